@@ -37,11 +37,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "operation",
     ): "collectives in the order of how usual they are",
     ("clusim/formats/logs/messages.py", "algorithm"): "what NCCL's lines say is connected",
-    ("clusim/formats/recordings/chakra_json.py", "dtype"): "types of protobuf's fields",
     ("clusim/formats/recordings/chakra_schema.py", "dtype"): "types of protobuf's fields",
     ("clusim/formats/recordings/hlo.py", "operation"): "instructions of XLA",
     (
-        "clusim/formats/recordings/kineto_shapes.py",
+        "clusim/formats/recordings/kineto_trace.py",
         "operation",
     ): "places of the arguments of PyTorch's operators",
     (

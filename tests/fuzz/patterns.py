@@ -29,7 +29,7 @@ CPU_S = 10
 SHORT = {
     "clusim.formats.logs.line_reader._SPEAKER": 64,
     "clusim.formats.logs.lines._BEFORE": 320,
-    "clusim.formats.recordings.chakra_files._FILE": 255,
+    "clusim.formats.recordings.chakra._FILE": 255,
     "clusim.topology.render._NUMBERED": 64,
     "clusim.lowering.faulttext._TAIL": 400,
 }

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from clusim.formats.recordings.chakra_schema import COLLECTIVES, NODE_TYPES, message_class, pack
+from clusim.formats.recordings.chakra_schema import COLLECTIVES, NODE_TYPES, message_class
 
 __all__ = ["SAMPLE", "coll", "comp", "files", "message", "node", "sample", "trace"]
 
@@ -43,6 +43,17 @@ def node(
         else:
             setattr(attribute, field, value.encode() if isinstance(value, str) else value)
     return pack(found)
+
+
+def pack(message: Any) -> bytes:
+    """Return a message as stored in a file: after its length."""
+    body: bytes = message.SerializeToString(deterministic=True)
+    size, result = len(body), bytearray()
+    while size >= 0x80:
+        result.append(size & 0x7F | 0x80)
+        size >>= 7
+    result.append(size)
+    return bytes(result) + body
 
 
 def _field(value: Any) -> str:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from clusim.base.errors import InputError
-from clusim.formats.recordings.jsonstream import read_items
+from clusim.formats.recordings.jsonstream import TextWindow, objects, read_items
 from clusim.formats.recordings.kinds import kind_of, reader
-from clusim.formats.recordings.streams import FileStream, TextWindow, objects, streams
+from clusim.formats.recordings.source import FileStream, streams
 
 TRACES = Path(__file__).resolve().parents[3] / "traces"
 TABLE = {
@@ -44,7 +44,7 @@ def items(
 def test_pieces_of_any_size_are_the_same(
     size: int, indent: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clusim.formats.recordings.jsonstream._FIRST", 16)
+    monkeypatch.setattr("clusim.formats.recordings.jsonstream._ITEM_WINDOWS", (16, 1 << 16))
     data = json.dumps(TABLE, indent=indent, ensure_ascii=False).encode()
     found, (rest, listed) = items(data, size)
     assert (found, listed) == (TABLE["rows"], True)
@@ -91,8 +91,7 @@ def test_a_list_that_is_cut_gives_what_is_whole() -> None:
 
 
 def test_one_value_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusim.formats.recordings.jsonstream._MOST_VALUE", 1000)
-    monkeypatch.setattr("clusim.formats.recordings.jsonstream._FIRST", 16)
+    monkeypatch.setattr("clusim.formats.recordings.jsonstream._ITEM_WINDOWS", (16, 1000))
     with pytest.raises(InputError, match="a value of more than"):
         items(b'{"a": "' + b"9" * 5000, 100)
 
@@ -103,13 +102,13 @@ def test_windows_hold_no_more_than_they_must() -> None:
     assert window.text == "ab\n"
     window.at = 3
     assert window.hold(5)
-    assert (window.text, window.line, window.dropped) == ("cd\ne\u00e9", 2, 3)
+    assert (window.text, window.line_at(0), window.dropped) == ("cd\ne\u00e9", 2, 3)
     assert window.rest() == 8
 
 
 @pytest.mark.parametrize("size", [1, 3, 50, 10_000])
 def test_objects_of_pieces_are_the_same(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusim.formats.recordings.streams._HELD", 8)
+    monkeypatch.setattr("clusim.formats.recordings.jsonstream._SEARCHED", 8)
     text = '[{"a": 1},\n{"b": {"c": [2]}}\n{"broken": \n {"d": 3}\n  x\n{"e": 4}]\n'
     damaged: list[int] = []
     found = list(objects(stream(text.encode(), size), damaged.append))

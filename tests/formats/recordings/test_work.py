@@ -12,11 +12,12 @@ import pytest
 
 import clusim
 from clusim.base.errors import InputError
-from clusim.formats.recordings import streams as module
+from clusim.formats.recordings import jsonstream as module
+from clusim.formats.recordings.jsonstream import objects
 from clusim.formats.recordings.kinds import reader
 from clusim.formats.recordings.layers import recording
 from clusim.formats.recordings.model import Recording
-from clusim.formats.recordings.streams import FileStream, objects
+from clusim.formats.recordings.source import FileStream
 from clusim.workload.recorded import to_schedule
 from clusim.workload.recorded_emitter import NcclEmitter
 from support.work import calls_of

@@ -1,18 +1,20 @@
 """Chakra execution traces of MLCommons: a graph per rank, as .et files or PyTorch's JSON.
 
-The module also interprets the messages and attributes of nodes.
+`chakra_schema` reads nodes, `chakra_ranks` interprets them, and `chakra_graph` orders them.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
 from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS
-from clusim.base.terms.operations import GATHERING, ROOTED, full_bytes, operation_starting
-from clusim.formats.recordings.chakra_files import find_files, numbered
+from clusim.base.terms.operations import GATHERING, ROOTED, full_bytes
 from clusim.formats.recordings.chakra_graph import (
     CALLS,
     ChakraNode,
@@ -21,158 +23,28 @@ from clusim.formats.recordings.chakra_graph import (
     play,
     sort_nodes,
 )
-from clusim.formats.recordings.chakra_host import groups_of, host_graph
-from clusim.formats.recordings.chakra_schema import COLLECTIVES, NODE_TYPES, attributes, messages
+from clusim.formats.recordings.chakra_ranks import ChakraGraph, ChakraHost
+from clusim.formats.recordings.chakra_schema import is_printed
 from clusim.formats.recordings.common import Groups, clone_peers, finish
+from clusim.formats.recordings.jsonstream import read_items
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
-from clusim.formats.recordings.source import Paths, integer, names_of
-from clusim.formats.recordings.streams import FileStream
+from clusim.formats.recordings.source import FileStream, Paths, integer, names_of, natural, streams
 
-PS_PER_US: Final = 1_000_000
-MOST_US: Final = 10**11
-"""Longest node, more than a day [us]."""
-
-MOST_BYTES: Final = 1 << 44
-MOST_OPS: Final = 1 << 60
-_TYPES: Final = {number: name for name, number in NODE_TYPES.items()}
-_CALL_KINDS: Final = {
-    "COMM_COLL_NODE": "collective",
-    "COMM_SEND_NODE": "send",
-    "COMM_RECV_NODE": "recv",
-}
-
-
-class ChakraGraph:
-    """Reader of the graph of one rank, with the result in `rank`."""
-
-    def __init__(
-        self, number: int, part: FileStream, skipped: Counter[str], cut: Callable[[str], None]
-    ) -> None:
-        self.rank = Rank(number, part.name)
-        self.skipped = skipped
-        for message in messages(part.name, part.begin(), cut):
-            if message.id in self.rank.nodes:
-                raise InputError(f"{part.name}: node {message.id} occurs twice; ids must be unique")
-            self.rank.nodes[message.id] = self._node(message)
-        missing = self._missing()
-        if missing:
-            self.skipped["dependencies on nodes that are not in the file"] += missing
-
-    def _missing(self) -> int:
-        nodes, count = self.rank.nodes, 0
-        for node in nodes.values():
-            for deps in (node.deps, node.calls):
-                count += sum(dep not in nodes for dep in deps)
-                deps[:] = [dep for dep in deps if dep in nodes]
-        return count
-
-    def _node(self, message: Any) -> ChakraNode:
-        values = attributes(message)
-        node = ChakraNode(
-            message.id,
-            message.name.decode("utf-8", "replace"),
-            "none",
-            f"{self.rank.name}: node {message.id}",
-            list(message.data_deps),
-            list(message.ctrl_deps),
-        )
-        kind = _TYPES.get(message.type, "")
-        if kind in _CALL_KINDS:
-            node.kind = _CALL_KINDS[kind]
-            self._took(node, message, values)
-            self._call(node, values)
-        elif kind in ("COMP_NODE", "MEM_LOAD_NODE", "MEM_STORE_NODE"):
-            self._took(node, message, values)
-            self._compute(node, kind, values)
-        elif kind == "METADATA_NODE":
-            self._metadata(message)
-        elif kind != "INVALID_NODE":
-            self.skipped[f"nodes of type {kind or message.type}"] += 1
-        return node
-
-    def _took(self, node: ChakraNode, message: Any, values: dict[str, Any]) -> None:
-        took = message.duration_micros or self._number(node, values, "runtime", MOST_US)
-        if took > MOST_US:
-            raise InputError(f"{node.where}: duration_micros = {took}; at most {MOST_US}")
-        node.duration_ps = took * PS_PER_US if took else ABSENT
-
-    def _number(self, node: ChakraNode, values: dict[str, Any], name: str, most: int) -> int:
-        """Return a numeric attribute; 0 if it is missing."""
-        if name not in values:
-            return 0
-        result = integer(values[name], most)
-        if result is None:
-            raise InputError(
-                f"{node.where}: {name} = {values[name]!r:.60}; expected an integer from 0 to {most}"
-            )
-        return result
-
-    def _compute(self, node: ChakraNode, kind: str, values: dict[str, Any]) -> None:
-        memory = kind != "COMP_NODE"
-        size = self._number(node, values, "tensor_size", MOST_BYTES)
-        operations = self._number(node, values, "num_ops", MOST_OPS)
-        host = bool(values.get("is_cpu_op")) and not memory
-        if node.duration_ps == ABSENT and not host:
-            node.flops, node.mem_bytes = 0 if memory else operations, size
-        if node.duration_ps == ABSENT and not node.flops and not node.mem_bytes:
-            return
-        node.kind = "memory" if memory else "host" if host else "compute"
-        if host:
-            node.lane = f"cpu {values.get('tid', 0)}"
-        else:
-            node.lane = "memory" if memory else f"stream {values.get('stream', 0)}"
-
-    def _call(self, node: ChakraNode, values: dict[str, Any]) -> None:
-        node.bytes = self._number(node, values, "comm_size", MOST_BYTES)
-        name = values.get("pg_name", values.get("comm_group", ""))
-        node.comm = str(name[0] if isinstance(name, list) and name else name or "")
-        if node.kind == "collective":
-            dims = values.get("involved_dim", values.get("involved_dims", []))
-            node.dims = tuple(bool(flag) for flag in dims) if isinstance(dims, list) else ()
-            node.operation = _operation(node, values.get("comm_type", 0))
-            root = values.get("root_rank", values.get("root"))
-            node.root = ABSENT if root is None else integer(root, MOST_RANKS) or 0
-            return
-        key = "comm_dst" if node.kind == "send" else "comm_src"
-        if key in values:
-            node.peer = self._number(node, values, key, MOST_RANKS)
-        node.tag = self._number(node, values, "comm_tag", 1 << 62)
-
-    def _metadata(self, message: Any) -> None:
-        """Read the communicators from PyTorch's record."""
-        for item in groups_of(message.inputs.values.decode("utf-8", "replace")):
-            ranks = item.get("ranks")
-            numbers = [integer(n, MOST_RANKS - 1) for n in ranks] if isinstance(ranks, list) else []
-            self.rank.communicators[str(item["pg_name"])] = tuple(
-                n for n in numbers if n is not None
-            )
-
-
-def _operation(node: ChakraNode, value: Any) -> str:
-    name = value
-    number = integer(value, 1 << 62)
-    if number is not None:
-        name = COLLECTIVES[number] if number < len(COLLECTIVES) else ""
-    result = operation_starting(name)
-    if not result:
-        raise InputError(
-            f"{node.where}: comm_type = {value!r:.40}; expected 0 to {len(COLLECTIVES) - 1} or one of"
-            f" {', '.join(COLLECTIVES)}"
-        )
-    return result
-
+_FILE = re.compile(
+    r"(?P<job>.*?)[._-]?(?:rank|npu)?[._-]?(?P<rank>\d+)\.(?:et|json)(?:\.gz|\.bz2|\.xz)?", re.I
+)
+_EAGER: Final = "ends of messages without a recorded time: a message is transferred when it is sent, as in ASTRA-sim"
+_CYCLIC: Final = "ranks with cyclic control dependencies: only data dependencies are kept"
+_TRAFFIC: Final = "memory nodes: traffic of the GPU's memory"
+_ROOFLINE: Final = "nodes without a duration: computed from num_ops and tensor_size at the GPU's bf16 rate and memory"
 
 MOST_JOINED: Final = 8
 """Maximum number of dependencies through an empty node; an empty event joins more."""
 
 _KINDS: Final[dict[str, EventKind]] = {
-    "compute": "compute",
-    "memory": "compute",
-    "host": "delay",
-    "collective": "collective",
-    "send": "send",
+    "compute": "compute", "memory": "compute", "host": "delay", "collective": "collective", "send": "send",
     "recv": "recv",
-}
+}  # fmt: skip
 
 
 def read(paths: Paths, num_ranks: int = 0, machine_ranks: int = 0) -> Recording:
@@ -211,7 +83,7 @@ class _Reader:
         self.callers: dict[str, tuple[int, ...]] = {}
         self.undefined: dict[str, None] = {}
         self.notes: Counter[str] = Counter()
-        self.files = find_files(self.name, names)
+        self.files = _find_files(self.name, names)
         self.size, self.common = self.files.siblings, self.files.tables
         self.skipped.update(self.files.skipped)
         if self.files.table_file:
@@ -219,7 +91,7 @@ class _Reader:
 
     def recording(self) -> Recording:
         """Return the content of the files."""
-        numbers = numbered([*self.files.traces, *self.files.hosts], self.found)
+        numbers = _numbered([*self.files.traces, *self.files.hosts], self.found)
         for number, part in numbers:
             if self.files.hosts:
                 self._host(number, part)
@@ -234,7 +106,7 @@ class _Reader:
                 if node.kind in CALLS:
                     self._resolve(rank, node)
         self._sorted()
-        self._messages()
+        self._mark_eager()
         self._events(play(self.ranks))
         self.found.assumed += list(self.undefined)
         self.found.assumed += [f"{count} x {what}" for what, count in self.notes.items()]
@@ -242,11 +114,12 @@ class _Reader:
         return finish(self.found, self.groups, self.skipped)
 
     def _host(self, number: int, part: FileStream) -> None:
-        rank, host = host_graph(number, part, self.skipped)
+        host = ChakraHost(number, part, self.skipped)
+        rank = host.rank
         if len(self.files.hosts) == 1 and number:
             rank.number = 0
-        if host.own is not None:
-            rank.number = host.own
+        if host.recorded_by is not None:
+            rank.number = host.recorded_by
         if any(other.number == rank.number for other in self.ranks):
             raise InputError(
                 f"{part.name}: is of rank {rank.number}, like another file; use one file per rank"
@@ -262,21 +135,12 @@ class _Reader:
     def _count_ranks(self) -> None:
         """Determine the number of ranks of the job."""
         known = {rank.number for rank in self.ranks}
-        tables = [
-            *self.common.values(),
-            *(t for rank in self.ranks for t in rank.communicators.values()),
-        ]
-        size = max(self.size, max(known) + 1, *(max(table) + 1 for table in tables if table), 0)
-        if known == set(range(size)) and size > 1:
-            most = size
-        else:
-            ends = [
-                n.peer
-                for rank in self.ranks
-                for n in rank.nodes.values()
-                if n.kind in ("send", "recv")
-            ]
-            most = max(size, *(peer + 1 for peer in ends), 0)
+        tables = [*self.common.values()]
+        tables += [table for rank in self.ranks for table in rank.communicators.values()]
+        most = max(self.size, max(known) + 1, *(max(table) + 1 for table in tables if table), 0)
+        if most == 1 or known != set(range(most)):
+            ends = [node.peer + 1 for node in self._messages()]
+            most = max(most, *ends, 0)
         if most == 1 and self.machine > 1:
             most = self.machine
             self.found.assumed.append(
@@ -292,6 +156,10 @@ class _Reader:
                 callers.setdefault(comm, []).append(rank.number)
         self.callers = {comm: tuple(numbers) for comm, numbers in callers.items()}
 
+    def _messages(self) -> list[ChakraNode]:
+        nodes = (node for rank in self.ranks for node in rank.nodes.values())
+        return [node for node in nodes if node.kind in ("send", "recv")]
+
     def _resolve(self, rank: Rank, node: ChakraNode) -> None:
         """Set the communicator of a call, and sizes and positions in it."""
         if node.kind != "collective":
@@ -304,18 +172,15 @@ class _Reader:
                 f" {_shown(ranks)}"
             )
         node.group = self.groups.add(name, ranks)
-        part = node.operation in GATHERING
-        node.bytes = full_bytes(node.operation, node.bytes, len(ranks)) if part else node.bytes
-        if node.operation in ROOTED:
-            if node.root == ABSENT:
-                self.notes[
-                    f"{node.operation} without a root: the first rank of its group is assumed"
-                ] += 1
-                node.root = 0
-            else:
-                node.root = (
-                    ranks.index(node.root) if node.root in ranks else min(node.root, len(ranks) - 1)
-                )
+        if node.operation in GATHERING:
+            node.bytes = full_bytes(node.operation, node.bytes, len(ranks))
+        if node.operation in ROOTED and node.root == ABSENT:
+            text = f"{node.operation} without a root: the first rank of its group is assumed"
+            self.notes[text] += 1
+            node.root = 0
+        elif node.operation in ROOTED:
+            outside = min(node.root, len(ranks) - 1)
+            node.root = ranks.index(node.root) if node.root in ranks else outside
 
     def _message(self, rank: Rank, node: ChakraNode) -> None:
         everyone = self.everyone
@@ -364,21 +229,19 @@ class _Reader:
         ] += 1
         return "all ranks", everyone
 
-    def _messages(self) -> None:
+    def _mark_eager(self) -> None:
         """Mark all messages as eager, as in ASTRA-sim, unless one has a recorded time."""
-        own = [n for rank in self.ranks for n in rank.nodes.values() if n.kind in ("send", "recv")]
-        if not own or self.files.hosts or any(node.duration_ps > 0 for node in own):
+        messages = self._messages()
+        if not messages or self.files.hosts or any(node.duration_ps > 0 for node in messages):
             return
-        for node in own:
+        for node in messages:
             node.eager = True
-        self.notes[_EAGER] += len(own)
+        self.notes[_EAGER] += len(messages)
 
     def _sorted(self) -> None:
         for rank in self.ranks:
             if sort_nodes(rank):
-                self.notes[
-                    "ranks with cyclic control dependencies: only data dependencies are kept"
-                ] += 1
+                self.notes[_CYCLIC] += 1
         self.notes.update(number_calls(self.ranks))
 
     def _events(self, order: list[tuple[int, int]]) -> None:
@@ -390,32 +253,15 @@ class _Reader:
             deps = tuple(dict.fromkeys(e for dep in node.deps for e in done[place, dep]))
             if node.kind == "none":
                 if len(deps) > MOST_JOINED:
-                    self.found.events.append(
-                        Event(
-                            "compute",
-                            rank.number,
-                            f"join {at}",
-                            node.name or "join",
-                            deps,
-                            where=node.where,
-                        )
-                    )
+                    join = Event("compute", rank.number, f"join {at}", node.name or "join", deps)
+                    self.found.events.append(replace(join, where=node.where))
                     deps = (len(self.found.events) - 1,)
                 done[place, at] = deps
                 continue
             done[place, at] = (len(self.found.events),)
             self.found.events.append(_event(rank.number, node, deps))
             if node.flops or node.mem_bytes:
-                kind = (
-                    "memory nodes: traffic of the GPU's memory"
-                    if node.kind == "memory"
-                    else _ROOFLINE
-                )
-                self.notes[kind] += 1
-
-
-_EAGER: Final = "ends of messages without a recorded time: a message is transferred when it is sent, as in ASTRA-sim"
-_ROOFLINE: Final = "nodes without a duration: computed from num_ops and tensor_size at the GPU's bf16 rate and memory"
+                self.notes[_TRAFFIC if node.kind == "memory" else _ROOFLINE] += 1
 
 
 def _event(rank: int, node: ChakraNode, deps: tuple[int, ...]) -> Event:
@@ -424,25 +270,11 @@ def _event(rank: int, node: ChakraNode, deps: tuple[int, ...]) -> Event:
     else:
         stream = node.lane or f"{node.kind} {node.id}"
     return Event(
-        _KINDS[node.kind],
-        rank,
-        stream,
-        node.name or node.kind,
-        deps,
-        duration_ps=node.duration_ps,
-        flops=node.flops,
-        mem_bytes=node.mem_bytes,
-        group=node.group,
-        sequence=max(0, node.sequence),
-        operation=node.operation,
-        bytes=node.bytes,
-        dtype=_dtype(node),
-        root=node.root,
-        peer=node.peer,
-        tag=node.tag,
-        eager=node.eager,
+        _KINDS[node.kind], rank, stream, node.name or node.kind, deps, duration_ps=node.duration_ps, flops=node.flops,
+        mem_bytes=node.mem_bytes, group=node.group, sequence=max(0, node.sequence), operation=node.operation,
+        bytes=node.bytes, dtype=_dtype(node), root=node.root, peer=node.peer, tag=node.tag, eager=node.eager,
         where=node.where,
-    )
+    )  # fmt: skip
 
 
 def _dtype(node: ChakraNode) -> str:
@@ -453,3 +285,171 @@ def _dtype(node: ChakraNode) -> str:
 
 def _shown(ranks: tuple[int, ...]) -> str:
     return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+
+
+@dataclass(slots=True)
+class _Files:
+    """Files of a job: traces of the ranks, PyTorch's host traces, and tables of groups.
+
+    Attributes
+    ----------
+    siblings : int
+        Ranks of the job, from the names of files in the directory of a single given file; 0 if several were given.
+    tables : dict
+        Name of a group -> its ranks.
+    skipped : list of str
+        Files that were not read.
+    """
+
+    traces: list[FileStream] = field(default_factory=list)
+    hosts: list[FileStream] = field(default_factory=list)
+    siblings: int = 0
+    tables: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    table_file: str = ""
+    skipped: list[str] = field(default_factory=list)
+
+
+def _find_files(shown: str, names: list[str]) -> _Files:
+    """Return the files of a job.
+
+    They are given as files, directories, archives, or a common prefix of names before ``.0.et``.
+
+    Raises
+    ------
+    InputError
+        There is no such file, or one cannot be read.
+    """
+    result = _Files()
+    expanded = _expanded(names)
+    for name in expanded:
+        for file in streams(name, _wanted):
+            _sort(result, file)
+    if len(result.traces) == 1 and Path(result.traces[0].name).is_file():
+        result.siblings = _siblings(result.traces[0].name)
+    if not result.tables:
+        _beside(result, expanded[0])
+    if result.traces and result.hosts:
+        result.skipped += ["JSON of PyTorch beside .et files"] * len(result.hosts)
+        result.hosts = []
+    if not result.traces and not result.hosts:
+        raise InputError(
+            f"{shown}: contains no Chakra trace; expected files like job.0.et, one per rank"
+        )
+    return result
+
+
+def _sort(found: _Files, file: FileStream) -> None:
+    is_json = ".json" in file.name.rsplit("/", 1)[-1].lower()
+    first = file.head(1 << 13).lstrip()[:1]
+    if first in (b"{", b"[") and is_printed(file):
+        found.traces.append(file)
+        return
+    if first != b"{":
+        if is_json:
+            found.skipped.append(f"{Path(file.name).name}: JSON of another kind")
+        else:
+            found.traces.append(file)
+        return
+    try:
+        data, listed = read_items(file, "nodes", lambda node: None)
+    except InputError:
+        (found.hosts if is_json else found.traces).append(file)
+        return
+    table = None if listed else _table(data)
+    if listed and data is not None and "schema" in data:
+        found.hosts.append(file)
+    elif table:
+        found.tables.update(table)
+        found.table_file = file.name
+    else:
+        found.skipped.append(f"{Path(file.name).name}: JSON of another kind")
+
+
+def _wanted(name: str) -> bool:
+    return bool(re.fullmatch(r".*\.(?:et|json)(?:\.gz|\.bz2|\.xz)?", name, re.I | re.S))
+
+
+def _expanded(names: list[str]) -> list[str]:
+    """Return files and directories, with prefixes replaced by the matching files."""
+    result: list[str] = []
+    for name in names:
+        path = Path(name)
+        inside = [] if "\0" in name or path.exists() else _of_job(path.parent, path.name)
+        result += inside or [name]
+    return result
+
+
+def _of_job(directory: Path, job: str) -> list[str]:
+    if not directory.is_dir():
+        return []
+    names = [p for p in directory.iterdir() if ".et" in p.name and p.is_file()]
+    return sorted((str(p) for p in names if _place(p.name)[0] == job.rstrip("._-")), key=natural)
+
+
+def _siblings(name: str) -> int:
+    """Return the number of ranks by the files in the directory of a trace."""
+    job, number = _place(Path(name).name)
+    if number is None:
+        return 0
+    return (
+        max((_place(Path(n).name)[1] or 0 for n in _of_job(Path(name).parent, job)), default=0) + 1
+    )
+
+
+def _place(name: str) -> tuple[str, int | None]:
+    """Return the job and the rank in the name of a file."""
+    match = _FILE.fullmatch(name)
+    if match is None or len(match["rank"]) > 7:
+        return name, None
+    return match["job"], int(match["rank"])
+
+
+def _numbered(files: list[FileStream], found: Recording) -> Iterator[tuple[int, FileStream]]:
+    """Return the files with the ranks in their names, otherwise numbered in order.
+
+    Raises
+    ------
+    InputError
+        Two files have the same rank.
+    """
+    places = [_place(re.split(r"[/\\]", part.name)[-1]) for part in files]
+    numbers = [number for _, number in places]
+    if None in numbers:
+        if len(files) > 1:
+            found.assumed.append("no ranks in the names of files: ranks are in the order of names")
+        return enumerate(files)
+    if len(set(numbers)) < len(numbers):
+        jobs = sorted({job for job, _ in places}, key=natural)
+        shown = ", ".join(jobs[:8]) + (", ..." if len(jobs) > 8 else "")
+        raise InputError(
+            f"{found.name}: traces of {len(jobs)} jobs; name the files or the prefix of one: {shown}"
+            if len(jobs) > 1
+            else f"{found.name}: two traces of one rank; use one file per rank"
+        )
+    return zip((number or 0 for number in numbers), files, strict=True)
+
+
+def _table(data: Any) -> dict[str, tuple[int, ...]] | None:
+    """Return the ranks of each group in ASTRA-sim's format; None for other content."""
+    if not isinstance(data, dict) or not data:
+        return None
+    result = {}
+    for name, ranks in data.items():
+        if not isinstance(ranks, list):
+            return None
+        numbers = [integer(rank, MOST_RANKS - 1) for rank in ranks]
+        if None in numbers or not numbers:
+            return None
+        result[str(name)] = tuple(dict.fromkeys(n for n in numbers if n is not None))
+    return result
+
+
+def _beside(found: _Files, name: str) -> None:
+    """Read the table of groups in the directory of the traces, if there is exactly one."""
+    folder = Path(name).parent
+    if "\0" in name or not folder.is_dir():
+        return
+    pattern = re.compile(r"comm[_-]?groups?.*\.json$", re.I)
+    tables = [p for p in folder.iterdir() if p.is_file() and pattern.search(p.name)]
+    if len(tables) == 1:
+        _sort(found, next(streams(str(tables[0]), _wanted)))

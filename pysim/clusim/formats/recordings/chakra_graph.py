@@ -18,6 +18,9 @@ from clusim.base.errors import InputError
 from clusim.formats.recordings.model import ABSENT
 
 CALLS = ("collective", "send", "recv")
+MOST_NODES = 4_000_000
+"""Maximum number of nodes per rank."""
+
 _LATENCY_PS = 10_000_000
 _PS_PER_BYTE = 10
 """Communication time assumed in playing: 10 us, and 100 GB/s."""
@@ -75,6 +78,14 @@ class Rank:
     nodes: dict[int, ChakraNode] = field(default_factory=dict)
     communicators: dict[str, tuple[int, ...]] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)
+
+    def add(self, node: ChakraNode) -> None:
+        """Add a node; raise `InputError` for a second one of the same number, or too many."""
+        if node.id in self.nodes:
+            raise InputError(f"{self.name}: node {node.id} occurs twice; ids must be unique")
+        if len(self.nodes) == MOST_NODES:
+            raise InputError(f"{self.name}: more than {MOST_NODES} nodes; record fewer steps")
+        self.nodes[node.id] = node
 
 
 def sort_nodes(rank: Rank) -> bool:
@@ -148,16 +159,16 @@ def number_calls(ranks: list[Rank]) -> Counter[str]:
     members: dict[int, list[list[ChakraNode]]] = defaultdict(list)
     messages: Counter[Hashable] = Counter()
     for rank in ranks:
-        own: dict[int, list[ChakraNode]] = defaultdict(list)
+        calls: dict[int, list[ChakraNode]] = defaultdict(list)
         for at in rank.order:
             node = rank.nodes[at]
             if node.kind == "collective":
-                own[node.group].append(node)
+                calls[node.group].append(node)
             elif node.kind in CALLS:
                 key = (rank.number, node.kind, node.peer, node.tag)
                 node.sequence = messages[key]
                 messages[key] += 1
-        for group, nodes in own.items():
+        for group, nodes in calls.items():
             members[group].append(nodes)
     for lists in members.values():
         if _by_position(lists):
@@ -207,13 +218,15 @@ def play(ranks: list[Rank]) -> list[tuple[int, int]]:
 
 
 _At = tuple[int, int]
+"""Index of the rank, and identifier of the node."""
 
 
 class _Player:
-    """State of playing; nodes are (index of the rank, identifier)."""
+    """State of playing."""
 
     def __init__(self, ranks: list[Rank]) -> None:
         self.ranks = ranks
+        self.nodes: dict[_At, ChakraNode] = {}
         self.left: dict[_At, int] = {}
         self.wakes: dict[_At, list[_At]] = defaultdict(list)
         self.lanes: dict[tuple[int, str], list[int]] = defaultdict(list)
@@ -222,17 +235,18 @@ class _Player:
         self.expected: Counter[Hashable] = Counter()
         self.waiting: dict[Hashable, list[_At]] = defaultdict(list)
         self.arrives: dict[Hashable, int] = {}
-        self.heap: list[tuple[int, int, int]] = []
+        self.heap: list[tuple[int, _At]] = []
         self.now = 0
         self.done = 0
-        self.order: list[tuple[int, int]] = []
+        self.order: list[_At] = []
         for place, rank in enumerate(ranks):
-            for at, deps in self._waits(rank):
-                self.left[place, at] = len(deps)
+            for number, deps in self._waits(rank):
+                at = (place, number)
+                self.left[at], self.nodes[at] = len(deps), rank.nodes[number]
                 for dep in deps:
-                    self.wakes[place, dep].append((place, at))
-                if rank.nodes[at].kind in CALLS:
-                    self.expected[self._key(rank, rank.nodes[at])] += 1
+                    self.wakes[place, dep].append(at)
+                if rank.nodes[number].kind in CALLS:
+                    self.expected[self._key(at)] += 1
 
     @staticmethod
     def _waits(rank: Rank) -> Iterator[tuple[int, list[int]]]:
@@ -248,107 +262,100 @@ class _Player:
                 before[node.group] = at
             yield at, deps
 
-    @staticmethod
-    def _key(rank: Rank, node: ChakraNode) -> Hashable:
+    def _key(self, at: _At) -> Hashable:
+        node, number = self.nodes[at], self.ranks[at[0]].number
         if node.kind == "collective":
             return (node.group, node.sequence)
-        ends = (rank.number, node.peer) if node.kind == "send" else (node.peer, rank.number)
+        ends = (number, node.peer) if node.kind == "send" else (node.peer, number)
         return (*ends, node.tag, node.sequence)
 
-    def run(self) -> list[tuple[int, int]]:
-        for place, at in [at for at, count in self.left.items() if not count]:
-            self._ready(place, at)
+    def run(self) -> list[_At]:
+        for at in [at for at, count in self.left.items() if not count]:
+            self._ready(at)
         self._start()
         while self.heap:
             self.now = self.heap[0][0]
             while self.heap and self.heap[0][0] == self.now:
-                _, place, at = heappop(self.heap)
-                self._end(place, at)
+                self._end(heappop(self.heap)[1])
             self._start()
         if self.done < len(self.left):
             self._stuck()
         return self.order
 
-    def _ready(self, place: int, at: int) -> None:
-        stack = [(place, at)]
+    def _ready(self, first: _At) -> None:
+        stack = [first]
         while stack:
-            place, at = stack.pop()
-            rank = self.ranks[place]
-            node = rank.nodes[at]
+            at = stack.pop()
+            node, lane = self.nodes[at], (at[0], self.nodes[at].lane)
+            if node.kind != "none" and node.kind not in CALLS:
+                heappush(self.lanes[lane], at[1])
+                self.touched[lane] = None
+                continue
+            self.order.append(at)
             if node.kind == "none":
-                self.order.append((place, at))
-                stack += self._woken(place, at)
-            elif node.kind in CALLS:
-                self.order.append((place, at))
-                self._call(place, at, self._key(rank, node))
+                stack += self._woken(at)
             else:
-                heappush(self.lanes[place, node.lane], at)
-                self.touched[place, node.lane] = None
+                self._call(at, node, self._key(at))
 
-    def _call(self, place: int, at: int, key: Hashable) -> None:
-        node = self.ranks[place].nodes[at]
+    def _call(self, at: _At, node: ChakraNode, key: Hashable) -> None:
         if node.eager and self.expected[key] > 1:
-            self._message(node, place, at, key)
+            self._message(at, node, key)
             return
         here = self.waiting[key]
-        here.append((place, at))
+        here.append(at)
         if len(here) == self.expected[key]:
-            size = max(self.ranks[p].nodes[a].bytes for p, a in here)
-            for p, a in self.waiting.pop(key):
-                heappush(self.heap, (self.now + _LATENCY_PS + size * _PS_PER_BYTE, p, a))
+            size = max(self.nodes[other].bytes for other in here)
+            for other in self.waiting.pop(key):
+                heappush(self.heap, (self.now + _LATENCY_PS + size * _PS_PER_BYTE, other))
 
-    def _message(self, node: ChakraNode, place: int, at: int, key: Hashable) -> None:
+    def _message(self, at: _At, node: ChakraNode, key: Hashable) -> None:
         """Transfer an eager message when it is sent; its receive waits for the arrival."""
         if node.kind == "recv":
             if key in self.arrives:
-                heappush(self.heap, (max(self.now, self.arrives[key]), place, at))
+                heappush(self.heap, (max(self.now, self.arrives[key]), at))
             else:
-                self.waiting[key].append((place, at))
+                self.waiting[key].append(at)
             return
         self.arrives[key] = self.now + _LATENCY_PS + node.bytes * _PS_PER_BYTE
-        for p, a in ((place, at), *self.waiting.pop(key, ())):
-            heappush(self.heap, (self.arrives[key], p, a))
+        for end in (at, *self.waiting.pop(key, ())):
+            heappush(self.heap, (self.arrives[key], end))
 
     def _start(self) -> None:
         """Start the ready node with the smallest number on every free lane."""
         touched, self.touched = self.touched, {}
-        for place, name in touched:
-            queue = self.lanes[place, name]
-            if queue and (place, name) not in self.busy:
-                at = heappop(queue)
-                self.busy.add((place, name))
-                self.order.append((place, at))
-                node = self.ranks[place].nodes[at]
-                took = (
-                    node.duration_ps
-                    if node.duration_ps > 0
-                    else (node.flops // 100 + node.mem_bytes)
-                )
-                heappush(self.heap, (self.now + took, place, at))
+        for lane in touched:
+            queue = self.lanes[lane]
+            if queue and lane not in self.busy:
+                at = (lane[0], heappop(queue))
+                self.busy.add(lane)
+                self.order.append(at)
+                node = self.nodes[at]
+                took = node.flops // 100 + node.mem_bytes
+                took = node.duration_ps if node.duration_ps > 0 else took
+                heappush(self.heap, (self.now + took, at))
 
-    def _end(self, place: int, at: int) -> None:
-        node = self.ranks[place].nodes[at]
-        if node.lane:
-            self.busy.discard((place, node.lane))
-            self.touched[place, node.lane] = None
-        for other in self._woken(place, at):
-            self._ready(*other)
+    def _end(self, at: _At) -> None:
+        lane = (at[0], self.nodes[at].lane)
+        if lane[1]:
+            self.busy.discard(lane)
+            self.touched[lane] = None
+        for other in self._woken(at):
+            self._ready(other)
 
-    def _woken(self, place: int, at: int) -> list[_At]:
+    def _woken(self, at: _At) -> list[_At]:
         self.done += 1
         result = []
-        for other in self.wakes.get((place, at), ()):
+        for other in self.wakes.get(at, ()):
             self.left[other] -= 1
             if not self.left[other]:
                 result.append(other)
         return result
 
     def _stuck(self) -> None:
-        waiting = [at for nodes in self.waiting.values() for at in nodes]
-        place, at = min(waiting)
-        node = self.ranks[place].nodes[at]
+        at = min(at for nodes in self.waiting.values() for at in nodes)
+        node = self.nodes[at]
         raise InputError(
-            f"{node.where}: {node.operation or node.kind} {node.name!r} of rank {self.ranks[place].number} never gets"
+            f"{node.where}: {node.operation or node.kind} {node.name!r} of rank {self.ranks[at[0]].number} never gets"
             f" done: ranks wait for each other ({len(self.left) - self.done} nodes are left); the traces contradict"
             " each other or are of different runs"
         )

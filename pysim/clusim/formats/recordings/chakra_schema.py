@@ -1,22 +1,26 @@
-"""Protobuf schema of Chakra execution traces, as a descriptor, and their messages.
+"""Nodes of Chakra execution traces: the protobuf schema as a descriptor, and files in protobuf or JSON.
 
-A trace is a stream of messages, each preceded by its length as a varint: one `GlobalMetadata`, then `Node` after
-`Node`. Field numbers are those of et_def.proto of MLCommons Chakra, release 0.0.4 and later. Enumerations are plain
-integers, and unknown fields are ignored, so that later releases, which only add types and fields, can be read.
+An ``.et`` file is a stream of messages, each after its length as a varint: one `GlobalMetadata`, then one `Node`
+after another. Field numbers are those of et_def.proto of MLCommons Chakra, release 0.0.4 and later. Enumerations are
+plain integers, and unknown fields are ignored, so that later releases, which only add types and fields, can be read.
+
+JSON is as printed by Chakra's tools or protobuf: objects are concatenated, one per line, or in a list. Fields are named
+as in the schema or in camel case, and 64-bit numbers are in quotes. They are converted to messages. So is the
+``workload_graph`` that Chakra's feeder reads (src/feeder/json_node.cpp of mlcommons/chakra): ``Id``, ``Name``,
+``NodeType`` as a number, ``data_deps``, ``ctrlDeps``, ``runtime`` [us], and attributes as keys.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from clusim.base.errors import InputError, lacking
 from clusim.base.terms.operations import OPERATIONS
-from clusim.formats.recordings.streams import ByteWindow
-
-MOST_NODES: Final = 4_000_000
-"""Maximum number of nodes per rank."""
+from clusim.formats.recordings.jsonstream import Window, objects, read_items
+from clusim.formats.recordings.source import FileStream, integer
 
 MOST_MESSAGE: Final = 1 << 26
 """Longest message of a trace [bytes]."""
@@ -25,18 +29,9 @@ _VARINT: Final = 10
 """Longest encoded length of a message [bytes]."""
 
 NODE_TYPES: Final = {
-    "INVALID_NODE": 0,
-    "METADATA_NODE": 1,
-    "MEM_LOAD_NODE": 2,
-    "MEM_STORE_NODE": 3,
-    "COMP_NODE": 4,
-    "COMM_SEND_NODE": 5,
-    "COMM_RECV_NODE": 6,
-    "COMM_COLL_NODE": 7,
-    "STORAGE_NODE": 8,
-    "BATCH_NODE": 9,
-    "CHECKPOINT_NODE": 10,
-}
+    "INVALID_NODE": 0, "METADATA_NODE": 1, "MEM_LOAD_NODE": 2, "MEM_STORE_NODE": 3, "COMP_NODE": 4, "COMM_SEND_NODE": 5,
+    "COMM_RECV_NODE": 6, "COMM_COLL_NODE": 7, "STORAGE_NODE": 8, "BATCH_NODE": 9, "CHECKPOINT_NODE": 10,
+}  # fmt: skip
 """Types of nodes."""
 
 COLLECTIVES: Final = tuple(
@@ -54,18 +49,11 @@ _PLAIN: Final = {
     "GlobalMetadata": ("bytes version 1", "*AttributeProto attr 2"),
     "IOInfo": ("bytes values 1", "bytes shapes 2", "bytes types 3"),
     "Node": (
-        "uint64 id 1",
-        "bytes name 2",
-        "int32 type 3",
-        "*uint64 ctrl_deps 4",
-        "*uint64 data_deps 5",
-        "uint64 start_time_micros 6",
-        "uint64 duration_micros 7",
-        "IOInfo inputs 8",
-        "IOInfo outputs 9",
+        "uint64 id 1", "bytes name 2", "int32 type 3", "*uint64 ctrl_deps 4", "*uint64 data_deps 5",
+        "uint64 start_time_micros 6", "uint64 duration_micros 7", "IOInfo inputs 8", "IOInfo outputs 9",
         "*AttributeProto attr 10",
     ),
-}
+}  # fmt: skip
 """Messages without alternatives: type, name and number of every field; a star repeats it.
 
 Names are bytes, so that another encoding does not make the file unreadable. So is the version, since releases
@@ -107,11 +95,8 @@ def _field(message: Any, text: str, *, choice: bool = False) -> None:
 
     kind, name, number = text.removeprefix("*").split()
     field = message.field.add(name=name, number=int(number))
-    field.label = (
-        FieldDescriptorProto.LABEL_REPEATED
-        if text[0] == "*"
-        else FieldDescriptorProto.LABEL_OPTIONAL
-    )
+    repeated = text[0] == "*"
+    field.label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
     if kind in _VALUES:
         field.type = FieldDescriptorProto.Type.Value(f"TYPE_{kind.upper()}")
     else:
@@ -139,7 +124,7 @@ def messages(name: str, pieces: Iterator[bytes], cut: Callable[[str], None]) -> 
     node_class = message_class("Node")
     from google.protobuf.message import DecodeError
 
-    window, count = ByteWindow(pieces), 0
+    window, count = Window(pieces, b""), 0
     while window.hold(1):
         window.hold(_VARINT)
         size, length = _varint(name, window)
@@ -155,7 +140,7 @@ def messages(name: str, pieces: Iterator[bytes], cut: Callable[[str], None]) -> 
         begin = window.at + length
         node = node_class()
         try:
-            node.ParseFromString(window.held[begin : begin + size])
+            node.ParseFromString(window.text[begin : begin + size])
         except DecodeError:
             if count:
                 raise InputError(
@@ -163,17 +148,15 @@ def messages(name: str, pieces: Iterator[bytes], cut: Callable[[str], None]) -> 
                     " is damaged or of a release before 0.0.4"
                 ) from None
         window.at, count = begin + size, count + 1
-        if count > MOST_NODES:
-            raise InputError(f"{name}: more than {MOST_NODES} nodes; record fewer steps")
         # Metadata do not have field 3: the first message is a node only in files without metadata.
         if count > 1 or node.type:
             yield node
 
 
-def _varint(name: str, window: ByteWindow) -> tuple[int, int]:
+def _varint(name: str, window: Window[bytes]) -> tuple[int, int]:
     """Return the number at the read position and its length, which is 0 if the data end first."""
     value = 0
-    for length, byte in enumerate(window.held[window.at : window.at + _VARINT], 1):
+    for length, byte in enumerate(window.text[window.at : window.at + _VARINT], 1):
         value |= (byte & 0x7F) << (7 * (length - 1))
         if byte < 0x80:
             return value, length
@@ -200,12 +183,159 @@ def attributes(node: Any) -> dict[str, Any]:
     return result
 
 
-def pack(message: Any) -> bytes:
-    """Return a message as stored in a file: after its length."""
-    body: bytes = message.SerializeToString(deterministic=True)
-    size, result = len(body), bytearray()
-    while size >= 0x80:
-        result.append(size & 0x7F | 0x80)
-        size >>= 7
-    result.append(size)
-    return bytes(result) + body
+JSON_NODE = (
+    rb'\A\s*[\[{].{0,4000}?"type"\s*:\s*'
+    rb'"(?:COMP|COMM_COLL|COMM_SEND|COMM_RECV|MEM_LOAD|MEM_STORE|METADATA)_NODE"'
+)
+"""Pattern of the start of a JSON trace."""
+
+JSON_GRAPH = rb'\A\s*\{(?:\s*"\w{1,40}"\s*:\s*(?:"[^"\\]{0,200}"|\d{1,18})\s*,){0,8}\s*"workload_graph"\s*:\s*\['
+"""Pattern of the start of a `workload_graph`."""
+
+_NODES: Final = rb'\s*\{\s*"nodes"\s*:\s*\['
+_INT64 = (1 << 63) - 1
+_GRAPH_NUMBERS = (
+    "comm_type", "comm_size", "comm_priority", "comm_src", "comm_dst", "comm_tag", "tensor_size", "num_ops",
+)  # fmt: skip
+_CAMEL = re.compile(r"(?<=[a-z0-9])([A-Z])")
+_WHOLE = ("int32", "int64", "uint32", "uint64", "sint32", "sint64")
+
+
+@lru_cache(4096)
+def _snake(key: str) -> str:
+    """Return the name of a field as in the schema."""
+    return _CAMEL.sub(r"_\1", key).lower()
+
+
+def is_printed(file: FileStream) -> bool:
+    """Return True for a trace in JSON."""
+    return _list_of(file.head(1 << 13)) is not None
+
+
+def _list_of(head: bytes) -> str | None:
+    """Return the name of the list of nodes, empty if they are objects; None for another file."""
+    if re.match(JSON_GRAPH, head):
+        return "workload_graph"
+    if re.match(JSON_NODE, head, re.DOTALL):
+        return "nodes" if re.match(_NODES, head) else ""
+    return None
+
+
+def read_printed(file: FileStream, take: Callable[[Any], None]) -> None:
+    """Pass the nodes of a JSON trace to `take`, as messages.
+
+    Raises
+    ------
+    InputError
+        The file is not JSON, or a node in it is invalid.
+    """
+    key, count = _list_of(file.head(1 << 13)), 0
+
+    def convert(item: Any) -> None:
+        nonlocal count
+        if not isinstance(item, dict):
+            raise InputError(f"{file.name}: the list of nodes contains other values than objects")
+        item = {_snake(name): value for name, value in item.items()}
+        if key == "workload_graph":
+            where = f"{file.name}: workload_graph[{count}]"
+            take(_node(_of_graph(item, where), where))
+        elif "type" in item or "id" in item:  # other objects are metadata
+            take(_node(item, f"{file.name}: object {count + 1}"))
+        count += 1
+
+    def damage(line: int) -> None:
+        raise InputError(f"{file.name}:{line}: not a JSON object; is the file cut?")
+
+    if key:
+        read_items(file, key, convert)
+        return
+    for _, item in objects(file, damage):
+        nodes = item.get("nodes", item)
+        for node in nodes if isinstance(nodes, list) else [nodes]:
+            convert(node)
+
+
+def _of_graph(item: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return a node of a `workload_graph` in the form of other tools."""
+    for key, name in (("id", "Id"), ("node_type", "NodeType")):
+        if key not in item:
+            raise InputError(f"{where}: no {name}; every node has one")
+    kind = item["node_type"]
+    number = NODE_TYPES.get(kind) if isinstance(kind, str) else integer(kind, 99)
+    if number not in NODE_TYPES.values():
+        known = ", ".join(f"{n} ({name})" for name, n in NODE_TYPES.items())
+        raise InputError(f"{where}: NodeType {str(kind)[:40]!r}: must be one of {known}")
+    host = item.get("is_cpu_op") is True
+    if number == NODE_TYPES["COMM_COLL_NODE"] and not ("comm_type" in item and "comm_size" in item):
+        if not host:
+            lost = "comm_size" if "comm_type" in item else "comm_type"
+            raise InputError(
+                f"{where}: a collective without {lost}, so its {lost[5:]} is unknown; add it"
+            )
+        number = NODE_TYPES["COMP_NODE"]  # the host's part of a call; its kernel is a separate node
+    attributes: list[dict[str, Any]] = [{"name": "is_cpu_op", "bool_val": host}]
+    for name in _GRAPH_NUMBERS:
+        if name in item:
+            value = _whole(item[name], where, name)
+            attributes.append({"name": name, "int64_val": value})
+    return {
+        "id": item["id"], "name": item.get("name", ""), "type": number, "attr": attributes,
+        "duration_micros": _whole(item.get("runtime", 0), where, "runtime"),
+        "data_deps": item.get("data_deps", []), "ctrl_deps": item.get("ctrl_deps", []),
+    }  # fmt: skip
+
+
+def _node(item: dict[str, Any], where: str) -> Any:
+    """Return the message of a node."""
+    node = message_class("Node")()
+    kind = item.get("type", 0)
+    node.type = (
+        NODE_TYPES.get(kind, 0)
+        if isinstance(kind, str) and not kind.isdecimal()
+        else _whole(kind, where, "type", 99)
+    )
+    node.id = _whole(item.get("id", 0), where, "id")
+    node.name = str(item.get("name", ""))[:4000].encode("utf-8", "replace")
+    for name in ("ctrl_deps", "data_deps"):
+        deps = item.get(name, [])
+        if not isinstance(deps, list):
+            raise InputError(f"{where}: {name} must be a list")
+        getattr(node, name).extend(_whole(dep, where, name) for dep in deps)
+    for name in ("start_time_micros", "duration_micros"):
+        setattr(node, name, _whole(item.get(name, 0), where, name))
+    attributes = item.get("attr", [])
+    for attribute in attributes if isinstance(attributes, list) else []:
+        if isinstance(attribute, dict):
+            _attribute(node.attr.add(), attribute, where)
+    return node
+
+
+def _attribute(message: Any, item: dict[str, Any], where: str) -> None:
+    """Set an attribute; values of types that are not used by a reader are omitted."""
+    message.name = str(item.get("name", ""))[:400].encode("utf-8", "replace")
+    for key, value in item.items():
+        field = _snake(key)
+        kind, _, form = field.rpartition("_")
+        if form == "list" and isinstance(value, dict) and kind in _WHOLE:
+            values = value.get("values", [])
+            numbers = values if isinstance(values, list) else []
+            most = (1 << 31) - 1 if kind.endswith("32") else _INT64
+            getattr(message, field).values.extend(_whole(n, where, field, most) for n in numbers)
+        elif form != "val":
+            continue
+        elif kind in _WHOLE:
+            most = (1 << 31) - 1 if kind.endswith("32") else _INT64
+            setattr(message, field, _whole(value, where, field, most))
+        elif kind == "bool":
+            message.bool_val = value is True
+        elif kind == "string":
+            message.string_val = str(value)[: 1 << 16].encode("utf-8", "replace")
+        elif kind in ("double", "float") and isinstance(value, (int, float)) and abs(value) < 1e30:
+            setattr(message, field, float(value))
+
+
+def _whole(value: Any, where: str, what: str, most: int = _INT64) -> int:
+    result = integer(value, most)
+    if result is None:
+        raise InputError(f"{where}: {what} {str(value)[:40]!r}: must be a number from 0 to {most}")
+    return result

@@ -54,12 +54,12 @@ def clone_peers(found: Recording, groups: Groups) -> None:
     if not missing or not recorded:
         return
     source = recorded[0]
-    own = array("q", (at for at, event in enumerate(found.events) if event.rank == source))
-    used = [g for g in dict.fromkeys(found.events[at].group for at in own) if g >= 0]
+    copied = array("q", (at for at, event in enumerate(found.events) if event.rank == source))
+    used = [g for g in dict.fromkeys(found.events[at].group for at in copied) if g >= 0]
     what = f"{len(missing)} of {found.num_ranks} ranks did not record"
     if (
-        any(found.events[at].kind in ("send", "recv") for at in own)
-        or len(own) * len(missing) > MOST_EVENTS
+        any(found.events[at].kind in ("send", "recv") for at in copied)
+        or len(copied) * len(missing) > MOST_EVENTS
     ):
         found.assumed.append(f"{what}; assumed ready as soon as a recorded rank is")
         return
@@ -77,9 +77,9 @@ def clone_peers(found: Recording, groups: Groups) -> None:
             assert ranks is not None
             moved[group] = groups.add(groups.found[group].name, ranks)
         first = len(found.events)
-        for at in own:
+        for at in copied:
             event = found.events[at]
-            deps = tuple(first + bisect_left(own, d) for d in event.deps)
+            deps = tuple(first + bisect_left(copied, d) for d in event.deps)
             found.events.append(replace(event, rank=rank, group=moved[event.group], deps=deps))
     found.assumed.append(f"{what}; assumed to do the same work as rank {source} (symmetric peers)")
 

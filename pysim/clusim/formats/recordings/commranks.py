@@ -72,7 +72,7 @@ def world_of(comms: dict[str, RecordedComm]) -> World:
     largest = max(comms.values(), key=lambda comm: (comm.n_ranks, len(comm.owners)))
     number = {gpu: rank for rank, gpu in gpus[largest.name].items()}
     others = sorted(
-        {gpu for own in gpus.values() for gpu in own.values()} - set(number), key=_order
+        {gpu for members in gpus.values() for gpu in members.values()} - set(number), key=_order
     )
     for gpu in others:
         number[gpu] = largest.n_ranks + len(number) - len(gpus[largest.name])
@@ -103,10 +103,10 @@ def _gpus(comms: dict[str, RecordedComm]) -> tuple[dict[str, dict[int, _Gpu]], l
     widths: dict[Owner, set[int]] = {}
     for comm in comms.values():
         count: Counter[Owner] = Counter()
-        own = gpus[comm.name] = {}
+        members = gpus[comm.name] = {}
         for rank in sorted(comm.owners):
             owner = comm.owners[rank]
-            own[rank] = (*owner, count[owner])
+            members[rank] = (*owner, count[owner])
             count[owner] += 1
         for owner, width in count.items():
             widths.setdefault(owner, set()).add(width)
@@ -122,7 +122,7 @@ def _members(
     known = {rank: number[gpu] for rank, gpu in gpus.items()}
     if len(known) == comm.n_ranks:
         return tuple(known[rank] for rank in range(comm.n_ranks))
-    if all(rank == own for rank, own in known.items()) and comm.n_ranks <= world.num_ranks:
+    if all(rank == number for rank, number in known.items()) and comm.n_ranks <= world.num_ranks:
         return tuple(range(comm.n_ranks))
     regular = _regular(known, comm.n_ranks, world.num_ranks)
     if regular is not None:
@@ -141,15 +141,15 @@ def _members(
 
 def _regular(known: dict[int, int], size: int, world: int) -> tuple[int, ...] | None:
     """Return equally spaced ranks that contain the known ranks; None if impossible."""
-    position, own = next(iter(known.items()))
+    position, first_known = next(iter(known.items()))
     for other, there in known.items():
         if other != position:
-            steps = [(there - own) // (other - position)]
+            steps = [(there - first_known) // (other - position)]
             break
     else:
         steps = [1, world // size]
     for step in steps:
-        first = own - position * step
+        first = first_known - position * step
         fits = all(first + rank * step == at for rank, at in known.items())
         block = step * size
         if (

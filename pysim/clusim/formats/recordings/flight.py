@@ -16,8 +16,7 @@ import pickle
 import pickletools
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import PurePath
 from typing import Any
@@ -29,9 +28,7 @@ from clusim.base.terms.operations import BLOCKWISE, GATHERING, ROOTED, operation
 from clusim.formats.recordings.common import Groups, clone_peers, finish
 from clusim.formats.recordings.jsonstream import read_items
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
-from clusim.formats.recordings.source import MOST_BYTES as MOST_FILE
-from clusim.formats.recordings.source import Paths, integer, number
-from clusim.formats.recordings.streams import FileStream, streams
+from clusim.formats.recordings.source import FileStream, Paths, integer, number, streams
 
 MOST_PICKLE_BYTES = 1 << 27
 """Largest pickle that is read [bytes]."""
@@ -108,38 +105,25 @@ MOST_CALL_BYTES = 1 << 44
 MOST_NS = 1 << 61
 _RANK = re.compile(r"(\d{1,7})(?:\.(?:json|pkl|pickle|bin))?(?:\.(?:gz|xz|bz2))?$")
 _MESSAGE = re.compile(r"(send|recv) (\d{1,9})(->|<-)(\d{1,9})")
-_OUTER = {"_all_gather_base": "all_gather", "_reduce_scatter_base": "reduce_scatter",
-          "all_gather_into_tensor_coalesced": "all_gather", "reduce_scatter_tensor_coalesced": "reduce_scatter",
-          "allreduce_coalesced": "allreduce", "all_reduce_barrier": "barrier", "barrier": "barrier"}  # fmt: skip
-
-
-@dataclass(slots=True)
-class _Call:
-    """Entry of a dump."""
-
-    rank: int
-    group: str
-    kind: EventKind
-    operation: str
-    sequence: int
-    size: int
-    dtype: str
-    created: int
-    took_ps: int
-    peer: int
-    launch: int
-    where: str
 
 
 @dataclass(slots=True)
 class _Job:
-    """Content read so far; `ranks` has the known ranks of each group."""
+    """Content read so far; `ranks` has the known ranks of each group.
 
-    calls: list[_Call] = field(default_factory=list)
+    Events have the name of their group as stream, times since the epoch, and for messages the peer's position.
+    """
+
+    calls: list[Event] = field(default_factory=list)
     ranks: dict[str, tuple[int, ...]] = field(default_factory=dict)
     recorded: dict[int, str] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
     version: str = ""
+    everyone: tuple[int, ...] = ()
+
+    def members(self, call: Event) -> tuple[int, ...]:
+        """Return the ranks of the group of a call; all if unknown."""
+        return self.ranks.get(call.stream, self.everyone)
 
 
 def read(paths: Paths) -> Recording:
@@ -156,20 +140,22 @@ def read(paths: Paths) -> Recording:
     ):
         name = name or file.name
         _file(job, file, index)
-    most = max((rank for own in job.ranks.values() for rank in own), default=-1)
+    most = max((rank for ranks in job.ranks.values() for rank in ranks), default=-1)
     result = Recording(KIND, name, max(most, *job.recorded, -1) + 1, nccl_version=job.version)
-    everyone = tuple(range(result.num_ranks))
+    job.everyone = tuple(range(result.num_ranks))
     groups = Groups()
-    kept = _whole(job, everyone)
-    origin = min((call.created for call in kept if call.created >= 0), default=0)
-    messages: Counter[tuple[str, int, int, str]] = Counter()
+    kept = _whole(job)
+    origin = min((call.start_ps for call in kept if call.start_ps >= 0), default=0)
+    messages: Counter[_Pair] = Counter()
     for call in kept:
-        own = job.ranks.get(call.group, everyone)
-        size = len(own)
-        event = _event(call, groups.add(call.group, own), size, origin)
+        event = replace(
+            call,
+            group=groups.add(call.stream, job.members(call)),
+            start_ps=call.start_ps - origin if call.start_ps >= 0 else ABSENT,
+        )
         if call.kind != "collective":
-            pair = (call.group, call.rank, call.peer, call.kind)
-            event = _message(call, event, messages[pair])
+            pair = _pair(call)
+            event = replace(event, sequence=messages[pair], bunch=call.sequence)
             messages[pair] += 1
         result.events.append(event)
     if kept:
@@ -181,7 +167,7 @@ def read(paths: Paths) -> Recording:
 def _file(job: _Job, file: FileStream, index: int) -> None:
     """Read one dump: a pickle in one pass, JSON in two, as its table of groups may be last."""
     if file.head(1) == b"\x80":
-        data = unpickled(file.whole(MOST_FILE), file.name)
+        data = unpickled(file.whole(), file.name)
         table = data if isinstance(data, dict) else None
     else:
         table, _ = read_items(file, "entries", lambda entry: None)
@@ -200,108 +186,96 @@ def _file(job: _Job, file: FileStream, index: int) -> None:
     version = table.get("nccl_version") or table.get("comm_lib_version")
     job.version = job.version or (version if isinstance(version, str) and len(version) < 32 else "")
     _groups(job, table.get("pg_config"), file.name)
-    taken = _Entries(job, rank, file.name)
-    if data is None:
-        if not read_items(file, "entries", taken.take)[1]:
-            job.skipped["dumps without entries"] += 1
-    elif isinstance(data.get("entries"), list):
-        for entry in data["entries"]:
-            taken.take(entry)
-    else:
-        job.skipped["dumps without entries"] += 1
-    taken.calls.sort(key=lambda found: found[0])
-    job.calls += [call for _, call in taken.calls]
+    calls: list[tuple[int, Event]] = []
+    count = 0
 
-
-class _Entries:
-    """Collector of the entries of a dump, each with its number."""
-
-    def __init__(self, job: _Job, rank: int, name: str) -> None:
-        self.job, self.rank, self.name = job, rank, name
-        self.calls: list[tuple[int, _Call]] = []
-        self.at = 0
-
-    def take(self, entry: Any) -> None:
-        """Keep the call of an entry."""
+    def take(entry: Any) -> None:
+        nonlocal count
         if not isinstance(entry, dict):
             return
-        self.at += 1
-        if len(self.job.calls) + len(self.calls) >= MOST_CALLS:
-            self.job.skipped[f"calls after the first {MOST_CALLS}"] += 1
+        count += 1
+        if len(job.calls) + len(calls) >= MOST_CALLS:
+            job.skipped[f"calls after the first {MOST_CALLS}"] += 1
             return
-        where = f"{self.name}: entry {self.at - 1}"
-        call = _call(self.job, entry, self.rank, where)
+        call = _call(job, entry, rank, f"{file.name}: entry {count - 1}")
         if call is not None:
-            self.calls.append((integer(entry.get("record_id")) or 0, call))
+            calls.append((integer(entry.get("record_id")) or 0, call))
+
+    if data is None:
+        listed = read_items(file, "entries", take)[1]
+    else:
+        listed = isinstance(data.get("entries"), list)
+        for entry in data["entries"] if listed else []:
+            take(entry)
+    if not listed:
+        job.skipped["dumps without entries"] += 1
+    calls.sort(key=lambda found: found[0])
+    job.calls += [call for _, call in calls]
 
 
 def _groups(job: _Job, config: Any, where: str) -> None:
     """Record the ranks of groups."""
-    if not isinstance(config, dict):
-        return
-    for name, about in config.items():
+    for name, about in config.items() if isinstance(config, dict) else ():
         listed = about.get("ranks") if isinstance(about, dict) else None
         if isinstance(listed, str) and len(listed) <= 1 << 22:
             listed = re.findall(r"\d{1,9}", listed)
-        ranks = (
-            tuple(integer(rank, MOST_RANKS - 1) for rank in listed)
-            if isinstance(listed, list)
-            else ()
+        numbers = (
+            [integer(rank, MOST_RANKS - 1) for rank in listed] if isinstance(listed, list) else []
         )
-        own = tuple(rank for rank in ranks if rank is not None)
-        if not own or len(set(own)) != len(ranks):
+        ranks = tuple(rank for rank in numbers if rank is not None)
+        if not ranks or len(set(ranks)) != len(numbers):
             continue
         key = str(name)[:200]
-        if job.ranks.setdefault(key, own) != own:
+        if job.ranks.setdefault(key, ranks) != ranks:
             raise InputError(
                 f"{where}: group {key!r} has other ranks than in another file; use the dumps of one job"
             )
 
 
-def _call(job: _Job, entry: dict[str, Any], rank: int, where: str) -> _Call | None:
+def _call(job: _Job, entry: dict[str, Any], rank: int, where: str) -> Event | None:
     """Return the call of an entry; None if it is not a call."""
     name = entry.get("profiling_name")
     backend, _, what = name.partition(":") if isinstance(name, str) else ("", "", "")
-    if backend != "nccl" or what == "coalesced":
-        job.skipped[
-            f"entries of {backend[:20]}" if backend != "nccl" else "entries of complete launches"
-        ] += 1
+    if backend != "nccl":
+        job.skipped[f"entries of {backend[:20]}"] += 1
+        return None
+    if what == "coalesced":
+        job.skipped["entries of complete launches"] += 1
         return None
     state = entry.get("state")
     if state not in (None, "completed"):
         job.skipped[f"calls that were only {str(state)[:20]}"] += 1
         return None
     pair = entry.get("process_group")
-    group = str(pair[0] if isinstance(pair, (list, tuple)) and pair else entry.get("pg_id", "0"))[
-        :200
-    ]
+    group = pair[0] if isinstance(pair, (list, tuple)) and pair else entry.get("pg_id", "0")
+    group = str(group)[:200]
     message = _MESSAGE.match(what)
-    operation = "" if message else _OUTER.get(what) or operation_starting(what) or ""
+    # PyTorch implements a barrier by an allreduce, and names it so.
+    operation = "barrier" if what == "all_reduce_barrier" else operation_starting(what)
+    operation = "" if message else operation
     sent, got = (
         _bytes(entry.get(f"{side}_sizes"), entry.get(f"{side}_dtypes"))
         for side in ("input", "output")
     )
-    key = "p2p_seq_id" if message else "collective_seq_id"
-    sequence = integer(entry.get(key))
+    sequence = integer(entry.get("p2p_seq_id" if message else "collective_seq_id"))
     if sequence is None:
         sequence = integer(entry.get("seq_id"))
     if (not operation and not message) or sequence is None or sent is None or got is None:
         job.skipped[f"calls {what[:40]!r} without a known operation, number or size"] += 1
         return None
     kind: EventKind = "collective"
-    peer = ABSENT
     if message:
         kind = "send" if message[1] == "send" else "recv"
-        peer = int(message[4])
     size = len(job.ranks.get(group, ()))
     created = integer(entry.get("time_created_ns"), MOST_NS)
     kinds = entry.get("input_dtypes") or entry.get("output_dtypes")
     word = kinds[0] if isinstance(kinds, list) and kinds else kinds
     dtype = find_dtype(word) if isinstance(word, str) else None
-    return _Call(
-        rank, group, kind, operation, sequence, _size(operation, sent, got, size),
-        dtype.name if dtype else "uint8", ABSENT if created is None else created, _took_ps(entry), peer,
-        integer(entry.get("op_id")) or ABSENT, where,
+    return Event(
+        kind, rank, group, start_ps=ABSENT if created is None else created * PS_PER_NS, duration_ps=_took_ps(entry),
+        sequence=sequence, operation=operation, bytes=_size(operation, sent, got, size),
+        dtype=dtype.name if dtype else "uint8", root=0 if operation in ROOTED else ABSENT,
+        peer=int(message[4]) if message else ABSENT, where=where,
     )  # fmt: skip
 
 
@@ -347,72 +321,57 @@ def _took_ps(entry: dict[str, Any]) -> int:
     return ABSENT
 
 
-def _whole(job: _Job, everyone: Sequence[int]) -> list[_Call]:
+_Pair = tuple[str, int, int, str]
+"""Group, rank, position of the peer, and kind of a message."""
+
+
+def _pair(call: Event) -> _Pair:
+    return call.stream, call.rank, call.peer, call.kind
+
+
+def _whole(job: _Job) -> list[Event]:
     """Return the calls still present on all recorded ranks of their group."""
-    seen: Counter[tuple[str, str, int]] = Counter()
-    ends: Counter[tuple[str, int, int, str]] = Counter()
+    seen = Counter((c.stream, c.operation, c.sequence) for c in job.calls if c.kind == "collective")
+    ends: Counter[_Pair] = Counter()
+    kept: list[Event] = []
     for call in job.calls:
-        if call.kind == "collective":
-            seen[call.group, call.operation, call.sequence] += 1
-    kept: list[_Call] = []
-    for call in job.calls:
-        own = job.ranks.get(call.group, everyone)
-        if call.rank not in own or (call.kind != "collective" and not 0 <= call.peer < len(own)):
+        ranks, collective = job.members(call), call.kind == "collective"
+        if call.rank not in ranks or (not collective and not 0 <= call.peer < len(ranks)):
             job.skipped["calls of ranks that their group does not have"] += 1
             continue
-        if call.kind == "collective":
-            recorded = sum(rank in job.recorded for rank in own)
-            if seen[call.group, call.operation, call.sequence] != recorded:
+        if collective:
+            recorded = sum(rank in job.recorded for rank in ranks)
+            if seen[call.stream, call.operation, call.sequence] != recorded:
                 job.skipped["calls that not every rank of their group has (any more)"] += 1
                 continue
+        else:
+            ends[_pair(call)] += 1
         kept.append(call)
-        if call.kind != "collective":
-            ends[call.group, call.rank, call.peer, call.kind] += 1
-    return [call for call in kept if call.kind == "collective" or _met(job, call, ends, everyone)]
+    return [call for call in kept if call.kind == "collective" or _met(job, call, ends)]
 
 
-def _met(
-    job: _Job, call: _Call, ends: Counter[tuple[str, int, int, str]], everyone: Sequence[int]
-) -> bool:
+def _met(job: _Job, call: Event, ends: Counter[_Pair]) -> bool:
     """Return True if the peer was not recorded, or has the same number of messages."""
-    own = job.ranks.get(call.group, everyone)
-    other = "recv" if call.kind == "send" else "send"
-    mine, peer = own.index(call.rank), own[call.peer]
-    same = ends[call.group, call.rank, call.peer, call.kind] == ends[call.group, peer, mine, other]
+    ranks = job.members(call)
+    peer, other = ranks[call.peer], "recv" if call.kind == "send" else "send"
+    same = ends[_pair(call)] == ends[call.stream, peer, ranks.index(call.rank), other]
     if peer in job.recorded and not same:
         job.skipped["messages with only one end recorded"] += 1
         return False
     return True
 
 
-def _event(call: _Call, group: int, size: int, origin: int) -> Event:
-    return Event(
-        call.kind, call.rank, call.group,
-        start_ps=(call.created - origin) * PS_PER_NS if call.created >= 0 else ABSENT,
-        duration_ps=call.took_ps, group=group, sequence=call.sequence, operation=call.operation,
-        bytes=call.size, dtype=call.dtype, root=0 if call.operation in ROOTED else ABSENT, where=call.where,
-    )  # fmt: skip
-
-
-def _message(call: _Call, event: Event, sequence: int) -> Event:
-    return Event(
-        event.kind, event.rank, event.stream, start_ps=event.start_ps, duration_ps=event.duration_ps,
-        group=event.group, sequence=sequence, bytes=event.bytes, dtype=event.dtype, peer=call.peer,
-        bunch=call.sequence, where=event.where,
-    )  # fmt: skip
-
-
-def _assume(found: Recording, job: _Job, kept: list[_Call]) -> None:
+def _assume(found: Recording, job: _Job, kept: list[Event]) -> None:
     """Add the assumptions about missing information."""
     found.assumed.append(
         "only calls are recorded: the work between them is the pause between their times"
     )
     if any(call.operation in ROOTED for call in kept):
         found.assumed.append("roots are not recorded; taken as the first rank of the group")
-    unknown = {call.group for call in kept} - set(job.ranks)
+    unknown = {call.stream for call in kept} - set(job.ranks)
     if unknown:
         found.assumed.append(
             f"the ranks of group {min(unknown)} are not recorded: all {found.num_ranks} ranks"
         )
-    if not any(call.took_ps > 0 for call in kept):
+    if not any(call.duration_ps > 0 for call in kept):
         found.assumed.append("no measured times (TORCH_NCCL_ENABLE_TIMING=1 records them)")

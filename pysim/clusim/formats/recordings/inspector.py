@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.operations import ROOTED, operation_written
 from clusim.formats.recordings.commranks import Owner
+from clusim.formats.recordings.jsonstream import objects
 from clusim.formats.recordings.model import ABSENT, EventKind, Recording
 from clusim.formats.recordings.plugincalls import (
     MOST_RECORDS,
@@ -23,8 +24,7 @@ from clusim.formats.recordings.plugincalls import (
     read_files,
     recorded,
 )
-from clusim.formats.recordings.source import Paths, integer
-from clusim.formats.recordings.streams import FileStream, objects
+from clusim.formats.recordings.source import FileStream, Paths, integer
 
 KIND = "inspector"
 NS_PER_US = 1000

@@ -1,28 +1,240 @@
-"""Incremental JSON reader: one list of a table is passed on by item, the rest is kept."""
+"""Incremental reading of bytes and of JSON: objects in any arrangement, or the items of one list.
+
+`objects` finds objects in a list, one per line, or concatenated, and skips damaged ones. `read_items` reads a complete
+document, of which one list is passed on by item.
+"""
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from decimal import InvalidOperation
-from typing import Any, Final
+from typing import Any, AnyStr, Final, Generic
 
 from clusim.base.errors import InputError
-from clusim.formats.recordings.source import exact_float
-from clusim.formats.recordings.streams import FileStream, TextWindow
+from clusim.formats.recordings.source import LINE_LIMIT, FileStream, exact_float
 
-_DECODER = json.JSONDecoder(strict=False, parse_float=exact_float)
+
+class Window(Generic[AnyStr]):
+    """Content with a buffered window.
+
+    Attributes
+    ----------
+    text : str or bytes
+        The window.
+    at : int
+        Read position in the window; earlier content may be dropped.
+    dropped : int
+        Length of the content before the window.
+    done : bool
+        True if the content ends with the window.
+    """
+
+    def __init__(self, pieces: Iterator[AnyStr], empty: AnyStr) -> None:
+        self._pieces: Iterator[AnyStr] = pieces
+        self._empty: AnyStr = empty
+        self.text: AnyStr = empty
+        self.at, self.dropped, self.done = 0, 0, False
+
+    @property
+    def place(self) -> int:
+        """Read position in the content."""
+        return self.dropped + self.at
+
+    def hold(self, size: int) -> bool:
+        """Extend the window to `size` from the read position; return True if available."""
+        if len(self.text) - self.at < size and not self.done:
+            held = [self.text[self.at :]]
+            length = len(held[0])
+            self._drop()
+            while length < size and not self.done:
+                piece = next(self._pieces, None)
+                self.done = piece is None
+                held.append(piece or self._empty)
+                length += len(held[-1])
+            self.text = self._empty.join(held)
+        return len(self.text) - self.at >= size
+
+    def _drop(self) -> None:
+        self.dropped += self.at
+        self.at = 0
+
+    def rest(self) -> int:
+        """Read to the end without buffering, and return the total length."""
+        return self.dropped + len(self.text) + sum(len(piece) for piece in self._pieces)
+
+
+class TextWindow(Window[str]):
+    """Window of UTF-8 text; lengths are in characters, and invalid bytes are replaced."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        super().__init__(codecs.iterdecode(pieces, "utf-8-sig", "replace"), "")
+        self._lines, self._counted = 1, 0
+
+    def _drop(self) -> None:
+        self.line_at(self.at)
+        self._counted = 0
+        super()._drop()
+
+    def line_at(self, at: int) -> int:
+        """Return the line of a position in the window; positions must not decrease between calls."""
+        if at >= self._counted:
+            self._lines += self.text.count("\n", self._counted, at)
+            self._counted = at
+        return self._lines
+
+    def skip(self, pattern: re.Pattern[str]) -> str:
+        """Advance over text of a pattern, and return the next character; empty at the end."""
+        while self.hold(1):
+            match = pattern.match(self.text, self.at)
+            self.at = match.end() if match else self.at
+            if self.at < len(self.text):
+                return self.text[self.at]
+        return ""
+
+
+_BETWEEN = re.compile(r"[\s,\[\]]*")
+_NEXT = re.compile(r"\n[ \t,\[]*(?=\{)")
+_END = re.compile(r"\}\s*,\s*(?=\{)|\r?\n")
 _SPACE = re.compile(r"[ \t\n\r]*")
 _COMMA = re.compile(r"[ \t\n\r]*,[ \t\n\r]*")
-_MOST_VALUE: Final = 1 << 26
-"""Longest item, or value of the table [characters]."""
+_DECODER = json.JSONDecoder()
+_ITEM_DECODER = json.JSONDecoder(strict=False, parse_float=exact_float)
 
-_FIRST: Final = 1 << 16
-"""Text in the window before a value is parsed [characters]."""
+_WINDOWS: Final = (1 << 10, 1 << 16, 1 << 24)
+"""Window sizes for parsing an object, in this order; no object is longer [characters]."""
 
-_MARGIN: Final = 64
-"""Distance to the window's end at which an error may be due to that end [characters]."""
+_ITEM_WINDOWS: Final = (1 << 16, 1 << 20, 1 << 23, 1 << 26)
+"""Window sizes for parsing an item of a list, or a value of its table [characters]."""
+
+MOST_OBJECTS, OBJECT_LETTERS = 500_000, 64
+"""Limit on the objects of a file, also broken: a constant, plus one per 64 characters."""
+
+_DEEP = 100
+"""Weight in this limit of an object that is nested too deep to be read."""
+
+_MARGIN = 64
+"""An error this close to the end of a window may be due to the window's end [characters]."""
+
+_SEARCHED: Final = 1 << 17
+"""Text read per search for the next object [characters]."""
+
+
+_NO_PLACE = -1
+
+
+class _BrokenError(Exception):
+    """Invalid JSON, and its place in the window."""
+
+    def __init__(self, at: int, said: str, *, deep: bool = False) -> None:
+        super().__init__(said)
+        self.at, self.said, self.deep = at, said, deep
+
+
+def _value(window: TextWindow, decoder: json.JSONDecoder, sizes: Sequence[int]) -> tuple[Any, int]:
+    """Return the value at the read position, and its end.
+
+    Windows are copied, since an error counts the lines of all preceding text: with many broken objects the time
+    would be quadratic in their number.
+
+    Raises
+    ------
+    _BrokenError
+        There is no JSON value that ends within the largest window.
+    """
+    for size in sizes:
+        window.hold(size)
+        piece = window.text[window.at : window.at + size]
+        complete = window.done and len(piece) == len(window.text) - window.at
+        try:
+            result, end = decoder.raw_decode(piece)
+            if complete or end < len(piece):
+                return result, window.at + end
+            place, said = end, "Unterminated"
+        except json.JSONDecodeError as error:
+            place, said = error.pos, error.msg
+        except (ValueError, RecursionError, InvalidOperation) as error:
+            deep = isinstance(error, RecursionError)
+            raise _BrokenError(_NO_PLACE, str(error), deep=deep) from None
+        if complete or (place < len(piece) - _MARGIN and not said.startswith("Unterminated")):
+            raise _BrokenError(window.at + place, said)
+    raise _BrokenError(_NO_PLACE, f"a value of more than {sizes[-1] >> 20} MiB")
+
+
+def objects(
+    file: FileStream, damage: Callable[[int], None], repair: Callable[[str], str] | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield line and content of the objects of a file; text between them is ignored.
+
+    Parameters
+    ----------
+    damage : callable
+        Receives the line of invalid JSON; reading continues at the next line that begins with an object.
+    repair : callable, optional
+        Converts an object that is almost JSON, written on one line, to JSON.
+
+    Raises
+    ------
+    InputError
+        There are more objects than a recording of this size has.
+    """
+    window, spent = TextWindow(file.begin()), 0
+    while window.skip(_BETWEEN):
+        line = window.line_at(window.at)
+        if spent > MOST_OBJECTS + window.place // OBJECT_LETTERS:
+            raise InputError(
+                f"{file.name}:{line}: {spent} objects so far, too many for so small a file; is it a recording?"
+            )
+        try:
+            result, window.at = _object(window, repair)
+        except _BrokenError as broken:
+            spent += _DEEP if broken.deep else 1
+            damage(line)
+            if not _skip_broken(window):
+                return
+        else:
+            spent += 1
+            yield line, result
+
+
+def _skip_broken(window: TextWindow) -> bool:
+    """Advance to the next line that begins with an object; return False at the end."""
+    while True:
+        after = _NEXT.search(window.text, window.at)
+        if after is not None:
+            window.at = after.end()
+            return True
+        if window.done:
+            return False
+        # Keep the possible start of such a line in the window.
+        last = window.text.rfind("\n", window.at)
+        near = max(window.at, len(window.text) - LINE_LIMIT)
+        window.at = last if last >= near else len(window.text)
+        window.hold(len(window.text) - window.at + _SEARCHED)
+
+
+def _object(window: TextWindow, repair: Callable[[str], str] | None) -> tuple[dict[str, Any], int]:
+    """Return the object at the current position, and its end; raise `_BrokenError` without one."""
+    if window.text[window.at] != "{":
+        raise _BrokenError(window.at, "no object")
+    try:
+        return _value(window, _DECODER, _WINDOWS)
+    except _BrokenError as broken:
+        if broken.deep or repair is None:
+            raise
+    window.hold(LINE_LIMIT)
+    text, at = window.text, window.at
+    match = _END.search(text, at)
+    end = len(text) if match is None else match.start() + (match[0][0] == "}")
+    try:
+        result = json.loads(repair(text[at:end]).rstrip(", \t]"))
+    except (ValueError, RecursionError) as error:
+        raise _BrokenError(at, str(error)) from None
+    if not isinstance(result, dict):
+        raise _BrokenError(at, "no object")
+    return result, end
 
 
 def read_items(
@@ -64,86 +276,80 @@ class _Reader:
         self.window = TextWindow(file.begin())
         self.item, self.cut = item, cut
         self.items = 0
+        self.stopped = False
 
     def read(self, key: str) -> tuple[dict[str, Any] | None, bool]:
         """Read the file."""
+        result: tuple[dict[str, Any] | None, bool] = None, False
+        first = self.window.skip(_SPACE)
+        if first == "[":
+            self._list()
+            result = {}, True
+        elif first == "{":
+            result = self._table(key)
+        else:
+            self._one()
+        if not self.stopped and self.window.skip(_SPACE):
+            self._bad("Extra data")
+        return result
+
+    def _table(self, key: str) -> tuple[dict[str, Any], bool]:
         result: dict[str, Any] = {}
         listed = False
-        first = self._next()
-        if first == "[":
-            if self._list():
-                self._end()
-            return result, True
-        if first != "{":
-            self._value()
-            self._end()
-            return None, False
-        self.window.at += 1
-        letter = self._next()
-        while letter != "}":
-            name = self._value() if letter == '"' else self._bad("Expecting property name")
-            if self._next() != ":":
+        for letter in self._members("}"):
+            if letter != '"':
+                self._bad("Expecting property name")
+            name = self._one()
+            if self.window.skip(_SPACE) != ":":
                 self._bad("Expecting ':' delimiter")
             self.window.at += 1
-            if self._next() == "[" and name == key:
+            if self.window.skip(_SPACE) == "[" and name == key:
                 listed = True
-                if not self._list():
-                    return result, True
+                self._list()
+                if self.stopped:
+                    break
             else:
-                result[name] = self._value()
-            letter = self._next()
-            if letter == ",":
-                self.window.at += 1
-                letter = self._next()
-            elif letter != "}":
-                self._bad("Expecting ',' delimiter")
-        self.window.at += 1
-        self._end()
+                result[name] = self._one()
         return result, listed
 
-    def _next(self) -> str:
-        """Skip whitespace and return the next character; empty at the end."""
+    def _members(self, close: str) -> Iterator[str]:
+        """Yield the first character of every member of a table or list, and advance to its end."""
         window = self.window
-        while True:
-            blanks = _SPACE.match(window.text, window.at)
-            window.at = blanks.end() if blanks else window.at
-            if window.at < len(window.text):
-                return window.text[window.at]
-            if not window.hold(1):
-                return ""
+        window.at += 1
+        letter = window.skip(_SPACE)
+        while letter != close:
+            yield letter
+            letter = window.skip(_SPACE)
+            if letter == ",":
+                window.at += 1
+                letter = window.skip(_SPACE)
+            elif letter != close:
+                self._bad("Expecting ',' delimiter")
+        window.at += 1
 
-    def _list(self) -> bool:
-        """Read the list and return True; False if it is truncated and `cut` permits that."""
+    def _list(self) -> None:
+        """Read the list; set `stopped` if it is truncated and `cut` permits that."""
         window = self.window
-        window.at += 1
-        letter = self._next()
         try:
-            while letter != "]":
+            for _ in self._members("]"):
                 self._quick()
-                value = self._value()
+                self.item(self._one())
                 self.items += 1
-                self.item(value)
-                letter = self._next()
-                if letter == ",":
-                    window.at += 1
-                    letter = self._next()
-                elif letter != "]":
-                    self._bad("Expecting ',' delimiter")
         except _BrokenError as broken:
+            if self.cut is None or not self.items or broken.at == _NO_PLACE:
+                raise
             here, line = window.dropped + broken.at, window.line_at(broken.at)
-            if self.cut is None or not self.items or here <= 0.9 * window.rest() - 1000:
-                raise self.error(broken) from None
+            if here <= 0.9 * window.rest() - 1000:
+                raise
             self.cut(f"the file is cut in line {line}; the part before was read")
-            return False
-        window.at += 1
-        return True
+            self.stopped = True
 
     def _quick(self) -> None:
         """Consume items that are complete in the window, with their commas; leave the last item."""
         window = self.window
-        window.hold(_FIRST)
+        window.hold(_ITEM_WINDOWS[0])
         text, at, end = window.text, window.at, len(window.text)
-        scan, comma, item = _DECODER.raw_decode, _COMMA.match, self.item
+        scan, comma, item = _ITEM_DECODER.raw_decode, _COMMA.match, self.item
         while True:
             try:
                 result, behind = scan(text, at)
@@ -157,47 +363,17 @@ class _Reader:
             at = following.end()
         window.at = at
 
-    def _value(self) -> Any:
+    def _one(self) -> Any:
         """Return the value at the current position, and advance to its end."""
-        window = self.window
-        size = _FIRST
-        while True:
-            window.hold(size)
-            try:
-                result, end = _DECODER.raw_decode(window.text, window.at)
-                if end < len(window.text) or window.done:
-                    window.at = end
-                    return result
-                at, said = end, "Unterminated"
-            except json.JSONDecodeError as error:
-                at, said = error.pos, error.msg
-            except (ValueError, RecursionError, InvalidOperation) as error:
-                raise InputError(f"{self.name}: not JSON: {error}") from None
-            inside = at < len(window.text) - _MARGIN and not said.startswith("Unterminated")
-            if inside or window.done:
-                raise _BrokenError(at, said)
-            size = 2 * (len(window.text) - window.at)
-            if size > _MOST_VALUE:
-                raise InputError(
-                    f"{self.name}:{window.line}: a value of more than {_MOST_VALUE >> 20} MiB"
-                )
+        result, self.window.at = _value(self.window, _ITEM_DECODER, _ITEM_WINDOWS)
+        return result
 
-    def _bad(self, said: str) -> Any:
+    def _bad(self, said: str) -> None:
         raise _BrokenError(self.window.at, said)
 
     def error(self, broken: _BrokenError) -> InputError:
         """Return the error, with its line."""
+        if broken.at == _NO_PLACE:
+            return InputError(f"{self.name}: not JSON: {broken.said}")
         line = self.window.line_at(broken.at)
         return InputError(f"{self.name}:{line}: not JSON: {broken.said}; is the file cut?")
-
-    def _end(self) -> None:
-        if self._next():
-            self._bad("Extra data")
-
-
-class _BrokenError(Exception):
-    """Invalid JSON, and its place in the window."""
-
-    def __init__(self, at: int, said: str) -> None:
-        super().__init__(said)
-        self.at, self.said = at, said

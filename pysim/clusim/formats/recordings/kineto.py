@@ -18,17 +18,22 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Literal
 
 from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS, uncollected
 from clusim.base.terms.operations import OF_NCCL, ROOTED
 from clusim.formats.recordings.common import Groups, clone_peers, finish
-from clusim.formats.recordings.kineto_calls import KinetoCall, Resolver, number_calls
-from clusim.formats.recordings.kineto_trace import MOST_KERNELS, Span, Trace, external, read_trace
-from clusim.formats.recordings.model import Event, Recording
-from clusim.formats.recordings.source import Paths
-from clusim.formats.recordings.streams import streams
+from clusim.formats.recordings.kineto_calls import Resolver, number_calls
+from clusim.formats.recordings.kineto_trace import (
+    MOST_KERNELS,
+    KinetoCall,
+    Span,
+    Trace,
+    external,
+    read_trace,
+)
+from clusim.formats.recordings.model import Event, EventKind, Recording
+from clusim.formats.recordings.source import Paths, streams
 
 _TOLERANCE = 1_000_000
 """Longest overlap that is ignored [ps]: times of old releases are in whole microseconds."""
@@ -39,7 +44,6 @@ _SLACK = 50_000_000
 _MOST_LANES = 8
 _MOST_STREAMS = 16
 
-Launches = dict[str, list[tuple[int, int]]]
 Needs = dict[int, set[int]]
 """Span -> spans that it waits for; most have no entry."""
 
@@ -58,19 +62,17 @@ def lanes(spans: Sequence[Span]) -> tuple[list[str], Needs, int]:
     deps: Needs = {}
     crowded = 0
     for at, span in enumerate(spans):
-        own = last.setdefault(span.stream, [])
-        done = [lane for lane, other in enumerate(own) if _before(spans[other], span)]
+        ends = last.setdefault(span.stream, [])
+        done = [lane for lane, other in enumerate(ends) if _before(spans[other], span)]
         if len(done) > 1:
-            deps[at] = {own[lane] for lane in done[1:]}
-        if done:
-            lane = done[0]
-        elif len(own) < _MOST_LANES:
-            lane = len(own)
-            own.append(at)
-            deps[at] = _latest(spans, names, span, at)
-        else:
+            deps[at] = {ends[lane] for lane in done[1:]}
+        lane = done[0] if done else len(ends)
+        if lane == _MOST_LANES:
             lane, crowded = 0, crowded + 1
-        own[lane] = at
+        elif lane == len(ends):
+            ends.append(at)
+            deps[at] = _latest(spans, names, span, at)
+        ends[lane] = at
         names.append(span.stream if not lane else f"{span.stream}+{lane}")
     return names, deps, crowded
 
@@ -87,124 +89,109 @@ def _before(one: Span, other: Span) -> bool:
     return one.end <= other.start + _TOLERANCE
 
 
-def waits(trace: Trace, collectives: Sequence[int]) -> tuple[Needs, int]:
-    """Return dependencies between streams, and the number inferred from times.
+class _Waits:
+    """Dependencies between the streams of a trace."""
 
-    Parameters
-    ----------
-    collectives : sequence of int
-        Positions of NCCL's spans, in order of their starts.
-    """
-    spans = trace.spans
-    deps: Needs = {}
-    launches: Launches = {}
-    for at, span in enumerate(spans):
-        launches.setdefault(span.stream, []).append((span.launch, at))
-    for own in launches.values():
-        own.sort()
-    for at, other in (*_told(trace, launches), *_synced(trace, launches)):
-        deps.setdefault(at, set()).add(other)
-    guessed: list[tuple[int, int]] = []
-    if collectives and not trace.told:
-        for at, other in _entering(spans, collectives, launches):
-            deps.setdefault(at, set()).add(other)
-        leaving = _host_order(trace, collectives, launches)
-        if leaving is None:
-            leaving = guessed = list(_idle(spans, collectives))
-        for at, other in leaving:
-            deps.setdefault(at, set()).add(other)
-    kept = {
-        at: {o for o in own if o < at and _before(spans[o], spans[at])} for at, own in deps.items()
-    }
-    return kept, len(guessed)
+    def __init__(self, trace: Trace) -> None:
+        self.trace, self.spans = trace, trace.spans
+        self.collectives = [at for at, span in enumerate(self.spans) if span.nccl]
+        self.launches: dict[str, list[tuple[int, int]]] = {}
+        for at, span in enumerate(self.spans):
+            self.launches.setdefault(span.stream, []).append((span.launch, at))
+        for launched in self.launches.values():
+            launched.sort()
+        talking = {self.spans[at].stream for at in self.collectives}
+        self.quiet = [stream for stream in self.launches if stream not in talking]
 
+    def find(self) -> tuple[Needs, int]:
+        """Return the dependencies, and the number inferred from times."""
+        pairs = [*self._recorded(), *self._synced()]
+        guessed: list[tuple[int, int]] = []
+        if self.collectives and not self.trace.told:
+            leaving = self._host_order()
+            if leaving is None:
+                leaving = guessed = list(self._idle())
+            pairs += [*self._entering(), *leaving]
+        result: Needs = {}
+        for at, other in pairs:
+            if other < at and _before(self.spans[other], self.spans[at]):
+                result.setdefault(at, set()).add(other)
+        return result, len(guessed)
 
-def _first(launches: Launches, stream: str, since: int) -> int | None:
-    """Return the first span launched on a stream after a call."""
-    own = launches.get(stream, [])
-    at = bisect_left(own, (since, -1))
-    return own[at][1] if at < len(own) else None
+    def _first(self, stream: str, since: int) -> int | None:
+        """Return the first span launched on a stream after a call."""
+        launched = self.launches.get(stream, [])
+        at = bisect_left(launched, (since, -1))
+        return launched[at][1] if at < len(launched) else None
 
+    def _last(self, stream: str, until: int) -> int | None:
+        """Return the last span launched on a stream before a call."""
+        at = bisect_left(self.launches.get(stream, []), (until, -1)) - 1
+        return self.launches[stream][at][1] if at >= 0 else None
 
-def _last(launches: Launches, stream: str, until: int) -> int | None:
-    """Return the last span launched on a stream before a call."""
-    at = bisect_left(launches.get(stream, []), (until, -1)) - 1
-    return launches[stream][at][1] if at >= 0 else None
+    def _recorded(self) -> Iterator[tuple[int, int]]:
+        for waiting, since, on, until in self.trace.told:
+            after, before = self._first(waiting, since), self._last(on, until)
+            if after is not None and before is not None and waiting != on:
+                yield after, before
 
+    def _synced(self) -> Iterator[tuple[int, int]]:
+        """Yield spans launched after a host synchronisation, with the spans that it waited for."""
+        for since, stream, until in sorted(self.trace.syncs):
+            before = [self._last(on, until) for on in ([stream] if stream else self.launches)]
+            known = [at for at in before if at is not None]
+            known = sorted(known, key=lambda at: self.spans[at].end)[-_MOST_STREAMS:]
+            for waiting in self.launches:
+                after = self._first(waiting, since)
+                if after is not None:
+                    yield from ((after, at) for at in known if self.spans[at].stream != waiting)
 
-def _told(trace: Trace, launches: Launches) -> Iterator[tuple[int, int]]:
-    for waiting, since, on, until in trace.told:
-        after, before = _first(launches, waiting, since), _last(launches, on, until)
-        if after is not None and before is not None and waiting != on:
-            yield after, before
-
-
-def _synced(trace: Trace, launches: Launches) -> Iterator[tuple[int, int]]:
-    """Yield spans launched after a host synchronisation, with the spans that it waited for."""
-    for since, stream, until in sorted(trace.syncs):
-        before = [_last(launches, on, until) for on in ([stream] if stream else launches)]
-        known = [at for at in before if at is not None]
-        known = sorted(known, key=lambda at: trace.spans[at].end)[-_MOST_STREAMS:]
-        for waiting in launches:
-            after = _first(launches, waiting, since)
-            if after is not None:
-                yield from ((after, at) for at in known if trace.spans[at].stream != waiting)
-
-
-def _entering(
-    spans: Sequence[Span], collectives: Sequence[int], launches: Launches
-) -> Iterator[tuple[int, int]]:
-    """Yield collectives with the last kernel launched before each, on the calling stream."""
-    talk = {spans[at].stream for at in collectives}
-    quiet = sorted({span.stream for span in spans if span.kernel} - talk)
-    for at in collectives:
-        if not spans[at].launch:
-            continue
-        before = [_last(launches, stream, spans[at].launch) for stream in quiet]
-        known = [other for other in before if other is not None and spans[other].launch]
-        if known:
-            yield at, max(known, key=lambda other: spans[other].launch)
-
-
-def _host_order(
-    trace: Trace, collectives: Sequence[int], launches: Launches
-) -> list[tuple[int, int]] | None:
-    """Return the waits for collectives by the order of host calls; None if they do not match."""
-    spans = trace.spans
-    talk = {spans[at].stream for at in collectives}
-    inside = {external(spans[at].args) for at in collectives} - {0}
-    calls = sorted(launch for launch, of in trace.host_waits if of not in inside)
-    done = sorted(collectives, key=lambda at: spans[at].launch)
-    if not inside or len(calls) != len(done):
-        return None
-    if any(call <= spans[at].launch for call, at in zip(calls, done, strict=True)):
-        return None
-    quiet = [stream for stream in launches if stream not in talk]
-    result: list[tuple[int, int]] = []
-    for call, at in zip(calls, done, strict=True):
-        after = [_first(launches, stream, call) for stream in quiet]
-        known = [other for other in after if other is not None]
-        if known:
-            result.append((min(known, key=lambda other: spans[other].launch), at))
-    return result
-
-
-def _idle(spans: Sequence[Span], collectives: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield spans that started when a collective ended, on an idle stream."""
-    talk = {spans[at].stream for at in collectives}
-    streams: dict[str, list[int]] = {}
-    for at, span in enumerate(spans):
-        if span.stream not in talk:
-            streams.setdefault(span.stream, []).append(at)
-    starts = {stream: [spans[at].start for at in own] for stream, own in streams.items()}
-    for at in collectives:
-        end = spans[at].end
-        for stream, own in streams.items():
-            first = bisect_left(starts[stream], end)
-            if first == len(own) or starts[stream][first] > end + _SLACK:
+    def _entering(self) -> Iterator[tuple[int, int]]:
+        """Yield collectives with the last kernel launched before each, on the calling stream."""
+        computing = {span.stream for span in self.spans if span.kernel}.intersection(self.quiet)
+        for at in self.collectives:
+            launch = self.spans[at].launch
+            if not launch:
                 continue
-            if not first or spans[own[first - 1]].end < end:
-                yield own[first], at
+            before = [self._last(stream, launch) for stream in sorted(computing)]
+            known = [o for o in before if o is not None and self.spans[o].launch]
+            if known:
+                yield at, max(known, key=lambda other: self.spans[other].launch)
+
+    def _host_order(self) -> list[tuple[int, int]] | None:
+        """Return the waits for collectives by the order of host calls; None if they do not match."""
+        spans = self.spans
+        inside = {external(spans[at].args) for at in self.collectives} - {0}
+        calls = sorted(launch for launch, of in self.trace.host_waits if of not in inside)
+        done = sorted(self.collectives, key=lambda at: spans[at].launch)
+        if not inside or len(calls) != len(done):
+            return None
+        if any(call <= spans[at].launch for call, at in zip(calls, done, strict=True)):
+            return None
+        result: list[tuple[int, int]] = []
+        for call, at in zip(calls, done, strict=True):
+            after = [self._first(stream, call) for stream in self.quiet]
+            known = [other for other in after if other is not None]
+            if known:
+                result.append((min(known, key=lambda other: spans[other].launch), at))
+        return result
+
+    def _idle(self) -> Iterator[tuple[int, int]]:
+        """Yield spans that started when a collective ended, on an idle stream."""
+        spans = self.spans
+        streams: dict[str, list[int]] = {stream: [] for stream in self.quiet}
+        for at, span in enumerate(spans):
+            if span.stream in streams:
+                streams[span.stream].append(at)
+        starts = {stream: [spans[at].start for at in run] for stream, run in streams.items()}
+        for at in self.collectives:
+            end = spans[at].end
+            for stream, run in streams.items():
+                first = bisect_left(starts[stream], end)
+                if first == len(run) or starts[stream][first] > end + _SLACK:
+                    continue
+                if not first or spans[run[first - 1]].end < end:
+                    yield run[first], at
 
 
 KIND = "kineto"
@@ -222,7 +209,6 @@ _TOGETHER = (*(name for name in OF_NCCL if name not in (*ROOTED, "sendrecv")), "
 _UNEVEN = 1
 """Tag of the messages of uneven all-to-alls."""
 
-Calls = dict[int, list[KinetoCall]]
 Spread = dict[tuple[int, int], dict[int, tuple[int, ...]]]
 
 
@@ -254,15 +240,12 @@ def _read(paths: Paths) -> Recording:
     for trace in traces:
         result.assumed += [note for note in trace.notes if note not in result.assumed]
     groups = Groups()
-    calls = _calls(result, traces, groups, skipped)
-    _one_clock(result, traces, calls)
+    _resolve(result, traces, groups, skipped)
+    _one_clock(result, traces)
     _from_zero(traces)
-    spread = _uneven(result, traces, calls, groups)
-    guessed = sum(
-        _Writer(result, groups, trace, own, spread).write()
-        for trace, own in zip(traces, calls, strict=True)
-    )
-    _say(result, traces, calls, guessed)
+    spread = _uneven(result, traces, groups)
+    guessed = sum(_Writer(result, groups, trace, spread).write() for trace in traces)
+    _say(result, traces, guessed)
     if len(traces) == result.num_ranks and all(trace.host for trace in traces):
         result.hosts = [trace.host for trace in traces]
     clone_peers(result, groups)
@@ -289,37 +272,31 @@ def _num_ranks(traces: Sequence[Trace]) -> int:
     return world
 
 
-def _calls(
+def _resolve(
     found: Recording, traces: Sequence[Trace], groups: Groups, skipped: Counter[str]
-) -> list[Calls]:
-    """Return the numbered calls of each trace by span."""
+) -> None:
+    """Find and number the calls of each trace by span."""
 
     def assume(text: str) -> None:
         if text not in found.assumed:
             found.assumed.append(text)
 
-    calls = [Resolver(t, groups, found.num_ranks, skipped, assume).calls() for t in traces]
+    for trace in traces:
+        trace.resolved = Resolver(trace, groups, found.num_ranks, skipped, assume).calls()
     found.num_ranks = max([found.num_ranks, *(max(group.ranks) + 1 for group in groups.found)])
-    flat = [
-        (trace.rank, call)
-        for trace, own in zip(traces, calls, strict=True)
-        for at in sorted(own)
-        for call in own[at]
-    ]
-    for note in number_calls(flat):
+    calls = [(t.rank, call) for t in traces for at in sorted(t.resolved) for call in t.resolved[at]]
+    for note in number_calls(calls):
         assume(note)
-    return calls
 
 
-def _one_clock(found: Recording, traces: Sequence[Trace], calls: Sequence[Calls]) -> None:
+def _one_clock(found: Recording, traces: Sequence[Trace]) -> None:
     """Align clocks by the ends of collectives, if they clearly differ."""
     ends: dict[tuple[int, int], dict[int, int]] = {}
-    for which, own in enumerate(calls):
-        for at, several in own.items():
-            for call in several:
+    for which, trace in enumerate(traces):
+        for at, calls in trace.resolved.items():
+            for call in calls:
                 if call.operation in _TOGETHER:
-                    end = traces[which].spans[at].end
-                    ends.setdefault((call.group, call.number), {})[which] = end
+                    ends.setdefault((call.group, call.number), {})[which] = trace.spans[at].end
     keys: dict[int, list[tuple[int, int]]] = {}
     for key, per in ends.items():
         for which in per if len(per) > 1 else ():
@@ -371,27 +348,21 @@ def _from_zero(traces: Sequence[Trace]) -> None:
                 )
 
 
-def _uneven(
-    found: Recording, traces: Sequence[Trace], calls: Sequence[Calls], groups: Groups
-) -> Spread:
+def _uneven(found: Recording, traces: Sequence[Trace], groups: Groups) -> Spread:
     """Return the bytes that every rank sends in all-to-alls with uneven splits.
 
     Only calls recorded by all ranks of the group are included.
     """
     sent: Spread = {}
-    for trace, own in zip(traces, calls, strict=True):
-        for call in (call for several in own.values() for call in several):
+    uneven: set[tuple[int, int]] = set()
+    for trace in traces:
+        for call in (call for calls in trace.resolved.values() for call in calls):
+            if call.splits:
+                uneven.add((call.group, call.number))
             if call.operation == "alltoall":
                 size = len(groups.found[call.group].ranks)
                 even = (call.bytes // size,) * size
                 sent.setdefault((call.group, call.number), {})[trace.rank] = call.splits or even
-    uneven = {
-        (call.group, call.number)
-        for own in calls
-        for several in own.values()
-        for call in several
-        if call.splits
-    }
     whole = {key for key in uneven if len(sent[key]) == len(groups.found[key[0]].ranks)}
     if len(whole) < len(uneven):
         found.assumed.append(
@@ -403,18 +374,15 @@ def _uneven(
 class _Writer:
     """Converter of the spans of one rank to events."""
 
-    def __init__(
-        self, found: Recording, groups: Groups, trace: Trace, calls: Calls, spread: Spread
-    ) -> None:
-        self.found, self.groups, self.trace = found, groups, trace
-        self.calls, self.spread = calls, spread
+    def __init__(self, found: Recording, groups: Groups, trace: Trace, spread: Spread) -> None:
+        self.found, self.groups, self.trace, self.spread = found, groups, trace, spread
         self.first = array("q", [len(found.events)])  # first event of each span, and of the next
 
     def write(self) -> int:
         """Append the events of the rank; return the number of dependencies inferred from times."""
         spans = self.trace.spans
         names, same, crowded = lanes(spans)
-        others, guessed = waits(self.trace, [at for at, span in enumerate(spans) if span.nccl])
+        others, guessed = _Waits(self.trace).find()
         if crowded:
             self.found.assumed.append(
                 f"{self.trace.name}: {crowded} kernels overlap with many on their stream; run one after the other"
@@ -432,7 +400,7 @@ class _Writer:
 
     def _events(self, at: int, event: Event) -> list[Event]:
         """Return the event of a span: `event`, or its collective or messages."""
-        calls = self.calls.get(at, [])
+        calls = self.trace.resolved.get(at, [])
         if not calls:
             return [event]
         first = calls[0]
@@ -448,7 +416,7 @@ class _Writer:
         ]  # fmt: skip
 
     def _message(self, event: Event, call: KinetoCall, at: int) -> Event:
-        kind: Literal["send", "recv"] = "send" if call.operation == "send" else "recv"
+        kind: EventKind = "send" if call.operation == "send" else "recv"
         return replace(
             event, kind=kind, group=call.group, sequence=call.number, bytes=call.bytes, dtype=call.dtype,
             peer=call.peer, bunch=at,
@@ -457,32 +425,29 @@ class _Writer:
     def _parts(self, event: Event, call: KinetoCall, at: int) -> list[Event]:
         """Return the messages of an uneven all-to-all, without the rank's message to itself."""
         ranks, sent = self.groups.found[call.group].ranks, self.spread[call.group, call.number]
-        own = ranks.index(event.rank)
+        position, message = ranks.index(event.rank), self._message(event, call, at)
         result: list[Event] = []
         for peer, rank in enumerate(ranks):
-            sizes: tuple[tuple[Literal["send", "recv"], int], ...] = (
+            sizes: tuple[tuple[EventKind, int], ...] = (
                 ("send", sent[event.rank][peer]),
-                ("recv", sent[rank][own]),
+                ("recv", sent[rank][position]),
             )
             result += [
-                replace(
-                    event, kind=kind, group=call.group, sequence=call.number, bytes=size, dtype=call.dtype,
-                    peer=peer, tag=_UNEVEN, bunch=at,
-                )
+                replace(message, kind=kind, bytes=size, peer=peer, tag=_UNEVEN)
                 for kind, size in sizes
-                if size > 0 and peer != own
-            ]  # fmt: skip
+                if size > 0 and peer != position
+            ]
         return result or [replace(event, duration_ps=0)]
 
 
-def _say(found: Recording, traces: Sequence[Trace], calls: Sequence[Calls], guessed: int) -> None:
+def _say(found: Recording, traces: Sequence[Trace], guessed: int) -> None:
     """Add the assumptions about dependencies and recorded times."""
     if guessed:
         found.assumed.append(
             f"kernels that wait for collectives are not recorded: {guessed} that began as one ended are assumed to wait"
             " (record with enable_cuda_sync_events)"
         )
-    communicates = any(own for own in calls)
+    communicates = any(trace.resolved for trace in traces)
     if communicates and len(traces) < found.num_ranks:
         found.assumed.append(
             "measured times of collectives include waiting for ranks that did not record"

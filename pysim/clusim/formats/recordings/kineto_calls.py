@@ -6,55 +6,46 @@ and protocol (``best_kernel`` in its src/device/generate.py), so neither is read
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from clusim.base.terms.dtypes import find_dtype, find_redop
 from clusim.base.terms.operations import (
     GATHERING,
+    REDUCING,
     ROOTED,
     SCATTERING,
     full_bytes,
     operation_starting,
 )
 from clusim.formats.recordings.common import Groups
-from clusim.formats.recordings.kineto_shapes import joined, message_of, named, sized
-from clusim.formats.recordings.kineto_trace import HostCall, Span, Trace, external, ranks_in
+from clusim.formats.recordings.kineto_trace import (
+    SIZES,
+    HostCall,
+    KinetoCall,
+    Span,
+    Trace,
+    external,
+    named,
+    operation_of,
+    ranks_in,
+    sized,
+)
 from clusim.formats.recordings.model import ABSENT
 from clusim.formats.recordings.source import integer
 
+_MESSAGES = ("send", "recv")
 _MOST_BYTES = 1 << 44
+_KERNEL = re.compile(r"nccl(?:Dev)?Kernel_([A-Za-z]+?)(?:_|\(|$)")
+_KERNEL_TYPE = re.compile(
+    r"_(f16|bf16|f32|f64|f8e4m3|f8e5m2|[iu](?:8|32|64)|half|float|double|__nv_bfloat16)(?:_|\(|$)"
+)
 _UNKNOWN = "communication kernels without operation, size and group: kept as kernels of their recorded length"
-
-
-@dataclass(slots=True)
-class KinetoCall:
-    """Call of an NCCL kernel.
-
-    Attributes
-    ----------
-    operation : str
-        As in `clusim.formats.recordings.model.Event`, or ``send`` or ``recv``.
-    number : int
-        ``Seq`` of PyTorch, `ABSENT` if missing; `number_calls` replaces it by the number of the call in its group.
-    redop : str
-        Reduction; a sum unless recorded.
-    splits : tuple of int
-        Bytes that an all-to-all sends to every position of its group, if they differ.
-    """
-
-    operation: str
-    group: int
-    bytes: int
-    dtype: str
-    root: int = ABSENT
-    peer: int = ABSENT
-    number: int = ABSENT
-    splits: tuple[int, ...] = ()
-    redop: str = "sum"
 
 
 class Resolver:
@@ -82,7 +73,7 @@ class Resolver:
         self.threads: dict[str, list[HostCall]] = {}
         for call in sorted(trace.calls, key=lambda call: (call.start, -call.length)):
             self.threads.setdefault(call.thread, []).append(call)
-        self.starts = {thread: [c.start for c in own] for thread, own in self.threads.items()}
+        self.starts = {thread: [c.start for c in calls] for thread, calls in self.threads.items()}
 
     def calls(self) -> dict[int, list[KinetoCall]]:
         """Return the calls of each NCCL span: several for a batch of messages, empty if unknown."""
@@ -126,9 +117,9 @@ class Resolver:
     def _around(self, span: Span) -> list[HostCall]:
         """Return the host calls during which a kernel was launched, the innermost first."""
         thread, time = self.trace.launches.get(span.launch, ("", ABSENT))
-        own = self.threads.get(thread, [])
+        calls = self.threads.get(thread, [])
         first = bisect_right(self.starts.get(thread, []), time)
-        near = (own[at] for at in range(first - 1, max(-1, first - 9), -1))
+        near = (calls[at] for at in range(first - 1, max(-1, first - 9), -1))
         return [call for call in near if call.length and call.start + call.length >= time]
 
     def _batches(
@@ -152,10 +143,13 @@ class Resolver:
     def _unused(self, used: set[int]) -> list[HostCall]:
         """Return host messages without a known kernel; nested calls of one message are joined."""
         result: list[HostCall] = []
-        for own in self.threads.values():
+        for calls in self.threads.values():
             outer: HostCall | None = None
-            for call in own:
-                if call.external in used or not message_of(call.args.get("Collective name")):
+            for call in calls:
+                if (
+                    call.external in used
+                    or operation_of(call.args.get("Collective name")) not in _MESSAGES
+                ):
                     continue
                 if outer is not None and _inside(call, outer):
                     outer.args = joined("", outer.args, [call.args])
@@ -166,8 +160,7 @@ class Resolver:
 
     def _call(self, args: dict[str, Any]) -> KinetoCall | None:
         """Return a call; None (counted) if its description is incomplete."""
-        word = str(args.get("Collective name"))
-        name = message_of(word) or operation_starting(word.lstrip("_"))
+        name = operation_of(args.get("Collective name"))
         kind, ranks = find_dtype(str(args.get("dtype"))), self._ranks(args)
         if not name or kind is None or not ranks:
             self.skipped[_UNKNOWN] += 1
@@ -182,7 +175,7 @@ class Resolver:
         result = KinetoCall(
             name, ABSENT, num_bytes, kind.moved, number=ABSENT if seq is None else seq
         )
-        if name in ("send", "recv"):
+        if name in _MESSAGES:
             peer = self._peer(name, args, ranks)
             if peer is None:
                 self.skipped[
@@ -271,7 +264,7 @@ def _inside(call: HostCall, outer: HostCall) -> bool:
 
     False if both have sizes from their metadata: these are separate messages.
     """
-    kinds = {message_of(other.args.get("Collective name")) for other in (call, outer)}
+    kinds = {operation_of(other.args.get("Collective name")) for other in (call, outer)}
     whole = all(sized(other.args) and not other.args.get("shapes") for other in (call, outer))
     within = call.start + call.length <= outer.start + outer.length
     return within and len(kinds) == 1 and not whole
@@ -279,20 +272,21 @@ def _inside(call: HostCall, outer: HostCall) -> bool:
 
 def _bytes(operation: str, args: dict[str, Any], size: int, ranks: int) -> int | None:
     """Return the size of a message, or of the largest buffer of a collective's rank [bytes]."""
-    own, given = integer(args.get("In msg nelems")), integer(args.get("Out msg nelems"))
+    sent, got = integer(args.get("In msg nelems")), integer(args.get("Out msg nelems"))
     if operation == "barrier":
         return 4
-    if own is None and given is None:
+    if sent is None and got is None:
         return None
-    if operation in ("send", "recv"):
-        most = (own if operation == "send" else given) or own or given or 0
+    sent, got = sent or 0, got or 0
+    if operation in _MESSAGES:
+        most = (sent if operation == "send" else got) or sent or got
     elif operation in GATHERING:
         # Only the root of a gather has an output.
-        most = max(given or 0, full_bytes(operation, own or 0, ranks))
+        most = max(got, full_bytes(operation, sent, ranks))
     elif operation in SCATTERING:
-        most = max(own or 0, full_bytes(operation, given or 0, ranks))
+        most = max(sent, full_bytes(operation, got, ranks))
     else:
-        most = max(own or 0, given or 0)
+        most = max(sent, got)
     return most * size if 0 < most * size < _MOST_BYTES else None
 
 
@@ -310,26 +304,75 @@ def number_calls(calls: Sequence[tuple[int, KinetoCall]]) -> list[str]:
     of_group: dict[int, list[tuple[int, KinetoCall]]] = {}
     pairs: Counter[tuple[int, int, str, int]] = Counter()
     for rank, call in calls:
-        if call.operation in ("send", "recv"):
+        if call.operation in _MESSAGES:
             pair = (rank, call.group, call.operation, call.peer)
             call.number, pairs[pair] = pairs[pair], pairs[pair] + 1
         else:
             of_group.setdefault(call.group, []).append((rank, call))
     notes: list[str] = []
-    for own in of_group.values():
-        told = all(call.number != ABSENT for _, call in own)
+    for members in of_group.values():
+        told = all(call.number != ABSENT for _, call in members)
         seen: Counter[tuple[int, int]] = Counter()
         keys: list[tuple[int, int]] = []
-        for rank, call in own:
+        for rank, call in members:
             which = call.number if told else 0
             keys.append((which, seen[rank, which]))
             seen[rank, which] += 1
         dense = {key: at for at, key in enumerate(sorted(set(keys)))}
-        for (_, call), key in zip(own, keys, strict=True):
+        for (_, call), key in zip(members, keys, strict=True):
             call.number = dense[key]
-        counts = Counter(rank for rank, _ in own)
+        counts = Counter(rank for rank, _ in members)
         if not told and len(set(counts.values())) > 1:
             notes.append(
                 "ranks recorded different numbers of calls of a group, without PyTorch's Seq; matched from the first"
             )
     return list(dict.fromkeys(notes))
+
+
+@lru_cache(4096)
+def of_kernel(name: str) -> tuple[str, str]:
+    """Return the operation and element type in the name of an NCCL kernel; empty if unknown.
+
+    Only reductions have an element type, other operations move bytes. Messages are not operations.
+    """
+    kernel = _KERNEL.search(name)
+    operation = operation_starting(kernel[1]) if kernel else ""
+    kind = _KERNEL_TYPE.search(name)
+    reduces = operation in REDUCING
+    return operation, (kind[1].removeprefix("__nv_") if kind and reduces else "")
+
+
+def joined(
+    kernel: str, recorded: dict[str, Any], others: Iterable[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the combined arguments of a kernel and of the calls around its launch.
+
+    Parameters
+    ----------
+    kernel : str
+        Name of the kernel.
+    recorded : dict
+        Arguments of the kernel.
+    others : iterable of dict
+        Arguments of the calls, the nearest first; a call of another operation than those before is skipped.
+    """
+    result = {
+        key: value for key, value in recorded.items() if key not in ("External id", "correlation")
+    }
+    by_name, kind = of_kernel(kernel)
+    for args in others:
+        here, before = (
+            operation_of(args.get("Collective name")),
+            operation_of(result.get("Collective name")),
+        )
+        if here and before and here != before:
+            continue
+        have_sizes = sized(result)
+        for key, value in args.items():
+            if key not in SIZES or not have_sizes:
+                result.setdefault(key, value)
+    if not named(result) and by_name and sized(result):
+        result["Collective name"] = by_name
+    if kind and find_dtype(str(result.get("dtype"))) is None:
+        result["dtype"] = kind
+    return result

@@ -2,7 +2,9 @@
 
 Fields differ between releases. Older releases have capitalised categories and times in whole microseconds, and their
 NCCL kernels do not contain the collective: the host's record (``record_param_comms``, or the shapes of
-``nccl:all_reduce`` and similar) is found by the number of the launching call, or by its time.
+``nccl:all_reduce`` and similar) is found by the number of the launching call, or by its time. `told` converts each of
+them to the arguments of newer releases: ``c10d::allreduce_``, ``_c10d_functional::all_gather_into_tensor``,
+``nccl:all_reduce``, or ``record_param_comms`` itself, of which each has a part of the information.
 """
 
 from __future__ import annotations
@@ -12,13 +14,15 @@ from collections import Counter
 from collections.abc import Sized
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
+from sys import intern
 from typing import Any
 
 from clusim.base.errors import InputError
+from clusim.base.terms.dtypes import find_dtype
+from clusim.base.terms.operations import operation_starting
 from clusim.formats.recordings.jsonstream import read_items
-from clusim.formats.recordings.kineto_shapes import told
-from clusim.formats.recordings.source import integer, time_ps
-from clusim.formats.recordings.streams import FileStream
+from clusim.formats.recordings.model import ABSENT
+from clusim.formats.recordings.source import FileStream, integer, time_ps
 
 _US = 1_000_000
 _NOTHING: dict[str, Any] = {}
@@ -33,6 +37,19 @@ _MOST_KEPT = 4 * MOST_KERNELS
 _LOOK = 1 << 16
 """Number of events between checks of `_MOST_KEPT`."""
 
+_OPERATORS = ("c10d::", "_c10d_functional::", "c10d_functional::")
+_OUTPUT_FIRST = re.compile(
+    r"^(?:_?all_?gather|_?reduce_?scatter|all_?to_?all|alltoall|gather|scatter)", re.IGNORECASE
+)
+"""Operators of ``c10d`` with the output as first argument and the input as second."""
+
+_NUMBERS = {
+    "broadcast": ("Root", 2), "reduce": ("Root", 3), "gather": ("Root", 3), "scatter": ("Root", 3), "send": ("Rank", 2),
+    "recv": ("Rank", 2),
+}  # fmt: skip
+"""Operators of ``c10d`` -> meaning and position of an integer among their arguments."""
+
+SIZES = ("In msg nelems", "Out msg nelems")
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 _ON_HOST = ("cuda_runtime", "cuda_driver", "runtime", "hip_runtime")
 _NCCL = re.compile(r"^(?:void )?(?:nccl|rccl|msccl)\w*", re.IGNORECASE)
@@ -75,6 +92,33 @@ class HostCall:
 
 
 @dataclass(slots=True)
+class KinetoCall:
+    """Call of an NCCL kernel.
+
+    Attributes
+    ----------
+    operation : str
+        As in `clusim.formats.recordings.model.Event`, or ``send`` or ``recv``.
+    number : int
+        ``Seq`` of PyTorch, `ABSENT` if missing; `number_calls` replaces it by the number of the call in its group.
+    redop : str
+        Reduction; a sum unless recorded.
+    splits : tuple of int
+        Bytes that an all-to-all sends to every position of its group, if they differ.
+    """
+
+    operation: str
+    group: int
+    bytes: int
+    dtype: str
+    root: int = ABSENT
+    peer: int = ABSENT
+    number: int = ABSENT
+    splits: tuple[int, ...] = ()
+    redop: str = "sum"
+
+
+@dataclass(slots=True)
 class Trace:
     """Content of one file, which is one rank.
 
@@ -88,6 +132,8 @@ class Trace:
         Launch number and external id of calls of ``cudaStreamWaitEvent``, with unknown streams.
     launches : dict
         Launch number -> thread and time [ps] of the launching call.
+    resolved : dict
+        Calls of each NCCL span, by `kineto_calls.Resolver`.
     """
 
     name: str
@@ -103,11 +149,7 @@ class Trace:
     version: str = ""
     host: str = ""
     notes: list[str] = field(default_factory=list)
-    texts: dict[str, str] = field(default_factory=dict)
-
-    def once(self, text: str) -> str:
-        """Return one shared object for equal texts: kernels have few names and streams."""
-        return self.texts.setdefault(text, text)
+    resolved: dict[int, list[KinetoCall]] = field(default_factory=dict)
 
 
 def read_trace(file: FileStream, order: int, skipped: Counter[str]) -> Trace:
@@ -119,9 +161,9 @@ def read_trace(file: FileStream, order: int, skipped: Counter[str]) -> Trace:
         The file is not such a trace, or contains no GPU activities.
     """
     result = Trace(file.name)
-    take = _Taker(result, skipped)
+    events = _Events(result, skipped)
     top, listed = read_items(
-        file, "traceEvents", take.event, lambda text: result.notes.append(f"{file.name}: {text}")
+        file, "traceEvents", events.take, lambda text: result.notes.append(f"{file.name}: {text}")
     )
     if top is None or not listed:
         raise InputError(
@@ -140,33 +182,101 @@ def read_trace(file: FileStream, order: int, skipped: Counter[str]) -> Trace:
     return result
 
 
-class _Taker:
+class _Events:
     """Reader of the events of a file, one at a time."""
 
     def __init__(self, found: Trace, skipped: Counter[str]) -> None:
         self.found, self.skipped, self.at = found, skipped, 0
 
-    def event(self, event: Any) -> None:
+    def take(self, event: Any) -> None:
         """Keep the relevant part of an event; raise `InputError` above `_MOST_KEPT` entries."""
         if isinstance(event, dict):
-            _sort_in(self.found, event, self.at, self.skipped)
+            self._sort_in(event)
         else:
             self.skipped["entries that are not events"] += 1
         self.at += 1
         if self.at % _LOOK == 0:
-            result = self.found
+            found = self.found
             lists: tuple[Sized, ...] = (
-                result.spans,
-                result.calls,
-                result.launches,
-                result.told,
-                result.syncs,
-                result.host_waits,
+                found.spans,
+                found.calls,
+                found.launches,
+                found.told,
+                found.syncs,
             )
-            if sum(len(kept) for kept in lists) > _MOST_KEPT:
+            if sum(map(len, lists)) + len(found.host_waits) > _MOST_KEPT:
                 raise InputError(
-                    f"{result.name}: more than {_MOST_KEPT} kernels, launches and waits; record fewer steps"
+                    f"{found.name}: more than {_MOST_KEPT} kernels, launches and waits; record fewer steps"
                 )
+
+    def _sort_in(self, event: dict[str, Any]) -> None:
+        category = event.get("cat")
+        if event.get("ph") != "X" or not isinstance(category, str):
+            return
+        category, name, args = category.lower(), str(event.get("name", "")), event.get("args")
+        args = args if isinstance(args, dict) else {}
+        if category in _ON_GPU:
+            self._gpu(event, args, category == "kernel", name)
+        elif category in _ON_HOST:
+            self._runtime(event, args, name.removeprefix("cuda").removeprefix("hip"))
+        elif category == "cuda_sync":
+            self._sync(args, name)
+        elif name.startswith(_NOTED) and category[:4] != "gpu_":
+            self._host_call(event, args, name)
+
+    def _gpu(self, event: dict[str, Any], args: dict[str, Any], kernel: bool, name: str) -> None:
+        start, length = _time(event.get("ts")), _time(event.get("dur"))
+        if start is None or length is None:
+            self.skipped["kernels without times"] += 1
+            return
+        if len(self.found.spans) > MOST_KERNELS:
+            return  # rejected at the end of the file
+        if kernel and _OTHERS.search(name):
+            self.skipped[
+                "kernels that communicate without NCCL: kept with their recorded length"
+            ] += 1
+        nccl = kernel and _NCCL.match(name) is not None
+        stream = intern(_stream(args, event.get("tid", 0)))
+        self.found.spans.append(
+            Span(start, length, stream, _launch(args), intern(name), args if nccl else _NOTHING, self.at, nccl, kernel)
+        )  # fmt: skip
+
+    def _runtime(self, event: dict[str, Any], args: dict[str, Any], name: str) -> None:
+        """Record a runtime call: the thread of a launch, or a wait."""
+        launch, start = _launch(args), _time(event.get("ts"))
+        if not launch or start is None:
+            return
+        if name == "StreamWaitEvent":
+            self.found.host_waits.append((launch, external(args)))
+        elif name == "DeviceSynchronize":
+            self.found.syncs.add((launch, "", launch))
+        elif "Launch" in name or "Memcpy" in name or "Memset" in name:
+            self.found.launches[launch] = (intern(str(event.get("tid"))), start)
+
+    def _sync(self, args: dict[str, Any], name: str) -> None:
+        """Record a wait from the GPU's tracing."""
+        launch, found = _launch(args), self.found
+        until = integer(args.get("wait_on_cuda_event_record_corr_id"))
+        if not launch:
+            return
+        if name == "Stream Wait Event" and until:
+            found.told.append((_stream(args, 0), launch, _stream(args, 0, "wait_on_stream"), until))
+        elif name == "Stream Sync":
+            found.syncs.add((launch, _stream(args, 0), launch))
+        elif name == "Event Sync" and until and "wait_on_stream" in args:
+            found.syncs.add((launch, _stream(args, 0, "wait_on_stream"), until))
+        elif name == "Context Sync":
+            found.syncs.add((launch, "", launch))
+
+    def _host_call(self, event: dict[str, Any], args: dict[str, Any], name: str) -> None:
+        start, length, call = _time(event.get("ts")), _time(event.get("dur")), told(name, args)
+        if start is None or length is None or call is None:
+            return
+        number = external(args)
+        if call is not args:
+            call = call | {"External id": number}
+        thread = intern(str(event.get("tid")))
+        self.found.calls.append(HostCall(start, length, thread, number, call))
 
 
 def _from_base(found: Trace, base_ps: int) -> None:
@@ -226,95 +336,6 @@ def ranks_in(value: Any) -> tuple[tuple[int, ...], bool]:
     return (known, whole) if len(known) == len(ranks) else ((), True)
 
 
-def _sort_in(found: Trace, event: dict[str, Any], at: int, skipped: Counter[str]) -> None:
-    """Keep the relevant part of one event."""
-    category = event.get("cat")
-    if event.get("ph") != "X" or not isinstance(category, str):
-        return
-    category, name = category.lower(), str(event.get("name", ""))
-    raw = event.get("args")
-    args: dict[str, Any] = raw if isinstance(raw, dict) else {}
-    if category in _ON_GPU:
-        _gpu(found, event, args, (category, name, at), skipped)
-    elif category in _ON_HOST:
-        _runtime(found, event, args, name)
-    elif category == "cuda_sync":
-        _sync(found, args, name)
-    elif name.startswith(_NOTED) and category[:4] != "gpu_":
-        _host_call(found, event, args, name)
-
-
-def _gpu(
-    found: Trace,
-    event: dict[str, Any],
-    args: dict[str, Any],
-    what: tuple[str, str, int],
-    skipped: Counter[str],
-) -> None:
-    category, name, at = what
-    start, length = _time(event.get("ts")), _time(event.get("dur"))
-    if start is None or length is None:
-        skipped["kernels without times"] += 1
-        return
-    if len(found.spans) > MOST_KERNELS:
-        return  # rejected at the end of the file
-    kernel = category == "kernel"
-    if kernel and _OTHERS.search(name):
-        skipped["kernels that communicate without NCCL: kept with their recorded length"] += 1
-    nccl = kernel and _NCCL.match(name) is not None
-    found.spans.append(
-        Span(
-            start, length, found.once(_stream(args, event.get("tid", 0))), _launch(args), found.once(name),
-            args if nccl else _NOTHING, at, nccl, kernel,
-        )
-    )  # fmt: skip
-
-
-def _runtime(found: Trace, event: dict[str, Any], args: dict[str, Any], name: str) -> None:
-    """Record a runtime call: the thread of a launch, or a wait."""
-    launch, start = _launch(args), _time(event.get("ts"))
-    if not launch or start is None:
-        return
-    short = name.removeprefix("cuda").removeprefix("hip")
-    if short == "StreamWaitEvent":
-        found.host_waits.append((launch, external(args)))
-    elif short == "DeviceSynchronize":
-        found.syncs.add((launch, "", launch))
-    elif "Launch" in short or "Memcpy" in short or "Memset" in short:
-        found.launches[launch] = (found.once(str(event.get("tid"))), start)
-
-
-def _sync(found: Trace, args: dict[str, Any], name: str) -> None:
-    """Record a wait from the GPU's tracing."""
-    launch = _launch(args)
-    until = integer(args.get("wait_on_cuda_event_record_corr_id"))
-    if not launch:
-        return
-    if name == "Stream Wait Event" and until:
-        found.told.append(
-            (_stream(args, 0), launch, _stream(args, 0, "wait_on_stream"), until),
-        )
-    elif name == "Stream Sync":
-        found.syncs.add((launch, _stream(args, 0), launch))
-    elif name == "Event Sync" and until and "wait_on_stream" in args:
-        found.syncs.add((launch, _stream(args, 0, "wait_on_stream"), until))
-    elif name == "Context Sync":
-        found.syncs.add((launch, "", launch))
-
-
-def _host_call(found: Trace, event: dict[str, Any], args: dict[str, Any], name: str) -> None:
-    start, length = _time(event.get("ts")), _time(event.get("dur"))
-    if start is None or length is None:
-        return
-    said = told(name, args)
-    if said is None:
-        return
-    number = external(args)
-    if said is not args:
-        said = said | {"External id": number}
-    found.calls.append(HostCall(start, length, found.once(str(event.get("tid"))), number, said))
-
-
 def external(args: dict[str, Any]) -> int:
     """Return the number of the host operation of an event; 0 if unknown."""
     return integer(args.get("External id", args.get("external id"))) or 0
@@ -348,9 +369,103 @@ def _name_streams(found: Trace) -> None:
         )
         return
     for span in found.spans:
-        span.stream = found.once(span.stream.partition("/")[2])
+        span.stream = intern(span.stream.partition("/")[2])
     found.told = [
         (a.partition("/")[2], since, b.partition("/")[2], until)
         for a, since, b, until in found.told
     ]
     found.syncs = {(since, s.partition("/")[2], until) for since, s, until in found.syncs}
+
+
+def told(name: str, args: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the arguments of a call, named as in newer releases, from a host operation.
+
+    None if the operation is not a call.
+    """
+    if name == "record_param_comms":
+        return args if named(args) or sized(args) else _recorded(args)
+    if name.startswith("nccl:"):
+        result = _sizes(_dims(args)[:1] or [args.get("Input Dims")], args)
+        return result | {"Collective name": name.removeprefix("nccl:")} if result else None
+    word = next((name.removeprefix(front) for front in _OPERATORS if name.startswith(front)), "")
+    if not word or word.startswith("wait") or not operation_of(word):
+        return None
+    concrete = args.get("Concrete Inputs")
+    given = concrete if isinstance(concrete, list) else []
+    dims = _dims(args)
+    result = {"Collective name": word}
+    if not name.startswith("c10d::"):
+        group = given[-1] if given else ""
+        result |= {"Process Group Name": group} if isinstance(group, str) and group else {}
+        return result | _sizes(dims[:1], args)
+    operation = operation_of(word)
+    key, at = _NUMBERS.get(operation, ("", 0))
+    number = integer(given[at], 1 << 20) if key and at < len(given) else None
+    if number is not None:
+        result[key] = number
+    output_first = _OUTPUT_FIRST.match(word) is not None
+    return result | _sizes([dims[1], dims[0]] if output_first and len(dims) > 1 else dims[:1], args)
+
+
+def _recorded(args: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the arguments of a ``record_param_comms`` without metadata.
+
+    These are the shapes of its input, and the name if it is recorded.
+    """
+    concrete = args.get("Concrete Inputs")
+    words = concrete if isinstance(concrete, list) else []
+    name = next((word for word in words if operation_of(word)), None)
+    result = _sizes(_dims(args)[:1], args)
+    return result | ({"Collective name": name} if name else {}) or None
+
+
+def _dims(args: dict[str, Any]) -> list[Any]:
+    """Return the shapes of the arguments of an operation."""
+    dims = args.get("Input Dims", args.get("Input dims"))
+    return dims if isinstance(dims, list) else []
+
+
+def _sizes(dims: list[Any], args: dict[str, Any]) -> dict[str, Any]:
+    """Return the sizes of input and output from their shapes; empty if unknown."""
+    counts = [_elements(item) for item in dims]
+    if not counts or not counts[0]:
+        return {}
+    types = args.get("Input type")
+    kind = next((word for word in types if _is_type(word)), "") if isinstance(types, list) else ""
+    result = dict(zip(SIZES, counts, strict=False)) if all(counts) else {SIZES[0]: counts[0]}
+    return result | {"shapes": True} | ({"dtype": kind} if kind else {})
+
+
+def _is_type(word: Any) -> bool:
+    return isinstance(word, str) and find_dtype(word) is not None
+
+
+def _elements(dims: Any, depth: int = 0) -> int:
+    """Return the total number of elements of tensors in nested lists of dimensions."""
+    if not isinstance(dims, list) or depth > 4:
+        return 0
+    numbers = [integer(item, 1 << 40) for item in dims]
+    if dims and all(item is not None for item in numbers):
+        product = 1
+        for item in numbers:
+            product = min(product * (item or 0), 1 << 50)
+        return product
+    return min(sum(_elements(item, depth + 1) for item in dims), 1 << 50)
+
+
+def named(args: dict[str, Any]) -> bool:
+    """Return True if arguments contain a known collective or message."""
+    return bool(operation_of(args.get("Collective name")))
+
+
+def sized(args: dict[str, Any]) -> bool:
+    """Return True if arguments contain a size, or are those of a barrier."""
+    barrier = operation_of(args.get("Collective name")) == "barrier"
+    return barrier or any(integer(args.get(key)) is not None for key in SIZES)
+
+
+def operation_of(name: Any) -> str:
+    """Return the operation of a name, or ``send`` or ``recv``; empty if unknown."""
+    lower = name.lower() if isinstance(name, str) else ""
+    message = next((kind for kind in ("send", "recv") if lower.startswith(kind)), "")
+    return message or operation_starting(name)

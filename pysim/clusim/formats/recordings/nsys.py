@@ -102,9 +102,9 @@ def read(paths: Paths) -> Recording:
         result.num_ranks = len(ranks)
         groups = Groups()
         groups.add("all", range(len(ranks)))
-        origin = min((span.start for own in ranks for span in own), default=0)
-        for rank, own in enumerate(ranks):
-            _append(result, rank, own, origin)
+        origin = min((span.start for spans in ranks for span in spans), default=0)
+        for rank, spans in enumerate(ranks):
+            _append(result, rank, spans, origin)
     _assume(result, ranks)
     return finish(result, groups, skipped)
 
@@ -167,15 +167,8 @@ def _ranks(base: sqlite3.Connection, name: str, skipped: Counter[str]) -> list[l
     ranges = _ranges(base, texts)
     result: dict[tuple[int, int], list[_Span]] = {}
     columns = (
-        "start",
-        "end",
-        "deviceId",
-        "streamId",
-        "globalPid",
-        "correlationId",
-        "demangledName",
-        "shortName",
-    )
+        "start", "end", "deviceId", "streamId", "globalPid", "correlationId", "demangledName", "shortName",
+    )  # fmt: skip
     for *where, long, short in _rows(base, "CUPTI_ACTIVITY_KIND_KERNEL", columns):
         title = texts.get(long) or texts.get(short) or "kernel"
         _add(result, skipped, where, title)
@@ -206,9 +199,9 @@ def _ranges(base: sqlite3.Connection, texts: dict[Any, str]) -> dict[int, _Range
         rows.append((start, thread, operation, min(int(size[1]), MOST_BYTES) if size else 0))
     result: dict[int, _Ranges] = {}
     for start, thread, operation, size_bytes in sorted(rows):
-        own = result.setdefault(thread, _Ranges())
-        own.starts.setdefault(operation, []).append(start)
-        own.sizes.setdefault(operation, []).append(size_bytes)
+        ranges = result.setdefault(thread, _Ranges())
+        ranges.starts.setdefault(operation, []).append(start)
+        ranges.sizes.setdefault(operation, []).append(size_bytes)
     return result
 
 
@@ -242,7 +235,7 @@ def _resolve(span: _Span, ranges: _Ranges | None, launched: int, skipped: Counte
 
 def _append(found: Recording, rank: int, spans: list[_Span], origin: int) -> None:
     """Append the events of a rank."""
-    first, calls = len(found.events), Counter[str]()
+    first, calls = len(found.events), 0
     last: dict[str, int] = {}
     latest = -1  # span with the latest end
     for at, span in enumerate(spans):
@@ -254,16 +247,15 @@ def _append(found: Recording, rank: int, spans: list[_Span], origin: int) -> Non
             if idle < ended <= span.start <= ended + NEAR_NS:
                 deps = (first + latest,)
         start, length = (span.start - origin) * PS_PER_NS, (span.end - span.start) * PS_PER_NS
+        where = f"{found.name}: kernel {at}"
         if span.operation:
             event = Event(
-                "collective", rank, span.stream, span.name, deps, start, length or ABSENT, group=0,
-                sequence=calls["all"], operation=span.operation,
-                bytes=full_bytes(span.operation, span.size, found.num_ranks), dtype=span.dtype,
-                root=0 if span.operation in ROOTED else ABSENT, where=f"{found.name}: kernel {at}",
+                "collective", rank, span.stream, span.name, deps, start, length or ABSENT, group=0, sequence=calls,
+                operation=span.operation, bytes=full_bytes(span.operation, span.size, found.num_ranks),
+                dtype=span.dtype, root=0 if span.operation in ROOTED else ABSENT, where=where,
             )  # fmt: skip
-            calls["all"] += 1
+            calls += 1
         else:
-            where = f"{found.name}: kernel {at}"
             event = Event(
                 "compute", rank, span.stream, span.name, deps, start, length, sms=1, where=where
             )
@@ -275,10 +267,10 @@ def _append(found: Recording, rank: int, spans: list[_Span], origin: int) -> Non
 
 def _assume(found: Recording, ranks: list[list[_Span]]) -> None:
     """Add the assumptions; raise `InputError` if the ranks' sequences of collectives differ."""
-    calls = [[(s.operation, s.size) for s in own if s.operation] for own in ranks]
-    if any(own != calls[0] for own in calls):
+    calls = [[(s.operation, s.size) for s in spans if s.operation] for spans in ranks]
+    if any(row != calls[0] for row in calls):
         raise InputError(
-            f"{found.name}: ranks have different collectives (number: {', '.join(str(len(own)) for own in calls[:8])});"
+            f"{found.name}: ranks have different collectives (number: {', '.join(str(len(row)) for row in calls[:8])});"
             " communicators are not recorded in exports, so only jobs with one can be read"
         )
     if any(calls):

@@ -15,8 +15,7 @@ from clusim.base.terms.operations import ROOTED, full_bytes
 from clusim.formats.recordings.common import Groups, clone_peers, finish
 from clusim.formats.recordings.commranks import Owner, RecordedComm, World, world_of
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
-from clusim.formats.recordings.source import Paths
-from clusim.formats.recordings.streams import FileStream, streams
+from clusim.formats.recordings.source import FileStream, Paths, streams
 
 _NAMES = (".json", ".jsonl", ".log", ".txt", ".gz", ".bz2", ".xz")
 

@@ -18,6 +18,7 @@ from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import ROOTED, operation_written
 from clusim.formats.recordings.commranks import Owner
+from clusim.formats.recordings.jsonstream import objects
 from clusim.formats.recordings.model import ABSENT, EventKind, Recording
 from clusim.formats.recordings.plugincalls import (
     MOST_RECORDS,
@@ -27,8 +28,7 @@ from clusim.formats.recordings.plugincalls import (
     read_files,
     recorded,
 )
-from clusim.formats.recordings.source import Paths, integer
-from clusim.formats.recordings.streams import FileStream, objects
+from clusim.formats.recordings.source import FileStream, Paths, integer
 
 KIND = "jsonl"
 _MOST_US = 1 << 52

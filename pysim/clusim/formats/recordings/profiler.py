@@ -18,9 +18,9 @@ from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import REDUCING, ROOTED, full_bytes, operation_starting
 from clusim.formats.recordings.common import Groups, clone_peers, finish
 from clusim.formats.recordings.commranks import RecordedComm, World, world_of
+from clusim.formats.recordings.jsonstream import objects
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
-from clusim.formats.recordings.source import Paths, integer, time_ps
-from clusim.formats.recordings.streams import FileStream, objects, streams
+from clusim.formats.recordings.source import FileStream, Paths, integer, streams, time_ps
 
 KIND = "profiler"
 US = 1_000_000

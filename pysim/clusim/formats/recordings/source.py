@@ -1,4 +1,7 @@
-"""Files of recordings: plain or compressed, directories, archives, with one-line errors."""
+"""Files of recordings: plain or compressed, directories, archives, with one-line errors.
+
+Content is read in pieces, with limits; `FileStream` is a file, or a file in an archive.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,11 @@ import io
 import lzma
 import mmap
 import os
+import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from decimal import Decimal
 from math import isfinite
 from pathlib import Path
@@ -33,7 +38,103 @@ HEAD_BYTES = 1 << 16
 """Bytes read to detect a format."""
 
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, tarfile.TarError)
-_STEP = 1 << 22
+_STEP = 1 << 20
+"""Bytes per read."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileStream:
+    """File, or file in an archive; `begin` reopens it, decompressed."""
+
+    name: str
+    begin: Callable[[], Iterator[bytes]]
+
+    def head(self, size: int) -> bytes:
+        """Return the first bytes."""
+        result = b""
+        for piece in self.begin():
+            result += piece
+            if len(result) >= size:
+                break
+        return result[:size]
+
+    def whole(self, most: int = MOST_BYTES) -> bytes:
+        """Return the complete content; raise `InputError` above `most` bytes."""
+        held = io.BytesIO()  # `getvalue` does not copy
+        for piece in self.begin():
+            if held.tell() + len(piece) > most:
+                raise InputError(
+                    f"{self.name}: is larger than {most >> 20} MiB; record fewer steps or cut the file"
+                )
+            held.write(piece)
+        return held.getvalue()
+
+
+def streams(paths: Paths, wanted: Callable[[str], bool]) -> Iterator[FileStream]:
+    """Yield files, and `wanted` files of directories and tar archives, in natural order.
+
+    ``.9.`` is before ``.10.``. Names that begin with a dot are skipped. Compressed files are unpacked while they are
+    read; a compressed archive is unpacked completely, up to `MOST_BYTES`.
+    """
+    for name in names_of(paths):
+        if Path(name).is_dir():
+            inside = [str(p) for p in Path(name).iterdir() if p.is_file() and _kept(p.name, wanted)]
+            for path in sorted(inside, key=natural):
+                yield _file(path)
+            if not inside:
+                raise InputError(f"{name}: contains no file of this kind")
+            continue
+        file = _file(name)
+        if file.head(512)[257:262] == b"ustar":
+            yield from _archive(file, wanted)
+        else:
+            yield file
+
+
+def _file(name: str) -> FileStream:
+    return FileStream(name, lambda: _pieces(name))
+
+
+def _kept(name: str, wanted: Callable[[str], bool]) -> bool:
+    """Return True if a file of a directory or archive is read."""
+    base = name.rsplit("/", 1)[-1]
+    return not base.startswith(".") and wanted(base)
+
+
+def _archive(file: FileStream, wanted: Callable[[str], bool]) -> Iterator[FileStream]:
+    """Yield the files of an archive: from disk if it is plain, from memory if compressed."""
+    name = file.name
+    with opened(name) as stream:
+        packed = None if isinstance(stream, io.BufferedReader) else file.whole()
+    try:
+        with (
+            tarfile.open(name)
+            if packed is None
+            else tarfile.open(fileobj=io.BytesIO(packed)) as archive
+        ):
+            members = [m for m in archive.getmembers() if m.isfile() and _kept(m.name, wanted)]
+            for member in sorted(members, key=lambda item: natural(item.name)):
+                yield FileStream(f"{name}:{member.name}", _member(name, packed, member))
+    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
+        raise InputError(f"{name}: the archive is damaged ({error}); copy it again") from None
+    if not members:
+        raise InputError(f"{name}: the archive contains no file of this kind")
+
+
+def _member(
+    name: str, packed: bytes | None, member: tarfile.TarInfo
+) -> Callable[[], Iterator[bytes]]:
+    def begin() -> Iterator[bytes]:
+        with Path(name).open("rb") if packed is None else io.BytesIO(packed) as stream:
+            stream.seek(member.offset_data)
+            left = member.size
+            while left > 0 and (data := stream.read(min(_STEP, left))):
+                left -= len(data)
+                yield data
+        if left > 0:
+            raise InputError(f"{name}: the archive ends inside {member.name}; copy it again")
+
+    return begin
 
 
 def names_of(paths: Paths) -> list[str]:
@@ -76,60 +177,47 @@ def opened(name: str) -> IO[bytes]:
     return raw
 
 
-def head(name: str, size: int = HEAD_BYTES) -> bytes:
-    """Return the first bytes of a file, decompressed; fewer if the compressed data end early."""
+def _parts(name: str, part: Callable[[IO[bytes]], bytes]) -> Iterator[bytes]:
+    """Yield parts of a file, decompressed; damaged data raise an exception of `DAMAGED`."""
     with opened(name) as stream:
-        result = b""
         try:
-            while len(result) < size:
-                data = stream.read(min(size - len(result), 1 << 12))
-                if not data:
-                    break
-                result += data
-        except DAMAGED as error:
-            if not result:
-                raise InputError(
-                    f"{name}: the compressed data are damaged from the start ({error})"
-                ) from None
+            while data := part(stream):
+                yield data
+        except DAMAGED:
+            raise
         except OSError as error:
             raise InputError(f"{name}: {error.strerror or error}") from None
-    return result
 
 
-def read_bytes(name: str, cut: Callable[[str], None] | None = None) -> bytes:
-    """Return the complete content of a file, decompressed.
-
-    Parameters
-    ----------
-    cut : callable, optional
-        Receives a message if compressed data end early; the data so far are returned. Without it that is an error.
-
-    Raises
-    ------
-    InputError
-        The file is missing, empty, damaged, or larger than `MOST_BYTES`.
-    """
-    held = io.BytesIO()  # `getvalue` does not copy
+def _pieces(name: str) -> Iterator[bytes]:
+    """Yield a file, decompressed; raise `InputError` if it is missing, empty or damaged."""
     size = 0
-    with opened(name) as stream:
-        try:
-            while data := stream.read(_STEP):
-                held.write(data)
-                size += len(data)
-                if size > MOST_BYTES:
-                    raise InputError(
-                        f"{name}: is larger than {MOST_BYTES >> 20} MiB; record fewer steps or cut the file"
-                    )
-        except DAMAGED as error:
-            message = f"the compressed data are damaged or cut after {size / 1e6:.1f} MB ({error})"
-            if cut is None or not size:
-                raise InputError(f"{name}: {message}; copy the file again") from None
-            cut(message)
-        except OSError as error:
-            raise InputError(f"{name}: {error.strerror or error}") from None
+    try:
+        for data in _parts(name, lambda stream: stream.read(_STEP)):
+            size += len(data)
+            yield data
+    except DAMAGED as error:
+        raise InputError(
+            f"{name}: the compressed data are damaged or cut after {size / 1e6:.1f} MB ({error}); copy the file again"
+        ) from None
     if not size:
         raise InputError(f"{name}: is empty")
-    return held.getvalue()
+
+
+def head(name: str, size: int = HEAD_BYTES) -> bytes:
+    """Return the first bytes of a file, decompressed; fewer if the compressed data end early."""
+    result = b""
+    try:
+        for data in _parts(name, lambda stream: stream.read(1 << 12)):
+            result += data
+            if len(result) >= size:
+                break
+    except DAMAGED as error:
+        if not result:
+            raise InputError(
+                f"{name}: the compressed data are damaged from the start ({error})"
+            ) from None
+    return result[:size]
 
 
 def mapped(name: str) -> memoryview:
@@ -146,28 +234,15 @@ def mapped(name: str) -> memoryview:
                 return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
             except (OSError, ValueError):
                 pass  # not mappable, such as a pipe
-    return memoryview(read_bytes(name))
+    return memoryview(_file(name).whole())
 
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return a key that sorts ``.10.`` after ``.9.``."""
-    result: list[tuple[int, int, str]] = []
-    text, digits = "", ""
-    for letter in name + "\0":
-        if letter.isdecimal() and letter.isascii():
-            digits += letter
-            continue
-        if digits:
-            result += [(0, 0, text), (1, int(digits[:18]), "")]
-            text, digits = "", ""
-        text += letter
-    return (*result, (0, 0, text))
-
-
-def kept(name: str, wanted: Callable[[str], bool]) -> bool:
-    """Return True if a file of a directory or archive is read."""
-    base = name.rsplit("/", 1)[-1]
-    return not base.startswith(".") and wanted(base)
+    words = re.split(r"([0-9]+)", name + "\0")
+    return tuple(
+        (1, int(word[:18]), "") if at % 2 else (0, 0, word) for at, word in enumerate(words)
+    )
 
 
 def lines(name: str) -> Iterator[tuple[int, str]]:
@@ -179,22 +254,19 @@ def lines(name: str) -> Iterator[tuple[int, str]]:
         The file is missing, empty, damaged or binary, or has a line above `LINE_LIMIT`.
     """
     result = 0
-    with opened(name) as stream:
-        try:
-            while line := stream.readline(LINE_LIMIT + 1):
-                result += 1
-                line = line.removeprefix(codecs.BOM_UTF8) if result == 1 else line
-                if len(line) > LINE_LIMIT:
-                    raise InputError(f"{name}:{result}: a line of more than {LINE_LIMIT >> 20} MiB")
-                if b"\0" in line:
-                    raise InputError(f"{name}:{result}: binary data; expected text")
-                yield result, line.decode("utf-8", "replace").strip("\r\n")
-        except DAMAGED as error:
-            raise InputError(
-                f"{name}:{result}: the compressed data are damaged or cut ({error}); copy the file again"
-            ) from None
-        except OSError as error:
-            raise InputError(f"{name}: {error.strerror or error}") from None
+    try:
+        for line in _parts(name, lambda stream: stream.readline(LINE_LIMIT + 1)):
+            result += 1
+            line = line.removeprefix(codecs.BOM_UTF8) if result == 1 else line
+            if len(line) > LINE_LIMIT:
+                raise InputError(f"{name}:{result}: a line of more than {LINE_LIMIT >> 20} MiB")
+            if b"\0" in line:
+                raise InputError(f"{name}:{result}: binary data; expected text")
+            yield result, line.decode("utf-8", "replace").strip("\r\n")
+    except DAMAGED as error:
+        raise InputError(
+            f"{name}:{result}: the compressed data are damaged or cut ({error}); copy the file again"
+        ) from None
     if not result:
         raise InputError(f"{name}: is empty")
 

@@ -18,8 +18,7 @@ from typing import Final
 
 from clusim.base.errors import InputError
 from clusim.formats.recordings.model import LAST, Recording, RecordingKind
-from clusim.formats.recordings.source import HEAD_BYTES, head, natural
-from clusim.formats.recordings.streams import streams
+from clusim.formats.recordings.source import HEAD_BYTES, head, natural, streams
 
 __all__ = ["KINDS", "LOGS", "PLANS", "kind_of", "reader"]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
-from clusim.formats.recordings.chakra_json import JSON_GRAPH, JSON_NODE
+from clusim.formats.recordings.chakra_schema import JSON_GRAPH, JSON_NODE
 from clusim.formats.recordings.model import LAST, RecordingKind
 
 _POLICY = rb"(?:MICRO|DATA|MODEL|HYBRID_\w+|CUSTOMIZED|DISTRIBUTED_\w+|TRANSFORMER_\w+)"
@@ -37,112 +38,66 @@ def _is_dump(name: str, data: bytes) -> bool:
     return pickled and re.search(rb"entries|pg_config|collective_seq_id", data) is not None
 
 
+def _kind(
+    name: str,
+    what: str,
+    *begins: tuple[int, bytes],
+    looks_so: Callable[[str, bytes], bool] | None = None,
+    module: str = "",
+) -> RecordingKind:
+    """Return the description of a kind, read by the module of its name unless `module` is given.
+
+    `begins` are places among all kinds, and patterns.
+    """
+    read_by = f"clusim.formats.recordings.{module or name}"
+    return RecordingKind(name, what, begins, looks_so, read_by)
+
+
+# The order resolves ambiguity: NCCL logs may contain lines of DeepSpeed, traces of the PyTorch profiler may contain
+# process groups, and workloads of SimAI and ASTRA-sim have the same first word. Only SimAI's have further keys.
 KINDS = (
-    RecordingKind(
-        "astra",
-        "text workloads of ASTRA-sim 1",
-        begins=(
-            (LAST, rb"\A\s*" + _POLICY + rb"[^\n]*\n\s*\d+\s*\n"),
-        ),  # SimAI's workloads begin in the same way
-        read_by="clusim.formats.recordings.astra",
+    _kind("astra", "text workloads of ASTRA-sim 1", (LAST, rb"\A\s*" + _POLICY + rb"[^\n]*\n\s*\d+\s*\n")),
+    _kind(
+        "chakra", "Chakra execution traces, one .et or .json per rank", (1, JSON_NODE), (1, JSON_GRAPH),
+        (1, rb'\A\s*\{\s*"schema"\s*:\s*"\d+\.\d+\.\d+(?:-chakra[\d.]*)?"\s*,\s*"pid"'), looks_so=_is_chakra,
     ),
-    RecordingKind(
-        "chakra",
-        "Chakra execution traces, one .et or .json per rank",
-        begins=(
-            (1, JSON_NODE),
-            (1, JSON_GRAPH),
-            (1, rb'\A\s*\{\s*"schema"\s*:\s*"\d+\.\d+\.\d+(?:-chakra[\d.]*)?"\s*,\s*"pid"'),
-        ),
-        looks_so=_is_chakra,
-        read_by="clusim.formats.recordings.chakra",
+    _kind(
+        "deepspeed", "logs of communication of DeepSpeed",
+        (LAST, rb"\A(?!.*NCCL INFO).*(?:\| comm op: \w+ \| time \(ms\): |Comm\. Op\s+Message Size\s+Count)"),
     ),
-    RecordingKind(
-        "deepspeed",
-        "logs of communication of DeepSpeed",
-        begins=(
-            (
-                LAST,  # after NCCL logs, which may contain such lines
-                rb"\A(?!.*NCCL INFO).*(?:\| comm op: \w+ \| time \(ms\): |Comm\. Op\s+Message Size\s+Count)",
-            ),
-        ),
-        read_by="clusim.formats.recordings.deepspeed",
-    ),
-    RecordingKind(
-        "flight",
-        "dumps of PyTorch's flight recorder, nccl_trace_rank_*, pickle or JSON",
-        begins=(
-            # After the PyTorch profiler: its traces may contain groups.
-            (
-                3,
-                rb'\A\s*\{(?=.*"(?:pg_config|entries)"\s*:)(?=.*"(?:pg_status|entries|collective_seq_id)"\s*:)',
-            ),
-        ),
+    _kind(
+        "flight", "dumps of PyTorch's flight recorder, nccl_trace_rank_*, pickle or JSON",
+        (3, rb'\A\s*\{(?=.*"(?:pg_config|entries)"\s*:)(?=.*"(?:pg_status|entries|collective_seq_id)"\s*:)'),
         looks_so=_is_dump,
-        read_by="clusim.formats.recordings.flight",
     ),
-    RecordingKind(
-        "goal",
-        "GOAL schedules of LogGOPSim and ATLAHS, text or binary",
-        begins=(
-            (0, rb"\A(?:\x7f\x10|\x26\x09)\0{6}"),
-            (7, rb"\A(?>\s+|/\*.*?\*/|//[^\n]*\n|#[^\n]*\n)*+num_ranks\s+\d+"),
-        ),
-        read_by="clusim.formats.recordings.goal",
+    _kind(
+        "goal", "GOAL schedules of LogGOPSim and ATLAHS, text or binary", (0, rb"\A(?:\x7f\x10|\x26\x09)\0{6}"),
+        (7, rb"\A(?>\s+|/\*.*?\*/|//[^\n]*\n|#[^\n]*\n)*+num_ranks\s+\d+"),
     ),
-    RecordingKind(
-        "hlo",
-        "XLA HLO modules as text, one program for all devices",
-        begins=((1, rb"\A\s*HloModule\s+[\w.$-]+"),),
-        read_by="clusim.formats.recordings.hlo",
+    _kind("hlo", "XLA HLO modules as text, one program for all devices", (1, rb"\A\s*HloModule\s+[\w.$-]+")),
+    _kind(
+        "inspector", "JSON of NCCL's Inspector plugin", (3, rb'"(?:coll_perf|inspector_output_format_version)"\s*:')
     ),
-    RecordingKind(
-        "inspector",
-        "JSON of NCCL's Inspector plugin",
-        begins=((3, rb'"(?:coll_perf|inspector_output_format_version)"\s*:'),),
-        read_by="clusim.formats.recordings.inspector",
+    _kind(
+        "jsonl", "JSON lines of profiler plugins of NCCL: CoMMA, minimal-profiler", (3, rb'"comm_hash"\s*:\s*"0x'),
+        (3, rb'"recordType"\s*:\s*"(?:event|state)"'), module="pluginlines",
     ),
-    RecordingKind(
-        "jsonl",
-        "JSON lines of profiler plugins of NCCL: CoMMA, minimal-profiler",
-        begins=((3, rb'"comm_hash"\s*:\s*"0x'), (3, rb'"recordType"\s*:\s*"(?:event|state)"')),
-        read_by="clusim.formats.recordings.pluginlines",
+    _kind(
+        "kineto", "PyTorch profiler (Kineto) traces, one .json[.gz] per rank",
+        (2, rb'"(?:traceEvents|baseTimeNanoseconds|deviceProperties|distributedInfo)"\s*:'),
+        (6, rb'\A\s*\[\s*\{.{0,2000}?"ph"\s*:'),
     ),
-    RecordingKind(
-        "kineto",
-        "PyTorch profiler (Kineto) traces, one .json[.gz] per rank",
-        begins=(
-            (2, rb'"(?:traceEvents|baseTimeNanoseconds|deviceProperties|distributedInfo)"\s*:'),
-            (6, rb'\A\s*\[\s*\{.{0,2000}?"ph"\s*:'),
-        ),
-        read_by="clusim.formats.recordings.kineto",
+    _kind(
+        "nsys", "SQLite exports of Nsight Systems (nsys export --type sqlite)", (0, rb"\ASQLite format 3\0")
     ),
-    RecordingKind(
-        "nsys",
-        "SQLite exports of Nsight Systems (nsys export --type sqlite)",
-        begins=((0, rb"\ASQLite format 3\0"),),
-        read_by="clusim.formats.recordings.nsys",
+    _kind(
+        "profiler", "chrome trace of NCCL's example profiler plugin",
+        (5, rb'\A\s*\[?\s*\{.{0,2000}?"cat"\s*:\s*"(?:GROUP|COLL|P2P|PROXY|NET|KERNEL)\w*"'),
     ),
-    RecordingKind(
-        "profiler",
-        "chrome trace of NCCL's example profiler plugin",
-        begins=(
-            (5, rb'\A\s*\[?\s*\{.{0,2000}?"cat"\s*:\s*"(?:GROUP|COLL|P2P|PROXY|NET|KERNEL)\w*"'),
-        ),
-        read_by="clusim.formats.recordings.profiler",
+    _kind(
+        "simai", "workloads of SimAI and AICB",
+        (7, rb"\A\s*HYBRID_TRANSFORMER_FWD_IN_BCKWD[ \t]+(?:model_parallel_NPU_group|all_gpus|ep|pp)\s*:"),
+        (7, rb"\A\s*HYBRID_TRANSFORMER[ \t][^\n]*?\b(?:all_gpus|ep|pp|vpp|ga|pp_comm)\s*:"),
+        (7, rb"\A\s*(?:\[[^\n]*\n)?\s*comm_type,comm_group,(?:comm_group_size,)?msg_size"),
     ),
-    RecordingKind(
-        "simai",
-        "workloads of SimAI and AICB",
-        begins=(
-            (
-                7,
-                rb"\A\s*HYBRID_TRANSFORMER_FWD_IN_BCKWD[ \t]+(?:model_parallel_NPU_group|all_gpus|ep|pp)\s*:",
-            ),
-            # ASTRA-sim's HYBRID_TRANSFORMER has only model_parallel_NPU_group.
-            (7, rb"\A\s*HYBRID_TRANSFORMER[ \t][^\n]*?\b(?:all_gpus|ep|pp|vpp|ga|pp_comm)\s*:"),
-            (7, rb"\A\s*(?:\[[^\n]*\n)?\s*comm_type,comm_group,(?:comm_group_size,)?msg_size"),
-        ),
-        read_by="clusim.formats.recordings.simai",
-    ),
-)
+)  # fmt: skip
