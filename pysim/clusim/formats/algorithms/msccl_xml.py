@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from clusim.base.errors import InputError, TopologyError
-from clusim.base.files import note_input
 from clusim.base.terms.operations import BLOCKWISE, PROTOCOLS, find_protocol
-from clusim.formats.algorithms.layout import PLANNED, operation_of
+from clusim.formats.algorithms.jsonlines import read_text
+from clusim.formats.algorithms.layout import PLANNED, AlgorithmPlan, operation_of
 from clusim.formats.xmltext import XmlElement, parse_xml
 
-MAX_BYTES = 64 * 2**20
 MAX_CHUNKS = 65_536
 MAX_GPUS = 4096
 MAX_CHANNELS = 64
@@ -80,23 +79,16 @@ class MscclBlock:
 class MscclGpu:
     """Thread blocks of a GPU, and the numbers of chunks of its buffers."""
 
-    inputs: int
-    outputs: int
-    scratch: int
+    chunks: Mapping[str, int]
     blocks: tuple[MscclBlock, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class MscclPlan:
-    """An algorithm; `chunks` is the number of chunks of the largest buffer."""
+class MscclPlan(AlgorithmPlan):
+    """An algorithm of MSCCL."""
 
-    where: str
-    name: str
-    operation: str
-    protocol: str
-    chunks: int
-    in_place: bool
-    root: int
+    tool: ClassVar[str] = "msccl"
+
     gpus: tuple[MscclGpu, ...]
 
     @property
@@ -108,17 +100,8 @@ class MscclPlan:
 def read_plan(path: str | Path) -> MscclPlan:
     """Read an MSCCL XML file; raise `InputError` with the line if it is inconsistent."""
     where = str(path)
-    note_input(path)
     try:
-        with Path(path).open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{where}: cannot be read: {reason}") from None
-    if len(raw) > MAX_BYTES:
-        raise InputError(f"{where}: larger than {MAX_BYTES >> 20} MiB; is it an MSCCL plan?")
-    try:
-        root = parse_xml(raw.decode("utf-8", "replace"), where)
+        root = parse_xml(read_text(path, "an MSCCL plan"), where)
     except TopologyError as error:
         raise InputError(str(error).replace("topology", "plan")) from None
     if root.tag != "algo":
@@ -187,7 +170,7 @@ def _plan(root: XmlElement, where: str) -> MscclPlan:
 
 
 def _gpu(element: XmlElement, number: int, ranks: int) -> MscclGpu:
-    most = [_number(element, f"{name}_chunks", 0, MAX_CHUNKS, 0) for name in "ios"]
+    chunks = {name: _number(element, f"{name}_chunks", 0, MAX_CHUNKS, 0) for name in "ios"}
     blocks: dict[int, MscclBlock] = {}
     for child in element.all("tb"):
         own = _number(child, "id", 0, 1023)
@@ -202,7 +185,7 @@ def _gpu(element: XmlElement, number: int, ranks: int) -> MscclGpu:
         _check_peers(element, blocks[own], number)
     if sorted(blocks) != list(range(len(blocks))):
         raise _bad(element, f"thread blocks of gpu {number} must be numbered 0..{len(blocks) - 1}")
-    gpu = MscclGpu(most[0], most[1], most[2], tuple(blocks[own] for own in range(len(blocks))))
+    gpu = MscclGpu(chunks, tuple(blocks[own] for own in range(len(blocks))))
     _check_deps(element, gpu)
     return gpu
 

@@ -14,17 +14,15 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from clusim.base.errors import DeadlockError, InputError
-from clusim.formats.algorithms.layout import SMALL
+from clusim.formats.algorithms.layout import SMALL, Key, Place
 from clusim.formats.algorithms.mscclpp_json import OPS, MscclppOp, MscclppPlan, Ref
 from clusim.formats.algorithms.mscclpp_parts import (
     Item,
-    Key,
     Knowledge,
     MscclppBlock,
     MscclppLink,
     MscclppPacket,
     MscclppTask,
-    Place,
     Snapshot,
     Stores,
     common,
@@ -54,9 +52,8 @@ class MscclppRun(Knowledge):
     ) -> None:
         super().__init__(batch)
         self.plan, self.grain, self.turns = plan, grain, turns
-        for gpu, own in enumerate(plan.gpus):
-            for number, block in enumerate(own.blocks):
-                self.blocks[gpu, number] = MscclppBlock((gpu, number), self._tasks(block.ops))
+        for key, block in plan.thread_blocks().items():
+            self.blocks[key] = MscclppBlock(key, self._tasks(block.ops))
         self.packets: dict[tuple[int, int], deque[MscclppPacket]] = {}
         self.signals: dict[tuple[str, int, int, int], deque[Snapshot]] = {}
         self.tokens: dict[tuple[int, int], deque[Snapshot | None]] = {
