@@ -188,11 +188,11 @@ class _Program:
         buffer, first = end
         gpu, size, chunks = key[0], len(self.plan.gpus), self.plan.chunks
         shift, most = 0, chunks
-        own = chunks // size
+        share = chunks // size
         if buffer == "s":
             most = self.plan.gpus[gpu].chunks["s"]
         elif (buffer, self.plan.operation) in SMALL:
-            shift, most = gpu * own, own
+            shift, most = gpu * share, share
         if first < 0 or first + step.count > most:
             raise self._bad(
                 step,
@@ -260,9 +260,9 @@ class _Emitter:
 
     def emit(self) -> None:
         """Write an instance per thread block."""
-        for key, own in self.program.out.items():
-            if own.prims:
-                self._instance(key, own)
+        for key, out in self.program.out.items():
+            if out.prims:
+                self._instance(key, out)
 
     def _grains(self) -> dict[Key, _Grain]:
         """Return the granularity of each thread block, equal at both ends of a connection."""
@@ -285,10 +285,10 @@ class _Emitter:
             return [count // number]
         return [self.at_once, count % self.at_once]
 
-    def _instance(self, key: Key, own: _Written) -> None:
+    def _instance(self, key: Key, out: _Written) -> None:
         grain = self.grains[key].chunks
         length = grain * self.chunk_bytes
-        prims, bound = self._bound(key, own)
+        prims, bound = self._bound(key, out)
         prims = [_in_pieces(prim, grain) for prim in prims]
         self.written.program(
             key[0],
@@ -300,7 +300,7 @@ class _Emitter:
             name=f"msccl/{self.plan.name}"[:80],
             stride=self.chunk_bytes,
             limit=self.plan.room * self.chunk_bytes,
-            fixed_div=self._shared(own, prims, length),
+            fixed_div=self._shared(out, prims, length),
             slices=self.cut,
             slots_per_slice=self.taken // self.cut,
         )
@@ -323,26 +323,26 @@ class _Emitter:
         most = max(1, min(shape.slices, -(-length // shape.slice_min)))
         return taken, next(n for n in range(most, 0, -1) if taken % n == 0)
 
-    def _shared(self, own: _Written, prims: Sequence[Prim], length: int) -> int:
+    def _shared(self, out: _Written, prims: Sequence[Prim], length: int) -> int:
         """Return the slices per fixed cost, with one fixed cost per operation of a thread block."""
         slices = max(1, min(self.cut, -(-length // self.written.shape.slice_min)))
-        paid = sum(-(-count // self.at_once) for count in own.counts) * slices
+        paid = sum(-(-count // self.at_once) for count in out.counts) * slices
         done = sum(1 if prim.sync else prim.repeat * slices for prim in prims)
         return max(1, round(done / max(1, paid)))
 
-    def _bound(self, key: Key, own: _Written) -> tuple[list[Prim], list[int]]:
+    def _bound(self, key: Key, out: _Written) -> tuple[list[Prim], list[int]]:
         """Return the primitives of a thread block and its connections, without unused slots."""
         block, gpu = self.program.blocks[key], key[0]
-        used = sorted({slot for p in own.prims for slot in (p.recv, p.send) if slot != ABSENT})
+        used = sorted({slot for p in out.prims for slot in (p.recv, p.send) if slot != ABSENT})
         renamed = {slot: at for at, slot in enumerate(used)} | {ABSENT: ABSENT}
         bound = []
         for slot in used:
             if slot >= 2:
-                bound.append(self._flag(own.flags[slot - 2]))
+                bound.append(self._flag(out.flags[slot - 2]))
             else:
                 ends = (block.recv, gpu) if slot == 0 else (gpu, block.send)
                 bound.append(self._connection((*ends, block.channel)))
-        return [_moved(prim, renamed) for prim in own.prims], bound
+        return [_moved(prim, renamed) for prim in out.prims], bound
 
     def _connection(self, key: tuple[int, int, int]) -> int:
         if key not in self.data:

@@ -173,19 +173,19 @@ def _gpu(element: XmlElement, number: int, ranks: int) -> MscclGpu:
     chunks = {name: _number(element, f"{name}_chunks", 0, MAX_CHUNKS, 0) for name in "ios"}
     blocks: dict[int, MscclBlock] = {}
     for child in element.all("tb"):
-        own = _number(child, "id", 0, 1023)
-        if own in blocks:
-            raise _bad(child, f"duplicate thread block {own} of gpu {number}")
+        index = _number(child, "id", 0, 1023)
+        if index in blocks:
+            raise _bad(child, f"duplicate thread block {index} of gpu {number}")
         send, recv = (_number(child, name, -1, ranks - 1, -1) for name in ("send", "recv"))
         if number in (send, recv):
             raise _bad(child, f"gpu {number} talks to itself; use cpy")
         channel = _number(child, "chan", 0, MAX_CHANNELS - 1, 0)
         steps = tuple(_step(item, at) for at, item in enumerate(child.all("step")))
-        blocks[own] = MscclBlock(send, recv, channel, steps, child.line)
-        _check_peers(element, blocks[own], number)
+        blocks[index] = MscclBlock(send, recv, channel, steps, child.line)
+        _check_peers(element, blocks[index], number)
     if sorted(blocks) != list(range(len(blocks))):
         raise _bad(element, f"thread blocks of gpu {number} must be numbered 0..{len(blocks) - 1}")
-    gpu = MscclGpu(chunks, tuple(blocks[own] for own in range(len(blocks))))
+    gpu = MscclGpu(chunks, tuple(blocks[index] for index in range(len(blocks))))
     _check_deps(element, gpu)
     return gpu
 
@@ -240,7 +240,7 @@ def _check_ends(plan: MscclPlan) -> None:
     """Check that each connection (GPUs and channel) has one thread block at either end."""
     seen: dict[tuple[str, int, int, int], tuple[int, int]] = {}
     for number, gpu in enumerate(plan.gpus):
-        for own, block in enumerate(gpu.blocks):
+        for index, block in enumerate(gpu.blocks):
             keys = []
             if any(step.op.sends for step in block.steps):
                 keys.append(("sends to", number, block.send, block.channel))
@@ -250,9 +250,9 @@ def _check_ends(plan: MscclPlan) -> None:
                 if key in seen:
                     other, line = seen[key]
                     raise InputError(
-                        f"{plan.where}:{block.line}: thread block {own} of gpu {number} {key[0]} gpu"
+                        f"{plan.where}:{block.line}: thread block {index} of gpu {number} {key[0]} gpu"
                         f" {key[2]} on channel {block.channel}, as thread block {other} of line {line} does;"
                         " both would use the same slots, so the received data are undefined;"
                         " use another channel for one of them"
                     )
-                seen[key] = own, block.line
+                seen[key] = index, block.line

@@ -360,11 +360,11 @@ class _Block:
             return ()
         if where not in self.gpu.channels:
             raise node.bad(f"channel_type={where[:40]!r}: {name} needs memory or port")
-        own = self.channels[where]
-        numbers = node.numbers("channel_ids", 0, len(own) - 1)
+        usable = self.channels[where]
+        numbers = node.numbers("channel_ids", 0, len(usable) - 1)
         if not numbers:
             raise node.bad(f"{name}: needs channel_ids")
-        return tuple(self.gpu.channels[where][own[number]] for number in numbers)
+        return tuple(self.gpu.channels[where][usable[number]] for number in numbers)
 
     def _refs(self, node: JsonNode, name: str, letters: str, where: str) -> tuple[Ref, ...]:
         result = []
@@ -384,9 +384,9 @@ class _Block:
         if letter in "lp":
             buffer = _buffer(item, "type")
         elif letter == "m":
-            own = self.channels["switch"]
-            number = item.number("switch_channel_id", 0, len(own) - 1)
-            buffer, ranks = self.gpu.groups[own[number]]
+            usable = self.channels["switch"]
+            number = item.number("switch_channel_id", 0, len(usable) - 1)
+            buffer, ranks = self.gpu.groups[usable[number]]
         else:
             refs = self.remote.get(where, [])
             number = item.number("buffer_id", 0, len(refs) - 1)
@@ -426,10 +426,10 @@ def _check_sizes(
 def _check_barriers(plan: MscclppPlan) -> None:
     for number, gpu in enumerate(plan.gpus):
         users: dict[int, set[int]] = {}
-        for own, block in enumerate(gpu.blocks):
+        for index, block in enumerate(gpu.blocks):
             for op in block.all_ops():
                 if op.name == "barrier":
-                    users.setdefault(op.barrier[0], set()).add(own)
+                    users.setdefault(op.barrier[0], set()).add(index)
         for block in gpu.blocks:
             for op in block.all_ops():
                 if op.name == "barrier" and len(users[op.barrier[0]]) != op.barrier[1]:

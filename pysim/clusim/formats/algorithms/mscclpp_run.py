@@ -58,8 +58,8 @@ class MscclppRun(Knowledge):
         self.signals: dict[tuple[str, int, int, int], deque[Snapshot]] = {}
         self.tokens: dict[tuple[int, int], deque[Snapshot | None]] = {
             (gpu, number): deque([None] * min(first, 65_536))
-            for gpu, own in enumerate(plan.gpus)
-            for number, first in enumerate(own.semaphores)
+            for gpu, content in enumerate(plan.gpus)
+            for number, first in enumerate(content.semaphores)
         }
         self.barriers: dict[tuple[int, int], list[Key]] = {}
         self.passed: set[Key] = set()
@@ -474,7 +474,10 @@ class MscclppRun(Knowledge):
     def _collect(self) -> None:
         """Add a helper that receives all stores without a reader, so that they complete."""
         left = [
-            stores for own in self.pending.values() for queue in own.values() for stores in queue
+            stores
+            for by_writer in self.pending.values()
+            for queue in by_writer.values()
+            for stores in queue
         ]
         todo = [(stores, first, 1, "simple") for stores in left for first in range(stores.count)]
         for queue in self.packets.values():

@@ -142,8 +142,8 @@ def _devices(module: HloModule, given: int | None, name: str) -> int:
         result *= int(match[1]) if match else 1
     listed = [
         int(n)
-        for own in module.computations.values()
-        for item in own
+        for items in module.computations.values()
+        for item in items
         if item.opcode.partition("-start")[0] in (*_COLLECTIVES, "collective-permute")
         for n in re.findall(
             r"\d{1,9}",
@@ -166,17 +166,17 @@ def _run(program: _Program, name: str, given: dict[int, Ready], depth: int) -> R
 
     Its parameters depend on the steps in `given`.
     """
-    own = program.module.computations.get(name)
-    if own is None or depth > _DEPTH:
+    items = program.module.computations.get(name)
+    if items is None or depth > _DEPTH:
         program.skipped["computations that are missing or nested too deep"] += 1
         return _NOTHING
     program.turns += 1
     if program.turns > MOST_EVENTS:
         raise InputError(f"{program.name}: more than {MOST_EVENTS} computations are run")
     ready: dict[str, Ready] = {}
-    shapes = {item.name: item.shape for item in own}
+    shapes = {item.name: item.shape for item in items}
     last = _NOTHING
-    for item in own:
+    for item in items:
         if len(program.steps) > MOST_EVENTS:
             raise InputError(f"{program.name}:{item.line}: more than {MOST_EVENTS} steps")
         before = _latest([ready.get(operand, _NOTHING) for operand in item.operands])
@@ -324,9 +324,9 @@ def _inside(program: _Program, name: str, depth: int) -> int:
     if name not in program.flops:
         program.flops[name] = 0  # ends the recursion of a computation that calls itself
         inner = program.module.computations.get(name, [])
-        own = {part.name: part.shape for part in inner}
+        inner_shapes = {part.name: part.shape for part in inner}
         parts = (part for part in inner if part.opcode in ("dot", "fusion"))
-        total = sum(_flops(program, part, own, depth) for part in parts)
+        total = sum(_flops(program, part, inner_shapes, depth) for part in parts)
         program.flops[name] = min(total, _MOST_FLOPS)
     return program.flops[name]
 

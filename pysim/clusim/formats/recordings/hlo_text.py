@@ -82,7 +82,7 @@ class HloModule:
 def read_module(path: str) -> HloModule:
     """Read a module; raise `InputError` with the line if it is invalid."""
     module: HloModule | None = None
-    own: list[HloInstruction] | None = None
+    body: list[HloInstruction] | None = None
     count = 0
     for line, text in lines(path):
         stripped = text.strip()
@@ -93,23 +93,23 @@ def read_module(path: str) -> HloModule:
             if match is None:
                 raise InputError(f"{path}:{line}: {stripped[:40]!r}: must begin with HloModule")
             module = HloModule(match[1], match[2])
-        elif own is None:
+        elif body is None:
             begin = _COMPUTATION.match(stripped)
             if begin is not None:
                 if begin[2] in module.computations:
                     raise InputError(f"{path}:{line}: computation {begin[2][:40]} occurs twice")
-                own = module.computations[begin[2]] = []
+                body = module.computations[begin[2]] = []
                 module.entry = begin[2] if begin[1] else module.entry
         elif stripped.startswith("}"):
-            own = None
+            body = None
         elif stripped and not stripped.startswith("//"):
             count += 1
             if count > MOST_INSTRUCTIONS:
                 raise InputError(f"{path}:{line}: more than {MOST_INSTRUCTIONS} instructions")
-            own.append(_instruction(path, line, stripped))
+            body.append(_instruction(path, line, stripped))
     if module is None or not module.entry:
         raise InputError(f"{path}: no ENTRY computation; is the file cut?")
-    if own is not None:
+    if body is not None:
         raise InputError(f"{path}: ends inside a computation; is the file cut?")
     return module
 
