@@ -14,6 +14,7 @@ inside a node. **Parameters**: the fabric's protocols ``simple`` and ``ll``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import gcd, lcm
 from pathlib import Path
@@ -171,31 +172,25 @@ class _Emitter:
             sm=0 if helper else 1,
         )
 
-    def _prims(self, item: Item, bound: dict[MscclppLink, int]) -> list[Prim]:
-        """Return the primitives of an item: one per connection of its stores."""
+    def _prims(self, item: Item, bound: dict[MscclppLink, int]) -> Iterator[Prim]:
+        """Yield the primitives of an item: one per connection of its stores."""
+        runs: list[tuple[int, int, MscclppLink | None]]
         if isinstance(item.send, Stores):
-            prims = []
-            for first, count, link in _parts(item.send, item.first, item.count):
-                prims.append(self._prim(item, first - item.first, count, link, bound))
-            return prims
-        return [self._prim(item, 0, item.count, item.send, bound)]
-
-    def _prim(
-        self,
-        item: Item,
-        first: int,
-        count: int,
-        send: MscclppLink | None,
-        bound: dict[MscclppLink, int],
-    ) -> Prim:
-        recv, sent = (
-            ABSENT if link is None else bound.setdefault(link, len(bound))
-            for link in (item.recv, send)
-        )
-        if count == 0:
-            return Prim(item.op, sync=True, recv=recv, send=sent)
-        src, dst = (place and moved(place, first) for place in (item.src, item.dst))
-        return placed_prim(item.op, count, src, dst, recv=recv, send=sent)
+            runs = [*_parts(item.send, item.first, item.count)]
+        else:
+            runs = [(item.first, item.count, item.send)]
+        for first, count, link in runs:
+            recv, send = (
+                ABSENT if end is None else bound.setdefault(end, len(bound))
+                for end in (item.recv, link)
+            )
+            src, dst = (
+                place and moved(place, first - item.first) for place in (item.src, item.dst)
+            )
+            if count:
+                yield placed_prim(item.op, count, src, dst, recv=recv, send=send)
+            else:
+                yield Prim(item.op, sync=True, recv=recv, send=send)
 
     def _connection(self, link: MscclppLink, channel: int) -> int:
         if link not in self.known:

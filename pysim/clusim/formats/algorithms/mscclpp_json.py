@@ -37,18 +37,12 @@ class OpKind(NamedTuple):
     targets: str = ""
 
 
-_SYNC = OpKind("sync")
+_SYNC = (
+    "nop", "barrier", "signal", "wait", "rlxsignal", "rlxwait", "flush", "sem_acquire", "sem_release"
+)  # fmt: skip
 
 OPS: Mapping[str, OpKind] = {
-    "nop": _SYNC,
-    "barrier": _SYNC,
-    "signal": _SYNC,
-    "wait": _SYNC,
-    "rlxsignal": _SYNC,
-    "rlxwait": _SYNC,
-    "flush": _SYNC,
-    "sem_acquire": _SYNC,
-    "sem_release": _SYNC,
+    **dict.fromkeys(_SYNC, OpKind("sync")),
     "pipeline": OpKind("pipeline"),
     "put": OpKind("put", "l", "r"),
     "pws": OpKind("put", "l", "r"),
