@@ -18,7 +18,7 @@ from clusim.base.terms.operations import (
 )
 from clusim.schedule.builder import CollectiveWriter, ProgramBuilder, check_call
 from clusim.schedule.dtypes import element
-from clusim.schedule.ir import ABSENT, Buffer, CollectiveCall, Prim, Task
+from clusim.schedule.ir import ABSENT, Buffer, CollectiveCall, Task
 from clusim.schedule.shapes import shape_of
 from clusim.topology.model import Fabric
 
@@ -152,10 +152,8 @@ def chunk_elements(plan: AlgorithmPlan, elements: int, grain: int = 1) -> int:
     return -(-size // grain) * grain
 
 
-def placed_prim(
-    op: str, count: int, src: Place | None, dst: Place | None, *, recv: int, send: int
-) -> Prim:
-    """Return the primitive that moves `count` chunks from `src` to `dst`."""
+def placed(count: int, src: Place | None, dst: Place | None) -> dict[str, Any]:
+    """Return the fields of a primitive that moves `count` chunks from `src` to `dst`."""
     fields: dict[str, Any] = {"step": 1 if count > 1 else 0, "repeat": count}
     if src is not None:
         fields |= {"src": src[0], "base": src[1]}
@@ -165,7 +163,7 @@ def placed_prim(
             fields["base"] = dst[1]
         elif dst[1] != src[1]:
             fields |= {"dst_base": dst[1], "dst_step": fields["step"]}
-    return Prim(op, recv=recv, send=send, **fields)
+    return fields
 
 
 def _check_root(plan: AlgorithmPlan, group: Sequence[int], root: int | None, rooted: bool) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusim.base.errors import DeadlockError, InputError
-from clusim.formats.algorithms.layout import SMALL, Key, Place, WantedPlan, placed_prim, start
+from clusim.formats.algorithms.layout import SMALL, Key, Place, WantedPlan, placed, start
 from clusim.formats.algorithms.msccl_xml import MscclBlock, MscclPlan, MscclStep, read_plan
 from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import ABSENT, Prim, Schedule
@@ -221,7 +221,7 @@ class _Program:
         if dst is not None and dst[0] == "input":
             raise self._bad(step, key, "writes to its input; only a plan with inplace=1 may")
         recv, send = (0 if op.receives else ABSENT), (1 if op.sends else ABSENT)
-        out.prims.append(placed_prim(op.prim, step.count, src, dst, recv=recv, send=send))
+        out.prims.append(Prim(op.prim, recv=recv, send=send, **placed(step.count, src, dst)))
         if op.prim == "reduce" and out.reduced == (dst, step.count) and step.after is None:
             return
         out.reduced = (dst, step.count) if op.prim == "reduce" else None

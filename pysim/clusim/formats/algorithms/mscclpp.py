@@ -22,7 +22,7 @@ from typing import Any
 
 from clusim.base.errors import InputError, one_line
 from clusim.base.terms.dtypes import redop_named
-from clusim.formats.algorithms.layout import WantedPlan, chunk_elements, placed_prim, start
+from clusim.formats.algorithms.layout import WantedPlan, chunk_elements, placed, start
 from clusim.formats.algorithms.mscclpp_json import MscclppPlan, read_plan
 from clusim.formats.algorithms.mscclpp_parts import Item, MscclppBlock, MscclppLink, Stores, moved
 from clusim.formats.algorithms.mscclpp_run import HELPER, MscclppRun
@@ -188,7 +188,7 @@ class _Emitter:
                 place and moved(place, first - item.first) for place in (item.src, item.dst)
             )
             if count:
-                yield placed_prim(item.op, count, src, dst, recv=recv, send=send)
+                yield Prim(item.op, recv=recv, send=send, **placed(count, src, dst))
             else:
                 yield Prim(item.op, sync=True, recv=recv, send=send)
 

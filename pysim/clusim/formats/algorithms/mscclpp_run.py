@@ -473,19 +473,19 @@ class MscclppRun(Knowledge):
 
     def _collect(self) -> None:
         """Add a helper that receives all stores without a reader, so that they complete."""
-        left = [
-            stores
+        todo = [
+            (stores, first, "simple")
             for by_writer in self.pending.values()
             for queue in by_writer.values()
             for stores in queue
+            for first in range(stores.count)
         ]
-        todo = [(stores, first, 1, "simple") for stores in left for first in range(stores.count)]
-        for queue in self.packets.values():
-            todo += [(one.stores, one.first, 1, "ll") for one in queue if one.stores is not None]
-        for stores, first, count, protocol in todo:
+        for packets in self.packets.values():
+            todo += [(one.stores, one.first, "ll") for one in packets if one.stores is not None]
+        for stores, first, protocol in todo:
             key = (stores.gpu, _COLLECTOR)
             helper = self.blocks.setdefault(key, MscclppBlock(key, []))
-            for low, size, link in self.cut(stores, first, count, protocol):
+            for low, size, link in self.cut(stores, first, 1, protocol):
                 helper.items.append(
                     Item("waitSignal", size, dst=moved(stores.place, low), recv=link)
                 )
