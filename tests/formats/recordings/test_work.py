@@ -13,10 +13,10 @@ import pytest
 import clusim
 from clusim.base.errors import InputError
 from clusim.formats.recordings import jsonstream as module
+from clusim.formats.recordings import layers
 from clusim.formats.recordings.jsonstream import objects
 from clusim.formats.recordings.kinds import reader
-from clusim.formats.recordings.layers import recording
-from clusim.formats.recordings.model import Recording
+from clusim.formats.recordings.layers import group_of
 from clusim.formats.recordings.source import FileStream
 from clusim.workload.recorded import to_schedule
 from clusim.workload.recorded_emitter import NcclEmitter
@@ -164,12 +164,7 @@ class Ranks(Sequence[int]):
 def test_the_ranks_of_a_group_are_looked_at_once_and_not_by_every_rank(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def spy(
-        kind: str, step: Any, ranks: int, group_of: Callable[..., Sequence[int]], assumed: list[str]
-    ) -> Recording:
-        return recording(kind, step, ranks, lambda *of: Ranks(group_of(*of)), assumed)
-
-    monkeypatch.setattr("clusim.formats.recordings.astra.recording", spy)
+    monkeypatch.setattr(layers, "group_of", lambda *of: Ranks(group_of(*of)))
     Ranks.looked = 0
     found = reader("astra")(str(TRACES / LAYERS["astra"]), num_ranks=512)
     calls = sum(event.kind == "collective" for event in found.events)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-from bisect import bisect_right
-from json import JSONDecoder
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from clusim.base.errors import InputError
 from clusim.base.files import note_input
@@ -14,11 +13,21 @@ from clusim.base.files import note_input
 MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 64
 MAX_VALUES = 4_000_000
+MAX_DIGITS = 100
+"""Digits of an integer that are read: more than any limit has."""
 
-_SPACE = re.compile(r"[ \t\r\n]*")
-_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,39})(\.\d{1,40})?([eE][-+]?\d{1,4})?")
-_STRINGS = JSONDecoder()
-_WORDS = {"true": True, "false": False, "null": None}
+_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}]|NaN|Infinity', re.DOTALL)
+_TOO_MUCH = "nested too deep, or too many values"
+_ERRORS = {
+    "Expecting value": "a value is missing",
+    "Expecting property name": "a name in quotes is missing",
+    "Expecting ':'": "':' is missing",
+    "Expecting ','": "',' or 'END' is missing",
+    "Illegal trailing comma before end of object": "a name in quotes is missing",
+    "Illegal trailing comma before end of array": "a value is missing",
+    "Extra data": "something follows the end of the plan",
+}
+"""Beginnings of Python's messages, and ours."""
 
 
 class JsonNode(dict[str, Any]):
@@ -75,111 +84,85 @@ def _shown(value: object) -> str:
     return ascii(value)[:40]
 
 
-def read_json(path: str | Path) -> JsonNode:
-    """Read a file with an object as outermost value; raise `InputError` with the line."""
-    where = str(path)
+def read_text(path: str | Path, what: str) -> str:
+    """Return the text of a plan; raise `InputError` if the file cannot be read or is too large."""
     note_input(path)
     try:
         with Path(path).open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{where}: cannot be read: {reason}") from None
+        raise InputError(f"{path}: cannot be read: {reason}") from None
     if len(raw) > MAX_BYTES:
-        raise InputError(f"{where}: larger than {MAX_BYTES >> 20} MiB; is it a plan?")
-    reader = _Reader(raw.decode("utf-8", "replace").removeprefix("\ufeff"), where)
-    value = reader.value(0)
+        raise InputError(f"{path}: larger than {MAX_BYTES >> 20} MiB; is it {what}?")
+    return raw.decode("utf-8", "replace")
+
+
+def read_json(path: str | Path) -> JsonNode:
+    """Read a file with an object as outermost value; raise `InputError` with the line."""
+    where = str(path)
+    text = read_text(path, "a plan").removeprefix("\ufeff")
+    if sum(map(text.count, "[{,")) > MAX_VALUES:
+        raise _fail(text, where, 0, _TOO_MUCH)
+    nodes: list[JsonNode] = []  # in the order of their closing braces
+
+    def node(pairs: list[tuple[str, Any]]) -> JsonNode:
+        nodes.append(JsonNode(pairs))
+        return nodes[-1]
+
+    value: object = None
+    try:
+        value = json.loads(
+            text, object_pairs_hook=node, parse_int=lambda digits: int(digits[:MAX_DIGITS])
+        )
+    except json.JSONDecodeError as error:
+        messages = (ours for theirs, ours in _ERRORS.items() if error.msg.startswith(theirs))
+        what = next(messages, "a text that does not end, or a bad escape in it")
+        if "END" in what:
+            what = what.replace("END", _end(text[: error.pos]))
+        raise _fail(text, where, error.pos, what) from None
+    except RecursionError:
+        pass  # `_lines` names the place
+    for item, line in zip(nodes, _lines(text, where), strict=False):
+        item.where, item.line = where, line
     if not isinstance(value, JsonNode):
         raise InputError(f"{where}:1: no plan of MSCCL++, which is one JSON object")
-    reader.space()
-    if reader.at != len(reader.text):
-        reader.fail("something follows the end of the plan")
     return value
 
 
-class _Reader:
-    def __init__(self, text: str, where: str) -> None:
-        self.text, self.where = text, where
-        self.at = self.count = 0
-        self.starts = [match.end() for match in re.finditer("\n", text)]
+def _fail(text: str, where: str, at: int, what: str) -> InputError:
+    """Return the error at a place in the text."""
+    end = "; is the file complete?" if at >= len(text) else ""
+    return InputError(f"{where}:{1 + text.count(chr(10), 0, at)}: no valid JSON: {what}{end}")
 
-    def fail(self, what: str) -> NoReturn:
-        line = 1 + bisect_right(self.starts, self.at)
-        if self.at >= len(self.text):
-            what += "; is the file complete?"
-        raise InputError(f"{self.where}:{line}: no valid JSON: {what}")
 
-    def space(self) -> str:
-        """Skip white space; return the next character, empty at the end."""
-        sign = self.text[self.at : self.at + 1]
-        if sign > " ":
-            return sign
-        match = _SPACE.match(self.text, self.at)
-        assert match is not None
-        self.at = match.end()
-        return self.text[self.at : self.at + 1]
+def _lines(text: str, where: str) -> list[int]:
+    """Return the first lines of all objects, in the order of their ends."""
+    result: list[int] = []
+    begun: list[int] = []
+    line, counted = 1, 0
+    for token in _TOKEN.finditer(text):
+        sign, at = token[0], token.start()
+        if sign in ("NaN", "Infinity"):
+            raise _fail(text, where, at, "a value is missing")
+        if sign in ("[", "{"):
+            line, counted = line + text.count("\n", counted, at), at
+            begun.append(line)
+        elif sign in ("]", "}") and begun:
+            first = begun.pop()
+            if sign == "}":
+                result.append(first)
+        if len(begun) > MAX_DEPTH:
+            raise _fail(text, where, at, _TOO_MUCH)
+    return result
 
-    def value(self, depth: int) -> Any:
-        first = self.space()
-        self.count += 1
-        if depth > MAX_DEPTH or self.count > MAX_VALUES:
-            self.fail("nested too deep, or too many values")
-        if first == "{":
-            return self._object(depth)
-        if first == "[":
-            return self._list(depth)
-        if first == '"':
-            return self._string()
-        for word, meaning in _WORDS.items():
-            if self.text.startswith(word, self.at):
-                self.at += len(word)
-                return meaning
-        match = _NUMBER.match(self.text, self.at)
-        if match is None:
-            self.fail("a value is missing")
-        self.at = match.end()
-        return float(match[0]) if match[1] or match[2] else int(match[0])
 
-    def _string(self) -> str:
-        try:
-            text, self.at = _STRINGS.raw_decode(self.text, self.at)
-        except ValueError:
-            self.fail("a text that does not end, or a bad escape in it")
-        return str(text)
-
-    def _object(self, depth: int) -> JsonNode:
-        node = JsonNode()
-        node.where, node.line = self.where, 1 + bisect_right(self.starts, self.at)
-        self.at += 1
-        if self.space() == "}":
-            self.at += 1
-            return node
-        while True:
-            if self.space() != '"':
-                self.fail("a name in quotes is missing")
-            name = self._string()
-            if self.space() != ":":
-                self.fail("':' is missing")
-            self.at += 1
-            node[name] = self.value(depth + 1)
-            if self._last("}"):
-                return node
-
-    def _list(self, depth: int) -> list[Any]:
-        result: list[Any] = []
-        self.at += 1
-        if self.space() == "]":
-            self.at += 1
-            return result
-        while True:
-            result.append(self.value(depth + 1))
-            if self._last("]"):
-                return result
-
-    def _last(self, end: str) -> bool:
-        """Skip a comma or the end; return True at the end."""
-        sign = self.space()
-        if sign not in (",", end) or not sign:
-            self.fail(f"',' or '{end}' is missing")
-        self.at += 1
-        return sign == end
+def _end(text: str) -> str:
+    """Return the sign that ends the innermost object or list at the end of a text."""
+    begun = []
+    for token in _TOKEN.finditer(text):
+        if token[0] in ("[", "{"):
+            begun.append(token[0])
+        elif token[0] in ("]", "}"):
+            begun.pop()
+    return "]" if begun[-1] == "[" else "}"

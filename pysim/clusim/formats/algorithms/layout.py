@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from clusim.base.errors import InputError
 from clusim.base.terms.dtypes import redop_named
@@ -17,7 +18,7 @@ from clusim.base.terms.operations import (
 )
 from clusim.schedule.builder import CollectiveWriter, ProgramBuilder, check_call
 from clusim.schedule.dtypes import element
-from clusim.schedule.ir import ABSENT, CollectiveCall, Task
+from clusim.schedule.ir import ABSENT, Buffer, CollectiveCall, Task
 from clusim.schedule.shapes import shape_of
 from clusim.topology.model import Fabric
 
@@ -28,31 +29,49 @@ SMALL = {*(("i", name) for name in GATHERING), *(("o", name) for name in SCATTER
 """Buffers of plans that hold one block, each with its operation."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlanLayout:
-    """Data layout of a plan.
+Place = tuple[Buffer, int]
+"""A buffer and the index of a chunk or grain."""
 
-    Attributes
-    ----------
-    where : str
-        File.
-    chunks, room : int
-        Chunks of the largest buffer of the collective, and of the largest buffer of the plan (its scratch may be
-        larger).
-    grain : int
-        Number of equal grains that a chunk must be divided into.
+Key = tuple[int, int]
+"""A GPU and one of its thread blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmPlan:
+    """A plan of MSCCL or MSCCL++; `chunks` is the number of chunks of its largest buffer.
+
+    GPUs have `chunks` of their buffers ``i``, ``o`` and ``s``, and thread blocks.
     """
 
+    tool: ClassVar[str] = ""
+
     where: str
-    tool: str
+    name: str
     operation: str
-    gpus: int
+    protocol: str
     chunks: int
-    room: int
-    channels: int
     in_place: bool
-    root: int = 0
-    grain: int = 1
+    root: int
+    gpus: tuple[Any, ...]
+
+    @property
+    def channels(self) -> int:
+        """Number of channels in use."""
+        raise NotImplementedError
+
+    @property
+    def room(self) -> int:
+        """Chunks of the largest buffer, scratch included."""
+        scratch = (gpu.chunks["s"] for gpu in self.gpus)
+        return int(max(self.chunks, *scratch))
+
+    def thread_blocks(self) -> dict[Key, Any]:
+        """Return the thread blocks of all GPUs."""
+        return {
+            (number, at): block
+            for number, gpu in enumerate(self.gpus)
+            for at, block in enumerate(gpu.blocks)
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,33 +96,33 @@ def operation_of(word: str) -> str:
 
 
 def start(
-    layout: PlanLayout, fabric: Fabric | None, wanted: WantedPlan
+    plan: AlgorithmPlan, fabric: Fabric | None, wanted: WantedPlan, grain: int = 1
 ) -> tuple[CollectiveWriter, int]:
     """Return the call of a plan to write programs for, and the size of its chunks [bytes].
 
-    Chunks are equal and large enough for the data; if they do not divide the size, padding after the data is
-    moved as well.
+    Chunks are equal, divisible into `grain` parts, and large enough for the data; if they do not divide the size,
+    padding after the data is moved as well.
     """
-    count = fabric.num_ranks if fabric is not None else layout.gpus
+    count = fabric.num_ranks if fabric is not None else len(plan.gpus)
     group = tuple(range(count)) if wanted.ranks is None else tuple(wanted.ranks)
-    if len(group) != layout.gpus:
+    if len(group) != len(plan.gpus):
         raise InputError(
-            f"{layout.where}: a plan for {layout.gpus} GPUs, not {len(group)}; choose {layout.gpus} with"
+            f"{plan.where}: a plan for {len(plan.gpus)} GPUs, not {len(group)}; choose {len(plan.gpus)} with"
             " --ranks"
         )
-    rooted = layout.operation in ROOTED
-    _check_root(layout, group, wanted.root, rooted)
+    rooted = plan.operation in ROOTED
+    _check_root(plan, group, wanted.root, rooted)
     call = CollectiveCall(
-        layout.operation,
+        plan.operation,
         wanted.bytes,
         group,
         element(wanted.dtype).name,
         redop_named(wanted.redop),
-        group[layout.root] if rooted else ABSENT,
-        layout.tool,
+        group[plan.root] if rooted else ABSENT,
+        plan.tool,
         wanted.protocol,
-        layout.channels,
-        in_place=layout.in_place,
+        plan.channels,
+        in_place=plan.in_place,
     )
     builder = ProgramBuilder(
         max(count, max(group, default=0) + 1),
@@ -111,36 +130,48 @@ def start(
     )
     check_call(call, builder.num_ranks)
     size = element(call.dtype).size_bytes
-    chunk = chunk_elements(layout, call.bytes // size) * size
-    call = replace(call, block_bytes=chunk * (layout.chunks // len(group)))
-    if layout.operation not in BLOCKWISE:
-        call = replace(call, block_bytes=-(-(call.bytes // size) // len(group)) * size)
+    chunk = chunk_elements(plan, call.bytes // size, grain) * size
+    block_bytes = chunk * (plan.chunks // len(group))
+    if plan.operation not in BLOCKWISE:
+        block_bytes = -(-(call.bytes // size) // len(group)) * size
+    call = replace(call, block_bytes=block_bytes)
     number = builder.call(call)
     tasks = [
-        builder.task(Task("program", rank, name=f"{call.operation} {layout.tool}", call=number))
+        builder.task(Task("program", rank, name=f"{call.operation} {plan.tool}", call=number))
         for rank in group
     ]
     shape = shape_of(wanted.protocol, ring=True, fabric=fabric)
     return CollectiveWriter(builder, call, shape, tuple(tasks), chunk), chunk
 
 
-def chunk_elements(layout: PlanLayout, elements: int) -> int:
+def chunk_elements(plan: AlgorithmPlan, elements: int, grain: int = 1) -> int:
     """Return the size of a chunk [elements]: the smallest for which all data fit."""
-    if layout.operation in BLOCKWISE:
-        own = layout.chunks // layout.gpus
-        block = -(-elements // layout.gpus)
-        size = -(-block // own)
-    else:
-        size = -(-elements // layout.chunks)
-    return -(-size // layout.grain) * layout.grain
+    gpus = len(plan.gpus) if plan.operation in BLOCKWISE else 1
+    block = -(-elements // gpus)
+    size = -(-block // (plan.chunks // gpus))
+    return -(-size // grain) * grain
 
 
-def _check_root(layout: PlanLayout, group: Sequence[int], root: int | None, rooted: bool) -> None:
+def placed(count: int, src: Place | None, dst: Place | None) -> dict[str, Any]:
+    """Return the fields of a primitive that moves `count` chunks from `src` to `dst`."""
+    fields: dict[str, Any] = {"step": 1 if count > 1 else 0, "repeat": count}
+    if src is not None:
+        fields |= {"src": src[0], "base": src[1]}
+    if dst is not None:
+        fields["dst"] = dst[0]
+        if src is None:
+            fields["base"] = dst[1]
+        elif dst[1] != src[1]:
+            fields |= {"dst_base": dst[1], "dst_step": fields["step"]}
+    return fields
+
+
+def _check_root(plan: AlgorithmPlan, group: Sequence[int], root: int | None, rooted: bool) -> None:
     if root is None:
         return
     if root not in group:
         raise InputError(f"root {root}: is not a rank of this collective")
-    if rooted and group.index(root) != layout.root:
+    if rooted and group.index(root) != plan.root:
         raise InputError(
-            f"{layout.where}: its root is GPU {layout.root}, which rank {group[layout.root]} plays"
+            f"{plan.where}: its root is GPU {plan.root}, which rank {group[plan.root]} plays"
         )

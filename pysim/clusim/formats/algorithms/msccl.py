@@ -25,18 +25,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusim.base.errors import DeadlockError, InputError
-from clusim.formats.algorithms.layout import SMALL, PlanLayout, WantedPlan, start
+from clusim.formats.algorithms.layout import SMALL, Key, Place, WantedPlan, placed, start
 from clusim.formats.algorithms.msccl_xml import MscclBlock, MscclPlan, MscclStep, read_plan
 from clusim.schedule.builder import CollectiveWriter, Part
-from clusim.schedule.ir import ABSENT, Buffer, Prim, Schedule
+from clusim.schedule.ir import ABSENT, Prim, Schedule
 from clusim.schedule.shapes import MAX_SLOTS
 from clusim.topology.model import Fabric
-
-Place = tuple[Buffer, int]
-"""A buffer and the index of a chunk."""
-
-Key = tuple[int, int]
-"""A GPU and one of its thread blocks."""
 
 MAX_COUNT = 71
 """Most chunks that the interpreter moves at once.
@@ -61,21 +55,12 @@ def build(plan: MscclPlan, fabric: Fabric | None, wanted: WantedPlan) -> Schedul
     DeadlockError
         A step never completes, for any buffer size.
     """
+    if plan.operation == "messages" and any(gpu.chunks["o"] for gpu in plan.gpus):
+        plan = replace(plan, in_place=False)
     program = _Program(plan).run()
-    layout = PlanLayout(
-        plan.where,
-        "msccl",
-        plan.operation,
-        len(plan.gpus),
-        plan.chunks,
-        max(plan.chunks, *(gpu.scratch for gpu in plan.gpus)),
-        plan.channels,
-        program.in_place,
-        plan.root,
-    )
     wanted = replace(wanted, protocol=wanted.protocol or plan.protocol)
-    written, chunk_bytes = start(layout, fabric, wanted)
-    _Emitter(plan, written, program, layout.room, chunk_bytes).emit()
+    written, chunk_bytes = start(plan, fabric, wanted)
+    _Emitter(plan, written, program, chunk_bytes).emit()
     return written.schedule()
 
 
@@ -106,14 +91,7 @@ class _Program:
 
     def __init__(self, plan: MscclPlan) -> None:
         self.plan = plan
-        self.in_place = plan.in_place and (
-            plan.operation != "messages" or not any(gpu.outputs for gpu in plan.gpus)
-        )
-        self.blocks: dict[Key, MscclBlock] = {
-            (gpu, number): block
-            for gpu, own in enumerate(plan.gpus)
-            for number, block in enumerate(own.blocks)
-        }
+        self.blocks: dict[Key, MscclBlock] = plan.thread_blocks()
         self.at = dict.fromkeys(self.blocks, 0)
         self.out = {key: _Written() for key in self.blocks}
         self.sent: dict[tuple[int, int, int], int] = {}
@@ -210,11 +188,11 @@ class _Program:
         buffer, first = end
         gpu, size, chunks = key[0], len(self.plan.gpus), self.plan.chunks
         shift, most = 0, chunks
-        own = chunks // size
+        share = chunks // size
         if buffer == "s":
-            most = self.plan.gpus[gpu].scratch
+            most = self.plan.gpus[gpu].chunks["s"]
         elif (buffer, self.plan.operation) in SMALL:
-            shift, most = gpu * own, own
+            shift, most = gpu * share, share
         if first < 0 or first + step.count > most:
             raise self._bad(
                 step,
@@ -223,7 +201,7 @@ class _Program:
             )
         if buffer == "s":
             return "scratch", first
-        return "input" if buffer == "i" and not self.in_place else "output", first + shift
+        return "input" if buffer == "i" and not self.plan.in_place else "output", first + shift
 
     def _write(self, key: Key, number: int, step: MscclStep) -> None:
         out = self.out[key]
@@ -242,17 +220,8 @@ class _Program:
         dst = self._place(key, step, step.dst) if op.writes else None
         if dst is not None and dst[0] == "input":
             raise self._bad(step, key, "writes to its input; only a plan with inplace=1 may")
-        fields: dict[str, Any] = {"step": 1 if step.count > 1 else 0, "repeat": step.count}
-        if src is not None:
-            fields |= {"src": src[0], "base": src[1]}
-        if dst is not None:
-            fields["dst"] = dst[0]
-            if src is None:
-                fields["base"] = dst[1]
-            elif dst[1] != src[1]:
-                fields |= {"dst_base": dst[1], "dst_step": fields["step"]}
-        recv = 0 if op.receives else ABSENT
-        out.prims.append(Prim(op.prim, recv=recv, send=1 if op.sends else ABSENT, **fields))
+        recv, send = (0 if op.receives else ABSENT), (1 if op.sends else ABSENT)
+        out.prims.append(Prim(op.prim, recv=recv, send=send, **placed(step.count, src, dst)))
         if op.prim == "reduce" and out.reduced == (dst, step.count) and step.after is None:
             return
         out.reduced = (dst, step.count) if op.prim == "reduce" else None
@@ -274,10 +243,9 @@ class _Emitter:
         plan: MscclPlan,
         written: CollectiveWriter,
         program: _Program,
-        room: int,
         chunk_bytes: int,
     ) -> None:
-        self.plan, self.written, self.program, self.room = plan, written, program, room
+        self.plan, self.written, self.program = plan, written, program
         self.chunk_bytes = chunk_bytes
         self.at_once = max(1, min(written.shape.chunk_bytes // chunk_bytes, MAX_COUNT))
         self.data: dict[tuple[int, int, int], int] = {}
@@ -292,9 +260,9 @@ class _Emitter:
 
     def emit(self) -> None:
         """Write an instance per thread block."""
-        for key, own in self.program.out.items():
-            if own.prims:
-                self._instance(key, own)
+        for key, out in self.program.out.items():
+            if out.prims:
+                self._instance(key, out)
 
     def _grains(self) -> dict[Key, _Grain]:
         """Return the granularity of each thread block, equal at both ends of a connection."""
@@ -317,22 +285,22 @@ class _Emitter:
             return [count // number]
         return [self.at_once, count % self.at_once]
 
-    def _instance(self, key: Key, own: _Written) -> None:
+    def _instance(self, key: Key, out: _Written) -> None:
         grain = self.grains[key].chunks
         length = grain * self.chunk_bytes
-        prims, bound = self._bound(key, own)
+        prims, bound = self._bound(key, out)
         prims = [_in_pieces(prim, grain) for prim in prims]
         self.written.program(
             key[0],
             Part(self.program.blocks[key].channel, 0, length),
             prims,
             bound,
-            nchunks=self.room,
+            nchunks=self.plan.room,
             mode="blocked",
             name=f"msccl/{self.plan.name}"[:80],
             stride=self.chunk_bytes,
-            limit=self.room * self.chunk_bytes,
-            fixed_div=self._shared(own, prims, length),
+            limit=self.plan.room * self.chunk_bytes,
+            fixed_div=self._shared(out, prims, length),
             slices=self.cut,
             slots_per_slice=self.taken // self.cut,
         )
@@ -355,26 +323,26 @@ class _Emitter:
         most = max(1, min(shape.slices, -(-length // shape.slice_min)))
         return taken, next(n for n in range(most, 0, -1) if taken % n == 0)
 
-    def _shared(self, own: _Written, prims: Sequence[Prim], length: int) -> int:
+    def _shared(self, out: _Written, prims: Sequence[Prim], length: int) -> int:
         """Return the slices per fixed cost, with one fixed cost per operation of a thread block."""
         slices = max(1, min(self.cut, -(-length // self.written.shape.slice_min)))
-        paid = sum(-(-count // self.at_once) for count in own.counts) * slices
+        paid = sum(-(-count // self.at_once) for count in out.counts) * slices
         done = sum(1 if prim.sync else prim.repeat * slices for prim in prims)
         return max(1, round(done / max(1, paid)))
 
-    def _bound(self, key: Key, own: _Written) -> tuple[list[Prim], list[int]]:
+    def _bound(self, key: Key, out: _Written) -> tuple[list[Prim], list[int]]:
         """Return the primitives of a thread block and its connections, without unused slots."""
         block, gpu = self.program.blocks[key], key[0]
-        used = sorted({slot for p in own.prims for slot in (p.recv, p.send) if slot != ABSENT})
+        used = sorted({slot for p in out.prims for slot in (p.recv, p.send) if slot != ABSENT})
         renamed = {slot: at for at, slot in enumerate(used)} | {ABSENT: ABSENT}
         bound = []
         for slot in used:
             if slot >= 2:
-                bound.append(self._flag(own.flags[slot - 2]))
+                bound.append(self._flag(out.flags[slot - 2]))
             else:
                 ends = (block.recv, gpu) if slot == 0 else (gpu, block.send)
                 bound.append(self._connection((*ends, block.channel)))
-        return [_moved(prim, renamed) for prim in own.prims], bound
+        return [_moved(prim, renamed) for prim in out.prims], bound
 
     def _connection(self, key: tuple[int, int, int]) -> int:
         if key not in self.data:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from clusim.base.errors import InputError, TopologyError
-from clusim.base.files import note_input
 from clusim.base.terms.operations import BLOCKWISE, PROTOCOLS, find_protocol
-from clusim.formats.algorithms.layout import PLANNED, operation_of
+from clusim.formats.algorithms.jsonlines import read_text
+from clusim.formats.algorithms.layout import PLANNED, AlgorithmPlan, operation_of
 from clusim.formats.xmltext import XmlElement, parse_xml
 
-MAX_BYTES = 64 * 2**20
 MAX_CHUNKS = 65_536
 MAX_GPUS = 4096
 MAX_CHANNELS = 64
@@ -80,23 +79,16 @@ class MscclBlock:
 class MscclGpu:
     """Thread blocks of a GPU, and the numbers of chunks of its buffers."""
 
-    inputs: int
-    outputs: int
-    scratch: int
+    chunks: Mapping[str, int]
     blocks: tuple[MscclBlock, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class MscclPlan:
-    """An algorithm; `chunks` is the number of chunks of the largest buffer."""
+class MscclPlan(AlgorithmPlan):
+    """An algorithm of MSCCL."""
 
-    where: str
-    name: str
-    operation: str
-    protocol: str
-    chunks: int
-    in_place: bool
-    root: int
+    tool: ClassVar[str] = "msccl"
+
     gpus: tuple[MscclGpu, ...]
 
     @property
@@ -108,17 +100,8 @@ class MscclPlan:
 def read_plan(path: str | Path) -> MscclPlan:
     """Read an MSCCL XML file; raise `InputError` with the line if it is inconsistent."""
     where = str(path)
-    note_input(path)
     try:
-        with Path(path).open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{where}: cannot be read: {reason}") from None
-    if len(raw) > MAX_BYTES:
-        raise InputError(f"{where}: larger than {MAX_BYTES >> 20} MiB; is it an MSCCL plan?")
-    try:
-        root = parse_xml(raw.decode("utf-8", "replace"), where)
+        root = parse_xml(read_text(path, "an MSCCL plan"), where)
     except TopologyError as error:
         raise InputError(str(error).replace("topology", "plan")) from None
     if root.tag != "algo":
@@ -187,22 +170,22 @@ def _plan(root: XmlElement, where: str) -> MscclPlan:
 
 
 def _gpu(element: XmlElement, number: int, ranks: int) -> MscclGpu:
-    most = [_number(element, f"{name}_chunks", 0, MAX_CHUNKS, 0) for name in "ios"]
+    chunks = {name: _number(element, f"{name}_chunks", 0, MAX_CHUNKS, 0) for name in "ios"}
     blocks: dict[int, MscclBlock] = {}
     for child in element.all("tb"):
-        own = _number(child, "id", 0, 1023)
-        if own in blocks:
-            raise _bad(child, f"duplicate thread block {own} of gpu {number}")
+        index = _number(child, "id", 0, 1023)
+        if index in blocks:
+            raise _bad(child, f"duplicate thread block {index} of gpu {number}")
         send, recv = (_number(child, name, -1, ranks - 1, -1) for name in ("send", "recv"))
         if number in (send, recv):
             raise _bad(child, f"gpu {number} talks to itself; use cpy")
         channel = _number(child, "chan", 0, MAX_CHANNELS - 1, 0)
         steps = tuple(_step(item, at) for at, item in enumerate(child.all("step")))
-        blocks[own] = MscclBlock(send, recv, channel, steps, child.line)
-        _check_peers(element, blocks[own], number)
+        blocks[index] = MscclBlock(send, recv, channel, steps, child.line)
+        _check_peers(element, blocks[index], number)
     if sorted(blocks) != list(range(len(blocks))):
         raise _bad(element, f"thread blocks of gpu {number} must be numbered 0..{len(blocks) - 1}")
-    gpu = MscclGpu(most[0], most[1], most[2], tuple(blocks[own] for own in range(len(blocks))))
+    gpu = MscclGpu(chunks, tuple(blocks[index] for index in range(len(blocks))))
     _check_deps(element, gpu)
     return gpu
 
@@ -257,7 +240,7 @@ def _check_ends(plan: MscclPlan) -> None:
     """Check that each connection (GPUs and channel) has one thread block at either end."""
     seen: dict[tuple[str, int, int, int], tuple[int, int]] = {}
     for number, gpu in enumerate(plan.gpus):
-        for own, block in enumerate(gpu.blocks):
+        for index, block in enumerate(gpu.blocks):
             keys = []
             if any(step.op.sends for step in block.steps):
                 keys.append(("sends to", number, block.send, block.channel))
@@ -267,9 +250,9 @@ def _check_ends(plan: MscclPlan) -> None:
                 if key in seen:
                     other, line = seen[key]
                     raise InputError(
-                        f"{plan.where}:{block.line}: thread block {own} of gpu {number} {key[0]} gpu"
+                        f"{plan.where}:{block.line}: thread block {index} of gpu {number} {key[0]} gpu"
                         f" {key[2]} on channel {block.channel}, as thread block {other} of line {line} does;"
                         " both would use the same slots, so the received data are undefined;"
                         " use another channel for one of them"
                     )
-                seen[key] = own, block.line
+                seen[key] = index, block.line

@@ -14,7 +14,7 @@ inside a node. **Parameters**: the fabric's protocols ``simple`` and ``ll``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from math import gcd, lcm
 from pathlib import Path
@@ -22,9 +22,9 @@ from typing import Any
 
 from clusim.base.errors import InputError, one_line
 from clusim.base.terms.dtypes import redop_named
-from clusim.formats.algorithms.layout import PlanLayout, WantedPlan, chunk_elements, start
-from clusim.formats.algorithms.mscclpp_json import MscclppOp, MscclppPlan, read_plan
-from clusim.formats.algorithms.mscclpp_parts import Item, MscclppBlock, MscclppLink, Stores
+from clusim.formats.algorithms.layout import WantedPlan, chunk_elements, placed, start
+from clusim.formats.algorithms.mscclpp_json import MscclppPlan, read_plan
+from clusim.formats.algorithms.mscclpp_parts import Item, MscclppBlock, MscclppLink, Stores, moved
 from clusim.formats.algorithms.mscclpp_run import HELPER, MscclppRun
 from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.dtypes import element
@@ -62,29 +62,16 @@ def build(plan: MscclppPlan, fabric: Fabric | None, wanted: WantedPlan) -> Sched
         An operation never completes.
     """
     _check(plan, wanted)
-    room = max(plan.chunks, *(gpu.chunks["s"] for gpu in plan.gpus))
-    channels = min(64, max(1, *(len(gpu.blocks) for gpu in plan.gpus)))
-    layout = PlanLayout(
-        plan.where,
-        "mscclpp",
-        plan.operation,
-        len(plan.gpus),
-        plan.chunks,
-        room,
-        channels,
-        plan.in_place,
-    )
     size = element(wanted.dtype).size_bytes
-    chunk = chunk_elements(layout, max(0, wanted.bytes) // size) * size
+    chunk = chunk_elements(plan, max(0, wanted.bytes) // size) * size
     turns, grain = _grain(plan, chunk)
-    layout = replace(layout, grain=grain)
-    written, chunk = start(layout, fabric, replace(wanted, protocol=plan.protocol))
+    written, chunk = start(plan, fabric, replace(wanted, protocol=plan.protocol), grain)
     _check_units(plan, fabric, written)
     slices = 1
     if plan.protocol == "ll":
         slices = max(1, min(MAX_SLOTS, -(-chunk // (grain * PASS_BYTES))))
     run = MscclppRun(plan, grain, MAX_SLOTS // slices, turns).run()
-    emitter = _Emitter(plan, written, chunk // grain, room * grain, slices)
+    emitter = _Emitter(plan, written, chunk // grain, plan.room * grain, slices)
     for block in run.blocks.values():
         emitter.program(block)
     return written.schedule()
@@ -109,35 +96,27 @@ def _check_units(plan: MscclppPlan, fabric: Fabric | None, written: CollectiveWr
     """Refuse a plan with in-switch reduction on a fabric without it."""
     from clusim.collectives.algorithms.nvls import check_units
 
-    for gpu in plan.gpus:
-        for block in gpu.blocks:
-            for op in _ops(block.ops):
-                if op.name in ("glres", "gstore") and fabric is not None:
-                    ranks = tuple(written.call.ranks[gpu] for gpu in op.targets[0].group)
-                    check_units(fabric, ranks, f"{plan.where}:{op.line}: {op.name}")
-                    return
-
-
-def _ops(ops: Sequence[MscclppOp]) -> list[MscclppOp]:
-    return [one for op in ops for one in (op, *op.inner)]
+    for op in plan.ops():
+        if op.name in ("glres", "gstore") and fabric is not None:
+            ranks = tuple(written.call.ranks[gpu] for gpu in op.targets[0].group)
+            check_units(fabric, ranks, f"{plan.where}:{op.line}: {op.name}")
+            return
 
 
 def _grain(plan: MscclppPlan, chunk_bytes: int) -> tuple[dict[tuple[int, int], int], int]:
     """Return the iterations of each kind of pipeline, and the grains per chunk."""
     turns: dict[tuple[int, int], int] = {}
     grain = 1
-    for gpu in plan.gpus:
-        for block in gpu.blocks:
-            for op in _ops(block.ops):
-                grain = lcm(grain, op.parts)
-                if op.name == "pipeline":
-                    count = max(1, -(-op.unit_chunks * chunk_bytes // op.unit_bytes))
-                    if count > MAX_TURNS:
-                        raise InputError(
-                            f"{plan.where}:{op.line}: a pipeline of {count} iterations; at most {MAX_TURNS} can be"
-                            " simulated: use a smaller --size"
-                        )
-                    turns[op.unit_bytes, op.unit_chunks] = count
+    for op in plan.ops():
+        grain = lcm(grain, op.parts)
+        if op.name == "pipeline":
+            count = max(1, -(-op.unit_chunks * chunk_bytes // op.unit_bytes))
+            if count > MAX_TURNS:
+                raise InputError(
+                    f"{plan.where}:{op.line}: a pipeline of {count} iterations; at most {MAX_TURNS} can be"
+                    " simulated: use a smaller --size"
+                )
+            turns[op.unit_bytes, op.unit_chunks] = count
     for (_, chunks), count in turns.items():
         need = count // gcd(count, chunks)
         grain = lcm(grain, need)
@@ -193,42 +172,25 @@ class _Emitter:
             sm=0 if helper else 1,
         )
 
-    def _prims(self, item: Item, bound: dict[MscclppLink, int]) -> list[Prim]:
-        """Return the primitives of an item: one per connection of its stores."""
+    def _prims(self, item: Item, bound: dict[MscclppLink, int]) -> Iterator[Prim]:
+        """Yield the primitives of an item: one per connection of its stores."""
+        runs: list[tuple[int, int, MscclppLink | None]]
         if isinstance(item.send, Stores):
-            prims = []
-            for first, count, link in _parts(item.send, item.first, item.count):
-                prims.append(self._prim(item, first - item.first, count, link, bound))
-            return prims
-        return [self._prim(item, 0, item.count, item.send, bound)]
-
-    def _prim(
-        self,
-        item: Item,
-        first: int,
-        count: int,
-        send: MscclppLink | None,
-        bound: dict[MscclppLink, int],
-    ) -> Prim:
-        fields: dict[str, Any] = {}
-        for name, link in (("recv", item.recv), ("send", send)):
-            fields[name] = ABSENT if link is None else bound.setdefault(link, len(bound))
-        if count == 0:
-            return Prim(item.op, sync=True, **fields)
-        step = 1 if count > 1 else 0
-        fields |= {"repeat": count, "step": step}
-        base = None
-        if item.src is not None:
-            base = item.src[1] + first
-            fields |= {"src": item.src[0], "base": base}
-        if item.dst is not None:
-            target = item.dst[1] + first
-            fields["dst"] = item.dst[0]
-            if base is None:
-                fields["base"] = target
-            elif target != base:
-                fields |= {"dst_base": target, "dst_step": step}
-        return Prim(item.op, **fields)
+            runs = [*_parts(item.send, item.first, item.count)]
+        else:
+            runs = [(item.first, item.count, item.send)]
+        for first, count, link in runs:
+            recv, send = (
+                ABSENT if end is None else bound.setdefault(end, len(bound))
+                for end in (item.recv, link)
+            )
+            src, dst = (
+                place and moved(place, first - item.first) for place in (item.src, item.dst)
+            )
+            if count:
+                yield Prim(item.op, recv=recv, send=send, **placed(count, src, dst))
+            else:
+                yield Prim(item.op, sync=True, recv=recv, send=send)
 
     def _connection(self, link: MscclppLink, channel: int) -> int:
         if link not in self.known:

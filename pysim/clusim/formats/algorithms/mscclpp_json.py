@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from clusim.base.errors import InputError
 from clusim.base.terms.operations import BLOCKWISE, ROOTED, Protocol, find_protocol
 from clusim.formats.algorithms.jsonlines import JsonNode, read_json
-from clusim.formats.algorithms.layout import PLANNED, operation_of
+from clusim.formats.algorithms.layout import PLANNED, AlgorithmPlan, operation_of
 
 MAX_CHUNKS = 65_536
 MAX_GPUS = 1024
@@ -37,18 +37,12 @@ class OpKind(NamedTuple):
     targets: str = ""
 
 
-_SYNC = OpKind("sync")
+_SYNC = (
+    "nop", "barrier", "signal", "wait", "rlxsignal", "rlxwait", "flush", "sem_acquire", "sem_release"
+)  # fmt: skip
 
 OPS: Mapping[str, OpKind] = {
-    "nop": _SYNC,
-    "barrier": _SYNC,
-    "signal": _SYNC,
-    "wait": _SYNC,
-    "rlxsignal": _SYNC,
-    "rlxwait": _SYNC,
-    "flush": _SYNC,
-    "sem_acquire": _SYNC,
-    "sem_release": _SYNC,
+    **dict.fromkeys(_SYNC, OpKind("sync")),
     "pipeline": OpKind("pipeline"),
     "put": OpKind("put", "l", "r"),
     "pws": OpKind("put", "l", "r"),
@@ -124,6 +118,11 @@ class ThreadBlock:
     ops: tuple[MscclppOp, ...]
     line: int
 
+    def all_ops(self) -> Iterator[MscclppOp]:
+        """Yield all operations, those of pipelines included."""
+        for op in self.ops:
+            yield from (op, *op.inner)
+
 
 @dataclass(frozen=True, slots=True)
 class MscclppGpu:
@@ -135,19 +134,25 @@ class MscclppGpu:
 
 
 @dataclass(frozen=True, slots=True)
-class MscclppPlan:
-    """A plan; `chunks` is the number of chunks of the largest buffer of its collective."""
+class MscclppPlan(AlgorithmPlan):
+    """A plan of MSCCL++."""
 
-    where: str
-    name: str
-    operation: str
-    protocol: str
-    in_place: bool
-    chunks: int
+    tool: ClassVar[str] = "mscclpp"
+
+    gpus: tuple[MscclppGpu, ...]
     least_bytes: int
     most_bytes: int
     redops: frozenset[str]
-    gpus: tuple[MscclppGpu, ...]
+
+    @property
+    def channels(self) -> int:
+        """Number of channels in use: one per thread block."""
+        return min(64, max(1, *(len(gpu.blocks) for gpu in self.gpus)))
+
+    def ops(self) -> Iterator[MscclppOp]:
+        """Yield all operations, those of pipelines included."""
+        for block in self.thread_blocks().values():
+            yield from block.all_ops()
 
 
 def read_plan(path: str | Path) -> MscclppPlan:
@@ -180,12 +185,13 @@ def read_plan(path: str | Path) -> MscclppPlan:
         root.text("name", Path(path).stem),
         operation,
         protocol.own,
-        root.flag("inplace", True),
         _chunks(root, operation, gpus),
+        root.flag("inplace", True),
+        0,
+        tuple(gpu.read(tables) for gpu in gpus),
         root.number("min_message_size", 0, MAX_BYTES, 0),
         root.number("max_message_size", 0, MAX_BYTES, MAX_BYTES),
         frozenset(redop for gpu in gpus for redop in gpu.redops()),
-        tuple(gpu.read(tables) for gpu in gpus),
     )
     _check_barriers(plan)
     return plan
@@ -348,11 +354,11 @@ class _Block:
             return ()
         if where not in self.gpu.channels:
             raise node.bad(f"channel_type={where[:40]!r}: {name} needs memory or port")
-        own = self.channels[where]
-        numbers = node.numbers("channel_ids", 0, len(own) - 1)
+        usable = self.channels[where]
+        numbers = node.numbers("channel_ids", 0, len(usable) - 1)
         if not numbers:
             raise node.bad(f"{name}: needs channel_ids")
-        return tuple(self.gpu.channels[where][own[number]] for number in numbers)
+        return tuple(self.gpu.channels[where][usable[number]] for number in numbers)
 
     def _refs(self, node: JsonNode, name: str, letters: str, where: str) -> tuple[Ref, ...]:
         result = []
@@ -372,9 +378,9 @@ class _Block:
         if letter in "lp":
             buffer = _buffer(item, "type")
         elif letter == "m":
-            own = self.channels["switch"]
-            number = item.number("switch_channel_id", 0, len(own) - 1)
-            buffer, ranks = self.gpu.groups[own[number]]
+            usable = self.channels["switch"]
+            number = item.number("switch_channel_id", 0, len(usable) - 1)
+            buffer, ranks = self.gpu.groups[usable[number]]
         else:
             refs = self.remote.get(where, [])
             number = item.number("buffer_id", 0, len(refs) - 1)
@@ -414,18 +420,14 @@ def _check_sizes(
 def _check_barriers(plan: MscclppPlan) -> None:
     for number, gpu in enumerate(plan.gpus):
         users: dict[int, set[int]] = {}
-        for own, block in enumerate(gpu.blocks):
-            for op in _all_ops(block):
+        for index, block in enumerate(gpu.blocks):
+            for op in block.all_ops():
                 if op.name == "barrier":
-                    users.setdefault(op.barrier[0], set()).add(own)
+                    users.setdefault(op.barrier[0], set()).add(index)
         for block in gpu.blocks:
-            for op in _all_ops(block):
+            for op in block.all_ops():
                 if op.name == "barrier" and len(users[op.barrier[0]]) != op.barrier[1]:
                     raise InputError(
                         f"{plan.where}:{op.line}: barrier {op.barrier[0]} of gpu {number} is for {op.barrier[1]} thread"
                         f" blocks, and {len(users[op.barrier[0]])} reach it"
                     )
-
-
-def _all_ops(block: ThreadBlock) -> list[MscclppOp]:
-    return [one for op in block.ops for one in (op, *op.inner)]

@@ -13,14 +13,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Union
 
+from clusim.formats.algorithms.layout import Key, Place
 from clusim.formats.algorithms.mscclpp_json import MscclppOp
-from clusim.schedule.ir import Buffer
-
-Key = tuple[int, int]
-"""A GPU and a thread block of it; helper programs are numbered from `HELPER`."""
-
-Place = tuple[Buffer, int]
-"""A buffer and the index of a grain."""
 
 
 @dataclass(slots=True, eq=False)

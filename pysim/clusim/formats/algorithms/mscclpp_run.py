@@ -14,17 +14,15 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from clusim.base.errors import DeadlockError, InputError
-from clusim.formats.algorithms.layout import SMALL
+from clusim.formats.algorithms.layout import SMALL, Key, Place
 from clusim.formats.algorithms.mscclpp_json import OPS, MscclppOp, MscclppPlan, Ref
 from clusim.formats.algorithms.mscclpp_parts import (
     Item,
-    Key,
     Knowledge,
     MscclppBlock,
     MscclppLink,
     MscclppPacket,
     MscclppTask,
-    Place,
     Snapshot,
     Stores,
     common,
@@ -54,15 +52,14 @@ class MscclppRun(Knowledge):
     ) -> None:
         super().__init__(batch)
         self.plan, self.grain, self.turns = plan, grain, turns
-        for gpu, own in enumerate(plan.gpus):
-            for number, block in enumerate(own.blocks):
-                self.blocks[gpu, number] = MscclppBlock((gpu, number), self._tasks(block.ops))
+        for key, block in plan.thread_blocks().items():
+            self.blocks[key] = MscclppBlock(key, self._tasks(block.ops))
         self.packets: dict[tuple[int, int], deque[MscclppPacket]] = {}
         self.signals: dict[tuple[str, int, int, int], deque[Snapshot]] = {}
         self.tokens: dict[tuple[int, int], deque[Snapshot | None]] = {
             (gpu, number): deque([None] * min(first, 65_536))
-            for gpu, own in enumerate(plan.gpus)
-            for number, first in enumerate(own.semaphores)
+            for gpu, content in enumerate(plan.gpus)
+            for number, first in enumerate(content.semaphores)
         }
         self.barriers: dict[tuple[int, int], list[Key]] = {}
         self.passed: set[Key] = set()
@@ -476,16 +473,19 @@ class MscclppRun(Knowledge):
 
     def _collect(self) -> None:
         """Add a helper that receives all stores without a reader, so that they complete."""
-        left = [
-            stores for own in self.pending.values() for queue in own.values() for stores in queue
+        todo = [
+            (stores, first, "simple")
+            for by_writer in self.pending.values()
+            for queue in by_writer.values()
+            for stores in queue
+            for first in range(stores.count)
         ]
-        todo = [(stores, first, 1, "simple") for stores in left for first in range(stores.count)]
-        for queue in self.packets.values():
-            todo += [(one.stores, one.first, 1, "ll") for one in queue if one.stores is not None]
-        for stores, first, count, protocol in todo:
+        for packets in self.packets.values():
+            todo += [(one.stores, one.first, "ll") for one in packets if one.stores is not None]
+        for stores, first, protocol in todo:
             key = (stores.gpu, _COLLECTOR)
             helper = self.blocks.setdefault(key, MscclppBlock(key, []))
-            for low, size, link in self.cut(stores, first, count, protocol):
+            for low, size, link in self.cut(stores, first, 1, protocol):
                 helper.items.append(
                     Item("waitSignal", size, dst=moved(stores.place, low), recv=link)
                 )

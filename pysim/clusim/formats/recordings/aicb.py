@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import csv
 import re
-from collections import Counter
-from collections.abc import Sequence
 from math import prod
 from pathlib import PurePath
+from typing import Any
 
 from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.operations import OPERATIONS, ROOTED
-from clusim.formats.recordings.layers import MAX_BYTES, MAX_NS, EventTemplate, RankStep, recording
-from clusim.formats.recordings.model import ABSENT, Recording
+from clusim.formats.recordings.layers import MAX_BYTES, MAX_NS, PS_PER_NS, RankStep, Strides
+from clusim.formats.recordings.model import ABSENT, EventKind, Recording
 from clusim.formats.recordings.source import head, lines
 
 COLUMNS = "comm_type,comm_group,"
@@ -47,112 +46,98 @@ def read_csv(name: str, num_ranks: int | None = None, calls: int | None = None) 
     calls : int or None
         Number of calls of each rank, from the start; all by default.
     """
-    result = _Reader(name, num_ranks)
-    result.step.most = calls
-    return result.recording()
+    return _Reader(name, num_ranks, calls).read()
 
 
-class _Reader:
-    """State of reading one file."""
+def expert_strides(tp: int, dp: int, ep: int) -> Strides:
+    """Return groups of neighbours that are tensor-parallel, then experts, then replicas."""
+    return {"tp": (1, tp), "dp": (tp, dp), "ep": (tp, ep), "dp_ep": (tp * ep, dp // ep)}
 
-    def __init__(self, name: str, num_ranks: int | None) -> None:
-        self.name = name
-        self.given = num_ranks
-        self.ranks = 0
-        self.assumed: list[str] = []
-        self.skipped: Counter[str] = Counter()
+
+class _Reader(RankStep):
+    """Events of one rank, and the sizes of groups read so far; `ranks` is 0 if unknown."""
+
+    def __init__(self, name: str, num_ranks: int | None, calls: int | None) -> None:
+        super().__init__(name, calls)
+        self.given, self.ranks = num_ranks, 0
         self.sizes: dict[str, int] = {}
-        self.step = RankStep(self, self.sizes, gathers_parts=False)
         self.titles: list[str] = []
 
-    def recording(self) -> Recording:
+    def read(self) -> Recording:
         """Read the file."""
         for line, text in lines(self.name):
             if text.startswith("["):
                 match = _RANKS.fullmatch(text)
                 if match is None or self.titles or self.ranks:
-                    raise self._bad(
+                    raise self.bad(
                         line,
                         "stages of a pipeline are not read; generate a workload for SimAI instead",
                     )
                 self.ranks = min(int(match[1]) + 1, MOST_RANKS + 1)
-                continue
-            if not text.strip():
-                continue
-            try:
-                values = next(csv.reader([text], strict=True))
-            except csv.Error as error:
-                raise self._bad(line, f"not a line of a CSV file ({error})") from None
-            if not self.titles:
-                self.titles = values
-                if not text.startswith(COLUMNS) or "msg_size" not in values:
-                    raise self._bad(line, f"the titles must begin with {COLUMNS} and name msg_size")
-                if "comm_group_size" not in values:
-                    self._sizes_from_elsewhere(line)
-                continue
-            self._row(line, dict(zip(self.titles, values, strict=False)))
+            elif text.strip():
+                self._line(line, text)
         tp, dp = self.sizes.get("tp", 1), self.sizes.get("dp", 1)
         ep, dp_ep = self.sizes.get("ep", 1), self.sizes.get("dp_ep", 1)
         dp = max(dp, ep * dp_ep)
         if self.ranks and "dp" not in self.sizes and self.ranks % tp == 0:
             dp = max(dp, self.ranks // tp)
         if dp % ep or tp * dp > MOST_RANKS or (self.ranks and tp * dp != self.ranks):
+            most = (
+                f"the {self.ranks} ranks of its first line"
+                if self.ranks
+                else f"at most {MOST_RANKS}"
+            )
             raise InputError(
                 f"{self.name}: groups of {tp} (tp), {dp} (dp) and {ep} (ep) ranks; ep must divide dp, and tp x dp be"
-                + (
-                    f" the {self.ranks} ranks of its first line"
-                    if self.ranks
-                    else f" at most {MOST_RANKS}"
-                )
+                f" {most}"
             )
-        strides = {
-            "tp": (1, tp),
-            "dp": (tp, dp),
-            "ep": (tp, ep),
-            "dp_ep": (tp * ep, dp // ep),
-            "all ranks": (1, tp * dp),
-        }
-
-        def group_of(role: str, rank: int) -> Sequence[int]:
-            stride, size = strides[role]
-            first = rank // (stride * size) * (stride * size) + rank % stride
-            return range(first, first + stride * size, stride)
-
         self.assumed.append(
             f"{tp * dp} ranks: tensor-parallel groups of {tp} x data-parallel groups of {dp}"
         )
-        return recording("simai", self.step, tp * dp, group_of, self.assumed)
+        strides = {**expert_strides(tp, dp, ep), "all ranks": (1, tp * dp)}
+        return self.recording("simai", tp * dp, strides)
+
+    def _line(self, line: int, text: str) -> None:
+        try:
+            values = next(csv.reader([text], strict=True))
+        except csv.Error as error:
+            raise self.bad(line, f"not a line of a CSV file ({error})") from None
+        if self.titles:
+            self._row(line, dict(zip(self.titles, values, strict=False)))
+            return
+        self.titles = values
+        if not text.startswith(COLUMNS) or "msg_size" not in values:
+            raise self.bad(line, f"the titles must begin with {COLUMNS} and name msg_size")
+        if "comm_group_size" not in values:
+            self._sizes_from_elsewhere(line)
 
     def _sizes_from_elsewhere(self, line: int) -> None:
         """Set the sizes of groups that are missing in the file from its name and the topology."""
         ranks = self.ranks or self.given
         if ranks is None:
-            raise self._bad(
+            raise self.bad(
                 line,
                 "no column comm_group_size; set --topology and --nodes: all their GPUs are used",
             )
         named = {what: int(n) for what, n in _IN_NAME.findall(PurePath(self.name).name.lower())}
         tp, ep = named.get("tp", 1), named.get("ep", 1)
         if tp < 1 or ep < 1 or ranks % (tp * ep):
-            raise self._bad(
+            raise self.bad(
                 line,
                 f"groups of {tp} (tp) and {ep} (ep), from the file's name, do not divide {ranks} ranks",
             )
-        self.sizes = self.step.sizes = {"tp": tp, "dp": ranks // tp, "ep": ep}
+        self.sizes = {"tp": tp, "dp": ranks // tp, "ep": ep}
         self.assumed.append(
             f"no sizes of groups in the file: {ranks} ranks of the topology, groups of {tp} (tp) and {ep} (ep)"
             f" {'from the name of the file' if named else 'by default'}"
         )
-
-    def _bad(self, line: int, what: str) -> InputError:
-        return InputError(f"{self.name}:{line}: {what}")
 
     def _row(self, line: int, row: dict[str, str]) -> None:
         word = row.get("comm_type", "").removeprefix("CommType.")
         if word == "epoch_end":
             return
         if word in ("isend", "irecv"):
-            raise self._bad(
+            raise self.bad(
                 line, "messages of a pipeline are not read; generate a workload for SimAI instead"
             )
         if word == "computation":
@@ -165,7 +150,7 @@ class _Reader:
     def _number(self, line: int, row: dict[str, str], key: str, most: int) -> int:
         text = row.get(key, "").removesuffix(".0")
         if not text.isdecimal() or len(text) > 18 or int(text) > most:
-            raise self._bad(
+            raise self.bad(
                 line, f"{key} {row.get(key, '')[:40]!r}: must be a number from 0 to {most}"
             )
         return int(text)
@@ -190,50 +175,34 @@ class _Reader:
                 else self._number(line, row, "comm_group_size", MOST_RANKS)
             )
             if ranks < 1 or self.sizes.setdefault(role, ranks) != ranks:
-                raise self._bad(
+                raise self.bad(
                     line, f"{group} of {ranks} ranks; it had {self.sizes.get(role, 0)} before"
                 )
             if ranks < 2:
                 self.skipped["communications in groups of one rank"] += 1
                 return
-        self._add(
-            EventTemplate(
-                "collective",
-                role,
-                row.get("stage", "") or operation,
-                line,
-                self.step.now,
-                role=role,
-                operation=operation,
-                bytes=size,
-                sequence=self.step.calls[role],
-                root=0 if operation in ROOTED else ABSENT,
-            )
-        )
-        self.step.calls[role] += 1
+        root = 0 if operation in ROOTED else ABSENT
+        name = row.get("stage", "") or operation
+        self._follow("collective", role, name, line, operation=operation, bytes=size, root=root)
 
     def _computation(self, line: int, row: dict[str, str]) -> None:
         stage = row.get("stage", "") or "computation"
         time = row.get("_elapsed_time", "")
         if time not in ("", "None"):
-            duration = self._number(line, row, "_elapsed_time", MAX_NS)
-            if duration:
-                self._add(
-                    EventTemplate(
-                        "compute", "compute", stage, line, self.step.now, duration_ns=duration
-                    )
-                )
+            duration_ps = self._number(line, row, "_elapsed_time", MAX_NS) * PS_PER_NS
+            if duration_ps:
+                self._follow("compute", "compute", stage, line, duration_ps=duration_ps)
             return
         shapes = [
-            [int(n) for n in result[1].split(",")]
-            for result in _SHAPE.finditer(row.get("msg_size", ""))
+            [int(n) for n in shape[1].split(",")]
+            for shape in _SHAPE.finditer(row.get("msg_size", ""))
         ]
         flops = 2 * prod(shapes[0]) * shapes[1][-1] if len(shapes) == 2 else 0
         if not 0 < flops <= MAX_FLOPS:
             self.skipped["computations without a time or the shapes of two matrices"] += 1
             return
-        self._add(EventTemplate("compute", "compute", stage, line, self.step.now, flops=flops))
+        self._follow("compute", "compute", stage, line, flops=flops, dtype="bfloat16")
 
-    def _add(self, event: EventTemplate) -> None:
-        self.step.events.append(event)
-        self.step.now = (len(self.step.events) - 1,)
+    def _follow(self, kind: EventKind, stream: str, name: str, line: int, **fields: Any) -> None:
+        """Add an event after the previous one."""
+        self.now = (self.add(kind, stream, name, line, **fields),)

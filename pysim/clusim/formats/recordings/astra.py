@@ -11,160 +11,17 @@ waits for it. A step ends when all communication has ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from clusim.base.errors import InputError
 from clusim.formats.recordings.layers import (
-    LayerPart,
+    FORWARD,
+    INPUT,
+    WEIGHT,
     LayerTable,
-    RankStep,
     TableLayer,
-    parameter,
-    recording,
+    only_file,
 )
 from clusim.formats.recordings.model import Recording
-from clusim.formats.recordings.source import Paths, names_of
-
-Roles = Callable[[TableLayer, str, LayerPart], str]
-"""Role of a communication's groups.
-
-The arguments are a layer, ``forward``, ``input`` or ``weight``, and the part.
-"""
-
-FORWARD, INPUT, WEIGHT = "forward", "input", "weight"
-
-
-def _forward(step: RankStep, layer: TableLayer, roles: Roles) -> None:
-    """Run a layer forward; later steps wait for its communication."""
-    step.compute(layer, layer.forward, "forward")
-    step.wait(
-        step.communicate(layer, layer.forward, "forward", roles(layer, FORWARD, layer.forward))
-    )
-
-
-def _weight(step: RankStep, layer: TableLayer, roles: Roles) -> None:
-    """Compute a weight gradient and start its communication; no step waits for it."""
-    step.compute(layer, layer.weight_grad, "weight gradient")
-    role = roles(layer, WEIGHT, layer.weight_grad)
-    step.communicate(layer, layer.weight_grad, "weight gradient", role)
-
-
-def _input(step: RankStep, layer: TableLayer, roles: Roles) -> int | None:
-    """Compute an input gradient and start its communication; return the end."""
-    step.compute(layer, layer.input_grad, "input gradient")
-    role = roles(layer, INPUT, layer.input_grad)
-    return step.communicate(layer, layer.input_grad, "input gradient", role)
-
-
-def micro(step: RankStep, table: LayerTable, roles: Roles) -> None:
-    """Run only the communication of weight gradients, in sequence."""
-    for layer in table.layers:
-        role = roles(layer, WEIGHT, layer.weight_grad)
-        step.wait(step.communicate(layer, layer.weight_grad, "weight gradient", role))
-
-
-def forward_only(step: RankStep, table: LayerTable, roles: Roles) -> None:
-    """Run the layers forward."""
-    for layer in table.layers:
-        _forward(step, layer, roles)
-
-
-def data_parallel(step: RankStep, table: LayerTable, roles: Roles) -> None:
-    """Communicate weight gradients only; the first layer needs no input gradient."""
-    for layer in table.layers:
-        step.compute(layer, layer.forward, "forward")
-        _left_out(table, layer.forward, layer.input_grad)
-    for layer in reversed(table.layers):
-        _weight(step, layer, roles)
-        if layer is not table.layers[0]:
-            step.compute(layer, layer.input_grad, "input gradient")
-
-
-def _left_out(table: LayerTable, *parts: LayerPart) -> None:
-    for part in parts:
-        if part.operation:
-            table.skipped[f"communications that {table.words[0]} does not do"] += 1
-
-
-def hybrid(step: RankStep, table: LayerTable, roles: Roles) -> None:
-    """Overlap the communication of a layer's input gradient with its weight gradient.
-
-    The first layer has no communication of an input gradient.
-    """
-    for layer in table.layers:
-        _forward(step, layer, roles)
-    for layer in reversed(table.layers):
-        if layer is table.layers[0]:
-            step.compute(layer, layer.input_grad, "input gradient")
-            end = None
-        else:
-            end = _input(step, layer, roles)
-        _weight(step, layer, roles)
-        step.wait(end)
-
-
-def transformer(
-    step: RankStep, table: LayerTable, roles: Roles, checkpoints: set[int], restarts: set[int]
-) -> None:
-    """Run the blocking communication of input gradients, with recomputation of layers.
-
-    Parameters
-    ----------
-    checkpoints, restarts : set of int
-        Layers with stored inputs, and layers before whose backward pass the forward pass is repeated from the last
-        checkpoint.
-    """
-    for layer in table.layers:
-        _forward(step, layer, roles)
-    for at in range(len(table.layers) - 1, -1, -1):
-        if at in restarts:
-            start = max((c for c in checkpoints if c <= at), default=None)
-            if start is None:
-                raise InputError(
-                    f"{table.name}:1: layer {at} is in checkpoint_initiates, and no checkpoint is at or before it"
-                )
-            for layer in table.layers[start:at]:
-                _forward(step, layer, roles)
-        layer = table.layers[at]
-        step.wait(_input(step, layer, roles))
-        _weight(step, layer, roles)
-
-
-def dlrm(
-    step: RankStep, table: LayerTable, roles: Roles, last_bottom: int, *, enhanced: bool
-) -> None:
-    """Exchange embeddings concurrently with the bottom layers, in both directions.
-
-    Parameters
-    ----------
-    last_bottom : int
-        Layer after which the exchange of layer 0 must be complete.
-    enhanced : bool
-        True if the step does not wait for the exchange of gradients after the first layer's weight gradient.
-    """
-    first, ends = table.layers[0], {}
-    for at, layer in enumerate(table.layers):
-        step.compute(layer, layer.forward, "forward")
-        if layer.forward.operation == "alltoall":
-            role = roles(layer, FORWARD, layer.forward)
-            ends[at] = step.communicate(layer, layer.forward, "forward", role)
-        else:
-            _left_out(table, layer.forward)
-            if at == last_bottom:
-                step.wait(ends.get(0))
-    end = None
-    for at in range(len(table.layers) - 1, -1, -1):
-        layer = table.layers[at]
-        _weight(step, layer, roles)
-        if at:
-            step.compute(layer, layer.input_grad, "input gradient")
-            _left_out(table, layer.input_grad)
-        if at == last_bottom + 1:
-            role = roles(first, INPUT, first.input_grad)
-            end = step.communicate(first, first.input_grad, "input gradient", role)
-        if not at and not enhanced:
-            step.wait(end)
-
+from clusim.formats.recordings.source import Paths
 
 POLICIES = (
     "MICRO", "DATA", "MODEL", "HYBRID_DATA_MODEL", "HYBRID_MODEL_DATA", "HYBRID_CUSTOMIZED", "HYBRID_DLRM",
@@ -208,134 +65,183 @@ def read(
     InputError
         The file is invalid, or the number of ranks is not given.
     """
-    names = names_of(paths)
-    if len(names) != 1:
-        raise InputError(f"{names[1]}: an ASTRA-sim workload is one file; use only {names[0]}")
-    name = names[0]
+    name = only_file(paths, "an ASTRA-sim workload")
     if num_ranks is None:
         raise InputError(
             f"{name}: an ASTRA-sim workload does not contain the number of ranks; set --topology and --nodes:"
             " all their GPUs are used"
         )
-    return _Reader(name, num_ranks, machine_ranks or num_ranks).recording(calls)
+    table = _Table(name, calls)
+    table.divide(num_ranks, machine_ranks or num_ranks)
+    table.write()
+    return table.recording("astra", num_ranks, table.strides)
 
 
-class _Reader:
-    """State of reading one file."""
+class _Table(LayerTable):
+    """Layers of a file, and the order of their parts in a step."""
 
-    def __init__(self, name: str, num_ranks: int, machine_ranks: int) -> None:
-        self.name, self.num_ranks, self.machine_ranks = name, num_ranks, machine_ranks
-        self.table = LayerTable(name)
-        self.policy = self.table.words[0]
+    gathers_parts = True
+
+    def __init__(self, name: str, calls: int | None) -> None:
+        super().__init__(name, calls)
+        self.policy = self.words[0]
         if self.policy not in POLICIES:
-            raise InputError(
-                f"{name}:1: parallelism {self.policy[:40]!r}; it is one of {', '.join(POLICIES)}"
+            raise self.bad(
+                1, f"parallelism {self.policy[:40]!r}; it is one of {', '.join(POLICIES)}"
             )
-        if self.policy == "HYBRID_CUSTOMIZED":
-            self.table = LayerTable(name, policies=True)
-        self.assumed = [
-            f"no number of ranks in the file: all {num_ranks} GPUs of the topology; a cycle is 1 ns;"
-            " one pass"
-        ]
-        self.strides = self._strides()
-
-    def _strides(self) -> dict[str, tuple[int, int]]:
-        """Return the stride between the ranks of a group and their number, by role."""
-        inside = min(self.machine_ranks, self.num_ranks)
-        model = inside
-        asked = parameter(self.table, ["model_parallel_NPU_group"], self.num_ranks)
-        if asked is not None:
-            model = asked
-        for what, size in (("machine", inside), ("model_parallel_NPU_group", model)):
-            if size < 1 or self.num_ranks % size:
-                raise InputError(
-                    f"{self.name}:1: {what} of {size} ranks: must divide the {self.num_ranks} of the topology"
+        for layer in self.layers if self.policy == "HYBRID_CUSTOMIZED" else ():
+            if not layer.policy:
+                raise self.bad(
+                    layer.line,
+                    "no parallelism in column 13; HYBRID_CUSTOMIZED has one per layer",
                 )
-        if self.policy.startswith("HYBRID_TRANSFORMER") and asked is None:
+
+    def divide(self, num_ranks: int, machine_ranks: int) -> None:
+        """Divide the ranks into groups."""
+        self.assumed.append(
+            f"no number of ranks in the file: all {num_ranks} GPUs of the topology; a cycle is 1 ns; one pass"
+        )
+        inside = min(machine_ranks, num_ranks)
+        given = self.parameter(num_ranks, "model_parallel_NPU_group")
+        model = inside if given is None else given
+        for what, size in (("machine", inside), ("model_parallel_NPU_group", model)):
+            if size < 1 or num_ranks % size:
+                raise self.bad(
+                    1, f"{what} of {size} ranks: must divide the {num_ranks} of the topology"
+                )
+        if self.policy.startswith("HYBRID_TRANSFORMER") and given is None:
             self.assumed.append(
                 f"no model_parallel_NPU_group: the {inside} ranks of a machine are a group"
             )
-        return {
-            _ALL: (1, self.num_ranks),
+        self.strides = {
+            _ALL: (1, num_ranks),
             "machine": (1, inside),
-            "across nodes": (inside, self.num_ranks // inside),
+            "across nodes": (inside, num_ranks // inside),
             _MODEL: (1, model),
-            _DATA: (model, self.num_ranks // model),
+            _DATA: (model, num_ranks // model),
         }
 
-    def recording(self, calls: int | None) -> Recording:
-        """Read the file."""
-        step = RankStep(
-            self.table, {role: size for role, (_, size) in self.strides.items()}, gathers_parts=True
-        )
-        step.most = calls
-        self._write(step)
-        return recording("astra", step, self.num_ranks, self._group_of, self.assumed)
-
-    def _write(self, step: RankStep) -> None:
-        if self.policy == "MICRO":
-            if len(self.table.layers) > 1:
-                self.assumed.append(
-                    "MICRO: the communications of all lines one after the other; ASTRA-sim itself runs the first only"
-                )
-            micro(step, self.table, self._role)
-        elif self.policy == "DATA":
-            data_parallel(step, self.table, self._role)
-        elif self.policy == "DISTRIBUTED_INFERENCE":
-            forward_only(step, self.table, self._role)
-        elif self.policy.startswith("HYBRID_DLRM"):
-            enhanced = self.policy == "HYBRID_DLRM_ENHANCED"
-            dlrm(step, self.table, self._role, self._last_bottom(), enhanced=enhanced)
-        elif self.policy.startswith("HYBRID_TRANSFORMER"):
-            kept, again = self._listed("checkpoints"), self._listed("checkpoint_initiates")
-            transformer(step, self.table, self._role, kept, again)
-        else:
-            hybrid(step, self.table, self._role)
-
-    def _role(self, layer: TableLayer, what: str, part: LayerPart) -> str:
+    def role(self, layer: TableLayer, part: int) -> str:
         policy = layer.policy if self.policy == "HYBRID_CUSTOMIZED" else self.policy
         if policy not in _OF:
             known = ", ".join(sorted(_OF))
-            raise InputError(
-                f"{self.name}:{layer.line}: parallelism {policy[:40]!r} of a layer; it is one of {known}"
+            raise self.bad(
+                layer.line, f"parallelism {policy[:40]!r} of a layer; it is one of {known}"
             )
-        if part.suffix:
+        if layer.parts[part].suffix:
             return ""
-        if policy.startswith("HYBRID_DLRM") and layer is self.table.layers[0]:
+        if policy.startswith("HYBRID_DLRM") and layer is self.layers[0]:
             return _ALL
         model, data = _OF[policy]
-        return data if what == WEIGHT else model
+        return data if part == WEIGHT else model
 
-    def _group_of(self, role: str, rank: int) -> Sequence[int]:
-        stride, size = self.strides[role]
-        first = rank // (stride * size) * (stride * size) + rank % stride
-        return range(first, first + stride * size, stride)
+    def write(self) -> None:
+        """Add the events of a step."""
+        if self.policy == "MICRO":
+            self._micro()
+        elif self.policy == "DATA":
+            self._data_parallel()
+        elif self.policy == "DISTRIBUTED_INFERENCE":
+            for layer in self.layers:
+                self.run(layer, FORWARD, wait=True)
+        elif self.policy.startswith("HYBRID_DLRM"):
+            self._dlrm(self._last_bottom(), enhanced=self.policy == "HYBRID_DLRM_ENHANCED")
+        elif self.policy.startswith("HYBRID_TRANSFORMER"):
+            self.transformer(self._listed("checkpoints"), self._listed("checkpoint_initiates"))
+        else:
+            self._hybrid()
+
+    def _micro(self) -> None:
+        """Run only the communication of weight gradients, in sequence."""
+        if len(self.layers) > 1:
+            self.assumed.append(
+                "MICRO: the communications of all lines one after the other; ASTRA-sim itself runs the first only"
+            )
+        for layer in self.layers:
+            self.wait(self.communicate(layer, WEIGHT))
+
+    def _data_parallel(self) -> None:
+        """Communicate weight gradients only; the first layer needs no input gradient."""
+        for layer in self.layers:
+            self._only_compute(layer, FORWARD)
+            self._omit(layer, INPUT)
+        for layer in reversed(self.layers):
+            self.run(layer, WEIGHT)
+            if layer is not self.layers[0]:
+                self.compute(layer, INPUT)
+
+    def _only_compute(self, layer: TableLayer, part: int) -> None:
+        self.compute(layer, part)
+        self._omit(layer, part)
+
+    def _omit(self, layer: TableLayer, part: int) -> None:
+        """Count a communication that is not done."""
+        if layer.parts[part].operation:
+            self.skipped[f"communications that {self.policy} does not do"] += 1
+
+    def _hybrid(self) -> None:
+        """Overlap the communication of a layer's input gradient with its weight gradient.
+
+        The first layer has no communication of an input gradient.
+        """
+        for layer in self.layers:
+            self.run(layer, FORWARD, wait=True)
+        for layer in reversed(self.layers):
+            self.compute(layer, INPUT)
+            end = None if layer is self.layers[0] else self.communicate(layer, INPUT)
+            self.run(layer, WEIGHT)
+            self.wait(end)
+
+    def _dlrm(self, last_bottom: int, *, enhanced: bool) -> None:
+        """Exchange embeddings concurrently with the bottom layers, in both directions.
+
+        Parameters
+        ----------
+        last_bottom : int
+            Layer after which the exchange of layer 0 must be complete.
+        enhanced : bool
+            True if the step does not wait for the exchange of gradients after the first layer's weight gradient.
+        """
+        first, exchanged = self.layers[0], None
+        for at, layer in enumerate(self.layers):
+            if layer.parts[FORWARD].operation == "alltoall":
+                end = self.run(layer, FORWARD)
+                exchanged = end if at == 0 else exchanged
+            else:
+                self._only_compute(layer, FORWARD)
+                if at == last_bottom:
+                    self.wait(exchanged)
+        end = None
+        for at in range(len(self.layers) - 1, -1, -1):
+            layer = self.layers[at]
+            self.run(layer, WEIGHT)
+            if at:
+                self._only_compute(layer, INPUT)
+            if at == last_bottom + 1:
+                end = self.communicate(first, INPUT)
+            if not at and not enhanced:
+                self.wait(end)
 
     def _last_bottom(self) -> int:
-        result = parameter(self.table, ["DLRM_LAST_BOTTOM_LAYER"], len(self.table.layers))
-        words = self.table.words
+        result = self.parameter(len(self.layers), "DLRM_LAST_BOTTOM_LAYER")
+        words = self.words
         if result is None and len(words) > 1 and words[1].isdecimal() and len(words[1]) < 9:
             result = int(words[1])
-        if result is None or result >= len(self.table.layers):
-            raise InputError(
-                f"{self.name}:1: {self.policy} needs the number of the last bottom layer,"
-                f" 0..{len(self.table.layers) - 1}, after it"
+        if result is None or result >= len(self.layers):
+            raise self.bad(
+                1,
+                f"{self.policy} needs the number of the last bottom layer, 0..{len(self.layers) - 1}, after it",
             )
         return result
 
     def _listed(self, key: str) -> set[int]:
         """Return the layers of ``key: COUNT LAYER LAYER ...``."""
-        words = self.table.words
-        if f"{key}:" not in words:
+        if f"{key}:" not in self.words:
             return set()
-        at = words.index(f"{key}:") + 1
-        result = parameter(self.table, [key], len(self.table.layers)) or 0
-        numbers = words[at + 1 : at + 1 + result]
-        most = len(self.table.layers) - 1
-        if len(numbers) < result or not all(
+        count, most = self.parameter(len(self.layers), key) or 0, len(self.layers) - 1
+        numbers = self.words[self.words.index(f"{key}:") + 2 :][:count]
+        if len(numbers) < count or not all(
             n.isdecimal() and len(n) < 9 and int(n) <= most for n in numbers
         ):
-            raise InputError(
-                f"{self.name}:1: {key}: must be a count and as many layers of 0..{most}"
-            )
+            raise self.bad(1, f"{key}: must be a count and as many layers of 0..{most}")
         return {int(n) for n in numbers}

@@ -9,8 +9,9 @@ from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.operations import GATHERING, ROOTED, operation_starting
 from clusim.formats.recordings.common import Groups, clone_peers, finish
+from clusim.formats.recordings.layers import only_file
 from clusim.formats.recordings.model import Event, Recording
-from clusim.formats.recordings.source import Paths, lines, names_of
+from clusim.formats.recordings.source import Paths, lines
 
 KIND = "deepspeed"
 
@@ -43,14 +44,12 @@ def read(
     InputError
         The log contains no call, or the number of ranks is not given.
     """
-    names = names_of(paths)
-    if len(names) != 1:
-        raise InputError(f"{names[1]}: a log of DeepSpeed is one file; use only {names[0]}")
+    name = only_file(paths, "a log of DeepSpeed")
     if num_ranks is None or not 1 <= num_ranks <= MOST_RANKS:
         raise InputError(
-            f"{names[0]}: the number of ranks is not recorded; set --topology and --nodes: all their GPUs are used"
+            f"{name}: the number of ranks is not recorded; set --topology and --nodes: all their GPUs are used"
         )
-    return _Reader(names[0], num_ranks).recording()
+    return _Reader(name, num_ranks).recording()
 
 
 class _Reader:

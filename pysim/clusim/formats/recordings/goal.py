@@ -12,20 +12,27 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 from clusim.base.errors import InputError
 from clusim.formats.recordings.common import MOST_EVENTS
-from clusim.formats.recordings.goal_binary import Limits, is_binary, read_binary
-from clusim.formats.recordings.goal_order import ANY, GoalOp, GoalStep, Order, play
+from clusim.formats.recordings.goal_binary import is_binary, read_binary
+from clusim.formats.recordings.goal_order import (
+    ANY,
+    MAX_BYTES,
+    MAX_NS,
+    MAX_RANKS,
+    GoalOp,
+    GoalStep,
+    Order,
+    play,
+)
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Group, Recording
 from clusim.formats.recordings.source import Paths, head, lines, names_of
 
 EAGER_BYTES = 65_535
 """Largest message that does not block its sender [bytes]: LogGOPSim's default of ``S``."""
 
-MAX_RANKS = 1 << 17
-MAX_NS = 10**15
-MAX_BYTES = 2**40
 PS_PER_NS = 1000
 
 _RANKS = re.compile(r"num_ranks\s+([0-9]{1,9})")
@@ -119,7 +126,7 @@ class _Reader:
     def binary(self) -> Recording:
         """Read a file of ``txt2bin``; its operations have numbers instead of lines."""
         self.where = f"{self.plain}: rank {{rank}} operation {{line}}"
-        result = read_binary(self.name, Limits(MAX_RANKS, MAX_NS, MAX_BYTES))
+        result = read_binary(self.name)
         self.num_ranks, self.skipped = result.num_ranks, result.skipped
         return self._finish(result.steps)
 
@@ -205,44 +212,32 @@ class _Reader:
         result.groups.append(Group("world", tuple(range(self.num_ranks))))
         if not any(steps.values()):
             raise InputError(f"{self.name}: no operations to simulate")
-        order, eager = play(steps, EAGER_BYTES), EAGER_BYTES
+        order = play(steps, EAGER_BYTES)
         if order.stuck is not None:
-            order, eager = play(steps, MAX_BYTES), MAX_BYTES
-            self._refuse(order, steps)
+            order = play(steps, MAX_BYTES)
             result.assumed.append(
                 f"with sends above {EAGER_BYTES} bytes that wait for their receivers the ranks wait for each other"
                 " forever; no send waits"
             )
+        if order.stuck is not None:
+            step = order.step(order.stuck)
+            what = f"{step.kind if step.kind != 'compute' else 'calc'} {step.label[:40]}".strip()
+            rank = order.stuck.rank
+            place = self.where.format(rank=rank, line=step.line)
+            raise InputError(
+                f"{place}: {what} of rank {rank} never gets done: operations wait for each other in a circle; remove a"
+                " requires, or change the order of sends and receives",
+            )
         result.skipped = dict(self.skipped)
-        _Events(self.where, result, steps, order, eager).write()
+        _Events(self.where, result, order).write()
         return result
-
-    def _refuse(self, order: Order, steps: dict[int, list[GoalStep]]) -> None:
-        if order.stuck is None:
-            return
-        rank, at = order.stuck
-        step = steps[rank][at]
-        what = f"{step.kind if step.kind != 'compute' else 'calc'} {step.label[:40]}".strip()
-        place = self.where.format(rank=rank, line=step.line)
-        raise InputError(
-            f"{place}: {what} of rank {rank} never gets done: operations wait for each other in a circle; remove a"
-            " requires, or change the order of sends and receives",
-        )
 
 
 class _Events:
     """Converter of operations to events, in order of their start."""
 
-    def __init__(
-        self,
-        where: str,
-        found: Recording,
-        steps: dict[int, list[GoalStep]],
-        order: Order,
-        eager: int,
-    ) -> None:
-        self.where, self.found, self.steps, self.order = where, found, steps, order
-        self.eager_bytes = eager
+    def __init__(self, where: str, recording: Recording, order: Order) -> None:
+        self.where, self.recording, self.order = where, recording, order
         self.event_of: dict[GoalOp, int] = {}
         self.waits: dict[GoalOp, tuple[int, ...]] = {}
         self.last: dict[tuple[int, int], int] = {}
@@ -254,7 +249,7 @@ class _Events:
         number = self._numbers()
         alone = inside = 0
         for op in self.order.started:
-            step = self.steps[op.rank][op.at]
+            step = self.order.step(op)
             self.waits[op] = self._waits(op, step)
             if step.kind == "compute":
                 self._calc(op, step)
@@ -265,21 +260,21 @@ class _Events:
                 alone += not self._inside(op)
                 self.event_of[op] = ABSENT
         if self.turns:
-            self.found.assumed.append(
+            self.recording.assumed.append(
                 f"calcs that share a cpu without a requires between them run in the order of readiness: {self.turns}"
             )
         ends = Counter(number.values())
         lonely = sum(count < 2 for count in ends.values())
         if lonely:
-            self.found.assumed.append(
+            self.recording.assumed.append(
                 f"{lonely} messages have only one end; the other one is taken to be ready"
             )
         if inside:
-            self.found.assumed.append(
+            self.recording.assumed.append(
                 f"sends and receives of a rank with itself need no time: {inside}"
             )
         if alone:
-            self.found.skipped["receives from any rank without a send"] = alone
+            self.recording.skipped["receives from any rank without a send"] = alone
 
     def _numbers(self) -> dict[GoalOp, tuple[int, int, int, int]]:
         """Return source, target, tag and sequence number of every message with known ends."""
@@ -287,7 +282,7 @@ class _Events:
         result: dict[GoalOp, tuple[int, int, int, int]] = {}
         sent = {send: recv for recv, send in self.order.match.items()}
         for op in self.order.started:
-            step = self.steps[op.rank][op.at]
+            step = self.order.step(op)
             if self._inside(op):
                 continue
             if step.kind == "send":
@@ -304,7 +299,7 @@ class _Events:
 
     def _inside(self, op: GoalOp) -> bool:
         """Return True if an operation is a message of a rank to itself."""
-        step = self.steps[op.rank][op.at]
+        step = self.order.step(op)
         send = self.order.match.get(op)
         return step.kind != "compute" and (send.rank if send else step.peer) == op.rank
 
@@ -316,8 +311,8 @@ class _Events:
         result: list[int] = []
         for at in step.needs:
             other = GoalOp(op.rank, at)
-            before = self.steps[op.rank][at]
-            free = before.kind == "send" and before.size <= self.eager_bytes
+            before = self.order.step(other)
+            free = before.kind == "send" and before.size <= self.order.eager_bytes
             if self.event_of[other] == ABSENT and other in self.order.match:
                 result += self.waits[self.order.match[other]]
             gone = free or self.event_of[other] == ABSENT
@@ -332,19 +327,25 @@ class _Events:
         if before is not None and before not in self.waits[op]:
             self.turns += not self._follows(self.waits[op], before)
             self.waits[op] = (*self.waits[op], before)
-        self.last[cpu] = self.event_of[op] = len(self.found.events)
-        self.found.events.append(
-            Event(
-                # Compute events share the GPU, so calcs of other cpus are delays to run concurrently.
-                "compute" if self.first_cpu.setdefault(op.rank, step.cpu) == step.cpu else "delay",
-                op.rank,
-                f"cpu {step.cpu}",
-                step.label or "calc",
-                deps=self.waits[op],
-                duration_ps=step.size * PS_PER_NS,
-                where=self.where.format(rank=op.rank, line=step.line),
-            )
+        # Compute events share the GPU, so calcs of other cpus are delays to run concurrently.
+        first = self.first_cpu.setdefault(op.rank, step.cpu) == step.cpu
+        self.last[cpu] = self._add(
+            op,
+            step,
+            "compute" if first else "delay",
+            f"cpu {step.cpu}",
+            duration_ps=step.size * PS_PER_NS,
         )
+
+    def _add(self, op: GoalOp, step: GoalStep, kind: EventKind, stream: str, **fields: Any) -> int:
+        """Add the event of an operation; return its index."""
+        self.event_of[op] = len(self.recording.events)
+        name = step.label or ("calc" if step.kind == "compute" else step.kind)
+        where = self.where.format(rank=op.rank, line=step.line)
+        self.recording.events.append(
+            Event(kind, op.rank, stream, name, self.waits[op], where=where, **fields)
+        )
+        return self.event_of[op]
 
     def _follows(self, waits: tuple[int, ...], before: int) -> bool:
         """Return True if `waits` already imply a wait for `before`, or after 100 events searched."""
@@ -352,28 +353,15 @@ class _Events:
         for at in seen:
             if at == before or len(seen) > 100:
                 return True
-            seen += [d for d in self.found.events[at].deps if d >= before and d not in seen]
+            seen += [d for d in self.recording.events[at].deps if d >= before and d not in seen]
         return False
 
     def _message(self, op: GoalOp, step: GoalStep, *key: int) -> None:
         source, target, tag, sequence = key
-        self.event_of[op] = len(self.found.events)
-        self.found.events.append(
-            Event(
-                step.kind,
-                op.rank,
-                f"{step.kind} {op.at}",
-                step.label or step.kind,
-                deps=self.waits[op],
-                group=0,
-                sequence=sequence,
-                bytes=step.size,
-                dtype="uint8",
-                peer=target if step.kind == "send" else source,
-                tag=tag,
-                where=self.where.format(rank=op.rank, line=step.line),
-            )
-        )
+        self._add(
+            op, step, step.kind, f"{step.kind} {op.at}", group=0, sequence=sequence, bytes=step.size,
+            dtype="uint8", peer=target if step.kind == "send" else source, tag=tag,
+        )  # fmt: skip
 
 
 def _statements(name: str) -> Iterator[tuple[int, str]]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from clusim.base.errors import InputError
 from clusim.formats.recordings.common import MOST_EVENTS
-from clusim.formats.recordings.goal_order import ANY, GoalStep
+from clusim.formats.recordings.goal_order import ANY, MAX_BYTES, MAX_NS, MAX_RANKS, GoalStep
 from clusim.formats.recordings.model import EventKind
 from clusim.formats.recordings.source import mapped
 
@@ -35,14 +35,6 @@ _OPERATION = np.dtype(
 _KINDS: Final[dict[int, EventKind]] = {1: "send", 2: "recv", 3: "compute"}
 
 
-class Limits(NamedTuple):
-    """Upper limits: ranks, time of a calc [ns], size of a message [bytes]."""
-
-    ranks: int
-    ns: int
-    bytes: int
-
-
 class BinaryGoal(NamedTuple):
     """Content of a file: operations of every rank that has any."""
 
@@ -56,7 +48,7 @@ def is_binary(data: bytes) -> bool:
     return data[:8] in (COOKIE, USED_UP)
 
 
-def read_binary(name: str, limits: Limits) -> BinaryGoal:
+def read_binary(name: str) -> BinaryGoal:
     """Read a file; raise `InputError` with the rank and operation if it is invalid."""
     data = mapped(name)
     if bytes(data[:8]) == USED_UP:
@@ -67,8 +59,8 @@ def read_binary(name: str, limits: Limits) -> BinaryGoal:
     if len(base) < _HEAD.size:
         raise InputError(f"{name}: ends in its header; copy it again")
     num_ranks, _, _ = _HEAD.unpack_from(base)
-    if not 1 <= num_ranks <= limits.ranks:
-        raise InputError(f"{name}: {num_ranks} ranks; must be 1..{limits.ranks}")
+    if not 1 <= num_ranks <= MAX_RANKS:
+        raise InputError(f"{name}: {num_ranks} ranks; must be 1..{MAX_RANKS}")
     if len(base) < _HEAD.size + 16 * num_ranks:
         raise InputError(f"{name}: ends in its table of {num_ranks} ranks; copy it again")
     table = np.frombuffer(base, "<u8", 2 * num_ranks, _HEAD.size).reshape(num_ranks, 2)
@@ -82,7 +74,7 @@ def read_binary(name: str, limits: Limits) -> BinaryGoal:
             raise InputError(
                 f"{name}: rank {rank}: more than {MOST_EVENTS} operations and requires; use a shorter schedule"
             )
-        result.steps[rank] = part.steps(num_ranks, limits)
+        result.steps[rank] = part.steps(num_ranks)
         if nics := int(np.count_nonzero(part.operations["nic"])):
             result.skipped["attribute nic"] += nics
     return result
@@ -108,7 +100,7 @@ class _Part:
         where = "" if at is None else f" operation {at}"
         return InputError(f"{self.name}: rank {self.rank}{where}: {what}")
 
-    def steps(self, num_ranks: int, limits: Limits) -> list[GoalStep]:
+    def steps(self, num_ranks: int) -> list[GoalStep]:
         """Return the operations."""
         listed = sum(
             int(self.operations[key].astype(np.uint64).sum()) for key in ("ends", "starts")
@@ -118,7 +110,7 @@ class _Part:
                 f"its operations name {listed} that wait, and {len(self.edges)} are listed"
             )
         rows = self.operations.tolist()
-        result = [self._step(at, row, num_ranks, limits) for at, row in enumerate(rows)]
+        result = [self._step(at, row, num_ranks) for at, row in enumerate(rows)]
         waits = [0] * self.count
         targets: list[int] = self.edges.tolist()
         for at, row in enumerate(rows):
@@ -135,15 +127,15 @@ class _Part:
                 raise self._bad(f"waits for {row[0]} others, but {waits[at]} are listed", at)
         return result
 
-    def _step(self, at: int, row: Any, num_ranks: int, limits: Limits) -> GoalStep:
+    def _step(self, at: int, row: Any, num_ranks: int) -> GoalStep:
         """Return an operation; its dependencies are added later."""
         _, number, peer, size, tag, cpu = row[:6]
         kind = _KINDS.get(number)
         if kind is None:
             raise self._bad(f"type {number}; must be 1 (send), 2 (recv) or 3 (calc)", at)
         if kind == "compute":
-            if size > limits.ns:
-                raise self._bad(f"calc {size}: at most {limits.ns} ns", at)
+            if size > MAX_NS:
+                raise self._bad(f"calc {size}: at most {MAX_NS} ns", at)
             return GoalStep(kind, at, "", size, cpu=cpu)
         peer, tag = (ANY if value == _ANY else value for value in (peer, tag))
         least = ANY if kind == "recv" else 0
@@ -152,6 +144,6 @@ class _Part:
                 f"{kind}: rank {peer}, tag {tag}; ranks are 0..{num_ranks - 1}, and -1 is any, for receives only",
                 at,
             )
-        if size > limits.bytes:
-            raise self._bad(f"{kind} {size}b: at most {limits.bytes} bytes", at)
+        if size > MAX_BYTES:
+            raise self._bad(f"{kind} {size}b: at most {MAX_BYTES} bytes", at)
         return GoalStep(kind, at, "", size, peer, tag, cpu)

@@ -11,12 +11,16 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from clusim.formats.recordings.model import ABSENT, EventKind
 
 ANY = -1
 """Wildcard for peer or tag of a receive."""
+
+MAX_RANKS = 1 << 17
+MAX_NS = 10**15
+MAX_BYTES = 2**40
 
 
 class GoalOp(NamedTuple):
@@ -53,6 +57,10 @@ class Order:
 
     Attributes
     ----------
+    ranks : mapping
+        Operations of every rank.
+    eager_bytes : int
+        Largest message that does not block its sender [bytes].
     started : list of GoalOp
         Operations that started, in order.
     match : dict
@@ -61,9 +69,15 @@ class Order:
         An operation that is never complete, since ranks wait for each other; None if all are complete.
     """
 
+    ranks: Mapping[int, list[GoalStep]]
+    eager_bytes: int
     started: list[GoalOp] = field(default_factory=list)
     match: dict[GoalOp, GoalOp] = field(default_factory=dict)
     stuck: GoalOp | None = None
+
+    def step(self, op: GoalOp) -> GoalStep:
+        """Return an operation."""
+        return self.ranks[op.rank][op.at]
 
 
 def play(ranks: Mapping[int, list[GoalStep]], eager_bytes: int) -> Order:
@@ -75,6 +89,7 @@ def play(ranks: Mapping[int, list[GoalStep]], eager_bytes: int) -> Order:
 
 
 _Key = tuple[int, int]
+_OTHER: Final[dict[EventKind, EventKind]] = {"send": "recv", "recv": "send"}
 
 
 class _Box:
@@ -107,8 +122,7 @@ class _Player:
     """State of playing a schedule; times are ns."""
 
     def __init__(self, ranks: Mapping[int, list[GoalStep]], eager_bytes: int) -> None:
-        self.ranks, self.eager_bytes = ranks, eager_bytes
-        self.found = Order()
+        self.order = Order(ranks, eager_bytes)
         self.heap: list[tuple[int, int, GoalOp, bool]] = []
         self.count = 0
         self.now = 0
@@ -116,15 +130,14 @@ class _Player:
         self.after_end: dict[GoalOp, list[GoalOp]] = {}
         self.after_start: dict[GoalOp, list[GoalOp]] = {}
         self.cpus: dict[tuple[int, int], deque[GoalOp]] = {}
-        self.sent: dict[int, _Box] = {}
-        self.posted: dict[int, _Box] = {}
+        self.boxes: dict[tuple[int, EventKind], _Box] = {}
         self.blocked: dict[GoalOp, None] = {}
         self.coming: dict[tuple[int, EventKind], Counter[_Key]] = {}
         self.done: set[GoalOp] = set()
 
     def run(self) -> Order:
         """Play all operations."""
-        for rank, steps in self.ranks.items():
+        for rank, steps in self.order.ranks.items():
             for at, step in enumerate(steps):
                 self._add(GoalOp(rank, at), step)
         for op in [op for op, count in self.waits.items() if not count]:
@@ -138,8 +151,8 @@ class _Player:
                     self._start(op)
         left = [op for op in self.waits if op not in self.done]
         if left:
-            self.found.stuck = min([op for op in left if not self.waits[op]] or left)
-        return self.found
+            self.order.stuck = min([op for op in left if not self.waits[op]] or left)
+        return self.order
 
     def _add(self, op: GoalOp, step: GoalStep) -> None:
         self.waits[op] = len(step.needs) + len(step.starts)
@@ -150,9 +163,6 @@ class _Player:
         if step.kind != "compute":
             rank, key = _address(op, step)
             self.coming.setdefault((rank, step.kind), Counter())[key] += 1
-
-    def _step(self, op: GoalOp) -> GoalStep:
-        return self.ranks[op.rank][op.at]
 
     def _push(self, time: int, op: GoalOp, *, ends: bool = False) -> None:
         self.count += 1
@@ -169,7 +179,7 @@ class _Player:
         self._wake(self.after_end.get(op, []))
 
     def _start(self, op: GoalOp) -> None:
-        step = self._step(op)
+        step = self.order.step(op)
         if step.kind == "compute":
             queue = self.cpus.setdefault((op.rank, step.cpu), deque())
             queue.append(op)
@@ -179,38 +189,38 @@ class _Player:
         self._begin(op)
         rank, key = _address(op, step)
         self.coming[rank, step.kind][key] -= 1
-        if step.kind == "send":
-            if step.size <= self.eager_bytes:
-                self._end(op)
-            mine, theirs = self.sent.setdefault(rank, _Box()), self.posted.setdefault(rank, _Box())
-        else:
-            mine, theirs = self.posted.setdefault(rank, _Box()), self.sent.setdefault(rank, _Box())
-        other = theirs.take(key)
+        if step.kind == "send" and step.size <= self.order.eager_bytes:
+            self._end(op)
+        other = self._box(rank, _OTHER[step.kind]).take(key)
         if other is not None:
             self._meet(*((op, other) if step.kind == "send" else (other, op)))
             return
         self.count += 1
-        mine.put(key, self.count, op)
+        self._box(rank, step.kind).put(key, self.count, op)
         if op not in self.done:
             self.blocked[op] = None
 
+    def _box(self, rank: int, kind: EventKind) -> _Box:
+        """Return the sends or receives that wait at a rank."""
+        return self.boxes.setdefault((rank, kind), _Box())
+
     def _begin(self, op: GoalOp) -> None:
-        self.found.started.append(op)
+        self.order.started.append(op)
         self._wake(self.after_start.get(op, []))
 
     def _calculate(self, op: GoalOp) -> None:
         self._begin(op)
-        self._push(self.now + self._step(op).size, op, ends=True)
+        self._push(self.now + self.order.step(op).size, op, ends=True)
 
     def _calculated(self, op: GoalOp) -> None:
-        queue = self.cpus[op.rank, self._step(op).cpu]
+        queue = self.cpus[op.rank, self.order.step(op).cpu]
         queue.popleft()
         if queue:
             self._calculate(queue[0])
         self._end(op)
 
     def _meet(self, send: GoalOp, recv: GoalOp) -> None:
-        self.found.match[recv] = send
+        self.order.match[recv] = send
         for op in (send, recv):
             self.blocked.pop(op, None)
             if op not in self.done:
@@ -220,10 +230,9 @@ class _Player:
         """Complete blocked messages whose other end cannot start; return True if there were any."""
         result = []
         for op in self.blocked:
-            step = self._step(op)
+            step = self.order.step(op)
             rank, key = _address(op, step)
-            kind: EventKind = "recv" if step.kind == "send" else "send"
-            if not _comes(key, self.coming.get((rank, kind), Counter())):
+            if not _comes(key, self.coming.get((rank, _OTHER[step.kind]), Counter())):
                 result.append(op)
         for op in result:
             del self.blocked[op]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS
@@ -51,49 +51,27 @@ _TRIPS = re.compile(r'known_trip_count"?\s*[:=]\s*\{\s*"?n"?\s*:\s*"?(\d{1,12})'
 _ENDS: Final[tuple[EventKind, EventKind]] = ("send", "recv")
 _SYNC = re.compile(r'"is_sync"\s*:\s*true')
 _PAIRS = re.compile(r"source_target_pairs=\{\s*((?:\{\s*\d+\s*,\s*\d+\s*\}\s*,?\s*)*)\}")
+_PAIR = re.compile(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}")
+_LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{[^a-z]*")
 _CONTRACTING = re.compile(r"lhs_contracting_dims=\{([0-9,]*)\}")
 
 
 @dataclass(slots=True)
 class _Step:
-    """Event of all devices; `pairs` are those of a permutation, `deps` indices of steps."""
+    """Event of all devices; its `deps` are indices of steps, `pairs` those of a permutation."""
 
-    kind: str
-    stream: str
-    name: str
-    line: int
-    deps: tuple[int, ...]
-    operation: str = ""
-    bytes: int = 0
-    dtype: str = "uint8"
-    flops: int = 0
+    event: Event
     groups: tuple[tuple[int, ...], ...] = ()
     pairs: tuple[tuple[int, int], ...] = ()
-
-
-@dataclass(slots=True)
-class _Program:
-    """Content read so far; `steps` in the order of the schedule."""
-
-    name: str
-    module: HloModule
-    num_ranks: int
-    steps: list[_Step] = field(default_factory=list)
-    skipped: Counter[str] = field(default_factory=Counter)
-    notes: list[str] = field(default_factory=list)
-    turns: int = 0
-    flops: dict[str, int] = field(default_factory=dict)
-
-    def note(self, text: str) -> None:
-        """Add a note once."""
-        if text not in self.notes:
-            self.notes.append(text)
 
 
 Ready = tuple[int, int]
 """Last foreground step and last background step of a dependency."""
 
 _NOTHING: Ready = (ABSENT, ABSENT)
+
+Shapes = dict[str, tuple[HloTensor, ...]]
+"""Instruction -> its arrays."""
 
 
 def read(paths: Paths, *, num_ranks: int | None = None) -> Recording:
@@ -114,7 +92,7 @@ def read(paths: Paths, *, num_ranks: int | None = None) -> Recording:
         raise InputError(f"{names[1]}: a module is one file; use only {names[0]}")
     module = read_module(names[0])
     program = _Program(names[0], module, _devices(module, num_ranks, names[0]))
-    _run(program, module.entry, {}, 0)
+    program.run(module.entry, _NOTHING, 0)
     result = Recording(KIND, names[0], program.num_ranks)
     total = len(program.steps) * program.num_ranks
     if total > MOST_EVENTS:
@@ -133,57 +111,20 @@ def read(paths: Paths, *, num_ranks: int | None = None) -> Recording:
 
 def _devices(module: HloModule, given: int | None, name: str) -> int:
     """Return the number of devices of the program."""
-    counts = [
-        re.search(rf"{key}=(\d{{1,9}})", module.header)
-        for key in ("replica_count", "num_partitions")
-    ]
     result = 1
-    for match in counts:
+    for key in ("replica_count", "num_partitions"):
+        match = re.search(rf"{key}=(\d{{1,9}})", module.header)
         result *= int(match[1]) if match else 1
-    listed = [
-        int(n)
-        for own in module.computations.values()
-        for item in own
-        if item.opcode.partition("-start")[0] in (*_COLLECTIVES, "collective-permute")
-        for n in re.findall(
-            r"\d{1,9}",
-            (
-                re.search(r"(?:replica_groups|source_target_pairs)=\{[^a-z]*", item.attributes)
-                or [""]
-            )[0],
-        )
-    ]
-    result = max([result, *(n + 1 for n in listed)])
+    for items in module.computations.values():
+        for item in items:
+            if item.opcode.partition("-start")[0] in (*_COLLECTIVES, "collective-permute"):
+                listed = _LISTED.search(item.attributes) or [""]
+                result = max([result, *(int(n) + 1 for n in re.findall(r"\d{1,9}", listed[0]))])
     if result == 1 and given is not None:
         result = given
     if result > MOST_RANKS:
         raise InputError(f"{name}: {result} devices; at most {MOST_RANKS}")
     return result
-
-
-def _run(program: _Program, name: str, given: dict[int, Ready], depth: int) -> Ready:
-    """Append the steps of a computation; return the steps that its result depends on.
-
-    Its parameters depend on the steps in `given`.
-    """
-    own = program.module.computations.get(name)
-    if own is None or depth > _DEPTH:
-        program.skipped["computations that are missing or nested too deep"] += 1
-        return _NOTHING
-    program.turns += 1
-    if program.turns > MOST_EVENTS:
-        raise InputError(f"{program.name}: more than {MOST_EVENTS} computations are run")
-    ready: dict[str, Ready] = {}
-    shapes = {item.name: item.shape for item in own}
-    last = _NOTHING
-    for item in own:
-        if len(program.steps) > MOST_EVENTS:
-            raise InputError(f"{program.name}:{item.line}: more than {MOST_EVENTS} steps")
-        before = _latest([ready.get(operand, _NOTHING) for operand in item.operands])
-        if item.opcode == "parameter":
-            before = _latest(list(given.values()))
-        last = ready[item.name] = _step(program, item, before, shapes, depth)
-    return last
 
 
 def _latest(several: list[Ready]) -> Ready:
@@ -193,145 +134,171 @@ def _latest(several: list[Ready]) -> Ready:
     )
 
 
-def _step(
-    program: _Program,
-    item: HloInstruction,
-    before: Ready,
-    shapes: dict[str, tuple[HloTensor, ...]],
-    depth: int,
-) -> Ready:
-    """Append the step of an instruction; return the steps that its result depends on."""
-    base = item.opcode.removesuffix("-start")
-    if item.opcode in _FREE:
+@dataclass(slots=True)
+class _Program:
+    """Content read so far; `steps` in the order of the schedule."""
+
+    name: str
+    module: HloModule
+    num_ranks: int
+    steps: list[_Step] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+    turns: int = 0
+    flops: dict[str, int] = field(default_factory=dict)
+
+    def note(self, text: str) -> None:
+        """Add a note once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def add(self, item: HloInstruction, kind: EventKind, before: Ready, **fields: Any) -> _Step:
+        """Append the step of an instruction."""
+        deps = tuple(at for at in before if at != ABSENT)
+        where = f"{self.name}:{item.line}"
+        event = Event(kind, 0, name=item.name[:80], deps=deps, where=where, **fields)
+        self.steps.append(_Step(event))
+        return self.steps[-1]
+
+    def run(self, name: str, given: Ready, depth: int) -> Ready:
+        """Append the steps of a computation; return the steps that its result depends on.
+
+        Its parameters depend on the steps in `given`.
+        """
+        items = self.module.computations.get(name)
+        if items is None or depth > _DEPTH:
+            self.skipped["computations that are missing or nested too deep"] += 1
+            return _NOTHING
+        self.turns += 1
+        if self.turns > MOST_EVENTS:
+            raise InputError(f"{self.name}: more than {MOST_EVENTS} computations are run")
+        ready: dict[str, Ready] = {}
+        shapes = {item.name: item.shape for item in items}
+        last = _NOTHING
+        for item in items:
+            if len(self.steps) > MOST_EVENTS:
+                raise InputError(f"{self.name}:{item.line}: more than {MOST_EVENTS} steps")
+            before = _latest([ready.get(operand, _NOTHING) for operand in item.operands])
+            if item.opcode == "parameter":
+                before = given
+            last = ready[item.name] = self._step(item, before, shapes, depth)
+        return last
+
+    def _step(self, item: HloInstruction, before: Ready, shapes: Shapes, depth: int) -> Ready:
+        """Append the step of an instruction; return the steps that its result depends on."""
+        base = item.opcode.removesuffix("-start")
+        if item.opcode in _FREE:
+            return before
+        if item.opcode in ("while", "call", "conditional", "async-start"):
+            return self._inner(item, before, depth)
+        if base in _COLLECTIVES or base == "collective-permute":
+            return self._communicate(item, base, before)
+        reads = [tensor for operand in item.operands for tensor in shapes.get(operand, ())]
+        size = min(sum(t.bytes for t in (*reads, *item.shape)), _MOST_BYTES)
+        flops = min(self._flops(item, shapes, depth), _MOST_FLOPS)
+        self.add(
+            item, "compute", before, stream="compute", dtype="bfloat16", flops=flops, mem_bytes=size
+        )  # fmt: skip
+        return (len(self.steps) - 1, ABSENT)
+
+    def _inner(self, item: HloInstruction, before: Ready, depth: int) -> Ready:
+        """Run the computation that an instruction calls, as many times as it does."""
+        names = [
+            name for name in _INNER.findall(item.attributes) if name in self.module.computations
+        ]
+        trips = _TRIPS.search(item.attributes)
+        times = int(trips[1]) if trips else 1
+        if item.opcode == "while" and trips is None:
+            self.note("loops without a number of iterations: run once")
+        if item.opcode == "conditional":
+            self.note("of branches the first is taken")
+        if times > MOST_EVENTS:
+            raise InputError(f"{self.name}:{item.line}: a loop of {times} turns")
+        first = len(self.steps)
+        for _ in range(times):
+            held = len(self.steps)
+            done = self.run(names[0], before, depth + 1) if names else before
+            if len(self.steps) == held:
+                break  # an empty computation stays empty
+            before = _latest([before, done])
+        if item.opcode == "async-start" and len(self.steps) > first:
+            for step in self.steps[first:]:
+                step.event = replace(step.event, stream="background")
+            return (ABSENT, len(self.steps) - 1)
         return before
-    if item.opcode in ("while", "call", "conditional", "async-start"):
-        return _inner(program, item, before, depth)
-    if base in _COLLECTIVES or base == "collective-permute":
-        return _communicate(program, item, base, before)
-    reads = [tensor for operand in item.operands for tensor in shapes.get(operand, ())]
-    step = _Step("compute", "compute", item.name, item.line, _deps(before))
-    step.bytes = min(sum(t.bytes for t in (*reads, *item.shape)), _MOST_BYTES)
-    step.flops = min(_flops(program, item, shapes, depth), _MOST_FLOPS)
-    program.steps.append(step)
-    return (len(program.steps) - 1, ABSENT)
 
-
-def _deps(before: Ready) -> tuple[int, ...]:
-    return tuple(at for at in before if at != ABSENT)
-
-
-def _inner(program: _Program, item: HloInstruction, before: Ready, depth: int) -> Ready:
-    """Run the computation that an instruction calls, as many times as it does."""
-    names = [
-        name for name in _INNER.findall(item.attributes) if name in program.module.computations
-    ]
-    trips = _TRIPS.search(item.attributes)
-    times = int(trips[1]) if trips else 1
-    if item.opcode == "while" and trips is None:
-        program.note("loops without a number of iterations: run once")
-    if item.opcode == "conditional":
-        program.note("of branches the first is taken")
-    if times > MOST_EVENTS:
-        raise InputError(f"{program.name}:{item.line}: a loop of {times} turns")
-    first = len(program.steps)
-    for _ in range(times):
-        held = len(program.steps)
-        done = _run(program, names[0], {0: before}, depth + 1) if names else before
-        if len(program.steps) == held:
-            break  # an empty computation stays empty
-        before = _latest([before, done])
-    if item.opcode == "async-start" and len(program.steps) > first:
-        for step in program.steps[first:]:
-            step.stream = "background"
-        return (ABSENT, len(program.steps) - 1)
-    return before
-
-
-def _communicate(program: _Program, item: HloInstruction, base: str, before: Ready) -> Ready:
-    started = item.opcode.endswith("-start")
-    background = started and not _SYNC.search(item.attributes)
-    shape = item.shape
-    if started and base in ("all-gather", "collective-permute") and len(shape) > 1:
-        shape = shape[len(shape) // 2 :] if base == "all-gather" else shape[:1]
-    size = min(sum(tensor.bytes for tensor in shape), _MOST_BYTES)
-    known = find_dtype(shape[0].kind) if shape else None
-    stream = "background" if background else "compute"
-    step = _Step(
-        "collective",
-        stream,
-        item.name,
-        item.line,
-        _deps(before),
-        dtype=known.moved if known else "uint8",
-    )
-    if base == "collective-permute":
-        match = _PAIRS.search(item.attributes)
-        pairs = (
-            [
-                (int(a[:9]), int(b[:9]))
-                for a, b in re.findall(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}", match[1])
-            ]
-            if match
-            else []
+    def _communicate(self, item: HloInstruction, base: str, before: Ready) -> Ready:
+        started = item.opcode.endswith("-start")
+        background = started and not _SYNC.search(item.attributes)
+        shape = item.shape
+        if started and base in ("all-gather", "collective-permute") and len(shape) > 1:
+            shape = shape[len(shape) // 2 :] if base == "all-gather" else shape[:1]
+        size = min(sum(tensor.bytes for tensor in shape), _MOST_BYTES)
+        known = find_dtype(shape[0].kind) if shape else None
+        pairs: tuple[tuple[int, int], ...] = ()
+        groups: list[tuple[int, ...]] = []
+        if base == "collective-permute":
+            match = _PAIRS.search(item.attributes)
+            listed = [(int(a[:9]), int(b[:9])) for a, b in _PAIR.findall(match[1] if match else "")]
+            pairs = tuple((a, b) for a, b in listed if a != b)
+            bad = any(max(pair) >= self.num_ranks for pair in listed)
+            useful = bool(pairs) and not bad
+            useful &= all(len(set(end)) == len(listed) for end in zip(*listed, strict=True))
+        else:
+            groups = replica_groups(item.attributes, self.num_ranks) or []
+            size *= len(groups[0]) if base == "reduce-scatter" and groups else 1
+            equal = len({len(group) for group in groups}) == 1
+            groups = [group for group in groups if len(group) > 1]
+            useful = bool(groups) and equal
+        if not useful or not size:
+            self.skipped[f"{base} without bytes or groups of several devices"] += 1
+            return before
+        step = self.add(
+            item,
+            "collective",
+            before,
+            stream="background" if background else "compute",
+            dtype=known.moved if known else "uint8",
+            bytes=min(size, _MOST_BYTES),
+            operation=_COLLECTIVES.get(base, ""),
+            root=0 if base == "collective-broadcast" else ABSENT,
         )
-        step.kind, step.pairs = "permute", tuple((a, b) for a, b in pairs if a != b)
-        bad = any(max(pair) >= program.num_ranks for pair in pairs)
-        ends = [[a for a, _ in pairs], [b for _, b in pairs]]
-        useful = bool(step.pairs) and not bad and all(len(set(end)) == len(end) for end in ends)
-    else:
-        groups = replica_groups(item.attributes, program.num_ranks) or []
-        step.groups = tuple(group for group in groups if len(group) > 1)
-        step.operation = _COLLECTIVES[base]
-        size *= len(groups[0]) if base == "reduce-scatter" and groups else 1
-        useful = bool(step.groups) and len({len(group) for group in groups}) == 1
-    step.bytes = min(size, _MOST_BYTES)
-    if not useful or not size:
-        program.skipped[f"{base} without bytes or groups of several devices"] += 1
-        return before
-    program.steps.append(step)
-    at = len(program.steps) - 1
-    return (ABSENT, at) if background else (at, ABSENT)
+        step.groups, step.pairs = tuple(groups), pairs
+        at = len(self.steps) - 1
+        return (ABSENT, at) if background else (at, ABSENT)
+
+    def _flops(self, item: HloInstruction, shapes: Shapes, depth: int) -> int:
+        """Return the floating-point operations of the matrix products of an instruction."""
+        out = item.shape[0].elements if item.shape else 0
+        sides = [shapes.get(operand, ())[:1] for operand in item.operands[:2]]
+        if item.opcode == "dot" and sides and sides[0]:
+            dims = _CONTRACTING.search(item.attributes)
+            lhs, depth_of = sides[0][0].dims, 1
+            for word in dims[1].split(",") if dims else []:
+                depth_of *= lhs[int(word)] if word and int(word[:4]) < len(lhs) else 1
+            return 2 * out * depth_of
+        gemm = item.opcode == "custom-call" and "gemm" in item.attributes
+        if gemm and all(sides) and len(sides) == 2:
+            a, b = sides[0][0].elements, sides[1][0].elements
+            return int(2 * out * (a * b / max(1, out)) ** 0.5)
+        if item.opcode == "fusion" and depth < _DEPTH:
+            names = _INNER.findall(item.attributes)
+            return self._inside(names[0], depth + 1) if names else 0
+        return 0
+
+    def _inside(self, name: str, depth: int) -> int:
+        """Return the floating-point operations of the matrix products of a fusion."""
+        if name not in self.flops:
+            self.flops[name] = 0  # ends the recursion of a computation that calls itself
+            items = self.module.computations.get(name, [])
+            shapes = {part.name: part.shape for part in items}
+            parts = (part for part in items if part.opcode in ("dot", "fusion"))
+            total = sum(self._flops(part, shapes, depth) for part in parts)
+            self.flops[name] = min(total, _MOST_FLOPS)
+        return self.flops[name]
 
 
-def _flops(
-    program: _Program, item: HloInstruction, shapes: dict[str, tuple[HloTensor, ...]], depth: int
-) -> int:
-    """Return the floating-point operations of the matrix products of an instruction."""
-    out = item.shape[0].elements if item.shape else 0
-    sides = [shapes.get(operand, ())[:1] for operand in item.operands[:2]]
-    if item.opcode == "dot" and sides and sides[0]:
-        dims = _CONTRACTING.search(item.attributes)
-        lhs, depth_of = sides[0][0].dims, 1
-        for word in dims[1].split(",") if dims else []:
-            depth_of *= lhs[int(word)] if word and int(word[:4]) < len(lhs) else 1
-        return 2 * out * depth_of
-    if (
-        item.opcode == "custom-call"
-        and "gemm" in item.attributes
-        and all(sides)
-        and len(sides) == 2
-    ):
-        a, b = sides[0][0].elements, sides[1][0].elements
-        return int(2 * out * (a * b / max(1, out)) ** 0.5)
-    if item.opcode == "fusion" and depth < _DEPTH:
-        names = _INNER.findall(item.attributes)
-        return _inside(program, names[0], depth + 1) if names else 0
-    return 0
-
-
-def _inside(program: _Program, name: str, depth: int) -> int:
-    """Return the floating-point operations of the matrix products of a fusion."""
-    if name not in program.flops:
-        program.flops[name] = 0  # ends the recursion of a computation that calls itself
-        inner = program.module.computations.get(name, [])
-        own = {part.name: part.shape for part in inner}
-        parts = (part for part in inner if part.opcode in ("dot", "fusion"))
-        total = sum(_flops(program, part, own, depth) for part in parts)
-        program.flops[name] = min(total, _MOST_FLOPS)
-    return program.flops[name]
-
-
-def _write(found: Recording, program: _Program, groups: Groups) -> None:
+def _write(recording: Recording, program: _Program, groups: Groups) -> None:
     """Add the steps of every device."""
     everyone = groups.add("all devices", range(program.num_ranks))
     members: dict[tuple[tuple[int, ...], ...], dict[int, int]] = {}
@@ -348,32 +315,22 @@ def _write(found: Recording, program: _Program, groups: Groups) -> None:
         here = dict.fromkeys(members[step.groups].values())
         numbers.append({group: calls[group] for group in here})
         calls.update(here.keys())
-    where_of = [members[step.groups] for step in program.steps]
     ends = [(dict(step.pairs), {b: a for a, b in step.pairs}) for step in program.steps]
+    events = recording.events
     for rank in range(program.num_ranks):
         first = [0] * (len(program.steps) + 1)
         for at, step in enumerate(program.steps):
-            first[at] = len(found.events)
-            deps = tuple(n for d in step.deps for n in range(first[d], first[d + 1]))
-            event = Event(
-                "compute", rank, step.stream, step.name[:80], deps, dtype=step.dtype,
-                where=f"{program.name}:{step.line}",
-            )  # fmt: skip
-            if step.kind == "compute":
-                found.events.append(
-                    replace(event, dtype="bfloat16", flops=step.flops, mem_bytes=step.bytes)
-                )
-            elif step.kind == "collective" and rank in where_of[at]:
-                group, root = where_of[at][rank], 0 if step.operation == "broadcast" else ABSENT
-                found.events.append(
-                    replace(
-                        event, kind="collective", group=group, sequence=numbers[at][group], bytes=step.bytes,
-                        operation=step.operation, root=root,
-                    )
-                )  # fmt: skip
+            first[at] = len(events)
+            deps = tuple(n for d in step.event.deps for n in range(first[d], first[d + 1]))
+            event = replace(step.event, rank=rank, deps=deps)
+            group = members[step.groups].get(rank)
+            if event.kind == "compute":
+                events.append(event)
+            elif group is not None:
+                events.append(replace(event, group=group, sequence=numbers[at][group]))
             for kind, peer in zip(_ENDS, (side.get(rank) for side in ends[at]), strict=True):
                 if peer is not None:
-                    found.events.append(
-                        replace(event, kind=kind, group=everyone, tag=at, bytes=step.bytes, peer=peer, bunch=at)
-                    )  # fmt: skip
-            first[at + 1] = len(found.events)
+                    events.append(
+                        replace(event, kind=kind, group=everyone, tag=at, peer=peer, bunch=at)
+                    )
+            first[at + 1] = len(events)

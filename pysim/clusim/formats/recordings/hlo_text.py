@@ -20,17 +20,8 @@ _EXTENT = re.compile(r"[0-9]{1,15}")
 _CALL = re.compile(r"([\w-]+)\((.*)", re.DOTALL)
 _OPERAND = re.compile(r"(?<![\w.$-])([A-Za-z_][\w.$-]{0,400})\s{0,8}(?:,|\)|$)")
 _BITS = {
-    "pred": 8,
-    "s4": 4,
-    "u4": 4,
-    "s2": 2,
-    "u2": 2,
-    "f4e2m1fn": 4,
-    "s16": 16,
-    "u16": 16,
-    "c64": 64,
-    "c128": 128,
-}
+    "pred": 8, "s4": 4, "u4": 4, "s2": 2, "u2": 2, "f4e2m1fn": 4, "s16": 16, "u16": 16, "c64": 64, "c128": 128
+}  # fmt: skip
 _IOTA = re.compile(r"\[([0-9,]{1,60})\]<=\[([0-9,]{1,60})\](?:T\(([0-9,]{1,60})\))?")
 
 
@@ -82,7 +73,7 @@ class HloModule:
 def read_module(path: str) -> HloModule:
     """Read a module; raise `InputError` with the line if it is invalid."""
     module: HloModule | None = None
-    own: list[HloInstruction] | None = None
+    body: list[HloInstruction] | None = None
     count = 0
     for line, text in lines(path):
         stripped = text.strip()
@@ -93,23 +84,23 @@ def read_module(path: str) -> HloModule:
             if match is None:
                 raise InputError(f"{path}:{line}: {stripped[:40]!r}: must begin with HloModule")
             module = HloModule(match[1], match[2])
-        elif own is None:
+        elif body is None:
             begin = _COMPUTATION.match(stripped)
             if begin is not None:
                 if begin[2] in module.computations:
                     raise InputError(f"{path}:{line}: computation {begin[2][:40]} occurs twice")
-                own = module.computations[begin[2]] = []
+                body = module.computations[begin[2]] = []
                 module.entry = begin[2] if begin[1] else module.entry
         elif stripped.startswith("}"):
-            own = None
+            body = None
         elif stripped and not stripped.startswith("//"):
             count += 1
             if count > MOST_INSTRUCTIONS:
                 raise InputError(f"{path}:{line}: more than {MOST_INSTRUCTIONS} instructions")
-            own.append(_instruction(path, line, stripped))
+            body.append(_instruction(path, line, stripped))
     if module is None or not module.entry:
         raise InputError(f"{path}: no ENTRY computation; is the file cut?")
-    if own is not None:
+    if body is not None:
         raise InputError(f"{path}: ends inside a computation; is the file cut?")
     return module
 

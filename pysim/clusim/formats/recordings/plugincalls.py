@@ -7,17 +7,18 @@ sends and receives are not recorded: each waits only for the previous one with t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from sys import intern
+from typing import Any
 
 from clusim.base.errors import InputError
-from clusim.base.terms.operations import ROOTED, full_bytes
+from clusim.base.terms.operations import ROOTED, full_bytes, operation_written
 from clusim.formats.recordings.common import Groups, clone_peers, finish
 from clusim.formats.recordings.commranks import Owner, RecordedComm, World, world_of
+from clusim.formats.recordings.jsonstream import objects
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
-from clusim.formats.recordings.source import FileStream, Paths, streams
-
-_NAMES = (".json", ".jsonl", ".log", ".txt", ".gz", ".bz2", ".xz")
+from clusim.formats.recordings.source import FileStream, Paths, integer, streams
 
 MOST_RECORDS = 2_000_000
 """Maximum number of records; further ones are counted."""
@@ -25,52 +26,137 @@ MOST_RECORDS = 2_000_000
 MOST_SIZE = 1 << 44
 """Largest message [bytes]."""
 
-PS_PER_NS = 1000
+BROKEN = "texts that are not a complete JSON object"
+CONCURRENT = "communicators run concurrently unless their order is recorded"
 
 
 @dataclass(slots=True)
 class PluginCall:
-    """Record of a call; times are ns from any origin, and `start` and `dumped` order calls."""
+    """Record of a call.
+
+    Attributes
+    ----------
+    number : int
+        Of a function in its communicator, or of messages of a pair of ranks.
+    size : int
+        Input of a rank, as in NCCL [bytes].
+    took, start, dumped : int
+        Times from any origin [ps]; `start` and `dumped` order calls.
+    dtype : str
+        Empty if unknown.
+    bunch : int
+        Launch, as of an `Event`.
+    """
 
     comm: str
     rank: int
-    kind: EventKind
-    operation: str
-    number: int
-    size: int
-    took: int
-    start: int
-    dumped: int
-    algorithm: str
-    protocol: str
-    channels: int
-    peer: int
     where: str
+    number: int = ABSENT
+    size: int = ABSENT
+    peer: int = ABSENT
+    kind: EventKind = "collective"
+    operation: str = ""
+    took: int = 0
+    start: int = 0
+    dumped: int = 0
+    algorithm: str = ""
+    protocol: str = ""
+    channels: int = 0
+    dtype: str = ""
+    root: int = 0
+    bunch: int = ABSENT
+
+    @property
+    def identity(self) -> tuple[str, str, int, int, int]:
+        """Return a key that is equal on all ranks of a collective, and unique to a message."""
+        if self.kind == "collective":
+            return self.comm, self.operation, self.number, ABSENT, ABSENT
+        return self.comm, self.kind, self.number, self.rank, self.peer
 
 
-@dataclass(slots=True)
 class PluginJob:
-    """Content read so far."""
+    """Content of a job's files read so far; a reader derives from it.
 
-    comms: dict[str, RecordedComm] = field(default_factory=dict)
-    calls: list[PluginCall] = field(default_factory=list)
-    seen: dict[tuple[str, int, str, int, int], PluginCall] = field(default_factory=dict)
-    skipped: Counter[str] = field(default_factory=Counter)
-    first: dict[str, str] = field(default_factory=dict)
-    sources: Counter[str] = field(default_factory=Counter)
-    dropped: dict[tuple[str, int, str], int] = field(default_factory=dict)
+    Attributes
+    ----------
+    kind, untyped : str
+        Kind of the recording, and the assumption about data types.
+    names : tuple of str
+        Ends of the names of files in directories and archives.
+    """
+
+    kind = untyped = ""
+    names: tuple[str, ...] = (".json", ".jsonl", ".log", ".txt", ".gz", ".bz2", ".xz")
+
+    def __init__(self) -> None:
+        self.comms: dict[str, RecordedComm] = {}
+        self.calls: list[PluginCall] = []
+        self.seen: dict[tuple[str, int, str, int, int], PluginCall] = {}
+        self.skipped: Counter[str] = Counter()
+        self.first: dict[str, str] = {}
 
     def skip(self, what: str, where: str) -> None:
         """Count a skipped record, and keep the place of the first."""
         self.skipped[what] += 1
         self.first.setdefault(what, where)
 
-    @property
-    def left_out(self) -> Counter[str]:
-        """Return the skipped records, with the place of the first."""
-        return Counter(
-            {f"{what} (first: {self.first[what]})": n for what, n in self.skipped.items()}
-        )
+    def read(self, paths: Paths) -> Recording:
+        """Read the files of the job: plain or packed, or in a directory or an archive.
+
+        Raises
+        ------
+        InputError
+            The files contain no call, or contradict each other.
+        """
+        name = ""
+        for part in streams(paths, self.wanted):
+            name = name or part.name
+            self.file(part)
+        self.settle()
+        result = Recording(self.kind, name, 0)
+        groups = Groups()
+        if self.comms:
+            world = world_of(self.comms)
+            result.num_ranks, result.hosts = world.num_ranks, world.hosts
+            result.assumed += world.assumed
+            self.write(result, groups, world)
+            clone_peers(result, groups)
+        skipped = {f"{what} (first: {self.first[what]})": n for what, n in self.skipped.items()}
+        return finish(result, groups, Counter(skipped))
+
+    def wanted(self, base: str) -> bool:
+        """Return True if a file of a directory or archive is read."""
+        return base.lower().endswith(self.names)
+
+    def file(self, part: FileStream) -> None:
+        """Read one file."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Complete communicators and calls after the last file."""
+
+    def records(
+        self, part: FileStream, broken: str = BROKEN, mend: Callable[[str], str] | None = None
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield place and content of the objects of a file; count `broken` ones."""
+        for line, record in objects(
+            part, lambda line: self.skip(broken, f"{part.name}:{line}"), mend
+        ):
+            yield f"{part.name}:{line}", record
+
+    def accept(self, call: PluginCall, name: Any, *, message: bool) -> bool:
+        """Set the operation of a call; return False if it is unknown or required data are missing."""
+        word = name.lower() if isinstance(name, str) else ""
+        call.operation = "" if message else operation_written(name)
+        if message and word in ("send", "recv"):
+            call.kind = "send" if word == "send" else "recv"
+        elif not call.operation:
+            self.skip(f"calls of {str(name)[:40]!r}, unknown to clusim", call.where)
+            return False
+        if call.size <= 0 or call.number < 0 or (message and call.peer in (ABSENT, call.rank)):
+            self.skip("calls without number, size or peer", call.where)
+            return False
+        return True
 
     def add(self, call: PluginCall, owner: Owner, n_ranks: int, nodes: int = 0) -> None:
         """Keep a call of a process; raise `InputError` if the size of its communicator differs."""
@@ -83,95 +169,85 @@ class PluginJob:
         comm.see(call.rank, owner, call.where)
         key = (call.comm, call.rank, call.operation or call.kind, call.peer, call.number)
         known = self.seen.setdefault(key, call)
-        if known is not call:
-            same = (known.size, known.took) == (call.size, call.took)
-            self.skip(
-                "calls that occur twice"
-                if same
-                else "calls that contradict an earlier record of the same call",
-                call.where,
+        if known is call:
+            self.calls.append(call)
+        elif (known.size, known.took) == (call.size, call.took):
+            self.skip("calls that occur twice", call.where)
+        else:
+            self.skip("calls that contradict an earlier record of the same call", call.where)
+
+    def write(self, result: Recording, groups: Groups, world: World) -> None:
+        """Append assumptions and events, in the order of each rank and communicator."""
+        self.assume(result)
+        self.seen.clear()
+        order = _order(self.calls)
+        origin = min((call.start for call in self.calls if call.start >= 0), default=0)
+        for call in self.calls:
+            if call.start >= 0:
+                call.start -= origin
+        self.calls.sort(key=lambda call: order[call.identity])
+        order.clear()
+        self.calls.reverse()
+        write_calls(result, groups, world, _popped(self.calls))
+
+    def assume(self, result: Recording) -> None:
+        """Add the assumptions about missing information."""
+        result.assumed.append(self.untyped)
+        if {call.operation for call in self.calls} & set(ROOTED):
+            result.assumed.append("roots are not recorded; taken as rank 0 of the communicator")
+        if any(call.kind != "collective" for call in self.calls):
+            result.assumed.append(
+                "sends and receives wait only for previous ones with the same peer: groups are not recorded"
             )
-            return
-        self.calls.append(call)
+        if len(self.comms) > 1:
+            result.assumed.append(CONCURRENT)
 
 
-def read_files(paths: Paths, take: Callable[[FileStream], None]) -> str:
-    """Pass every file of a job to `take`, and return the name of the first.
-
-    Files may be plain or packed, or in a directory or an archive.
-    """
-    name = ""
-    for part in streams(paths, lambda base: base.lower().endswith(_NAMES)):
-        name = name or part.name
-        take(part)
-    return name
+def known(value: Any, most: int = 1 << 62) -> int:
+    """Return an integer from 0 to `most`; `ABSENT` for other values."""
+    result = integer(value, most)
+    return ABSENT if result is None else result
 
 
-def recorded(
-    kind: str, name: str, job: PluginJob, assume: Callable[[Recording], None]
-) -> Recording:
-    """Return the recording of a job; `assume` adds the assumptions about missing information.
-
-    Raises
-    ------
-    InputError
-        The job contains no call.
-    """
-    result = Recording(kind, name, 0)
-    groups = Groups()
-    if job.calls:
-        world = world_of(job.comms)
-        result.num_ranks, result.hosts = world.num_ranks, world.hosts
-        result.assumed += world.assumed
-        assume(result)
-        _write_calls(result, groups, job, world)
-        clone_peers(result, groups)
-    return finish(result, groups, job.left_out)
+def lowered(value: Any) -> str:
+    """Return the name of an algorithm or protocol in lower case; empty if missing."""
+    return intern(value.lower()) if isinstance(value, str) and len(value) < 40 else ""
 
 
-def _write_calls(found: Recording, groups: Groups, job: PluginJob, world: World) -> None:
-    """Append the events, in the order of each rank and communicator.
-
-    Calls are removed from the job as their events are created, to limit memory.
-    """
-    job.seen.clear()
-    order = _order(job.calls)
-    index = {comm: groups.add(comm, world.ranks[comm]) for comm in job.comms}
-    origin = min((call.start for call in job.calls if call.start >= 0), default=0)
+def write_calls(
+    result: Recording, groups: Groups, world: World, calls: Iterable[PluginCall]
+) -> None:
+    """Append the events of calls in their order."""
+    index = {comm: groups.add(comm, ranks) for comm, ranks in world.ranks.items()}
     messages: Counter[tuple[str, int, int, str]] = Counter()
     numbers: dict[tuple[str, str, int], int] = {}
-    job.calls.sort(key=lambda call: order[_identity(call)])
-    order.clear()
-    job.calls.reverse()
-    while job.calls:
-        call = job.calls.pop()
-        own = world.ranks[call.comm]
-        stream, sequence = call.comm, 0
-        size = call.size
+    for call in calls:
+        members = world.ranks[call.comm]
+        stream, size = call.comm, call.size
         if call.kind == "collective":
-            size = full_bytes(call.operation, size, len(own))
-            sequence = numbers.setdefault(_identity(call)[:3], len(numbers))
+            size = full_bytes(call.operation, size, len(members))
+            sequence = numbers.setdefault(call.identity[:3], len(numbers))
         else:
+            if call.bunch == ABSENT:
+                stream = f"{call.comm} {call.kind} {call.peer}"
             pair = (call.comm, call.rank, call.peer, call.kind)
-            stream = f"{call.comm} {call.kind} {call.peer}"
             sequence, messages[pair] = messages[pair], messages[pair] + 1
-        start = (call.start - origin) * PS_PER_NS if call.start >= 0 else ABSENT
-        found.events.append(
+        whole = size % 4 == 0 and call.kind == "collective"
+        result.events.append(
             Event(
-                call.kind, own[call.rank], stream, start_ps=start, duration_ps=call.took * PS_PER_NS or ABSENT,
+                call.kind, members[call.rank], stream, start_ps=call.start, duration_ps=call.took or ABSENT,
                 group=index[call.comm], sequence=sequence, operation=call.operation, bytes=size,
-                dtype="float32" if size % 4 == 0 and call.kind == "collective" else "uint8",
-                root=0 if call.operation in ROOTED else ABSENT, peer=call.peer,
+                dtype=call.dtype or ("float32" if whole else "uint8"),
+                root=call.root if call.operation in ROOTED else ABSENT, peer=call.peer, bunch=call.bunch,
                 algorithm=call.algorithm, protocol=call.protocol, channels=call.channels, where=call.where,
             )
         )  # fmt: skip
 
 
-def _identity(call: PluginCall) -> tuple[str, str, int, int, int]:
-    """Return a key that is equal on all ranks of a collective, and unique to a message."""
-    if call.kind == "collective":
-        return call.comm, call.operation, call.number, ABSENT, ABSENT
-    return call.comm, call.kind, call.number, call.rank, call.peer
+def _popped(calls: list[PluginCall]) -> Iterator[PluginCall]:
+    """Yield and remove calls from the last, to limit memory while their events are created."""
+    while calls:
+        yield calls.pop()
 
 
 def _order(
@@ -183,7 +259,7 @@ def _order(
     """
     first: dict[tuple[str, str, int, int, int], int] = {}
     for call in calls:
-        key = _identity(call)
+        key = call.identity
         time = call.start if call.start >= 0 else call.dumped
         first[key] = min(first.get(key, time), time)
     latest: dict[tuple[str, str, int, int], int] = {}

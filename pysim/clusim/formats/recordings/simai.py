@@ -7,30 +7,19 @@ groups of experts. One step is read; all ranks do the same work. AICB's CSV work
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS
 from clusim.formats.recordings import aicb
-from clusim.formats.recordings.astra import WEIGHT, transformer
 from clusim.formats.recordings.layers import (
     MAX_BYTES,
-    LayerPart,
+    WEIGHT,
     LayerTable,
-    RankStep,
     TableLayer,
-    parameter,
-    recording,
+    only_file,
 )
 from clusim.formats.recordings.model import Recording
-from clusim.formats.recordings.source import Paths, names_of
+from clusim.formats.recordings.source import Paths
 
 _POLICIES = ("HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_TRANSFORMER")
-_SIZES = {
-    "tp": ("model_parallel_NPU_group",),
-    "ep": ("ep", "expert_parallel_npu_group"),
-    "pp": ("pp",),
-}
 
 
 def read(
@@ -54,92 +43,70 @@ def read(
     InputError
         The file is invalid, or the number of ranks is unknown.
     """
-    names = names_of(paths)
-    if len(names) != 1:
-        raise InputError(f"{names[1]}: a SimAI workload is one file; use only {names[0]}")
-    if aicb.is_csv(names[0]):
-        return aicb.read_csv(names[0], num_ranks, calls)
-    return _Reader(names[0], num_ranks).recording(calls)
+    name = only_file(paths, "a SimAI workload")
+    if aicb.is_csv(name):
+        return aicb.read_csv(name, num_ranks, calls)
+    table = _Table(name, calls)
+    ranks = table.divide(num_ranks)
+    for key in ("checkpoints", "checkpoint_initiates"):
+        if table.parameter(10**9, key):
+            table.skipped[f"{key}: SimAI runs no layers again"] += 1
+    table.transformer(set(), set())
+    return table.recording("simai", ranks, table.strides)
 
 
-class _Reader:
-    """State of reading one file."""
+class _Table(LayerTable):
+    """Layers of a file, and the sizes of groups."""
 
-    def __init__(self, name: str, num_ranks: int | None) -> None:
-        self.name = name
-        self.table = LayerTable(name)
-        self.assumed: list[str] = []
-        if self.table.words[0] not in _POLICIES:
-            raise InputError(
-                f"{name}:1: {self.table.words[0][:40]!r}; a SimAI workload begins with {' or '.join(_POLICIES)}"
-                " (--kind astra reads the others)"
+    def divide(self, given: int | None) -> int:
+        """Divide the ranks into groups; return their number."""
+        if self.words[0] not in _POLICIES:
+            raise self.bad(
+                1,
+                f"{self.words[0][:40]!r}; a SimAI workload begins with {' or '.join(_POLICIES)}"
+                " (--kind astra reads the others)",
             )
-        self.num_ranks = self._ranks(num_ranks)
-        size = {what: self._size(what, keys) for what, keys in _SIZES.items()}
-        self.tp, self.ep, self.pp = size["tp"], size["ep"], size["pp"]
-        if self.num_ranks % (self.tp * self.pp):
-            raise InputError(
-                f"{name}:1: model_parallel_NPU_group {self.tp} x pp {self.pp}: must divide the {self.num_ranks} ranks"
+        ranks = self.parameter(MOST_RANKS, "all_gpus") or given
+        if ranks is None:
+            raise self.bad(1, "no all_gpus; set --topology and --nodes: all their GPUs are used")
+        if not self.parameter(MOST_RANKS, "all_gpus"):
+            self.assumed.append(
+                f"no all_gpus in the file: all {ranks} GPUs of the topology are used"
             )
-        self.dp = self.num_ranks // (self.tp * self.pp)
-        if self.dp % self.ep:
-            raise InputError(
-                f"{name}:1: ep {self.ep}: must divide the {self.dp} data-parallel ranks ({self.num_ranks} ranks /"
-                f" model_parallel_NPU_group {self.tp} / pp {self.pp})"
-            )
-        if self.pp > 1:
-            self._pipeline()
-
-    def _ranks(self, given: int | None) -> int:
-        result = parameter(self.table, ["all_gpus"], MOST_RANKS)
-        if result:
-            return result
-        if given is None:
-            raise InputError(
-                f"{self.name}:1: no all_gpus; set --topology and --nodes: all their GPUs are used"
-            )
-        self.assumed.append(f"no all_gpus in the file: all {given} GPUs of the topology are used")
-        return given
-
-    def _size(self, what: str, keys: tuple[str, ...]) -> int:
-        result = parameter(self.table, keys, MOST_RANKS)
-        if result is None and what == "tp":
+        tp = self.parameter(MOST_RANKS, "model_parallel_NPU_group")
+        if tp is None:
             self.assumed.append("no model_parallel_NPU_group in the file: 1")
-        return max(1, result or 1)
+        tp = max(1, tp or 1)
+        ep = max(1, self.parameter(MOST_RANKS, "ep", "expert_parallel_npu_group") or 1)
+        pp = max(1, self.parameter(MOST_RANKS, "pp") or 1)
+        if ranks % (tp * pp):
+            raise self.bad(
+                1,
+                f"model_parallel_NPU_group {tp} x pp {pp}: must divide the {ranks} ranks",
+            )
+        dp = ranks // (tp * pp)
+        if dp % ep:
+            raise self.bad(
+                1,
+                f"ep {ep}: must divide the {dp} data-parallel ranks ({ranks} ranks /"
+                f" model_parallel_NPU_group {tp} / pp {pp})",
+            )
+        if pp > 1:
+            self._pipeline(pp)
+        self.strides = aicb.expert_strides(tp, dp, ep)
+        return ranks
 
-    def _pipeline(self) -> None:
-        ga = parameter(self.table, ["ga"], 10**9) or 1
-        num_bytes = parameter(self.table, ["pp_comm"], MAX_BYTES) or 0
+    def _pipeline(self, pp: int) -> None:
+        ga = self.parameter(10**9, "ga") or 1
+        num_bytes = self.parameter(MAX_BYTES, "pp_comm") or 0
         self.assumed.append(
-            f"pp: {self.pp}: the file has the layers of one stage; all stages run them at the same time, without the"
+            f"pp: {pp}: the file has the layers of one stage; all stages run them at the same time, without the"
             f" messages between them ({num_bytes} bytes each) and without the bubble, which adds about"
-            f" {(self.pp - 1) / ga:.0%} with {ga} micro-batches"
+            f" {(pp - 1) / ga:.0%} with {ga} micro-batches"
         )
 
-    def recording(self, calls: int | None) -> Recording:
-        """Read the file."""
-        sizes = {"tp": self.tp, "dp": self.dp, "ep": self.ep, "dp_ep": self.dp // self.ep}
-        step = RankStep(self.table, sizes, gathers_parts=False, most=calls)
-        for key in ("checkpoints", "checkpoint_initiates"):
-            if parameter(self.table, [key], 10**9):
-                self.table.skipped[f"{key}: SimAI runs no layers again"] += 1
-        transformer(step, self.table, _role, set(), set())
-        return recording("simai", step, self.num_ranks, self._group_of, self.assumed)
-
-    def _group_of(self, role: str, rank: int) -> Sequence[int]:
-        """Return the group of a rank: neighbours are tensor-parallel, then experts, then replicas."""
-        stride, size = {
-            "tp": (1, self.tp),
-            "dp": (self.tp, self.dp),
-            "ep": (self.tp, self.ep),
-            "dp_ep": (self.tp * self.ep, self.dp // self.ep),
-        }[role]
-        first = rank // (stride * size) * (stride * size) + rank % stride
-        return range(first, first + stride * size, stride)
-
-
-def _role(layer: TableLayer, what: str, part: LayerPart) -> str:
-    """Return the role of a communication's group; empty if the suffix is unknown."""
-    if part.suffix:
-        return {"EP": "ep", "DP_EP": "dp_ep"}.get(part.suffix, "")
-    return "dp" if what == WEIGHT else "tp"
+    def role(self, layer: TableLayer, part: int) -> str:
+        suffix = layer.parts[part].suffix
+        if suffix:
+            return {"EP": "ep", "DP_EP": "dp_ep"}.get(suffix, "")
+        return "dp" if part == WEIGHT else "tp"
