@@ -130,7 +130,7 @@ def _check_picture(path: Path, suffix: str) -> None:
 
 
 def _draw(machine: Fabric, path: Path) -> None:
-    from clusim.topology.drawing.draw import save_picture
+    from clusim.topology.picture import save_picture
 
     save_picture(machine, path)
     click.echo(f"wrote {path}", err=True)

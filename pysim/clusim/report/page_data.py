@@ -29,16 +29,10 @@ from clusim.analysis.expanded import expanded
 from clusim.analysis.path import GROUPS, PathRows, RowSpans, path_rows
 from clusim.base.errors import TraceError
 from clusim.base.tables import ColumnTable
-from clusim.report.boxes import Picture
-from clusim.report.drawnmachine import (
-    MEASURES,
-    DrawnMachine,
-    History,
-    WireGroups,
-    group_wires,
-    history,
-    machine_of,
-)
+from clusim.drawing.boxes import Picture
+from clusim.drawing.layout import draw
+from clusim.drawing.machine import DrawnMachine, WireGroups, machine_of
+from clusim.report.histories import MEASURES, History, group_wires, history
 from clusim.report.lanes import (
     KINDS,
     Bars,
@@ -50,7 +44,6 @@ from clusim.report.lanes import (
     shares_of,
     window,
 )
-from clusim.report.picture import draw
 from clusim.results.result import Result
 from clusim.results.trace.held import Inputs
 from clusim.results.trace.inputs import inputs_of
@@ -266,14 +259,16 @@ class Feed:
         """Prepare a result; without `inputs` it has no timeline."""
         schedule: Schedule = inputs.schedule if inputs else {}
         result, idle = used_part(expanded(result))
-        machine = machine_of(result.wires, inputs.nodes if inputs else ())
+        wires = result.wires
+        nodes = inputs.nodes if inputs else ()
+        machine = machine_of(wires.names, wires.classes, wires.from_endpoint, nodes)
         lanes = lanes_of(result, schedule)
         return cls(
             result,
             schedule,
             machine,
-            group_wires(machine, result.wires, rows),
-            draw(machine, result.wires),
+            group_wires(machine, wires, rows),
+            draw(machine),
             lanes,
             shares_of(lanes, result.time_ps),
             blame,
