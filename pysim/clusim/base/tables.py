@@ -7,13 +7,16 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from string import Formatter
-from typing import Any
+from typing import Any, TypeVar
 
 from clusim.base.display import Columns, Shown, Summary
 from clusim.base.files import write_csv
 from clusim.base.units import format_size, format_time
 
 _FIELD = re.compile(r"([<>^]?)(\+?)(\d*)(\.\.)?(.*)")
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 SHARES = (
     "share", "busy", "peak", "no_credit", "contended", "full", "limit_busy", "bubble", "communication", "kernels",
@@ -79,6 +82,14 @@ def _shown(name: str, value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.2f}"
     return "" if value == -1 else f"{value:,}"
+
+
+def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """Return the values of each key, in the order in which keys and values appear."""
+    result: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        result.setdefault(key, []).append(value)
+    return result
 
 
 @dataclass(frozen=True, slots=True, repr=False)

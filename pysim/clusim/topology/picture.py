@@ -21,7 +21,7 @@ from clusim.drawing.machine import DrawnMachine, natural_key
 from clusim.topology.model import Fabric
 from clusim.topology.node import Node
 from clusim.topology.node import kind_of as kind_of_node
-from clusim.topology.outline import link_name, outline
+from clusim.topology.outline import outline
 from clusim.topology.render import ranges
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _colours(fabric: Fabric) -> dict[str, str]:
         kind = link.cls.rstrip("0123456789")
         if kind not in COLOURS:
             spare.setdefault(kind, SPARE[len(spare) % len(SPARE)])
-        result[link_name(link)] = COLOURS.get(kind) or spare[kind]
+        result[link.label] = COLOURS.get(kind) or spare[kind]
     return result
 
 
@@ -118,7 +118,7 @@ def _legend(fabric: Fabric, sheets: list[Sheet], colours: dict[str, str]) -> dic
     speeds: dict[str, dict[str, None]] = {}
     for link in fabric.links:
         speed = f"{format_rate(link.rate)}, {format_time(link.latency_ps)}"
-        speeds.setdefault(link_name(link), {})[speed] = None
+        speeds.setdefault(link.label, {})[speed] = None
     counts: dict[str, set[int]] = {}
     for lines in (sheet.picture.lines for sheet in sheets):
         for name, size in zip(lines.classes, lines.sizes.tolist(), strict=True):
@@ -154,14 +154,13 @@ def _sheet(fabric: Fabric, names: set[str], title: str, colours: dict[str, str])
         len(ends),
         np.array([place[link.a] for link in links], np.int64),
         np.array([place[link.b] for link in links], np.int64),
-        [f"{link_name(link)} {tiers[link.a]}->{tiers[link.b]}" for link in links],
+        [f"{link.label} {tiers[link.a]}->{tiers[link.b]}" for link in links],
     )
     picture = draw(machine)
     models: dict[str, dict[str, None]] = {}
     for name, node in nodes.items():
-        model = node.endpoint.chip if node.endpoint is not None else node.model
-        if model not in ("", "generic", "host"):
-            models.setdefault(tiers[name], {})[model] = None
+        if node.product not in ("", "generic", "host"):
+            models.setdefault(tiers[name], {})[node.product] = None
     rows = picture.boxes if picture.titles else []
     notes = {box.y: ", ".join(models[box.tier]) for box in rows if box.tier in models}
     widths = picture.line_widths(np.array([link.rate.bytes_per_s for link in links]))
