@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from string import Formatter
 from typing import Any, TypeVar
@@ -113,12 +113,12 @@ class ColumnTable(Shown):
     @classmethod
     def of(
         cls,
-        names: Sequence[str],
+        names: Collection[str],
         rows: Iterable[Sequence[Any]],
         facts: Mapping[str, Any] | None = None,
         notes: Iterable[str] = (),
     ) -> ColumnTable:
-        """Return a table of `rows`, each with a value for each of `names`."""
+        """Return a table of `rows`, each with a value for each of `names`, such as the keys of a form."""
         table: dict[str, list[Any]] = {name: [] for name in names}
         for row in rows:
             for name, value in zip(names, row, strict=True):
