@@ -141,7 +141,8 @@ class PathLanes:
         result: dict[str, Any] = {}
         for name in ("steps", "slices", "over"):
             bars = window(getattr(self, name), from_ps, until_ps, columns)
-            result |= {f"{name}_{key}": values for key, values in _columns(bars).items()}
+            values = _columns(bars) | {"row": bars.lane.astype(np.uint16)}
+            result |= {f"{name}_{key}": own for key, own in values.items()}
         return pack({}, result)
 
 
@@ -154,7 +155,6 @@ def _columns(bars: Bars) -> dict[str, Any]:
     return {
         "start": bars.start_ps.astype(np.float64),
         "duration": (bars.end_ps - bars.start_ps).astype(np.float64),
-        "row": bars.lane.astype(np.uint16),
         "kind": bars.kind.astype(np.uint8),
         "name": bars.name.astype(np.uint32),
         "count": bars.count.astype(np.uint32),
@@ -328,18 +328,9 @@ class Feed:
     def tasks(self, from_ps: int, until_ps: int, columns: int) -> bytes:
         """Return the data of the timeline."""
         bars = window(self.lanes, from_ps, until_ps, columns)
+        few = len(self.lanes.ranks) < 1 << 16
         return pack(
-            {},
-            {
-                "start": bars.start_ps.astype(np.float64),
-                "duration": (bars.end_ps - bars.start_ps).astype(np.float64),
-                "name": bars.name.astype(np.uint32),
-                "count": bars.count.astype(np.uint32),
-                "lane": bars.lane.astype(
-                    np.uint16 if len(self.lanes.ranks) < 1 << 16 else np.uint32
-                ),
-                "kind": bars.kind.astype(np.uint8),
-            },
+            {}, _columns(bars) | {"lane": bars.lane.astype(np.uint16 if few else np.uint32)}
         )
 
     def steps(self, from_ps: int, until_ps: int, columns: int) -> bytes:
