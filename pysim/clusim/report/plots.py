@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -293,22 +293,28 @@ def _overlap(figure: Any, feed: Feed, _measure: str, width_in: float) -> None:
         order = sorted(np.argsort(-shares.exposed, kind="stable")[:SHOWN_RANKS].tolist())
     figure.set_size_inches(width_in, width_in * (0.2 + 0.042 * len(order)))
     axes = figure.add_subplot()
-    left = np.zeros(len(order))
     parts = (shares.compute, shares.both, shares.exposed, shares.idle)
-    for (name, colour), part in zip(SHARES.items(), parts, strict=True):
-        values = 100 * part[order] / time_ps
-        axes.barh(range(len(order)), values, left=left, color=colour, height=0.74, label=name)
-        left += values
-    axes.set_yticks(range(len(order)), labels=[f"rank {shares.ranks[i]}" for i in order])
-    axes.tick_params(axis="y", length=0)
-    axes.set_ylim(len(order) - 0.4, -0.6)
-    axes.set_xlim(0, 100)
+    named = zip(SHARES.items(), parts, strict=True)
+    bars = [(name, 100 * part[order] / time_ps, colour) for (name, colour), part in named]
+    stack(axes, [f"rank {shares.ranks[i]}" for i in order], bars)
     axes.set_xlabel("part of the run [%]")
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(
         handles, labels, loc="outside upper center", ncols=4, frameon=False, fontsize="small",
         handlelength=0.9, handleheight=0.9, columnspacing=0.9, handletextpad=0.4,
     )  # fmt: skip
+
+
+def stack(axes: Any, labels: Sequence[str], bars: Iterable[tuple[str, Array, str]]) -> None:
+    """Draw stacked bars: the name, the values for all `labels` [%], and the colour of each part."""
+    left = np.zeros(len(labels))
+    for name, values, colour in bars:
+        axes.barh(range(len(labels)), values, left=left, color=colour, height=0.74, label=name)
+        left = left + values
+    axes.set_yticks(range(len(labels)), labels=labels)
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    axes.set_xlim(0, 100)
 
 
 def _topology(figure: Any, feed: Feed, measure: str, width_in: float) -> None:
