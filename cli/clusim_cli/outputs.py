@@ -190,6 +190,6 @@ def beside(trace: Path, ending: str, output: Path | None) -> Path:
     return output or trace.with_name(stem + ending)
 
 
-def echo_done(target: Path, what: str) -> None:
+def echo_done(target: Path, message: str) -> None:
     """Report the written file, on stderr if the data were written to standard output."""
-    click.echo(f"{target}: {what}", err=files.is_stream(target))
+    click.echo(f"{target}: {message}", err=files.is_stream(target))

@@ -70,14 +70,14 @@ class Shown:
         self._drawn = drawn
         self.now_ps = 0
 
-    def begins(self, what: str) -> None:
+    def begins(self, part: str) -> None:
         """Show the current preparation; long indivisible ones are shown from `QUIET_S` on."""
         if not self._drawn:
             return
         with self._lock:
-            self._what = what
+            self._what = part
             if self._bar is not None:
-                self._bar.reset(self._bar.task_ids[0], total=None, now=what)
+                self._bar.reset(self._bar.task_ids[0], total=None, now=part)
             elif self._late is None:
                 self._late = threading.Timer(QUIET_S, self._show_late)
                 self._late.daemon = True
@@ -129,7 +129,7 @@ def _drawn(wanted: bool) -> bool:
     return wanted and draws(sys.stderr) and find_spec("rich") is not None
 
 
-def _start(what: str) -> RichProgress:
+def _start(part: str) -> RichProgress:
     from rich import progress
     from rich.console import Console
 
@@ -143,7 +143,7 @@ def _start(what: str) -> RichProgress:
         transient=True,
     )
     bar.start()
-    bar.add_task("run", total=None, now=what)
+    bar.add_task("run", total=None, now=part)
     return bar
 
 
@@ -165,7 +165,7 @@ def said_ended(ended: Unfinished | None, time_ps: int, shown: Shown) -> int:
 
 
 @contextmanager
-def counted_progress(wanted: bool, what: str) -> Iterator[Callable[[int, int], None] | None]:
+def counted_progress(wanted: bool, noun: str) -> Iterator[Callable[[int, int], None] | None]:
     """Yield a callback for counted work, which draws a bar after `QUIET_S` on a terminal."""
     if not _drawn(wanted):
         yield None
@@ -174,7 +174,7 @@ def counted_progress(wanted: bool, what: str) -> Iterator[Callable[[int, int], N
     from rich.console import Console
 
     columns = (
-        progress.TextColumn("{task.completed:.0f} of {task.total:.0f} " + what),
+        progress.TextColumn("{task.completed:.0f} of {task.total:.0f} " + noun),
         progress.BarColumn(),
         progress.TimeRemainingColumn(),
     )

@@ -50,6 +50,10 @@ def _column_lines(table: list[Column]) -> list[str]:
     rows = [("column", "shape", "type", "stored", "what")]
     for column in table:
         shape = " x ".join(str(n) for n in column.shape) or "scalar"
-        what = column.long_name + (f" [{column.units}]" if column.units not in ("", "1") else "")
-        rows.append((column.name, shape, column.dtype, format_size(column.stored_bytes), what))
+        description = column.long_name + (
+            f" [{column.units}]" if column.units not in ("", "1") else ""
+        )
+        rows.append(
+            (column.name, shape, column.dtype, format_size(column.stored_bytes), description)
+        )
     return text_table("  {:<..}  {:>14}  {:<8} {:>9}  {}", rows)

@@ -132,17 +132,17 @@ def asked(**given: Any) -> ReplayRequest:
     return ReplayRequest(recording, topology, **taken(given, ReplayRequest))
 
 
-def _expected(found: Replay) -> Counter[Expected]:
+def _expected(replay: Replay) -> Counter[Expected]:
     """Return the expected errors of the calls, with the number of calls for each."""
     from clusim.simulation.expected import Expected, RunPlace, expected_error
 
     errors: Counter[Expected] = Counter()
-    machines = {comm.number: comm.hosts for comm in found.comms}
+    machines = {comm.number: comm.hosts for comm in replay.comms}
     # The name of a system of several nodes begins with the preset of a node.
-    system = found.fabric.partition(":nodes=")[0]
-    for call in found.calls:
-        place = RunPlace(system, found.family, machines.get(call.comm, found.num_machines))
-        if found.faults:
+    system = replay.fabric.partition(":nodes=")[0]
+    for call in replay.calls:
+        place = RunPlace(system, replay.family, machines.get(call.comm, replay.num_machines))
+        if replay.faults:
             item = Expected(None, "no measurements of systems with faults")
         else:
             item = expected_error(place, call.bytes, call.algorithm)

@@ -264,8 +264,8 @@ def import_(file: Path, output: Path | None, as_json: bool, **given: Any) -> Non
     if chip is not None:
         gpu(chip)  # rejects an unknown chip, also if the file describes it better
     if onto is not None and (group or cpu or kind not in (None, "nccl-xml")):
-        what = "--onto is for NCCL's XML of one node; not with --cpu, --group, --kind"
-        raise click.UsageError(what)
+        message = "--onto is for NCCL's XML of one node; not with --cpu, --group, --kind"
+        raise click.UsageError(message)
     if onto is not None:
         result = import_onto(file, onto, chip=chip)
     else:
@@ -286,23 +286,26 @@ def import_(file: Path, output: Path | None, as_json: bool, **given: Any) -> Non
         click.echo("no file written; -o FILE writes a topology file", err=True)
 
 
-def _words(found: Imported, file: Path) -> list[str]:
-    counts = [f"{value} {name.replace('_', ' ')}" for name, value in found.counts.items() if value]
-    lines = [f"{file}: {found.title}", f"  found: {', '.join(counts)}"]
-    if found.assumptions:
-        lines.append(f"  assumed, as missing in the file ({len(found.assumptions)}):")
-    return lines + [f"    {assumption}" for assumption in found.assumptions]
+def _words(imported: Imported, file: Path) -> list[str]:
+    counts = [
+        f"{value} {name.replace('_', ' ')}" for name, value in imported.counts.items() if value
+    ]
+    lines = [f"{file}: {imported.title}", f"  found: {', '.join(counts)}"]
+    if imported.assumptions:
+        lines.append(f"  assumed, as missing in the file ({len(imported.assumptions)}):")
+    return lines + [f"    {assumption}" for assumption in imported.assumptions]
 
 
-def _summary(found: Imported, file: Path, output: Path | None) -> dict[str, Any]:
+def _summary(imported: Imported, file: Path, output: Path | None) -> dict[str, Any]:
     return {
         "file": str(file),
-        "kind": found.kind,
-        "title": found.title,
+        "kind": imported.kind,
+        "title": imported.title,
         "output": None if output is None else str(output),
-        "counts": dict(found.counts),
+        "counts": dict(imported.counts),
         "assumptions": [
-            {"where": item.where, "what": item.what, "why": item.why} for item in found.assumptions
+            {"where": item.where, "what": item.what, "why": item.why}
+            for item in imported.assumptions
         ],
     }
 

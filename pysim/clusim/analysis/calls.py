@@ -42,22 +42,29 @@ def collectives(path: str | Path) -> ColumnTable:
     seen = _Seen(run, len(asked))
     rows: list[tuple[Any, ...]] = []
     for call in np.flatnonzero(seen.count).tolist():
-        own = asked[call]
+        call_info = asked[call]
         start, end, late = (int(times[call]) for times in (seen.start, seen.end, seen.late))
         time, skew = end - start, late - start
         together = time - skew
-        done = bool(seen.count[call] % own.tasks == 0) and bool(seen.ended[call])
-        algbw = own.bytes * 1000 / together if together and done else 0.0
-        busbw = algbw * bus_factor(own.operation, own.ranks)
+        done = bool(seen.count[call] % call_info.tasks == 0) and bool(seen.ended[call])
+        algbw = call_info.bytes * 1000 / together if together and done else 0.0
+        busbw = algbw * bus_factor(call_info.operation, call_info.ranks)
         limit, busy = "", 0.0
         if len(used) and together and call < run.calls:
             uses = usage.busy(used, start + skew, end)
             limit, busy = result.wires.names[int(used[np.argmax(uses)])], float(uses.max())
         rows.append(
             (
-                *(call, own.operation, own.algorithm, own.protocol, own.dtype, own.bytes),
-                *(own.ranks, own.channels, run.streams[int(seen.stream[call])]),
-                *(int(seen.count[call]) // own.tasks or 1, start, end, time, skew),
+                *(
+                    call,
+                    call_info.operation,
+                    call_info.algorithm,
+                    call_info.protocol,
+                    call_info.dtype,
+                    call_info.bytes,
+                ),
+                *(call_info.ranks, call_info.channels, run.streams[int(seen.stream[call])]),
+                *(int(seen.count[call]) // call_info.tasks or 1, start, end, time, skew),
                 *(algbw, busbw, limit, busy, busbw / busy if busy else 0.0),
                 round(float(seen.exposed[call] / seen.count[call])),
             )
@@ -98,8 +105,8 @@ def _asked_of_blocks(folded: FoldedBlocks | None) -> Iterator[_Asked]:
     texts = [getattr(folded, f"calls_{name}") for name in _Asked._fields[:4]]
     numbers = [getattr(folded, f"calls_{name}").tolist() for name in _Asked._fields[4:7]]
     of_part = np.repeat(folded.parts_calls_off[:-1], np.diff(folded.parts_tasks_off))
-    own = folded.tasks_call >= 0
-    called = (folded.tasks_call + of_part)[own]
+    in_call = folded.tasks_call >= 0
+    called = (folded.tasks_call + of_part)[in_call]
     tasks = np.bincount(called, minlength=len(folded.calls_operation))
     yield from map(_Asked, *texts, *numbers, tasks.tolist())
 
@@ -113,16 +120,16 @@ class _Seen:
         self.start = np.full(calls, NEVER)
         self.late, self.end = np.full(calls, -1, np.int64), np.full(calls, -1, np.int64)
         for tasks in run:
-            own = np.flatnonzero(tasks.call >= 0)
-            call = tasks.call[own]
+            in_call = np.flatnonzero(tasks.call >= 0)
+            call = tasks.call[in_call]
             np.add.at(self.count, call, 1)
-            np.add.at(self.exposed, call, exposed_ps(tasks)[own])
-            self.ended[call[~tasks.ended[own]]] = False
+            np.add.at(self.exposed, call, exposed_ps(tasks)[in_call])
+            self.ended[call[~tasks.ended[in_call]]] = False
             # By start, so that the first repetition of a block precedes the others.
             different, index, back = np.unique(call, return_index=True, return_inverse=True)
-            same = tasks.number[own] == tasks.number[own][index][back]
-            self._first(tasks, own[same | (call < run.calls)], run.calls)
-            self.stream[different] = tasks.stream[own[index]]
+            same = tasks.number[in_call] == tasks.number[in_call][index][back]
+            self._first(tasks, in_call[same | (call < run.calls)], run.calls)
+            self.stream[different] = tasks.stream[in_call[index]]
 
     def _first(self, tasks: RankTasks, rows: Array, written: int) -> None:
         """See the tasks of the first time that a rank does each collective."""

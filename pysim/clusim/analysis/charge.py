@@ -131,9 +131,9 @@ class Charger:
         if step.kind in (StepKind.TAIL, StepKind.HEAD):
             conn = self._image["conns"][step.connection]
             ends = [self.network.ranks[int(conn[end])] for end in ("src", "dst")]
-            what = "data ready" if step.kind is StepKind.TAIL else "slots free"
+            flag = "data ready" if step.kind is StepKind.TAIL else "slots free"
             return Charge(
-                *("cost", f"flags {ends[0]}->{ends[1]}", f"flag: {what}", length),
+                *("cost", f"flags {ends[0]}->{ends[1]}", f"flag: {flag}", length),
                 CauseKind.LATENCY,
             )
         if step.kind is StepKind.LAUNCH:
@@ -153,18 +153,18 @@ class Charger:
         """Yield the nominal time of a CTA's segment, and the excess of a slow rank."""
         rank = self._rank(step.endpoint)
         if self.walk.threads.serves(step.instance):
-            own = min(step.length_ps, self._fixed_ps(step))
+            nominal_ps = min(step.length_ps, self._fixed_ps(step))
             where = f"proxies at {rank}"
-            yield Charge("cost", where, "work posted to the NIC", own, CauseKind.PROXY)
-            rest = step.length_ps - own
+            yield Charge("cost", where, "work posted to the NIC", nominal_ps, CauseKind.PROXY)
+            rest = step.length_ps - nominal_ps
             yield Charge(
                 "stall", where, "proxy thread busy with other messages", rest, CauseKind.PROXY
             )
             return
         nominal = self._nominal(step, step.length_ps)
         if self._is_proxy(step):
-            what = ("cost", f"proxies at {rank}", "work posted to the NIC", nominal)
-            yield Charge(*what, CauseKind.PROXY)
+            charge = ("cost", f"proxies at {rank}", "work posted to the NIC", nominal)
+            yield Charge(*charge, CauseKind.PROXY)
         elif step.kind is StepKind.FIXED:
             yield Charge(
                 *("cost", f"CTAs of {rank}", "per-slice overhead", nominal), CauseKind.STEP
@@ -200,9 +200,9 @@ class Charger:
         yield from self._slow(rank, dragged)
         if lost > dragged:
             memory_bound = bound == "memory"
-            what = f"HBM of {rank}" if memory_bound else f"SMs of {rank}"
+            resource = f"HBM of {rank}" if memory_bound else f"SMs of {rank}"
             reason = "kernel shares with others"
-            yield Charge("stall", what, reason, lost - dragged, CauseKind.SHARING)
+            yield Charge("stall", resource, reason, lost - dragged, CauseKind.SHARING)
 
     # ---- transfers
 
@@ -250,8 +250,8 @@ class Charger:
             part, who = self.rivals.share(step.task, wire, step.start_ps, step.end_ps)
             taken, rivals = int(busy * part), frozenset(who)
             if taken:
-                what = ("stall", name, "busy with other collectives", taken)
-                yield Charge(*what, CauseKind.CONTENTION, wire, rivals)
+                charge = ("stall", name, "busy with other collectives", taken)
+                yield Charge(*charge, CauseKind.CONTENTION, wire, rivals)
             busy -= taken
             load = min(load, busy)
         cause = self.wire_cause(wire)
@@ -295,18 +295,18 @@ class Charger:
             stalled = self.usage.no_credit(first.number, step.start_ps, step.end_ps)
             credit = min(idle, int(step.length_ps * stalled))
             if credit:
-                what = ("stall", self.network.link(first.number), "no credit", credit)
-                yield Charge(*what, CauseKind.CREDIT, first.number)
+                charge = ("stall", self.network.link(first.number), "no credit", credit)
+                yield Charge(*charge, CauseKind.CREDIT, first.number)
             idle -= credit
         if not idle:
             return
         rank = self._rank(step.endpoint)
         if self._asks(step):
-            what = ("stall", f"window of {rank}", "read window exhausted, wire idle", idle)
-            yield Charge(*what, CauseKind.WINDOW)
+            charge = ("stall", f"window of {rank}", "read window exhausted, wire idle", idle)
+            yield Charge(*charge, CauseKind.WINDOW)
         else:
-            what = ("stall", f"CTAs of {rank}", "wire idle between packets", idle)
-            yield Charge(*what, CauseKind.CTA)
+            charge = ("stall", f"CTAs of {rank}", "wire idle between packets", idle)
+            yield Charge(*charge, CauseKind.CTA)
 
     def _asks(self, step: Step) -> bool:
         """Return True if a transfer is one of requests and answers."""
@@ -350,9 +350,9 @@ class Charger:
             result.append(_Load("unit", unit, use, mean))
         turn = max(1, step.end_ps - span[0])
         pace = self._pace_ps(step, flags)
-        own = min(1.0, pace / max(1, step.length_ps - latency))
+        utilisation = min(1.0, pace / max(1, step.length_ps - latency))
         least = (turn - step.length_ps + latency + pace) / turn
-        result.append(_Load("cta", step.endpoint, own, min(1.0, least)))
+        result.append(_Load("cta", step.endpoint, utilisation, min(1.0, least)))
         return latency, result
 
     def _whole(self, step: Step) -> tuple[int, int]:
@@ -390,8 +390,8 @@ class Charger:
         source, target = int(conn["src"]), int(conn["dst"])
         ends = [self.network.ranks[end] for end in (source, target)]
         if alone:
-            what = ("cost", f"latency {ends[0]}->{ends[1]}", "flight of packets", alone)
-            yield Charge(*what, CauseKind.LATENCY)
+            charge = ("cost", f"latency {ends[0]}->{ends[1]}", "flight of packets", alone)
+            yield Charge(*charge, CauseKind.LATENCY)
         rest = step.length_ps - alone
         if not rest:
             return
@@ -404,8 +404,8 @@ class Charger:
             wire = first.number if first.what == "wire" else -1
             name = self.network.link(wire) if wire >= 0 else self._name(first)
             cause = self.wire_cause(wire) if wire >= 0 else CauseKind.MEMORY
-            what = ("stall", name, "queueing upstream", rest - busy)
-            yield Charge(*what, cause, wire)
+            charge = ("stall", name, "queueing upstream", rest - busy)
+            yield Charge(*charge, cause, wire)
 
     def _behind(self, step: Step) -> list[_Load]:
         """Return the time of written packets after their first wire."""
@@ -452,7 +452,7 @@ class Charger:
         if first.sibling >= 0:
             needs.append((first.what, first.sibling, first.usual))
         before = max(mean for _, _, mean in needs)
-        after = max(mean / scale(what, index) for what, index, mean in needs)
+        after = max(mean / scale(resource, index) for resource, index, mean in needs)
         gain = first.use * (1.0 - after / before) if before > 0 else 0.0
         turn = step.length_ps + self._fixed_ps(step)
         least = min(length, self._pace_ps(step, self._flags(step))) / scale("cta", step.endpoint)

@@ -96,15 +96,15 @@ def _tiers(traced: Traced) -> Iterator[tuple[Any, ...]]:
         yield ("tier", name, "", len(mine), *_merged(traced, mine, result), carried)
 
 
-def _merged(traced: Traced, mine: Array, found: dict[str, Array]) -> tuple[Any, ...]:
+def _merged(traced: Traced, mine: Array, columns: dict[str, Array]) -> tuple[Any, ...]:
     """Return the row of several wires, from their rate to the sources."""
     wires = traced.result.wires
-    busy = found["busy"][mine]
+    busy = columns["busy"][mine]
     mean = float(busy.mean())
     return (
-        float(wires.rate_Bps[mine].mean()) / 1e9, mean, float(found["peak"][mine].max()),
-        float(found["no_credit"][mine].mean()), float(found["contended"][mine].mean()),
-        int(wires.counters["queued_max"][mine].max()), float(found["full"][mine].mean()),
+        float(wires.rate_Bps[mine].mean()) / 1e9, mean, float(columns["peak"][mine].max()),
+        float(columns["no_credit"][mine].mean()), float(columns["contended"][mine].mean()),
+        int(wires.counters["queued_max"][mine].max()), float(columns["full"][mine].mean()),
         float(busy.max()) / mean if mean else 1.0, 0,
     )  # fmt: skip
 
@@ -173,7 +173,7 @@ def _sources(traced: Traced) -> Array | None:
         for stage in traced.network.stages(source, target):
             for wire in stage:
                 result[wire].add(source)
-    return np.array([len(own) for own in result])
+    return np.array([len(sources) for sources in result])
 
 
 def wire_history(path: str | Path) -> ColumnTable:

@@ -96,8 +96,8 @@ class BlockCharges:
 
     def stands(self, step: Step) -> bool:
         """Return True if a step is the pause of a block."""
-        own = step.kind is StepKind.DELAY and 0 <= step.task < len(self._pause)
-        return bool(own and self._pause[step.task] >= 0)
+        is_pause = step.kind is StepKind.DELAY and 0 <= step.task < len(self._pause)
+        return bool(is_pause and self._pause[step.task] >= 0)
 
     def charges(self, step: Step) -> Iterator[Charge]:
         """Yield the parts of the pause of a block; their times add up to its length."""
@@ -105,14 +105,14 @@ class BlockCharges:
         block = int(np.searchsorted(folded.off, pause, side="right")) - 1
         place, slot = int(folded.blocks_place[block]), pause - int(folded.off[block])
         rank = f"rank {int(folded.ranks_rank[folded.places_ranks_off[place] + slot])}"
-        own, length = folded.pattern(place, slot), step.length_ps
-        compute = min(length, _length(own.compute))
-        exposed = _length(merged(np.concatenate([own.compute, own.moving]))) - compute
+        pattern, length = folded.pattern(place, slot), step.length_ps
+        compute = min(length, _length(pattern.compute))
+        exposed = _length(merged(np.concatenate([pattern.compute, pattern.moving]))) - compute
         exposed = min(length - compute, exposed)
         words = "in folded blocks"
         yield Charge("work", f"kernels of {rank}", f"kernels {words}", compute, CauseKind.COMPUTE)
-        what = f"communication {words} that nothing hides"
-        yield Charge("work", f"data of {rank}", what, exposed, CauseKind.EXPOSED)
+        reason = f"communication {words} that nothing hides"
+        yield Charge("work", f"data of {rank}", reason, exposed, CauseKind.EXPOSED)
         rest = length - compute - exposed
         yield Charge("cost", f"waits of {rank}", f"waits {words}", rest, CauseKind.IDLE)
 

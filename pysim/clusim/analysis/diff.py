@@ -57,10 +57,14 @@ def diff(path_a: str | Path, path_b: str | Path) -> ColumnTable:
         "complete": a.result.complete and b.result.complete,
     }
     verdicts = [judged_trace(path).verdict for path in (path_a, path_b)]
-    facts |= {f"verdict_{name}": own.to_json() for name, own in zip("ab", verdicts, strict=True)}
+    facts |= {
+        f"verdict_{name}": verdict.to_json() for name, verdict in zip("ab", verdicts, strict=True)
+    }
     notes = [_headline(a, b)]
     notes += [
-        f"{name}: {line}" for name, own in zip("AB", verdicts, strict=True) for line in own.lines()
+        f"{name}: {line}"
+        for name, verdict in zip("AB", verdicts, strict=True)
+        for line in verdict.lines()
     ]
     notes += _inputs(a, b)
     notes += _phase_sentences(phases, time_a) + _blame_sentences(blames, time_a)

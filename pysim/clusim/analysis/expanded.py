@@ -26,7 +26,9 @@ def expanded(result: Result) -> Result:
     folded = result.tasks.folded
     if folded is None:
         return result
-    times = np.array([(result.tasks.end_ps[own] >= 0).all(axis=1).sum() for own in folded.by_place])
+    times = np.array(
+        [(result.tasks.end_ps[tasks] >= 0).all(axis=1).sum() for tasks in folded.by_place]
+    )
     counters = result.wires.counters.copy()
     each = np.repeat(times, np.diff(folded.places_wires_off))
     for name, values in folded.counters.items():
@@ -45,7 +47,7 @@ def expanded(result: Result) -> Result:
 
 def _with_blocks(result: Result, folded: FoldedBlocks, times: Array) -> Bins:
     """Return histories including the traffic of blocks."""
-    bins, histories = result.bins, {name: own.copy() for name, own in result.bins.wires.items()}
+    bins, histories = result.bins, {name: part.copy() for name, part in result.bins.wires.items()}
     hbm_bytes = bins.hbm_bytes.copy()
     if len(bins.edge_ps) < 2:
         return bins
@@ -53,13 +55,13 @@ def _with_blocks(result: Result, folded: FoldedBlocks, times: Array) -> Bins:
     sums = {name: COLUMNS[name][0] for name in histories if COLUMNS[name][0] in folded.counters}
     for place in np.flatnonzero(times).tolist():
         done = _done(result, folded.by_place[place])
-        own = slice(*wires_off[place : place + 2])
+        part = slice(*wires_off[place : place + 2])
         for name, counter in sums.items():
             if counter not in _LARGEST:
-                grown = _grown(folded.counters[counter][own], done)
-                np.add.at(histories[name], folded.wires_wire[own], grown)
-        own = slice(*ranks_off[place : place + 2])
-        np.add.at(hbm_bytes, folded.ranks_endpoint[own], _grown(folded.ranks_hbm[own], done))
+                grown = _grown(folded.counters[counter][part], done)
+                np.add.at(histories[name], folded.wires_wire[part], grown)
+        part = slice(*ranks_off[place : place + 2])
+        np.add.at(hbm_bytes, folded.ranks_endpoint[part], _grown(folded.ranks_hbm[part], done))
     return Bins(bins.edge_ps, histories, hbm_bytes)
 
 

@@ -146,8 +146,8 @@ def _detail(run: Critical, charge: Charge, step: Step) -> str:
     if charge.cause is CauseKind.STRAGGLER:
         return f"rank {network.ranks[step.endpoint]}"
     if charge.cause is CauseKind.MEMORY:
-        own = step.kind is StepKind.KERNEL or charge.resource.startswith("HBM of rank")
-        return "of GPUs" if own else "of hosts"
+        on_gpu = step.kind is StepKind.KERNEL or charge.resource.startswith("HBM of rank")
+        return "of GPUs" if on_gpu else "of hosts"
     return ""
 
 
@@ -196,9 +196,9 @@ def _alike(kind: CauseKind, wire_class: str) -> tuple[str, str]:
 
 
 def _cause(
-    run: Critical, steps: list[Step], found: tuple[_Key, _Sum], change: Change | None
+    run: Critical, steps: list[Step], candidate: tuple[_Key, _Sum], change: Change | None
 ) -> VerdictCause:
-    (kind, detail), entry = found
+    (kind, detail), entry = candidate
     saving: int | None = entry.ps
     if kind in (CauseKind.SLOTS, CauseKind.OTHER):
         saving = None
@@ -235,7 +235,7 @@ def _phases(spans: Iterable[tuple[int, int, dict[_Key, int]]]) -> tuple[Phase, .
         for *_, parts in rows
     ]
     gain = np.array(
-        [2 * own - (end - start) for own, (start, end, _) in zip(work, rows, strict=True)]
+        [2 * group - (end - start) for group, (start, end, _) in zip(work, rows, strict=True)]
     )
     low, high = _largest_stretch(gain)
     if high and rows[high - 1][1] - rows[low][0] < LEAST_PHASE * total:
@@ -244,17 +244,17 @@ def _phases(spans: Iterable[tuple[int, int, dict[_Key, int]]]) -> tuple[Phase, .
     phases = []
     names = ("start", "", "tail") if high else ("", "", "whole run")
     for name, first, last in zip(names, ends, ends[1:], strict=False):
-        own = rows[first:last]
-        length = own[-1][1] - own[0][0] if own else 0
+        group = rows[first:last]
+        length = group[-1][1] - group[0][0] if group else 0
         if length < max(1.0, LEAST_PHASE * total):
             continue
         sums: Counter[_Key] = Counter()
-        for *_, parts in own:
+        for *_, parts in group:
             sums.update(parts)
         (kind, detail), _ = max(sums.items(), key=lambda item: (item[1], item[0]))
         computes = sum(ps for (cause, _), ps in sums.items() if cause in _WORKING)
         middle = "computing" if 2 * computes > length else "bandwidth"
-        phases.append(Phase(name or middle, own[0][0], own[-1][1], kind, detail))
+        phases.append(Phase(name or middle, group[0][0], group[-1][1], kind, detail))
     return tuple(phases)
 
 

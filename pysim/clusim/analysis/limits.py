@@ -192,7 +192,7 @@ def limit(result: Result) -> Limit | None:
     reached = int(row["busy_ps"]) / max(1, result.time_ps)
     carried = int(row["bytes"]) + int(row["control_bytes"])
     name = result.wires.classes[wire]
-    mine = np.array([own == name for own in result.wires.classes])
+    mine = np.array([wire_class == name for wire_class in result.wires.classes])
     machines = max(1, machines_of(result))
     return Limit(
         name=result.wires.names[wire],

@@ -40,19 +40,19 @@ def memory(path: str | Path) -> ColumnTable:
     rows = []
     for endpoint in range(len(rate)):
         history = result.bins.hbm_bytes[endpoint]
-        own = int(history.sum())
+        kernel = int(history.sum())
         shares = history / widths / rate[endpoint] if len(history) else np.zeros(1)
         top = int(np.argmax(shares)) if len(shares) else 0
         room = float(rate[endpoint]) * total
-        talk, work = own / room, int(kernel_bytes[endpoint]) / room
+        talk, work = kernel / room, int(kernel_bytes[endpoint]) / room
         at = int(edges[top]) if len(history) else 0
         rows.append(
             (
                 traced.network.endpoint_name(endpoint),
                 traced.network.ranks[endpoint],
                 float(rate[endpoint]) * 1000,
-                own,
-                own / total * 1000,
+                kernel,
+                kernel / total * 1000,
                 talk,
                 float(shares[top]),
                 at,
@@ -81,5 +81,7 @@ def _add_blocks(kernel_bytes: Array, result: Result) -> None:
     for place, pauses in enumerate(folded.by_place):
         low, high = folded.places_ranks_off[place : place + 2].tolist()
         times = (result.tasks.end_ps[pauses] >= 0).sum(axis=0)
-        own = [folded.tasks_memory[folded.rows(place, slot)].sum() for slot in range(high - low)]
-        np.add.at(kernel_bytes, folded.ranks_endpoint[low:high], np.array(own) * times)
+        bytes_of_slots = [
+            folded.tasks_memory[folded.rows(place, slot)].sum() for slot in range(high - low)
+        ]
+        np.add.at(kernel_bytes, folded.ranks_endpoint[low:high], np.array(bytes_of_slots) * times)

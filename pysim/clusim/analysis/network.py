@@ -303,7 +303,7 @@ class Network:
         """Return a requested transfer's latency without data: round trips, memory, units [ps]."""
         conn = self.image["conns"][connection]
         ends = self.image["endpoints"]
-        own = int(ends["response_latency_ps"][endpoint])
+        response = int(ends["response_latency_ps"][endpoint])
         source, _, read = self._ends(conn, endpoint)
         if int(conn["kind"]) == ConnKind.AGGREGATION:
             return self._aggregation_ps(connection, endpoint, flags)
@@ -311,7 +311,7 @@ class Network:
             there = self._way_ps(self.stages(endpoint, source), Kind.READ_REQ)
             stages = [stage.lanes for stage in self.stages_of(connection, endpoint, flags)]
             back = self._way_ps(stages, Kind.READ_RESP)
-            return there + int(ends["read_latency_ps"][source]) + back + own
+            return there + int(ends["read_latency_ps"][source]) + back + response
         if int(conn["kind"]) != ConnKind.MULTIMEM or not flags & Op.REDUCE:
             return 0
         stages = self._multimem(conn, endpoint, flags)
@@ -321,7 +321,7 @@ class Network:
         fetch = int(ends["read_latency_ps"][members].max(initial=0))
         units = self.units_of(connection)
         unit = max((int(self.image["units"]["latency_ps"][u]) for u in units), default=0)
-        return asked + fetch + data + unit + own
+        return asked + fetch + data + unit + response
 
     def _aggregation_ps(self, connection: int, endpoint: int, flags: int) -> int:
         """Return the latency of a packet up to its tree's root and of the result to memory [ps]."""

@@ -31,9 +31,9 @@ def exposed_ps(tasks: RankTasks) -> Array:
     result = np.zeros(len(tasks.number), np.int64)
     kernels = tasks.computes
     computing = Union(tasks.start_ps[kernels], tasks.end_ps[kernels])
-    own = np.flatnonzero(tasks.communicates)
-    start, end = first_come(tasks.moves_ps[own], tasks.end_ps[own])
-    result[own] = (end - start) - computing.within(start, end)
+    talking = np.flatnonzero(tasks.communicates)
+    start, end = first_come(tasks.moves_ps[talking], tasks.end_ps[talking])
+    result[talking] = (end - start) - computing.within(start, end)
     return result
 
 
@@ -78,8 +78,8 @@ def _of_rank(tasks: RankTasks, mine: Array | None = None) -> tuple[Union, Union]
     """Return when a rank computes and when it communicates, with some of its tasks or all."""
     result = []
     for kind, start in ((tasks.computes, tasks.start_ps), (tasks.communicates, tasks.moves_ps)):
-        own = kind if mine is None else kind & mine
-        result.append(Union(start[own], tasks.end_ps[own]))
+        chosen = kind if mine is None else kind & mine
+        result.append(Union(start[chosen], tasks.end_ps[chosen]))
     return result[0], result[1]
 
 
@@ -104,11 +104,11 @@ def _streams(
     """
     for stream in sorted(np.unique(tasks.stream).tolist(), key=run.streams.__getitem__):
         mine = tasks.stream == stream
-        computing, talking = own = _of_rank(tasks, mine)
+        computing, talking = unions = _of_rank(tasks, mine)
         both = int(of_rank[1].within(computing.start_ps, computing.end_ps).sum())
         both += int(of_rank[0].within(talking.start_ps, talking.end_ps).sum())
         busy = Union(
-            *(np.concatenate([getattr(u, side) for u in own]) for side in ("start_ps", "end_ps"))
+            *(np.concatenate([getattr(u, side) for u in unions]) for side in ("start_ps", "end_ps"))
         )
         yield (
             "stream", f"{tasks.rank} {run.streams[stream]}", 1, computing.length_ps,
@@ -120,8 +120,10 @@ def _call_names(traced: Traced) -> list[str]:
     """Return the names of all collectives, first of the schedule, then of replicated blocks."""
     names = list(traced.inputs.texts("calls/operation"))
     folded = traced.result.tasks.folded
-    own = [f"{name}{SUFFIX}" for name in folded.calls_operation] if folded is not None else []
-    return [f"{call} {name}" for call, name in enumerate([*names, *own])]
+    replicated = (
+        [f"{name}{SUFFIX}" for name in folded.calls_operation] if folded is not None else []
+    )
+    return [f"{call} {name}" for call, name in enumerate([*names, *replicated])]
 
 
 @dataclass(slots=True)
@@ -134,15 +136,15 @@ class _Shared:
     worst: tuple[int, int] = (-1, 0)
 
 
-def _share(found: dict[int, _Shared], tasks: RankTasks, exposed: Array, keys: Array) -> None:
+def _share(shared: dict[int, _Shared], tasks: RankTasks, exposed: Array, keys: Array) -> None:
     """Add the communication of a rank by some key."""
-    own = np.flatnonzero(tasks.communicates & (keys >= 0))
-    different, index = np.unique(keys[own], return_inverse=True)
+    talking = np.flatnonzero(tasks.communicates & (keys >= 0))
+    different, index = np.unique(keys[talking], return_inverse=True)
     talk, bare = (np.zeros(len(different), np.int64) for _ in "tb")
-    np.add.at(talk, index, tasks.end_ps[own] - tasks.moves_ps[own])
-    np.add.at(bare, index, exposed[own])
+    np.add.at(talk, index, tasks.end_ps[talking] - tasks.moves_ps[talking])
+    np.add.at(bare, index, exposed[talking])
     for key, length, shown in zip(different.tolist(), talk.tolist(), bare.tolist(), strict=True):
-        entry = found.setdefault(key, _Shared())
+        entry = shared.setdefault(key, _Shared())
         entry.ranks += 1
         entry.talk_ps += length
         entry.exposed_ps += shown
@@ -150,13 +152,13 @@ def _share(found: dict[int, _Shared], tasks: RankTasks, exposed: Array, keys: Ar
             entry.worst = shown, tasks.rank
 
 
-def _grouped(found: dict[int, _Shared], level: str, names: Sequence[str]) -> list[tuple[Any, ...]]:
+def _grouped(shared: dict[int, _Shared], level: str, names: Sequence[str]) -> list[tuple[Any, ...]]:
     """Return a row for each key of communication, most exposed first."""
     rows = []
-    for key, own in found.items():
-        hidden, count = own.talk_ps - own.exposed_ps, own.ranks
-        times = (own.talk_ps // count, hidden // count, 0, own.exposed_ps // count)
-        rows.append((level, names[key], count, 0, *times, own.worst[1]))
+    for key, total in shared.items():
+        hidden, count = total.talk_ps - total.exposed_ps, total.ranks
+        times = (total.talk_ps // count, hidden // count, 0, total.exposed_ps // count)
+        rows.append((level, names[key], count, 0, *times, total.worst[1]))
     return sorted(rows, key=lambda row: (-row[7], row[1]))
 
 

@@ -89,15 +89,15 @@ def path_rows(path: str | Path, most: int) -> PathRows:
             if not charges:
                 continue
             first = max(charges, key=lambda part: part.ps)
-            what = whats.setdefault(f"{first.resource}: {first.reason}", len(whats))
+            reason = whats.setdefault(f"{first.resource}: {first.reason}", len(whats))
             task = step.task if step.task < len(run.traced.result.tasks.names) else -1
             rows.append(_row_of(run, step, channels))
             kind = GROUPS.index(first.group)
-            result.append((step.start_ps, step.end_ps, kind, what, task))
+            result.append((step.start_ps, step.end_ps, kind, reason, task))
         places = _places(run, channels)
         shown, row_of = _longest(rows, result, set(places), most)
         table = np.array(result, np.int64).reshape(-1, 5)[::-1]
-        row = np.array([row_of.get(own, len(row_of)) for own in rows], np.int64)[::-1]
+        row = np.array([row_of.get(key, len(row_of)) for key in rows], np.int64)[::-1]
         start, end, kinds, names, tasks = table.T
         spans = RowSpans(row, kinds, names, start, end)
         return PathRows(shown, spans, tasks, list(whats), _slices(run, row_of, places))
@@ -121,21 +121,21 @@ def _row_of(run: Critical, step: Step, channels: Array) -> _Row:
 
 
 def _longest(
-    rows: list[_Row], found: list[tuple[int, int, int, int, int]], known: set[_Row], most: int
+    rows: list[_Row], times: list[tuple[int, int, int, int, int]], known: set[_Row], most: int
 ) -> tuple[list[_Row], dict[_Row, int]]:
     """Return the rows to show, possibly with a last row for all others, and their indices."""
     lengths: Counter[_Row] = Counter()
-    for row, (start, end, *_) in zip(rows, found, strict=True):
+    for row, (start, end, *_) in zip(rows, times, strict=True):
         lengths[row] += end - start
-    own = [row for row, _ in lengths.most_common() if row[0] >= 0][:most]
+    shown = [row for row, _ in lengths.most_common() if row[0] >= 0][:most]
     # Also show the same channels of other ranks.
-    own += [
+    shown += [
         row
-        for name in dict.fromkeys(name for _, name in own)
+        for name in dict.fromkeys(name for _, name in shown)
         for row in sorted(known)
         if row[1] == name and row not in lengths
     ]
-    kept = sorted(own[:most], key=lambda row: (row[0], len(row[1]), row[1]))
+    kept = sorted(shown[:most], key=lambda row: (row[0], len(row[1]), row[1]))
     others = len(lengths.keys() - set(kept))
     more = [(-1, f"{others} others")] if others else []
     return [*kept, *more], {row: i for i, row in enumerate(kept)}
@@ -143,7 +143,7 @@ def _longest(
 
 def _slices(run: Critical, row_of: dict[_Row, int], places: list[_Row]) -> RowSpans:
     """Return the completed slices of the channels that have a row."""
-    place, slices = np.array([row_of.get(own, -1) for own in places]), run.walk.slices
+    place, slices = np.array([row_of.get(item, -1) for item in places]), run.walk.slices
     image, parts, count = run.traced.network.image, [], 0
     with RecordFile(run.traced.path) as records:
         for block in records.blocks():
@@ -156,18 +156,20 @@ def _slices(run: Critical, row_of: dict[_Row, int], places: list[_Row]) -> RowSp
                 break
     time, gate, instance, seq = np.concatenate(parts, axis=1) if parts else np.zeros((4, 0), int)
     order = np.lexsort((time, instance))
-    time, gate, instance, seq = (own[order].astype(np.int64) for own in (time, gate, instance, seq))
+    time, gate, instance, seq = (
+        item[order].astype(np.int64) for item in (time, gate, instance, seq)
+    )
     before = np.zeros(len(time), np.int64)
     before[1:] = np.where(instance[1:] == instance[:-1], time[:-1], 0)
     start = np.where(gate <= time, np.maximum(gate, before), time)
     name = np.zeros(len(time), np.int64)
-    for own in np.unique(instance).tolist():
-        at = instance == own
-        name[at] = image["prims"]["opcode"][slices.table(own).prims(seq[at])]
+    for item in np.unique(instance).tolist():
+        at = instance == item
+        name[at] = image["prims"]["opcode"][slices.table(item).prims(seq[at])]
     order = np.argsort(start, kind="stable")
     kind = np.zeros(len(time), np.int64)
     columns = (place[instance], kind, name, start, time)
-    return RowSpans(*(own[order] for own in columns))
+    return RowSpans(*(item[order] for item in columns))
 
 
 MOST_STEPS = 200_000

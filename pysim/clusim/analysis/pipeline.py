@@ -93,8 +93,8 @@ def _line(tasks: RankTasks, letters: Array, edges: Array) -> str:
     kinds = letters[tasks.name[mine]]
     covered = {}
     for letter in ("F", "B", "#"):
-        own = mine[kinds == letter]
-        covered[letter] = _per_cell(Union(tasks.start_ps[own], tasks.end_ps[own]), edges)
+        chosen = mine[kinds == letter]
+        covered[letter] = _per_cell(Union(tasks.start_ps[chosen], tasks.end_ps[chosen]), edges)
     talk = tasks.communicates
     talking = _per_cell(Union(tasks.moves_ps[talk], tasks.end_ps[talk]), edges)
     whole = np.diff(edges)

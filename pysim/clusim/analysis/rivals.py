@@ -32,13 +32,13 @@ class Rivals:
 
     def share(self, task: int, wire: int, start_ps: int, end_ps: int) -> tuple[float, set[int]]:
         """Return the share of other calls in a wire's bytes between two times, and these calls."""
-        own = int(self.call_of[task]) if task < len(self.call_of) else -1
-        if not self.any or own < 0:
+        own_call = int(self.call_of[task]) if task < len(self.call_of) else -1
+        if not self.any or own_call < 0:
             return 0.0, set()
-        mine, others, who = self._rate(own, wire), 0.0, set()
+        mine, others, who = self._rate(own_call, wire), 0.0, set()
         for call, (low, high) in self._spans.items():
             part = (min(high, end_ps) - max(low, start_ps)) / max(1, end_ps - start_ps)
-            if call != own and part > 0 and (rate := self._rate(call, wire)) > 0:
+            if call != own_call and part > 0 and (rate := self._rate(call, wire)) > 0:
                 others += part * rate
                 who.add(call)
         return others / (mine + others) if mine + others > 0 else 0.0, who
@@ -92,11 +92,11 @@ class Rivals:
     def _load(self, call: int) -> dict[int, float]:
         """Return the bytes that a call sends over each wire."""
         image, slices = self._network.image, self._walk.slices
-        own = np.flatnonzero(self.call_of[image["instances"]["task"]] == call)
-        if len(own) > MOST_INSTANCES:
+        instances = np.flatnonzero(self.call_of[image["instances"]["task"]] == call)
+        if len(instances) > MOST_INSTANCES:
             return {}
         moved: dict[tuple[int, int, int], float] = defaultdict(float)
-        for instance in own.tolist():
+        for instance in instances.tolist():
             table = slices.table(instance)
             endpoint = int(image["instances"]["endpoint"][instance])
             for prim in np.unique(table.prim).tolist():

@@ -45,7 +45,9 @@ def all_starts(image: Mapping[str, Array], start_ps: Array) -> Array:
     for before, later in zip(owner.tolist(), succ.tolist(), strict=True):
         after.setdefault(later, set()).add(before)
     alike = {
-        frozenset(own): int(start_ps[task]) for task, own in after.items() if task < len(start_ps)
+        frozenset(predecessors): int(start_ps[task])
+        for task, predecessors in after.items()
+        if task < len(start_ps)
     }
     for task in range(len(start_ps), len(tasks)):
         result[task] = alike.get(frozenset(after.get(task, set())), 0)
@@ -207,9 +209,9 @@ class Slices:
     def _used(self, instance: int, connection: int, *, send: bool) -> Array:
         """Return an instance's cumulative slots on a connection's side, by slice that uses slots."""
         key = (instance, connection, send)
-        own = self._on_connection(instance, connection, send=send)
+        rows = self._on_connection(instance, connection, send=send)
         if key not in self._slots:
-            self._slots[key] = np.cumsum(self.table(instance).slots[own], dtype=np.int64)
+            self._slots[key] = np.cumsum(self.table(instance).slots[rows], dtype=np.int64)
         return self._slots[key]
 
     def _upto(self, instance: int, connection: int, seq: int, *, send: bool) -> int:
@@ -218,8 +220,8 @@ class Slices:
         for user in self.users(connection, send=send):
             used = self._used(user, connection, send=send)
             if user == instance:
-                own = self._on_connection(user, connection, send=send)
-                count = int(np.searchsorted(own, seq, side="right"))
+                rows = self._on_connection(user, connection, send=send)
+                count = int(np.searchsorted(rows, seq, side="right"))
                 return slots + (int(used[count - 1]) if count else 0)
             slots += int(used[-1]) if len(used) else 0
         return slots
@@ -230,8 +232,8 @@ class Slices:
             used = self._used(user, connection, send=send)
             total = int(used[-1]) if len(used) else 0
             if 0 < slots <= total:
-                own = self._on_connection(user, connection, send=send)
-                return user, int(own[int(np.searchsorted(used, slots))])
+                rows = self._on_connection(user, connection, send=send)
+                return user, int(rows[int(np.searchsorted(used, slots))])
             slots -= total
         return None
 

@@ -102,8 +102,8 @@ class RunTasks:
             self._written[folded.pauses_task] = False
         order = np.flatnonzero(self._written & (tasks.start_ps >= 0))
         self._order = order[np.argsort(self._rank[order], kind="stable")]
-        own = set(np.unique(self._rank).tolist())
-        self.ranks = sorted(own | set(folded.of_rank if folded is not None else ()))
+        simulated = set(np.unique(self._rank).tolist())
+        self.ranks = sorted(simulated | set(folded.of_rank if folded is not None else ()))
         self._first = np.searchsorted(
             self._rank[self._order], np.arange(max(self.ranks, default=0) + 2)
         )
@@ -128,20 +128,20 @@ class RunTasks:
         )
         for rank, places in self._folded.of_rank.items() if self._folded is not None else ():
             assert self._folded is not None
-            for own in places:
-                streams = self._own_stream[self._folded.tasks_stream[self._folded.rows(*own)]]
+            for block in places:
+                streams = self._own_stream[self._folded.tasks_stream[self._folded.rows(*block)]]
                 result |= {rank * many + stream for stream in streams.tolist()}
         return [divmod(key, many) for key in sorted(result)]
 
     def of(self, rank: int) -> RankTasks:
         """Return the tasks of a rank by start."""
-        own = self._order[self._first[rank] : self._first[rank + 1]]
-        start, end = self._tasks.start_ps[own], self._tasks.end_ps[own]
+        rows = self._order[self._first[rank] : self._first[rank + 1]]
+        start, end = self._tasks.start_ps[rows], self._tasks.end_ps[rows]
         ended = end >= 0
         end = np.where(ended, end, self._end_ps)
         columns = [
-            [own, self._call[own], self._kind[own], self._stream[own], self._name[own]],
-            [start, np.minimum(self._moves[own], end), end, ended],
+            [rows, self._call[rows], self._kind[rows], self._stream[rows], self._name[rows]],
+            [start, np.minimum(self._moves[rows], end), end, ended],
         ]
         parts = [[*columns[0], *columns[1]], *self._of_blocks(rank)]
         result = [np.concatenate(column) for column in zip(*parts, strict=True)]
@@ -189,9 +189,10 @@ class RunTasks:
 def _numbered(*texts: Sequence[str]) -> tuple[list[str], list[Array]]:
     """Return distinct texts, and for each of some columns of texts their numbers."""
     known = {
-        text: number for number, text in enumerate(dict.fromkeys(t for own in texts for t in own))
+        text: number
+        for number, text in enumerate(dict.fromkeys(t for column in texts for t in column))
     }
-    return list(known), [np.array([known[text] for text in own], np.int64) for own in texts]
+    return list(known), [np.array([known[text] for text in column], np.int64) for column in texts]
 
 
 def run_tasks(traced: Traced) -> RunTasks:

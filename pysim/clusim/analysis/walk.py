@@ -57,8 +57,8 @@ class ThreadClocks:
     def _follow(self) -> dict[tuple[int, int], int]:
         rows: list[tuple[int, int, int]] = []
         for block in self._records.blocks():
-            own = self._thread[block["instance"]] != NONE
-            columns = (block[name][own].tolist() for name in ("gate", "instance", "seq"))
+            followed = self._thread[block["instance"]] != NONE
+            columns = (block[name][followed].tolist() for name in ("gate", "instance", "seq"))
             rows += zip(*columns, strict=True)
         free: dict[int, int] = {}
         began: dict[tuple[int, int], int] = {}
@@ -158,8 +158,8 @@ class _Cursor:
             columns = self._records.block(index)
             high = self._upto(columns, time_ps) + 1
             low = int(np.searchsorted(columns["time"], time_ps, side="left"))
-            own = columns["instance"][low:high]
-            rows = np.flatnonzero((own >= instances.start) & (own < instances.stop))
+            instance = columns["instance"][low:high]
+            rows = np.flatnonzero((instance >= instances.start) & (instance < instances.stop))
             if len(rows):
                 self._index = index
                 return _row(columns, low + int(rows[-1]))

@@ -72,9 +72,9 @@ class Change:
     tasks: frozenset[int] = field(default_factory=frozenset)
     like: tuple[tuple[int, int], ...] = ()
 
-    def scale(self, what: str, index: int) -> float:
+    def scale(self, resource: str, index: int) -> float:
         """Return the factor of a cause; see `clusim.analysis.charge.Scale`."""
-        mine = index in self.wires if what == "wire" else what == self.what
+        mine = index in self.wires if resource == "wire" else resource == self.what
         return float(self.factor) if mine else 1.0
 
 
@@ -98,26 +98,26 @@ def factor_of(whole: str, factor: str) -> Fraction:
     return value
 
 
-def parse_change(what: str, factor: str, network: Network) -> Change:
+def parse_change(pattern: str, factor: str, network: Network) -> Change:
     """Return the change that words such as ``nvlink`` and ``x2`` mean on a network."""
-    value = factor_of(f"{what} {factor}", factor)
-    if what in THINGS:
-        return Change(what, value)
+    value = factor_of(f"{pattern} {factor}", factor)
+    if pattern in THINGS:
+        return Change(pattern, value)
     wires = frozenset(
         wire
         for wire, (name, kind) in enumerate(zip(network.names, network.classes, strict=True))
-        if kind == what
-        or kind.split(" ")[0] == what
-        or fnmatchcase(name, what)
-        or network.link(wire) == what
+        if kind == pattern
+        or kind.split(" ")[0] == pattern
+        or fnmatchcase(name, pattern)
+        or network.link(wire) == pattern
     )
     if not wires:
         classes = ", ".join(sorted({name.split(" ")[0] for name in network.classes}))
         raise InputError(
-            f"what-if {what}: no such wires or thing; use {', '.join(THINGS)}, a class of wires ({classes}),"
+            f"what-if {pattern}: no such wires or thing; use {', '.join(THINGS)}, a class of wires ({classes}),"
             f" or names such as '{network.names[0] if network.names else 'a->b'}' with * for any text"
         )
-    return Change(what, value, wires)
+    return Change(pattern, value, wires)
 
 
 def mended(wires: Array, classes: Sequence[str], chosen: Iterable[int]) -> Change:
@@ -139,7 +139,7 @@ def mended(wires: Array, classes: Sequence[str], chosen: Iterable[int]) -> Chang
     return Change("mended", Fraction(1), frozenset(both), like=tuple(like))
 
 
-def estimate(path: str | Path, what: str, factor: str) -> Estimate:
+def estimate(path: str | Path, pattern: str, factor: str) -> Estimate:
     """Return the critical-path estimate of a trace's time with faster hardware.
 
     Every segment is shortened in isolation, transfers down to the next busiest resource on their path. No other time
@@ -148,7 +148,7 @@ def estimate(path: str | Path, what: str, factor: str) -> Estimate:
     from clusim.analysis.critical import critical
 
     with critical(path) as run:
-        change = parse_change(what, factor, run.traced.network)
+        change = parse_change(pattern, factor, run.traced.network)
         before, after = 0, 0.0
         for step in run.walk.steps():
             before += step.length_ps
@@ -182,9 +182,9 @@ def _repair(image: dict[str, Array], change: Change) -> None:
             for name in ("rate_num", "rate_den"):
                 image["wires"][name][wire] = image["wires"][name][best]
     elif change.what == "straggler":
-        own = list(change.endpoints)
-        image["endpoints"]["slow_1024"][own] = 1024
-        gone = (faults["kind"] == FaultKind.SLOW) & np.isin(faults["index"], own)
+        endpoints = list(change.endpoints)
+        image["endpoints"]["slow_1024"][endpoints] = 1024
+        gone = (faults["kind"] == FaultKind.SLOW) & np.isin(faults["index"], endpoints)
     else:
         quiet = np.isin(image["instances"]["task"], list(change.tasks))
         image["instances"]["length"][quiet] = 0

@@ -190,6 +190,6 @@ Painter = Callable[..., "Figure"]
 _painters: dict[str, Callable[[], Painter]] = {}
 
 
-def register(name: str, found: Callable[[], Painter]) -> None:
-    """Register the painter of the class called `name`; `found` is called at the first figure."""
-    _painters[name] = found
+def register(name: str, load: Callable[[], Painter]) -> None:
+    """Register the painter of the class called `name`; `load` is called at the first figure."""
+    _painters[name] = load

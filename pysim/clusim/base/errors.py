@@ -107,9 +107,9 @@ class EnvironmentFailure(ClusimError):
     exit_code: ClassVar[int] = 1
 
 
-def lacking(what: str, package: str, extra: str) -> EnvironmentFailure:
+def lacking(subject: str, package: str, extra: str) -> EnvironmentFailure:
     """Return the error for a missing package, with the extra of clusim that installs it."""
-    return EnvironmentFailure(f"{what}: needs {package}; pip install 'clusim-net[{extra}]'")
+    return EnvironmentFailure(f"{subject}: needs {package}; pip install 'clusim-net[{extra}]'")
 
 
 class DeadlockError(ClusimError):

@@ -54,10 +54,10 @@ _noting: list[list[str]] = []
 @contextmanager
 def noting() -> Iterator[list[str]]:
     """Collect the paths of the files that are read in this context."""
-    own: list[str] = []
-    _noting.append(own)
+    paths: list[str] = []
+    _noting.append(paths)
     try:
-        yield own
+        yield paths
     finally:
         _noting.pop()
 
@@ -79,8 +79,8 @@ def refuse_inputs(target: Name, sources: Iterable[Name] = ()) -> None:
     known |= _inputs or {}
     if result in known:
         name, shown = known[result], os.fspath(target)
-        what = "is an input" if name == shown else f"is the input {name} under another name"
-        raise InputError(f"{shown}: {what} and would be replaced; use another output file")
+        problem = "is an input" if name == shown else f"is the input {name} under another name"
+        raise InputError(f"{shown}: {problem} and would be replaced; use another output file")
 
 
 def _identity(path: Name) -> Identity | None:
@@ -244,7 +244,7 @@ class Staging:
     def folder(self, path: Path) -> None:
         """Create a folder with its parents; created folders are removed after an error."""
         with _explained(path):
-            missing = [own for own in (path, *path.parents) if not own.exists()]
+            missing = [parent for parent in (path, *path.parents) if not parent.exists()]
             path.mkdir(parents=True, exist_ok=True)
             self._made += missing
 

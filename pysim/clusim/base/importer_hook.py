@@ -38,9 +38,9 @@ class TopologyReader(Protocol):
 _found: list[Callable[[], TopologyReader]] = []
 
 
-def register(found: Callable[[], TopologyReader]) -> None:
-    """Register the reader of other tools' files; `found` is called when a file is loaded."""
-    _found[:] = [found]
+def register(load: Callable[[], TopologyReader]) -> None:
+    """Register the reader of other tools' files; `load` is called when a file is loaded."""
+    _found[:] = [load]
 
 
 def reader() -> TopologyReader:

@@ -59,12 +59,12 @@ def schema_of(form: Any, title: str) -> dict[str, Any]:
 
     class Closed(GenerateJsonSchema):
         def typed_dict_schema(self, schema: TypedDictSchema) -> dict[str, Any]:
-            found = super().typed_dict_schema(schema)
-            return _said(found, schema["cls"])
+            generated = super().typed_dict_schema(schema)
+            return _said(generated, schema["cls"])
 
     adapter: TypeAdapter[Any] = TypeAdapter(form)
-    found = adapter.json_schema(mode="serialization", schema_generator=Closed)
-    return {"$schema": DIALECT, **found, "title": title}
+    generated = adapter.json_schema(mode="serialization", schema_generator=Closed)
+    return {"$schema": DIALECT, **generated, "title": title}
 
 
 def _said(schema: dict[str, Any], cls: type) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _said(schema: dict[str, Any], cls: type) -> dict[str, Any]:
     text = cleandoc(cls.__doc__ or "")
     words = _words_of(cls)
     properties = {
-        name: _named(own, words.get(name)) for name, own in schema.get("properties", {}).items()
+        name: _named(field, words.get(name)) for name, field in schema.get("properties", {}).items()
     }
     about = re.sub(r"\bNone\b", "null", " ".join(text.split("\n\n")[0].split()))
     return {**schema, "description": about, "properties": properties, "additionalProperties": False}
@@ -80,8 +80,8 @@ def _said(schema: dict[str, Any], cls: type) -> dict[str, Any]:
 
 def _named(field: Mapping[str, Any], words: str | None) -> dict[str, Any]:
     """Return a field with its description, without the redundant title."""
-    own = {key: value for key, value in field.items() if key != "title"}
-    return own | ({"description": words} if words else {})
+    result = {key: value for key, value in field.items() if key != "title"}
+    return result | ({"description": words} if words else {})
 
 
 def _words_of(cls: type) -> dict[str, str]:

@@ -77,11 +77,11 @@ class Rate:
         return format_rate(self)
 
 
-def _number(text: str, what: str, example: str) -> tuple[Fraction, str]:
+def _number(text: str, noun: str, example: str) -> tuple[Fraction, str]:
     """Split `text` into its value and its unit."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
-        raise UnitError(f"{_show(text)}: not a {what}; write for example {example}")
+        raise UnitError(f"{_show(text)}: not a {noun}; write for example {example}")
     return Fraction(match[1]), match[2]
 
 
@@ -107,9 +107,9 @@ def _whole(value: Fraction, text: str, unit: str) -> int:
     return int(value)
 
 
-def _as_text(value: object, what: str, example: str) -> str:
+def _as_text(value: object, noun: str, example: str) -> str:
     if not isinstance(value, str):
-        raise UnitError(f"{value!r}: not a {what}; write for example {example}")
+        raise UnitError(f"{value!r}: not a {noun}; write for example {example}")
     return value
 
 

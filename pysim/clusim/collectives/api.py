@@ -109,7 +109,7 @@ def _over_machines(channels: int, fabric: Fabric | None, ranks: Sequence[int], k
     if layout is None:
         return channels
     if key in ("p2p", "twoshot"):
-        most = max(len(own) for own in layout.machines)
+        most = max(len(positions) for positions in layout.machines)
         return max(1, min(channels, MESSAGE_CHANNELS, NIC_CHANNELS // most))
     rails = max(1, len(layout.live))
     return max(channels, min(MOST_CHANNELS, -(-channels // rails) * rails))
@@ -123,7 +123,7 @@ def _check_nics(channels: int, fabric: Fabric | None, ranks: Sequence[int]) -> N
     layout = find_layout(fabric, ranks)
     if fabric is None or layout is None or not fabric.pxn or len(layout.live) < 2:
         return
-    most = max(len(own) for own in layout.machines)
+    most = max(len(positions) for positions in layout.machines)
     if channels * (most + 1) > MOST_PROGRAMS:
         raise ScheduleError(
             f"{channels} channels of messages between nodes of {most} ranks: a GPU has room for {MOST_PROGRAMS}"
@@ -151,8 +151,8 @@ def make_call(
         raise InputError(f"{operation}: size {bytes!r}; must be an integer number of bytes")
     given = options.get("ranks")
     ranks = tuple(range(num_ranks) if given is None else given)
-    own = algorithm.protocols[0] if algorithm.protocols else "simple"
-    protocol = protocol_named(options.get("protocol") or own).own
+    first = algorithm.protocols[0] if algorithm.protocols else "simple"
+    protocol = protocol_named(options.get("protocol") or first).own
     if algorithm.protocols and protocol not in algorithm.protocols:
         raise InputError(
             f"{name}: not with protocol {protocol}; use {', '.join(algorithm.protocols)}"

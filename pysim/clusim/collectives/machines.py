@@ -59,13 +59,13 @@ class Layout:
     @property
     def local_size(self) -> int:
         """Positions of every node, if all have the same number; else 0."""
-        sizes = {len(own) for own in self.machines}
+        sizes = {len(positions) for positions in self.machines}
         return sizes.pop() if len(sizes) == 1 else 0
 
     def even(self, algorithm: str) -> int:
         """Return the positions per node; raises `InputError` unless all nodes have the same number."""
         if not self.local_size:
-            sizes = sorted({len(own) for own in self.machines})
+            sizes = sorted({len(positions) for positions in self.machines})
             raise InputError(
                 f"{algorithm}: nodes take part with {sizes[0]} to {sizes[-1]} ranks; it needs the same number"
                 " in each, use ring or tree"
@@ -74,17 +74,17 @@ class Layout:
 
     def heads(self, machine: int, rail: int) -> list[int]:
         """Return the positions of a node that are nearest to a NIC, the NIC's GPU first."""
-        own = self.machines[machine]
+        positions = self.machines[machine]
         if self.rails is None or rail < 0:
-            return own[:1]
-        place = {self.ranks[position]: position for position in own}
-        return [place[rank] for rank in self.rails.heads(list(place), rail)] or own[:1]
+            return positions[:1]
+        place = {self.ranks[position]: position for position in positions}
+        return [place[rank] for rank in self.rails.heads(list(place), rail)] or positions[:1]
 
     def passage(self, machine: int, rail: int) -> Passage:
         """Return the path from NIC `rail` and back through a node with all-to-all connected GPUs."""
-        own, heads = self.machines[machine], self.heads(machine, rail)
-        at = own.index(heads[0])
-        order = own[at:] + own[:at]
+        positions, heads = self.machines[machine], self.heads(machine, rail)
+        at = positions.index(heads[0])
+        order = positions[at:] + positions[:at]
         if len(heads) > 1:
             order.remove(heads[1])
             order.append(heads[1])

@@ -256,8 +256,8 @@ def _passages(fabric: Fabric, layout: Layout, channels: int) -> list[tuple[int, 
     inside: list[list[tuple[int, int, int]]] = [[] for _ in machines]
     for a, b, count in joined:
         if home[a] == home[b]:
-            own = layout.machines[home[a]]
-            inside[home[a]].append((own.index(a), own.index(b), count))
+            positions = layout.machines[home[a]]
+            inside[home[a]].append((positions.index(a), positions.index(b), count))
     rings = [
         _mesh_rings(len(layout.machines[m]), tuple(inside[m])) if inside[m] else ()
         for m in machines
@@ -283,12 +283,12 @@ def _cut_open(
     layout: Layout, machine: int, rings: Sequence[Ring], channel: int, rail: int
 ) -> Passage:
     """Return the ring of a channel through a node, cut where both ends are nearest to a NIC, if possible."""
-    ring, own = rings[channel % len(rings)], layout.machines[machine]
+    ring, positions = rings[channel % len(rings)], layout.machines[machine]
     best: tuple[int, Passage] | None = None
     for first in ring.order:
         turned = ring.rotated(first)
-        links = turned.links or (-1,) * len(own)
-        passage = Passage(tuple(own[index] for index in turned.order), links[:-1])
+        links = turned.links or (-1,) * len(positions)
+        passage = Passage(tuple(positions[index] for index in turned.order), links[:-1])
         fit = 2 * layout.fit(machine, passage, rail) + (
             passage.order[0] in layout.heads(machine, rail)
         )
@@ -326,7 +326,7 @@ def _machine_tree(
 def _machine_trees(fabric: Fabric, layout: Layout, channels: int, root: int | None) -> list[Tree]:
     pair = double_binary_trees(len(layout.machines))
     if root is not None:
-        home = next(m for m, own in enumerate(layout.machines) if root in own)
+        home = next(m for m, positions in enumerate(layout.machines) if root in positions)
         pair = _rooted_trees(len(layout.machines), home)
     return [
         _machine_tree(layout, rail, parts, pair[0 if c < (channels + 1) // 2 else 1], root)

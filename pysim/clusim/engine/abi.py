@@ -33,13 +33,13 @@ E = TypeVar("E", bound=IntEnum)
 def _all_of(enum: str) -> Callable[[type[E]], type[E]]:
     """Return a decorator that checks a class against the members of a header enum."""
 
-    def check(found: type[E]) -> type[E]:
+    def check(cls: type[E]) -> type[E]:
         prefix = f"{enum.upper()}_"
         said: set[str] = set(ffi.typeof(f"enum {enum}").relements)
-        for name in sorted(said ^ {prefix + member for member in found.__members__}):
-            where = "clusim.h" if name in said else f"clusim.engine.abi.{found.__name__}"
+        for name in sorted(said ^ {prefix + member for member in cls.__members__}):
+            where = "clusim.h" if name in said else f"clusim.engine.abi.{cls.__name__}"
             raise InternalError(f"{name}: only in {where}")
-        return found
+        return cls
 
     return check
 
@@ -259,9 +259,9 @@ _WHY = {
 }
 
 
-def range_exceeded(what: Beyond, index: int) -> RangeExceeded:
+def range_exceeded(limit: Beyond, index: int) -> RangeExceeded:
     """Return the error of a run that an engine refused to continue."""
-    return RangeExceeded(what.name.lower(), index, f"{_WHY[what]}; simulate less at once")
+    return RangeExceeded(limit.name.lower(), index, f"{_WHY[limit]}; simulate less at once")
 
 
 Array = NDArray[Any]

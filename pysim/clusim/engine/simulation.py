@@ -122,9 +122,9 @@ class Simulation:
     def _raise_failure(self, status: int) -> None:
         """Raise the error of a negative status of an advancing engine."""
         if status == lib.CLUSIM_ERR_RANGE:
-            what, index = ffi.new("uint32_t *"), ffi.new("uint32_t *")
-            lib.clusim_sim_beyond(self._sim, what, index)
-            raise range_exceeded(Beyond(what[0]), int(index[0]))
+            limit, index = ffi.new("uint32_t *"), ffi.new("uint32_t *")
+            lib.clusim_sim_beyond(self._sim, limit, index)
+            raise range_exceeded(Beyond(limit[0]), int(index[0]))
         if status == lib.CLUSIM_ERR_NO_MEMORY:
             raise MemoryError("the engine ran out of memory")
 

@@ -82,8 +82,8 @@ FAMILIES: dict[str, Architecture] = {
 def _paths() -> dict[str, Path]:
     """Return the file of every shipped GPU and of every GPU in the ``CLUSIM_GPUS`` directories."""
     result: dict[str, Path] = {}
-    own = [Path(part) for part in os.environ.get("CLUSIM_GPUS", "").split(os.pathsep) if part]
-    for folder in (FOLDER / "gpus", *own):
+    folders = [Path(part) for part in os.environ.get("CLUSIM_GPUS", "").split(os.pathsep) if part]
+    for folder in (FOLDER / "gpus", *folders):
         if not folder.is_dir():
             raise InputError(f"CLUSIM_GPUS: {folder} is not a directory")
         for path in sorted(folder.glob("*.py")):
@@ -133,7 +133,7 @@ def _found() -> dict[str, Gpu]:
 def _claims(item: Gpu) -> Iterable[str]:
     """Yield the properties that only one GPU may claim."""
     yield from (f"PCI id {vendor:04x}:{device:04x}" for vendor, device in item.pci_ids)
-    yield from (f"stands_for {what!r}" for what in item.stands_for)
+    yield from (f"stands_for {link!r}" for link in item.stands_for)
     if item.usual and item.gfx:
         yield from (f"usual of gfx{number}" for number in item.gfx)
     elif item.usual:
@@ -185,7 +185,7 @@ def stand_in(kind: str, number: int | None = None) -> Gpu | None:
 
 def standing(kind: str) -> dict[int, Gpu]:
     """Return the stand-ins of a kind by number of links or PCIe generation."""
-    result = (what.split(":") for what in _STANDING if what.startswith(f"{kind}:"))
+    result = (link.split(":") for link in _STANDING if link.startswith(f"{kind}:"))
     return {int(number): _STANDING[f"{kind}:{number}"] for _, number in sorted(result)}
 
 

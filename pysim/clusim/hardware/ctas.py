@@ -30,12 +30,12 @@ from clusim.hardware.figures import Figure, Preset, calibrated
 _ROWS, _QUICK = "deepep-h100", "deepep-low-latency-h100"
 
 
-def _read(value: str, what: str) -> Figure:
-    return calibrated(value, f"{what}, aiconfigurator's tables of DeepEP on 8 H100", _ROWS)
+def _read(value: str, subject: str) -> Figure:
+    return calibrated(value, f"{subject}, aiconfigurator's tables of DeepEP on 8 H100", _ROWS)
 
 
-def _quick(value: str | float, what: str) -> Figure:
-    return calibrated(value, f"{what}, aiconfigurator's tables of DeepEP on 8 H100", _QUICK)
+def _quick(value: str | float, subject: str) -> Figure:
+    return calibrated(value, f"{subject}, aiconfigurator's tables of DeepEP on 8 H100", _QUICK)
 
 
 _ONE = "line through the rows with one token"

@@ -346,12 +346,14 @@ def gpu_of(
     sources = {str(key): str(text) for key, text in texts.items()}
     given = mapping("figures", entry.pop("figures", {}))
     without = [key for key, value in given.items() if value is None]
-    own = figures({key: item for key, item in given.items() if item is not None}, sources)
-    if _TRAFFIC in own:
-        traffic = own.pop(_TRAFFIC)
-        own |= dict.fromkeys((key for key in FIGURES if key.startswith("memory_per_")), traffic)
-    if "sms" in own:
-        own.setdefault("cta_slots", _cta_slots(own["sms"]))
+    given_figures = figures({key: item for key, item in given.items() if item is not None}, sources)
+    if _TRAFFIC in given_figures:
+        traffic = given_figures.pop(_TRAFFIC)
+        given_figures |= dict.fromkeys(
+            (key for key in FIGURES if key.startswith("memory_per_")), traffic
+        )
+    if "sms" in given_figures:
+        given_figures.setdefault("cta_slots", _cta_slots(given_figures["sms"]))
     if base is None:
         usual = {
             **_latencies(str(entry.get("link", ""))),
@@ -359,7 +361,9 @@ def gpu_of(
         }
     else:
         usual = dict(base.figures)
-    merged = {key: figure for key, figure in {**usual, **own}.items() if key not in without}
+    merged = {
+        key: figure for key, figure in {**usual, **given_figures}.items() if key not in without
+    }
     entry["figures"] = {key: merged.pop(key) for key in FIGURES if key in merged} | merged
     if "pci_ids" in entry:
         if not isinstance(entry["pci_ids"], list):

@@ -104,9 +104,9 @@ class Transport:
         Late releases set all of them, others omit `late` variables.
         """
         result: dict[str, str] = {}
-        for least, own in sorted(self.variables.items()):
+        for least, variables in sorted(self.variables.items()):
             if capability >= least:
-                result |= own
+                result |= variables
         return {name: value for name, value in result.items() if late or name not in self.late}
 
 
@@ -213,17 +213,17 @@ def nic_of(name: str, entry: Entry, transports: Mapping[str, Transport]) -> Nic:
     `gbps` is the rate reported to NCCL; 0 reports the rate of the cable.
     """
     entry = dict(entry)
-    own = figures(entry.pop("figures"))
+    measured = figures(entry.pop("figures"))
     preset = {
         **transports[entry.pop("transport")].figures,
         "mtu": published(4096, "largest InfiniBand and RoCE MTU"),
         "ports": published(1, "network ports of the NIC"),
-        "latency": own["latency"],
+        "latency": measured["latency"],
     }
     if gbps := entry.get("gbps", 0):
         rate = published(f"{gbps} Gb/s", "rate of the NIC, as it reports it to NCCL")
         preset["speed"] = rate
-    return build(Nic, {**entry, "name": name}, figures={**preset, **own})
+    return build(Nic, {**entry, "name": name}, figures={**preset, **measured})
 
 
 def pci_of(entry: Entry) -> Pci:

@@ -173,7 +173,7 @@ _DRAM: dict[str, tuple[str, str, float, str]] = {
 """DRAM channels of a socket -> peak, derivation, efficiency of streams, CPU."""
 
 
-def _memory(peak: str, what: str, efficiency: float, cpu: str) -> Preset:
+def _memory(peak: str, subject: str, efficiency: float, cpu: str) -> Preset:
     zero = assumed(0, "no links but the one to its socket")
     one = assumed(1.0, "every byte that is delivered or fetched crosses the channels once")
     return {
@@ -183,7 +183,7 @@ def _memory(peak: str, what: str, efficiency: float, cpu: str) -> Preset:
         "read_latency": assumed("90ns", f"idle load from local DRAM, 80 to 110 ns ({cpu})"),
         "response_latency": assumed("50ns", "through the CPU's mesh into a core"),
         "memory_quantum": assumed("2us", "as for GPUs"),
-        "memory_rate": published(peak, f"{what} ({cpu})"),
+        "memory_rate": published(peak, f"{subject} ({cpu})"),
         "memory_efficiency": assumed(efficiency, f"STREAM on {cpu} reaches 75 to 90% of the peak"),
         "memory_per_delivered": one,
         "memory_per_read": one,
@@ -197,9 +197,9 @@ MEMORY: dict[str, Preset] = {name: _memory(*row) for name, row in _DRAM.items()}
 """DRAM of a socket by name, for nodes of kind `memory`."""
 
 
-def _dram(peak: str, what: str, efficiency: float, cpu: str) -> Preset:
+def _dram(peak: str, subject: str, efficiency: float, cpu: str) -> Preset:
     return {
-        "rate": published(peak, f"{what} ({cpu}); in each direction, the node limits the sum"),
+        "rate": published(peak, f"{subject} ({cpu}); in each direction, the node limits the sum"),
         "latency": assumed("10ns", "between mesh and memory controller"),
         "format": published("dram", "no packets"),
         "buffer": assumed("128KiB", "queues of the memory controllers"),

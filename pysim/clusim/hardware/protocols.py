@@ -196,8 +196,8 @@ def _fixed(arch: str, name: str, pace: Pace) -> Figure:
 
 def _rates(arch: str, name: str, pace: Pace) -> Figure:
     if name in pace.rates:
-        own, source = pace.rates[name]
-        return calibrated({"default": f"{own:g} GB/s"}, source, *pace.rows)
+        GBps, source = pace.rates[name]
+        return calibrated({"default": f"{GBps:g} GB/s"}, source, *pace.rows)
     table, source = _OPS.get(name, (_HOPPER_OPS, _NPKIT))
     ops = {op: f"{rate * pace.speed:g} GB/s" for op, rate in table.items()}
     if pace.speed != 1:

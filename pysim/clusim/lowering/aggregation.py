@@ -185,7 +185,7 @@ class Trees:
             )
         cost = {node: (max(m[node] for m in maps), sum(m[node] for m in maps)) for node in common}
         best = min(cost.values())
-        roots = sorted(node for node, own in cost.items() if own == best)
+        roots = sorted(node for node, sum_ps in cost.items() if sum_ps == best)
         return [self._from_root(root, leaves) for root in roots]
 
     def _from_root(self, root: int, leaves: tuple[int, ...]) -> dict[int, int]:

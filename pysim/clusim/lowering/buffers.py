@@ -64,9 +64,11 @@ def largest_bursts(
             writing |= leg.forms
     room: dict[int, int] = {}
     for index in reading & writing:
-        own = arrays.wires[(arrays.wires["format"] == index) & (arrays.wires["xoff_bytes"] == 0)]
-        if len(own):
-            room[index] = int(own["buffer_bytes"].min())
+        of_format = arrays.wires[
+            (arrays.wires["format"] == index) & (arrays.wires["xoff_bytes"] == 0)
+        ]
+        if len(of_format):
+            room[index] = int(of_format["buffer_bytes"].min())
     known: dict[tuple[int, frozenset[int]], int | None] = {}
     for leg in legs:
         key = leg.packet_bytes, leg.forms
@@ -92,14 +94,14 @@ def roomy_wires(arrays: FabricArrays, wires: Array, packets: Sequence[Packets]) 
         ]
         least = max((least_buffer(burst, size) for burst, size in sizes), default=0)
         coarse = max((size for burst, size in sizes if burst > 1), default=0)
-        own = wires["format"] == index
-        _hit_bursts(wires, own, max((item.burst for item in crossing), default=1))
-        pausing = own & (wires["xoff_bytes"] > 0)
-        plain = own & ~pausing
+        of_format = wires["format"] == index
+        _hit_bursts(wires, of_format, max((item.burst for item in crossing), default=1))
+        pausing = of_format & (wires["xoff_bytes"] > 0)
+        plain = of_format & ~pausing
         wires["buffer_bytes"][plain] = np.maximum(wires["buffer_bytes"][plain], np.uint64(least))
         _grow_pausing(wires, np.flatnonzero(pausing), least, coarse)
         if coarse:
-            marking = np.flatnonzero(own & (wires["ecn_max_bytes"] > 0))
+            marking = np.flatnonzero(of_format & (wires["ecn_max_bytes"] > 0))
             low = wires["ecn_min_bytes"][marking]
             grown = np.maximum(low, np.uint64(MARK_BURSTS * coarse)) - low
             wires["ecn_min_bytes"][marking] += grown
@@ -112,9 +114,9 @@ def growth(wires: Array, before: Array) -> float:
     return float((wires["buffer_bytes"] / np.maximum(1, before["buffer_bytes"])).max(initial=1.0))
 
 
-def _hit_bursts(wires: Array, own: Array, burst: int) -> None:
+def _hit_bursts(wires: Array, chosen: Array, burst: int) -> None:
     """Raise error probabilities per packet to probabilities per burst."""
-    rows = np.flatnonzero(own & (wires["error_threshold"] > 0))
+    rows = np.flatnonzero(chosen & (wires["error_threshold"] > 0))
     if burst > 1 and len(rows):
         single = wires["error_threshold"][rows] / 2**32
         hit = -np.expm1(burst * np.log1p(-single))

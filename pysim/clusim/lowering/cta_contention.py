@@ -27,7 +27,7 @@ def start_order(schedule: Schedule) -> list[int]:
     used: dict[int, set[int]] = {}
     for item in schedule.instances:
         used.setdefault(item.task, set()).add(item.channel)
-    order = {task: {c: i for i, c in enumerate(sorted(own))} for task, own in used.items()}
+    order = {task: {c: i for i, c in enumerate(sorted(ctas))} for task, ctas in used.items()}
     return [order[item.task][item.channel] for item in schedule.instances]
 
 
@@ -41,7 +41,7 @@ def exchanging(schedule: Schedule) -> dict[int, int]:
     for item in schedule.instances:
         if moves[item.template]:
             used.setdefault(item.task, set()).add(item.channel)
-    return {task: len(own) for task, own in used.items()}
+    return {task: len(ctas) for task, ctas in used.items()}
 
 
 def crowd_1024(protocol: Protocol, ctas: int, memory_Bps: float) -> int:

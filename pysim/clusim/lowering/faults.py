@@ -155,7 +155,7 @@ def describe_faults(
         groups.setdefault(
             fault.text or f"fault of {fault.wire or f'rank {fault.rank}'}", []
         ).append(fault)
-    return tuple(f"{text}: {_effect(arrays, own)}" for text, own in groups.items())
+    return tuple(f"{text}: {_effect(arrays, changes)}" for text, changes in groups.items())
 
 
 def _effect(arrays: FabricArrays, faults: Sequence[Fault]) -> str:

@@ -108,17 +108,17 @@ def _changes(spans: Sequence[_Span]) -> list[Fault]:
     for span in spans:
         if not span.bit_errors:
             subjects.setdefault((span.wire, span.rank), []).append(span)
-    for (wire, rank), own in subjects.items():
+    for (wire, rank), affected in subjects.items():
         before: Fraction | None = None
         worst = min if rank is None else max
-        ends = {span.end_ps for span in own if span.end_ps is not None}
-        for time_ps in sorted({span.start_ps for span in own} | ends):
-            active = [span for span in own if span.covers(time_ps)]
+        ends = {span.end_ps for span in affected if span.end_ps is not None}
+        for time_ps in sorted({span.start_ps for span in affected} | ends):
+            active = [span for span in affected if span.covers(time_ps)]
             if active:
                 span = worst(active, key=lambda one: one.factor)
                 factor = span.factor
             else:
-                span = next(span for span in own if span.end_ps == time_ps)
+                span = next(span for span in affected if span.end_ps == time_ps)
                 factor = Fraction(1)
             if factor != before:
                 result.append(Fault(time_ps, factor, wire=wire, rank=rank, text=span.text))
@@ -215,13 +215,13 @@ class _Reader:
             raise self.error(f"bit error rate {text}: must be from 1e-18 to 0.01")
         return value
 
-    def _number(self, text: str, what: str) -> Fraction:
+    def _number(self, text: str, expected: str) -> Fraction:
         try:
             value = Fraction(text) if len(text) <= 40 else None
             if value is None or not math.isfinite(float(value)):
                 raise ValueError
         except (ValueError, ZeroDivisionError, OverflowError):
-            raise self.error(f"{text[:40]!r} is not {what}") from None
+            raise self.error(f"{text[:40]!r} is not {expected}") from None
         return value
 
     def rank(self, text: str) -> int:
@@ -244,7 +244,7 @@ class _Reader:
         if kind == "plane" and result != "switch":
             raise self.error(f"{name} is a {result}, a plane is a switch; write 'node {name} down'")
         if kind == "nic" and result != "nic":
-            names = [own.name for own in self.fabric.nodes if own.kind == "nic"]
+            names = [item.name for item in self.fabric.nodes if item.kind == "nic"]
             raise self.error(f"{name} is a {result} and no NIC{did_you_mean(name, names)}")
         wires = self.arrays.wires
         return [int(w) for w in np.flatnonzero((wires["src"] == node) | (wires["dst"] == node))]
@@ -321,12 +321,12 @@ class _Reader:
         node_name, short, number = port
         node = self.node(node_name)
         wires = self.arrays.wires
-        own = np.flatnonzero(wires["src"] == node).tolist()
-        classes = {wire: self.arrays.wire_class[wire] for wire in own}
+        outgoing = np.flatnonzero(wires["src"] == node).tolist()
+        classes = {wire: self.arrays.wire_class[wire] for wire in outgoing}
         wanted = _SHORT.get(short, short)
         result = [
             wire
-            for wire in own
+            for wire in outgoing
             if classes[wire].startswith(wanted) or (short == "net" and classes[wire] in _NETWORK)
         ]
         if not result:

@@ -117,8 +117,8 @@ class LinkLowering:
             else:
                 self._point_to_point(index, connection, second)
         self.leg_of += second
-        for key, own in groups.items():
-            self._add_tree(key, own)
+        for key, by_rank in groups.items():
+            self._add_tree(key, by_rank)
 
     def _point_to_point(self, index: int, connection: Connection, second: list[Leg]) -> None:
         place = self.places.of(connection)
@@ -172,14 +172,14 @@ class LinkLowering:
             nic=adapter,
         )
 
-    def _add_tree(self, key: int, own: dict[int, int]) -> None:
-        """Add the tree of a group; `own` maps ranks to the connections of the members."""
-        first = self.schedule.connections[next(iter(own.values()))]
+    def _add_tree(self, key: int, by_rank: dict[int, int]) -> None:
+        """Add the tree of a group; `by_rank` maps ranks to the connections of the members."""
+        first = self.schedule.connections[next(iter(by_rank.values()))]
         nics = [self._adapter(rank, first.channel)[0] for rank in first.members]
         ends = [self.places.endpoint(rank) for rank in first.members]
         vertices = self.trees.add(list(zip(ends, nics, strict=True)), key)
         for rank, vertex in zip(first.members, vertices, strict=True):
-            self._vertex[own[rank]] = vertex
+            self._vertex[by_rank[rank]] = vertex
 
     def _multimem_leg(self, connection: Connection) -> Leg:
         rank = connection.src
@@ -256,10 +256,10 @@ class LinkLowering:
         legs = list({id(leg): leg for leg in self.leg_of}.values())
         for name in ("src", "dst", "kind", "tail_ps", "head_ps", "via_first", "via_last", "stage"):
             rows[name] = np.array([getattr(leg, name) for leg in legs], rows.dtype[name])[codes]
-        own = [self.schedule.connections[index] for index in self.owner]
-        rows["policy"] = [_policy(c, leg) for c, leg in zip(own, self.leg_of, strict=True)]
-        rows["key"] = route_keys(self.arrays, own, self.leg_of, self.seed)
-        rows["slots"] = [connection.slots for connection in own]
+        of_leg = [self.schedule.connections[index] for index in self.owner]
+        rows["policy"] = [_policy(c, leg) for c, leg in zip(of_leg, self.leg_of, strict=True)]
+        rows["key"] = route_keys(self.arrays, of_leg, self.leg_of, self.seed)
+        rows["slots"] = [connection.slots for connection in of_leg]
         rows["packet_bytes"], rows["burst"] = packets, bursts
         for index, size in largest_messages(self.schedule, self.links, self.fabric).items():
             proxy = self.links[index].proxy
@@ -269,13 +269,13 @@ class LinkLowering:
                 rows["tail_ps"][index] += proxy.nic.rendezvous_ps
         rows["vc_response"] = self.fabric.response_vc
         expand = {name: protocol.expand_120 for name, protocol in self.fabric.protocols.items()}
-        for name in {connection.protocol for connection in own}:
+        for name in {connection.protocol for connection in of_leg}:
             protocol_of(self.fabric, name)
-        rows["expand_120"] = [expand[connection.protocol] for connection in own]
+        rows["expand_120"] = [expand[connection.protocol] for connection in of_leg]
         for name in ("first_group", "path", "path_back", "mgroup", "vertex"):
             rows[name] = NONE
         rows["control"] = np.array([self._control(leg) for leg in legs], np.uint32)[codes]
-        by_path = np.array([bool(connection.path) for connection in own], bool)
+        by_path = np.array([bool(connection.path) for connection in of_leg], bool)
         rows["window_bytes"] = self._windows(rows, bursts, by_path)
         for index, connection in enumerate(self.schedule.connections):
             if connection.kind == "multimem":
@@ -314,8 +314,8 @@ class LinkLowering:
             asked = window * np.array(asking_warps(self.schedule))[self.owner] // CTA_WARPS
             result[reads] = np.where(burst > 1, np.maximum(asked, least), asked)[reads]
             for members, group in self._mgroups.items():
-                own = (kind == ConnKind.MULTIMEM) & (rows["mgroup"] == group)
-                result[own] = window * nvls_warps(len(members)) // CTA_WARPS
+                of_group = (kind == ConnKind.MULTIMEM) & (rows["mgroup"] == group)
+                result[of_group] = window * nvls_warps(len(members)) // CTA_WARPS
         if self._vertex:
             result[kind == ConnKind.AGGREGATION] = (self.vertex_slots(bursts) * size)[
                 kind == ConnKind.AGGREGATION
@@ -369,11 +369,11 @@ class LinkLowering:
 
     def groups(self) -> tuple[Array, Array]:
         """Return the route groups: the topology's, then the groups of multimem connections."""
-        own = [self.unit_wires(rank) for rank in self._unit_groups]
+        group_wires = [self.unit_wires(rank) for rank in self._unit_groups]
         ends = int(self.arrays.group_off[-1]) + np.cumsum(
-            [len(wires) for wires in own], dtype=np.int64
+            [len(wires) for wires in group_wires], dtype=np.int64
         )
-        wires = [wire for group in own for wire in group]
+        wires = [wire for group in group_wires for wire in group]
         return (
             np.concatenate((self.arrays.group_off, ends)).astype(np.uint32),
             np.concatenate((self.arrays.group_wires, wires)).astype(np.uint32),
@@ -388,7 +388,7 @@ class LinkLowering:
             ("mgroup_off", "mgroup_members", list(self._mgroups)),
         ):
             result[name] = np.cumsum([0, *map(len, lists)]).astype(np.uint32)
-            result[body] = np.array([item for own in lists for item in own], np.uint32)
+            result[body] = np.array([item for rows in lists for item in rows], np.uint32)
         result["vertices"] = self.trees.rows(self.vertex_slots(bursts) if self._vertex else None)
         result["controls"] = np.array(self.control_rows, empty("controls").dtype)
         return result
@@ -436,14 +436,14 @@ class _Sums:
         self.schedule = schedule
         self._prims: list[dict[int, list[Prim]]] = []
         for template in schedule.templates:
-            own: dict[int, list[Prim]] = {}
+            by_slot: dict[int, list[Prim]] = {}
             for prim in template.prims:
                 if prim.send != ABSENT and not prim.sync:
-                    own.setdefault(prim.send, []).append(prim)
-            self._prims.append(own)
+                    by_slot.setdefault(prim.send, []).append(prim)
+            self._prims.append(by_slot)
         self.sending = [
-            {slot: {prim.op for prim in prims} for slot, prims in own.items()}
-            for own in self._prims
+            {slot: {prim.op for prim in prims} for slot, prims in by_slot.items()}
+            for by_slot in self._prims
         ]
         self._known: dict[tuple[int, int, int, ChunkTotals], tuple[int, int]] = {}
 

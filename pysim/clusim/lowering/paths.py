@@ -62,8 +62,8 @@ def route_keys(
 
     Inside a node it is the connection's key; aggregation trees have key 0.
     """
-    own = [0 if item.kind == "aggregation" else item.key for item in connections]
-    keys = np.array(own, np.uint32)
+    key_list = [0 if item.kind == "aggregation" else item.key for item in connections]
+    keys = np.array(key_list, np.uint32)
     ends = np.array([(leg.via_first, leg.via_last) for leg in legs], np.int64).reshape(-1, 2)
     away = np.flatnonzero(ends[:, 1] != NONE)
     if not len(away):

@@ -290,7 +290,7 @@ class ProgramLowering:
             if task.kind == "kernel":
                 row["sms"], row["compute_ps"] = self._kernel(task)
                 row["mem_bytes"] = task.mem_bytes
-        flat = [successor for own in successors for successor in own]
+        flat = [successor for of_task in successors for successor in of_task]
         return rows, np.array(flat, empty("succ").dtype)
 
     def _kernel(self, task: Task) -> tuple[int, int]:

@@ -53,16 +53,16 @@ def plan_proxies(
     sending = [_sends(template) for template in schedule.templates]
     by_instance: list[tuple[int, list[tuple[int, ProxiedConnection]]]] = []
     for index, instance in enumerate(schedule.instances):
-        own = [
+        proxied = [
             (slot, links[instance.connections[slot]])
             for slot in sending[instance.template]
             if instance.connections[slot] in links
         ]
-        if own:
-            by_instance.append((index, own))
-    single = [(index, [item]) for index, own in by_instance for item in own]
+        if proxied:
+            by_instance.append((index, proxied))
+    single = [(index, [item]) for index, proxied in by_instance for item in proxied]
     if not _fits(schedule, single, room):
-        single = [pair for index, own in by_instance for pair in _by_endpoint(index, own)]
+        single = [pair for index, proxied in by_instance for pair in _by_endpoint(index, proxied)]
         if not _fits(schedule, single, room):
             raise ScheduleError(
                 f"{schedule.name}: needs more than {MOST_PROGRAMS} programs and proxies on one endpoint;"
@@ -70,12 +70,12 @@ def plan_proxies(
             )
     templates: dict[tuple[int, tuple[int, ...]], Template] = {}
     proxies = []
-    for index, own in single:
-        slots = tuple(slot for slot, _ in own)
+    for index, proxied in single:
+        slots = tuple(slot for slot, _ in proxied)
         key = (schedule.instances[index].template, slots)
         if key not in templates:
             templates[key] = _forwarding(schedule.templates[key[0]], slots)
-        proxies.append(Proxy(index, tuple(link for _, link in own), templates[key]))
+        proxies.append(Proxy(index, tuple(link for _, link in proxied), templates[key]))
     return proxies
 
 
@@ -84,10 +84,10 @@ def _sends(template: Template) -> list[int]:
 
 
 def _by_endpoint(
-    index: int, own: Sequence[tuple[int, ProxiedConnection]]
+    index: int, proxied: Sequence[tuple[int, ProxiedConnection]]
 ) -> list[tuple[int, list[tuple[int, ProxiedConnection]]]]:
     result: dict[int, list[tuple[int, ProxiedConnection]]] = {}
-    for item in own:
+    for item in proxied:
         result.setdefault(item[1].proxy.endpoint, []).append(item)
     return [(index, items) for items in result.values()]
 
@@ -99,8 +99,8 @@ def _fits(
 ) -> bool:
     """Return True if the proxies of each call fit in addition to the programs."""
     count: dict[tuple[int, int], int] = {}
-    for index, own in proxies:
-        key = schedule.tasks[schedule.instances[index].task].call, own[0][1].proxy.endpoint
+    for index, proxied in proxies:
+        key = schedule.tasks[schedule.instances[index].task].call, proxied[0][1].proxy.endpoint
         count[key] = count.get(key, 0) + 1
     return all(number <= room[endpoint] for (_, endpoint), number in count.items())
 
@@ -146,12 +146,12 @@ def largest_messages(
         return result
     sending = [_sends(template) for template in schedule.templates]
     for item in schedule.instances:
-        own = [slot for slot in sending[item.template] if item.connections[slot] in links]
-        if not own:
+        networked = [slot for slot in sending[item.template] if item.connections[slot] in links]
+        if not networked:
             continue
         size = _message(whole_messages(item), schedule.templates[item.template])
         size = size * fabric.protocols[item.protocol].expand_120 // 120
-        for slot in own:
+        for slot in networked:
             number = item.connections[slot]
             result[number] = max(result.get(number, 0), size)
     return result

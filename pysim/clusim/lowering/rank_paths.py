@@ -38,8 +38,8 @@ class Networked:
         self.src, self.dst = connection.src, connection.dst
         self.rails = self._choose(rail)
         self.nics = [
-            ways.rails.nics(ways.zone(rank))[own]
-            for rank, own in zip((self.src, self.dst), self.rails, strict=True)
+            ways.rails.nics(ways.zone(rank))[rank_rails]
+            for rank, rank_rails in zip((self.src, self.dst), self.rails, strict=True)
         ]
         nodes = [arrays.fabric.nodes[int(arrays.targets["node"][nic])] for nic in self.nics]
         self.adapters = [node.nic or NicTraits() for node in nodes]
@@ -62,13 +62,13 @@ class Networked:
                 )
         if not self.arrays.fabric.pxn and self.connection.rail_out == ABSENT:
             return self._without_pxn(theirs, rail), rail
-        own = rails.partner(self.src, self._rail_out(rail), theirs[rail])
-        if own >= 0:
-            return own, rail
+        sender_rail = rails.partner(self.src, self._rail_out(rail), theirs[rail])
+        if sender_rail >= 0:
+            return sender_rail, rail
         for other in live:
-            own = rails.partner(self.src, other, theirs[other])
-            if own >= 0:
-                return own, other
+            sender_rail = rails.partner(self.src, other, theirs[other])
+            if sender_rail >= 0:
+                return sender_rail, other
         raise ScheduleError(
             f"{self.arrays.fabric.name}: no network joins the NICs of rank {self.src} and rank {self.dst};"
             " use ranks that it joins"
@@ -77,12 +77,13 @@ class Networked:
     def _without_pxn(self, theirs: list[int], rail: int) -> int:
         """Return the sender's rail; raise `ScheduleError` if no network joins it with `rail`."""
         rails, arrays = self.ways.rails, self.arrays
-        own = rails.choice(self.src, self.connection.channel)
+        sender_rail = rails.choice(self.src, self.connection.channel)
         nics = rails.nics(self.ways.zone(self.src))
-        if own >= 0 and arrays.joined(nics[own], theirs[rail]):
-            return own
+        if sender_rail >= 0 and arrays.joined(nics[sender_rail], theirs[rail]):
+            return sender_rail
         raise ScheduleError(
-            f"{arrays.fabric.name}: no network joins NIC {own} of rank {self.src} and NIC {rail} of rank {self.dst},"
+            f"{arrays.fabric.name}: no network joins NIC {sender_rail} of rank {self.src} and NIC {rail} of rank"
+            f" {self.dst},"
             " and PXN is disabled (NCCL_PXN_DISABLE, or pxn of the topology); enable it, or use ranks of one rail"
         )
 
@@ -141,7 +142,7 @@ class Networked:
         the NIC reports that the message has arrived.
         """
         ways, src, lines = self.ways, self.src, self.connection.protocol == "ll"
-        own = ways.endpoint(src)
+        endpoint = ways.endpoint(src)
         simple = self.arrays.fabric.protocols.get("simple", self.protocol)
         fence = 0 if lines else simple.tail_fence_ps
         nic = self.adapters[0]
@@ -149,15 +150,15 @@ class Networked:
         head += ways.to_gpu(src) + self.protocol.head_fence_ps
         tail = ways.to_host(src) + fence
         if self._is_host(src) or (self._near(src, 0) and not lines):
-            return Leg(own, own, ConnKind.FLAG, tail, head), own
+            return Leg(endpoint, endpoint, ConnKind.FLAG, tail, head), endpoint
         near = helper >= 0 and not lines
         target = ways.endpoint(helper) if near else self._memory(src, self.nics[0])
         if target == NONE:
-            return Leg(own, own, ConnKind.FLAG, tail, head), own
+            return Leg(endpoint, endpoint, ConnKind.FLAG, tail, head), endpoint
         way = ways.steps(self.arrays.node_of(src), (target,))
         flag = 0 if lines else max(tail, self.arrays.latency_ps(way) + fence)
         leg = Leg(
-            src=own,
+            src=endpoint,
             dst=target,
             kind=ConnKind.WRITE,
             tail_ps=flag,
@@ -172,16 +173,16 @@ class Networked:
     def _second_leg(self, proxy: int) -> Leg:
         """Return the leg from the proxy over both NICs to the receiver, or to host memory near it."""
         ways, arrays, dst = self.ways, self.arrays, self.dst
-        own = ways.endpoint(dst)
+        endpoint = ways.endpoint(dst)
         adapter = self.adapters[1]
         stage = NONE if self._near(dst, 1) else self._memory(dst, self.nics[1])
-        goal = own if stage == NONE else stage
+        goal = endpoint if stage == NONE else stage
         start = int(arrays.endpoints["node"][proxy])
         way = ways.steps(start, (*self.nics, goal))
         answer: tuple[int, ...] = ()
         if stage != NONE:
             there = ways.steps(arrays.node_of(dst), (stage,))
-            back = ways.steps(int(arrays.endpoints["node"][stage]), (own,))
+            back = ways.steps(int(arrays.endpoints["node"][stage]), (endpoint,))
             answer = (*there, *back)
         near = self._near(dst, 1) and not self._is_host(dst)
         if near and self.connection.protocol != "simple":
@@ -191,7 +192,7 @@ class Networked:
         tail += self.adapters[0].post_ps + self.adapters[0].transit_ps
         return Leg(
             src=proxy,
-            dst=own,
+            dst=endpoint,
             kind=ConnKind.WRITE,
             tail_ps=tail,
             head_ps=ways.to_host(dst) + self._ask_ps() + self.protocol.head_fence_ps,

@@ -266,8 +266,8 @@ class Communicators:
         """Append a launch of messages (source, target, bytes), which count in the ranks as given."""
         members = self.of(group)
         position = members.position
-        own = [(position[src], position[dst], size) for src, dst, size in messages]
-        tasks = programs.emit_messages(_turned(site, position), self.fabric, members.comm, own)
+        placed = [(position[src], position[dst], size) for src, dst, size in messages]
+        tasks = programs.emit_messages(_turned(site, position), self.fabric, members.comm, placed)
         return [tasks[at] for at in position]
 
 

@@ -368,10 +368,10 @@ def _agree(
     fabric: Fabric,
     systems: list[System],
     machines: list[SearchedMachine],
-    found: list[tuple[Graph, ...]],
+    per_node: list[tuple[Graph, ...]],
 ) -> Communicator:
     version, settings = systems[0].version, systems[0].settings
-    ring, tree, nvls, chain, direct = (_least([g[i] for g in found]) for i in range(5))
+    ring, tree, nvls, chain, direct = (_least([g[i] for g in per_node]) for i in range(5))
     searched = min(ring.num_channels, tree.num_channels)
     ring, tree = replace(ring, num_channels=searched), replace(tree, num_channels=searched)
     capabilities = [system.capabilities for system in systems]
@@ -398,9 +398,9 @@ def _agree(
         default = 16
         if low >= 100 and since(version, "nvls channels of blackwell"):
             default = 24 if group.num_nodes == 1 else 32
-        own = settings.nvls_nchannels or default
+        requested = settings.nvls_nchannels or default
         most, least = settings.max_ctas or max_channels(version), settings.min_ctas or 1
-        nvls_count = max(least, min(most, own))
+        nvls_count = max(least, min(most, requested))
     p2p, per_peer = _p2p_channels(systems[0], group, count)
     collnet = count if since(version, "ll is half the bandwidth") else 0
     return Communicator(

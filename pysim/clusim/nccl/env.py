@@ -112,8 +112,8 @@ class Settings:
     def given(self) -> tuple[str, ...]:
         """Return the names of settings that differ from NCCL's default."""
         none = Settings()
-        own = (item.name for item in fields(self) if item.compare)
-        return tuple(name for name in own if getattr(self, name) != getattr(none, name))
+        names = (item.name for item in fields(self) if item.compare)
+        return tuple(name for name in names if getattr(self, name) != getattr(none, name))
 
     def with_env(self, env: Mapping[str, str]) -> Settings:
         """Return these settings with the variables of `env` on top."""
@@ -214,8 +214,8 @@ def _obeyed(name: str, value: str) -> bool:
     return variable.effect == "obeyed"
 
 
-def _fail(name: str, value: str, what: str) -> InputError:
-    return InputError(f"{name}={value}: {what}")
+def _fail(name: str, value: str, problem: str) -> InputError:
+    return InputError(f"{name}={value}: {problem}")
 
 
 def _whole(low: int, high: int) -> Callable[[str, str], int]:
@@ -298,7 +298,7 @@ def _text(_name: str, value: str) -> str:
     return value
 
 
-def _list(names: tuple[Name, ...], what: str) -> Callable[[str, str], Allowed]:
+def _list(names: tuple[Name, ...], noun: str) -> Callable[[str, str], Allowed]:
     known: dict[str, Name] = {str(name.value).lower(): name for name in names}
 
     def one(variable: str, value: str, text: str) -> frozenset[Name]:
@@ -308,7 +308,7 @@ def _list(names: tuple[Name, ...], what: str) -> Callable[[str, str], Allowed]:
             name = known.get(word.strip().lower())
             if name is None:
                 raise _fail(
-                    variable, value, f"{word.strip()!r} is no {what}; give {', '.join(known)}"
+                    variable, value, f"{word.strip()!r} is no {noun}; give {', '.join(known)}"
                 )
             chosen.add(name)
         return frozenset(names) - chosen if inverted else frozenset(chosen)

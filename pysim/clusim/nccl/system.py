@@ -233,8 +233,8 @@ decide nothing, so that the nodes of a cluster have equal keys.
 
 def unknown(chip: str, node: str, field_: str, example: str) -> TopologyError:
     """Return the error for a chip that lacks a property which NCCL needs."""
-    what = f"chip {chip!r} of {node}: unknown {field_}, which NCCL needs"
-    return TopologyError(f"{what}; set a base for the chip, or '{field_}: {example}'")
+    message = f"chip {chip!r} of {node}: unknown {field_}, which NCCL needs"
+    return TopologyError(f"{message}; set a base for the chip, or '{field_}: {example}'")
 
 
 class Ledger:

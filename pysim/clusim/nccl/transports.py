@@ -173,25 +173,25 @@ def allowed_nics(rule: str, nics: Iterable[str], known: Mapping[str, str]) -> Al
     known : mapping
         Their device names, by name with or without the node's.
     """
-    own = tuple(nics)
-    if not rule or not own:
-        return AllowedNics(own)
+    names = tuple(nics)
+    if not rule or not names:
+        return AllowedNics(names)
     excluded = rule.startswith("^")
     exact = rule.removeprefix("^").startswith("=")
     words = rule.removeprefix("^").removeprefix("=").split(",")
     words = [word.strip() for word in words if word.strip()]
-    devices = {name: known.get(name) or known.get(name.rpartition("/")[2], "") for name in own}
-    hit = {name for name in own if _named(name.rpartition("/")[2], devices[name], words, exact)}
+    devices = {name: known.get(name) or known.get(name.rpartition("/")[2], "") for name in names}
+    hit = {name for name in names if _named(name.rpartition("/")[2], devices[name], words, exact)}
     if any(devices.values()) or hit:
-        return AllowedNics(tuple(name for name in own if (name in hit) != excluded))
+        return AllowedNics(tuple(name for name in names if (name in hit) != excluded))
     if excluded:
-        note = f"NCCL_IB_HCA={rule}: NICs without device names in the topology; all {len(own)} of a node are used"
-        return AllowedNics(own, note)
+        note = f"NCCL_IB_HCA={rule}: NICs without device names in the topology; all {len(names)} of a node are used"
+        return AllowedNics(names, note)
     families = not exact and any(_FAMILY.fullmatch(word.partition(":")[0]) for word in words)
-    count = len(own) if families else min(len(own), len(set(words)))
-    chosen = tuple(own[number * len(own) // count] for number in range(count))
+    count = len(names) if families else min(len(names), len(set(words)))
+    chosen = tuple(names[number * len(names) // count] for number in range(count))
     note = (
-        f"NCCL_IB_HCA={rule}: NICs without device names in the topology; {count} of {len(own)} of a node are used,"
+        f"NCCL_IB_HCA={rule}: NICs without device names in the topology; {count} of {len(names)} of a node are used,"
         " evenly spread"
     )
     return AllowedNics(chosen, note)
@@ -204,7 +204,9 @@ def _named(nic: str, device: str, words: Iterable[str], exact: bool) -> bool:
         prefix, _, asked = word.partition(":")
         if asked and asked != (port or "1"):
             continue
-        if any(own == prefix if exact else own.startswith(prefix) for own in (name, nic) if own):
+        if any(
+            known == prefix if exact else known.startswith(prefix) for known in (name, nic) if known
+        ):
             return True
     return False
 
@@ -220,7 +222,7 @@ def check_network(fabric: Fabric, settings: Settings) -> None:
     net = settings.net.lower()
     net = "ib" if net.startswith("ibext") else net  # HPC-X's plugin, verbs as well
     names = {"verbs": ("ib",), _SOCKETS: ("socket",), "efa": ("aws libfabric", "libfabric")}
-    known = {word for name, own in reached.items() for word in (name, own.in_logs.lower())}
+    known = {word for name, network in reached.items() for word in (name, network.in_logs.lower())}
     known |= {word for name in reached for word in names.get(name, ())}
     if net == "socket" and net not in known:
         raise InputError(f"NCCL_NET={settings.net}: not simulated: {where}, and sockets {_ON_THEM}")

@@ -40,8 +40,8 @@ class Variable:
 
     def read_by(self, version: Version) -> bool:
         """Return True if a release reads it, or if that is unknown."""
-        own = version[:2]
-        return (self.since or own) <= own <= (self.until or own)
+        release = version[:2]
+        return (self.since or release) <= release <= (self.until or release)
 
     @property
     def releases(self) -> str:

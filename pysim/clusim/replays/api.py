@@ -163,20 +163,20 @@ def split_of(ranks: Sequence[int], size: int) -> tuple[int, tuple[tuple[int, ...
     """
     stride = ranks[1] - ranks[0] if len(ranks) > 1 else 1
     machines = sorted({rank // size for rank in ranks})
-    own = tuple(rank % size for rank in ranks if rank // size == machines[0])
-    span = own[-1] - own[0] + 1 if len(machines) == 1 else size
+    local = tuple(rank % size for rank in ranks if rank // size == machines[0])
+    span = local[-1] - local[0] + 1 if len(machines) == 1 else size
     apart = min(stride, size)
-    regular = len(own) * len(machines) == len(ranks) and all(
-        rank == machines[at // len(own)] * size + own[at % len(own)]
+    regular = len(local) * len(machines) == len(ranks) and all(
+        rank == machines[at // len(local)] * size + local[at % len(local)]
         for at, rank in enumerate(ranks)
     )
-    block = apart * len(own)
-    if not regular or size % block or (len(own) > 1 and span > block) or own[0] != 0:
+    block = apart * len(local)
+    if not regular or size % block or (len(local) > 1 and span > block) or local[0] != 0:
         raise InputError(
             f"groups of {len(ranks)} ranks at stride {stride} do not divide nodes of {size} GPUs evenly"
         )
     parts = [
-        tuple(first + gpu for gpu in own)
+        tuple(first + gpu for gpu in local)
         for start in range(0, size, block)
         for first in range(start, start + apart)
     ]
@@ -350,7 +350,7 @@ def _run(
 
 
 def _fill(
-    found: Replay,
+    result: Replay,
     recording: Recording,
     times: dict[tuple[int, str, int], PerfKernel],
     others: dict[tuple[int, str, int], PerfKernel],
@@ -368,7 +368,7 @@ def _fill(
         if there is not None:
             other = Other(there.time_ps, there.algorithm, there.protocol, there.channels)
         rooted = "as in a sequence of calls" if operation in ROOTED else ""
-        found.calls.append(
+        result.calls.append(
             CallResult(
                 group, len(ranks), operation, size, "float32", count, ran.algorithm, ran.protocol, ran.channels,
                 ran.time_ps, ran.time_ps, note="; ".join([*ran.notes, *([rooted] if rooted else [])]), other=other,
@@ -388,10 +388,10 @@ def _fill(
         comm.channels = max(comm.channels, ran.channels)
         comm.time_ps += ran.time_ps * count
         comm.other_ps += 0 if there is None else there.time_ps * count
-        found.total_calls += count * (recording.num_ranks // len(ranks))
-    found.calls.sort(key=lambda call: (call.comm, call.operation, call.bytes))
-    found.comms = [comms[number] for number in sorted(comms)]
-    found.verdict = calls_verdict(found.calls)
+        result.total_calls += count * (recording.num_ranks // len(ranks))
+    result.calls.sort(key=lambda call: (call.comm, call.operation, call.bytes))
+    result.comms = [comms[number] for number in sorted(comms)]
+    result.verdict = calls_verdict(result.calls)
 
 
 def replay(

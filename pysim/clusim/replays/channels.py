@@ -100,13 +100,13 @@ def _is_tree(parent: Sequence[int]) -> bool:
 
 
 def _with_tree(base: Channel, parent: tuple[int, ...], position: tuple[int, ...]) -> Channel:
-    own = [NONE] * len(parent)
+    parents = [NONE] * len(parent)
     children: list[list[int]] = [[] for _ in parent]
     for rank, up in enumerate(parent):
         if up != NONE:
-            own[position[rank]] = position[up]
+            parents[position[rank]] = position[up]
             children[position[up]].append(position[rank])
-    return replace(base, parent=tuple(own), children=tuple(tuple(c) for c in children))
+    return replace(base, parent=tuple(parents), children=tuple(tuple(c) for c in children))
 
 
 class _Adapters:

@@ -110,7 +110,7 @@ def replay_recording(
     )
     results.notes = [*recording.assumed, *placed.notes, *_notes(placed.fabric, request)]
     results.notes += assumed
-    results.notes += [f"{count} x {what}" for what, count in translation.notes.items()]
+    results.notes += [f"{count} x {note}" for note, count in translation.notes.items()]
     spans = _spans(recording, translation, result, recorded=recorded)
     others: dict[Key, list[_Span]] = {}
     if request.other is not None and result.unfinished is None:
@@ -264,7 +264,7 @@ def _recorded_span(recording: Recording, unit: WrittenUnit) -> float | None:
 
 
 def _fill(
-    found: Replay,
+    replay: Replay,
     recording: Recording,
     spans: dict[Key, list[_Span]],
     others: dict[Key, list[_Span]],
@@ -279,7 +279,7 @@ def _fill(
         measured = [row.recorded_us for row in rows if row.recorded_us is not None]
         there = others.get(key, [])
         other = Other(round(median(r.time_ps for r in there)), *there[0].shown) if there else None
-        found.calls.append(
+        replay.calls.append(
             CallResult(
                 group, len(ranks), operation, size, dtype, len(rows), *rows[0].shown, time_ps, time_ps,
                 rows[0].from_log, median(measured) if measured else None, other=other,
@@ -294,9 +294,9 @@ def _fill(
         comm.channels = max(comm.channels, *(row.shown[2] for row in rows))
         comm.time_ps += sum(row.time_ps for row in rows)
         comm.other_ps += sum(row.time_ps for row in there)
-        found.total_calls += len(rows)
-    found.calls.sort(key=lambda call: (call.comm, call.operation, call.bytes))
-    found.comms = [comms[number] for number in sorted(comms)]
+        replay.total_calls += len(rows)
+    replay.calls.sort(key=lambda call: (call.comm, call.operation, call.bytes))
+    replay.comms = [comms[number] for number in sorted(comms)]
 
 
 def _name(recording: Recording, group: int) -> str:

@@ -155,8 +155,8 @@ def _kept(log: Log, request: ReplayRequest) -> _Kept:
     if not changed:
         return _Kept(rings=True, choices=True)
     rings = all(name in _KEEP_RINGS for name in changed)
-    what = "algorithms" if rings else "rings, trees and algorithms"
-    note = f"--env {' '.join(changed)}: {what} are re-planned, as the log has another environment"
+    plans = "algorithms" if rings else "rings, trees and algorithms"
+    note = f"--env {' '.join(changed)}: {plans} are re-planned, as the log has another environment"
     return _Kept(rings=rings, choices=False, note=note)
 
 
@@ -270,10 +270,10 @@ def _add_asked(log: Log, table: CallTable, ranks: JobRanks, request: ReplayReque
     """Add the requested calls to every communicator, once per set of equal ranks."""
     seen: set[tuple[int, ...]] = set()
     for communicator in log.communicators:
-        own = ranks.of.get(communicator.number, ())
-        if len(own) < 2 or own in seen:
+        members = ranks.of.get(communicator.number, ())
+        if len(members) < 2 or members in seen:
             continue
-        seen.add(own)
+        seen.add(members)
         for name, size in request.asked:
             operation = operation_named(name, OF_NCCL).name
             root = 0 if operation in ROOTED else -1
@@ -289,7 +289,7 @@ def _require_calls(log: Log, table: CallTable, request: ReplayRequest) -> None:
             f"{log.facts.files[0]}: no communicator with a known number of ranks, at least 2, for --call to run on;"
             " clusim run TOPOLOGY -c allreduce needs no log"
         )
-    why = "; ".join(f"{n} {what}" for what, n in table.skipped.items())
+    why = "; ".join(f"{n} {reason}" for reason, n in table.skipped.items())
     raise InputError(
         f"{log.facts.files[0]}: no call that could be replayed"
         + (f" ({why})" if why else "")
@@ -312,24 +312,24 @@ def _partly(log: Log) -> list[str]:
     return [odd.text for odd in find_anomalies(log) if odd.kind in _DAMAGE]
 
 
-def _notes(found: Replay, job: _Job, other: _Job | None, table: CallTable) -> None:
+def _notes(replay: Replay, job: _Job, other: _Job | None, table: CallTable) -> None:
     log, request = job.log, job.request
     most = request.calls or MOST_CALLS
-    found.notes += _partly(log)
+    replay.notes += _partly(log)
     if job.kept.note:
-        found.notes.append(job.kept.note)
+        replay.notes.append(job.kept.note)
     if table.source != "calls":
-        found.notes.append(f"no lines of calls: {table.source}")
+        replay.notes.append(f"no lines of calls: {table.source}")
     if len(table.call) >= most:
-        found.notes.append(f"only the first {most} calls; --calls N changes that")
+        replay.notes.append(f"only the first {most} calls; --calls N changes that")
     if len(table.call) > len(table.distinct):
-        found.notes.append(
+        replay.notes.append(
             f"{len(table.call)} calls, {len(table.distinct)} distinct: each is simulated once in isolation"
         )
-    found.notes += job.ranks.assumed + table.assumed + job.placed.notes
+    replay.notes += job.ranks.assumed + table.assumed + job.placed.notes
     used = {table.distinct[n].comm for n in set(table.call)}
     for number in sorted(used)[:8]:
-        found.notes += [
+        replay.notes += [
             f"communicator {number}: {text}" for text in log.communicators[number].assumed
         ]
     for flags in dict.fromkeys(
@@ -337,26 +337,28 @@ def _notes(found: Replay, job: _Job, other: _Job | None, table: CallTable) -> No
         for number in used
         if log.run_of(log.communicators[number])
     ):
-        found.notes.append(f"times are as printed by nccl-tests with {flags}, read from its header")
+        replay.notes.append(
+            f"times are as printed by nccl-tests with {flags}, read from its header"
+        )
     if not request.version and not log.facts.versions:
-        found.notes.append(f"no NCCL version in the log: {LATEST} assumed")
+        replay.notes.append(f"no NCCL version in the log: {LATEST} assumed")
     elif log.facts.library == "RCCL" and not request.version:
-        found.notes.append(f"RCCL: treated as NCCL {LATEST}")
-    found.notes += [note for members in job.known() for note in members.comm.notes]
+        replay.notes.append(f"RCCL: treated as NCCL {LATEST}")
+    replay.notes += [note for members in job.known() for note in members.comm.notes]
     dropped = _environment(log, request)[1]
     if dropped:
-        found.notes.append(f"ignored variables of the job's environment: {', '.join(dropped)}")
+        replay.notes.append(f"ignored variables of the job's environment: {', '.join(dropped)}")
     if other is not None:
-        found.notes += other.placed.notes
+        replay.notes += other.placed.notes
     if any(fault.time_ps for fault in job.setup.broken.faults):
-        found.notes.append(
+        replay.notes.append(
             "fault times count from the start of each call; with --whole, from the start of the run"
         )
-    found.notes = list(dict.fromkeys(found.notes))
+    replay.notes = list(dict.fromkeys(replay.notes))
 
 
 def _time_all(
-    found: Replay, job: _Job, other: _Job | None, table: CallTable, counted: Counted | None
+    replay: Replay, job: _Job, other: _Job | None, table: CallTable, counted: Counted | None
 ) -> None:
     counts = table.counts.tolist()
     measured = _measured(job.log)
@@ -378,7 +380,7 @@ def _time_all(
             busy[name] += busy_ps * counts[number]
         built = job.built(call.comm)
         logged = job.log.communicators[call.comm]
-        found.calls.append(
+        replay.calls.append(
             CallResult(
                 call.comm, logged.n_ranks, call.operation, call.bytes, call.dtype, counts[number],
                 timed.algorithm, timed.protocol, timed.channels, timed.kernel_ps, timed.time_ps,
@@ -403,32 +405,32 @@ def _time_all(
         comm.other_ps += others[-1] * counts[number]
         if counted is not None:
             counted(number + 1, len(table.distinct))
-    found.comms = [comms[number] for number in sorted(comms)]
-    found.notes += _said_of_times(found)
-    found.verdict = calls_verdict(found.calls)
-    found.total_ps = _span(table, times, job.request.gap)
-    found.other_ps = _span(table, others, job.request.gap) if other is not None else 0
+    replay.comms = [comms[number] for number in sorted(comms)]
+    replay.notes += _said_of_times(replay)
+    replay.verdict = calls_verdict(replay.calls)
+    replay.total_ps = _span(table, times, job.request.gap)
+    replay.other_ps = _span(table, others, job.request.gap) if other is not None else 0
     if len(times) < len(table.distinct):
-        found.total_calls = _first_known(table, times)
-        part = found.total_calls / len(table.call)
-        found.unfinished = Unfinished(job.timer.watch.words, part, found.total_ps)
+        replay.total_calls = _first_known(table, times)
+        part = replay.total_calls / len(table.call)
+        replay.unfinished = Unfinished(job.timer.watch.words, part, replay.total_ps)
     stamps = [t for t in table.time_ns if t >= 0]
     if stamps:
-        found.recorded_ps = (max(stamps) - min(stamps)) * 1000
-    found.wires = [(name, ps / max(1, found.total_ps)) for name, ps in busy.most_common(5)]
+        replay.recorded_ps = (max(stamps) - min(stamps)) * 1000
+    replay.wires = [(name, ps / max(1, replay.total_ps)) for name, ps in busy.most_common(5)]
 
 
-def _said_of_times(found: Replay) -> list[str]:
+def _said_of_times(replay: Replay) -> list[str]:
     """Return notes on the times: calls simulated in bursts, concurrent communicators."""
     lines = []
-    coarse = sum("bursts" in call.granularity for call in found.calls)
+    coarse = sum("bursts" in call.granularity for call in replay.calls)
     if coarse:
         lines.append(
-            f"{coarse} of {len(found.calls)} distinct calls were simulated in bursts; --json lists the granularity"
+            f"{coarse} of {len(replay.calls)} distinct calls were simulated in bursts; --json lists the granularity"
         )
-    if len(found.comms) > 1:
+    if len(replay.comms) > 1:
         lines.append(
-            f"{len(found.comms)} communicators run concurrently as if they shared no wire;"
+            f"{len(replay.comms)} communicators run concurrently as if they shared no wire;"
             " --whole simulates them together"
         )
     return lines

@@ -87,7 +87,7 @@ def printed_machine(log: Log, preset: str, version: Version) -> tuple[str, Impor
     rate = nvlink_GBps(chip.compute_capability, version)
     host = log.facts.processes[member.process].host
     adapters = [
-        (name, what.rpartition("/")[2]) for name, what in log.facts.nics.get(host, {}).items()
+        (name, path.rpartition("/")[2]) for name, path in log.facts.nics.get(host, {}).items()
     ]
     nodes = [PrintedNode(n.depth, n.link, n.bw, n.name, n.note) for n in member.system]
     try:
@@ -148,7 +148,7 @@ def _differences(
             abs(x - y) <= 0.13 * y for x, y in zip(*map(sorted, rates), strict=True)
         )
         if not alike:
-            shown = [" ".join(f"{rate:g}" for rate in own) or "none" for own in rates]
+            shown = [" ".join(f"{rate:g}" for rate in node_rates) or "none" for node_rates in rates]
             yield f"NICs of {shown[0]} GB/s, not {shown[1]}"
 
 

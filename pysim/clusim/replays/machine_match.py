@@ -63,10 +63,10 @@ def infer_machine(log: Log, ranks: JobRanks) -> Guess:
         usual = "mi300x" if log.facts.library == "RCCL" or log.facts.kernels else "dgx-h100"
         named = sorted({name for gpus in log.hosts.values() for name in gpus if name})
         if named:
-            what = (
+            message = (
                 f"no preset has the GPU {one_line(named[0][:60])}; set the system with --topology"
             )
-            raise InputError(f"{log.facts.files[0]}: {what}")
+            raise InputError(f"{log.facts.files[0]}: {message}")
         raise InputError(
             f"{log.facts.files[0]}: unknown system (no GPU names, bus addresses of a known node or topology"
             f" print); set --topology, for example --topology {usual}"
@@ -109,8 +109,8 @@ def _gpu_names(log: Log, presets: Sequence[Traits]) -> list[_Clue]:
     clues = []
     for name in names:
         if gpu_by_product(name) is None:
-            what = f"{unknown_gpu(name)}; set the system with --topology"
-            raise InputError(f"{log.facts.files[0]}: {what}")
+            message = f"{unknown_gpu(name)}; set the system with --topology"
+            raise InputError(f"{log.facts.files[0]}: {message}")
     for name in names[:2]:
         result = gpu_by_product(name)
         if result is not None and any(_has_gpu(result.model)(preset) for preset in presets):

@@ -37,7 +37,7 @@ def placed_doubts(placed: Placed, hosts: int, ranks: int) -> list[str]:
     return [*result, *doubts_of(placed.fabric)]
 
 
-def gate(found: Replay, request: ReplayRequest) -> Replay:
+def gate(replay: Replay, request: ReplayRequest) -> Replay:
     """Add doubts and notes from the measured times.
 
     Raises
@@ -45,23 +45,23 @@ def gate(found: Replay, request: ReplayRequest) -> Replay:
     InputError
         There are doubts, and `request.strict` is set.
     """
-    errors = [abs(call.error) for call in found.calls if call.error is not None]
+    errors = [abs(call.error) for call in replay.calls if call.error is not None]
     if errors and median(errors) > FAR:
-        found.doubts.append(
+        replay.doubts.append(
             f"predicted times are {median(errors):.0%} off the measured ones (median of {len(errors)} calls):"
-            f" probably not {found.fabric}; set the system with --topology, or NCCL's dump of it with --xml"
+            f" probably not {replay.fabric}; set the system with --topology, or NCCL's dump of it with --xml"
         )
-    found.notes += _not_compared(found)
-    found.doubts = list(dict.fromkeys(found.doubts))
+    replay.notes += _not_compared(replay)
+    replay.doubts = list(dict.fromkeys(replay.doubts))
     if request.strict:
-        refuse(found.doubts, found.source)
-    return found
+        refuse(replay.doubts, replay.source)
+    return replay
 
 
-def _not_compared(found: Replay) -> list[str]:
+def _not_compared(replay: Replay) -> list[str]:
     """Return notes on measured times that are not compared, with the reason."""
     lines = []
-    wrong = [call for call in found.calls if call.impossible]
+    wrong = [call for call in replay.calls if call.impossible]
     if wrong:
         call, most = wrong[0], fastest_memory().bytes_per_s / 1e9
         lines.append(
@@ -70,7 +70,7 @@ def _not_compared(found: Replay) -> list[str]:
             f" carries more than {most:g} GB/s"
         )
     waits = [
-        call for call in found.calls if call.waits and call.error is None and not call.impossible
+        call for call in replay.calls if call.waits and call.error is None and not call.impossible
     ]
     if waits:
         ranks = min(call.recorded_by for call in waits)
@@ -90,37 +90,37 @@ HEAD = (
 )
 
 
-def replay_page(found: Replay) -> str:
+def replay_page(replay: Replay) -> str:
     """Return the page of a replay."""
     parts: list[Content] = []
-    if found.verdict is not None:
-        parts.append(verdict_card(found.verdict))
-    whole = format_time(found.total_ps)
-    if found.recorded_ps >= 0:
-        whole += f", recorded {format_time(found.recorded_ps)}"
-    told = [f"{found.num_ranks} ranks, {found.total_calls:,} calls: {whole}"]
-    if found.unfinished is not None:
-        told.append(found.unfinished.words(found.total_ps))
-    told += [*found.doubts, *found.faults, *found.notes]
+    if replay.verdict is not None:
+        parts.append(verdict_card(replay.verdict))
+    whole = format_time(replay.total_ps)
+    if replay.recorded_ps >= 0:
+        whole += f", recorded {format_time(replay.recorded_ps)}"
+    told = [f"{replay.num_ranks} ranks, {replay.total_calls:,} calls: {whole}"]
+    if replay.unfinished is not None:
+        told.append(replay.unfinished.words(replay.total_ps))
+    told += [*replay.doubts, *replay.faults, *replay.notes]
     parts.append(element("div", *(element("p", line) for line in told), class_="summary"))
-    longest = sorted(found.calls, key=lambda call: -call.time_ps * call.count)[:SHOWN_CALLS]
-    parts += _times(found, longest)
-    rows = [_cells(call) for call in found.calls]
+    longest = sorted(replay.calls, key=lambda call: -call.time_ps * call.count)[:SHOWN_CALLS]
+    parts += _times(replay, longest)
+    rows = [_cells(call) for call in replay.calls]
     parts += [element("h2", "Calls"), table(HEAD, rows)]
-    title = f"Replay of {Path(found.source).name} on {found.fabric}"
+    title = f"Replay of {Path(replay.source).name} on {replay.fabric}"
     return plain_page(title, joined((element("section", part) for part in parts), "\n"))
 
 
-def _times(found: Replay, calls: list[CallResult]) -> list[Content]:
+def _times(replay: Replay, calls: list[CallResult]) -> list[Content]:
     """Return simulated and measured times of calls on one axis."""
     if not calls:
         return []
-    measured = [call for call in found.calls if call.measured_us]
+    measured = [call for call in replay.calls if call.measured_us]
     head = "Measured against simulated" if measured else "Times of calls"
     legend = [element("span", element("b", class_="work"), " simulated")]
     if measured:
         legend.append(element("span", element("b", class_="measured"), " measured"))
-    few = len(found.calls) - len(calls)
+    few = len(replay.calls) - len(calls)
     hint = "One call of each kind, on a logarithmic axis." + (
         f" {few} kinds with less time in all are in the table only." if few else ""
     )
@@ -155,28 +155,28 @@ SHOWN = 60
 """Calls that are shown without ``--all``."""
 
 
-def replay_report(found: Replay, *, everything: bool = False) -> str:
+def replay_report(replay: Replay, *, everything: bool = False) -> str:
     """Return the report."""
     lines = [
-        *shown(found.doubts),
-        f"{found.kind} {found.source}",
-        f"  {found.num_ranks} ranks on {found.num_machines} node{'s' * (found.num_machines != 1)}"
-        + (f", NCCL {found.version}" if found.version else ""),
+        *shown(replay.doubts),
+        f"{replay.kind} {replay.source}",
+        f"  {replay.num_ranks} ranks on {replay.num_machines} node{'s' * (replay.num_machines != 1)}"
+        + (f", NCCL {replay.version}" if replay.version else ""),
         "",
         "machine",
-        *(f"  {line}" for line in found.machine),
-        *(f"  fault: {line}" for line in found.faults),
+        *(f"  {line}" for line in replay.machine),
+        *(f"  fault: {line}" for line in replay.faults),
     ]
-    if found.notes or found.skipped:
+    if replay.notes or replay.skipped:
         lines += ["", "assumed and ignored"]
-        lines += [f"  {note}" for note in found.notes]
-        lines += [f"  skipped: {count} x {what}" for what, count in found.skipped.items()]
-    if found.calls:
-        lines += ["", "communicators", *_communicators(found, everything)]
-        lines += ["", "calls", *_calls(found, everything)]
-    if found.verdict is not None:
-        lines += ["", *verdict_lines(found.verdict)]
-    lines += ["", *_totals(found)]
+        lines += [f"  {note}" for note in replay.notes]
+        lines += [f"  skipped: {count} x {reason}" for reason, count in replay.skipped.items()]
+    if replay.calls:
+        lines += ["", "communicators", *_communicators(replay, everything)]
+        lines += ["", "calls", *_calls(replay, everything)]
+    if replay.verdict is not None:
+        lines += ["", *verdict_lines(replay.verdict)]
+    lines += ["", *_totals(replay)]
     return "\n".join(lines)
 
 
@@ -186,8 +186,8 @@ def _table(rows: list[list[str]], left: tuple[int, ...] = ()) -> list[str]:
     return text_table(layout, [[row[i] for i in keep] for row in rows])
 
 
-def _communicators(found: Replay, everything: bool) -> list[str]:
-    shown = found.comms if everything else found.comms[:SHOWN]
+def _communicators(replay: Replay, everything: bool) -> list[str]:
+    shown = replay.comms if everything else replay.comms[:SHOWN]
     rows = [
         [
             "number",
@@ -203,30 +203,32 @@ def _communicators(found: Replay, everything: bool) -> list[str]:
     for comm in shown:
         rows.append([
             str(comm.number), str(comm.num_ranks), str(comm.hosts), str(comm.channels), str(comm.calls),
-            format_time(comm.time_ps), format_time(comm.other_ps) if found.other else "", comm.used,
+            format_time(comm.time_ps), format_time(comm.other_ps) if replay.other else "", comm.used,
         ])  # fmt: skip
-    more = len(found.comms) - len(shown)
+    more = len(replay.comms) - len(shown)
     return _table([rows[0], *_merged(rows[1:])], (7,)) + (
         [f"  ... {more} more; --all shows them"] if more else []
     )
 
 
-def _calls(found: Replay, everything: bool) -> list[str]:
-    calls = found.calls
+def _calls(replay: Replay, everything: bool) -> list[str]:
+    calls = replay.calls
     if not everything and len(calls) > SHOWN:
         most = sorted(calls, key=lambda c: -c.time_ps * c.count)[:SHOWN]
         calls = [call for call in calls if any(call is one for one in most)]
     title = [
         "comm", "operation", "size", "count", "algorithm", "protocol", "channels", "time", "algbw", "busbw",
-        "measured", "error", found.other, "ratio", "there", "",
+        "measured", "error", replay.other, "ratio", "there", "",
     ]  # fmt: skip
-    if len(found.comms) == 1:
+    if len(replay.comms) == 1:
         title[0] = ""
-    rows = [title, *_merged([_row(found, call) for call in calls])]
+    rows = [title, *_merged([_row(replay, call) for call in calls])]
     left = (1, 4, 5, 14, 15)
     lines = _table(rows, left)
-    if len(calls) < len(found.calls):
-        lines.append(f"  ... {len(found.calls) - len(calls)} more with less time; --all shows them")
+    if len(calls) < len(replay.calls):
+        lines.append(
+            f"  ... {len(replay.calls) - len(calls)} more with less time; --all shows them"
+        )
     return lines
 
 
@@ -241,11 +243,11 @@ def _merged(rows: list[list[str]]) -> list[list[str]]:
     ]
 
 
-def _row(found: Replay, call: CallResult) -> list[str]:
+def _row(replay: Replay, call: CallResult) -> list[str]:
     measured = call.measured_us
     other = call.other
     return [
-        str(call.comm) if len(found.comms) > 1 else "",
+        str(call.comm) if len(replay.comms) > 1 else "",
         call.operation,
         format_size(call.bytes),
         str(call.count),
@@ -264,33 +266,35 @@ def _row(found: Replay, call: CallResult) -> list[str]:
     ]
 
 
-def _totals(found: Replay) -> list[str]:
-    lines = [f"total  {found.total_calls} calls, {format_time(found.total_ps)} on {found.fabric}"]
-    if found.unfinished is not None:
-        ended = found.unfinished
+def _totals(replay: Replay) -> list[str]:
+    lines = [
+        f"total  {replay.total_calls} calls, {format_time(replay.total_ps)} on {replay.fabric}"
+    ]
+    if replay.unfinished is not None:
+        ended = replay.unfinished
         lines.append(f"  ended by {ended.why}: {ended.part_done:.1%} of the work done")
         lines.append(f"  at least {format_time(ended.least_ps)}")
-    if found.bounds_ps is not None:
-        least, most = (format_time(at) for at in found.bounds_ps)
+    if replay.bounds_ps is not None:
+        least, most = (format_time(at) for at in replay.bounds_ps)
         lines.append(f"  from {least} (no mutual disturbance) to {most} (no concurrency)")
-    if found.compute_ps >= 0:
-        lines.append(f"  computing {format_time(found.compute_ps)} (mean of all ranks)")
-    if found.recorded_ps >= 0:
-        lines.append(f"  recorded from first to last call: {format_time(found.recorded_ps)}")
-    if found.other:
-        ratio = found.other_ps / max(1, found.total_ps)
+    if replay.compute_ps >= 0:
+        lines.append(f"  computing {format_time(replay.compute_ps)} (mean of all ranks)")
+    if replay.recorded_ps >= 0:
+        lines.append(f"  recorded from first to last call: {format_time(replay.recorded_ps)}")
+    if replay.other:
+        ratio = replay.other_ps / max(1, replay.total_ps)
         lines.append(
-            f"  on {found.other}: {format_time(found.other_ps)}, {ratio:.2f} times as long"
+            f"  on {replay.other}: {format_time(replay.other_ps)}, {ratio:.2f} times as long"
         )
-    errors = [abs(c.error) for c in found.calls if c.error is not None]
+    errors = [abs(c.error) for c in replay.calls if c.error is not None]
     if errors:
         mean = sum(errors) / len(errors)
         lines.append(
             f"  against {len(errors)} measured sizes: {mean:.1%} off on average, {max(errors):.1%} at most"
         )
-    if any(not c.from_log and c.algorithm != "P2P" for c in found.calls):
+    if any(not c.from_log and c.algorithm != "P2P" for c in replay.calls):
         lines.append("  * chosen by NCCL's tuner; not in the recording")
-    if found.wires:
-        shown = ", ".join(f"{name} {part:.1%}" for name, part in found.wires)
+    if replay.wires:
+        shown = ", ".join(f"{name} {part:.1%}" for name, part in replay.wires)
         lines.append(f"  busiest wires: {shown}")
     return lines

@@ -446,8 +446,8 @@ def calls_verdict(calls: Sequence[CallResult]) -> Verdict:
     for call in told:
         assert call.verdict is not None
         between = call.time_ps - call.kernel_ps
-        own = [((cause.kind, cause.what), cause) for cause in call.verdict.causes]
-        for key, cause in own:
+        keyed = [((cause.kind, cause.what), cause) for cause in call.verdict.causes]
+        for key, cause in keyed:
             entry = sums.setdefault(key, [0, 0])
             entry[0] += cause.time_ps * call.count
             entry[1] += (cause.saving_ps or 0) * call.count

@@ -83,10 +83,10 @@ def read_compared(paths: Sequence[Path], names: Sequence[str]) -> list[Compared]
     """Read traces as runs on the page; a trace created for it is named by its run's words."""
     result = []
     for name, path in zip(names, paths, strict=True):
-        own = compared(name, judged_trace(path))
+        run = compared(name, judged_trace(path))
         if str(path) != name:
-            own = replace(own, facts=own.facts | {"Command": f"clusim run {name}"})
-        result.append(own)
+            run = replace(run, facts=run.facts | {"Command": f"clusim run {name}"})
+        result.append(run)
     return result
 
 
@@ -115,8 +115,8 @@ def comparison_page(
     parts = []
     for of, runs in groups:
         parts += [element("h2", of, class_="group")] if of else []
-        own = (_verdicts(runs), _times(runs, time), _differences(runs), _loads(runs))
-        parts += [element("section", part) for part in own if part.html]
+        sections = (_verdicts(runs), _times(runs, time), _differences(runs), _loads(runs))
+        parts += [element("section", part) for part in sections if part.html]
     return plain_page(title, joined(parts, "\n"))
 
 
@@ -184,20 +184,20 @@ def _times(runs: Sequence[Compared], time: str) -> Markup:
         if run.busbw_GBps is not None
     ]
     if speeds:
-        parts += [element("h3", "Bus bandwidth"), axis(speeds, lambda own: f"{own:g} GB/s")]
+        parts += [element("h3", "Bus bandwidth"), axis(speeds, lambda speed: f"{speed:g} GB/s")]
     return joined(parts)
 
 
 def _differences(runs: Sequence[Compared]) -> Markup:
     names = dict.fromkeys(name for run in runs for name in run.facts)
     values = {name: [run.facts.get(name, "-") for run in runs] for name in names}
-    differing = {name: own for name, own in values.items() if len(set(own)) > 1}
-    alike = [f"{name}: {own[0]}" for name, own in values.items() if name not in differing]
+    differing = {name: row for name, row in values.items() if len(set(row)) > 1}
+    alike = [f"{name}: {row[0]}" for name, row in values.items() if name not in differing]
     parts: list[Content] = [element("h2", "What differs")]
     if differing:
         head = ["", *(run.name for run in runs)]
         parts.append(
-            table(head, [(name, *own) for name, own in differing.items()], "wide facts runs")
+            table(head, [(name, *row) for name, row in differing.items()], "wide facts runs")
         )
     elif len(names) > 1:
         parts.append(element("p", "No setting of the runs."))

@@ -37,7 +37,7 @@ _BARS = 4
 def page(feed: Feed) -> str:
     """Return the report of a run with data coarse enough to stay below `LIMIT_BYTES`."""
     text, lanes = "", len(feed.lanes.ranks)
-    drawn = [own for own in _DETAIL if lanes * _BARS * own[0] <= MOST_BARS] or _DETAIL[-1:]
+    drawn = [detail for detail in _DETAIL if lanes * _BARS * detail[0] <= MOST_BARS] or _DETAIL[-1:]
     for columns, rows in drawn:
         fitted = feed if len(feed.rows) <= rows else feed.with_rows(rows)
         text = _fill(fitted, _embedded(fitted, columns), live=False).html

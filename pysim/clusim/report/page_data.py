@@ -111,24 +111,26 @@ class PathLanes:
     over: Lanes
 
     @classmethod
-    def of(cls, found: PathRows, lanes: Lanes, schedule: Schedule) -> PathLanes:
+    def of(cls, rows: PathRows, lanes: Lanes, schedule: Schedule) -> PathLanes:
         """Prepare a path; `lanes` are those of the timeline."""
         place = {key: i for i, key in enumerate(zip(lanes.ranks, lanes.streams, strict=True))}
         keys = zip(schedule["tasks/rank"], schedule["tasks/stream"], strict=True)
         # After the last task is the placeholder for segments without a rank.
-        lane_of = np.array([*(place.get((int(rank), own), -1) for rank, own in keys), -1], np.int64)
-        lane = lane_of[found.tasks]
+        lane_of = np.array(
+            [*(place.get((int(rank), thread), -1) for rank, thread in keys), -1], np.int64
+        )
+        lane = lane_of[rows.tasks]
         known = np.flatnonzero(lane >= 0)
-        path = found.path
+        path = rows.path
         over = RowSpans(lane, path.kind, path.name, path.start_ps, path.end_ps)
         picked = RowSpans(*(getattr(over, name)[known] for name in RowSpans.__slots__))
-        return cls(found, _lanes(path), _lanes(found.slices), _lanes(picked))
+        return cls(rows, _lanes(path), _lanes(rows.slices), _lanes(picked))
 
     def header(self) -> dict[str, Any]:
         """Return the data that do not depend on the window of time."""
         return {
             "rows": [
-                f"rank {rank}, {what}" if rank >= 0 else what for rank, what in self.found.rows
+                f"rank {rank}, {label}" if rank >= 0 else label for rank, label in self.found.rows
             ],
             "ranks": [rank for rank, _ in self.found.rows],
             "whats": self.found.whats,

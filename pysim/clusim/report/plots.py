@@ -82,12 +82,12 @@ class Look:
     dpi: int = 300
 
 
-def save_figure(feed: Feed, what: str, target: Path, look: Look | None = None) -> None:
+def save_figure(feed: Feed, name: str, target: Path, look: Look | None = None) -> None:
     """Draw one of `FIGURES` into a file; its extension selects the format."""
     look = look or Look()
     picture_format(target)
     with styled(look) as figure:
-        _draw(figure, feed, what, look)
+        _draw(figure, feed, name, look)
         Plot(figure).save(target, look.dpi)
 
 
@@ -125,11 +125,11 @@ def _plotted(feed: Feed, figure: str, **look: Any) -> Figure:
     return drawn
 
 
-def _draw(figure: Figure, feed: Feed, what: str, look: Look) -> None:
+def _draw(figure: Figure, feed: Feed, name: str, look: Look) -> None:
     """Draw one of `FIGURES`."""
     if look.measure not in MEASURES:
         raise InputError(f"measure {look.measure!r}: unknown; use one of {', '.join(MEASURES)}")
-    FIGURES[what](figure, feed, look.measure, look.width_in)
+    FIGURES[name](figure, feed, look.measure, look.width_in)
 
 
 @contextmanager

@@ -121,13 +121,13 @@ def _head(result: Result) -> list[str]:
     if call is None:
         # Traffic has no tasks; a trace contains its messages only if it is complete.
         tasks = len(result.tasks.names)
-        what = f"{tasks} tasks" if tasks else result.provenance.schedule_text
-        return [f"{what} on {where}", *note]
-    what = call.operation
+        subject = f"{tasks} tasks" if tasks else result.provenance.schedule_text
+        return [f"{subject} on {where}", *note]
+    subject = call.operation
     if call.size_bytes:
-        what += f" {format_size(call.size_bytes)} {call.dtype}"
+        subject += f" {format_size(call.size_bytes)} {call.dtype}"
     how = f"{call.algorithm}, {call.protocol}, {call.channels} channels"
-    return [f"{what} over {call.ranks} ranks of {where} ({how})", *note]
+    return [f"{subject} over {call.ranks} ranks of {where} ({how})", *note]
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> list[str]:

@@ -154,12 +154,12 @@ def _blame(blame: ColumnTable) -> Markup:
         element("span", format_time(total)),
     ]
     for row in shown:
-        what = f"{row['resource']}: {row['reason']}"
+        title = f"{row['resource']}: {row['reason']}"
         bars += [
             element(
-                "span", row["resource"], element("small", row["reason"]), class_="what", title=what
+                "span", row["resource"], element("small", row["reason"]), class_="what", title=title
             ),
-            strip([(row["group"], row["share"])], what, "bar bare"),
+            strip([(row["group"], row["share"])], title, "bar bare"),
             element("span", f"{row['share']:.1%}, {format_time(row['time_ps'])}"),
         ]
     rest = 1 - sum(row["share"] for row in shown)
@@ -225,16 +225,16 @@ def _options(pairs: Iterable[tuple[str, str]]) -> Markup:
 def _heatmap(feed: Feed) -> Markup:
     classes = dict.fromkeys(feed.rows.classes)
     wires, rows = len(feed.result.wires.names), len(feed.rows)
-    what = (
+    caption = (
         f"{wires:,} wires" if wires == rows else f"{wires:,} wires in {rows:,} rows of neighbours"
     )
     bins = feed.result.bins.edge_ps
     if len(bins) > 1:
-        what += f", bins of {format_time(int(bins[1] - bins[0]))}"
-    what += _not_shown(feed).rstrip(".").replace(" Not", "; not")
+        caption += f", bins of {format_time(int(bins[1] - bins[0]))}"
+    caption += _not_shown(feed).rstrip(".").replace(" Not", "; not")
     return fill(
         "heatmap.html",
-        what=what,
+        what=caption,
         classes=_class_options(classes),
         legend=_legend(),
     )

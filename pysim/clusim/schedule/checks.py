@@ -40,10 +40,12 @@ def validate(schedule: Schedule) -> None:
     _check_ends(schedule, uses)
 
 
-def _check_range(value: int, size: int, what: str, index: int, field: str) -> None:
+def _check_range(value: int, size: int, table: str, index: int, field: str) -> None:
     """Raise unless `value` is one of `size`; the message is put together only then, as most are right."""
     if not 0 <= value < size:
-        raise ScheduleError(f"{what} {index}: {field} {value}: out of range; must be 0..{size - 1}")
+        raise ScheduleError(
+            f"{table} {index}: {field} {value}: out of range; must be 0..{size - 1}"
+        )
 
 
 def _check_connection(index: int, connection: Connection, num_ranks: int, known: set[int]) -> None:
@@ -104,20 +106,20 @@ def _check_groups(schedule: Schedule) -> None:
     sets: dict[int, frozenset[int]] = {}
     for index, connection in enumerate(schedule.connections):
         if connection.kind == "aggregation":
-            own, members = groups.setdefault(connection.key, {}), connection.members
+            by_rank, members = groups.setdefault(connection.key, {}), connection.members
             if id(members) not in sets:
                 sets[id(members)] = frozenset(members)
-            if connection.src in own or connection.src not in sets[id(members)]:
+            if connection.src in by_rank or connection.src not in sets[id(members)]:
                 raise ScheduleError(
                     f"connection {index}: rank {connection.src} must be in group {connection.key} once"
                 )
-            own[connection.src] = members
-    for key, own in groups.items():
-        members = next(iter(own.values()))
-        others = {id(other): other for other in own.values()}.values()
-        if any(other != members for other in others) or sets[id(members)] != set(own):
+            by_rank[connection.src] = members
+    for key, by_rank in groups.items():
+        members = next(iter(by_rank.values()))
+        others = {id(other): other for other in by_rank.values()}.values()
+        if any(other != members for other in others) or sets[id(members)] != set(by_rank):
             raise ScheduleError(
-                f"aggregation group {key}: connections of ranks {sorted(own)}, members {sorted(members)};"
+                f"aggregation group {key}: connections of ranks {sorted(by_rank)}, members {sorted(members)};"
                 " every member needs one connection, with the same members"
             )
 
@@ -151,9 +153,9 @@ def _check_instance(
             (n, v) for n, v in zip(_SIZES, _sizes(instance), strict=True) if v % size
         )
         raise ScheduleError(f"instance {index}: {name}={value} cuts an element of {size} bytes")
-    own, count = instance.connections, len(schedule.connections)
-    if own and not (min(own) >= 0 and max(own) < count):
-        for connection in own:
+    ids, count = instance.connections, len(schedule.connections)
+    if ids and not (min(ids) >= 0 and max(ids) < count):
+        for connection in ids:
             _check_range(connection, count, "instance", index, "connection")
     _check_prims(index, instance, uses[instance.template], schedule)
 
@@ -187,13 +189,13 @@ def _check_ends(schedule: Schedule, uses: Sequence[Sequence[_Use]]) -> None:
     users = {name: [ABSENT] * len(schedule.connections) for name in ("recv", "send")}
     for index, instance in enumerate(schedule.instances):
         for use in uses[instance.template]:
-            own, connection = users[use.name], instance.connections[use.slot]
-            if own[connection] not in (ABSENT, index):
+            owners, connection = users[use.name], instance.connections[use.slot]
+            if owners[connection] not in (ABSENT, index):
                 raise ScheduleError(
-                    f"connection {connection}: instances {own[connection]} and {index} both {use.name};"
+                    f"connection {connection}: instances {owners[connection]} and {index} both {use.name};"
                     " use one connection for each"
                 )
-            own[connection] = index
+            owners[connection] = index
 
 
 def _check_acyclic(schedule: Schedule) -> None:

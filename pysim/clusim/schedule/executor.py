@@ -395,14 +395,16 @@ class Executor:
                 )
             parts = []
             for member in group.members:
-                own = self._runners[group.users[member]].next
-                assert own is not None
-                if own.size != item.size:
+                pending = self._runners[group.users[member]].next
+                assert pending is not None
+                if pending.size != item.size:
                     raise ScheduleError(
                         f"rank {rank} channel {instance.channel}: aggregate of {item.size} bytes meets"
-                        f" {own.size} of rank {member}; all members must use the same chunks and shape"
+                        f" {pending.size} of rank {member}; all members must use the same chunks and shape"
                     )
-                parts.append(buffers.read(own.prim.src, member, own.src_offset, own.size))
+                parts.append(
+                    buffers.read(pending.prim.src, member, pending.src_offset, pending.size)
+                )
             group.put(rank, combine_all(buffers.kind, buffers.call.redop, parts))
         buffers.write(item.prim.dst, rank, item.dst_offset, group.take(rank))
 

@@ -26,7 +26,7 @@ class _Graph:
         self.instances: list[list[int]] = [[] for _ in tasks]
         for index, instance in enumerate(executor.schedule.instances):
             self.instances[instance.task].append(index)
-        self.left = [len(own) for own in self.instances]
+        self.left = [len(prims) for prims in self.instances]
 
     def finish(self, task: int) -> list[int]:
         """Mark a task done and return the tasks that start."""

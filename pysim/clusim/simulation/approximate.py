@@ -132,8 +132,8 @@ def fewer_machines(request: Request, plan: NcclPlan | None) -> Fewer | None:
         return None
     if request.granularity in MANY and not never_tapers(request.setup.fabric):
         return None
-    part, own = longest_run(request, plan, nodes[1])
-    grain = _job(part, own).grain
+    part, part_plan = longest_run(request, plan, nodes[1])
+    grain = _job(part, part_plan).grain
     # The traffic per rank is proportional to the size.
     share = part.setup.num_ranks * part.size_bytes / request.setup.num_ranks / request.size_bytes
     if request.granularity == "auto" and grain.least_hops / share <= MANY_HOPS:
@@ -163,8 +163,8 @@ def stood_for(request: Request, options: RunOptions, whole: Callable[[], Job]) -
     if choice.in_place is not None and choice.in_place.algorithm:
         return None
     began_s = time.perf_counter()
-    own = replace(choice.request, size_bytes=choice.size_bytes, operation=choice.operation)
-    result = followed_time(own, choice.plan, whole, options)
+    asked = replace(choice.request, size_bytes=choice.size_bytes, operation=choice.operation)
+    result = followed_time(asked, choice.plan, whole, options)
     if result is None:
         return None
     call = _call(choice)
@@ -213,7 +213,7 @@ def _own_names(plan: NcclPlan) -> tuple[str, str]:
 
 
 def _provenance(
-    request: Request, options: RunOptions, choice: NcclChoice, found: Followed
+    request: Request, options: RunOptions, choice: NcclChoice, followed: Followed
 ) -> Provenance:
     fabric = request.setup.fabric
     return Provenance(
@@ -223,8 +223,8 @@ def _provenance(
         read_files=fabric.source_files,
         engine=request.engine,
         granularity=str(request.granularity),
-        granularity_note=found.words,
-        burst_packets=found.grain.burst,
+        granularity_note=followed.words,
+        burst_packets=followed.grain.burst,
         seed=request.seed,
         version=version(),
         command=options.command,

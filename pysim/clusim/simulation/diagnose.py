@@ -112,8 +112,8 @@ def without_first_stall(path: str | Path, blamed: ColumnTable) -> str:
     result, inputs = read_run(path)
     wires, faults = inputs.image["wires"], inputs.image["faults"]
     change = mended(wires, result.wires.classes, map(result.wires.names.index, stalled[0]["wires"]))
-    own = list(change.wires)
-    broken = np.isin(faults["index"], own) & (faults["kind"] == FaultKind.RATE)
+    repaired = list(change.wires)
+    broken = np.isin(faults["index"], repaired) & (faults["kind"] == FaultKind.RATE)
     if not broken.any() and all(
         _rate(wires[wire]) == _rate(wires[best]) for wire, best in change.like
     ):
@@ -121,7 +121,7 @@ def without_first_stall(path: str | Path, blamed: ColumnTable) -> str:
     arrays = changed_image(inputs.image, change)
     time_ps = run_image(arrays, inputs).time_ps
     before = result.time_ps
-    rate_GBps = float(max(_rate(arrays["wires"][wire]) for wire in own)) * 1000
+    rate_GBps = float(max(_rate(arrays["wires"][wire]) for wire in repaired)) * 1000
     blamed.facts["simulated_ps"] = time_ps
     return (
         f"simulated with {stalled[0]['resource']} at {rate_GBps:.2f} GB/s: {format_time(time_ps)};"
@@ -200,8 +200,8 @@ class Evidence:
 class KnownVerdict:
     """A computed verdict; None if the run was in another process that computed no verdict."""
 
-    def __init__(self, found: Verdict | None) -> None:
-        self._found = found
+    def __init__(self, verdict: Verdict | None) -> None:
+        self._found = verdict
 
     def __call__(self, result: Result) -> Verdict:
         """Return the verdict."""
@@ -224,51 +224,51 @@ def judge_held(
         )
     except TraceError as error:
         return without_path(result, str(error).partition(": ")[2])
-    own = result.provenance.engine
+    engine = result.provenance.engine
     if not result.complete:  # the complete time is unknown
         return results.verdict.without_savings()
-    if confirm or (confirm is None and own == "c" and result.grants <= CHEAP_GRANTS):
-        return confirmed(results, inputs, own)
-    if confirm is None and own == "c" and coarser is not None and results.changes:
+    if confirm or (confirm is None and engine == "c" and result.grants <= CHEAP_GRANTS):
+        return confirmed(results, inputs, engine)
+    if confirm is None and engine == "c" and coarser is not None and results.changes:
         return _coarsely(results, inputs, result.grants, coarser())
     return results.verdict
 
 
-def confirmed(found: Judged, inputs: Inputs, engine: str) -> Verdict:
+def confirmed(finding: Judged, inputs: Inputs, engine: str) -> Verdict:
     """Re-simulate a run without its bottleneck, and return the verdict with the saving."""
-    after_ps = _changed_ps(found, inputs.image, inputs, engine)
+    after_ps = _changed_ps(finding, inputs.image, inputs, engine)
     if after_ps is None:
-        return found.verdict
-    return found.verdict.simulated(found.verdict.time_ps - after_ps)
+        return finding.verdict
+    return finding.verdict.simulated(finding.verdict.time_ps - after_ps)
 
 
-def _coarsely(found: Judged, inputs: Inputs, grants: int, coarse: Lowered) -> Verdict:
+def _coarsely(finding: Judged, inputs: Inputs, grants: int, coarse: Lowered) -> Verdict:
     """Return the verdict with the relative saving of a re-simulation in coarse bursts."""
     hops = coarse.grain.grant_hops
     if hops > COARSE_GRANTS or 2 * hops > grants:
-        return found.verdict
+        return finding.verdict
     image = {name: getattr(coarse.image, name) for name in DTYPES}
-    after_ps = _changed_ps(found, image, inputs, "c")
+    after_ps = _changed_ps(finding, image, inputs, "c")
     if after_ps is None:
-        return found.verdict
+        return finding.verdict
     before_ps = run_image(image, inputs).time_ps
-    saving_ps = round(found.verdict.time_ps * (before_ps - after_ps) / before_ps)
-    return found.verdict.simulated(saving_ps, f"in bursts of {coarse.grain.burst_bytes[1]} B")
+    saving_ps = round(finding.verdict.time_ps * (before_ps - after_ps) / before_ps)
+    return finding.verdict.simulated(saving_ps, f"in bursts of {coarse.grain.burst_bytes[1]} B")
 
 
 def _changed_ps(
-    found: Judged, image: Mapping[str, NDArray[Any]], inputs: Inputs, engine: str
+    finding: Judged, image: Mapping[str, NDArray[Any]], inputs: Inputs, engine: str
 ) -> int | None:
     """Return the time of an image without the bottleneck [ps], or None.
 
     None: there is no change to apply, or the changed run cannot end.
     """
-    change = found.changes[0] if found.changes else None
+    change = finding.changes[0] if finding.changes else None
     if change is None:
         return None
-    own: EngineName = "reference" if engine == "reference" else "c"
+    engine_name: EngineName = "reference" if engine == "reference" else "c"
     try:
-        return run_image(changed_image(image, change), inputs, own).time_ps
+        return run_image(changed_image(image, change), inputs, engine_name).time_ps
     except (DeadlockError, RangeExceeded):
         # The changed system would need further changes.
         return None
@@ -283,7 +283,9 @@ def inputs_of(image: Image, made: Columns | None) -> Inputs:
     columns: Any = made() if made is not None else {}
     parts = {
         group: {
-            name.removeprefix(group): own for name, own in columns.items() if name.startswith(group)
+            name.removeprefix(group): column
+            for name, column in columns.items()
+            if name.startswith(group)
         }
         for group in ("/fabric/", "/schedule/")
     }

@@ -79,14 +79,18 @@ class Expected:
 
     def text(self) -> str:
         """Return the expected error as one line."""
-        own = self.nearest
-        if own is None:
+        nearest = self.nearest
+        if nearest is None:
             return f"expected error: unknown ({self.why})"
-        whom = own.system or (own.family.capitalize() if own.family else "all systems")
-        words = [f"median of {own.n} held-out rows", *([own.place] if own.place else []), whom]
-        words += [own.algorithm] if own.algorithm else []
-        where = ", ".join([*words, REGIME_TITLES[own.regime]])
-        return f"expected error: {own.median_abs_pct:.2g} % ({where})"
+        whom = nearest.system or (nearest.family.capitalize() if nearest.family else "all systems")
+        words = [
+            f"median of {nearest.n} held-out rows",
+            *([nearest.place] if nearest.place else []),
+            whom,
+        ]
+        words += [nearest.algorithm] if nearest.algorithm else []
+        where = ", ".join([*words, REGIME_TITLES[nearest.regime]])
+        return f"expected error: {nearest.median_abs_pct:.2g} % ({where})"
 
     def to_json(self) -> dict[str, Any]:
         """Return the class, or the reason for its absence."""
@@ -109,7 +113,10 @@ def _known(path: Path) -> dict[tuple[str, str, str, str, str], ErrorClass]:
         return {}
     data = json.loads(path.read_text(encoding="utf-8"))
     result = [ErrorClass(**dict(zip(data["columns"], row, strict=True))) for row in data["classes"]]
-    return {(own.system, own.family, own.place, own.regime, own.algorithm): own for own in result}
+    return {
+        (score.system, score.family, score.place, score.regime, score.algorithm): score
+        for score in result
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +148,9 @@ def expected_error(where: RunPlace, size_bytes: int, algorithm: str = ANY) -> Ex
     names = (P2P if known is None else known.value, ANY) if algorithm else (ANY,)
     for system, family, several in places_of(where.family, where.system, place):
         for name in names:
-            own = _known(DATA).get((system, family, several, regime, name))
-            if own is not None:
-                return Expected(own)
+            score = _known(DATA).get((system, family, several, regime, name))
+            if score is not None:
+                return Expected(score)
     return Expected(None, "no measurements of this kind")
 
 

@@ -129,7 +129,9 @@ def on_fewer(
     request: Request, plan: NcclPlan | None, nodes: tuple[int, int], budget: Budget = USUAL
 ) -> tuple[int, str]:
     """Return the time [ps] extrapolated from runs on `nodes` nodes, and the method."""
-    return followed(request, plan, nodes, lambda asked, own: timed(asked, own, budget)[0])
+    return followed(
+        request, plan, nodes, lambda asked, part_plan: timed(asked, part_plan, budget)[0]
+    )
 
 
 def program(request: Request, plan: NcclPlan | None) -> Schedule:
@@ -227,11 +229,11 @@ def emit_together(
 ) -> list[int]:
     """Append `count` iterations to every communicator of a request; return all their tasks."""
     tasks: list[int] = []
-    for number, own in enumerate(request.setup.together):
-        moved = moved_of(replace(request, setup=own), request.operation, request.size_bytes)
+    for number, member in enumerate(request.setup.together):
+        moved = moved_of(replace(request, setup=member), request.operation, request.size_bytes)
         for _ in range(count):
             site = Site(builder, f"comm{number}")
-            tasks += programs.emit(site, request.setup.known, own.comm, moved, plan)
+            tasks += programs.emit(site, request.setup.known, member.comm, moved, plan)
     return tasks
 
 
@@ -253,16 +255,16 @@ _ANCHORS: dict[tuple[object, ...], int] = {}
 
 
 def _anchor(request: Request, plan: NcclPlan | None, size_bytes: int, budget: Budget) -> int:
-    own = replace(request, size_bytes=size_bytes)
+    anchor = replace(request, size_bytes=size_bytes)
     if plan is None:
         setup = request.setup
         each = 1 if request.operation == "sendrecv" else setup.num_ranks
         cut = programs.message_class(setup.comm, setup.known, request.size_bytes // each)
-        own = replace(own, setup=setup.cut_for(cut))
+        anchor = replace(anchor, setup=setup.cut_for(cut))
     chunk = 0 if plan is None else plan.chunks.chunk_bytes
     shown = *way_of(request.setup.comm, plan), chunk
-    if (own, shown) not in _ANCHORS:
+    if (anchor, shown) not in _ANCHORS:
         shorter = None if plan is None else recut(request.setup.comm, plan, size_bytes)
-        job = job_of(own.of(stream(own, shorter, 1)), BRIEF)
-        _ANCHORS[own, shown] = _per_iteration(own, shorter, job, budget)
-    return _ANCHORS[own, shown]
+        job = job_of(anchor.of(stream(anchor, shorter, 1)), BRIEF)
+        _ANCHORS[anchor, shown] = _per_iteration(anchor, shorter, job, budget)
+    return _ANCHORS[anchor, shown]

@@ -77,10 +77,10 @@ def recut(
     comm: Communicator, plan: NcclPlan, size_bytes: int, *, element_bytes: int = 4
 ) -> NcclPlan:
     """Return a plan with the same algorithm and chunks for another size or communicator."""
-    own = comm.plan_of(replace(plan.selection, num_bytes=size_bytes), element_bytes=element_bytes)
+    same = comm.plan_of(replace(plan.selection, num_bytes=size_bytes), element_bytes=element_bytes)
     chunk = plan.chunks.chunk_bytes
-    parts = tuple(replace(part, chunk_bytes=chunk) for part in own.parts)
-    return replace(own, chunks=plan.chunks, parts=parts)
+    parts = tuple(replace(part, chunk_bytes=chunk) for part in same.parts)
+    return replace(same, chunks=plan.chunks, parts=parts)
 
 
 def _by_steps(plan: NcclPlan | None) -> bool:
@@ -112,8 +112,8 @@ class _Runs:
         ranks = self.request.setup.num_ranks
         points = []
         for number in nodes:
-            part, own = self._same_steps(number)
-            points.append((part.setup.num_ranks, self.timed(part, own)))
+            part, part_plan = self._same_steps(number)
+            points.append((part.setup.num_ranks, self.timed(part, part_plan)))
         (x1, t1), (x2, t2) = points
         time_ps = t2 + round((t2 - t1) * (ranks - x2) / (x2 - x1))
         return max(time_ps, 1), f"from {nodes[0]} and {nodes[1]} nodes, linear in ranks"
@@ -125,11 +125,13 @@ class _Runs:
         fewer, size = self._fewer(nodes), request.size_bytes
         if operation not in ("sendrecv", Collective.BROADCAST, Collective.REDUCE):
             size = max(min(size, 8), size * fewer.num_ranks // request.setup.num_ranks // 16 * 16)
-        own = None
+        part_plan = None
         if plan is not None:
             width = min(element(request.dtype).size_bytes, size)
-            own = fewer.comm.plan_of(replace(plan.selection, num_bytes=size), element_bytes=width)
-        return replace(request, setup=fewer, size_bytes=size), own
+            part_plan = fewer.comm.plan_of(
+                replace(plan.selection, num_bytes=size), element_bytes=width
+            )
+        return replace(request, setup=fewer, size_bytes=size), part_plan
 
     def largest(self, nodes: int) -> tuple[Request, NcclPlan | None]:
         """Return the longest run on `nodes` nodes, and its plan."""
@@ -176,5 +178,5 @@ class _Runs:
         fewer = self._fewer(nodes)
         assert self.plan is not None
         width = min(element(self.request.dtype).size_bytes, size_bytes)
-        own = recut(fewer.comm, self.plan, size_bytes, element_bytes=width)
-        return replace(self.request, setup=fewer, size_bytes=size_bytes), own
+        part_plan = recut(fewer.comm, self.plan, size_bytes, element_bytes=width)
+        return replace(self.request, setup=fewer, size_bytes=size_bytes), part_plan

@@ -243,7 +243,9 @@ def _inputs(
         "/image/scalars": np.array([image.nvc, image.seed], np.uint64),
     }
     result |= {f"/image/{name}": getattr(image, name) for name in DTYPES}
-    result |= {f"/folded/{name}": own for name, own in (folded.columns() if folded else {}).items()}
+    result |= {
+        f"/folded/{name}": column for name, column in (folded.columns() if folded else {}).items()
+    }
     return result | {f"/schedule/{name}": values for name, values in schedule.items()}
 
 

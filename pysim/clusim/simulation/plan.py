@@ -227,10 +227,10 @@ def _choice(request: Request, comm: Communicator, operation: str, size_bytes: in
     if request.root is not None and request.root not in comm.ranks:
         raise InputError(f"--root {request.root}: is not a participating rank")
     in_place = symmetric(request, comm, operation, size_bytes)
-    what = request, comm, operation, size_bytes
+    call = request, comm, operation, size_bytes
     if in_place is not None and in_place.algorithm:
         around = replace(_around(comm, operation, None), model_us=in_place.model_us)
-        return NcclChoice(*what, None, in_place, (*comm.notes, in_place.note), around)
+        return NcclChoice(*call, None, in_place, (*comm.notes, in_place.note), around)
     result = choose(
         *(comm, operation, size_bytes),
         element_bytes=element(request.dtype).size_bytes,
@@ -242,7 +242,7 @@ def _choice(request: Request, comm: Communicator, operation: str, size_bytes: in
         other = f"{used} channels in place of {request.channels}: messages and small sizes use a different number"
     told = "" if in_place is None else in_place.note
     notes = (*comm.notes, *(note for note in (result.note, other, told) if note))
-    return NcclChoice(*what, result.plan, in_place, notes, _around(comm, operation, result.plan))
+    return NcclChoice(*call, result.plan, in_place, notes, _around(comm, operation, result.plan))
 
 
 @dataclass(frozen=True, slots=True)

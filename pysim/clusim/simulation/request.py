@@ -55,10 +55,10 @@ _OWN: dict[str, Callable[[str], str]] = {
 
 def own_words(request: Any) -> None:
     """Normalise the words of a frozen request, so that equal requests compare equal."""
-    for name, own in _OWN.items():
+    for name, normalised in _OWN.items():
         word = getattr(request, name, None)
         if isinstance(word, str):
-            object.__setattr__(request, name, own(word))
+            object.__setattr__(request, name, normalised(word))
 
 
 @dataclass(frozen=True)

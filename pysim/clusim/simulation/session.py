@@ -62,7 +62,7 @@ class Watch:
         """Text of the limit."""
         return f"time limit of {format_time(self.limit_ps or 0)}"
 
-    def begins(self, what: str) -> None:
+    def begins(self, part: str) -> None:
         """Report the next part of the preparation.
 
         Raises
@@ -70,10 +70,10 @@ class Watch:
         TimeLimitReached
             The limit was reached before the simulation began.
         """
-        self._preparing = what
+        self._preparing = part
         self.interrupt()
         if self.tell is not None:
-            self.tell(what)
+            self.tell(part)
 
     def simulates(self) -> None:
         """Record that an engine runs from now on, which checks `over` itself."""

@@ -267,12 +267,12 @@ def _wire_load(arrays: FabricArrays, sent: Array, destination: int) -> Array:
             )
             node = arrays.node_of(rank)
             for goal in goals:
-                own = amounts.setdefault(goal, {})
-                own[node] = own.get(node, 0.0) + float(sent[rank])
+                by_node = amounts.setdefault(goal, {})
+                by_node[node] = by_node.get(node, 0.0) + float(sent[rank])
                 node = int(arrays.targets["node"][goal])
     load = np.zeros(len(arrays.wires))
-    for goal, own in amounts.items():
-        _spread(arrays, own, goal, load)
+    for goal, by_node in amounts.items():
+        _spread(arrays, by_node, goal, load)
     return load
 
 

@@ -112,14 +112,14 @@ def crossover(
         raise InputError(f"collective {operation!r}: no choice of algorithms; use one of {known}")
     comm = setup.comm
     ways = {f"{a.value} {p.value}": (a, p) for a, p in runnable(comm, operation)}
-    own = CUSTOM if operation == "allreduce" and comm.group.num_nodes == 1 else ()
+    custom = CUSTOM if operation == "allreduce" and comm.group.num_nodes == 1 else ()
     # Custom kernels do not read NCCL's variables.
     plain = replace(setup, version="", env=(), per_node=None, ranks=comm.ranks)
     cases = {}
     for size in sizes:
         for name, way in ways.items():
             cases[size, name] = Request(setup, operation, size, wanted=NcclOverrides(*way))
-        for name in own:
+        for name in custom:
             if size <= ONESHOT_MOST or not name.startswith("oneshot"):
                 cases[size, name] = Request(plain, operation, size, name)
     result = kernels(cases.values(), jobs=jobs, progress=progress)
@@ -139,7 +139,7 @@ def crossover(
     if not all(times):
         reason = next(iter(left_out.values()))
         raise InputError(f"{operation}: no candidate could be simulated: {reason}")
-    names = [name for name in (*ways, *own) if any(name in row for row in times)]
+    names = [name for name in (*ways, *custom) if any(name in row for row in times)]
     return Crossover(
         *(setup, operation, tuple(sizes), tuple(names), times),
         tuple(_choice(setup, operation, size) for size in sizes),
@@ -153,65 +153,67 @@ def _choice(setup: Setup, operation: str, size: int) -> str:
     return f"{chosen.algorithm.value} {chosen.protocol.value}"
 
 
-def table_lines(found: Crossover) -> list[str]:
+def table_lines(result: Crossover) -> list[str]:
     """Return a table of times with the best marked, and the loss of NCCL's choice.
 
     The loss is relative to the best of NCCL's algorithms.
     """
-    group = found.setup.comm.group
-    rows = [["size", *found.names, "NCCL chooses"]]
-    for index, size in enumerate(found.sizes):
-        times, best = found.times_us[index], found.best(index)
+    group = result.setup.comm.group
+    rows = [["size", *result.names, "NCCL chooses"]]
+    for index, size in enumerate(result.sizes):
+        times, best = result.times_us[index], result.best(index)
         cells = [
             f"{times[name]:,.1f}{'*' if name == best else ' '}" if name in times else "- "
-            for name in found.names
+            for name in result.names
         ]
-        rows.append([format_size(size), *cells, _verdict(found, index)])
-    layout = "{:>9}" + "".join(f"  {{:>{max(9, len(name) + 1)}}}" for name in found.names)
+        rows.append([format_size(size), *cells, _verdict(result, index)])
+    layout = "{:>9}" + "".join(f"  {{:>{max(9, len(name) + 1)}}}" for name in result.names)
     lines = [
-        f"{found.operation} on {found.setup.comm.name}: {group.num_ranks} GPUs,"
-        f" NCCL {found.setup.comm.version}; time [us] {LAUNCHED}; * best",
+        f"{result.operation} on {result.setup.comm.name}: {group.num_ranks} GPUs,"
+        f" NCCL {result.setup.comm.version}; time [us] {LAUNCHED}; * best",
         "",
         *text_table(layout + "  {}", rows),
     ]
-    lines += [f"{name}: omitted: {why}" for name, why in found.left_out.items()]
-    rough = sum(map(len, found.coarse))
+    lines += [f"{name}: omitted: {why}" for name, why in result.left_out.items()]
+    rough = sum(map(len, result.coarse))
     if rough:
         lines.append(
-            f"{rough} of {sum(map(len, found.times_us))} times are not of exact packets: docs/granularity.md has how"
+            f"{rough} of {sum(map(len, result.times_us))} times are not of exact packets: docs/granularity.md has how"
             " far off these may be, --json which they are"
         )
-    return [*lines, *said(found.setup.broken.lines, found.notes)]
+    return [*lines, *said(result.setup.broken.lines, result.notes)]
 
 
-def _verdict(found: Crossover, index: int) -> str:
-    chosen, times = found.chosen[index], found.times_us[index]
+def _verdict(result: Crossover, index: int) -> str:
+    chosen, times = result.chosen[index], result.times_us[index]
     if chosen not in times:
         return f"{chosen} (not simulated)"
-    best = found.best(index, nccl_only=True)
+    best = result.best(index, nccl_only=True)
     loss = times[chosen] / times[best] - 1
     return chosen if loss < 0.005 else f"{chosen}, {loss:.0%} over {best}"
 
 
-def tuner_csv(found: Crossover) -> list[str]:
+def tuner_csv(result: Crossover) -> list[str]:
     """Return input for NCCL's example tuner plugin: the best algorithm per range of sizes.
 
     Only NCCL's algorithms are included.
     """
-    group = found.setup.comm.group
-    lines = [f"# {one_line(line)}" for line in said(found.setup.broken.lines, found.notes)]
+    group = result.setup.comm.group
+    lines = [f"# {one_line(line)}" for line in said(result.setup.broken.lines, result.notes)]
     lines += [
         "# colltype,minbytes,maxbytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff",
     ]
-    names = {f"{a.value} {p.value}": (a, p) for a, p in runnable(found.setup.comm, found.operation)}
-    collective = found.operation.replace("_", "")
-    best = [found.best(index, nccl_only=True) for index in range(len(found.sizes))]
+    names = {
+        f"{a.value} {p.value}": (a, p) for a, p in runnable(result.setup.comm, result.operation)
+    }
+    collective = result.operation.replace("_", "")
+    best = [result.best(index, nccl_only=True) for index in range(len(result.sizes))]
     first = 0
-    for index, size in enumerate(found.sizes):
-        last = index == len(found.sizes) - 1
+    for index, size in enumerate(result.sizes):
+        last = index == len(result.sizes) - 1
         if not last and best[index + 1] == best[index]:
             continue
-        end = LAST_BYTE if last else _between(size, found.sizes[index + 1])
+        end = LAST_BYTE if last else _between(size, result.sizes[index + 1])
         algorithm, protocol = names[best[index]]
         lines.append(
             f"{collective},{first},{end},{algorithm.plugin},{protocol.own},"

@@ -235,16 +235,16 @@ class FabricArrays:
 
     def nics(self, zone: int) -> list[int]:
         """Return the NICs of a node (target indices); in a cluster those on the network."""
-        own = self._all_nics(zone)
+        of_zone = self._all_nics(zone)
         if self.fabric.num_zones > 1:
-            own = own[self.machines.plane[own] >= 0]
-        result: list[int] = own.tolist()
+            of_zone = of_zone[self.machines.plane[of_zone] >= 0]
+        result: list[int] = of_zone.tolist()
         return result
 
     def _all_nics(self, zone: int) -> Array:
         low, high = self.machines.target_lo[zone : zone + 2]
-        own = self.machines.targets[low:high]
-        result: Array = own[own >= len(self.endpoints)]
+        of_zone = self.machines.targets[low:high]
+        result: Array = of_zone[of_zone >= len(self.endpoints)]
         return result
 
     def rail_of(self, nic: int) -> int:
@@ -291,8 +291,10 @@ class FabricArrays:
 
     def unit_wires(self, rank: int) -> list[int]:
         """Return the wires from a rank to switches with a reduction unit, in order of id."""
-        own = self.wires_from(self.node_of(rank))
-        result: list[int] = own[self.nodes["unit"][self.wires["dst"][own]] != NONE].tolist()
+        outgoing = self.wires_from(self.node_of(rank))
+        result: list[int] = outgoing[
+            self.nodes["unit"][self.wires["dst"][outgoing]] != NONE
+        ].tolist()
         return result
 
     def wires_from(self, node: int) -> Array:

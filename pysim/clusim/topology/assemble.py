@@ -106,10 +106,10 @@ def _look_at_buses(topology: Topology, nodes: list[Node], problems: Problems) ->
     """Report PCI buses that cannot be those of the GPUs."""
     buses, gpus = topology.logs.buses, sum(node.kind == "gpu" for node in nodes)
     if buses and (len(buses) != gpus or len(set(buses)) != gpus):
-        what = (
+        message = (
             f"{len(set(buses))} different numbers for {gpus} GPUs; list the bus of each, or no bus"
         )
-        problems.add(("logs", "buses"), what)
+        problems.add(("logs", "buses"), message)
 
 
 def _look_at_told(topology: Topology, nodes: list[Node], problems: Problems) -> None:
@@ -147,16 +147,16 @@ def _architecture(state: Catalogue, nodes: list[Node]) -> str:
         problems.add(("architecture",), f"unknown architecture {given!r}{hint}")
     elif given is not None and gpus and given not in gpus:
         arch, chip = next(iter(gpus.items()))
-        what = (
+        message = (
             f"{given!r}, but chip {chip!r} is {arch}; leave the key out, or name the chips you mean"
         )
-        problems.add(("architecture",), what)
+        problems.add(("architecture",), message)
     elif given is None and len(gpus) > 1:
-        what = " and ".join(f"{chip!r} is {arch}" for arch, chip in gpus.items())
+        message = " and ".join(f"{chip!r} is {arch}" for arch, chip in gpus.items())
         which = " or ".join(gpus)
         problems.add(
             ("nodes",),
-            f"chip {what}; choose the protocols of all ranks with 'architecture: {which}'",
+            f"chip {message}; choose the protocols of all ranks with 'architecture: {which}'",
         )
     else:
         return given or next(iter(gpus), _IDEAL)
@@ -260,18 +260,18 @@ def _look_at_architecture(state: Catalogue, name: str, endpoint: Endpoint, path:
     known = endpoint.architecture
     if known in ARCHITECTURES:
         return
-    own = name in state.topology.chips
-    place: KeyPath = ("chips", name) if own else (*path, "chip")
+    in_file = name in state.topology.chips
+    place: KeyPath = ("chips", name) if in_file else (*path, "chip")
     if known:
         hint = did_you_mean(known, ARCHITECTURES)
         state.problems.add((*place, "architecture"), f"unknown architecture {known!r}{hint}")
-    elif not own:
+    elif not in_file:
         state.problems.add(
             place, f"unknown GPU {name!r}; the presets are {', '.join(_gpu_chips())}"
         )
     else:
-        what = f"'architecture' is missing; set a base, or one of {', '.join(ARCHITECTURES)}"
-        state.problems.add(place, what, key=True)
+        message = f"'architecture' is missing; set a base, or one of {', '.join(ARCHITECTURES)}"
+        state.problems.add(place, message, key=True)
 
 
 def _gpu_chips() -> list[str]:
@@ -299,13 +299,13 @@ def _protocols(state: Catalogue, architecture: str) -> dict[str, Protocol]:
     """Return the architecture's protocols with the file's changes, and protocols of the file."""
     result: dict[str, Protocol] = {}
     for name in [*ARCHITECTURES[architecture], *state.topology.protocols]:
-        own = state.topology.protocols.get(name)
+        from_file = state.topology.protocols.get(name)
         path: KeyPath = ("protocols", name)
         standard = name if name in ARCHITECTURES[architecture] else "simple"
         spec: ProtocolSpec | None
-        if own is None or own.base is None:
+        if from_file is None or from_file.base is None:
             spec = state.resolve("protocols", f"{architecture}.{standard}", path)
-            spec = merge(spec, own) if spec is not None and own is not None else spec
+            spec = merge(spec, from_file) if spec is not None and from_file is not None else spec
         else:
             spec = state.resolve("protocols", name, path)
         if spec is not None:
@@ -408,8 +408,8 @@ def _link_type(state: Catalogue, spec: LinkSpec, path: KeyPath) -> LinkTypeSpec 
     merged: LinkTypeSpec = merge(base, spec) if base else spec
     look_at_thresholds(state.problems, path, merged)
     if merged.format is None:
-        own = list(state.topology.formats)
-        merged = merged.model_copy(update={"format": own[0] if len(own) == 1 else None})
+        formats = list(state.topology.formats)
+        merged = merged.model_copy(update={"format": formats[0] if len(formats) == 1 else None})
     for key in ("rate", "latency", "format"):
         if getattr(merged, key) is None:
             state.problems.add(

@@ -40,16 +40,16 @@ from clusim.topology.schema import (
 from clusim.topology.validate import KeyPath, Problems, did_you_mean
 
 
-def carried_by(base: NicSpec, own: NicSpec) -> NicSpec:
-    """Return `base` with the message costs of the transport of `own`, if it differs."""
-    if own.plugin is None or own.plugin == base.plugin:
+def carried_by(base: NicSpec, spec: NicSpec) -> NicSpec:
+    """Return `base` with the message costs of the transport of `spec`, if it differs."""
+    if spec.plugin is None or spec.plugin == base.plugin:
         return base
-    figures = TRANSPORTS[own.plugin].figures
+    figures = TRANSPORTS[spec.plugin].figures
     given = {key: figures[key].value for key in MESSAGE_UNITS if key in figures}
     cleared = {key: None for key in MESSAGE_UNITS if key not in figures}
     result = NicSpec.model_validate(given)
     return base.model_copy(
-        update={**cleared, **{key: getattr(result, key) for key in given}, "plugin": own.plugin}
+        update={**cleared, **{key: getattr(result, key) for key in given}, "plugin": spec.plugin}
     )
 
 
@@ -157,67 +157,67 @@ class Catalogue:
         """Return the spec called `name` with its bases merged in, or None if it does not exist."""
         if (section, name) in self.resolved:
             return self.resolved[section, name]
-        own: Spec | None = getattr(self.topology, section).get(name)
-        what = _WHAT[section]
-        if own is None and name not in _PRESETS[section]:
+        from_file: Spec | None = getattr(self.topology, section).get(name)
+        noun = _WHAT[section]
+        if from_file is None and name not in _PRESETS[section]:
             known = [*getattr(self.topology, section), *_PRESETS[section]]
-            self.problems.add(path, f"unknown {what} {name!r}{did_you_mean(name, known)}")
+            self.problems.add(path, f"unknown {noun} {name!r}{did_you_mean(name, known)}")
             return None
-        if own is None:
+        if from_file is None:
             result = _preset(section, name)
             self._note(section, name)
         else:
-            self._look_at(section, name, own)
-            result = self._derive(section, name, own, seen)
+            self._look_at(section, name, from_file)
+            result = self._derive(section, name, from_file, seen)
         self.resolved[section, name] = result
         return result
 
-    def _look_at(self, section: Section, name: str, own: Spec) -> None:
+    def _look_at(self, section: Section, name: str, spec: Spec) -> None:
         """Report problems of a type in the file that do not depend on its base."""
-        if isinstance(own, NicSpec) and own.rate_control is not None:
-            base = own.rate_control.base
+        if isinstance(spec, NicSpec) and spec.rate_control is not None:
+            base = spec.rate_control.base
             if base is not None and base not in (*RATE_CONTROLS, "none"):
                 hint = did_you_mean(base, [*RATE_CONTROLS, "none"])
                 path: KeyPath = (section, name, "rate_control")
                 self.problems.add(path, f"unknown rate control {base!r}{hint}")
-                own.rate_control = None
-        if isinstance(own, SwitchSpec) and own.cpu is not None and own.cpu not in CPUS:
-            what = f"unknown processor {own.cpu!r}{did_you_mean(own.cpu, CPUS)}"
-            self.problems.add((section, name, "cpu"), what)
-        if isinstance(own, LinkTypeSpec):
-            look_at_thresholds(self.problems, (section, name), own)
+                spec.rate_control = None
+        if isinstance(spec, SwitchSpec) and spec.cpu is not None and spec.cpu not in CPUS:
+            message = f"unknown processor {spec.cpu!r}{did_you_mean(spec.cpu, CPUS)}"
+            self.problems.add((section, name, "cpu"), message)
+        if isinstance(spec, LinkTypeSpec):
+            look_at_thresholds(self.problems, (section, name), spec)
 
-    def _look_for_gaps(self, name: str, own: ChipSpec) -> None:
+    def _look_for_gaps(self, name: str, spec: ChipSpec) -> None:
         """Report the missing fields of a chip without a base."""
-        given = {key for key in own.model_fields_set if getattr(own, key) is not None}
+        given = {key for key in spec.model_fields_set if getattr(spec, key) is not None}
         missing = [key for key in ChipSpec.model_fields if key not in given | _OPTIONAL]
         if missing:
             shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
-            what = f"without base and {shown}; add a base, for example 'base: h100-sxm5'"
-            self.problems.add(("chips", name), what, key=True)
+            message = f"without base and {shown}; add a base, for example 'base: h100-sxm5'"
+            self.problems.add(("chips", name), message, key=True)
 
-    def _derive(self, section: Section, name: str, own: Spec, seen: tuple[str, ...]) -> Any:
-        base_name: str | None = getattr(own, "base", None)
+    def _derive(self, section: Section, name: str, spec: Spec, seen: tuple[str, ...]) -> Any:
+        base_name: str | None = getattr(spec, "base", None)
         place: KeyPath = (section, name, "base")
-        if isinstance(own, ChipSpec) and base_name is None:
-            self._look_for_gaps(name, own)
+        if isinstance(spec, ChipSpec) and base_name is None:
+            self._look_for_gaps(name, spec)
         if base_name is None:
-            return merge(carried_by(NicSpec(), own), own) if isinstance(own, NicSpec) else own
+            return merge(carried_by(NicSpec(), spec), spec) if isinstance(spec, NicSpec) else spec
         if base_name == name and name in _PRESETS[section]:
             base = _preset(section, name)
             self._note(section, name)
         elif base_name in (*seen, name):
             self.problems.add(place, f"{base_name!r} is based on itself; name another")
-            return own
+            return spec
         else:
             base = self.resolve(section, base_name, place, (*seen, name))
         if base is None:
-            return own
-        if isinstance(own, NicSpec):
-            base = carried_by(base, own)
-        for key in own.model_fields_set - {"base"}:
+            return spec
+        if isinstance(spec, NicSpec):
+            base = carried_by(base, spec)
+        for key in spec.model_fields_set - {"base"}:
             self.sources[f"{_WHAT[section]} {name}: {key}"] = "given in the description"
-        return merge(base, own)
+        return merge(base, spec)
 
     def _note(self, section: Section, name: str) -> None:
         for key, figure in _PRESETS[section][name].items():

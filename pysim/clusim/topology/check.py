@@ -90,10 +90,10 @@ def _holes(arrays: FabricArrays, zones: list[list[int]]) -> list[tuple[int, int]
         (at[arrays.wires["src"]] >= 0) & (arrays.nodes["zone"][arrays.wires["dst"]] == NONE)
     )
     switch, which = np.unique(arrays.wires["dst"][up], return_index=True)
-    own = at[arrays.wires["src"][up[which]]]
+    sources = at[arrays.wires["src"][up[which]]]
     planes = arrays.machines.planes
     meet = np.array([[not a.isdisjoint(b) for b in planes] for a in planes])
-    for node, nic in zip(switch.tolist(), own.tolist(), strict=True):
+    for node, nic in zip(switch.tolist(), sources.tolist(), strict=True):
         row = arrays.nodes[node]
         groups = arrays.routes[int(row["wide_lo"]) + arrays.targets["wide"][nics].astype(np.int64)]
         lost = nics[
@@ -116,7 +116,8 @@ def dependencies(arrays: FabricArrays) -> set[tuple[int, int]]:
     users = _users(arrays)
     several = arrays.fabric.num_zones > 1
     leaving = {
-        nic: _follow(arrays, nic, _sources(arrays, nic, own), result) for nic, own in users.items()
+        nic: _follow(arrays, nic, _sources(arrays, nic, sources), result)
+        for nic, sources in users.items()
     }
     entering: dict[int, set[int]] = {}
     for nic in users:
@@ -124,8 +125,8 @@ def dependencies(arrays: FabricArrays) -> set[tuple[int, int]]:
         onward = [_next(arrays, state, nic, result) for o in others for state in leaving[o]]
         entering[nic] = _follow(arrays, nic, set[int]().union(*onward), result)
     for endpoint in range(len(arrays.endpoints)):
-        own = np.flatnonzero(arrays.targets["zone"][: len(arrays.endpoints)] == zone[endpoint])
-        states = _sources(arrays, endpoint, own.tolist())
+        sources = np.flatnonzero(arrays.targets["zone"][: len(arrays.endpoints)] == zone[endpoint])
+        states = _sources(arrays, endpoint, sources.tolist())
         for nic in (nic for nic, near in users.items() if endpoint in near):
             states.update(*(_next(arrays, state, endpoint, result) for state in entering[nic]))
         _follow(arrays, endpoint, states, result)
@@ -168,10 +169,10 @@ def _starts(arrays: FabricArrays, node: int, target: int) -> set[int]:
     return {wire * 2 + int(arrays.wires["dateline"][wire]) for wire in arrays.group(node, target)}
 
 
-def _next(arrays: FabricArrays, state: int, target: int, found: set[tuple[int, int]]) -> set[int]:
+def _next(arrays: FabricArrays, state: int, target: int, pairs: set[tuple[int, int]]) -> set[int]:
     """Return the buffers that a packet in buffer `state` may wait for on the path to `target`.
 
-    The pairs are added to `found`.
+    Each pair (state, following state) is added to `pairs`.
     """
     wires = arrays.wires
     wire, late = state >> 1, state & 1
@@ -182,13 +183,13 @@ def _next(arrays: FabricArrays, state: int, target: int, found: set[tuple[int, i
     for after in arrays.group(node, target):
         kept = late if wires["dim"][wire] == wires["dim"][after] else 0
         following = after * 2 + max(kept, int(wires["dateline"][after]))
-        found.add((state, following))
+        pairs.add((state, following))
         states.add(following)
     return states
 
 
 def _follow(
-    arrays: FabricArrays, target: int, states: set[int], found: set[tuple[int, int]]
+    arrays: FabricArrays, target: int, states: set[int], pairs: set[tuple[int, int]]
 ) -> set[int]:
     """Follow packets from `states` to a target; return the states in which they arrive there."""
     goal = int(arrays.targets["node"][target])
@@ -197,7 +198,7 @@ def _follow(
         state = waiting.popleft()
         if int(arrays.wires["dst"][state >> 1]) == goal:
             last.add(state)
-        for following in _next(arrays, state, target, found):
+        for following in _next(arrays, state, target, pairs):
             if following not in seen:
                 seen.add(following)
                 waiting.append(following)
@@ -312,8 +313,10 @@ def _memory(fabric: Fabric) -> list[Finding]:
     ]
     if not lost:
         return []
-    what = f"{listed(lost)}: no host memory; data that PCIe peers may not exchange cannot be staged"
-    return [Finding("warning", what)]
+    message = (
+        f"{listed(lost)}: no host memory; data that PCIe peers may not exchange cannot be staged"
+    )
+    return [Finding("warning", message)]
 
 
 def _rings(fabric: Fabric) -> list[Finding]:
@@ -331,11 +334,11 @@ def _rings(fabric: Fabric) -> list[Finding]:
     idle = sum(max(0, count - used[hop]) for hop, count in links.items())
     if not idle:
         return []
-    what = (
+    message = (
         f"rings: leave {idle} of {links.total()} directions of links between GPUs unused; list a ring for"
         " each, or leave rings out to have them sought"
     )
-    return [Finding("warning", what)]
+    return [Finding("warning", message)]
 
 
 def _deadlock(arrays: FabricArrays) -> list[Finding]:
@@ -345,5 +348,7 @@ def _deadlock(arrays: FabricArrays) -> list[Finding]:
     if not cycle:
         return [Finding("info", "routes cannot deadlock: buffer dependencies are acyclic")]
     names = [arrays.wire_names[wire] for wire in cycle]
-    what = f"routes can deadlock: buffers wait in a circle {listed(names)};"
-    return [Finding("warning", f"{what} use routing: dimension-order, or more VCs with datelines")]
+    message = f"routes can deadlock: buffers wait in a circle {listed(names)};"
+    return [
+        Finding("warning", f"{message} use routing: dimension-order, or more VCs with datelines")
+    ]

@@ -74,19 +74,19 @@ def peer_wires(arrays: FabricArrays) -> NDArray[np.bool_]:
     """
     classes = arrays.wire_class
     names = np.array([name in HOST_CLASSES for name in classes.names], bool)
-    own = ~names[classes.codes] if len(names) else np.zeros(0, bool)
-    first = arrays.wires["src"][own]
+    is_peer = ~names[classes.codes] if len(names) else np.zeros(0, bool)
+    first = arrays.wires["src"][is_peer]
     ranks = arrays.endpoints["node"][arrays.rank_endpoint]
     if np.isin(ranks, first).all():
-        return own
-    return np.ones(len(own), bool)
+        return is_peer
+    return np.ones(len(is_peer), bool)
 
 
 def endpoint_rates_Bps(arrays: FabricArrays) -> NDArray[np.float64]:
     """Return the bandwidth out of every rank towards other ranks [B/s]."""
-    own = peer_wires(arrays)
+    peers = peer_wires(arrays)
     total = np.zeros(len(arrays.nodes), np.float64)
-    np.add.at(total, arrays.wires["src"][own], wire_rates_Bps(arrays)[own])
+    np.add.at(total, arrays.wires["src"][peers], wire_rates_Bps(arrays)[peers])
     result: NDArray[np.float64] = total[arrays.endpoints["node"][arrays.rank_endpoint]]
     return result
 
@@ -136,8 +136,10 @@ def _machine(fabric: Fabric, arrays: FabricArrays) -> Iterator[Finding]:
     injected = float(endpoint_rates_Bps(arrays)[homes == 0][: ranks // 2].sum())
     share = width / injected if injected else 0.0
     where = "bisection of a node" if fabric.num_zones > 1 else "bisection"
-    what = f"{where} {format_rate(width)} one way, {share:.0%} of the rate of half of the endpoints"
-    yield Finding("info", what)
+    message = (
+        f"{where} {format_rate(width)} one way, {share:.0%} of the rate of half of the endpoints"
+    )
+    yield Finding("info", message)
 
 
 def _network(fabric: Fabric, arrays: FabricArrays) -> Iterator[Finding]:
@@ -162,8 +164,8 @@ def _network(fabric: Fabric, arrays: FabricArrays) -> Iterator[Finding]:
         and fabric.nodes[fabric.node_index[other]].zone == NETWORK
     )
     share = width / injected if injected else 0.0
-    what = f"bisection of the network {format_rate(width)} one way, {share:.0%} of the rate of half of the nodes"
-    yield Finding("info", what)
+    message = f"bisection of the network {format_rate(width)} one way, {share:.0%} of the rate of half of the nodes"
+    yield Finding("info", message)
 
 
 def _host_tiers(fabric: Fabric) -> Iterator[Finding]:
@@ -175,12 +177,12 @@ def _host_tiers(fabric: Fabric) -> Iterator[Finding]:
     for link in fabric.links:
         if link.cls != "pcie":
             continue
-        for own, other in ((link.a, link.b), (link.b, link.a)):
-            if nodes[own].tier != "pcie":
+        for near, other in ((link.a, link.b), (link.b, link.a)):
+            if nodes[near].tier != "pcie":
                 continue
             rate = link.rate.bytes_per_s * link.count
             up = level.get(nodes[other].tier, 0) > 1
-            (above if up else below)[own] += rate  # type: ignore[assignment]
+            (above if up else below)[near] += rate  # type: ignore[assignment]
     groups: dict[str, int] = {}
     for name, up_Bps in above.items():
         ratio = below[name] / up_Bps
@@ -219,13 +221,13 @@ def _sided(fabric: Fabric) -> dict[str, Counter[str]]:
         return result
     height = _heights(fabric)
     for link in fabric.links:
-        for own, other in ((link.a, link.b), (link.b, link.a)):
-            if nodes[own].zone != NETWORK or own not in height:
+        for near, other in ((link.a, link.b), (link.b, link.a)):
+            if nodes[near].zone != NETWORK or near not in height:
                 continue
             side = "across"
-            if height.get(other, 0) != height[own]:
-                side = "down" if height.get(other, 0) < height[own] else "up"
-            result.setdefault(own, Counter())[side] += link.rate.bytes_per_s * link.count  # type: ignore[assignment]
+            if height.get(other, 0) != height[near]:
+                side = "down" if height.get(other, 0) < height[near] else "up"
+            result.setdefault(near, Counter())[side] += link.rate.bytes_per_s * link.count  # type: ignore[assignment]
     return result
 
 

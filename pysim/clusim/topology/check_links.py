@@ -135,12 +135,12 @@ def _siblings(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[Finding]:
             result.append(
                 f"{low[1]} has {format_rate(low[0])} of {cls}, {high[1]} has {format_rate(high[0])}"
             )
-    for what in result:
-        yield Finding("warning", f"asymmetric: {what}")
+    for message in result:
+        yield Finding("warning", f"asymmetric: {message}")
     if not result and ranks:
-        own = ends[fabric.ranks[0]].rate_Bps
-        what = ", ".join(f"{format_rate(rate)} of {cls}" for cls, rate in own.items())
-        yield Finding("info", f"every endpoint has {what} in each direction")
+        first_rates = ends[fabric.ranks[0]].rate_Bps
+        message = ", ".join(f"{format_rate(rate)} of {cls}" for cls, rate in first_rates.items())
+        yield Finding("info", f"every endpoint has {message} in each direction")
 
 
 def _uneven(fabric: Fabric) -> Iterator[Finding]:

@@ -216,12 +216,12 @@ def _three_levels(drawing: Drawing, rails: list[list[str]], up: int, room: int) 
     cores = [
         [drawing.switch(f"core{g}.{i}", "core") for i in range(per_group)] for g in range(groups)
     ]
-    for block, own in zip(blocks, names, strict=True):
+    for block, group in zip(blocks, names, strict=True):
         for leaf in block:
-            for spine in own:
+            for spine in group:
                 drawing.trunk("spine", leaf, spine, cables)
-    for own in names:
-        for index, spine in enumerate(own):
+    for group in names:
+        for index, spine in enumerate(group):
             for core in cores[index // together]:
                 drawing.trunk("core", spine, core, core_cables)
     drawing.facts.append(f"{spines * len(blocks)} spines, {amount(groups * per_group, 'core')}")
@@ -292,13 +292,13 @@ def build_cluster(
         )
     problems.raise_if_any()
     machine = _machine(cluster.node, load, problems)
-    for size, what, most in (
+    for size, noun, most in (
         (machine.num_ranks, "ranks", MAX_RANKS),
         (len(machine.nodes), "nodes", MAX_NODES),
     ):
         if size * cluster.nodes > most:
             problems.add(
-                ("cluster", "nodes"), f"{cluster.nodes} x {size} {what}; the limit is {most}"
+                ("cluster", "nodes"), f"{cluster.nodes} x {size} {noun}; the limit is {most}"
             )
     problems.raise_if_any()
     spec = usual_network(machine)
@@ -354,20 +354,20 @@ def _machine(name: str, load: Callable[[str], Fabric], problems: Problems) -> Fa
     return machine
 
 
-def _merge(usual: NetworkSpec, own: NetworkSpec) -> NetworkSpec:
-    """Return `usual` overridden by `own`.
+def _merge(usual: NetworkSpec, given: NetworkSpec) -> NetworkSpec:
+    """Return `usual` overridden by `given`.
 
     A new kind or link discards the settings that depend on it.
     """
     kept = {"link", "trunk", "switch", "spine_switch", "core_switch", "radix", "nics", "lengths"}
-    if "link" in own.model_fields_set and own.link != usual.link:
+    if "link" in given.model_fields_set and given.link != usual.link:
         kept -= {"trunk", "switch", "spine_switch", "core_switch", "radix"}
-    if own.kind == usual.kind or "kind" not in own.model_fields_set:
+    if given.kind == usual.kind or "kind" not in given.model_fields_set:
         kept |= set(NetworkSpec.model_fields) - {
             "link", "trunk", "switch", "spine_switch", "core_switch", "radix"
         }  # fmt: skip
     values = {key: getattr(usual, key) for key in kept & usual.model_fields_set} | {
-        key: getattr(own, key) for key in own.model_fields_set
+        key: getattr(given, key) for key in given.model_fields_set
     }
     return NetworkSpec(**values)
 
@@ -379,8 +379,8 @@ def join_machines(machine: Fabric, count: int, parts: Parts) -> Fabric:
     used = spec.nics or len(nics)
     if used > len(nics):
         raise TopologyError(f"nics={used}: {machine.name} has {len(nics)}")
-    own = [[f"n{zone}/{nic}" for nic in nics[:used]] for zone in range(count)]
-    drawing = Drawing(parts, own)
+    nic_names = [[f"n{zone}/{nic}" for nic in nics[:used]] for zone in range(count)]
+    drawing = Drawing(parts, nic_names)
     _DRAW[spec.kind](drawing)
     names = {name: _name_for(name, form, machine) for name, form in parts.formats.items()}
     formats = dict(machine.formats)

@@ -106,12 +106,12 @@ def _traits(name: str, path: Path, changed: int) -> Traits | None:
     )
 
 
-def _standard(name: str, own: Mapping[str, Spec], known: Mapping[str, T]) -> T | None:
+def _standard(name: str, specs: Mapping[str, Spec], known: Mapping[str, T]) -> T | None:
     """Return the object of `clusim.hardware` of a type or of its base."""
     seen: set[str] = set()
-    while name in own and name not in seen:
+    while name in specs and name not in seen:
         seen.add(name)
-        name = str(getattr(own[name], "base", None) or "")
+        name = str(getattr(specs[name], "base", None) or "")
     return known.get(name)
 
 

@@ -198,8 +198,8 @@ def _check_types(
     for section, key in wanted:
         name = getattr(spec, key)
         if name is not None and (section, name) not in seen:
-            own = given is not None and key in given.model_fields_set
-            place: KeyPath = ("cluster", "network", key) if own else ("cluster", "network")
+            in_file = given is not None and key in given.model_fields_set
+            place: KeyPath = ("cluster", "network", key) if in_file else ("cluster", "network")
             result = catalogue.resolve(section, name, place)
             form = getattr(result, "format", None)
             if isinstance(form, str):
@@ -313,10 +313,10 @@ def draw_dragonfly(drawing: Drawing) -> None:
         group, place = divmod(number, plan.machines)
         for index, nic in enumerate(machine):
             drawing.nic(nic, switches[group][(place * len(machine) + index) % plan.size])
-    for own in switches:
+    for members in switches:
         for i, j in product(range(plan.size), range(plan.size)):
             if i < j:
-                drawing.trunk("local", own[i], own[j], plan.local, dim=1)
+                drawing.trunk("local", members[i], members[j], plan.local, dim=1)
     _global(drawing, switches, plan.links)
     drawing.facts.append(
         f"{amount(plan.count, 'group')} of {amount(plan.size, 'switch', 'switches')}"

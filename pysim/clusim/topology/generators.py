@@ -68,9 +68,9 @@ class _Sketch:
         a: str,
         b: str,
         cls: str,
-        **own: Any,
+        **overrides: Any,
     ) -> None:
-        """Add a link of the common kind; `own` overrides fields of `Link`."""
+        """Add a link of the common kind; `overrides` overrides fields of `Link`."""
         self.links.append(
             Link(
                 a,
@@ -80,7 +80,7 @@ class _Sketch:
                 format="packet",
                 buffer_bytes=self.buffer_bytes,
                 cls=cls,
-                **own,
+                **overrides,
             )
         )
 

@@ -21,8 +21,8 @@ def told_of(fabric: Fabric, name: str) -> dict[str, int] | None:
     """Return NCCL's overridden links of a GPU of any node, by peer; None if not overridden."""
     result = fabric.told.get(name)
     if result is None and "/" in name:
-        zone, _, own = name.partition("/")
-        result = fabric.told.get(own)
+        zone, _, local = name.partition("/")
+        result = fabric.told.get(local)
         if result is not None:
             return {to if to == SWITCH else f"{zone}/{to}": n for to, n in result.items()}
     return None if result is None else dict(result)
@@ -68,10 +68,10 @@ def told_lines(fabric: Fabric) -> list[str]:
 def _lines(fabric: Fabric) -> Iterator[str]:
     there = wired(fabric)
     for gpu, told in fabric.told.items():
-        own = there.get(gpu, Counter())
-        if dict(told) == {to: n for to, n in own.items() if n}:
+        present = there.get(gpu, Counter())
+        if dict(told) == {to: n for to, n in present.items() if n}:
             continue
-        yield f"NCCL reads other NVLinks than the hardware has: {gpu} has {_shown(told)}, not {_shown(own)}"
+        yield f"NCCL reads other NVLinks than the hardware has: {gpu} has {_shown(told)}, not {_shown(present)}"
 
 
 def _shown(links: object) -> str:

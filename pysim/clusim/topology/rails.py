@@ -71,8 +71,8 @@ class Rails:
         """Return the NICs of a node (target indices) by rail."""
         if zone not in self._nics:
             low, high = self.arrays.machines.target_lo[zone : zone + 2]
-            own = self.arrays.machines.targets[low:high]
-            result: list[int] = own[own >= len(self.arrays.endpoints)].tolist()
+            of_zone = self.arrays.machines.targets[low:high]
+            result: list[int] = of_zone[of_zone >= len(self.arrays.endpoints)].tolist()
             self._nics[zone] = result
             on = set(self.arrays.nics(zone))
             self._live[zone] = tuple(rail for rail, nic in enumerate(result) if nic in on)
@@ -94,9 +94,11 @@ class Rails:
             return rail
         order = sorted(
             self.live((self.arrays.zone_of(rank),)),
-            key=lambda own: (own != rail, self.way(rank, own), own),
+            key=lambda candidate: (candidate != rail, self.way(rank, candidate), candidate),
         )
-        return next((own for own in order if self.arrays.joined(nics[own], nic)), -1)
+        return next(
+            (candidate for candidate in order if self.arrays.joined(nics[candidate], nic)), -1
+        )
 
     def way(self, rank: int, rail: int) -> tuple[PathType, int]:
         """Return the class and the weight of the path from a rank to a NIC of its node."""

@@ -121,9 +121,9 @@ def lower_nodes(fabric: Fabric) -> tuple[Array, Array, Array]:
     nodes["unit"][with_unit] = np.arange(len(with_unit))
     endpoints["node"] = ends
     units["node"] = with_unit
-    own = [fabric.nodes[i].endpoint for i in ends]
+    endpoint_specs = [fabric.nodes[i].endpoint for i in ends]
     for name in _ENDPOINT_FIELDS:
-        endpoints[name] = _values(own, name)
+        endpoints[name] = _values(endpoint_specs, name)
     own_units = [fabric.nodes[i].unit for i in with_unit]
     for name in ("latency_ps", "capacity_bytes", "cost16"):
         units[name] = _values(own_units, name)

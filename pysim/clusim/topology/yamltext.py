@@ -175,8 +175,8 @@ def parse(text: str, where: str) -> Document:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         _check_depth(text[: mark.index] if mark else text, where)
-        what = " ".join(part for part in (error.context, error.problem) if part)
-        raise TopologyError(f"{where}:{line}:{column}: not valid YAML: {_tidy(what)}") from None
+        problem = " ".join(part for part in (error.context, error.problem) if part)
+        raise TopologyError(f"{where}:{line}:{column}: not valid YAML: {_tidy(problem)}") from None
     except yaml.YAMLError as error:
         raise TopologyError(f"{where}:1:1: not valid YAML: {_tidy(str(error))}") from None
 

@@ -135,9 +135,9 @@ def _joined(parts: list[Array], dtype: Any) -> Array:
 Array = NDArray[Any]
 
 
-def route_network(wiring: Wiring, zoned: Zoned, found: ZoneRoutes, tables: RoutingTables) -> None:
-    """Append routes towards NICs of other nodes to `tables`, with their offsets in `found`."""
-    _Network(wiring, zoned, found, tables).route()
+def route_network(wiring: Wiring, zoned: Zoned, offsets: ZoneRoutes, tables: RoutingTables) -> None:
+    """Append routes towards NICs of other nodes to `tables`, with their offsets in `offsets`."""
+    _Network(wiring, zoned, offsets, tables).route()
 
 
 class _Network:
@@ -154,9 +154,9 @@ class _Network:
     """
 
     def __init__(
-        self, wiring: Wiring, zoned: Zoned, found: ZoneRoutes, tables: RoutingTables
+        self, wiring: Wiring, zoned: Zoned, offsets: ZoneRoutes, tables: RoutingTables
     ) -> None:
-        self.wiring, self.zoned, self.found, self.tables = wiring, zoned, found, tables
+        self.wiring, self.zoned, self.found, self.tables = wiring, zoned, offsets, tables
         self.outside = zoned.zone < 0
         self.switches = np.flatnonzero(self.outside)
         into = ~self.outside[wiring.dst] & self.outside[wiring.src]
@@ -217,10 +217,10 @@ class _Network:
             np.minimum.at(part, part[dst], low)
             part = part[part]
         known: dict[frozenset[int], int] = {}
-        for own in self.sets:
-            known.setdefault(frozenset(part[list(own)].tolist()), len(known))
+        for members in self.sets:
+            known.setdefault(frozenset(part[list(members)].tolist()), len(known))
         machines.planes.extend(known)
-        of_set = [known[frozenset(part[list(own)].tolist())] for own in self.sets]
+        of_set = [known[frozenset(part[list(members)].tolist())] for members in self.sets]
         plane = np.where(self.spots >= 0, np.array([*of_set, -1])[self.spots], -1)
         machines.plane[self.first_nic :] = plane
 
@@ -233,10 +233,10 @@ class _Network:
         index = np.full(len(self.outside), -1, np.int64)
         index[self.switches] = np.arange(len(self.switches))
         between = np.flatnonzero(self.outside[wiring.src] & self.outside[wiring.dst])
-        several = [number for number, own in enumerate(self.sets) if len(own) > 1]
+        several = [number for number, members in enumerate(self.sets) if len(members) > 1]
         stubs = [(len(self.switches) + i, s) for i, n in enumerate(several) for s in self.sets[n]]
         stub = np.array(stubs, np.int64).reshape(-1, 2)
-        starts = [(s, n) for n, own in enumerate(self.sets) for s in own]
+        starts = [(s, n) for n, members in enumerate(self.sets) for s in members]
         start = np.array(starts, np.int64).reshape(-1, 2)
         table = route(
             Wiring(
@@ -300,13 +300,13 @@ class _Network:
         width = len(self.columns) + 1
         for nic in np.flatnonzero(self.spots == number):
             node = int(self.wiring.targets[self.first_nic + nic])
-            own = self.up[self.wiring.src[self.up] == node]
+            uplinks = self.up[self.wiring.src[self.up] == node]
             groups: dict[int, int] = {NONE: NONE}
             for group in np.unique(row).tolist():
                 if group != NONE:
                     lo, hi = local.group_off[group], local.group_off[group + 1]
                     ends = -2 - self.local_wires[local.group_wires[lo:hi]]
-                    wires = own[np.isin(self.wiring.dst[own], ends)]
+                    wires = uplinks[np.isin(self.wiring.dst[uplinks], ends)]
                     groups[group] = tables.add_groups(np.array([len(wires)]), wires)
             entries = np.full(width, NONE, np.int64)
             hanging = np.flatnonzero(self.spots >= 0)
@@ -365,9 +365,11 @@ def _machines(wiring: Wiring, zoned: Zoned) -> Machines:
     )
 
 
-def _route_machines(wiring: Wiring, zoned: Zoned, found: ZoneRoutes, tables: RoutingTables) -> None:
+def _route_machines(
+    wiring: Wiring, zoned: Zoned, offsets: ZoneRoutes, tables: RoutingTables
+) -> None:
     """Route each distinct node once and copy its rows to all equal nodes."""
-    machines = found.machines
+    machines = offsets.machines
     inside = np.flatnonzero(
         (zoned.zone[wiring.src] == zoned.zone[wiring.dst]) & (zoned.zone[wiring.src] >= 0)
     )
@@ -396,13 +398,13 @@ def _route_machines(wiring: Wiring, zoned: Zoned, found: ZoneRoutes, tables: Rou
         alike.setdefault(key, []).append(zone)
     for template, zones in enumerate(alike.values()):
         first = zones[0]
-        own = ends[wire_lo[first] : wire_lo[first + 1]]
+        pattern = ends[wire_lo[first] : wire_lo[first + 1]]
         table = route(
             Wiring(
-                src=own[:, 0],
-                dst=own[:, 1],
-                dim=own[:, 2],
-                weight=own[:, 3],
+                src=pattern[:, 0],
+                dst=pattern[:, 1],
+                dim=pattern[:, 2],
+                weight=pattern[:, 3],
                 forwards=forwards[machines.node_lo[first] : machines.node_lo[first + 1]],
                 targets=homes[machines.target_lo[first] : machines.target_lo[first + 1]],
             ),
@@ -410,14 +412,20 @@ def _route_machines(wiring: Wiring, zoned: Zoned, found: ZoneRoutes, tables: Rou
         )
         members = np.array(zones)
         machines.template[members] = template
-        _tile(table, members, wires[wire_lo[members][:, None] + np.arange(len(own))], found, tables)
+        _tile(
+            table,
+            members,
+            wires[wire_lo[members][:, None] + np.arange(len(pattern))],
+            offsets,
+            tables,
+        )
 
 
 def _tile(
-    table: RouteTable, zones: Array, wires: Array, found: ZoneRoutes, tables: RoutingTables
+    table: RouteTable, zones: Array, wires: Array, offsets: ZoneRoutes, tables: RoutingTables
 ) -> None:
     """Append a copy of `table` for each of `zones`; `wires` [zone, local wire] are its wires."""
-    machines = found.machines
+    machines = offsets.machines
     copies = np.arange(len(zones))[:, None]
     groups = len(table.group_off) - 1
     sizes = np.tile(np.diff(table.group_off.astype(np.int64)), len(zones))
@@ -427,4 +435,4 @@ def _tile(
     size = int(machines.node_lo[first + 1] - machines.node_lo[first])
     columns = int(machines.target_lo[first + 1] - machines.target_lo[first])
     nodes = machines.nodes[machines.node_lo[zones][:, None] + np.arange(size)]
-    found.route_lo[nodes] = begin + copies * table.routes.size + np.arange(size) * columns
+    offsets.route_lo[nodes] = begin + copies * table.routes.size + np.arange(size) * columns

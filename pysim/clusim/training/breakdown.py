@@ -84,7 +84,7 @@ def spans_of(
     ranks = folded.of_rank if folded is not None else ()
     rows: dict[int, tuple[list[Any], ...]] = {rank: ([], [], [], []) for rank in ranks}
     for index, task in enumerate(tasks):
-        own = rows.setdefault(task.rank, ([], [], [], []))
+        columns = rows.setdefault(task.rank, ([], [], [], []))
         low, high = starts[index], ends[index]
         if index in hosts:
             continue
@@ -92,23 +92,23 @@ def spans_of(
             issued = max((ends[d] for d in task.deps if d in hosts), default=0)
             ready = max((ends[d] for d in task.deps if d not in hosts), default=0)
             if issued > ready:
-                own[3].append((ready, issued))
+                columns[3].append((ready, issued))
         if task.kind == "kernel":
-            own[0].append((low, high))
+            columns[0].append((low, high))
         elif task.kind == "program":
             moves = max(low, moving.get(task.call, low))
-            own[1].append((min(moves, high), high))
-            own[2].append((low, high))
+            columns[1].append((min(moves, high), high))
+            columns[2].append((low, high))
         elif task.stream.endswith(MOVING):
-            own[1].append((low, high))
-            own[2].append((low, high))
+            columns[1].append((low, high))
+            columns[2].append((low, high))
     return {
         rank: Spans(
-            *(_pairs(own[0]), _pairs(own[1]), _pairs(own[2])),
+            *(_pairs(columns[0]), _pairs(columns[1]), _pairs(columns[2])),
             folded.done(rank, start_ps) if folded is not None else [],
-            _pairs(own[3]),
+            _pairs(columns[3]),
         )
-        for rank, own in rows.items()
+        for rank, columns in rows.items()
     }
 
 
@@ -150,23 +150,26 @@ def breakdown(
     low, high = np.array(windows, np.int64).reshape(-1, 2).T
     rows = [_parts(spans.get(rank, NOTHING), low, high, pipeline_end).tolist() for rank in ranks]
     return [
-        [Breakdown(rank, *own[index]) for rank, own in zip(ranks, rows, strict=True)]
+        [
+            Breakdown(rank, *windows_of_rank[index])
+            for rank, windows_of_rank in zip(ranks, rows, strict=True)
+        ]
         for index in range(len(windows))
     ]
 
 
-def _parts(own: Spans, low: Array, high: Array, pipeline_end: int) -> Array:
+def _parts(spans: Spans, low: Array, high: Array, pipeline_end: int) -> Array:
     """Return the breakdown of a rank's windows [ps].
 
     One row per window, columns in the order of `Breakdown`.
     """
-    computes, moves, pauses = unfolded(own)
-    compute, moving, waits = _union(computes), _union(moves), _union(own.issuing)
+    computes, moves, pauses = unfolded(spans)
+    compute, moving, waits = _union(computes), _union(moves), _union(spans.issuing)
     either = _union(compute.spans, moving.spans)
     compute_ps, communication_ps = compute.within(low, high), moving.within(low, high)
     exposed_ps = either.within(low, high) - compute_ps
     host_ps = np.zeros_like(low)
-    if len(own.issuing):
+    if len(spans.issuing):
         busy = _union(either.spans, pauses)
         host_ps = _union(busy.spans, waits.spans).within(low, high) - busy.within(low, high)
     left = np.maximum(0, high - low - compute_ps - exposed_ps - host_ps)
@@ -184,20 +187,20 @@ def _union(*spans: Array) -> Union:
     return Union(every[:, 0], every[:, 1])
 
 
-def unfolded(own: Spans) -> tuple[Array, Array, Array]:
+def unfolded(spans: Spans) -> tuple[Array, Array, Array]:
     """Return a rank's compute, data movement and replicated blocks as intervals.
 
     Compute and data movement include the replicated blocks.
     """
-    compute, moving = [own.compute], [own.moving]
-    for starts, pattern in own.folded:
+    compute, moving = [spans.compute], [spans.moving]
+    for starts, pattern in spans.folded:
         at = starts[:, None, None]
         compute.append((at + pattern.compute).reshape(-1, 2))
         moving.append((at + pattern.moving).reshape(-1, 2))
-    return np.concatenate(compute), np.concatenate(moving), blocks_of(own)
+    return np.concatenate(compute), np.concatenate(moving), blocks_of(spans)
 
 
-def blocks_of(own: Spans) -> Array:
+def blocks_of(spans: Spans) -> Array:
     """Return the intervals of a rank's replicated blocks."""
-    ends = [np.stack([starts, starts + pattern.end_ps], axis=1) for starts, pattern in own.folded]
+    ends = [np.stack([starts, starts + pattern.end_ps], axis=1) for starts, pattern in spans.folded]
     return np.concatenate([_NONE, *ends])

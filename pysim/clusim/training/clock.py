@@ -57,7 +57,7 @@ class RankRows:
             np.array(rows, np.int64).reshape(-1, 2)
             for rows in (self.compute, self.moving, self.issuing)
         )
-        again = [(np.array(own, np.int64), done.pattern) for done, own in self.again.items()]
+        again = [(np.array(starts, np.int64), done.pattern) for done, starts in self.again.items()]
         return Spans(compute, moving, moving, again, issuing)
 
 
@@ -134,15 +134,17 @@ class Clock(ScheduleBuilder):
 
     def _slowed(self, rank: int, start: int, work_ps: int) -> int:
         """Return the end of a kernel that lasts `work_ps` if undisturbed."""
-        own = [span for span in self._beside.get(rank, ()) if span[1] > start]
-        if not own:
+        concurrent = [span for span in self._beside.get(rank, ()) if span[1] > start]
+        if not concurrent:
             return start + work_ps
         # Kernels of a rank run in order: intervals before this start affect no later kernel.
-        self._beside[rank] = own
+        self._beside[rank] = concurrent
         at, left = start, float(work_ps)
-        for edge in sorted({edge for low, high, _ in own for edge in (low, high) if edge > start}):
+        for edge in sorted(
+            {edge for low, high, _ in concurrent for edge in (low, high) if edge > start}
+        ):
             share = 1.0
-            for low, high, part in own:
+            for low, high, part in concurrent:
                 if low <= at < high:
                     share *= part
             if left <= (edge - at) * share:
@@ -160,8 +162,8 @@ class Clock(ScheduleBuilder):
         """Add joint communication of ranks on a stream; return the task of each."""
         start, ends = 0, self.end
         for rank in ranks:
-            for own in (self._last.get((rank, stream), ()), after.get(rank, ())):
-                for task in own:
+            for tasks in (self._last.get((rank, stream), ()), after.get(rank, ())):
+                for task in tasks:
                     if ends[task] > start:
                         start = ends[task]
         end = start + took.time_ps

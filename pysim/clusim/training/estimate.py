@@ -105,20 +105,20 @@ class StepEstimator(Emitter):
 
     def optimizer(self, ranks: Iterable[int], elements: int, name: str = "optimizer") -> None:
         """Add a step of the optimiser."""
-        own = tuple(ranks)
-        super().optimizer(own, elements, name)
-        self._stepped.update(own)
+        members = tuple(ranks)
+        super().optimizer(members, elements, name)
+        self._stepped.update(members)
 
     def blocks(
         self, stage: int, blocks: Sequence[Block], prefix: Sequence[Step], name: str
     ) -> None:
         """Add the blocks of a pass, in one piece if all were added before."""
-        own = stage, len(prefix), id(blocks)
-        if own in self._blocks and self.host is None:
+        key_of_pass = stage, len(prefix), id(blocks)
+        if key_of_pass in self._blocks and self.host is None:
             rank = self._own[stage][0]
             begin = self.clock.ready(rank, self.tail.get(rank, ()))
             if not self.clock.disturbed(rank, begin):
-                self._again(stage, own, name, begin)
+                self._again(stage, key_of_pass, name, begin)
                 return
         super().blocks(stage, blocks, prefix, name)
         sizes = [len(prefix), *[0] * (len(blocks) - 1)]
@@ -126,24 +126,24 @@ class StepEstimator(Emitter):
             (stage, (kind, size, ids)) for size, (_, (kind, ids)) in zip(sizes, blocks, strict=True)
         ]
         if all(key in self._blocks for key in keys):
-            self._blocks[own] = _sum([self._blocks[key] for key in keys])
+            self._blocks[key_of_pass] = _sum([self._blocks[key] for key in keys])
             self._kept.append(blocks)
 
-    def _again(self, stage: int, own: Any, name: str, begin: int) -> None:
+    def _again(self, stage: int, block_key: Any, name: str, begin: int) -> None:
         """Repeat one or several earlier blocks."""
         rank = self._own[stage][0]
-        self.tail[rank] = (self.clock.again(rank, self._blocks[own].took, name, begin),)
+        self.tail[rank] = (self.clock.again(rank, self._blocks[block_key].took, name, begin),)
 
     def block(self, stage: int, steps: Sequence[Step], key: Any, name: str) -> None:
         """Add the steps of a block, or the time of its first occurrence."""
-        rank, own = self._own[stage][0], (stage, key)
+        rank, block_key = self._own[stage][0], (stage, key)
         begin = self.clock.ready(rank, self.tail.get(rank, ()))
         if self.host is not None or self.clock.disturbed(rank, begin):
             self.run(stage, steps, name)
-        elif own in self._blocks:
-            self._again(stage, own, name, begin)
+        elif block_key in self._blocks:
+            self._again(stage, block_key, name, begin)
         else:
-            self._blocks[own] = self._first(stage, steps, name, begin)
+            self._blocks[block_key] = self._first(stage, steps, name, begin)
 
     def finish(self) -> None:
         """Add the traffic, operations and kernel times of repeated blocks to the sums."""
@@ -183,14 +183,14 @@ class StepEstimator(Emitter):
         groups = [group for group in self.groups(step.dim, stage) if set(group) <= set(ranks)]
         if not groups:
             return
-        what = replace(step, name="", key="", part="forward", core=False)
+        unnamed = replace(step, name="", key="", part="forward", core=False)
 
         def write(writer: Emitter, there: Mapping[int, int]) -> Tails:
-            writer.run(stage, [what], "part")
+            writer.run(stage, [unnamed], "part")
             return writer.tail
 
         beside = self._busy[stage] if step.key else None
-        part = self.parts.find(what, ranks, write, beside)
+        part = self.parts.find(unnamed, ranks, write, beside)
         self._count(part.volumes(), len(self.plan.mesh.coupled(stage)))
         rank = self.ranks(stage)[0]
         done = self.clock.move([rank], step.dim, part.took, self.tail)
@@ -209,8 +209,8 @@ class StepEstimator(Emitter):
         """Add concurrent collectives, one per group."""
 
         def write(writer: Emitter, there: Mapping[int, int]) -> Tails:
-            own = [tuple(there[rank] for rank in group) for group in groups]
-            return writer.collectives(exchange, own, stream)
+            groups_there = [tuple(there[rank] for rank in group) for group in groups]
+            return writer.collectives(exchange, groups_there, stream)
 
         return self._together(exchange, list(groups), stream or dim_of(exchange.dim), after, write)
 
@@ -220,9 +220,9 @@ class StepEstimator(Emitter):
         """Add concurrent messages of the same size."""
 
         def write(writer: Emitter, there: Mapping[int, int]) -> Tails:
-            own = [(there[one], there[two]) for one, two in pairs]
-            nothing: Tails = {rank: () for pair in own for rank in pair}
-            return writer.written_messages(exchange, own, nothing, stream)
+            pairs_there = [(there[one], there[two]) for one, two in pairs]
+            nothing: Tails = {rank: () for pair in pairs_there for rank in pair}
+            return writer.written_messages(exchange, pairs_there, nothing, stream)
 
         return self._together(exchange, list(pairs), stream, waits, write)
 
@@ -244,8 +244,8 @@ class StepEstimator(Emitter):
         if not sends and not self._stepped.intersection(shown):
             busy = self._busy[self.shown[shown[0]]]
         said = exchange.dim, exchange.operation, exchange.bytes, exchange.algorithm, exchange.dtype
-        what = (tuple(map(len, groups)), *said, exchange.channels, exchange.protocol)
-        part = self.parts.find(what, ranks, write, busy)
+        key = (tuple(map(len, groups)), *said, exchange.channels, exchange.protocol)
+        part = self.parts.find(key, ranks, write, busy)
         times = len(self.plan.mesh.coupled(self.shown[shown[0]])) if sends else 1
         if sends:
             self._known[stream, exchange.bytes, groups[0]] = _Known(part, shown, times)
@@ -280,15 +280,18 @@ def _sum(blocks: Sequence[_Done]) -> _Done:
     for done in blocks:
         for dim, volume in done.moved.items():
             moved.setdefault(dim, Volume()).add(volume)
-    own, compute, moving, end_ps = [done.took for done in blocks], [], [], 0
-    for took in own:
+    blocks_took, compute, moving, end_ps = [done.took for done in blocks], [], [], 0
+    for took in blocks_took:
         compute.append(took.pattern.compute + end_ps)
         moving.append(took.pattern.moving + end_ps)
         end_ps += took.pattern.end_ps
     spans = merged(np.concatenate(compute)), merged(np.concatenate(moving))
     pattern = RankPattern(*spans, end_ps)
-    kernel_ps, alone_ps = sum(took.kernel_ps for took in own), sum(took.alone_ps for took in own)
-    return _Done(Repeated(pattern, kernel_ps, alone_ps, sum(t.flops for t in own)), moved)
+    kernel_ps, alone_ps = (
+        sum(took.kernel_ps for took in blocks_took),
+        sum(took.alone_ps for took in blocks_took),
+    )
+    return _Done(Repeated(pattern, kernel_ps, alone_ps, sum(t.flops for t in blocks_took)), moved)
 
 
 def _traffic_Bps(plan: ParallelPlan, stage: int) -> float:
@@ -299,9 +302,9 @@ def _traffic_Bps(plan: ParallelPlan, stage: int) -> float:
         for layer in chunk
         for part in ("input", "weight")
     }
-    own = [kernel for result in kernels.values() for kernel in result]
-    time_ps = sum(plan.chip.time_ps(kernel) for kernel in own)
-    return sum(kernel.bytes for kernel in own) * 1e12 / max(1, time_ps)
+    all_kernels = [kernel for result in kernels.values() for kernel in result]
+    time_ps = sum(plan.chip.time_ps(kernel) for kernel in all_kernels)
+    return sum(kernel.bytes for kernel in all_kernels) * 1e12 / max(1, time_ps)
 
 
 def estimated(request: TrainRequest, kept: Kept | None = None) -> StepEstimate:
@@ -377,9 +380,9 @@ def estimate(
 
 def _uneven(request: TrainRequest, plan: ParallelPlan) -> Iterator[bool]:
     """Yield True for each feature in use that makes ranks of a stage differ, otherwise False."""
-    own = plan.workload
+    workload = plan.workload
     yield bool(request.setup.broken.faults or plan.servers)
-    yield bool(own.stragglers.ranks or own.stragglers.jitter or own.experts.skew)
+    yield bool(workload.stragglers.ranks or workload.stragglers.jitter or workload.experts.skew)
     yield plan.crew.stages < plan.mesh.pipeline
 
 
@@ -405,7 +408,7 @@ def _made(request: TrainRequest, plan: ParallelPlan, parts: StepParts) -> StepEs
     writer = StepWriter(emitter)
     writer.write(request.steps)
     emitter.finish()
-    ends = [max(clock.when(own) for own in step.values()) for step in writer.steps]
+    ends = [max(clock.when(tasks) for tasks in step.values()) for step in writer.steps]
     low, high = (ends[-2] if len(ends) > 1 else 0), ends[-1]
     passed = max((end for end in clock.passes if end <= high), default=high)
     spans = {rank: clock.rows[rank].spans() for rank in emitter.shown}
@@ -413,8 +416,8 @@ def _made(request: TrainRequest, plan: ParallelPlan, parts: StepParts) -> StepEs
     rows = last.whole
     of_stage = dict(zip(emitter.shown.values(), rows, strict=True))
     ranks = {
-        rank: replace(own, rank=rank)
-        for stage, own in of_stage.items()
+        rank: replace(tasks, rank=rank)
+        for stage, tasks in of_stage.items()
         for rank in plan.mesh.stage(stage)
     }
     each = plan.mesh.size // plan.mesh.pipeline

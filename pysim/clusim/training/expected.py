@@ -37,9 +37,9 @@ class StepClass:
 
     def text(self) -> str:
         """Return the class as one line."""
-        what = " and ".join(word for word in (self.chip, self.framework) if word) or "any chip"
+        hardware = " and ".join(word for word in (self.chip, self.framework) if word) or "any chip"
         return (
-            f"{self.mean_abs_pct:.0f}% either way, mean of {self.n} published steps on {what}"
+            f"{self.mean_abs_pct:.0f}% either way, mean of {self.n} published steps on {hardware}"
             f" (bias {self.bias_pct:+.0f}%)"
         )
 

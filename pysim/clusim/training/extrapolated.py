@@ -54,7 +54,7 @@ def ran(request: ScheduleRequest, tasks: Sequence[int], kernels: Sequence[int]) 
     """Run a part with these last tasks and these kernels."""
     result = result_of(request, RunOptions(bins=2, histories=False))
     ends = result.tasks.end_ps
-    done, behind = (max((int(ends[task]) for task in own), default=0) for own in (tasks, kernels))
+    done, behind = (max((int(ends[task]) for task in ids), default=0) for ids in (tasks, kernels))
     return PartRan(done, behind, grain_error(result))
 
 
@@ -86,10 +86,10 @@ class FollowedPart:
             return runs[request]
 
         asked = self.fewer.request, self.plan, self.fewer.nodes
-        end_ps, self.note = followed(*asked, lambda own, plan: on(own, plan).end_ps)
+        end_ps, self.note = followed(*asked, lambda there, plan: on(there, plan).end_ps)
         lost_ps = 0
         if work_ps:
-            lost_ps, _ = followed(*asked, lambda own, plan: on(own, plan).kernels_ps - work_ps)
+            lost_ps, _ = followed(*asked, lambda there, plan: on(there, plan).kernels_ps - work_ps)
         return PartRan(end_ps, work_ps + lost_ps, self.fewer.grain.step_error)
 
 
@@ -99,8 +99,8 @@ def part_beside(request: Request, plan: NcclPlan | None, work_ps: int, hbm_bytes
     builder = ScheduleBuilder(setup.known, "part")
     kernels = [
         builder.kernel(rank, compute_ps=work_ps, hbm_bytes=hbm_bytes)
-        for own in (setup.together if work_ps else ())
-        for rank in own.comm.ranks
+        for setup_of_group in (setup.together if work_ps else ())
+        for rank in setup_of_group.comm.ranks
     ]
     tasks = emit_together(builder, request, plan)
     return ran(request.of(builder.build()), tasks, kernels)
@@ -121,7 +121,7 @@ def followed_part(
     result = asking.found(granularity)
     if result is None:
         return None
-    moved = {name: (own.calls, own.sent_bytes) for name, own in asking.traffic.items()}
+    moved = {name: (volume.calls, volume.sent_bytes) for name, volume in asking.traffic.items()}
     return FollowedPart(*result, moved)
 
 
@@ -191,10 +191,14 @@ class _Asking(Emitter):
         result: Mapping[int, list[int]] = defaultdict(list)
         for rank in group:
             result[self._zones[rank]].append(self._number[rank])
-        own = {tuple(numbers) for numbers in result.values()}
-        if len(result) < self.plan.fabric.num_zones or len(own) > 1 or list(group) != sorted(group):
+        patterns = {tuple(numbers) for numbers in result.values()}
+        if (
+            len(result) < self.plan.fabric.num_zones
+            or len(patterns) > 1
+            or list(group) != sorted(group)
+        ):
             return None
-        return own.pop()
+        return patterns.pop()
 
     def _pace(self, group: Sequence[int], step: Comm) -> Tails:
         """Record whether a step lasts longer than its messages."""

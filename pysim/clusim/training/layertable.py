@@ -83,23 +83,27 @@ def layer_rows(plan: ParallelPlan) -> list[LayerRow]:
 def _row(plan: ParallelPlan, stage: int, layer: Layer, count: int) -> LayerRow:
     recompute = plan.workload.recompute
     steps = {"forward": list(layer.forward), "backward": backward_steps(layer, recompute)}
-    kernels = [step for own in steps.values() for step in own if isinstance(step, Kernel)]
+    kernels = [
+        step for part_steps in steps.values() for step in part_steps if isinstance(step, Kernel)
+    ]
     by_part: dict[str, list[Kernel]] = {
         part: [k for k in kernels if k.part == part] for part in PARTS
     }
-    times = {part: sum(plan.chip.time_ps(k) for k in own) for part, own in by_part.items()}
+    times = {
+        part: sum(plan.chip.time_ps(k) for k in part_steps) for part, part_steps in by_part.items()
+    }
     bound = sum(plan.chip.time_ps(k) for k in kernels if _waits_for_memory(plan.chip, k))
     return LayerRow(
         stage,
         layer.name,
         count,
         layer.parameters,
-        {part: sum(k.flops for k in own) for part, own in by_part.items()},
-        {part: sum(k.bytes for k in own) for part, own in by_part.items()},
+        {part: sum(k.flops for k in part_steps) for part, part_steps in by_part.items()},
+        {part: sum(k.bytes for k in part_steps) for part, part_steps in by_part.items()},
         times,
         layer.kept(recompute),
         bound / max(1, sum(times.values())),
-        {name: list(_messages(own)) for name, own in steps.items()},
+        {name: list(_messages(part_steps)) for name, part_steps in steps.items()},
     )
 
 
@@ -149,10 +153,10 @@ def layer_json(plan: ParallelPlan) -> LayersJson:
 
 def layer_report(plan: ParallelPlan) -> str:
     """Return the table that ``clusim train --layers`` prints."""
-    chip, own = plan.chip, plan.workload
+    chip, workload = plan.chip, plan.workload
     lines = [
-        f"{own.name}: layers of {plan.model.name} on one GPU, for one of {plan.microbatches} microbatches",
-        f"  {chip.name}: {chip.peak_flops / 1e12:.4g} TFLOP/s {own.precision} (products: at most"
+        f"{workload.name}: layers of {plan.model.name} on one GPU, for one of {plan.microbatches} microbatches",
+        f"  {chip.name}: {chip.peak_flops / 1e12:.4g} TFLOP/s {workload.precision} (products: at most"
         f" {chip.gemm_fraction:.0%}, fused attention: {chip.attention_fraction:.0%});"
         f" {chip.memory_Bps / 1e9:,.0f} GB/s of memory; {chip.sustained:.0%} of both in long runs",
         "",
@@ -165,9 +169,9 @@ def layer_report(plan: ParallelPlan) -> str:
         lines += _lines(row)
     for stage in range(len(plan.stages)):
         elements, moved, time_ps = optimizer_row(plan, stage)
-        what = f"{stage}, {own.optimizer} (per step)"
+        label = f"{stage}, {workload.optimizer} (per step)"
         lines.append(
-            f"  {what:<22} {1:>5} {elements:>11,}  {'':>9} {'':>9} {'':>9}  {format_size(moved):>10}"
+            f"  {label:<22} {1:>5} {elements:>11,}  {'':>9} {'':>9} {'':>9}  {format_size(moved):>10}"
             f" {'':>10} {'':>9}  {'':>10}  {format_time(time_ps):>9}"
         )
     return "\n".join(lines)
@@ -177,9 +181,9 @@ def _lines(row: LayerRow) -> list[str]:
     flops = " ".join(f"{row.flops[part] / 1e9:>9.4g}" for part in PARTS)
     sizes = [format_size(row.traffic_bytes[part]) for part in PARTS]
     backward = row.time_ps["input"] + row.time_ps["weight"]
-    what = f"{row.stage}, {row.name}"
+    label = f"{row.stage}, {row.name}"
     result = [
-        f"  {what:<22} {row.count:>5} {row.parameters:>11,}  {flops}  {sizes[0]:>10} {sizes[1]:>10} {sizes[2]:>9}"
+        f"  {label:<22} {row.count:>5} {row.parameters:>11,}  {flops}  {sizes[0]:>10} {sizes[1]:>10} {sizes[2]:>9}"
         f"  {format_size(row.activation_bytes):>10}  {format_time(row.time_ps['forward']):>9}"
         f" {format_time(backward):>9} {row.memory_bound:>16.0%}"
     ]

@@ -142,7 +142,7 @@ class StepPart:
 
     def volumes(self) -> dict[str, Volume]:
         """Return the traffic by dimension."""
-        return {dim: Volume(*own) for dim, own in self.moved.items()}
+        return {dim: Volume(*volume) for dim, volume in self.moved.items()}
 
 
 @dataclass
@@ -170,8 +170,13 @@ class StepParts:
     _grounds: dict[tuple[int, ...], ParallelPlan] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        own = self.plan.workload
-        said = own.communicators, own.collectives, own.experts, own.pipeline.scatter_gather
+        workload = self.plan.workload
+        said = (
+            workload.communicators,
+            workload.collectives,
+            workload.experts,
+            workload.pipeline.scatter_gather,
+        )
         self._said = [str(item) for item in said] + [self.plan.precision.dtype]
         self._machine = machine_of(self.setup)
         self._zones = zones_of(self.plan.fabric)
@@ -188,7 +193,7 @@ class StepParts:
 
     def find(
         self,
-        what: Any,
+        key: Any,
         ranks: tuple[int, ...],
         write: Write,
         traffic_Bps: float | None = None,
@@ -197,18 +202,18 @@ class StepParts:
 
         Parameters
         ----------
-        what : object
+        key : object
             Complete description except for the location; its repr is the cache key.
         traffic_Bps : float or None
             Memory traffic of the concurrent kernels [bytes/s]; None is without kernels.
         """
         intensity = None if traffic_Bps is None else f"{traffic_Bps:.1e}"
-        near = what, ranks, intensity
+        near = key, ranks, intensity
         if near not in self._known:
-            question = (self._place(ranks), repr(what), self._said, self.granularity, intensity)
+            question = (self._place(ranks), repr(key), self._said, self.granularity, intensity)
             answer = self.kept.get(question)
             if answer is None:
-                answer = self._simulate(what, ranks, write, intensity)
+                answer = self._simulate(key, ranks, write, intensity)
                 self.kept.put(question, answer)
             self._known[near] = self._read(answer)
         result = self._known[near]
@@ -217,11 +222,11 @@ class StepParts:
 
     def _read(self, answer: dict[str, Any]) -> StepPart:
         """Return a part from its cached form."""
-        own = answer["followed"]
-        times = 1 + FOLLOWED_ERROR if own and self.longer else 1
+        followed_note = answer["followed"]
+        times = 1 + FOLLOWED_ERROR if followed_note and self.longer else 1
         took = PhaseTime(round(answer["time_ps"] * times), answer["share"])
         moved = {name: (calls, sent) for name, (calls, sent) in answer["moved"].items()}
-        return StepPart(took, moved, answer["bound"], own)
+        return StepPart(took, moved, answer["bound"], followed_note)
 
     def _ground(self, ranks: tuple[int, ...]) -> tuple[ParallelPlan, dict[int, int]]:
         """Return the plan on the nodes of some ranks only, and their rank numbers there."""
@@ -240,7 +245,7 @@ class StepParts:
 
     def _simulate(
         self,
-        what: Any,
+        key: Any,
         ranks: tuple[int, ...],
         write: Write,
         intensity: str | None,
@@ -253,7 +258,7 @@ class StepParts:
         )
         work_ps = bytes_there = 0
         if intensity is not None:
-            work_ps = LONGER * self.find(what, ranks, write).took.time_ps
+            work_ps = LONGER * self.find(key, ranks, write).took.time_ps
             bytes_there = round(float(intensity) * work_ps / 1e12)
         result = part.run(work_ps, bytes_there)
         share = max(0.0, 1 - (result.kernels_ps - work_ps) / result.end_ps) if work_ps else 1.0
@@ -285,15 +290,17 @@ class _WrittenPart:
     def run(self, work_ps: int, hbm_bytes: int) -> PartRan:
         """Run the part beside kernels of `work_ps` [ps] and `hbm_bytes` [bytes]; 0: no kernels."""
         builder = ScheduleBuilder(self.plan.fabric, "part")
-        own = self.there.values()
-        writer = Emitter(self.plan, builder, only=frozenset(own))
+        members = self.there.values()
+        writer = Emitter(self.plan, builder, only=frozenset(members))
         kernels = [
             builder.kernel(rank, compute_ps=work_ps, hbm_bytes=hbm_bytes)
-            for rank in (own if work_ps else ())
+            for rank in (members if work_ps else ())
         ]
         tails = self.write(writer, self.there)
         asked = ScheduleRequest(self.setup, builder.build(), granularity=self.granularity)
-        self.moved = {name: (own.calls, own.sent_bytes) for name, own in writer.traffic.items()}
+        self.moved = {
+            name: (members.calls, members.sent_bytes) for name, members in writer.traffic.items()
+        }
         return ran(asked, [task for tasks in tails.values() for task in tasks], kernels)
 
 
@@ -328,7 +335,7 @@ def _places(fabric: Fabric) -> EqualPlaces:
 def machine_of(setup: Setup) -> tuple[Any, ...]:
     """Return the identity of a system: preset name and file digests, or the complete fabric."""
     if isinstance(setup.topology, Fabric):
-        own = setup.topology
-        return own.name, repr(own.nodes), repr(own.links), own.faults
+        topology = setup.topology
+        return topology.name, repr(topology.nodes), repr(topology.links), topology.faults
     files = tuple(file_digest(path) for path in setup.fabric.source_files)
     return str(setup.topology), files

@@ -117,7 +117,10 @@ def states(
     beside += np.where(rows.message, _crossing(blocks, rows), 0)
     same = [block.found.same for block in blocks]
     numbers = zip(rows.late, beside.tolist(), rows.total.tolist(), same, strict=True)
-    return [(b, BlockState(*own)) for b, own in zip(blocks, numbers, strict=True)]
+    return [
+        (b, BlockState(*numbers_of_block))
+        for b, numbers_of_block in zip(blocks, numbers, strict=True)
+    ]
 
 
 class _Rows:
@@ -142,14 +145,16 @@ class _Rows:
     def beside(self, spans: Mapping[int, Spans]) -> Array:
         """Return by block the time of concurrent work, summed over its ranks [ps]."""
         result = np.zeros(len(self.message), np.int64)
-        anywhere = merged(np.concatenate([NOTHING.active, *(own.active for own in spans.values())]))
+        anywhere = merged(
+            np.concatenate([NOTHING.active, *(rank_spans.active for rank_spans in spans.values())])
+        )
         order = np.argsort(self.rank, kind="stable")
         edges = np.flatnonzero(np.diff(self.rank[order])) + 1
         for rows in np.split(order, edges):
             # A rank whose work is replicated may have no tasks.
-            own = spans.get(int(self.rank[rows[0]]), NOTHING)
+            rank_spans = spans.get(int(self.rank[rows[0]]), NOTHING)
             message = self.message[self.index[rows]]
-            busy, at = np.concatenate((own.active, own.compute)), self.span[rows]
+            busy, at = np.concatenate((rank_spans.active, rank_spans.compute)), self.span[rows]
             blocks, messages = at[~message], at[message]
             for wanted, others in (
                 (~message, (busy, messages)),
@@ -196,11 +201,13 @@ def _crossing(blocks: Sequence[FoldedBlock], rows: _Rows) -> Array:
     np.minimum.at(low, rows.index, rows.span[:, 0])
     np.maximum.at(high, rows.index, rows.span[:, 1])
     users: dict[str, list[int]] = {}
-    for kind, own in kinds.items():
-        for wire in blocks[own[0]].found.wires:
+    for kind, members in kinds.items():
+        for wire in blocks[members[0]].found.wires:
             users.setdefault(wire, []).append(kind)
-    spans = {kind: np.stack([low[own], high[own]], axis=1) for kind, own in kinds.items()}
-    busy = {kind: merged(own) for kind, own in spans.items()}
+    spans = {
+        kind: np.stack([low[members], high[members]], axis=1) for kind, members in kinds.items()
+    }
+    busy = {kind: merged(members) for kind, members in spans.items()}
     pairs = {
         (one, two)
         for together in set(map(tuple, users.values()))

@@ -183,13 +183,19 @@ def goodput_of(plan: ParallelPlan, step_s: float, stall_s: float | None = None) 
     stall_s : float or None
         Additional time of a step with a checkpoint, if that was simulated [s].
     """
-    own, spec, size = plan.workload.reliability, plan.workload.checkpoints, checkpoint_of(plan)
-    if own is None or spec is None or size is None:
+    reliability, spec, size = (
+        plan.workload.reliability,
+        plan.workload.checkpoints,
+        checkpoint_of(plan),
+    )
+    if reliability is None or spec is None or size is None:
         return None
     stall, rest = _times(spec, size, step_s)
     if stall_s is not None:
         stall, rest = stall_s, rest + stall - stall_s
-    job = Failing(own.gpu_mtbf_h * 3600 / plan.mesh.size, stall, own.restart_s, max(0.0, rest))
+    job = Failing(
+        reliability.gpu_mtbf_h * 3600 / plan.mesh.size, stall, reliability.restart_s, max(0.0, rest)
+    )
     steps = job.best_steps(step_s)
     if spec.every is not None or spec.every_s is not None:
         steps = spec.every or max(1, round((spec.every_s or 0) / step_s))
@@ -199,7 +205,7 @@ def goodput_of(plan: ParallelPlan, step_s: float, stall_s: float | None = None) 
                 " between two"
             )
             raise complain(plan.workload, ("reliability",), message)
-    return Goodput(job, size.bytes, steps, step_s, own.days)
+    return Goodput(job, size.bytes, steps, step_s, reliability.days)
 
 
 def _times(spec: CheckpointSpec, size: Checkpoint, step_s: float) -> tuple[float, float]:

@@ -396,37 +396,39 @@ class _Steps:
         except TimeLimitReached:
             return result
 
-    def _confirmed(self, run: StepTiming, found: Verdict, first: CauseKind) -> Verdict:
+    def _confirmed(self, run: StepTiming, verdict: Verdict, first: CauseKind) -> Verdict:
         """Return the verdict with the saving of a re-simulation without the bottleneck."""
         if first is CauseKind.COMPUTE:
             low, high = self._computing_faster().window
-            return found.simulated(run.step_ps - (high - low))
-        fix = without_first(self.asked, found)
+            return verdict.simulated(run.step_ps - (high - low))
+        fix = without_first(self.asked, verdict)
         if fix is None:
-            return found
+            return verdict
         again = _simulated(fix.request, RunOptions(confirm=False, watch=self.options.watch))
-        return found.simulated(fix.saving_ps(run, again.step_ps[-1]), fix.how)
+        return verdict.simulated(fix.saving_ps(run, again.step_ps[-1]), fix.how)
 
     def _computing_faster(self) -> StepTiming:
         """Run them with every kernel at half its duration, without replicated blocks."""
         writer, schedule = written(self.plan, None, self.request.steps)
         schedule = with_faster_kernels(schedule)
-        own = self.request
-        asked = ScheduleRequest(own.setup, schedule, granularity=own.granularity, seed=own.seed)
+        request = self.request
+        asked = ScheduleRequest(
+            request.setup, schedule, granularity=request.granularity, seed=request.seed
+        )
         result = whole_of(asked, _part_of(self.options), "the steps with faster kernels")
         return StepTiming(self.plan, writer, schedule, result)
 
     def with_checkpoint(self, run: StepTiming) -> SavedStep | None:
         """Run them again with a checkpoint in the last one, all else as in `run`."""
-        own, checkpoint = self.plan.workload.checkpoint, checkpoint_of(self.plan)
-        if own is None or checkpoint is None:
+        checkpoint_spec, checkpoint = self.plan.workload.checkpoint, checkpoint_of(self.plan)
+        if checkpoint_spec is None or checkpoint is None:
             return None
         folder = run.writer.emitter.folder
         if folder is not None:
             folder = replace(folder, blocks=[], last=-1)
         again = self.run(folder, saved=True)
-        plain_ps, saved_ps = (own.ends[-1] for own in (run, again))
-        return SavedStep(checkpoint, saved_ps - plain_ps, own.every)
+        plain_ps, saved_ps = (checkpoint_spec.ends[-1] for checkpoint_spec in (run, again))
+        return SavedStep(checkpoint, saved_ps - plain_ps, checkpoint_spec.every)
 
     def proved(self, folder: Folder) -> StepTiming:
         """Run repeatedly, with unverified blocks in full, until all replicated ones are verified.

@@ -103,7 +103,7 @@ def slow_ranks(
     if len(stretch) < 2:
         return {}
     usual = sorted(stretch.values())[(len(stretch) - 1) // 2]
-    return {rank: 1 - usual / own for rank, own in stretch.items() if own > SLOWER * usual}
+    return {rank: 1 - usual / factor for rank, factor in stretch.items() if factor > SLOWER * usual}
 
 
 def heavy_stage(ranks: Sequence[Breakdown], mesh: Mesh) -> str:
@@ -131,14 +131,14 @@ def full_wire(
     run = expanded(result)
     edges = np.clip(run.bins.edge_ps, *window)
     lengths = np.maximum(1, np.diff(run.bins.edge_ps))
-    exposed = np.mean([_exposed(own, edges) for own in spans.values()], axis=0)
+    exposed = np.mean([_exposed(rank_spans, edges) for rank_spans in spans.values()], axis=0)
     load: Array = run.bins.wires["busy"] @ (exposed / lengths)
     return _named(result, load, float(exposed.sum())) if load.any() else None
 
 
-def _exposed(own: Spans, edges: Array) -> Array:
+def _exposed(spans: Spans, edges: Array) -> Array:
     """Return the exposed communication of a rank between edges [ps]."""
-    compute, moving, _ = unfolded(own)
+    compute, moving, _ = unfolded(spans)
     computing = Union(compute[:, 0], compute[:, 1])
     either = np.concatenate((compute, moving))
     both = Union(either[:, 0], either[:, 1])
@@ -205,8 +205,8 @@ def parts_of(ranks: Sequence[Breakdown], culprits: Culprits) -> Parts:
         lost = _held_up(ranks, sums, culprits.slow)
         result[CauseKind.STRAGGLER, several(f"rank {rank}" for rank in culprits.slow)] = _mean(lost)
     wire = culprits.wire
-    for part, own in sums.items():
-        time_ps = _mean(own)
+    for part, rank_sums in sums.items():
+        time_ps = _mean(rank_sums)
         if part != CauseKind.EXPOSED or wire is None:
             result[CauseKind(part), culprits.bubble if part == CauseKind.BUBBLE else ""] = time_ps
             continue
@@ -224,11 +224,11 @@ def _held_up(
 
     The cost is the compute time of the slowest rank beyond that of the slowest rank without excess time.
     """
-    own = [round(row.compute_ps * slow.get(row.rank, 0.0)) for row in ranks]
-    usual_ps = max(row.compute_ps - excess for row, excess in zip(ranks, own, strict=True))
+    excess_ps = [round(row.compute_ps * slow.get(row.rank, 0.0)) for row in ranks]
+    usual_ps = max(row.compute_ps - excess for row, excess in zip(ranks, excess_ps, strict=True))
     most_ps = max(0, max(row.compute_ps for row in ranks) - usual_ps)
     lost = []
-    for i, excess in enumerate(own):
+    for i, excess in enumerate(excess_ps):
         taken = min(excess, most_ps)
         left = most_ps - taken
         sums["compute"][i] -= taken
@@ -257,11 +257,17 @@ def step_verdict(
     hidden by compute may then be exposed. The bottleneck is the cause with the largest saving.
     """
     causes = []
-    for (kind, what), time_ps in parts_of(ranks, culprits).items():
+    for (kind, detail), time_ps in parts_of(ranks, culprits).items():
         saving_ps = time_ps // 2 if kind is CauseKind.COMPUTE else time_ps
-        causes.append(VerdictCause(kind, what, _places(ranks, kind, culprits), time_ps, saving_ps))
+        causes.append(
+            VerdictCause(kind, detail, _places(ranks, kind, culprits), time_ps, saving_ps)
+        )
     causes.sort(key=lambda cause: -(cause.saving_ps or 0))
-    told = [own for i, own in enumerate(causes) if not i or own.time_ps >= LEAST_SHARE * step_ps]
+    told = [
+        candidate
+        for i, candidate in enumerate(causes)
+        if not i or candidate.time_ps >= LEAST_SHARE * step_ps
+    ]
     return Verdict(
         step_ps,
         tuple(told[:MOST_CAUSES]),
@@ -324,7 +330,7 @@ class StepSpans:
         Computed together, as expanded blocks need much memory.
         """
         passed = self.passed_ps if self.pipeline else 0
-        windows = [(self.begin_ps, self.end_ps), *(own[1:] for own in self._phases)]
+        windows = [(self.begin_ps, self.end_ps), *(phase[1:] for phase in self._phases)]
         return breakdown(self.spans, self.ranks, windows, passed)
 
     @cached_property
@@ -332,7 +338,7 @@ class StepSpans:
         """Sufficiently long phases; short ones are part of the steady state."""
         low, passed, high = self.begin_ps, self.passed_ps, self.end_ps
         works = [_working(self.spans.get(rank, NOTHING), low, passed) for rank in self.ranks]
-        known = [own for own in works if own is not None]
+        known = [phase for phase in works if phase is not None]
         if not known:
             return []
         least = max(1.0, LEAST_PHASE * (high - low))
@@ -344,22 +350,22 @@ class StepSpans:
         fill, drain = ("warm-up", "drain") if self.pipeline else ("start", "tail")
         edges = (low, full, empty, done, high)
         every = zip((fill, "steady state", drain, "optimizer"), edges, edges[1:], strict=False)
-        return [own for own in every if own[2] - own[1] >= least]
+        return [phase for phase in every if phase[2] - phase[1] >= least]
 
 
 def step_phases(step: StepSpans, culprits: Culprits) -> tuple[Phase, ...]:
     """Return the phases of a step and the largest part of each."""
-    return tuple(_phase(*own, parts_of(rows, culprits)) for own, rows in step.by_phase)
+    return tuple(_phase(*phase, parts_of(rows, culprits)) for phase, rows in step.by_phase)
 
 
-def _working(own: Spans, low: int, high: int) -> tuple[int, int] | None:
+def _working(spans: Spans, low: int, high: int) -> tuple[int, int] | None:
     """Return the begin and end of a rank's compute in a window [ps]; None without compute."""
-    busy = np.clip(np.concatenate((own.compute, blocks_of(own))), low, high)
+    busy = np.clip(np.concatenate((spans.compute, blocks_of(spans))), low, high)
     busy = busy[busy[:, 1] > busy[:, 0]]
     return (int(busy[:, 0].min()), int(busy[:, 1].max())) if len(busy) else None
 
 
 def _phase(name: str, first: int, last: int, parts: Parts) -> Phase:
-    kind, what = max(parts, key=lambda key: (parts[key], key))
+    kind, detail = max(parts, key=lambda key: (parts[key], key))
     # A pipeline fills and drains with any load of its stages.
-    return Phase(name, first, last, kind, "" if kind is CauseKind.BUBBLE else what)
+    return Phase(name, first, last, kind, "" if kind is CauseKind.BUBBLE else detail)

@@ -64,7 +64,7 @@ class StepTiming:
         """Return the end of every step [ps]."""
         end = self.result.tasks.end_ps
         ends = [
-            max(int(end[t]) for own in step.values() for t in own) for step in self.writer.steps
+            max(int(end[t]) for tasks in step.values() for t in tasks) for step in self.writer.steps
         ]
         return [max(ends[0], self.result.time_ps)] if len(ends) == 1 else ends
 
@@ -84,10 +84,10 @@ class StepTiming:
         end = self.result.tasks.end_ps
         result: list[int] = []
         for step in self.writer.steps:
-            own = [int(end[t]) for tasks in step.values() for t in tasks]
-            if min(own) < 0:
+            ends_ps = [int(end[t]) for tasks in step.values() for t in tasks]
+            if min(ends_ps) < 0:
                 break
-            result.append(max(own))
+            result.append(max(ends_ps))
         return result
 
     @cached_property
@@ -144,7 +144,9 @@ class StepTiming:
         slow: dict[int, float] = {}
         if not self.blocks:
             tasks = self.result.tasks
-            slowed = {int(rank): own for rank, own in self.plan.workload.stragglers.ranks.items()}
+            slowed = {
+                int(rank): factor for rank, factor in self.plan.workload.stragglers.ranks.items()
+            }
             slow = slow_ranks(self.schedule, tasks.start_ps, tasks.end_ps, self.window[0], slowed)
         wire = full_wire(self.result, self.spans, self.window)
         return Culprits(slow, wire, "" if slow else heavy_stage(self.rows, self.plan.mesh))

@@ -50,10 +50,10 @@ def scaled(
     The global batch is constant (strong) or grows with the replicas (weak).
     """
     batch = workload.batch.all if kind == "strong" else micro_total * replicas
-    own = workload.parallel
-    size = own.tensor * own.context * own.pipeline * replicas
-    ranks = list(range(size)) if own.ranks is None else own.ranks[:size]
-    parallel = own.model_copy(update={"data": replicas, "ranks": ranks})
+    mesh = workload.parallel
+    size = mesh.tensor * mesh.context * mesh.pipeline * replicas
+    ranks = list(range(size)) if mesh.ranks is None else mesh.ranks[:size]
+    parallel = mesh.model_copy(update={"data": replicas, "ranks": ranks})
     return workload.model_copy(
         update={"parallel": parallel, "batch": workload.batch.model_copy(update={"all": batch})}
     )

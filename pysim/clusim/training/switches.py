@@ -96,7 +96,7 @@ def contention(
     if collectives < 1 or kernels < 1 or streams.kernel_ps < 1:
         raise InputError("contention: needs at least one collective and one kernel of 1 ps or more")
     setup = Setup(fabric)
-    own = tuple(range(fabric.num_ranks) if ranks is None else ranks)
+    members = tuple(range(fabric.num_ranks) if ranks is None else ranks)
 
     def run(comms: int, works: int, waits: Waits) -> tuple[list[int], list[tuple[int, int]]]:
         """Return the ends of all collectives, and the spans of all kernels."""
@@ -104,14 +104,14 @@ def contention(
         work = [
             [
                 builder.kernel(r, compute_ps=streams.kernel_ps, hbm_bytes=streams.hbm_bytes)
-                for r in own
+                for r in members
             ]
             for _ in range(works)
         ]
         comm = [
             builder.collective(
-                streams.operation, streams.size_bytes, algorithm=streams.algorithm, ranks=own,
-                after={rank: (work[waits[number]][place],) for place, rank in enumerate(own)}
+                streams.operation, streams.size_bytes, algorithm=streams.algorithm, ranks=members,
+                after={rank: (work[waits[number]][place],) for place, rank in enumerate(members)}
                 if number in waits else None,
             )
             for number in range(comms)
@@ -274,8 +274,8 @@ def switching(
         scale = kind.bytes / like.bytes
         parts.append((share, scale, known[like]))
     calls = sum(share for share, _, _ in parts)
-    own, ring = (_sum((n, s, costs[k]) for n, s, costs in parts) for k in (0, 1))
-    return Switching(calls, own, ring)
+    switch, ring = (_sum((n, s, costs[k]) for n, s, costs in parts) for k in (0, 1))
+    return Switching(calls, switch, ring)
 
 
 def _sum(parts: Iterable[tuple[float, float, SwitchCost]]) -> SwitchCost:
@@ -304,14 +304,14 @@ def _alone(
             len({zones[r] for r in group}), uses_switches(fabric, tuple(group))
         )
         sent = sent_bytes(kind.operation, algorithm, size, len(group), machines)
-        own = SwitchCost(
+        in_switch = SwitchCost(
             sum(item.sm for item in schedule.instances) / len(group),
             float(result.bins.hbm_bytes.sum()) / len(group),
             sent / len(group),
             result.time_ps,
         )
-        rest = own.times(kind.bytes / size)
-        costs.append(SwitchCost(own.sms, rest.memory_bytes, rest.sent_bytes, rest.time_ps))
+        rest = in_switch.times(kind.bytes / size)
+        costs.append(SwitchCost(in_switch.sms, rest.memory_bytes, rest.sent_bytes, rest.time_ps))
     return costs[0], costs[1]
 
 

@@ -69,12 +69,12 @@ def _head(result: StepResult) -> list[str]:
         for name, size in sizes.items()
         if size > 1
     )
-    what = "sequences" if plan.model.unit == "tokens" else "samples"
+    units = "sequences" if plan.model.unit == "tokens" else "samples"
     billions = plan.model.parameters / 1e9
     lines = [
         f"{plan.workload.name}: {plan.model.name}, {billions:.4g} billion parameters, on {mesh.size} GPUs of"
         f" {plan.fabric.name}",
-        f"  {cut or 'one GPU'}; {plan.microbatches} x {plan.workload.batch.micro} {what},"
+        f"  {cut or 'one GPU'}; {plan.microbatches} x {plan.workload.batch.micro} {units},"
         f" {plan.workload.precision}, recompute {plan.workload.recompute}, {plan.workload.data.kind}"
         + (f" over {mesh.shards}" if mesh.shard else ""),
     ]
@@ -122,12 +122,12 @@ def _numbers(result: StepResult) -> list[str]:
             )
         )
     if result.switching is not None:
-        own, ring = result.switching.switch, result.switching.ring
+        switch, ring = result.switching.switch, result.switching.ring
         rows.append(
             (
                 "in switches",
-                f"{result.switching.calls:,.0f} collectives per GPU hold {own.sms:.0f} SMs and move"
-                f" {format_size(round(own.memory_bytes))} through its memory; rings {ring.sms:.0f} SMs and"
+                f"{result.switching.calls:,.0f} collectives per GPU hold {switch.sms:.0f} SMs and move"
+                f" {format_size(round(switch.memory_bytes))} through its memory; rings {ring.sms:.0f} SMs and"
                 f" {format_size(round(ring.memory_bytes))}",
             )
         )
@@ -191,13 +191,15 @@ def _memory(result: StepResult) -> list[str]:
 
 def _checkpoint(result: StepResult) -> list[str]:
     """Return the lines on the additional time of a step with a checkpoint."""
-    own = result.saved
-    if own is None:
+    saved = result.saved
+    if saved is None:
         return []
-    size, step = own.checkpoint, result.step_time_s
-    longer = f"{format_time(own.stall_ps)} longer than without"
-    if own.every:
-        longer += f"; one of {own.every:,} steps: {own.stall_s / own.every / step:.2%} on average"
+    size, step = saved.checkpoint, result.step_time_s
+    longer = f"{format_time(saved.stall_ps)} longer than without"
+    if saved.every:
+        longer += (
+            f"; one of {saved.every:,} steps: {saved.stall_s / saved.every / step:.2%} on average"
+        )
     parts = (
         f"{format_size(size.bytes)}, up to {format_size(max(size.copied))} of a GPU: {size.copy_s:.4g} s to the host,"
         f" {size.write_s:.4g} s to storage"
@@ -207,19 +209,25 @@ def _checkpoint(result: StepResult) -> list[str]:
 
 def _goodput(result: StepResult) -> list[str]:
     """Return the lines on goodput with failures and checkpoints."""
-    own = result.goodput
-    if own is None:
+    goodput = result.goodput
+    if goodput is None:
         return []
-    job = own.job
+    job = goodput.job
     rows = [
-        ("goodput", f"{own.useful:.2%} of the time; {own.steps:,.0f} steps in {own.days:g} days"),
-        ("failures", f"{own.failures:.1f} expected, one in {job.mtbf_s / 3600:.4g} h of all GPUs"),
+        (
+            "goodput",
+            f"{goodput.useful:.2%} of the time; {goodput.steps:,.0f} steps in {goodput.days:g} days",
+        ),
+        (
+            "failures",
+            f"{goodput.failures:.1f} expected, one in {job.mtbf_s / 3600:.4g} h of all GPUs",
+        ),
         (
             "checkpoints",
-            f"every {own.interval_steps:,} steps ({own.work_s:.4g} s): {own.checkpoints:.2%};"
-            f" {format_size(own.checkpoint_bytes)}, training stops for {job.stall_s:.4g} s",
+            f"every {goodput.interval_steps:,} steps ({goodput.work_s:.4g} s): {goodput.checkpoints:.2%};"
+            f" {format_size(goodput.checkpoint_bytes)}, training stops for {job.stall_s:.4g} s",
         ),
-        ("lost", f"{own.redone:.2%} done again, {own.restarts:.2%} restarting"),
+        ("lost", f"{goodput.redone:.2%} done again, {goodput.restarts:.2%} restarting"),
     ]
     return pairs(rows)
 

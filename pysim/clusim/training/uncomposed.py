@@ -76,19 +76,19 @@ class StepEstimate(StepResult):
 
     def to_json(self) -> dict[str, Any]:
         """Return the numbers for JSON output."""
-        own = {
+        estimate = {
             "parts": self.parts,
             "parts_simulated": self.simulated,
             "parts_followed": self.followed,
             "followed_error_s": self.followed_ps / 1e12,
         }
-        return {**self.figures(), "estimate": own}
+        return {**self.figures(), "estimate": estimate}
 
 
 def whole(request: TrainRequest, plan: ParallelPlan, kept: Kept) -> StepEstimate:
     """Return the engine's result for the steps of a request, simulated unless it is cached."""
-    own = request.setup
-    where = machine_of(own), own.nodes, str(own.faults)
+    setup = request.setup
+    where = machine_of(setup), setup.nodes, str(setup.faults)
     how = request.steps, request.folding, request.granularity, request.seed
     work = request.workload
     read = [file_digest(path) for path in (work.model.huggingface, work.hardware.kernels) if path]
@@ -116,15 +116,17 @@ def whole(request: TrainRequest, plan: ParallelPlan, kept: Kept) -> StepEstimate
     )
 
 
-def _written(found: StepResult) -> dict[str, Any]:
+def _written(result: StepResult) -> dict[str, Any]:
     """Return a result in its cached form."""
     return {
-        "step_ps": found.step_ps,
-        "ranks": [astuple(row) for row in found.ranks],
-        "traffic": {name: (own.calls, own.sent_bytes) for name, own in found.traffic.items()},
-        "executed_flops": found.executed_flops,
-        "sharing": astuple(found.sharing),
-        "worker_ps": found.worker_ps,
-        "grain_error": found.grain_error,
-        "verdict": found.verdict.to_json(),
+        "step_ps": result.step_ps,
+        "ranks": [astuple(row) for row in result.ranks],
+        "traffic": {
+            name: (volume.calls, volume.sent_bytes) for name, volume in result.traffic.items()
+        },
+        "executed_flops": result.executed_flops,
+        "sharing": astuple(result.sharing),
+        "worker_ps": result.worker_ps,
+        "grain_error": result.grain_error,
+        "verdict": result.verdict.to_json(),
     }

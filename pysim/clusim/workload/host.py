@@ -177,18 +177,18 @@ class HostTimes:
 
     def kernels(self, kernels: Iterable[Kernel]) -> Issue:
         """Return the host time to issue kernels."""
-        own = list(kernels)
+        launched = list(kernels)
         if self.framework.whole:
-            forward = any(kernel.part == "forward" for kernel in own)
+            forward = any(kernel.part == "forward" for kernel in launched)
             return Issue(self.operator_ps if forward else self.node_ps, 1)
-        count = sum(map(self._operators, own))
-        return Issue(sum(self._time(kernel) for kernel in own), count)
+        count = sum(map(self._operators, launched))
+        return Issue(sum(self._time(kernel) for kernel in launched), count)
 
     def steps(self, steps: Iterable[Step]) -> Issue:
         """Return the host time to issue steps, including collectives."""
-        own = list(_each(steps))
-        work = self.kernels(step for step in own if isinstance(step, Kernel))
-        calls = sum(isinstance(step, Comm) for step in own)
+        ordered = list(_each(steps))
+        work = self.kernels(step for step in ordered if isinstance(step, Kernel))
+        calls = sum(isinstance(step, Comm) for step in ordered)
         return Issue(work.time_ps + calls * self.collective_ps, work.launches + calls)
 
     def _operators(self, kernel: Kernel) -> int:
@@ -225,13 +225,13 @@ def host_of(spec: HostSpec, fabric: Fabric, shard: Shard, heads: int) -> HostTim
     """
     if spec.framework == "none":
         return None
-    own = FRAMEWORKS[spec.framework]
+    framework = FRAMEWORKS[spec.framework]
     pace = _pace(fabric)
 
     def ps(figure: Figure) -> int:
         return round(parse_time(str(figure.value)) / pace)
 
-    operator, node, again = ps(own.operator), ps(own.node), ps(own.again)
+    operator, node, again = ps(framework.operator), ps(framework.node), ps(framework.again)
     if spec.per_operator is not None:
         # The user's measurement sets the speed of this host for both passes.
         ratio = spec.per_operator / max(1, operator)
@@ -239,29 +239,29 @@ def host_of(spec: HostSpec, fabric: Fabric, shard: Shard, heads: int) -> HostTim
     queue = LAUNCH_QUEUE.value
     assert isinstance(queue, int)
     return HostTimes(
-        framework=own,
+        framework=framework,
         operator_ps=operator,
         again_ps=again,
         node_ps=node,
-        collective_ps=ps(own.collective),
-        message_ps=ps(own.message),
-        tensor_ps=ps(own.tensor),
-        microbatch_ps=ps(own.microbatch) + spec.data_loading,
-        step_ps=ps(own.step),
+        collective_ps=ps(framework.collective),
+        message_ps=ps(framework.message),
+        tensor_ps=ps(framework.tensor),
+        microbatch_ps=ps(framework.microbatch) + spec.data_loading,
+        step_ps=ps(framework.step),
         queue=spec.queue or queue,
-        softmax=_softmax(own, shard, heads),
+        softmax=_softmax(framework, shard, heads),
     )
 
 
 def kernels_by(spec: HostSpec) -> tuple[bool, bool]:
     """Return two flags: separate kernels for sums of gradients, and eager kernels."""
-    own = FRAMEWORKS.get(spec.framework)
-    return (False, False) if own is None else (own.sums, own.eager)
+    framework = FRAMEWORKS.get(spec.framework)
+    return (False, False) if framework is None else (framework.sums, framework.eager)
 
 
-def _softmax(own: Framework, shard: Shard, heads: int) -> int:
+def _softmax(framework: Framework, shard: Shard, heads: int) -> int:
     fits = shard.batch * heads % SHAPES == 0 and shard.sequence <= LONGEST_FUSED
-    return 1 if fits else own.unfused
+    return 1 if fits else framework.unfused
 
 
 def _pace(fabric: Fabric) -> float:

@@ -306,7 +306,7 @@ def chip_of(
     hardware: HardwareSpec | None = None,
 ) -> Chip:
     """Return the chip of a topology's first GPU; `hardware` replaces preset parameters."""
-    own = hardware or HardwareSpec()
+    given = hardware or HardwareSpec()
     node = fabric.nodes[arrays_of(fabric).node_of(0)]
     endpoint = node.endpoint
     assert endpoint is not None, "ranks are endpoints"
@@ -317,11 +317,11 @@ def chip_of(
             f"precision {precision.name}: unsupported by {endpoint.chip or node.name}; use"
             f" {' or '.join(known) or 'another chip'}"
         )
-    if own.kernels is not None:
-        endpoint = replace(endpoint, kernels=own.kernels)
+    if given.kernels is not None:
+        endpoint = replace(endpoint, kernels=given.kernels)
     family = FAMILIES[endpoint.architecture]
     measured = find_figures(endpoint.kernels) if endpoint.kernels else {}
-    result = own.gemm_fraction or endpoint.gemm_fraction
+    result = given.gemm_fraction or endpoint.gemm_fraction
     if not result:
         raise InputError(
             f"chip {endpoint.chip!r} of {node.name}: gemm_fraction missing; set the chip's base, or in the"
@@ -333,16 +333,16 @@ def chip_of(
         peak_flops=float(peak),
         gemm_fraction=result,
         memory_Bps=endpoint.mem_Bps * measured.get("memory_efficiency", endpoint.mem_efficiency),
-        memory_bytes=endpoint.mem_bytes if own.memory is None else own.memory,
+        memory_bytes=endpoint.mem_bytes if given.memory is None else given.memory,
         workspace_bytes=WORKSPACE_BYTES[endpoint.compute_capability >= 90],
         floor_ps=round(measured["kernel_floor_us"] * 1e6)
         if "kernel_floor_us" in measured
         else parse_time(str(family.kernel_floor.value)),
         products=products_of(endpoint, precision),
-        attention=attention_of(endpoint, own.attention_library or ""),
+        attention=attention_of(endpoint, given.attention_library or ""),
         attending_flops=float(min(peak, endpoint.peak_flops.get("f16", peak))),
-        given_fraction=own.attention_fraction or 0.0,
-        sustained=own.sustained or measured.get("sustained") or _kept(endpoint, family),
+        given_fraction=given.attention_fraction or 0.0,
+        sustained=given.sustained or measured.get("sustained") or _kept(endpoint, family),
         precision=replace(precision, transposes=not 100 <= endpoint.compute_capability < 120),
     )
 
@@ -396,8 +396,8 @@ def _faster(endpoint: Endpoint, known: Gpu | None) -> float:
         return 1.0
     peaks = known.figures["peak_flops"].value
     assert isinstance(peaks, Mapping)
-    own = vector_clock_Hz(float(rate), endpoint.sms, endpoint.compute_capability)
-    return own / vector_clock_Hz(float(peaks["f32"]), known.sms, known.compute_capability)
+    clock_Hz = vector_clock_Hz(float(rate), endpoint.sms, endpoint.compute_capability)
+    return clock_Hz / vector_clock_Hz(float(peaks["f32"]), known.sms, known.compute_capability)
 
 
 def products_of(endpoint: Endpoint, precision: Precision) -> ProductTable:
@@ -422,8 +422,8 @@ def attention_of(endpoint: Endpoint, library: str = "") -> AttentionTable:
 
     A library that was measured only elsewhere has the form measured there.
     """
-    own = _measured_on(endpoint)
-    places = [own, *(name for name in shipped_files() if name != own)]
+    measured = _measured_on(endpoint)
+    places = [measured, *(name for name in shipped_files() if name != measured)]
     result = (table for name in places if (table := find_attention(name, library)) is not None)
     table = next(result, None)
     if table is None:

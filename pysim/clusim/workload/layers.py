@@ -190,8 +190,12 @@ class Layer:
         """Return the bytes temporarily restored by recomputation."""
         if self.again is not None:
             return self.again.transient
-        own = self.activations
-        return {"none": 0, "selective": own.none - own.selective, "full": own.none}[recompute]
+        activations = self.activations
+        return {
+            "none": 0,
+            "selective": activations.none - activations.selective,
+            "full": activations.none,
+        }[recompute]
 
     @property
     def parameters(self) -> int:
@@ -277,10 +281,10 @@ class Shard:
         """Tokens of a rank between layers with split tensors: fewer with sequence parallelism."""
         return self.tokens // self.tensor if self.sequence_parallel else self.tokens
 
-    def cut(self, amount: int, parts: int, what: str) -> int:
+    def cut(self, amount: int, parts: int, subject: str) -> int:
         """Return `amount` / `parts`; raise `InputError` if it is not an integer."""
         if amount % parts:
-            raise InputError(f"{what} {amount}: cannot be cut into {parts} equal parts")
+            raise InputError(f"{subject} {amount}: cannot be cut into {parts} equal parts")
         return amount // parts
 
 

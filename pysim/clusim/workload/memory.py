@@ -405,11 +405,19 @@ def _in_group(group: Sequence[Layer], place: int) -> Again:
 def _by_modules(layer: Layer, names: Sequence[str]) -> Again:
     """Return the recomputation of these modules of a layer; nested modules are counted once."""
     chosen = [module for module in layer.modules if module.name in names]
-    outer = [own for own in chosen if not any(_inside(own, other) for other in chosen)]
-    outer.sort(key=lambda own: own.first)
-    steps = tuple(step for own in outer for step in layer.forward[own.first : own.last])
-    kept = layer.activations.none - sum(own.freed for own in outer)
-    return Again(steps, kept, max((own.freed for own in outer), default=0))
+    outer = [
+        chosen_module
+        for chosen_module in chosen
+        if not any(_inside(chosen_module, other) for other in chosen)
+    ]
+    outer.sort(key=lambda chosen_module: chosen_module.first)
+    steps = tuple(
+        step
+        for chosen_module in outer
+        for step in layer.forward[chosen_module.first : chosen_module.last]
+    )
+    kept = layer.activations.none - sum(chosen_module.freed for chosen_module in outer)
+    return Again(steps, kept, max((chosen_module.freed for chosen_module in outer), default=0))
 
 
 def _inside(one: Module, other: Module) -> bool:

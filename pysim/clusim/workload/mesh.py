@@ -68,14 +68,14 @@ class Mesh:
             )
 
     def _check_shard(self) -> None:
-        own, all_of = self.shard, self.context * self.data
-        if not own:
+        shard, all_of = self.shard, self.context * self.data
+        if not shard:
             return
-        if own < 0 or all_of % own:
-            raise InputError(f"shard {own}: must divide context x data = {all_of}")
-        if own % self.expert and self.expert % own:
+        if shard < 0 or all_of % shard:
+            raise InputError(f"shard {shard}: must divide context x data = {all_of}")
+        if shard % self.expert and self.expert % shard:
             raise InputError(
-                f"shard {own}: must be a multiple or a divisor of expert {self.expert}"
+                f"shard {shard}: must be a multiple or a divisor of expert {self.expert}"
             )
 
     @property
@@ -138,21 +138,27 @@ class Mesh:
             [at(tensor=i, context=j, data=k, pipeline=pipeline) for k in d for j in c] for i in t
         ]
         if dim == "replica":
-            return [tuple(own) for own in replicas]
+            return [tuple(group) for group in replicas]
         if dim == "norm":
             size = self.norm
-            return [tuple(own[i : i + size]) for own in replicas for i in range(0, len(own), size)]
+            return [
+                tuple(group[i : i + size]) for group in replicas for i in range(0, len(group), size)
+            ]
         if dim == "expert":
-            return [tuple(own[low : low + e]) for own in replicas for low in range(0, len(own), e)]
+            return [
+                tuple(group[low : low + e]) for group in replicas for low in range(0, len(group), e)
+            ]
         if dim == "expert_replica":
-            return [tuple(own[low::e]) for own in replicas for low in range(e)]
+            return [tuple(group[low::e]) for group in replicas for low in range(e)]
         if dim in ("shard", "expert_shard", "copy", "expert_copy"):
             expert = dim.startswith("expert")
             size = self.expert_shards if expert else self.shards
             whole = self.groups("expert_replica" if expert else "replica", pipeline)
             if dim.endswith("shard"):
-                return [own[low : low + size] for own in whole for low in range(0, len(own), size)]
-            return [own[low::size] for own in whole for low in range(size)]
+                return [
+                    group[low : low + size] for group in whole for low in range(0, len(group), size)
+                ]
+            return [group[low::size] for group in whole for low in range(size)]
         raise InputError(f"dimension {dim!r}: unknown")
 
     def coupled(self, pipeline: int) -> list[tuple[int, ...]]:
@@ -178,7 +184,7 @@ class Mesh:
         result: dict[int, list[int]] = {}
         for rank in self.stage(pipeline):
             result.setdefault(root(rank), []).append(rank)
-        return [tuple(own) for own in result.values()]
+        return [tuple(united) for united in result.values()]
 
 
 def zones_of(fabric: Fabric) -> list[int]:

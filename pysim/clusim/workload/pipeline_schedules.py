@@ -64,9 +64,9 @@ def zero_bubble_v(stage: int, stages: int, microbatches: int) -> list[Pass]:
         add("B", 0)
         add("W", 0)
     for part in (1, 0):
-        for _ in range(filled - sum(1 for own in result if own[0] == "W" and own[2] == part)):
+        for _ in range(filled - sum(1 for item in result if item[0] == "W" and item[2] == part)):
             add("W", part)
-    return [own for own in result if own[1] < microbatches]
+    return [item for item in result if item[1] < microbatches]
 
 
 @dataclass
@@ -244,9 +244,12 @@ class Crew(NamedTuple):
 def round_robin(crew: Crew, worker: int, microbatches: int) -> list[Action]:
     """Return the actions of a worker: 1F1B with its microbatches in round-robin order."""
     workers = crew.of(worker)
-    own = range(worker - workers[0], microbatches, len(workers))
-    forward, backward = [Action("F", i) for i in own], [Action("B", i) for i in own]
-    return _alternate(forward, backward, min(crew.ahead(worker), len(own)))
+    microbatch_ids = range(worker - workers[0], microbatches, len(workers))
+    forward, backward = (
+        [Action("F", i) for i in microbatch_ids],
+        [Action("B", i) for i in microbatch_ids],
+    )
+    return _alternate(forward, backward, min(crew.ahead(worker), len(microbatch_ids)))
 
 
 def layout_of(schedule: str, stages: int, chunks: int = 1) -> StageLayout:
@@ -286,8 +289,8 @@ def order(
         if stages == 1:
             return order("1f1b", stage, stages, m)
         if schedule == "zb-v":
-            return [Action(*own) for own in zero_bubble_v(stage, stages, m)]
-        return [Action(*own) for own in _two_ways(schedule, stage, stages, m).passes]
+            return [Action(*item) for item in zero_bubble_v(stage, stages, m)]
+        return [Action(*item) for item in _two_ways(schedule, stage, stages, m).passes]
     return _interleaved(stage, stages, m, chunks)
 
 
@@ -349,10 +352,10 @@ def _in_groups(stages: int, m: int, chunks: int) -> tuple[list[Action], list[Act
     """Return forward and backward passes of every stage, by chunk in groups of one per stage."""
     forward: list[Action] = []
     backward: list[Action] = []
-    for own in _groups(stages, m):
-        forward += [Action("F", index, chunk) for chunk in range(chunks) for index in own]
+    for group in _groups(stages, m):
+        forward += [Action("F", index, chunk) for chunk in range(chunks) for index in group]
         backward += [
-            Action("B", index, chunk) for chunk in reversed(range(chunks)) for index in own
+            Action("B", index, chunk) for chunk in reversed(range(chunks)) for index in group
         ]
     return forward, backward
 
@@ -434,7 +437,13 @@ def timeline(
     length = {"F": forward, "B": backward, "W": weight, "BW": backward + weight}
     if layout is None:
         chunks = 1 + max(
-            (a.chunk for own in orders for each in own for a in _each(each)), default=0
+            (
+                a.chunk
+                for actions_of_stage in orders
+                for each in actions_of_stage
+                for a in _each(each)
+            ),
+            default=0,
         )
         layout = StageLayout(stages, chunks)
     start: list[dict[Action, int]] = [{} for _ in orders]
@@ -445,9 +454,9 @@ def timeline(
     moved = True
     while moved:
         moved = False
-        for stage, own in enumerate(orders):
-            while at[stage] < len(own):
-                actions = _each(own[at[stage]])
+        for stage, actions_of_stage in enumerate(orders):
+            while at[stage] < len(actions_of_stage):
+                actions = _each(actions_of_stage[at[stage]])
                 sources = [before(action, stage, layout) for action in actions]
                 needed = [source for source in sources if source is not None]
                 if any(action not in there[other] for other, action in needed):
@@ -460,10 +469,10 @@ def timeline(
                 there[stage] |= {action.gives: clock[stage] for action in actions}
                 at[stage] += 1
                 moved = True
-    for stage, own in enumerate(orders):
-        if at[stage] < len(own):
+    for stage, actions_of_stage in enumerate(orders):
+        if at[stage] < len(actions_of_stage):
             raise InputError(
-                f"pipeline orders: stage {stage} waits for ever to do {_each(own[at[stage]])[0]}"
+                f"pipeline orders: stage {stage} waits for ever to do {_each(actions_of_stage[at[stage]])[0]}"
             )
     return Timeline(start, end, max(clock))
 

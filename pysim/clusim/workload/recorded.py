@@ -149,14 +149,14 @@ class _Writer:
         for number in self.kept:
             event = self.recording.events[number]
             key = (event.rank, event.stream)
-            own = last.get(key, ())
+            before = last.get(key, ())
             together: tuple[int, ...] = ()
             if event.kind in MESSAGES and event.bunch != ABSENT:
                 # Events of a bunch are one launch: all wait for the events before the first of them.
                 bunch = (*key, event.bunch)
-                together = own if bunch in bunch_before else ()
-                own = bunch_before.setdefault(bunch, own)
-            result[number] = tuple(dict.fromkeys((*own, *(d for d in event.deps if d in kept))))
+                together = before if bunch in bunch_before else ()
+                before = bunch_before.setdefault(bunch, before)
+            result[number] = tuple(dict.fromkeys((*before, *(d for d in event.deps if d in kept))))
             last[key] = (*together, number)
         return result
 
@@ -191,8 +191,8 @@ class _Writer:
                 f"{event.where or self.recording.name}: {event.kind} of rank {event.rank} with peer {event.peer}"
                 f" of group {group.name!r} ({len(group.ranks)} ranks)"
             )
-        own = group.ranks.index(event.rank)
-        pair = (own, event.peer) if event.kind == "send" else (event.peer, own)
+        rank = group.ranks.index(event.rank)
+        pair = (rank, event.peer) if event.kind == "send" else (event.peer, rank)
         return (event.group, *pair, event.tag, event.sequence)
 
     def translation(self) -> Translation:

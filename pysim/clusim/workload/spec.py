@@ -332,8 +332,8 @@ class Workload(Spec):
     @property
     def checkpoints(self) -> CheckpointSpec | None:
         """Checkpoints of the workload, or with its failures."""
-        own = self.reliability
-        return self.checkpoint or (own.checkpoint if own is not None else None)
+        reliability = self.reliability
+        return self.checkpoint or (reliability.checkpoint if reliability is not None else None)
 
     def communicator(self, dim: str) -> CommunicatorSpec | None:
         """Return the settings of a dimension's collectives, or None if not set."""

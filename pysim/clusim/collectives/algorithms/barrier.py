@@ -29,7 +29,7 @@ def write_barrier(writer: CollectiveWriter, fabric: Fabric | None) -> None:
         for src in range(size)
     }
     for position in range(size):
-        own = []
+        used = []
         for hop in hops:
-            own += [pipes[position, hop], pipes[(position - hop) % size, hop]]
-        writer.program(position, Part(0, 0, 0), prims, own)
+            used += [pipes[position, hop], pipes[(position - hop) % size, hop]]
+        writer.program(position, Part(0, 0, 0), prims, used)

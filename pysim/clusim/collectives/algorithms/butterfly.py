@@ -58,17 +58,17 @@ class _Cube:
         """Write step `step[0]` of `step[1]`; `pipes` are to and from the partner, then flags in and out."""
         number, count = step
         parts = len(self.members) // distance
-        own, theirs = label // distance, (label // distance) ^ 1
+        half, theirs = label // distance, (label // distance) ^ 1
         halving = number < count // 2
         source: Buffer = "input" if pipes[2] < 0 and halving else "output"
         if halving:
             prims = [
                 Prim("send", send=0, base=theirs, src=source),
-                Prim("recvReduceCopy", recv=1, base=own, src=source),
+                Prim("recvReduceCopy", recv=1, base=half, src=source),
             ]
         else:
             prims = [
-                Prim("send", send=0, base=own, src="output"),
+                Prim("send", send=0, base=half, src="output"),
                 Prim("recv", recv=1, base=theirs),
             ]
         used = pipes[:2]

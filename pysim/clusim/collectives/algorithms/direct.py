@@ -40,17 +40,17 @@ def reduce_in_order(order: list[int], position: int) -> list[Prim]:
 
     Data of the other ranks arrive over connections 0, 1, ... in the same order; the local data are the input.
     """
-    own = order.index(position)
+    place = order.index(position)
     prims = []
-    if own > 1:
+    if place > 1:
         prims.append(Prim("recvCopy", recv=0))
-    source: Buffer = "output" if own > 1 else "input"
+    source: Buffer = "output" if place > 1 else "input"
     for slot in range(len(prims), len(order) - 1):
-        if slot == own > 1:
+        if slot == place > 1:
             prims.append(Prim("reduce"))
         prims.append(Prim("recvReduceCopy", recv=slot, src=source))
         source = "output"
-    if own == len(order) - 1 > 1:
+    if place == len(order) - 1 > 1:
         prims.append(Prim("reduce"))
     return prims
 
@@ -123,12 +123,12 @@ def _collect(
     size = writer.size
     hops = all_hops(size, part.channel, writer.call.channels)
     prims = [Prim("recv", recv=slot, base=-hop, coef=1) for slot, hop in enumerate(hops)]
-    own = [pipes[(position - hop) % size, position] for hop in hops]
+    incoming = [pipes[(position - hop) % size, position] for hop in hops]
     writer.program(
         position,
         part,
         prims,
-        own,
+        incoming,
         rotation=position,
         nchunks=size,
         mode=mode,

@@ -25,13 +25,13 @@ def _write(writer: CollectiveWriter, *, to_root: bool) -> None:
             if to_root:
                 pipes.append(writer.connect(peer, root, part.channel))
                 prims.append(Prim("recv", recv=slot, base=hop, coef=1))
-                own = Prim("send", send=0, coef=1)
+                prim = Prim("send", send=0, coef=1)
             else:
                 pipes.append(writer.connect(root, peer, part.channel))
                 prims.append(Prim("send", send=slot, base=hop, coef=1))
-                own = Prim("recv", recv=0, coef=1)
+                prim = Prim("recv", recv=0, coef=1)
             writer.program(
-                peer, part, [own], pipes[-1:], rotation=peer, nchunks=size, mode="blocked"
+                peer, part, [prim], pipes[-1:], rotation=peer, nchunks=size, mode="blocked"
             )
         writer.program(root, part, prims, pipes, rotation=root, nchunks=size, mode="blocked")
 

@@ -72,9 +72,9 @@ class Local:
 
     def connect(self) -> dict[tuple[int, int], int]:
         """Return a connection for every ordered pair of the node's ranks."""
-        own = self.positions
+        positions = self.positions
         return {
-            (a, b): self.writer.connect(own[a], own[b], self.part.channel)
+            (a, b): self.writer.connect(positions[a], positions[b], self.part.channel)
             for a in range(self.size)
             for b in range(self.size)
             if a != b
@@ -82,8 +82,8 @@ class Local:
 
     def flag(self, index: int) -> int:
         """Return a flag connection of a rank to itself, between two of its programs."""
-        own = self.positions[index]
-        return self.writer.connect(own, own, self.part.channel, kind="flag")
+        position = self.positions[index]
+        return self.writer.connect(position, position, self.part.channel, kind="flag")
 
     def scatter(self, pipes: dict[tuple[int, int], int], flags: list[int], name: str) -> None:
         """Send every rank its part, reduce the local part in arrival order, and signal each finished chunk."""
@@ -147,14 +147,14 @@ class Local:
 
 def _ring_prims(order: list[int]) -> list[Prim]:
     """Return a rank's ring for chunks in `order`, the local chunk last; flags in and out are 2 and 3."""
-    count, own = len(order), order[-1]
+    count, local_chunk = len(order), order[-1]
     ops = ["send", *["recvReduceSend"] * (count - 2), "recvReduceCopySend"]
     prims: list[Prim] = []
     for op, piece in zip(ops, order, strict=True):
         prims.append(Prim("waitSignal", recv=2, base=piece, coef=1))
         recv = ABSENT if op == "send" else 0
         prims.append(Prim(op, recv=recv, send=1, base=piece, coef=1, src="output"))
-    signal = Prim("signal", send=3, base=own, coef=1)
+    signal = Prim("signal", send=3, base=local_chunk, coef=1)
     prims.append(signal)
     ops = ["recvCopySend"] * (count - 2) + ["recv"]
     for op, piece in zip(ops, order[: count - 1], strict=True):

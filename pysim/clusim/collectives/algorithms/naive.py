@@ -30,11 +30,11 @@ def write_naive(writer: CollectiveWriter, fabric: Fabric | None) -> None:
         hops = all_hops(size, part.channel, writer.call.channels)
         pipes = connect_all(writer, range(size), range(size), part.channel)
         for position in range(size):
-            own = []
+            used = []
             for hop in hops:
-                own.append(pipes[position, (position + hop) % size])
-                own.append(pipes[(position - hop) % size, position])
-            writer.program(position, part, prims, own)
+                used.append(pipes[position, (position + hop) % size])
+                used.append(pipes[(position - hop) % size, position])
+            writer.program(position, part, prims, used)
 
 
 @algorithm("allreduce", "driver", message_shape)
@@ -46,11 +46,11 @@ def write_driver(writer: CollectiveWriter, fabric: Fabric | None) -> None:
         source: Buffer = "output" if slot else "input"
         prims.append(Prim("recvReduceCopy", recv=slot, src=source))
     prims += [Prim("send", send=count + slot, src="output") for slot in range(count)]
-    own = [Prim("send", send=0), Prim("recv", recv=1)]
+    exchange = [Prim("send", send=0), Prim("recv", recv=1)]
     for part in writer.parts():
         peers = all_hops(writer.size, part.channel, writer.call.channels)
         up = [writer.connect(peer, 0, part.channel) for peer in peers]
         down = [writer.connect(0, peer, part.channel) for peer in peers]
         writer.program(0, part, prims, [*up, *down], name="driver")
         for peer, ends in zip(peers, zip(up, down, strict=True), strict=True):
-            writer.program(peer, part, own, ends, name="driver/peer")
+            writer.program(peer, part, exchange, ends, name="driver/peer")

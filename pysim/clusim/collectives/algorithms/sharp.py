@@ -88,7 +88,7 @@ def write_allreduce(
 
 def _group(writer: CollectiveWriter, layout: Layout, part: Part, index: int) -> list[int]:
     """Return the aggregation connection of every node's rank number `index`."""
-    positions = [own[index] for own in layout.machines]
+    positions = [node_positions[index] for node_positions in layout.machines]
     members = tuple(writer.call.ranks[position] for position in positions)
     key = writer.new_group()
     return [
@@ -133,18 +133,24 @@ def _reduce_by_switches(writer: CollectiveWriter, local: Local, nets: list[int])
     size, channel = local.size, local.part.channel
 
     def flags() -> dict[tuple[int, int], int]:
-        own = local.positions
+        local_positions = local.positions
         pairs = [(a, b) for a in range(size) for b in range(size)]
-        return {(a, b): writer.connect(own[a], own[b], channel, kind="flag") for a, b in pairs}
+        return {
+            (a, b): writer.connect(local_positions[a], local_positions[b], channel, kind="flag")
+            for a, b in pairs
+        }
 
     pipes = _Flags(flags(), flags())
     members = tuple(writer.call.ranks[position] for position in local.positions)
     for index, net in enumerate(nets):
-        own = local.positions[index]
+        local_positions = local.positions[index]
         heads = [(index + hop) % size for hop in range(size)]
         before, after = local.flag(index), local.flag(index)
         load, store = (
-            writer.connect(own, own, channel, kind="multimem", members=members) for _ in range(2)
+            writer.connect(
+                local_positions, local_positions, channel, kind="multimem", members=members
+            )
+            for _ in range(2)
         )
         ready = [pipes.ready[index, head] for head in heads]
         local.program(index, _shared(local, "sharp/copy", _copy), ready, "sharp/scatter", sm=1)

@@ -74,13 +74,13 @@ class _Channel(NamedTuple):
         half: TreeHalf = ALONE,
     ) -> None:
         """Write a program whose primitives NCCL executes as one."""
-        own: ProgramFields = {
+        fields: ProgramFields = {
             "name": name,
             "sm": half.sm,
             "warps": half.warps,
             "fixed_div": len(prims),
         }
-        self.writer.program(position, self.part, prims, pipes, **own)
+        self.writer.program(position, self.part, prims, pipes, **fields)
 
 
 def _halves(channel: _Channel) -> tuple[TreeHalf, TreeHalf]:

@@ -334,10 +334,10 @@ class Vertex:
         self.base = (self.base + 1) % _NUMBERS
 
 
-def demand(holds: bool, what: str, found: int, bound: int) -> None:
+def demand(holds: bool, law: str, value: int, bound: int) -> None:
     """Raise `InternalError` unless a law holds."""
     if not holds:
-        raise InternalError(f"conservation: {what}: {found} against {bound}")
+        raise InternalError(f"conservation: {law}: {value} against {bound}")
 
 
 class Payload:
@@ -356,15 +356,15 @@ class Payload:
 
     def complete(self, transfer: Transfer) -> None:
         """Count a complete transfer, and check that all its bytes were delivered."""
-        terms, size, own = transfer.terms, transfer.bytes, transfer.terms.requester
+        terms, size, requester = transfer.terms, transfer.bytes, transfer.terms.requester
         asked = size * (transfer.deliveries // transfer.count)
-        what = f"bytes delivered of a transfer of endpoint {own}"
-        demand(transfer.delivered_bytes == asked, what, transfer.delivered_bytes, asked)
+        law = f"bytes delivered of a transfer of endpoint {requester}"
+        demand(transfer.delivered_bytes == asked, law, transfer.delivered_bytes, asked)
         fetches = terms.kind in (Kind.READ_REQ, Kind.RED_REQ)
         if fetches or terms.kind == Kind.AGG_UP:
-            self.taken[own] += size
+            self.taken[requester] += size
         if not fetches or terms.multicast_result:
-            self.sent[own] += size
+            self.sent[requester] += size
         for member in terms.members:
             self.sent[member] += size if fetches else 0
             self.taken[member] += size if not fetches or terms.multicast_result else 0

@@ -145,8 +145,8 @@ _FLAGS = OP_FLAGS.tolist()
 _FLAG_CONN = 2
 
 
-def _refuse(table: str, row: int, what: str) -> None:
-    raise ScheduleError(f"image: {table}[{row}]: {what}")
+def _refuse(table: str, row: int, problem: str) -> None:
+    raise ScheduleError(f"image: {table}[{row}]: {problem}")
 
 
 def check_sizes(model: Model) -> None:
@@ -171,8 +171,8 @@ def _check_burst(model: Model, table: str, row: int, flow: ConnSpec | SourceSpec
     for form in model.formats:
         for kind in range(len(form.header_bytes)):
             if form.wire_bytes(kind, full, packet_bytes) >= WIRE_BYTES_END:
-                what = "a burst of 2^29 bytes or more on a wire, headers included"
-                _refuse(table, row, f"{what}: a smaller burst, or larger packets")
+                problem = "a burst of 2^29 bytes or more on a wire, headers included"
+                _refuse(table, row, f"{problem}: a smaller burst, or larger packets")
 
 
 def _largest_slice(spec: InstanceSpec) -> int:
@@ -226,13 +226,13 @@ def check_laws(
 def _check_wires(machine: Machine, final: list[dict[str, int]], end_ps: int) -> None:
     for wire, row in zip(machine.wires, final, strict=True):
         busy_ps = wire.counters.busy_ps
-        what = f"busy time of wire {wire.index}"
-        demand(busy_ps <= wire.free_at_ps, what, busy_ps, wire.free_at_ps)
-        demand(wire.due_ps <= busy_ps, f"{what} for its bytes", busy_ps, wire.due_ps)
+        law = f"busy time of wire {wire.index}"
+        demand(busy_ps <= wire.free_at_ps, law, busy_ps, wire.free_at_ps)
+        demand(wire.due_ps <= busy_ps, f"{law} for its bytes", busy_ps, wire.due_ps)
         used_ps = row["busy_ps"] + row["stall_credit_ps"]
-        demand(used_ps <= end_ps, f"{what} and its waiting", used_ps, end_ps)
+        demand(used_ps <= end_ps, f"{law} and its waiting", used_ps, end_ps)
         contended_ps = row["stall_arbitration_ps"]
-        demand(contended_ps <= row["busy_ps"], f"contended {what}", contended_ps, row["busy_ps"])
+        demand(contended_ps <= row["busy_ps"], f"contended {law}", contended_ps, row["busy_ps"])
 
 
 def _check_servers(machine: Machine) -> None:
@@ -240,8 +240,8 @@ def _check_servers(machine: Machine) -> None:
     grants = sum(wire.counters.grants for wire in machine.wires)
     for i, (memory, spec) in enumerate(zip(machine.memories, machine.model.endpoints, strict=True)):
         due16 = (memory.bytes_256 * spec.mem_cost16) >> 8
-        what = f"time for the memory traffic of endpoint {i}"
-        demand(due16 <= memory.clock16 + 2 * grants, what, memory.clock16, due16)
+        law = f"time for the memory traffic of endpoint {i}"
+        demand(due16 <= memory.clock16 + 2 * grants, law, memory.clock16, due16)
 
 
 def _check_tasks(schedule: ScheduleState) -> None:

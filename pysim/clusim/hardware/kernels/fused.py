@@ -185,8 +185,8 @@ class Fused:
     @property
     def moved(self) -> int:
         """Elements read and written once: queries, outputs, keys, values; also their gradients if backward."""
-        own = self.heads * self.rows + self.kv_heads * self.columns
-        return self.batch * own * (self.query + self.value) * (2 if self.backward else 1)
+        vectors = self.heads * self.rows + self.kv_heads * self.columns
+        return self.batch * vectors * (self.query + self.value) * (2 if self.backward else 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,8 +235,8 @@ def find_table(name: str, kind: str, library: str = "") -> ProductTable | None:
     name : str
         A chip with a shipped file, or the path of a file (with a ``/`` or ``.json``).
     """
-    for (own, made), table in _file(name).products.items():
-        if own == kind and library in ("", made):
+    for (element, made), table in _file(name).products.items():
+        if element == kind and library in ("", made):
             return table
     return None
 

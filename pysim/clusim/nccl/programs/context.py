@@ -142,10 +142,10 @@ class Context:
         result = []
         for part in self.parts:
             chunk = _chunk(part.chunk // width)
-            for member, own in enumerate(split(part.length, width)):
+            for member, share in enumerate(split(part.length, width)):
                 way = len(self.comm.channels) * (member + 1) + part.channel
-                at = part.offset + own.offset
-                result.append(Part(part.channel, at, own.length, chunk, way, width))
+                at = part.offset + share.offset
+                result.append(Part(part.channel, at, share.length, chunk, way, width))
         return result
 
     @cached_property

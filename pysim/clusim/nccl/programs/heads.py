@@ -72,17 +72,17 @@ def write_nvls_tree(context: Context) -> None:
         relatives = trees[part.channel % 2]
         up, down = (_tree_pipes(context, part, relatives, down=d) for d in (False, True))
         for number, machine in enumerate(comm.machines):
-            own, tops = machine.ranks, tuple(ranks[number] for ranks in heads)
+            members, tops = machine.ranks, tuple(ranks[number] for ranks in heads)
             flags = [
                 {
                     (h, p): writer.flag(*((p, top) if into else (top, p)), part.channel)
                     for h, top in enumerate(tops)
-                    for p in own
+                    for p in members
                 }
                 for into in (True, False)
             ]
-            local = _Machine(context, part, own, tops, *flags)
-            for index, position in enumerate(own):
+            local = _Machine(context, part, members, tops, *flags)
+            for index, position in enumerate(members):
                 _copies(local, index % len(tops), position)
             for head in range(len(tops)):
                 _head(local, head, relatives[head][tops[head]], up, down)
@@ -215,9 +215,9 @@ def write_collnet_chain(context: Context) -> None:
 def _chain(context: Context, channel: int, machine: int) -> list[int]:
     """Return the positions of a node along a channel's tree, from the NIC on."""
     parents = context.channel(channel).parent
-    own = set(context.comm.machines[machine].ranks)
-    below = {parents[p]: p for p in own if parents[p] in own}
-    chain = [p for p in own if parents[p] not in own]
+    members = set(context.comm.machines[machine].ranks)
+    below = {parents[p]: p for p in members if parents[p] in members}
+    chain = [p for p in members if parents[p] not in members]
     while chain[-1] in below:
         chain.append(below[chain[-1]])
     return chain

@@ -73,9 +73,9 @@ class _Message:
 
 def _side_warps(works: int) -> tuple[int, int]:
     """Return the numbers of sending and receiving warps for each of several messages of a CTA."""
-    own = WARPS // max(1, min(LANES, works))
-    recv = own // 2 if own <= 4 else (own - 1) // 2
-    return (recv if own <= 4 else recv + 1), recv
+    warps = WARPS // max(1, min(LANES, works))
+    recv = warps // 2 if warps <= 4 else (warps - 1) // 2
+    return (recv if warps <= 4 else recv + 1), recv
 
 
 class _Lane(NamedTuple):
@@ -145,7 +145,7 @@ def message_parts(comm: Communicator, num_bytes: int, step: int = STEP) -> tuple
     least = step // 2 if nodes > 1 else step // 8
     most = step if nodes > 1 else step * 32
     count = comm.p2p_per_peer
-    own, num_bytes = num_bytes, max(num_bytes, comm.p2p_least_bytes)
+    given_bytes, num_bytes = num_bytes, max(num_bytes, comm.p2p_least_bytes)
     while count > 1 and count * comm.group.num_ranks > comm.p2p_channels:
         count //= 2
     part = max(least, -(-num_bytes // count))
@@ -154,7 +154,7 @@ def message_parts(comm: Communicator, num_bytes: int, step: int = STEP) -> tuple
         part = -(-num_bytes // count)
     part = -(-part // 512) * 512
     count = max(1, -(-num_bytes // part))
-    return count, part if own == num_bytes else -(-own // (count * 16)) * 16
+    return count, part if given_bytes == num_bytes else -(-given_bytes // (count * 16)) * 16
 
 
 def message_class(comm: Communicator, fabric: Fabric, num_bytes: int) -> int:
@@ -446,13 +446,13 @@ def emit_messages(
     """
     count = len(comm.ranks)
     offset = 0
-    own = []
+    items = []
     for src, dst, num_bytes in messages:
         if not (0 <= src < count and 0 <= dst < count):
             raise InputError(f"message {src} -> {dst}: the communicator has ranks 0..{count - 1}")
         if num_bytes < 1:
             raise InputError(f"message {src} -> {dst}: {num_bytes} bytes; must be at least 1")
-        own.append(_Message(src, dst, num_bytes, offset=offset, blocked=False))
+        items.append(_Message(src, dst, num_bytes, offset=offset, blocked=False))
         offset += -(-num_bytes // 16) * 16
     call = CollectiveCall(
         "messages",
@@ -463,7 +463,7 @@ def emit_messages(
         channels=min(64, comm.p2p_channels),
     )
     lanes = _Writer(site, fabric, comm, call)
-    for message in own:
+    for message in items:
         lanes.add(message)
     lanes.write()
     return lanes.writer.tasks

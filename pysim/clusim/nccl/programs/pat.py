@@ -111,8 +111,8 @@ def write_all_gather(context: Context) -> None:
         writer = _Writer(context, part)
         pipes = writer.connect(-1)
         for position in range(size):
-            own = [pipes[position, d] for d in writer.distances]
-            writer.program(position, send, [*own, writer.flags[position]], "send", 1)
+            outgoing = [pipes[position, d] for d in writer.distances]
+            writer.program(position, send, [*outgoing, writer.flags[position]], "send", 1)
             others = [pipes[(position + d) % size, d] for d in writer.distances]
             writer.program(position, receive, [*others, writer.flags[position]], "receive", 0)
 
@@ -167,7 +167,7 @@ def write_reduce_scatter(context: Context) -> None:
         pipes = writer.connect(1)
         near_first = writer.distances[::-1]
         for position in range(size):
-            own = [pipes[position, d] for d in near_first]
-            writer.program(position, send, [*own, writer.flags[position]], "send", 1)
+            outgoing = [pipes[position, d] for d in near_first]
+            writer.program(position, send, [*outgoing, writer.flags[position]], "send", 1)
             others = [pipes[(position - d) % size, d] for d in near_first]
             writer.program(position, receive, [*others, writer.flags[position]], "receive", 0)

@@ -103,11 +103,11 @@ def _host(category: str, name: str, task: TaskRow) -> dict[str, Any]:
 
 def _sync(task: TaskRow, streams: dict[str, int], on: TaskRow, launch: int) -> dict[str, Any]:
     """Return the zero-length wait of a task's stream for a kernel on another stream."""
-    own = streams[task.stream]
+    stream = streams[task.stream]
     return _host("cuda_sync", "Stream Wait Event", task) | {
-        "tid": own,
+        "tid": stream,
         "args": {
-            "device": task.rank, "stream": own, "wait_on_stream": streams[on.stream],
+            "device": task.rank, "stream": stream, "wait_on_stream": streams[on.stream],
             "correlation": launch + 2, "wait_on_cuda_event_record_corr_id": launch + 1,
             "cuda_sync_kind": "Stream Wait Event",
         },
@@ -120,7 +120,7 @@ def _waits(run: Run, tasks: list[TaskRow]) -> dict[int, list[TaskRow]]:
     Dependencies through delays are included.
     """
     deps, off = run.inputs.numbers("tasks/deps"), run.inputs.numbers("tasks/deps_off")
-    own = {task.number: (place, task) for place, task in enumerate(tasks)}
+    of_rank = {task.number: (place, task) for place, task in enumerate(tasks)}
     before: dict[int, set[int]] = {}
     result: dict[int, list[TaskRow]] = {}
     for place, task in enumerate(tasks):
@@ -128,14 +128,14 @@ def _waits(run: Run, tasks: list[TaskRow]) -> dict[int, list[TaskRow]]:
         # Tasks of a replicated block follow the preceding task of their stream.
         last_row = min(task.number + 1, len(off) - 1)
         for other in deps[off[min(task.number, last_row)] : off[last_row]].tolist():
-            if other not in own or own[other][0] >= place:
+            if other not in of_rank or of_rank[other][0] >= place:
                 continue
-            reached |= {other} if own[other][1].kind in _ON_GPU else before[other]
+            reached |= {other} if of_rank[other][1].kind in _ON_GPU else before[other]
         last: dict[str, int] = {}
-        for other in sorted(reached, key=lambda number: own[number][0]):
-            last[own[other][1].stream] = other
+        for other in sorted(reached, key=lambda number: of_rank[number][0]):
+            last[of_rank[other][1].stream] = other
         before[task.number] = set(last.values())
-        result[task.number] = [own[n][1] for stream, n in last.items() if stream != task.stream]
+        result[task.number] = [of_rank[n][1] for stream, n in last.items() if stream != task.stream]
     return result
 
 
@@ -211,8 +211,8 @@ def _streams(tasks: list[TaskRow]) -> dict[str, int]:
     return {name: FIRST_STREAM + i for i, name in enumerate(names)}
 
 
-def _meta(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": process, "tid": thread, "ts": 0, "args": {"name": name}}
+def _meta(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": process, "tid": thread, "ts": 0, "args": {"name": name}}
 
 
 def _names(rank: int, tasks: list[TaskRow]) -> Iterator[dict[str, Any]]:
@@ -252,7 +252,9 @@ def _kernel_name(run: Run, task: TaskRow) -> str:
     operation = inputs.texts("calls/operation")[call]
     if operation not in COLLECTIVE_OF:
         return "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
-    way = [kernel_word(inputs.texts(f"calls/{what}")[call]) for what in ("algorithm", "protocol")]
+    way = [
+        kernel_word(inputs.texts(f"calls/{column}")[call]) for column in ("algorithm", "protocol")
+    ]
     if operation in REDUCING:
         redop = inputs.texts("calls/redop")[call]
         way = [_REDUCTIONS.get(redop, redop.capitalize()), run.dtype(call).short, *way]
@@ -267,11 +269,11 @@ def _collective(run: Run, task: TaskRow) -> dict[str, Any]:
     elements = int(inputs.numbers("calls/bytes")[call]) // dtype.size_bytes
     share = elements // max(1, len(ranks))
     root = int(inputs.numbers("calls/root")[call])
-    own: dict[str, Any] = {}
+    rooted: dict[str, Any] = {}
     if operation in ROOTED and root in ranks:
-        own["Root"] = ranks.index(root)
+        rooted["Root"] = ranks.index(root)
     if operation in REDUCING:
-        own["Reduction"] = inputs.texts("calls/redop")[call]
+        rooted["Reduction"] = inputs.texts("calls/redop")[call]
     return {
         "Collective name": operation,
         "In msg nelems": share if operation in GATHERING else elements,
@@ -280,5 +282,5 @@ def _collective(run: Run, task: TaskRow) -> dict[str, Any]:
         "dtype": dtype.name,
         "Process Group Ranks": json.dumps(ranks),
         "Process Group Name": task.stream,
-        **own,
+        **rooted,
     }

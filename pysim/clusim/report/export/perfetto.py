@@ -215,15 +215,15 @@ class PacketWriter:
 
     def _timed(self, stamps: Array, bodies: Array) -> Array:
         """Return packets in three parts, from the varints of their times and the bodies."""
-        own = np.fromiter(map(len, stamps), np.int64, len(stamps))
-        own += np.fromiter(map(len, bodies), np.int64, len(bodies))
-        most = int(own.max())
+        lengths = np.fromiter(map(len, stamps), np.int64, len(stamps))
+        lengths += np.fromiter(map(len, bodies), np.int64, len(bodies))
+        most = int(lengths.max())
         if most >= len(self._begins):
             sizes = range(len(_HEAD) + len(_TIMED), len(_HEAD) + len(_TIMED) + most + 1)
             key = pb_varint(_PACKET << 3 | 2)
             begins = [key + pb_varint(size) + _HEAD + _TIMED for size in sizes]
             self._begins = np.array(begins, object)
-        return np.stack((self._begins[own], stamps, bodies), axis=1)
+        return np.stack((self._begins[lengths], stamps, bodies), axis=1)
 
     def samples(self, track: int, edge_ps: Array, values: Array) -> None:
         """Add a counter's values from edge to edge [ps], without repeated values."""
@@ -285,9 +285,9 @@ class _Nodes:
 
     def __getitem__(self, name: str) -> int:
         if name not in self._tracks:
-            machine, _, own = name.rpartition("/")
+            machine, _, local = name.rpartition("/")
             parent = self.machine(machine)
-            self._tracks[name] = self._writer.track(parent, own, self._order[name])
+            self._tracks[name] = self._writer.track(parent, local, self._order[name])
         return self._tracks[name]
 
     def machine(self, name: str) -> int:

@@ -148,11 +148,11 @@ class Run:
         if run is None:
             return
         for tasks in run:
-            own = tasks.number.copy()
+            numbers = tasks.number.copy()
             # Separate numbers: several tasks replace the same pause.
-            repeated = self._folds[own]
-            own[repeated] = beyond + np.arange(int(repeated.sum()))
-            columns = (own, tasks.stream, tasks.name, tasks.kind, tasks.call)
+            repeated = self._folds[numbers]
+            numbers[repeated] = beyond + np.arange(int(repeated.sum()))
+            columns = (numbers, tasks.stream, tasks.name, tasks.kind, tasks.call)
             rows = zip(
                 *(column.tolist() for column in (*columns, tasks.start_ps, tasks.end_ps)),
                 strict=True,
@@ -255,17 +255,17 @@ def _calls(inputs: Inputs, folded: FoldedBlocks) -> dict[str, Array | list[str]]
         folded.ranks_rank[low + members[call]]
         for low, call in zip(first, row.tolist(), strict=True)
     ]
-    own: dict[str, Array] = {
+    columns: dict[str, Array] = {
         name: getattr(folded, f"calls_{name}")[row] for name in ("bytes", "channels")
     }
     root = folded.calls_root[row]
-    own["root"] = np.where(
+    columns["root"] = np.where(
         root < 0, -1, folded.ranks_rank[np.minimum(first + root, len(folded.ranks_rank) - 1)]
     )
-    own["ranks"] = np.concatenate([np.zeros(0, np.int64), *ranks])
+    columns["ranks"] = np.concatenate([np.zeros(0, np.int64), *ranks])
     result: dict[str, Array | list[str]] = {
         f"calls/{name}": np.append(inputs.numbers(f"calls/{name}"), values)
-        for name, values in own.items()
+        for name, values in columns.items()
     }
     off = inputs.numbers("calls/ranks_off")
     result["calls/ranks_off"] = np.append(
@@ -280,8 +280,8 @@ def _calls(inputs: Inputs, folded: FoldedBlocks) -> dict[str, Array | list[str]]
 def _members(folded: FoldedBlocks) -> dict[int, Array]:
     """Return the ranks of a place that participate in every call of a part."""
     of_part = np.repeat(folded.parts_calls_off[:-1], np.diff(folded.parts_tasks_off))
-    own = folded.tasks_call >= 0
-    called, slots = (folded.tasks_call + of_part)[own], folded.tasks_slot[own]
+    in_call = folded.tasks_call >= 0
+    called, slots = (folded.tasks_call + of_part)[in_call], folded.tasks_slot[in_call]
     return {
         call: np.array(list(dict.fromkeys(slots[called == call].tolist())), np.int64)
         for call in range(len(folded.calls_operation))

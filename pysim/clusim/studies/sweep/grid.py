@@ -95,8 +95,11 @@ def still_true(row: dict[str, Cell]) -> bool:
 
 def _digests(read: list[str]) -> dict[str, str]:
     """Return the digests of input files that are not part of clusim."""
-    own = {*map(str, shipped_topologies().values()), *map(str, shipped_workloads().values())}
-    return {path: file_digest(path) for path in dict.fromkeys(read) if path not in own}
+    shipped_paths = {
+        *map(str, shipped_topologies().values()),
+        *map(str, shipped_workloads().values()),
+    }
+    return {path: file_digest(path) for path in dict.fromkeys(read) if path not in shipped_paths}
 
 
 def _ran(request: Request | TrainRequest) -> dict[str, Cell]:
@@ -312,8 +315,8 @@ def _split(choice: Mapping[str, Any]) -> tuple[tuple[tuple[str, Cell], ...], dic
 
 def _beside(name: str, home: Path, shipped: Callable[[str], Path | None]) -> str:
     """Return a name, or its path if it is a file in the folder of the grid."""
-    own = home / name
-    return str(own) if shipped(name) is None and own.is_file() else name
+    path = home / name
+    return str(path) if shipped(name) is None and path.is_file() else name
 
 
 def run_point(choice: Mapping[str, Any]) -> SweepPoint:
@@ -475,7 +478,7 @@ def _varied(points: tuple[SweepPoint, ...]) -> tuple[str, ...]:
     """Return the columns in which points of one kind differ."""
     seen: dict[tuple[str, str], set[Cell]] = {}
     for kind in _MAKE:
-        own = [dict(point.given) for point in points if point.kind == kind]
-        for name in dict.fromkeys(name for given in own for name in given):
-            seen[kind, name] = {given.get(name) for given in own}
+        of_kind = [dict(point.given) for point in points if point.kind == kind]
+        for name in dict.fromkeys(name for given in of_kind for name in given):
+            seen[kind, name] = {given.get(name) for given in of_kind}
     return tuple(dict.fromkeys(name for (_, name), values in seen.items() if len(values) > 1))

@@ -54,8 +54,8 @@ class TransportOff:
 
     of_links = True
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+    def __init__(self, transport: str) -> None:
+        self.what = transport
 
     def machine(self, fabric: Fabric) -> Fabric:
         """Return a system without the transport.
@@ -84,13 +84,13 @@ def switch_of(text: str) -> TransportOff | None:
     words = text.lower().split()
     if len(words) != 2 or words[1] not in ("on", "off"):
         return None
-    what, state = words
-    if what == "acs" and state == "on":
+    transport, state = words
+    if transport == "acs" and state == "on":
         raise InputError(f"acs on: not simulated: {_ACS}")
-    if what not in SWITCHES or state == "on":
+    if transport not in SWITCHES or state == "on":
         known = ", ".join(f"'{name} off'" for name in SWITCHES)
         raise InputError(f"{text}: cannot be switched {state}; use {known}")
-    return TransportOff(what)
+    return TransportOff(transport)
 
 
 class Speed:
@@ -99,8 +99,8 @@ class Speed:
     It is a class of links, links by their ends, or one of `clusim.analysis.whatif.THINGS`.
     """
 
-    def __init__(self, what: str, factor: Fraction) -> None:
-        self.what, self.factor = what, factor
+    def __init__(self, hardware: str, factor: Fraction) -> None:
+        self.what, self.factor = hardware, factor
 
     @property
     def of_links(self) -> bool:
@@ -260,19 +260,19 @@ def _row(
             note = "NCCL's plan does not depend on it: re-planned is the same plan"
             return ChangeRow(name, first, held, held, notes=(note,))
         change = _on(base, speed)
-    own = _held(base, change)
+    held_outcome = _held(base, change)
     notes: list[str] = []
     again = replace(change, replan=True) if isinstance(change, ReplayRequest) else change
     planned_ = _tried(lambda: _ran(again, None, notes))
-    return ChangeRow(name, first, own, planned_, notes=tuple(notes))
+    return ChangeRow(name, first, held_outcome, planned_, notes=tuple(notes))
 
 
 def _on(base: AnyAsked, speed: AnyChange) -> AnyAsked:
     """Return the request on a system with faster links."""
     if isinstance(base, ReplayRequest):
         assert base.topology is not None, "refused before"
-        own = Setup(base.topology, base.nodes)
-        return replace(base, topology=speed.machine(own.fabric), nodes=None)
+        setup = Setup(base.topology, base.nodes)
+        return replace(base, topology=speed.machine(setup.fabric), nodes=None)
     if isinstance(base, PerfRun):
         raise InputError("what-if: of a row of nccl-tests")
     return replace(
@@ -358,7 +358,7 @@ def _same_mesh(base: TrainRequest, change: TrainRequest) -> bool:
     The row of a change reports such an error.
     """
     with suppress(ClusimError):
-        plans = [make_plan(own.workload, own.setup.known) for own in (base, change)]
+        plans = [make_plan(each.workload, each.setup.known) for each in (base, change)]
         return plans[0].mesh == plans[1].mesh
     return False
 
@@ -379,8 +379,8 @@ def _tests(
     heads = sized_heads(base.where, base.test, base.options)
     for number, head in enumerate(heads):
         size = format_size(head[0])
-        own = row_request(base.where, base.test, base.options, head)
-        first = _test_outcome(base, _result(whole(own), None))
+        row = row_request(base.where, base.test, base.options, head)
+        first = _test_outcome(base, _result(whole(row), None))
         result.baseline.append((size, first))
         for name, change in asked:
             result.rows.append(replace(_test_row(base, head, first, (name, change)), of=size))
@@ -412,19 +412,19 @@ def _test_row(
     if alike and change.options == base.options and change.test == base.test:
         held_ = _tried(lambda: _test_outcome(base, _result(replace(plan, setup=there), None)))
     moved = change
-    own = row_request(moved.where, moved.test, moved.options, head)
-    planned_ = _tried(lambda: _test_outcome(moved, _result(whole(own), None)))
+    asked = row_request(moved.where, moved.test, moved.options, head)
+    planned_ = _tried(lambda: _test_outcome(moved, _result(whole(asked), None)))
     return ChangeRow(name, first, held_, planned_, notes=there.said(None, ()))
 
 
 def _test_outcome(run: PerfRun, result: Result) -> ChangeOutcome:
     """Return an outcome with the time that nccl-tests reports."""
-    own = _outcome(result)
+    simulated = _outcome(result)
     channels = result.call.channels if result.call is not None else 0
     host = host_of(run.where.setup.comm)
     harness = harness_of(run.options, run.where.kind)
-    time_ps = harness.time_ps(host, run.test.of.name, own.time_ps, channels)
-    busbw = own.busbw_GBps
+    time_ps = harness.time_ps(host, run.test.of.name, simulated.time_ps, channels)
+    busbw = simulated.busbw_GBps
     if busbw is not None:
-        busbw *= own.time_ps / max(1, time_ps)
-    return replace(own, time_ps=time_ps, busbw_GBps=busbw)
+        busbw *= simulated.time_ps / max(1, time_ps)
+    return replace(simulated, time_ps=time_ps, busbw_GBps=busbw)

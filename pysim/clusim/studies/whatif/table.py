@@ -242,7 +242,7 @@ class WhatIf:
     def to_json(self) -> WhatIfJson:
         """Return the numbers for scripts."""
         return {
-            "baseline": [{"of": of, **own.to_json()} for of, own in self.baseline],
+            "baseline": [{"of": of, **outcome.to_json()} for of, outcome in self.baseline],
             "title": self.title,
             "times": self.time,
             "rows": [row.to_json() for row in self.rows],
@@ -250,23 +250,32 @@ class WhatIf:
 
 
 def _compared(
-    name: str, own: ChangeOutcome, held: ChangeOutcome | None, told: tuple[str, ...]
+    name: str, outcome: ChangeOutcome, held: ChangeOutcome | None, told: tuple[str, ...]
 ) -> Compared:
     held_ps = held.time_ps if held is not None and not held.error else None
-    facts = {"Plan": own.way}
-    told = (own.cause, *told) if own.error else told
+    facts = {"Plan": outcome.way}
+    told = (outcome.cause, *told) if outcome.error else told
     return Compared(
-        *(name, own.time_ps, own.verdict, own.busbw_GBps, facts, own.loads, held_ps, told)
+        *(
+            name,
+            outcome.time_ps,
+            outcome.verdict,
+            outcome.busbw_GBps,
+            facts,
+            outcome.loads,
+            held_ps,
+            told,
+        )
     )
 
 
-def _time(own: ChangeOutcome) -> str:
-    return NONE if own.error else format_time(own.time_ps)
+def _time(outcome: ChangeOutcome) -> str:
+    return NONE if outcome.error else format_time(outcome.time_ps)
 
 
-def _ratio(own: ChangeOutcome, base: ChangeOutcome) -> str:
-    return f"{(own.time_ps - base.time_ps) / max(1, base.time_ps):+.1%}"
+def _ratio(outcome: ChangeOutcome, base: ChangeOutcome) -> str:
+    return f"{(outcome.time_ps - base.time_ps) / max(1, base.time_ps):+.1%}"
 
 
-def _against(own: ChangeOutcome, base: ChangeOutcome) -> str:
-    return NONE if own.error else f"{format_time(own.time_ps)} {_ratio(own, base)}"
+def _against(outcome: ChangeOutcome, base: ChangeOutcome) -> str:
+    return NONE if outcome.error else f"{format_time(outcome.time_ps)} {_ratio(outcome, base)}"

@@ -93,16 +93,18 @@ class _Config:
         other = f" (or {', '.join(names[1:])})" if len(names) > 1 else ""
         return self.wrong(f"{names[0]!r}{other} is missing; {why}")
 
-    def find(self, what: str) -> int | None:
+    def find(self, field: str) -> int | None:
         """Return a number, or None if no key has it."""
-        for key in ALIASES.get(what, (what,)):
+        for key in ALIASES.get(field, (field,)):
             value = self.data.get(key)
             if value is None:
                 continue
             least = (
-                0 if what in ("experts", "shared", "shared_size", "dense_layers", "segments") else 1
+                0
+                if field in ("experts", "shared", "shared_size", "dense_layers", "segments")
+                else 1
             )
-            most = MOST_LAYERS if what == "layers" else LARGEST
+            most = MOST_LAYERS if field == "layers" else LARGEST
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
                 raise self.wrong(
                     f"{key!r} is {value!r:.40}; must be an integer, {least} to {most:,}"
@@ -110,11 +112,11 @@ class _Config:
             return value
         return None
 
-    def need(self, what: str) -> int:
+    def need(self, field: str) -> int:
         """Return a number; raise `InputError` if no key has it."""
-        value = self.find(what)
+        value = self.find(field)
         if value is None:
-            raise self.missing(ALIASES.get(what, (what,)))
+            raise self.missing(ALIASES.get(field, (field,)))
         return value
 
     def activation(self) -> str:
@@ -137,92 +139,92 @@ class _Config:
 
 def from_config(data: Mapping[str, Any], where: str = "config.json", name: str = "") -> Transformer:
     """Return the transformer of a configuration; `where` is its name in errors."""
-    own = _Config(data, where)
+    config = _Config(data, where)
     kind = str(data.get("model_type") or "")
-    _check_kind(own, kind)
-    hidden, heads = own.need("hidden"), own.need("heads")
+    _check_kind(config, kind)
+    hidden, heads = config.need("hidden"), config.need("heads")
     plain = kind in _PLAIN
-    head_size = own.find("head_size")
+    head_size = config.find("head_size")
     if head_size is None and hidden % heads:
-        raise own.wrong(
+        raise config.wrong(
             f"hidden size {hidden} is not a multiple of {heads} heads, and 'head_dim' is missing"
         )
-    inner = _inner(own, kind, hidden)
-    activation = own.activation()
-    tied = own.flag("tie_word_embeddings")
+    inner = _inner(config, kind, hidden)
+    activation = config.activation()
+    tied = config.flag("tie_word_embeddings")
     if tied is None:
-        raise own.missing(WORDS["tied"])
+        raise config.missing(WORDS["tied"])
     result = Transformer(
         name or kind or "model",
-        own.need("layers"),
+        config.need("layers"),
         hidden,
         heads,
-        heads if plain else own.need("kv_heads"),
+        heads if plain else config.need("kv_heads"),
         head_size or hidden // heads,
         inner,
-        own.need("vocab"),
+        config.need("vocab"),
         gated=(activation in _GATED or kind.startswith("gemma")) and not plain,
-        bias=plain or bool(own.flag("use_bias")),
-        qkv_bias=kind.startswith("qwen2") or bool(own.flag("attention_bias")),
+        bias=plain or bool(config.flag("use_bias")),
+        qkv_bias=kind.startswith("qwen2") or bool(config.flag("attention_bias")),
         tied=tied,
         causal=kind != "bert",
-        positions=own.need("positions") if plain and kind != "gpt_neox" else 0,
-        segments=(own.find("segments") or 0) if kind == "bert" else 0,
+        positions=config.need("positions") if plain and kind != "gpt_neox" else 0,
+        segments=(config.find("segments") or 0) if kind == "bert" else 0,
         pooler=kind == "bert",
         dropout=plain,
-        latent=_latent(own),
-        **_experts(own, inner),
+        latent=_latent(config),
+        **_experts(config, inner),
     )
     try:
         result.check_numbers()
     except InputError as error:
-        raise own.wrong(str(error)) from None
+        raise config.wrong(str(error)) from None
     return result
 
 
-def _check_kind(own: _Config, kind: str) -> None:
+def _check_kind(config: _Config, kind: str) -> None:
     """Raise an error for models that are not transformers with equal layers."""
-    if own.flag("is_encoder_decoder"):
-        raise own.wrong(f"{kind or 'this'} has an encoder and a decoder; only one can be read")
-    if "text_config" in own.data and own.data.get("hidden_size") is None:
-        raise own.wrong("a model of several parts; save its 'text_config' as a separate file")
-    if (own.data.get("decoder_sparse_step") or 1) != 1 or own.data.get("mlp_only_layers"):
-        raise own.wrong(
+    if config.flag("is_encoder_decoder"):
+        raise config.wrong(f"{kind or 'this'} has an encoder and a decoder; only one can be read")
+    if "text_config" in config.data and config.data.get("hidden_size") is None:
+        raise config.wrong("a model of several parts; save its 'text_config' as a separate file")
+    if (config.data.get("decoder_sparse_step") or 1) != 1 or config.data.get("mlp_only_layers"):
+        raise config.wrong(
             "'decoder_sparse_step' and 'mlp_only_layers': every layer must have experts"
         )
 
 
-def _inner(own: _Config, kind: str, hidden: int) -> int:
-    if kind == "gpt2" and "n_inner" in own.data and own.data["n_inner"] is None:
+def _inner(config: _Config, kind: str, hidden: int) -> int:
+    if kind == "gpt2" and "n_inner" in config.data and config.data["n_inner"] is None:
         return 4 * hidden
-    if kind == "gpt2" and own.find("inner") is None:
-        raise own.missing(("n_inner",), "add it; null means four times 'n_embd'")
-    return own.need("inner")
+    if kind == "gpt2" and config.find("inner") is None:
+        raise config.missing(("n_inner",), "add it; null means four times 'n_embd'")
+    return config.need("inner")
 
 
-def _latent(own: _Config) -> Latent | None:
-    if own.data.get("kv_lora_rank") is None:
+def _latent(config: _Config) -> Latent | None:
+    if config.data.get("kv_lora_rank") is None:
         return None
     for key in LATENT:
-        if own.find(key) is None:
-            raise own.missing((key,), "latent attention needs it")
-    return Latent(*(own.need(key) for key in LATENT))
+        if config.find(key) is None:
+            raise config.missing((key,), "latent attention needs it")
+    return Latent(*(config.need(key) for key in LATENT))
 
 
-def _experts(own: _Config, inner: int) -> dict[str, int]:
-    experts = own.find("experts") or 0
+def _experts(config: _Config, inner: int) -> dict[str, int]:
+    experts = config.find("experts") or 0
     if not experts:
         return {}
-    size = own.find("expert_size") or inner
-    shared, shared_size = own.find("shared") or 0, own.find("shared_size") or 0
+    size = config.find("expert_size") or inner
+    shared, shared_size = config.find("shared") or 0, config.find("shared_size") or 0
     if shared_size % size:
-        raise own.wrong(
+        raise config.wrong(
             f"'shared_expert_intermediate_size' {shared_size} is not a multiple of {size}"
         )
     return {
         "experts": experts,
-        "top_k": own.need("top_k"),
+        "top_k": config.need("top_k"),
         "expert_size": size,
         "shared_experts": shared or shared_size // size,
-        "dense_layers": own.find("dense_layers") or 0,
+        "dense_layers": config.find("dense_layers") or 0,
     }

@@ -185,8 +185,8 @@ class Recorder:
         shard = self.shard
         if shard.tensor > 1 and shard.style == "column":
             # Every rank computes a part of the outputs; the next layer needs all.
-            own = shard.cut(n, shard.tensor, "tensor parallelism: output size")
-            self._columns_of_parts(name, m, own, k * shard.tensor)
+            local_n = shard.cut(n, shard.tensor, "tensor parallelism: output size")
+            self._columns_of_parts(name, m, local_n, k * shard.tensor)
             self.pair([Comm("tensor", "all_gather", m * n * self.element_bytes, name)], [])
             return
         if shard.overlap:
@@ -276,10 +276,10 @@ class Recorder:
     def _rows_of_whole(self, name: str, m: int, n: int, k: int, *, cut: bool) -> None:
         """Add a layer with the rows of a rank's inputs: outputs are partial sums, `n` are kept."""
         tensor = self.shard.tensor
-        own = self.shard.cut(k, tensor, "tensor parallelism: input size")
-        forward, back, weight = linear(name, self.shard, Gemm(1, m, n * tensor, own))
+        local_k = self.shard.cut(k, tensor, "tensor parallelism: input size")
+        forward, back, weight = linear(name, self.shard, Gemm(1, m, n * tensor, local_k))
         size = m * n * tensor * self.element_bytes
-        self._kept -= round(m * (k - own) * self.input_bytes)
+        self._kept -= round(m * (k - local_k) * self.input_bytes)
         scatter = Comm("tensor", "reduce_scatter", size, name)
         gather = Comm("tensor", "all_gather", size, f"{name} gradient", part="input")
         if cut:

@@ -107,8 +107,8 @@ class Transformer:
         shard.cut(self.vocab + -self.vocab % shard.tensor, shard.tensor, "vocabulary")
         shard.cut(shard.sequence, shard.context * shard.tensor, "sequence length")
         if shard.around == "ulysses" and shard.context > 1:
-            own = self.heads // shard.tensor
-            shard.cut(own, shard.context, "context parallelism by ulysses: heads of a rank")
+            local_heads = self.heads // shard.tensor
+            shard.cut(local_heads, shard.context, "context parallelism by ulysses: heads of a rank")
             kv = self._local_heads(shard)[1]
             if kv % shard.context and shard.context % kv:
                 raise InputError(
@@ -255,11 +255,11 @@ class Transformer:
         query, value = self._head_sizes()
         if shard.around == "ulysses" and shard.context > 1:
             kv = max(kv, shard.context)
-        own = heads * query + kv * (query + value)
+        elements = heads * query + kv * (query + value)
         if self.latent is not None:
-            own = heads * (2 * query + value) + self.latent.q_rank + self.latent.kv_rank
+            elements = heads * (2 * query + value) + self.latent.q_rank + self.latent.kv_rank
         made = heads * value * output_bytes(shard.precision, fused=shard.flash)
-        return round(n * (own * shard.precision.bytes + made)) + self._normed(shard)
+        return round(n * (elements * shard.precision.bytes + made)) + self._normed(shard)
 
     def _normed(self, shard: Shard) -> int:
         """Return the kept input of attention [bytes]: in 8 bits, one copy per layer that reads it."""
@@ -310,24 +310,24 @@ class Transformer:
         ] * self.bias
 
     def _latent_projections(self, rec: Recorder, shard: Shard) -> list[Tensor]:
-        own, n, h = self.latent, shard.tokens, self.hidden
-        assert own is not None
+        latent, n, h = self.latent, shard.tokens, self.hidden
+        assert latent is not None
         heads, _ = self._local_heads(shard)
-        up = heads * (own.nope + own.rope), heads * (own.nope + own.value)
-        rec.plain("q down", n, own.q_rank, h)
-        rec.plain("kv down", n, own.kv_rank + own.rope, h)
+        up = heads * (latent.nope + latent.rope), heads * (latent.nope + latent.value)
+        rec.plain("q down", n, latent.q_rank, h)
+        rec.plain("kv down", n, latent.kv_rank + latent.rope, h)
         first = len(rec.forward)
-        rec.column("q up", n, up[0], own.q_rank)
-        rec.plain("kv up", n, up[1], own.kv_rank)
+        rec.column("q up", n, up[0], latent.q_rank)
+        rec.plain("kv up", n, up[1], latent.kv_rank)
         query, value = self._head_sizes()
         rec.module("mla_up_proj", first, n * heads * (2 * query + value) * shard.precision.bytes)
         return [
-            _factor("q down", own.q_rank * h),
-            Tensor("q norm", own.q_rank),
-            _factor("q up", up[0] * own.q_rank),
-            _factor("kv down", (own.kv_rank + own.rope) * h),
-            Tensor("kv norm", own.kv_rank),
-            _factor("kv up", up[1] * own.kv_rank),
+            _factor("q down", latent.q_rank * h),
+            Tensor("q norm", latent.q_rank),
+            _factor("q up", up[0] * latent.q_rank),
+            _factor("kv down", (latent.kv_rank + latent.rope) * h),
+            Tensor("kv norm", latent.kv_rank),
+            _factor("kv up", up[1] * latent.kv_rank),
         ]
 
     def _core(self, rec: Recorder, shard: Shard, heads: int, kv: int) -> None:
@@ -364,17 +364,17 @@ class Transformer:
 
     def _feed_forward(self, rec: Recorder, shard: Shard) -> tuple[list[Tensor], int]:
         """Write the dense block; return its parameters and the bytes kept."""
-        own = self.intermediate // shard.tensor
-        wide, n, h = (2 if self.gated else 1) * own, shard.tokens, self.hidden
+        local_size = self.intermediate // shard.tensor
+        wide, n, h = (2 if self.gated else 1) * local_size, shard.tokens, self.hidden
         operand = input_bytes(shard.precision)
         rec.column("fc1", n, wide, h)
         first = len(rec.forward)
-        rec.memory("activation", n * wide, n * own, n * (2 * wide + own))
-        rec.module("mlp_act", first, round(n * own * operand))
-        rec.row("fc2", n, h, own)
+        rec.memory("activation", n * wide, n * local_size, n * (2 * wide + local_size))
+        rec.module("mlp_act", first, round(n * local_size * operand))
+        rec.row("fc2", n, h, local_size)
         tensors = [_factor("fc1", wide * h)] + [Tensor("fc1 bias", wide)] * self.bias
-        tensors += [_factor("fc2", own * h)] + [Tensor("fc2 bias", h)] * self.bias
-        inputs = (n * own + shard.local_tokens * h) * operand
+        tensors += [_factor("fc2", local_size * h)] + [Tensor("fc2 bias", h)] * self.bias
+        inputs = (n * local_size + shard.local_tokens * h) * operand
         return tensors, n * wide * shard.precision.bytes + round(inputs)
 
     def _experts(self, rec: Recorder, shard: Shard) -> tuple[list[Tensor], int]:
@@ -382,13 +382,13 @@ class Transformer:
         h, e, t = self.hidden, shard.precision.bytes, shard.tensor
         operand = input_bytes(shard.precision)
         cut = shard.sequence_parallel
-        tokens, own = shard.local_tokens, self.expert_size // t
+        tokens, local_size = shard.local_tokens, self.expert_size // t
         routed = tokens * self.top_k
         count = self.experts // shard.expert
         tensors, shared = [Tensor("router", h * self.experts)], 0
         rec.plain("router", tokens, self.experts, h)
         if self.shared_experts:
-            inner, first = self.shared_experts * own, len(rec.forward)
+            inner, first = self.shared_experts * local_size, len(rec.forward)
             rec.column("shared fc1", shard.tokens, 2 * inner, h)
             rec.memory(
                 "shared activation",
@@ -406,27 +406,27 @@ class Transformer:
         if t > 1 and cut:
             rec.gather(moved * t * e)
             routed *= t
-        wide = (2 if self.gated else 1) * own
+        wide = (2 if self.gated else 1) * local_size
         each = max(1, routed // count)
         rec.linear("expert fc1", Gemm(count, each, wide, h), inside="expert")
         first = len(rec.forward)
         rec.memory(
             "expert activation",
             routed * wide,
-            routed * own,
-            routed * (2 * wide + own),
+            routed * local_size,
+            routed * (2 * wide + local_size),
             inside="expert",
         )
-        rec.module("moe_act", first, round(routed * own * operand))
-        rec.linear("expert fc2", Gemm(count, each, h, own), inside="expert")
+        rec.module("moe_act", first, round(routed * local_size * operand))
+        rec.linear("expert fc2", Gemm(count, each, h, local_size), inside="expert")
         rec.after_experts(moved * t * e if cut else shard.tokens * self.top_k * h * e)
         self._exchange(rec, shard, "combine")
         rec.memory("unpermute", moved, tokens * h, moved + tokens * h)
         tensors += [
             _factor("expert fc1", count * wide * h, expert=True),
-            _factor("expert fc2", count * own * h, expert=True),
+            _factor("expert fc2", count * local_size * h, expert=True),
         ]
-        kept = (routed * wide + 2 * tokens * h) * e + round(routed * (own + h) * operand)
+        kept = (routed * wide + 2 * tokens * h) * e + round(routed * (local_size + h) * operand)
         return tensors, kept + shared
 
     def _shared_kept(self, shard: Shard, inner: int) -> int:
@@ -441,16 +441,16 @@ class Transformer:
 
     def _exchange(self, rec: Recorder, shard: Shard, kind: Literal["dispatch", "combine"]) -> None:
         """Exchange tokens with each of their experts, or with DeepEP with each rank that has one."""
-        own, tokens, e = shard.deepep, shard.local_tokens, shard.precision.bytes
-        if own is None or shard.expert == 1:
+        deepep, tokens, e = shard.deepep, shard.local_tokens, shard.precision.bytes
+        if deepep is None or shard.expert == 1:
             rec.exchange(kind, tokens * self.top_k * self.hidden * e)
             return
-        routed = own.routed(tokens, self.hidden, shard.expert, (self.experts, self.top_k))
+        routed = deepep.routed(tokens, self.hidden, shard.expert, (self.experts, self.top_k))
 
         def once(way: Literal["dispatch", "combine"], name: str, part: Part) -> Comm:
-            size = own.exchanged(way, routed, e)
-            least = own.least_ps(way, routed, size.inside)
-            how = False, own.blocks, least, size.across, own.low_latency
+            size = deepep.exchanged(way, routed, e)
+            least = deepep.least_ps(way, routed, size.inside)
+            how = False, deepep.blocks, least, size.across, deepep.low_latency
             return Comm("expert", "alltoall", size.inside, name, "", part, *how)
 
         # Gradients return in the opposite mode: combine for dispatch, and vice versa.

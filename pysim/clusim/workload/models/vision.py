@@ -56,9 +56,9 @@ class Perceptron:
                     f"fc{index}", m, outer, shard.cut(inner, t, "tensor parallelism: inner size")
                 )
             else:
-                own = shard.cut(outer, t, "tensor parallelism: layer size")
+                local_size = shard.cut(outer, t, "tensor parallelism: layer size")
                 alike = index > 0 and shard.style != "paired"
-                rec.column(f"fc{index}", m, own, inner, cut=alike)
+                rec.column(f"fc{index}", m, local_size, inner, cut=alike)
             wide = outer if rows else outer // t
             rec.memory("activation", m * wide, m * wide, 3 * m * wide)
             weights = inner * outer // t

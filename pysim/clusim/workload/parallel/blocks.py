@@ -66,15 +66,15 @@ class BlockEmitter(Emitter):
     def _issue_of(self, steps: Sequence[Step]) -> Issue | None:
         return self.host.host.steps(steps) if self.host is not None else None
 
-    def _fold(self, ranks: tuple[int, ...], found: Folded, name: str, issue: Issue | None) -> None:
+    def _fold(self, ranks: tuple[int, ...], block: Folded, name: str, issue: Issue | None) -> None:
         """Add a block that communicates: its ranks start together."""
         assert self.folder is not None
         waits = {rank: self.tail.get(rank, ()) for rank in ranks}
         tasks: dict[int, int] = {}
-        for own, end_ps in self._alike(ranks, found.end_ps, issue):
-            task = self._pause(own, end_ps, name, (_all(waits), issue))
-            tasks |= dict.fromkeys(own, task)
-        self._folded(FoldedBlock(tasks, waits, found, self.folder.last))
+        for group, end_ps in self._alike(ranks, block.end_ps, issue):
+            task = self._pause(group, end_ps, name, (_all(waits), issue))
+            tasks |= dict.fromkeys(group, task)
+        self._folded(FoldedBlock(tasks, waits, block, self.folder.last))
 
     def _folded(self, block: FoldedBlock) -> None:
         """Count a block that pauses replace."""
@@ -96,7 +96,7 @@ class BlockEmitter(Emitter):
         result: dict[Any, list[int]] = {}
         for rank in ranks:
             result.setdefault(values[rank], []).append(rank)
-        return [(tuple(own), value) for value, own in result.items()]
+        return [(tuple(group), value) for value, group in result.items()]
 
     def _fold_kernels(self, ranks: tuple[int, ...], kernels: Sequence[Kernel], name: str) -> None:
         """Add a block of kernels only; every rank starts independently."""
@@ -108,8 +108,8 @@ class BlockEmitter(Emitter):
         waits = {rank: self.tail.get(rank, ()) for rank in ranks}
         issue = self._issue_of(kernels)
         tasks: dict[int, int] = {}
-        for own, after in self._alike(ranks, waits, issue):
-            tasks |= dict.fromkeys(own, self._pause(own, time_ps, name, (after, issue)))
+        for group, after in self._alike(ranks, waits, issue):
+            tasks |= dict.fromkeys(group, self._pause(group, time_ps, name, (after, issue)))
         result = self.folder.kernels(
             ranks, (time_ps, sum(kernel.bytes for kernel in kernels), flops)
         )
@@ -167,11 +167,11 @@ class BlockEmitter(Emitter):
         key = (*own_key, exchange.algorithm, exchange.dtype, exchange.channels)
         result = self.folder.find(key, ranks, alone)
         tasks: dict[int, int] = {}
-        for own, end_ps in self._alike(ranks, result.end_ps, None):
+        for group, end_ps in self._alike(ranks, result.end_ps, None):
             task = self.builder.delay(
-                own[0], end_ps, stream=stream, name=f"{exchange.name}{SUFFIX}", after=_all(waits)
+                group[0], end_ps, stream=stream, name=f"{exchange.name}{SUFFIX}", after=_all(waits)
             )
-            tasks |= dict.fromkeys(own, task)
+            tasks |= dict.fromkeys(group, task)
         self._folded(FoldedBlock(tasks, waits, result, self.folder.last, message=True))
         return {rank: (task,) for rank, task in tasks.items()}
 
@@ -193,12 +193,12 @@ class BlockEmitter(Emitter):
     def optimizer(self, ranks: Iterable[int], elements: int, name: str = "optimizer") -> None:
         """Add an optimiser step over this number of parameters."""
         if elements > 0 and self.folds() and self.folder is not None and self.folder.wanted():
-            kernel, own = self.plan.optimizer.kernel(elements), tuple(ranks)
-            self._fold_kernels(own, [kernel], name)
+            kernel, members = self.plan.optimizer.kernel(elements), tuple(ranks)
+            self._fold_kernels(members, [kernel], name)
         else:
             super().optimizer(ranks, elements, name)
 
 
 def _all(waits: Tails) -> tuple[int, ...]:
     """Return all tasks that some ranks wait for."""
-    return tuple(sorted({task for own in waits.values() for task in own}))
+    return tuple(sorted({task for tasks in waits.values() for task in tasks}))

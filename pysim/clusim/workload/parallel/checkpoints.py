@@ -149,9 +149,9 @@ def checkpoint_of(plan: ParallelPlan) -> Checkpoint | None:
     spec = plan.workload.checkpoints
     if spec is None:
         return None
-    own = plan.optimizer
-    each = own.weight + own.state
-    moved = own.weight if plan.workload.offload.optimizer else each
+    optimizer = plan.optimizer
+    each = optimizer.weight + optimizer.state
+    moved = optimizer.weight if plan.workload.offload.optimizer else each
     shares = [_share(plan, stage) for stage in range(plan.mesh.pipeline)]
     copied = tuple(round(share * plan.model.parameters * moved) for share in shares)
     rate = host_way(plan.fabric).rate_Bps
@@ -237,7 +237,7 @@ def save_behind(emitter: Emitter, checkpoint: Checkpoint, *, written: bool) -> N
     if not written:
         return
     ready = emitter.builder.marker(
-        *(first, "checkpoint"), stream=STORAGE, after=[t for own in tails.values() for t in own]
+        *(first, "checkpoint"), stream=STORAGE, after=[t for tasks in tails.values() for t in tasks]
     )
     for rank in everyone:
         task = emitter.builder.delay(

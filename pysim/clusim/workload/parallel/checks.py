@@ -109,19 +109,19 @@ WHOLE_WEIGHTS = ("ddp", "distributed-optimizer")
 
 def check_kind(workload: Workload, model: Model) -> None:
     """Raise an error for settings that only some kinds of models support."""
-    own = workload.pipeline
+    pipeline = workload.pipeline
     if workload.offload.optimizer and workload.data.kind == "parameter-server":
         raise complain(workload, ("offload", "optimizer"), "servers step, not workers")
     if workload.data.batchnorm > 1 and not isinstance(model, ResNet):
         message = f"{model.name} normalises no batches"
         raise complain(workload, ("data", "batchnorm"), message)
-    if own.schedule == "wavefront" and not isinstance(model, Recurrent):
+    if pipeline.schedule == "wavefront" and not isinstance(model, Recurrent):
         message = f"wavefront: {model.name} is not recurrent; its layers need complete sequences"
         raise complain(workload, ("pipeline", "schedule"), message)
-    if own.pieces > 1 and own.schedule != "wavefront":
+    if pipeline.pieces > 1 and pipeline.schedule != "wavefront":
         raise complain(workload, ("pipeline", "pieces"), "pieces need schedule wavefront")
-    if workload.sequence % own.pieces:
-        message = f"sequence {workload.sequence} cannot be cut into {own.pieces} pieces"
+    if workload.sequence % pipeline.pieces:
+        message = f"sequence {workload.sequence} cannot be cut into {pipeline.pieces} pieces"
         raise complain(workload, ("pipeline", "pieces"), message)
 
 
@@ -142,13 +142,17 @@ def check_weights(workload: Workload) -> None:
 
 def check_checkpoints(workload: Workload, fabric: Fabric) -> None:
     """Raise an error for checkpoints that are ambiguous, missing or impossible in a step."""
-    own, spec = workload.checkpoint, workload.checkpoints
+    checkpoint, spec = workload.checkpoint, workload.checkpoints
     if workload.reliability is not None and spec is None:
         raise complain(workload, ("reliability",), "'checkpoint' is missing")
     if spec is None:
         return
-    place = ("checkpoint",) if own is not None else ("reliability", "checkpoint")
-    if own is not None and workload.reliability is not None and workload.reliability.checkpoint:
+    place = ("checkpoint",) if checkpoint is not None else ("reliability", "checkpoint")
+    if (
+        checkpoint is not None
+        and workload.reliability is not None
+        and workload.reliability.checkpoint
+    ):
         message = "checkpoints are described twice; leave one of the two out"
         raise complain(workload, ("reliability", "checkpoint"), message)
     if spec.every is not None and spec.every_s is not None:
@@ -161,7 +165,7 @@ def check_checkpoints(workload: Workload, fabric: Fabric) -> None:
         message = "states are on the servers; set checkpoint in reliability, which computes it"
     if workload.pipeline.schedule == "pipedream" and workload.parallel.pipeline > 1:
         message = "pipedream steps overlap; set checkpoint in reliability, which computes it"
-    if message and (own is not None or spec.overlap):
+    if message and (checkpoint is not None or spec.overlap):
         raise complain(workload, place, message)
     try:
         host_way(fabric)
@@ -189,10 +193,12 @@ def check_names(workload: Workload, fabric: Fabric) -> None:
 
 def check_servers(workload: Workload, fabric: Fabric) -> None:
     """Raise an error for more parameter servers than there are ranks for."""
-    own, data = workload.parallel, workload.data
+    parallel, data = workload.parallel, workload.data
     if data.kind != "parameter-server":
         return
-    workers = own.data or (len(own.ranks) if own.ranks is not None else fabric.num_ranks)
+    workers = parallel.data or (
+        len(parallel.ranks) if parallel.ranks is not None else fabric.num_ranks
+    )
     if data.colocated and data.servers > workers:
         message = f"{data.servers} servers on {workers} workers: at most one on each"
         raise complain(workload, ("data", "servers"), message)
@@ -203,10 +209,10 @@ def check_servers(workload: Workload, fabric: Fabric) -> None:
 
 def check_chunks(workload: Workload) -> None:
     """Raise an error for chunks without a schedule for them, and for layers given twice."""
-    own = workload.pipeline
-    if own.layers is not None and own.partition != "even":
+    pipeline = workload.pipeline
+    if pipeline.layers is not None and pipeline.partition != "even":
         raise complain(
-            workload, ("pipeline", "layers"), f"{own.partition} chooses the layers itself"
+            workload, ("pipeline", "layers"), f"{pipeline.partition} chooses the layers itself"
         )
     _check_replicas(workload)
     if workload.pipeline.chunks == 1:
@@ -218,21 +224,21 @@ def check_chunks(workload: Workload) -> None:
 
 
 def _check_replicas(workload: Workload) -> None:
-    own, mesh = workload.pipeline, workload.parallel
-    chosen = own.partition == "replicated"
-    if own.replicas is None and not chosen:
+    pipeline, mesh = workload.pipeline, workload.parallel
+    chosen = pipeline.partition == "replicated"
+    if pipeline.replicas is None and not chosen:
         return
     place = ("pipeline", "partition" if chosen else "replicas")
-    if chosen and own.replicas is not None:
+    if chosen and pipeline.replicas is not None:
         message = "replicated chooses the replicas itself"
-    elif own.schedule != "pipedream":
+    elif pipeline.schedule != "pipedream":
         message = "replicas of stages need schedule pipedream"
     elif mesh.tensor * mesh.context * mesh.expert * (mesh.data or 1) > 1:
         message = "replicas of stages are the only other parallelism that pipedream has here"
     elif workload.data.kind != "ddp":
         message = "gradients of a stage's replicas are summed by ddp"
-    elif own.replicas is not None and sum(own.replicas) != mesh.pipeline:
-        message = f"{own.replicas}: must add up to the {mesh.pipeline} GPUs of the pipeline"
+    elif pipeline.replicas is not None and sum(pipeline.replicas) != mesh.pipeline:
+        message = f"{pipeline.replicas}: must add up to the {mesh.pipeline} GPUs of the pipeline"
     else:
         return
     raise complain(workload, place, message)
@@ -251,34 +257,36 @@ def check_turns(workload: Workload, crew: Crew, microbatches: int) -> None:
 
 def check_interleaving(workload: Workload, microbatches: int) -> None:
     """Raise an error for chunks that stages could not pass on."""
-    own, stages = workload.pipeline, workload.parallel.pipeline
-    if own.messages == "blocking" and layout_of(own.schedule, stages).shape != "round":
-        message = f"blocking: stages of {own.schedule} would wait for each other; use overlapped"
+    pipeline, stages = workload.pipeline, workload.parallel.pipeline
+    if pipeline.messages == "blocking" and layout_of(pipeline.schedule, stages).shape != "round":
+        message = (
+            f"blocking: stages of {pipeline.schedule} would wait for each other; use overlapped"
+        )
         raise complain(workload, ("pipeline", "messages"), message)
-    if own.schedule.startswith("dualpipe") and stages > 1:
+    if pipeline.schedule.startswith("dualpipe") and stages > 1:
         try:
-            order(own.schedule, 0, stages, microbatches)
+            order(pipeline.schedule, 0, stages, microbatches)
         except InputError as error:
             raise complain(workload, ("pipeline", "schedule"), str(error)) from None
-    if own.schedule != "interleaved" or own.chunks == 1:
+    if pipeline.schedule != "interleaved" or pipeline.chunks == 1:
         return
-    if own.rule == "megatron" and microbatches % stages:
+    if pipeline.rule == "megatron" and microbatches % stages:
         message = f"megatron needs microbatches ({microbatches}) in multiples of the {stages} stages; leave it out"
         raise complain(workload, ("pipeline", "rule"), message)
-    if own.messages == "blocking" and microbatches > stages:
+    if pipeline.messages == "blocking" and microbatches > stages:
         message = "blocking: interleaved stages would wait for each other for ever; use overlapped"
         raise complain(workload, ("pipeline", "messages"), message)
 
 
 def check_exchange(workload: Workload, mesh: Mesh, fabric: Fabric, model: Model) -> int:
     """Return the number of nodes that exchange tokens; raise for exchanges not modelled."""
-    own = workload.experts
-    if own.exchange != "deepep":
+    experts = workload.experts
+    if experts.exchange != "deepep":
         for key in ("sms", "dispatch", "machines", "low_latency"):
-            if key in own.model_fields_set:
+            if key in experts.model_fields_set:
                 raise complain(workload, ("experts", key), "needs exchange deepep")
         return 1
-    if own.skew or own.capacity:
+    if experts.skew or experts.capacity:
         message = "deepep: with an even load and without a capacity only"
         raise complain(workload, ("experts", "exchange"), message)
     if not isinstance(model, Transformer) or not model.experts:
@@ -291,8 +299,8 @@ def check_exchange(workload: Workload, mesh: Mesh, fabric: Fabric, model: Model)
         message = "deepep: the ranks of a group must be as many on each of its nodes"
         raise complain(workload, ("experts", "exchange"), message)
     machines = len(next(iter(shapes)))
-    pool = model.experts * min(own.machines or machines, machines) // machines
+    pool = model.experts * min(experts.machines or machines, machines) // machines
     if pool < model.top_k:
-        message = f"{own.machines} nodes have {pool} experts; a token needs {model.top_k}"
+        message = f"{experts.machines} nodes have {pool} experts; a token needs {model.top_k}"
         raise complain(workload, ("experts", "machines"), message)
     return machines

@@ -164,19 +164,19 @@ class Replicated(DataParallel):
 
     def __init__(self, emitter: Emitter, stage: int) -> None:
         super().__init__(emitter, stage)
-        own = self.plan.workload.data
-        self.own = own
+        settings = self.plan.workload.data
+        self.own = settings
         size = self.plan.element_bytes_reduced
-        single = own.kind in ("naive", "driver")
-        limits = (1 << 60, 1 << 60) if single else (own.first_bucket, own.bucket)
+        single = settings.kind in ("naive", "driver")
+        limits = (1 << 60, 1 << 60) if single else (settings.first_bucket, settings.bucket)
         self.buckets = [
             bucket
             for expert in (False, True)
             for bucket in fill_buckets(self.chunks, size, *limits, expert=expert)
             if emitter.groups("expert_replica" if expert else "replica", stage)
         ]
-        self.overlap = own.overlap and not single
-        self.every = own.kind == "zero2" or not own.accumulate
+        self.overlap = settings.overlap and not single
+        self.every = settings.kind == "zero2" or not settings.accumulate
         self.scatter = self.plan.zero in (1, 2)
         self.unfilled = Unfilled(self.buckets)
         self.done: list[Tails] = []
@@ -272,10 +272,10 @@ class Rounds(DataParallel):
 
     def __init__(self, emitter: Emitter, stage: int, board: Board) -> None:
         super().__init__(emitter, stage)
-        own = self.plan.workload.data
-        self.board, self.overlap, self.round = board, own.overlap, -1
+        settings = self.plan.workload.data
+        self.board, self.overlap, self.round = board, settings.overlap, -1
         size = self.plan.element_bytes_reduced
-        self.buckets = fill_buckets(self.chunks, size, own.first_bucket, own.bucket)
+        self.buckets = fill_buckets(self.chunks, size, settings.first_bucket, settings.bucket)
         self.unfilled = Unfilled([])
 
     def hooked(self, kind: str, microbatch: int, last: bool) -> bool:

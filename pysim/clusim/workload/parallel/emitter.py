@@ -103,20 +103,20 @@ class Emitter:
 
     def __post_init__(self) -> None:
         """Read the stragglers and the load of experts."""
-        own = self.plan.workload
-        self._random = random.Random(own.stragglers.seed)
-        self._slow = {int(rank): factor for rank, factor in own.stragglers.ranks.items()}
-        self._jitter = own.stragglers.jitter
+        workload = self.plan.workload
+        self._random = random.Random(workload.stragglers.seed)
+        self._slow = {int(rank): factor for rank, factor in workload.stragglers.ranks.items()}
+        self._jitter = workload.stragglers.jitter
         self.loads = expert_loads(
             self.plan.mesh.expert,
-            own.experts.skew,
-            own.experts.capacity,
-            own.experts.seed,
-            pad=own.experts.pad,
+            workload.experts.skew,
+            workload.experts.capacity,
+            workload.experts.seed,
+            pad=workload.experts.pad,
         )
         self._loads = self._load_of_ranks()
         self._zones = zones_of(self.plan.fabric)
-        if self.nccl is None and own.collectives == "nccl":
+        if self.nccl is None and workload.collectives == "nccl":
             self.nccl = _communicators(self.plan.fabric)
 
     @property
@@ -299,8 +299,8 @@ class Emitter:
     ) -> Tails:
         """Add a collective of a group after its ranks' previous work; return its tasks by rank."""
         operation, size_bytes = exchange.operation, exchange.bytes
-        own = dim_of(exchange.dim)
-        options = self._options(own, operation, size_bytes)
+        dim = dim_of(exchange.dim)
+        options = self._options(dim, operation, size_bytes)
         options["ranks"] = tuple(group)
         if exchange.dtype is not None and operation != "send":
             options["dtype"] = exchange.dtype
@@ -308,26 +308,26 @@ class Emitter:
             options["algorithm"] = exchange.algorithm
         if exchange.channels:
             options |= {"channels": exchange.channels, "protocol": exchange.protocol}
-        experts = operation == "alltoall" and own == "expert"
+        experts = operation == "alltoall" and dim == "expert"
         if experts and len(set(self.loads)) == 1:
             size_bytes = round(size_bytes * self.loads[0])
         size = _whole(size_bytes, len(group) * 16 if operation != "send" else 16)
         waits = {rank: (after or self.tail).get(rank, ()) for rank in group}
         self._enqueue(exchange, waits)
-        tally = self.traffic.setdefault(own, Volume())
+        tally = self.traffic.setdefault(dim, Volume())
         tasks: Sequence[int]
         if experts and len(set(self.loads)) > 1 and len(group) == len(self.loads):
             back = exchange.name.startswith("combine") != exchange.name.endswith("gradient")
             uneven = Uneven(group, size, self.loads, back)
-            tasks, sent = write_uneven(self.builder, self.plan.fabric, uneven, stream or own, waits)
+            tasks, sent = write_uneven(self.builder, self.plan.fabric, uneven, stream or dim, waits)
             tally.calls, tally.sent_bytes = tally.calls + 1, tally.sent_bytes + sent
         else:
             try:
-                tasks, chosen = self._write(operation, size, stream or own, waits, options)
+                tasks, chosen = self._write(operation, size, stream or dim, waits, options)
             except ClusimError as error:
-                if self.plan.workload.communicator(own) is None:
+                if self.plan.workload.communicator(dim) is None:
                     raise
-                raise complain(self.plan.workload, ("communicators", own), str(error)) from None
+                raise complain(self.plan.workload, ("communicators", dim), str(error)) from None
             dtype = options["dtype"] if self._by_nccl(operation, options) else ""
             kind = Switched(operation, chosen, size, len(group), dtype)
             tally.call(kind, group, self._machines(chosen, group))
@@ -340,9 +340,9 @@ class Emitter:
         own_ps = self.host.host
         sends = exchange.operation == "send"
         enqueued = Issue(own_ps.message_ps if sends else own_ps.collective_ps, 1)
-        for rank, own in waits.items():
+        for rank, tasks in waits.items():
             task = self.host.issue(rank, enqueued, exchange.name or dim_of(exchange.dim))
-            waits[rank] = (*own, task)
+            waits[rank] = (*tasks, task)
 
     def collectives(
         self,
@@ -441,8 +441,8 @@ class Emitter:
         """Add parallel messages of equal size, one for each pair of ranks."""
         done: Tails = {}
         for pair in pairs:
-            own = {rank: waits[rank] for rank in pair}
-            tasks = self.message(exchange, pair, own, stream)
+            pair_waits = {rank: waits[rank] for rank in pair}
+            tasks = self.message(exchange, pair, pair_waits, stream)
             done |= {rank: (task,) for rank, task in zip(pair, tasks, strict=True)}
         return done
 
@@ -458,8 +458,8 @@ class Emitter:
             self.run(stage, [*prefix, *(step for steps, _ in blocks for step in steps)], name)
             return
         for steps, (kind, ids) in blocks:
-            own = [*prefix, *steps] if prefix else steps
-            self.block(stage, own, (kind, len(prefix), ids), name)
+            with_prefix = [*prefix, *steps] if prefix else steps
+            self.block(stage, with_prefix, (kind, len(prefix), ids), name)
             prefix = []
 
     def block(self, stage: int, steps: Sequence[Step], key: Any, name: str) -> None:

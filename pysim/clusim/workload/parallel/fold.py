@@ -181,7 +181,7 @@ class Folder:
             instances=result.instances,
         )
 
-    def _moved(self, found: Folded, origin: tuple[int, ...], ranks: tuple[int, ...]) -> Folded:
+    def _moved(self, block: Folded, origin: tuple[int, ...], ranks: tuple[int, ...]) -> Folded:
         """Return a block moved to other ranks, on equal nodes."""
         there = dict(zip(origin, ranks, strict=True))
         names = self.places.renamed({self.zone[old]: self.zone[new] for old, new in there.items()})
@@ -189,9 +189,9 @@ class Folder:
         def renamed(wire: str) -> str:
             source, _, rest = wire.partition("->")
             target, _, number = rest.rpartition(".")
-            found = f"{names(source)}->{names(target)}.{number}"
+            block = f"{names(source)}->{names(target)}.{number}"
             # The choice of packets between several equal paths there is not known.
-            return found if found in self._wires else wire
+            return block if block in self._wires else wire
 
-        end = {there[rank]: value for rank, value in found.end_ps.items()}
-        return replace(found, ranks=ranks, end_ps=end, wires=tuple(map(renamed, found.wires)))
+        end = {there[rank]: value for rank, value in block.end_ps.items()}
+        return replace(block, ranks=ranks, end_ps=end, wires=tuple(map(renamed, block.wires)))

@@ -57,12 +57,12 @@ class StepWriter:
         """Read the pipeline settings of the plan."""
         plan = self.emitter.plan
         self.plan, self.mesh = plan, plan.mesh
-        own = plan.workload.pipeline
+        pipeline = plan.workload.pipeline
         self.stages, self.layout = plan.mesh.pipeline, plan.layout
         self.chunks = self.layout.chunks
-        asynchronous = own.schedule in ("interleaved", "pipedream", "wavefront", *CUT)
+        asynchronous = pipeline.schedule in ("interleaved", "pipedream", "wavefront", *CUT)
         self.blocking = (
-            own.messages or ("overlapped" if asynchronous else "blocking")
+            pipeline.messages or ("overlapped" if asynchronous else "blocking")
         ) == "blocking"
         self.crew = plan.crew
         self.boards = [Board(self.crew.of(self.crew.first(s))) for s in range(self.crew.stages)]
@@ -117,8 +117,8 @@ class StepWriter:
         self._posted, self._sent, self._ready, self._summed = set(), {}, set(), set()
         for data in self.data:
             data.begin()
-        for own, saving in zip(orders, self.saving, strict=False):
-            saving.begin(own)
+        for order, saving in zip(orders, self.saving, strict=False):
+            saving.begin(order)
         running = [self._stage(stage, orders[stage], steps) for stage in range(self.stages)]
         alive = set(range(self.stages))
         ends: list[dict[int, tuple[int, ...]]] = [{} for _ in range(steps)]
@@ -162,9 +162,9 @@ class StepWriter:
         done_backward = 0
         sends: list[Message] = []
         last = {
-            ("W" if own.kind == "BW" else own.kind, own.chunk): index
-            for index, own in enumerate(actions)
-            if own.kind != "F"
+            ("W" if each.kind == "BW" else each.kind, each.chunk): index
+            for index, each in enumerate(actions)
+            if each.kind != "F"
         }
         lasts = set(last.values())
         pipedream = self.plan.schedule == "pipedream"
@@ -176,8 +176,8 @@ class StepWriter:
             receives = self._needs(stage, together)
             if sends or receives:
                 yield from self._exchange(sends, receives)
-            for own in together:
-                self._microbatch(stage, own)
+            for each in together:
+                self._microbatch(stage, each)
             is_last = pipedream or index in lasts
             if len(together) == 2:
                 self._pair(stage, together, [is_last, pipedream or index + 1 in lasts])
@@ -218,8 +218,8 @@ class StepWriter:
         """Add host work of a microbatch outside its layers: data (first stage), loss (last stage)."""
         if self.emitter.host is None or action.kind != "F" or action.chunk:
             return
-        own = self.crew.stage(stage)
-        ends = (own == 0) + (own == self.crew.stages - 1)
+        position = self.crew.stage(stage)
+        ends = (position == 0) + (position == self.crew.stages - 1)
         time_ps = self.emitter.host.host.microbatch_ps * (1 + ends) // 3
         self.emitter.busy(self.emitter.ranks(stage), time_ps, f"microbatch {action.microbatch}")
 
@@ -286,13 +286,13 @@ class StepWriter:
         """Return the input stage of a pass, and stage and part of its output; None: same stage."""
         key = stage, action.kind, action.chunk
         if key not in self._around:
-            own, kind = self.crew.stage(stage), action.kind
-            source = before(action, own, self.layout)
+            position, kind = self.crew.stage(stage), action.kind
+            source = before(action, position, self.layout)
             step = 1 if kind == "F" else -1
-            target = None if kind == "W" else self.layout.next(own, action.chunk, step)
+            target = None if kind == "W" else self.layout.next(position, action.chunk, step)
             self._around[key] = (
-                None if source is None or source[0] == own else source[0],
-                None if target is None or target[0] == own else target,
+                None if source is None or source[0] == position else source[0],
+                None if target is None or target[0] == position else target,
             )
         return self._around[key]
 
@@ -348,7 +348,7 @@ class StepWriter:
     def _pairs(self, source: int, target: int) -> list[list[tuple[int, int]]]:
         """Return the rank pairs of two stages, grouped by the senders that communicate."""
         to = dict(zip(self.mesh.stage(source), self.mesh.stage(target), strict=True))
-        return [[(src, to[src]) for src in own] for own in self.emitter.coupled(source)]
+        return [[(src, to[src]) for src in senders] for senders in self.emitter.coupled(source)]
 
     def _size(self, source: int, target: int, action: Action) -> int:
         """Return the bytes of a message of one rank before it is split."""
@@ -388,26 +388,26 @@ class StepWriter:
 
     def _blocks(self, stage: int, kind: str, chunk: int) -> list[Block]:
         """Return the steps of a pass in blocks, with keys that are the same for every microbatch."""
-        own = stage, kind, chunk
-        if own not in self._cut:
+        key = stage, kind, chunk
+        if key not in self._cut:
             layers = self.plan.stages[stage][chunk]
             forward = kind == "F"
             indices = range(len(layers)) if forward else range(len(layers) - 1, -1, -1)
-            self._cut[own] = [
+            self._cut[key] = [
                 (
                     [s for i in piece for s in self._tagged_steps(layers[i], kind, i)],
                     (self._named(kind), tuple(id(layers[i]) for i in piece)),
                 )
                 for piece in _pieces(layers, indices)
             ]
-        return self._cut[own]
+        return self._cut[key]
 
     def _tagged_steps(self, layer: Layer, kind: str, index: int) -> list[Step]:
         """Return the steps of a layer in a pass, tagged with its place; equal layers share steps."""
-        own = id(layer), kind, index
-        if own not in self._written:
-            self._written[own] = _tagged(self._steps_of(layer, kind), index)
-        return self._written[own]
+        key = id(layer), kind, index
+        if key not in self._written:
+            self._written[key] = _tagged(self._steps_of(layer, kind), index)
+        return self._written[key]
 
     def _named(self, kind: str) -> str:
         """Return the key that distinguishes passes with different steps."""
@@ -426,8 +426,8 @@ class StepWriter:
         rows: list[list[Step]] = []
         for action, is_last in zip(actions, last, strict=True):
             if self.away or data.hooked(action.kind, action.microbatch, is_last):
-                for own, own_last in zip(actions, last, strict=True):
-                    self._pass(stage, own, own_last)
+                for each, own_last in zip(actions, last, strict=True):
+                    self._pass(stage, each, own_last)
                 return
             layers = self.plan.stages[stage][action.chunk]
             tagged: list[Step] = []
@@ -442,8 +442,8 @@ class StepWriter:
         if not emitter.folds():
             emitter.run(stage, steps, name)
             return
-        ids = [id(layer) for own in actions for layer in self.plan.stages[stage][own.chunk]]
-        emitter.block(stage, steps, ("pair", *(own.kind for own in actions), tuple(ids)), name)
+        ids = [id(layer) for each in actions for layer in self.plan.stages[stage][each.chunk]]
+        emitter.block(stage, steps, ("pair", *(each.kind for each in actions), tuple(ids)), name)
 
     def _gather(self, stage: int, action: Action) -> list[Step]:
         """Return the gather of an input that arrived in parts from another stage."""

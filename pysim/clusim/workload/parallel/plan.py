@@ -132,17 +132,17 @@ class ParallelPlan:
     @property
     def schedule(self) -> str:
         """Schedule of the pipeline; irrelevant with a single stage."""
-        own = self.workload.pipeline.schedule
-        return own if self.mesh.pipeline > 1 or own == "wavefront" else "1f1b"
+        schedule = self.workload.pipeline.schedule
+        return schedule if self.mesh.pipeline > 1 or schedule == "wavefront" else "1f1b"
 
     def passes(self, stage: int, microbatches: int) -> list[Action]:
         """Return the actions of a stage, in order."""
-        own, stages = self.workload.pipeline, self.mesh.pipeline
+        pipeline, stages = self.workload.pipeline, self.mesh.pipeline
         if self.schedule == "wavefront":
-            return waves(stage, stages, microbatches, own.pieces)
+            return waves(stage, stages, microbatches, pipeline.pieces)
         if self.schedule == "pipedream":
             return round_robin(self.crew, stage, microbatches)
-        chunks = own.chunks if self.schedule == "interleaved" else 1
+        chunks = pipeline.chunks if self.schedule == "interleaved" else 1
         return order(self.schedule, stage, stages, microbatches, chunks)
 
     @property
@@ -194,8 +194,8 @@ class ParallelPlan:
     def host(self) -> HostTimes | None:
         """Return the host thread of every rank, or None if issuing costs no time."""
         heads = self.model.heads if isinstance(self.model, Transformer) else 0
-        own = self.workload.host
-        return host_of(own, self.fabric, self.shard, -(-heads // self.mesh.tensor))
+        settings = self.workload.host
+        return host_of(settings, self.fabric, self.shard, -(-heads // self.mesh.tensor))
 
     def placement(self) -> dict[str, str]:
         """Return, for each dimension, the placement of its groups inside or across nodes."""
@@ -222,26 +222,26 @@ class ParallelPlan:
 
     def memory(self, stage: int) -> Memory:
         """Return the memory of a rank of a stage."""
-        own, mesh = self.workload, self.mesh
-        versions, held = 1, own.pipeline.pieces
+        workload, mesh = self.workload, self.mesh
+        versions, held = 1, workload.pipeline.pieces
         if self.schedule == "pipedream":
             # This schedule never empties its pipeline.
             held = versions = self.crew.ahead(stage) + 1
         elif self.schedule != "wavefront":
-            chunks = own.pipeline.chunks
+            chunks = workload.pipeline.chunks
             held = in_flight(self.schedule, stage, mesh.pipeline, self.microbatches, chunks)
         return stage_memory(
             self.stages[stage],
             self.optimizer,
             Keeping(
-                *(own.recompute, self.zero, mesh.shards, mesh.expert_shards, held),
-                gathered=own.data.prefetch if own.data.reshard else None,
+                *(workload.recompute, self.zero, mesh.shards, mesh.expert_shards, held),
+                gathered=workload.data.prefetch if workload.data.reshard else None,
                 weight_versions=versions,
-                states_on_host=own.offload.optimizer,
-                activations_on_host=own.offload.activations,
+                states_on_host=workload.offload.optimizer,
+                activations_on_host=workload.offload.activations,
                 summed=self.chip.adds,
                 copied_bytes=weight_bytes(self.precision),
-                copies_only=own.primary_weights == "fp8",
+                copies_only=workload.primary_weights == "fp8",
                 workspace_bytes=self.chip.workspace_bytes,
             ),
             buffers=communicator_bytes(self._communicators()),
@@ -365,8 +365,8 @@ def make_plan(workload: Workload, fabric: Fabric) -> ParallelPlan:
 
 def _blamed_of_chip(workload: Workload, message: str) -> tuple[str, ...]:
     """Return the key of the file with a setting that the chip does not support."""
-    own = workload.hardware
-    if own.kernels and own.kernels in message:
+    hardware = workload.hardware
+    if hardware.kernels and hardware.kernels in message:
         return ("hardware", "kernels")
     if message.startswith("attention_library"):
         return ("hardware", "attention_library")
@@ -385,20 +385,20 @@ def _blamed(workload: Workload, message: str) -> tuple[str, ...]:
 
 
 def _mesh(workload: Workload, fabric: Fabric) -> tuple[Mesh, tuple[int, ...]]:
-    own, data = workload.parallel, workload.data
+    parallel, data = workload.parallel, workload.data
     server_kind = data.kind == "parameter-server"
     extra = data.servers if server_kind and not data.colocated else 0
-    model_size = own.tensor * own.context * own.pipeline
+    model_size = parallel.tensor * parallel.context * parallel.pipeline
     if server_kind and model_size > 1:
         raise complain(
             workload, ("data", "kind"), "parameter servers support data parallelism only"
         )
     check_servers(workload, fabric)
-    have = len(own.ranks) if own.ranks is not None else fabric.num_ranks - extra
-    replicas = own.data if own.data is not None else have // model_size
+    have = len(parallel.ranks) if parallel.ranks is not None else fabric.num_ranks - extra
+    replicas = parallel.data if parallel.data is not None else have // model_size
     wanted = model_size * replicas
-    sizes = f"tensor {own.tensor} x context {own.context} x pipeline {own.pipeline}"
-    if own.data is None and (replicas < 1 or wanted != have):
+    sizes = f"tensor {parallel.tensor} x context {parallel.context} x pipeline {parallel.pipeline}"
+    if parallel.data is None and (replicas < 1 or wanted != have):
         raise complain(
             workload,
             ("parallel",),
@@ -410,7 +410,7 @@ def _mesh(workload: Workload, fabric: Fabric) -> tuple[Mesh, tuple[int, ...]]:
             f"{sizes} x data {replicas} = {wanted} GPUs{more}; {fabric.name} has {fabric.num_ranks}"
         )
         raise complain(workload, ("parallel",), message)
-    if own.ranks is None and wanted + extra < fabric.num_ranks:
+    if parallel.ranks is None and wanted + extra < fabric.num_ranks:
         more = f" and {extra} servers" if extra else ""
         message = (
             f"{sizes} x data {replicas} = {wanted} GPUs{more}, but {fabric.name} has {fabric.num_ranks}; omit"
@@ -422,21 +422,21 @@ def _mesh(workload: Workload, fabric: Fabric) -> tuple[Mesh, tuple[int, ...]]:
         raise complain(
             workload, ("data", "shard"), f"{data.kind} cuts no states; use one of {', '.join(ZERO)}"
         )
-    if own.ranks and max(own.ranks) >= fabric.num_ranks:
+    if parallel.ranks and max(parallel.ranks) >= fabric.num_ranks:
         raise complain(
             workload,
             ("parallel", "ranks"),
-            f"rank {max(own.ranks)}: {fabric.name} has 0..{fabric.num_ranks - 1}",
+            f"rank {max(parallel.ranks)}: {fabric.name} has 0..{fabric.num_ranks - 1}",
         )
     try:
         mesh = Mesh(
-            own.tensor,
-            own.context,
+            parallel.tensor,
+            parallel.context,
             replicas,
-            own.pipeline,
-            own.expert,
-            tuple(own.order) if own.order else DIMS,
-            tuple(own.ranks or ()),
+            parallel.pipeline,
+            parallel.expert,
+            tuple(parallel.order) if parallel.order else DIMS,
+            tuple(parallel.ranks or ()),
             shard=data.shard or 0,
             norm=data.batchnorm,
         )

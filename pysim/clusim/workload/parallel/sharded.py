@@ -20,8 +20,12 @@ class Sharded(DataParallel):
 
     def __init__(self, emitter: Emitter, stage: int) -> None:
         super().__init__(emitter, stage)
-        own = self.plan.workload.data
-        self.prefetch, self.reshard, self.accumulate = own.prefetch, own.reshard, own.accumulate
+        settings = self.plan.workload.data
+        self.prefetch, self.reshard, self.accumulate = (
+            settings.prefetch,
+            settings.reshard,
+            settings.accumulate,
+        )
         self._gathered: dict[tuple[int, int], Tails] = {}
         self._reduced: list[Tails] = []
 
@@ -47,8 +51,8 @@ class Sharded(DataParallel):
             exchange = Exchange(dim, "allreduce", elements * element, "gradients", dtype=dtype)
             groups = self.emitter.groups(dim, self.stage) if elements else []
             tasks = self.emitter.collectives(exchange, groups, "data copies", scattered)
-            for rank, own in tasks.items():
-                result[rank] = (*result.get(rank, ()), *own)
+            for rank, task_ids in tasks.items():
+                result[rank] = (*result.get(rank, ()), *task_ids)
         return result
 
     def before(self, kind: str, chunk: int, index: int) -> None:
@@ -86,8 +90,8 @@ class Sharded(DataParallel):
             # Gathers and scatters have separate communicators, so that they can run at the same time.
             name, stream = ("gradients", "data scatter") if scatter else ("weights", "data")
             exchange = Exchange(dim, operation, elements * element, name, dtype=dtype)
-            for rank, own in self.emitter.collectives(exchange, groups, stream).items():
-                result[rank] = (*result.get(rank, ()), *own)
+            for rank, task_ids in self.emitter.collectives(exchange, groups, stream).items():
+                result[rank] = (*result.get(rank, ()), *task_ids)
         return result
 
     def complete(self) -> None:

@@ -105,17 +105,17 @@ def replicated(
     best[0, 0] = 0
     choice: dict[tuple[int, int], tuple[int, int]] = {}
     for all_of in range(1, workers + 1):
-        for own in (n for n in range(1, all_of + 1) if not microbatches % n):
-            before = all_of - own
+        for copies in (n for n in range(1, all_of + 1) if not microbatches % n):
+            before = all_of - copies
             rate = rates.between(before, all_of - 1)
             across = moved / rates.between(before - 1, before) if before else moved * 0
             for j in range(1, count + 1):
-                sums = 2 * (own - 1) / own * (gradients[j] - gradients[:j]) / rate
-                last = np.maximum(upto[j] - upto[:j], sums) / own
+                sums = 2 * (copies - 1) / copies * (gradients[j] - gradients[:j]) / rate
+                last = np.maximum(upto[j] - upto[:j], sums) / copies
                 slowest = np.maximum(np.maximum(best[before, :j], across[:j]), last)
                 at = int(slowest.argmin())
                 if slowest[at] < best[all_of, j]:
-                    best[all_of, j], choice[all_of, j] = slowest[at], (at, own)
+                    best[all_of, j], choice[all_of, j] = slowest[at], (at, copies)
     if (workers, count) not in choice:
         raise InputError(
             f"{count} layers cannot be divided over {workers} GPUs that share out {microbatches} microbatches evenly"
@@ -123,9 +123,9 @@ def replicated(
     stages: list[tuple[int, int]] = []
     m, j = workers, count
     while j:
-        cut, own = choice[m, j]
-        stages.append((j - cut, own))
-        m, j = m - own, cut
+        cut, copies = choice[m, j]
+        stages.append((j - cut, copies))
+        m, j = m - copies, cut
     return stages[::-1]
 
 
@@ -164,12 +164,14 @@ def shard_of(workload: Workload, mesh: Mesh, precision: Precision, deepep: DeepE
 
 def deepep_of(workload: Workload, fabric: Fabric, machines: int) -> DeepEp | None:
     """Return the expert token exchange between this number of nodes, if it is DeepEP's."""
-    own = workload.experts
-    if own.exchange != "deepep":
+    experts = workload.experts
+    if experts.exchange != "deepep":
         return None
-    limit = 0 if own.machines is None or own.machines >= machines else own.machines
+    limit = 0 if experts.machines is None or experts.machines >= machines else experts.machines
     inside_Bps, _ = peer_rates(fabric)
-    return DeepEp(own.sms, own.dispatch == "fp8", machines, limit, own.low_latency, inside_Bps)
+    return DeepEp(
+        experts.sms, experts.dispatch == "fp8", machines, limit, experts.low_latency, inside_Bps
+    )
 
 
 def moving(
@@ -221,28 +223,31 @@ def stages_of(
     workload: Workload, model: Model, layers: Sequence[Layer], ground: Ground
 ) -> tuple[Crew, list[list[list[Layer]]]]:
     """Return the workers of the stages, and the layers by worker and part, with recomputation."""
-    own, workers = workload.pipeline, ground.mesh.pipeline
-    crew = Crew(tuple(own.replicas or [1] * workers))
+    pipeline, workers = workload.pipeline, ground.mesh.pipeline
+    crew = Crew(tuple(pipeline.replicas or [1] * workers))
     counts: list[int] = []
     times: list[int] = []
-    if own.partition != "even":
+    if pipeline.partition != "even":
         times = [_time_ps(layer, workload, ground.chip) for layer in layers]
-    if own.partition == "replicated":
+    if pipeline.partition == "replicated":
         costs = [
             LayerCost(time_ps / 1e12, layer.parameters * ground.element, layer.output_bytes)
             for time_ps, layer in zip(times, layers, strict=True)
         ]
         result = replicated(costs, _rates(ground), ground.microbatches)
-        crew, counts = Crew(tuple(own for _, own in result)), [count for count, _ in result]
-    layout = layout_of(own.schedule, crew.stages, own.chunks)
-    if own.partition == "balanced":
-        counts = balanced(times, own.replicas or [1] * layout.parts)
-    parts = _cut(layers, counts) if counts else divide(layers, layout, own.layers)
+        crew, counts = (
+            Crew(tuple(pipeline for _, pipeline in result)),
+            [count for count, _ in result],
+        )
+    layout = layout_of(pipeline.schedule, crew.stages, pipeline.chunks)
+    if pipeline.partition == "balanced":
+        counts = balanced(times, pipeline.replicas or [1] * layout.parts)
+    parts = _cut(layers, counts) if counts else divide(layers, layout, pipeline.layers)
     stages = [
         [parts[layout.part(stage, chunk)] for chunk in range(layout.chunks)]
         for stage in range(layout.stages)
     ]
-    _copy_embedding(stages, model, layout, own.schedule)
+    _copy_embedding(stages, model, layout, pipeline.schedule)
     again = Recomputer(workload)
     again.check(layers)
     done = [[again.part(chunk) for chunk in chunks] for chunks in stages]

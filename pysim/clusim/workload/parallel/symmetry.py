@@ -80,11 +80,11 @@ class EqualPlaces:
         switches = self._network.switches(machines)
 
         def name(node: str) -> str:
-            machine, slash, own = node.partition("/")
+            machine, slash, local = node.partition("/")
             if not slash or not machine[1:].isdigit():
                 return switches.get(node, node)
             zone = int(machine[1:])
-            return f"n{machines.get(zone, zone)}/{own}"
+            return f"n{machines.get(zone, zone)}/{local}"
 
         return name
 
@@ -106,14 +106,14 @@ class _Network:
         machines: dict[str, list[Any]] = {name: [] for name in colors}
         for link in fabric.links:
             shape = (link.count, str(link.rate), link.latency_ps, link.format, link.buffer_bytes)
-            for own, other in ((link.a, link.b), (link.b, link.a)):
-                zone = zone_of[own]
+            for near, other in ((link.a, link.b), (link.b, link.a)):
+                zone = zone_of[near]
                 if zone_of[other] < 0 <= zone:
-                    port = own.partition("/")[2]
+                    port = near.partition("/")[2]
                     self._ports.setdefault(zone, []).append((port, other, shape))
                     machines[other].append((kinds.get(zone, -1), port, shape))
                 elif zone < 0 and zone_of[other] < 0:
-                    self._links[own].append((other, shape))
+                    self._links[near].append((other, shape))
         for _ in range(ROUNDS):
             known = {}
             colors = {
@@ -150,10 +150,10 @@ class _Network:
         kinds = dict.fromkeys(ports)
         if len(kinds) == 1 and ports[0]:
             return EqualPlace(ports[0], True)
-        number = {own: index for index, own in enumerate(kinds)}
+        number = {node: index for index, node in enumerate(kinds)}
         shapes = tuple(
-            tuple((port, self._colors[switch], shape) for port, switch, shape in own)
-            for own in kinds
+            tuple((port, self._colors[switch], shape) for port, switch, shape in node)
+            for node in kinds
         )
         far = tuple(
             self._distance(one[1], two[1])
@@ -163,7 +163,7 @@ class _Network:
             for one in first
             for two in second
         )
-        return EqualPlace((tuple(number[own] for own in ports), shapes, far), False)
+        return EqualPlace((tuple(number[node] for node in ports), shapes, far), False)
 
     def _distance(self, one: str, two: str) -> int:
         """Return the number of links between two switches, or -1 if they are not connected."""
@@ -217,10 +217,10 @@ def switched_machines(fabric: Fabric) -> frozenset[int]:
     gpus = [fabric.nodes[arrays.node_of(rank)] for rank in range(fabric.num_ranks)]
     links: dict[str, list[Any]] = {gpu.name: [] for gpu in gpus}
     for link in fabric.links:
-        for own, other in ((link.a, link.b), (link.b, link.a)):
-            if other in crossbars and own in links:
+        for near, other in ((link.a, link.b), (link.b, link.a)):
+            if other in crossbars and near in links:
                 shape = (other, link.count, str(link.rate), link.latency_ps, link.format)
-                links[own].append(shape)
+                links[near].append(shape)
     result: dict[int, set[Any]] = {}
     for gpu in gpus:
         own_links = tuple(sorted(map(repr, links[gpu.name])))

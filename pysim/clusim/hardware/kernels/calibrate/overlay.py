@@ -318,18 +318,19 @@ def _chip(record: dict[str, Any], chip: str | None) -> Gpu:
 
 def overlay(record: dict[str, Any], chip: str | None = None) -> dict[str, Any]:
     """Return the kernel file of a record; `chip` is the preset of an unknown product name."""
-    own = _chip(record, chip)
-    family = str(own.architecture.kernels.value)
+    preset = _chip(record, chip)
+    family = str(preset.architecture.kernels.value)
     source = f"measured by clusim calibrate gpu: {record['gpu']}"
-    figures = _figures(record, own)
+    figures = _figures(record, preset)
     reached = (
-        parse_rate(str(own.figures["memory_rate"].value)).bytes_per_s * figures["memory_efficiency"]
+        parse_rate(str(preset.figures["memory_rate"].value)).bytes_per_s
+        * figures["memory_efficiency"]
     )
-    attending = _silicon(own, "bf16", reached)
+    attending = _silicon(preset, "bf16", reached)
     return {
         "format": FORMAT,
-        "chip": own.name,
-        "architecture": own.architecture.name,
+        "chip": preset.name,
+        "architecture": preset.architecture.name,
         "mark": "calibrated",
         "source": source,
         "figures": figures,
@@ -338,25 +339,25 @@ def overlay(record: dict[str, Any], chip: str | None = None) -> dict[str, Any]:
             "copies_GBps": record.get("copies", {}),
         },
         "knots": {axis: list(values) for axis, values in KNOTS.items()},
-        "products": _products(record, own, reached),
+        "products": _products(record, preset, reached),
         "attention": [_attention(record, attending, family)],
     }
 
 
-def _silicon(own: Gpu, kind: str, reached: float) -> Silicon:
-    peaks = own.figures["peak_flops"].value
+def _silicon(preset: Gpu, kind: str, reached: float) -> Silicon:
+    peaks = preset.figures["peak_flops"].value
     assert isinstance(peaks, dict)
     if _PEAKS[kind] not in peaks:
         raise InputError(
-            f"{own.name}: the peak rate of {kind} is missing, but the record has such products"
+            f"{preset.name}: the peak rate of {kind} is missing, but the record has such products"
         )
-    fraction = float(str(own.figures["gemm_fraction"].value))
-    return Silicon(own.sms, float(peaks[_PEAKS[kind]]) * fraction, reached)
+    fraction = float(str(preset.figures["gemm_fraction"].value))
+    return Silicon(preset.sms, float(peaks[_PEAKS[kind]]) * fraction, reached)
 
 
-def _figures(record: dict[str, Any], own: Gpu) -> dict[str, float]:
+def _figures(record: dict[str, Any], preset: Gpu) -> dict[str, float]:
     """Return replacements of chip figures: memory and clock shares, minimum kernel time."""
-    rate = parse_rate(str(own.figures["memory_rate"].value)).bytes_per_s
+    rate = parse_rate(str(preset.figures["memory_rate"].value)).bytes_per_s
     moved = max(2 * row["bytes"] / row["us"] * 1e6 for row in record["memory"])
     kept = record["long"]["short_us"] / record["long"]["long_us"]
     return {
@@ -366,17 +367,17 @@ def _figures(record: dict[str, Any], own: Gpu) -> dict[str, float]:
     }
 
 
-def _products(record: dict[str, Any], own: Gpu, reached: float) -> list[dict[str, Any]]:
+def _products(record: dict[str, Any], preset: Gpu, reached: float) -> list[dict[str, Any]]:
     result = []
-    family = str(own.architecture.kernels.value)
+    family = str(preset.architecture.kernels.value)
     for kind in dict.fromkeys(str(row["kind"]) for row in record["products"]):
         if kind not in _PEAKS:
             raise InputError(f"products of {kind!r}: use {' or '.join(_PEAKS)}")
         listed = [row for row in record["products"] if row["kind"] == kind]
         shapes = np.array([[1, row["m"], row["n"], row["k"], 1] for row in listed], float)
         seconds = np.array([row["us"] for row in listed], float) * 1e-6
-        rows, metal = ProductRows(shapes, seconds, _SIZES[kind]), _silicon(own, kind, reached)
-        _check_rates(rows, own, kind)
+        rows, metal = ProductRows(shapes, seconds, _SIZES[kind]), _silicon(preset, kind, reached)
+        _check_rates(rows, preset, kind)
         before = find_table(family, kind) or find_table(family, "bf16")
         assert before is not None, "files of architectures have products of bf16"
         form = fit_form(metal, rows, before.form, STEPS)
@@ -396,15 +397,15 @@ def _products(record: dict[str, Any], own: Gpu, reached: float) -> list[dict[str
     return result
 
 
-def _check_rates(rows: ProductRows, own: Gpu, kind: str) -> None:
+def _check_rates(rows: ProductRows, preset: Gpu, kind: str) -> None:
     """Raise `InputError` if product rates exceed the chip's peak or never approach it."""
-    peaks = own.figures["peak_flops"].value
+    peaks = preset.figures["peak_flops"].value
     assert isinstance(peaks, dict)
     reached = 2 * rows.shapes[:, :4].prod(axis=1) / rows.seconds
     best, peak = float(reached.max()), float(peaks[_PEAKS[kind]])
     if not SLOWEST * peak <= best <= FASTEST * peak:
         raise InputError(
-            f"{own.name}: products of {kind} reach {best / 1e12:.3g} TFLOP/s at most, its peak is {peak / 1e12:.4g};"
+            f"{preset.name}: products of {kind} reach {best / 1e12:.3g} TFLOP/s at most, its peak is {peak / 1e12:.4g};"
             " the record is of another chip (--preset names it), or of one that was busy"
         )
 

@@ -39,12 +39,12 @@ class Torch:
 
     def about(self) -> dict[str, Any]:
         """Return the driver's description of the GPU, with place and time."""
-        own = self.torch.cuda.get_device_properties(self.device)
+        properties = self.torch.cuda.get_device_properties(self.device)
         return {
-            "name": own.name,
-            "sms": own.multi_processor_count,
-            "memory_bytes": own.total_memory,
-            "compute_capability": f"{own.major}.{own.minor}",
+            "name": properties.name,
+            "sms": properties.multi_processor_count,
+            "memory_bytes": properties.total_memory,
+            "compute_capability": f"{properties.major}.{properties.minor}",
             "torch": self.torch.__version__,
             "cuda": str(self.torch.version.cuda or self.torch.version.hip),
             "cpu": platform.processor() or platform.machine(),
@@ -53,8 +53,8 @@ class Torch:
 
     def kinds(self) -> tuple[str, ...]:
         """Return bf16, and fp8 from compute capability 8.9 on."""
-        own = self.torch.cuda.get_device_properties(self.device)
-        return ("bf16", "fp8") if (own.major, own.minor) >= (8, 9) else ("bf16",)
+        properties = self.torch.cuda.get_device_properties(self.device)
+        return ("bf16", "fp8") if (properties.major, properties.minor) >= (8, 9) else ("bf16",)
 
     def _us(self, work: Callable[[], Any], count: int = SHORT) -> float:
         """Return the GPU time of `work`, the least of three timings of `count` [us]."""
