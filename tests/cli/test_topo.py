@@ -66,11 +66,20 @@ def test_show_can_still_print_every_figure(clusim: Clusim) -> None:
 @pytest.mark.parametrize(
     ("name", "nodes", "words"),
     [
-        ("dgx-h100", None, {"gpu7", "nic7", "cpu1", "nvswitch3", "4 x upi-16"}),
-        ("dgx-1v", None, {"gpu7", "arcs: 1 or 2 x nvlink2"}),
-        ("dgx-h100", 4, {"n3", "spine0", "machine n0"}),
-        ("gb200-nvl72", None, {"34 more", "nvswitch0..17"}),
-        ("fat-tree:k=4", None, {"host15", "core3"}),
+        (
+            "dgx-h100",
+            None,
+            {"h100-sxm5", "cx7-ndr", "cpu", "xeon-spr", "nvswitch3", "60 ns, 4 links a line"},
+        ),
+        ("dgx-1v", None, {"v100-sxm2", "nvlink2: 25.78 GB/s, 275 ns, 1 to 2 links a line"}),
+        ("dgx-h100", 4, {"n3", "spine", "quantum2", "cx7-ndr"}),
+        (
+            "dgx-h100",
+            8,
+            {"machine", "leaf", "quantum2", "node n0  (8 identical: n0..7)", "h100-sxm5"},
+        ),
+        ("gb200-nvl72", None, {"66..71", "nvswitch4", "grace-c2c: 100 GB/s, 60 ns"}),
+        ("fat-tree:k=4", None, {"15", "host", "core"}),
     ],
 )
 def test_pictures_name_what_they_show(
@@ -87,16 +96,22 @@ def test_pictures_name_what_they_show(
 
 
 def test_labels_of_a_picture_do_not_overlap() -> None:
-    from clusim.topology.drawing.draw import draw
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    for name, nodes in (("dgx-h100", 4), ("aws-p5", None), ("dgx-2", None), ("dgx-1v", None)):
-        figure = draw(topology.load(name, nodes=nodes))
-        renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
-        (axes,) = figure.axes
-        boxes = [text.get_window_extent(renderer) for text in axes.texts]
-        legend = axes.get_legend()
-        assert legend is not None
-        boxes.append(legend.get_window_extent(renderer))
+    from clusim.topology.picture import draw_fabric
+
+    for name, nodes in (
+        ("dgx-h100", 4),
+        ("dgx-h100", 8),
+        ("aws-p5", None),
+        ("dgx-2", None),
+        ("dgx-1v", None),
+    ):
+        figure = draw_fabric(topology.load(name, nodes=nodes))
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        texts = [text for axes in figure.axes for text in axes.texts]
+        boxes = [text.get_window_extent(renderer) for text in texts]
+        boxes += [legend.get_window_extent(renderer) for legend in figure.legends]
         for i, one in enumerate(boxes):
             for other in boxes[i + 1 :]:
                 assert not one.overlaps(other), f"{name}: {one} {other}"

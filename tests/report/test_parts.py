@@ -13,20 +13,12 @@ import pytest
 import clusim
 from clusim.base.terms.links import described
 from clusim.base.units import format_size
-from clusim.report.boxes import Picture
-from clusim.report.drawnmachine import (
-    FULL,
-    WireGroups,
-    group_wires,
-    history,
-    machine_of,
-    natural_key,
-    span,
-)
+from clusim.drawing.boxes import Picture
+from clusim.drawing.layout import draw
+from clusim.drawing.machine import DrawnMachine, WireGroups, machine_of, natural_key, span
+from clusim.report.histories import FULL, group_wires, history
 from clusim.report.lanes import Lanes, LaneTasks, lanes_of, shares_of, window
-from clusim.report.markup import bent
 from clusim.report.page_data import Feed, pack, unpack, used_part
-from clusim.report.picture import draw
 from clusim.report.sections import call_rows
 from clusim.report.summary_text import sentences
 from clusim.results.bins import Bins
@@ -67,6 +59,10 @@ def wires_of(name: str, kinds: tuple[str, ...] = (), nodes: int | None = None) -
     )
 
 
+def drawn(wires: Wires, nodes: list[str] | None = None) -> DrawnMachine:
+    return machine_of(wires.names, wires.classes, wires.from_endpoint, nodes or ())
+
+
 def test_a_message_reads_back_and_every_column_is_aligned() -> None:
     columns = {
         "edges": np.array([0.0, 1.5, 2.0**53]),
@@ -104,7 +100,7 @@ def test_several_names_become_one(names: list[str], one: str) -> None:
 @pytest.mark.parametrize("limit", [1, 40, 300, 10_000])
 def test_every_wire_is_in_one_group_and_groups_are_of_one_class(fabric: Any, limit: int) -> None:
     wires = wires_of(*fabric)
-    groups = group_wires(machine_of(wires), wires, limit)
+    groups = group_wires(drawn(wires), wires, limit)
     assert sorted(groups.wires.tolist()) == list(range(len(wires.names)))
     for i, wire_class in enumerate(groups.classes):
         mine = groups.wires[groups.offset[i] : groups.offset[i + 1]]
@@ -118,7 +114,7 @@ def test_every_wire_is_in_one_group_and_groups_are_of_one_class(fabric: Any, lim
 @pytest.mark.parametrize("fabric", FABRICS)
 def test_a_picture_has_every_wire_and_no_box_lies_on_another(fabric: Any) -> None:
     wires = wires_of(*fabric)
-    picture = draw(machine_of(wires), wires)
+    picture = draw(drawn(wires))
     assert len(picture.lines.wires) + picture.hidden == len(wires.names)
     for box in picture.boxes:
         assert box.x - box.width / 2 >= 0
@@ -133,14 +129,14 @@ def test_a_picture_has_every_wire_and_no_box_lies_on_another(fabric: Any) -> Non
 
 def test_switches_lie_above_what_hangs_on_them() -> None:
     wires = wires_of("fat-tree:k=4")
-    picture = draw(machine_of(wires), wires)
+    picture = draw(drawn(wires))
     heights = {box.name.rstrip("0123456789."): box.y for box in picture.boxes}
     assert heights["host"] > heights["edge"] > heights["agg"] > heights["core"]
 
 
 def test_two_boards_are_drawn_with_their_switches_facing() -> None:
     wires = wires_of("dgx-2", ("nvlink", "trunk"))
-    picture = draw(machine_of(wires), wires)
+    picture = draw(drawn(wires))
     assert [title for title, _ in picture.titles] == ["gpu", "nvswitch", "nvswitch", "gpu"]
 
 
@@ -159,18 +155,19 @@ def tiers_of(picture: Picture) -> list[str]:
 )
 def test_tiers_lie_one_above_another(name: str, nodes: int | None, tiers: list[str]) -> None:
     wires = wires_of(name, (), nodes)
-    assert tiers_of(draw(machine_of(wires), wires)) == tiers
+    assert tiers_of(draw(drawn(wires))) == tiers
 
 
 def test_two_machines_are_drawn_side_by_side_in_their_frames() -> None:
     wires = wires_of("aws-p5", (), 2)
-    picture = draw(machine_of(wires), wires)
+    picture = draw(drawn(wires))
     assert [frame.label for frame in picture.frames] == ["n0", "n1"]
     for box in picture.boxes:
         zone = box.name.rpartition("/")[0]
         for frame in picture.frames:
-            within = frame.x <= box.x <= frame.x + frame.width
-            below = frame.y <= box.y <= frame.y + frame.height
+            left, top = frame.corner
+            within = left <= box.x <= left + frame.width
+            below = top <= box.y <= top + frame.height
             assert (within and below) == (frame.label in zone.split("/")[0] and bool(zone))
     labels = [box.label for box in picture.boxes if box.name == "n1/nic0..3"]
     assert labels == ["0..3"], "NICs of one PCIe switch are one box"
@@ -178,8 +175,8 @@ def test_two_machines_are_drawn_side_by_side_in_their_frames() -> None:
 
 def test_many_machines_are_boxes_with_bars_for_the_links_in_them() -> None:
     wires = wires_of("superpod-h100:nodes=32", ("nvlink", "pcie", "infiniband"))
-    machine = machine_of(wires)
-    picture = draw(machine, wires)
+    machine = drawn(wires)
+    picture = draw(machine)
     assert [box.name for box in picture.boxes if box.kind == "endpoint"] == [
         f"n{i}" for i in range(32)
     ]
@@ -190,7 +187,7 @@ def test_many_machines_are_boxes_with_bars_for_the_links_in_them() -> None:
     mine = picture.lines.wires[picture.lines.offset[last] :]
     assert {wires.names[w].count("n31/") for w in mine} == {2}
     assert {wires.classes[w].split(" ")[0] for w in mine} == {"pcie"}
-    left, right, y = picture.bar_span(last)
+    left, right, y = picture.bar_spans()[-1]
     box = picture.boxes[picture.source[last]]
     assert abs(left + right - 2 * box.x) < 1e-6
     assert abs(y - box.y) < box.height / 2
@@ -198,12 +195,12 @@ def test_many_machines_are_boxes_with_bars_for_the_links_in_them() -> None:
 
 def test_lines_of_a_row_hang_down_only_past_other_boxes() -> None:
     wires = wires_of("dgx-1v")
-    picture = draw(machine_of(wires), wires)
+    picture = draw(drawn(wires))
     names = [box.name for box in picture.boxes]
     hanging = {
         (names[picture.source[i]], names[picture.target[i]])
         for i in range(picture.num_ways)
-        if bent(picture, i)
+        if picture.bent(i)
     }
     assert ("gpu0", "gpu2") in hanging
     assert ("gpu0", "gpu1") not in hanging
@@ -257,9 +254,9 @@ def test_the_summary_names_the_links_of_a_machine_without_nvlink(tmp_path: Path)
 
 def test_endpoints_come_in_the_order_of_the_nodes() -> None:
     wires = wires_of("star:5")
-    names = machine_of(wires).nodes
+    names = drawn(wires).nodes
     turned = ["host3", "host1", "host0", "host4", "host2"]
-    assert machine_of(wires, turned).nodes[:5] == turned
+    assert drawn(wires, turned).nodes[:5] == turned
     assert names[:5] == sorted(names[:5])
 
 

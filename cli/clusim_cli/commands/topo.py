@@ -33,6 +33,7 @@ def command() -> None:
 def list_topologies(as_json: bool) -> None:
     """List the presets and the generators."""
     from clusim.base import resources
+    from clusim.base.tables import text_table
     from clusim.topology import load
     from clusim.topology.generators import GENERATORS
 
@@ -44,8 +45,9 @@ def list_topologies(as_json: bool) -> None:
         ]
         _print_json({"presets": rows, "generators": list(GENERATORS)})
         return
-    for name, preset in presets.items():
-        click.echo(f"{name:<22} {preset.num_ranks:>5} ranks  {preset.description}".rstrip())
+    table = [(name, one.num_ranks, one.description) for name, one in presets.items()]
+    for line in text_table("{:<22} {:>5} ranks  {}", table):
+        click.echo(line)
     click.echo("")
     click.echo(f"generators: {', '.join(GENERATORS)}; for example fat-tree:k=8")
     click.echo("clusters: any preset with --nodes N, or PRESET:nodes=N")
@@ -88,7 +90,6 @@ def show(
 
 def _machine(machine: Fabric) -> MachineJson:
     from clusim.topology.node import kind_of
-    from clusim.topology.outline import link_name
 
     ranks = {name: rank for rank, name in enumerate(machine.ranks)}
     return {
@@ -99,7 +100,7 @@ def _machine(machine: Fabric) -> MachineJson:
             {
                 "name": node.name,
                 "kind": kind_of(node),
-                "what": node.endpoint.chip if node.endpoint is not None else node.model,
+                "what": node.product,
                 "rank": ranks.get(node.name),
             }
             for node in machine.nodes
@@ -109,7 +110,7 @@ def _machine(machine: Fabric) -> MachineJson:
                 "a": link.a,
                 "b": link.b,
                 "count": link.count,
-                "type": link_name(link),
+                "type": link.label,
                 "rate_GBps": link.rate.bytes_per_s / 1e9,
                 "latency_ps": link.latency_ps,
             }
@@ -130,7 +131,7 @@ def _check_picture(path: Path, suffix: str) -> None:
 
 
 def _draw(machine: Fabric, path: Path) -> None:
-    from clusim.topology.drawing.draw import save_picture
+    from clusim.topology.picture import save_picture
 
     save_picture(machine, path)
     click.echo(f"wrote {path}", err=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clusim.analysis.critical import critical
-from clusim.base.tables import ColumnTable
+from clusim.base.tables import ColumnTable, grouped
 from clusim.base.units import format_time
 
 COLUMNS = ("group", "resource", "reason", "time_ps", "share", "steps", "class", "wires")
@@ -65,10 +65,8 @@ def alike(table: ColumnTable) -> list[dict[str, Any]]:
 
     The resource of a merged row is the common part of the names, and the number of merged rows.
     """
-    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
-    for row in table.rows():
-        kind = row["class"] or str(row["resource"]).partition(" ")[0]
-        groups.setdefault((row["group"], kind, row["reason"]), []).append(row)
+    kinds = ((row["class"] or str(row["resource"]).partition(" ")[0], row) for row in table.rows())
+    groups = grouped(((row["group"], kind, row["reason"]), row) for kind, row in kinds)
     result = []
     for (group, kind, reason), rows in groups.items():
         sums = {name: sum(row[name] for row in rows) for name in ("time_ps", "share", "steps")}

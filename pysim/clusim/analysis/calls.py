@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from clusim.analysis.critical import Traced, open_traced
 from clusim.analysis.intervals import Usage
 from clusim.analysis.overlap import exposed_ps
+from clusim.analysis.tablejson import CollectiveRowJson
 from clusim.analysis.tasks import RankTasks, RunTasks, run_tasks
 from clusim.base.tables import ColumnTable
 from clusim.base.terms.operations import bus_factor
@@ -20,12 +21,6 @@ from clusim.engine.abi import NEVER
 from clusim.results.replicated import FoldedBlocks
 
 Array = NDArray[Any]
-
-COLUMNS = (
-    "call", "operation", "algorithm", "protocol", "dtype", "size_bytes", "ranks", "channels", "stream", "times",
-    "start_ps", "end_ps", "time_ps", "skew_ps", "algbw_GBps", "busbw_GBps",
-    "limit", "limit_busy", "bound_GBps", "exposed_ps",
-)  # fmt: skip
 
 
 def collectives(path: str | Path) -> ColumnTable:
@@ -76,8 +71,8 @@ def collectives(path: str | Path) -> ColumnTable:
         )
     rows.sort(key=lambda row: (row[10], row[0]))
     times = sum(row[9] for row in rows)
-    facts = {"time_ps": result.time_ps, "complete": result.complete, "collectives": times}
-    return ColumnTable.of(COLUMNS, rows, facts, _notes(rows))
+    facts = traced.facts | {"collectives": times}
+    return ColumnTable.of(CollectiveRowJson.__annotations__, rows, facts, _notes(rows))
 
 
 class _Asked(NamedTuple):

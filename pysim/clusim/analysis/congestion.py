@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.analysis.critical import Traced, open_traced
-from clusim.base.tables import ColumnTable
+from clusim.analysis.tablejson import HistoryRowJson
+from clusim.base.tables import ColumnTable, grouped
 from clusim.base.units import format_size
 
 Array = NDArray[Any]
@@ -43,9 +44,7 @@ def congestion(path: str | Path) -> ColumnTable:
     """
     traced = open_traced(path)
     rows = [*_tiers(traced), *_groups(traced), *_wires(traced)]
-    result = traced.result
-    facts = {"time_ps": result.time_ps, "complete": result.complete}
-    return ColumnTable.of(COLUMNS, rows, facts, _notes(rows, traced))
+    return ColumnTable.of(COLUMNS, rows, traced.facts, _notes(rows, traced))
 
 
 def hot_spots(traced: Traced) -> Array:
@@ -80,12 +79,14 @@ def tiers(traced: Traced) -> dict[str, Array]:
     """
     wires, network = traced.result.wires, traced.network
     used = np.flatnonzero(wires.counters["packets"] > 0)
-    result: dict[str, list[int]] = {}
-    for wire in used.tolist():
+
+    def tier(wire: int) -> str:
         ends = [network.nodes[int(network.wires[end][wire])] for end in ("src", "dst")]
         stems = "->".join(re.sub(r"[\d.]+$", "", end) or end for end in ends)
-        result.setdefault(wires.classes[wire].replace("switch->switch", stems), []).append(wire)
-    return {name: np.array(ids) for name, ids in result.items()}
+        return wires.classes[wire].replace("switch->switch", stems)
+
+    result = grouped((tier(wire), wire) for wire in used.tolist())
+    return {name: np.array(own) for name, own in result.items()}
 
 
 def _tiers(traced: Traced) -> Iterator[tuple[Any, ...]]:
@@ -181,17 +182,6 @@ def wire_history(path: str | Path) -> ColumnTable:
     bins, names = traced.result.bins, traced.result.wires.names
     edge_ps = bins.edge_ps
     measures = ("busy", "stall_credit", "stall_arbitration")
-    columns = (
-        "level",
-        "name",
-        "start_ps",
-        "end_ps",
-        "busy",
-        "no_credit",
-        "contended",
-        "bytes",
-        "queue_bytes",
-    )
     widths = np.maximum(1, np.diff(edge_ps))
 
     def rows() -> Iterator[tuple[Any, ...]]:
@@ -205,7 +195,9 @@ def wire_history(path: str | Path) -> ColumnTable:
                 edges = (int(edge_ps[b]), int(edge_ps[b + 1]))
                 yield (level, name, *edges, *map(float, shares), carried, queue)
 
-    return ColumnTable.of(columns, rows(), {"time_ps": traced.result.time_ps})
+    return ColumnTable.of(
+        HistoryRowJson.__annotations__, rows(), {"time_ps": traced.result.time_ps}
+    )
 
 
 def _notes(rows: list[tuple[Any, ...]], traced: Traced) -> list[str]:

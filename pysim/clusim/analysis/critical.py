@@ -135,6 +135,11 @@ class Traced:
         """Return a run with its network."""
         return cls(path, result, inputs, Network(inputs, result.wires.names, result.wires.classes))
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Time of the run, and True if it is complete, for the tables of analyses."""
+        return {"time_ps": self.result.time_ps, "complete": self.result.complete}
+
 
 @dataclass(frozen=True, slots=True)
 class Critical:

@@ -11,6 +11,7 @@ import numpy as np
 from clusim.analysis.blame import blame
 from clusim.analysis.critical import Traced, critical, open_traced
 from clusim.analysis.judge import judged, without_path
+from clusim.analysis.tablejson import DiffRowJson
 from clusim.base.errors import TraceError
 from clusim.base.tables import ColumnTable
 from clusim.base.units import format_time
@@ -30,8 +31,6 @@ def judged_trace(path: str | Path) -> Result:
         results = without_path(result, str(error).removeprefix(f"{path}: "))
     return replace(result, judge=lambda _: results)
 
-
-COLUMNS = ("level", "name", "a_ps", "b_ps", "change_ps")
 
 LEAST = 0.005
 """Smallest reported change, as a share of the first run."""
@@ -70,7 +69,7 @@ def diff(path_a: str | Path, path_b: str | Path) -> ColumnTable:
     notes += _inputs(a, b)
     notes += _phase_sentences(phases, time_a) + _blame_sentences(blames, time_a)
     notes += _wire_sentences(wires, a, b)
-    return ColumnTable.of(COLUMNS, rows, facts, notes)
+    return ColumnTable.of(DiffRowJson.__annotations__, rows, facts, notes)
 
 
 def _headline(a: Traced, b: Traced) -> str:

@@ -5,6 +5,7 @@ Causes are merged over equivalent CTAs, ranks and wires.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -83,11 +84,11 @@ def judged(run: Critical) -> Judged:
     spans: list[tuple[int, int, dict[_Key, int]]] = []
     steps = list(run.walk.steps())
     for step in steps:
-        parts: dict[_Key, int] = {}
+        parts: Counter[_Key] = Counter()
         for charge in run.charges(step):
             if charge.ps:
                 key = (charge.cause, _detail(run, charge, step))
-                parts[key] = parts.get(key, 0) + charge.ps
+                parts[key] += charge.ps
                 _add(run, sums.setdefault(key, _Sum()), charge, step)
         spans.append((step.start_ps, step.end_ps, parts))
     result = run.traced.result
@@ -287,10 +288,9 @@ def _phases(spans: Iterable[tuple[int, int, dict[_Key, int]]]) -> tuple[Phase, .
         length = group[-1][1] - group[0][0] if group else 0
         if length < max(1.0, LEAST_PHASE * total):
             continue
-        sums: dict[_Key, int] = {}
+        sums: Counter[_Key] = Counter()
         for *_, parts in group:
-            for key, ps in parts.items():
-                sums[key] = sums.get(key, 0) + ps
+            sums.update(parts)
         (kind, detail), _ = max(sums.items(), key=lambda item: (item[1], item[0]))
         computes = sum(ps for (cause, _), ps in sums.items() if cause in _WORKING)
         middle = "computing" if 2 * computes > length else "bandwidth"

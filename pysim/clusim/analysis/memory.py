@@ -9,16 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.analysis.critical import open_traced
+from clusim.analysis.tablejson import MemoryRowJson
 from clusim.base.tables import ColumnTable
 from clusim.engine.abi import TaskKind
 from clusim.results.result import Result
 
 Array = NDArray[Any]
-
-COLUMNS = (
-    "endpoint", "rank", "rate_GBps", "communication_bytes", "communication_GBps", "communication", "peak", "peak_at_ps",
-    "kernel_bytes", "kernel_GBps", "kernels", "left",
-)  # fmt: skip
 
 
 def memory(path: str | Path) -> ColumnTable:
@@ -67,7 +63,7 @@ def memory(path: str | Path) -> ColumnTable:
             )
         )
     rows.sort(key=lambda row: (-(row[5] + row[10]), row[1]))
-    table = ColumnTable.of(COLUMNS, rows, {"time_ps": result.time_ps, "complete": result.complete})
+    table = ColumnTable.of(MemoryRowJson.__annotations__, rows, traced.facts)
     if rows:
         row = table.rows()[0]
         table.notes.append(

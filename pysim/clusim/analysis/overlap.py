@@ -12,24 +12,13 @@ from numpy.typing import NDArray
 
 from clusim.analysis.critical import Traced, open_traced
 from clusim.analysis.intervals import Union, first_come
+from clusim.analysis.tablejson import OverlapRowJson
 from clusim.analysis.tasks import RankTasks, RunTasks, run_tasks
 from clusim.base.tables import ColumnTable
 from clusim.base.units import format_time
 from clusim.results.replicated import SUFFIX
 
 Array = NDArray[Any]
-
-COLUMNS = (
-    "level",
-    "of",
-    "ranks",
-    "compute_ps",
-    "communication_ps",
-    "both_ps",
-    "neither_ps",
-    "exposed_ps",
-    "worst_rank",
-)
 
 
 def exposed_ps(tasks: RankTasks) -> Array:
@@ -82,8 +71,7 @@ def overlap(path: str | Path) -> ColumnTable:
     rows += _grouped(groups["collective"], "collective", calls)
     rows += _grouped(groups["name"], "name", run.names)
     rows += _grouped(groups["dimension"], "dimension", run.streams)
-    facts = {"time_ps": total, "complete": traced.result.complete}
-    return ColumnTable.of(COLUMNS, rows, facts, _notes(rows, total))
+    return ColumnTable.of(OverlapRowJson.__annotations__, rows, traced.facts, _notes(rows, total))
 
 
 def _of_rank(tasks: RankTasks, mine: Array | None = None) -> tuple[Union, Union]:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.analysis.critical import Critical, critical
+from clusim.analysis.tablejson import StepRowJson
 from clusim.analysis.walk import Step, StepKind
 from clusim.base.tables import ColumnTable
 from clusim.engine.image import OPCODES
@@ -171,10 +172,6 @@ def _slices(run: Critical, row_of: dict[_Row, int], places: list[_Row]) -> RowSp
     return RowSpans(*(item[order] for item in columns))
 
 
-COLUMNS = (
-    "start_ps", "end_ps", "time_ps", "kind", "rank", "task", "channel", "slice", "primitive", "wire", "peer",
-)  # fmt: skip
-
 MOST_STEPS = 200_000
 """Limit of segments in the table; a longer path keeps only its end."""
 
@@ -199,7 +196,7 @@ def critical_path(path: str | Path) -> ColumnTable:
     rows.reverse()
     facts: dict[str, Any] = {"time_ps": total, "steps": count, "complete": complete}
     facts["kinds_ps"] = {name: ps for name, ps in kinds.items() if ps}
-    table = ColumnTable.of(COLUMNS, rows, facts)
+    table = ColumnTable.of(StepRowJson.__annotations__, rows, facts)
     shares = sorted(facts["kinds_ps"].items(), key=lambda item: -item[1])
     parts = ", ".join(f"{name} {ps / max(1, total):.1%}" for name, ps in shares)
     table.notes.append(f"{count} steps over {len(ranks)} ranks: {parts}")

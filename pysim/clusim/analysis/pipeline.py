@@ -11,15 +11,12 @@ from numpy.typing import NDArray
 
 from clusim.analysis.critical import open_traced
 from clusim.analysis.intervals import Union
+from clusim.analysis.tablejson import PipelineRowJson
 from clusim.analysis.tasks import RankTasks, run_tasks
 from clusim.base.tables import ColumnTable
 from clusim.base.units import format_time
 
 Array = NDArray[Any]
-
-COLUMNS = (
-    "rank", "compute_ps", "bubble_ps", "bubble", "fill_ps", "drain_ps", "gaps_ps", "gaps", "waits_exposed_ps", "kernels"
-)  # fmt: skip
 
 
 def pipeline(path: str | Path) -> ColumnTable:
@@ -54,8 +51,7 @@ def pipeline(path: str | Path) -> ColumnTable:
                 int(mine.sum()),
             )
         )
-    facts = {"time_ps": total, "complete": traced.result.complete}
-    table = ColumnTable.of(COLUMNS, rows, facts)
+    table = ColumnTable.of(PipelineRowJson.__annotations__, rows, traced.facts)
     if not any(table.columns["kernels"]):
         table.notes.append("no kernels in the run: only communication")
     elif rows:

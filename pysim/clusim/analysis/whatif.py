@@ -31,6 +31,25 @@ THINGS = {
 """Resources that can be scaled besides wires (by class, ``nvlink``, or name, ``gpu0->*``)."""
 
 
+_SCALED: dict[str, dict[str, tuple[str, ...]]] = {
+    "hbm": {"endpoints": ("mem_cost16",)},
+    "cta": {"costs": ("op_cost16",)},
+    "step": {"costs": ("fixed_ps",)},
+    "proxy": {"costs": ("fixed_ps", "after_ps", "op_cost16")},
+    "launch": {"instances": ("start_ps",), "tasks": ("delay_ps",)},
+    "compute": {"tasks": ("compute_ps",)},
+    "unit": {"units": ("cost16",)},
+    "latency": {
+        "wires": ("latency_ps",),
+        "nodes": ("latency_ps",),
+        "endpoints": ("write_latency_ps", "read_latency_ps", "response_latency_ps"),
+        "units": ("latency_ps",),
+        "conns": ("tail_ps", "head_ps"),
+    },
+}
+"""Resource -> tables of the image with the columns that its factor divides."""
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """Change that makes a resource `factor` times as fast.
@@ -145,17 +164,12 @@ def _faster(rows: Array, names: tuple[str, ...], factor: Fraction) -> None:
         rows[name] = np.where(rows[name] > 0, np.maximum(new, 1), 0)
 
 
-def _faster_costs(
-    image: dict[str, Array], names: tuple[str, ...], factor: Fraction, *, threads: bool
-) -> None:
-    """Divide columns of slice costs: of slices on proxy threads, or of the others."""
+def _costs(image: dict[str, Array], *, threads: bool) -> Array:
+    """Return the mask of slice costs: of slices on proxy threads, or of the others."""
     instances = image["instances"]
-    served = np.unique(instances["cost"][instances["thread"] != NONE])
     mine = np.zeros(len(image["costs"]), bool)
-    mine[served] = True
-    rows = image["costs"][mine == threads]
-    _faster(rows, names, factor)
-    image["costs"][mine == threads] = rows
+    mine[np.unique(instances["cost"][instances["thread"] != NONE])] = True
+    return np.asarray(mine == threads)
 
 
 def _repair(image: dict[str, Array], change: Change) -> None:
@@ -193,26 +207,9 @@ def changed_image(image: Mapping[str, Array], change: Change) -> dict[str, Array
         if fault["kind"] == FaultKind.RATE and int(fault["index"]) in change.wires and fault["num"]:
             rate = Fraction(int(fault["num"]), int(fault["den"])) * factor
             fault["num"], fault["den"] = rate.numerator, rate.denominator
-    if change.what == "hbm":
-        _faster(new["endpoints"], ("mem_cost16",), factor)
-    elif change.what == "cta":
-        _faster_costs(new, ("op_cost16",), factor, threads=False)
-    elif change.what == "step":
-        _faster_costs(new, ("fixed_ps",), factor, threads=False)
-    elif change.what == "proxy":
-        _faster_costs(new, ("fixed_ps", "after_ps", "op_cost16"), factor, threads=True)
-    elif change.what == "launch":
-        _faster(new["instances"], ("start_ps",), factor)
-        _faster(new["tasks"], ("delay_ps",), factor)
-    elif change.what == "compute":
-        _faster(new["tasks"], ("compute_ps",), factor)
-    elif change.what == "unit":
-        _faster(new["units"], ("cost16",), factor)
-    elif change.what == "latency":
-        _faster(new["wires"], ("latency_ps",), factor)
-        _faster(new["nodes"], ("latency_ps",), factor)
-        ends = ("write_latency_ps", "read_latency_ps", "response_latency_ps")
-        _faster(new["endpoints"], ends, factor)
-        _faster(new["units"], ("latency_ps",), factor)
-        _faster(new["conns"], ("tail_ps", "head_ps"), factor)
+    for table, columns in _SCALED.get(change.what, {}).items():
+        rows = slice(None) if table != "costs" else _costs(new, threads=change.what == "proxy")
+        own = new[table][rows]
+        _faster(own, columns, factor)
+        new[table][rows] = own
     return new

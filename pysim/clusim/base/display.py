@@ -170,6 +170,14 @@ class Plot:
             self.figure.savefig(out, format=form, dpi=dpi, metadata=metadata)
 
 
+def need_matplotlib() -> None:
+    """Raise if matplotlib is not installed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ModuleNotFoundError:
+        raise lacking("pictures", "matplotlib", "plot") from None
+
+
 def picture_format(path: str | Path) -> str:
     """Return the format of a file's suffix: png, svg or pdf."""
     form = Path(path).suffix.lower().removeprefix(".")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from string import Formatter
-from typing import Any
+from typing import Any, TypeVar
 
 from clusim.base.display import Columns, Shown, Summary
 from clusim.base.files import write_csv
 from clusim.base.units import format_size, format_time
 
 _FIELD = re.compile(r"([<>^]?)(\+?)(\d*)(\.\.)?(.*)")
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 SHARES = (
     "share", "busy", "peak", "no_credit", "contended", "full", "limit_busy", "bubble", "communication", "kernels",
@@ -81,6 +84,14 @@ def _shown(name: str, value: Any) -> str:
     return "" if value == -1 else f"{value:,}"
 
 
+def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """Return the values of each key, in the order in which keys and values appear."""
+    result: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        result.setdefault(key, []).append(value)
+    return result
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class ColumnTable(Shown):
     """Rows of an analysis.
@@ -102,12 +113,12 @@ class ColumnTable(Shown):
     @classmethod
     def of(
         cls,
-        names: Sequence[str],
+        names: Collection[str],
         rows: Iterable[Sequence[Any]],
         facts: Mapping[str, Any] | None = None,
         notes: Iterable[str] = (),
     ) -> ColumnTable:
-        """Return a table of `rows`, each with a value for each of `names`."""
+        """Return a table of `rows`, each with a value for each of `names`, such as the keys of a form."""
         table: dict[str, list[Any]] = {name: [] for name in names}
         for row in rows:
             for name, value in zip(names, row, strict=True):

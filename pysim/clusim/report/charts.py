@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.units import format_size
-from clusim.report.plots import SCREEN_IN, Look, styled
+from clusim.report.plots import SCREEN_IN, Look, stack, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,22 +30,9 @@ def stacked_bars(
     with styled(Look(width_in)) as figure:
         figure.set_size_inches(width_in, width_in * (0.16 + 0.042 * max(3, len(labels))))
         axes = figure.add_subplot()
-        left = np.zeros(len(labels))
-        for (name, values), colour in zip(parts.items(), PALETTE, strict=True):
-            if values.any():
-                axes.barh(
-                    range(len(labels)),
-                    100 * values,
-                    left=left,
-                    color=colour,
-                    height=0.74,
-                    label=name,
-                )
-                left = left + 100 * values
-        axes.set_yticks(range(len(labels)), labels=labels)
-        axes.tick_params(axis="y", length=0)
-        axes.set_ylim(len(labels) - 0.4, -0.6)
-        axes.set_xlim(0, 100)
+        named = zip(parts.items(), PALETTE, strict=True)
+        bars = ((name, 100 * own, colour) for (name, own), colour in named if own.any())
+        stack(axes, labels, bars)
         axes.set_xlabel("part of the step [%]")
         _head(figure, axes, title)
     return figure

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 
 from clusim.analysis.diff import judged_trace
 from clusim.analysis.limits import class_traffic
 from clusim.base.terms.links import joined as links_joined
 from clusim.base.units import format_time
-from clusim.report.html import page_policy, page_style
-from clusim.report.markup import Content, Markup, element, fill, joined, shipped
+from clusim.report.html import page_policy, page_script, page_style
+from clusim.report.markup import Content, Markup, element, fill, joined
 from clusim.report.sections import table
 from clusim.report.summary_text import title as title_of
 from clusim.report.verdictcard import AxisRow, axis, strip, verdict_card
@@ -123,21 +122,15 @@ def comparison_page(
 
 def plain_page(title: str, body: Content) -> str:
     """Return a page without plots, in the looks of a report."""
+    script = page_script("theme.js", "plain.js")
     return fill(
         "plain.html",
-        policy=page_policy(_script()),
+        policy=page_policy(script),
         title=title,
         style=Markup(page_style()),
         body=body,
-        script=Markup(_script()),
+        script=Markup(script),
     ).html
-
-
-@cache
-def _script() -> str:
-    return "\n".join(
-        ['"use strict";', "(() => {", shipped("theme.js"), shipped("plain.js"), "})();"]
-    )
 
 
 def _digest(*texts: str) -> str:

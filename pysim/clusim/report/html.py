@@ -58,8 +58,9 @@ def page_style() -> str:
 
 
 @cache
-def _script() -> str:
-    return "\n".join(['"use strict";', "(() => {", *map(shipped, SCRIPTS), "})();"])
+def page_script(*names: str) -> str:
+    """Return the script of a page, with those of shipped files."""
+    return "\n".join(['"use strict";', "(() => {", *map(shipped, names), "})();"])
 
 
 def policy(*, live: bool) -> str:
@@ -67,7 +68,7 @@ def policy(*, live: bool) -> str:
 
     It allows only the page's script and style, and, if `live`, its server.
     """
-    return page_policy(_script()) + ("; connect-src 'self'" if live else "")
+    return page_policy(page_script(*SCRIPTS)) + ("; connect-src 'self'" if live else "")
 
 
 def page_policy(script: str) -> str:
@@ -116,5 +117,5 @@ def _fill(feed: Feed, data: Content, *, live: bool) -> Markup:
         style=Markup(page_style()),
         body=sections(feed),
         data=data,
-        script=Markup(_script()),
+        script=Markup(page_script(*SCRIPTS)),
     )

@@ -6,7 +6,6 @@ latencies.
 
 from __future__ import annotations
 
-import math
 import re
 from base64 import b64encode
 from collections.abc import Iterable
@@ -20,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.units import format_time
-from clusim.report.boxes import Box, Picture
+from clusim.drawing.boxes import Box, Frame, Picture
 from clusim.results.result import Messages
 
 
@@ -87,59 +86,18 @@ def fill(name: str, **parts: Content) -> Markup:
     return Markup("".join(text))
 
 
-APART = 2.6
-"""Distance of the two directions of a link from its middle."""
-
-
-THIN, EVEN, THICK = 1.0, 2.2, 3.8
-"""Line widths: minimal bandwidth, equal bandwidths, maximal bandwidth."""
-
-
-def line_widths(picture: Picture, rate_Bps: NDArray[Any]) -> list[float]:
-    """Return the width of every line.
-
-    Its area grows with the bandwidth of all its links in its direction.
-
-    Parameters
-    ----------
-    rate_Bps : ndarray, shape (wires,)
-        Nominal rate of every wire [bytes/s].
-    """
-    if not len(picture.lines):
-        return []
-    rates = picture.lines.total(rate_Bps)
-    if rates.min() == rates.max():
-        return [picture.fineness * EVEN] * len(rates)
-    part = np.sqrt(rates / float(rates.max()))
-    widths: list[float] = (picture.fineness * (THIN + (THICK - THIN) * part)).tolist()
-    return widths
-
-
 def machine_svg(picture: Picture, rate_Bps: NDArray[Any]) -> Markup:
     """Return the system, with `rate_Bps` of its wires [bytes/s].
 
     Its script colours ``path.seen``, in the order of ``picture.lines``.
     """
-    widths = line_widths(picture, rate_Bps)
+    widths = picture.line_widths(rate_Bps)
     parts: list[Markup] = []
     for frame in picture.frames:
+        x, y = frame.text
         parts += [
-            element(
-                "rect",
-                class_="frame",
-                x=f"{frame.x:.1f}",
-                y=f"{frame.y:.1f}",
-                width=f"{frame.width:.1f}",
-                height=f"{frame.height:.1f}",
-                rx=8,
-            ),
-            element(
-                "text",
-                frame.label,
-                class_="frame",
-                x=f"{frame.x + 9:.1f}",
-                y=f"{frame.y + frame.height - 12:.1f}",
-            ),
+            _rect("frame", frame, "8"),
+            element("text", frame.label, class_="frame", x=f"{x:.1f}", y=f"{y:.1f}"),
         ]
     ways = [_way(picture, line) for line in range(picture.num_ways)]
     parts += [
@@ -149,13 +107,9 @@ def machine_svg(picture: Picture, rate_Bps: NDArray[Any]) -> Markup:
     parts += [element("path", class_="hit", d=way) for way in ways]
     for kind, titles in (("title", picture.titles), ("title small", picture.bar_titles())):
         parts += [element("text", text, class_=kind, x=6, y=f"{y:.0f}") for text, y in titles]
-    sizes: dict[float, float] = {}
-    for box in picture.boxes:
-        fitting = 1.75 * (box.width - 4) / max(1, len(box.label))
-        sizes[box.width] = min(13.0, fitting, sizes.get(box.width, 13.0))
+    sizes = picture.label_sizes(13.0, 1.75)
     parts += [_box(box, sizes[box.width]) for box in picture.boxes]
-    bars = [picture.bar_span(line) for line in range(picture.num_ways, len(picture.lines))]
-    ways = [f"M{left:.1f} {y:.1f}H{right:.1f}" for left, right, y in bars]
+    ways = [f"M{left:.1f} {y:.1f}H{right:.1f}" for left, right, y in picture.bar_spans()]
     parts += [element("path", class_="seen bar", d=way) for way in ways]
     parts += [element("path", class_="hit", d=way) for way in ways]
     return element(
@@ -171,59 +125,22 @@ def machine_svg(picture: Picture, rate_Bps: NDArray[Any]) -> Markup:
     )
 
 
-def bend(picture: Picture, line: int) -> tuple[tuple[float, float], ...]:
-    """Return start, control point and end of a line, to the right of the middle in its direction.
-
-    With `bow`, ways along a row or a column that pass other boxes are bent; with `arc`, ways along a row that pass
-    others hang down. All others are straight.
-    """
-    a, b = picture.boxes[picture.source[line]], picture.boxes[picture.target[line]]
-    bow = picture.bow
-    dx, dy = b.x - a.x, b.y - a.y
-    far = math.hypot(dx, dy) or 1.0
-    nx, ny = -dy / far, dx / far
-    out = apart = APART * picture.fineness**0.5
-    if bow and min(abs(dx), abs(dy)) < 1 and far > 5 * bow:
-        # Both directions bend to the same side; the control point of a parabola is twice as far out as its top.
-        out += 2 * bow * (1 if (dx, dy) > (0, 0) else -1)
-    if _hangs(picture, a, b):
-        out += 2 * min(picture.arc, 12 + 0.1 * far) * (1 if dx > 0 else -1)
-    middle = ((a.x + b.x) / 2 + nx * out, (a.y + b.y) / 2 + ny * out)
-    return (a.x + nx * apart, a.y + ny * apart), middle, (b.x + nx * apart, b.y + ny * apart)
-
-
-def bent(picture: Picture, line: int) -> bool:
-    """Return True if a line is drawn as a curve."""
-    a, b = picture.boxes[picture.source[line]], picture.boxes[picture.target[line]]
-    return bool(picture.bow) or _hangs(picture, a, b)
-
-
-def _hangs(picture: Picture, a: Box, b: Box) -> bool:
-    """Return True if the way between two boxes of a row is drawn below those between them."""
-    if not picture.arc or abs(a.y - b.y) > 1:
-        return False
-    low, high = sorted((a.x, b.x))
-    return any(abs(box.y - a.y) < 1 and low + 1 < box.x < high - 1 for box in picture.boxes)
-
-
 def _way(picture: Picture, line: int) -> str:
-    (x1, y1), (cx, cy), (x2, y2) = bend(picture, line)
-    if not bent(picture, line):
+    (x1, y1), (cx, cy), (x2, y2) = picture.bend(line)
+    if not picture.bent(line):
         return f"M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}"
     return f"M{x1:.1f} {y1:.1f}Q{cx:.1f} {cy:.1f} {x2:.1f} {y2:.1f}"
 
 
+def _rect(kind: str, shape: Box | Frame, radius: str) -> Markup:
+    left, top = shape.corner
+    place = {"x": left, "y": top, "width": shape.width, "height": shape.height}
+    texts = {key: f"{value:.1f}" for key, value in place.items()}
+    return element("rect", class_=kind, **texts, rx=radius)
+
+
 def _box(box: Box, size: float) -> Markup:
-    left, top = box.x - box.width / 2, box.y - box.height / 2
-    rect = element(
-        "rect",
-        class_=box.kind,
-        x=f"{left:.1f}",
-        y=f"{top:.1f}",
-        width=f"{box.width:.1f}",
-        height=f"{box.height:.1f}",
-        rx=f"{min(5.0, box.height / 4):.1f}",
-    )
+    rect = _rect(box.kind, box, f"{box.radius:.1f}")
     # The size is an attribute: styles of elements are not allowed to the page.
     text = element(
         "text", box.label, x=f"{box.x:.1f}", y=f"{box.text_y:.1f}", font_size=f"{size:.1f}"

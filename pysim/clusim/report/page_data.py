@@ -29,16 +29,10 @@ from clusim.analysis.expanded import expanded
 from clusim.analysis.path import GROUPS, PathRows, RowSpans, path_rows
 from clusim.base.errors import TraceError
 from clusim.base.tables import ColumnTable
-from clusim.report.boxes import Picture
-from clusim.report.drawnmachine import (
-    MEASURES,
-    DrawnMachine,
-    History,
-    WireGroups,
-    group_wires,
-    history,
-    machine_of,
-)
+from clusim.drawing.boxes import Picture
+from clusim.drawing.layout import draw
+from clusim.drawing.machine import DrawnMachine, WireGroups, machine_of
+from clusim.report.histories import MEASURES, History, group_wires, history
 from clusim.report.lanes import (
     KINDS,
     Bars,
@@ -50,7 +44,6 @@ from clusim.report.lanes import (
     shares_of,
     window,
 )
-from clusim.report.picture import draw
 from clusim.results.result import Result
 from clusim.results.trace.held import Inputs
 from clusim.results.trace.inputs import inputs_of
@@ -150,7 +143,8 @@ class PathLanes:
         result: dict[str, Any] = {}
         for name in ("steps", "slices", "over"):
             bars = window(getattr(self, name), from_ps, until_ps, columns)
-            result |= {f"{name}_{key}": values for key, values in _columns(bars).items()}
+            values = _columns(bars) | {"row": bars.lane.astype(np.uint16)}
+            result |= {f"{name}_{key}": own for key, own in values.items()}
         return pack({}, result)
 
 
@@ -163,7 +157,6 @@ def _columns(bars: Bars) -> dict[str, Any]:
     return {
         "start": bars.start_ps.astype(np.float64),
         "duration": (bars.end_ps - bars.start_ps).astype(np.float64),
-        "row": bars.lane.astype(np.uint16),
         "kind": bars.kind.astype(np.uint8),
         "name": bars.name.astype(np.uint32),
         "count": bars.count.astype(np.uint32),
@@ -268,14 +261,16 @@ class Feed:
         """Prepare a result; without `inputs` it has no timeline."""
         schedule: Schedule = inputs.schedule if inputs else {}
         result, idle = used_part(expanded(result))
-        machine = machine_of(result.wires, inputs.nodes if inputs else ())
+        wires = result.wires
+        nodes = inputs.nodes if inputs else ()
+        machine = machine_of(wires.names, wires.classes, wires.from_endpoint, nodes)
         lanes = lanes_of(result, schedule)
         return cls(
             result,
             schedule,
             machine,
-            group_wires(machine, result.wires, rows),
-            draw(machine, result.wires),
+            group_wires(machine, wires, rows),
+            draw(machine),
             lanes,
             shares_of(lanes, result.time_ps),
             blame,
@@ -335,18 +330,9 @@ class Feed:
     def tasks(self, from_ps: int, until_ps: int, columns: int) -> bytes:
         """Return the data of the timeline."""
         bars = window(self.lanes, from_ps, until_ps, columns)
+        few = len(self.lanes.ranks) < 1 << 16
         return pack(
-            {},
-            {
-                "start": bars.start_ps.astype(np.float64),
-                "duration": (bars.end_ps - bars.start_ps).astype(np.float64),
-                "name": bars.name.astype(np.uint32),
-                "count": bars.count.astype(np.uint32),
-                "lane": bars.lane.astype(
-                    np.uint16 if len(self.lanes.ranks) < 1 << 16 else np.uint32
-                ),
-                "kind": bars.kind.astype(np.uint8),
-            },
+            {}, _columns(bars) | {"lane": bars.lane.astype(np.uint16 if few else np.uint32)}
         )
 
     def steps(self, from_ps: int, until_ps: int, columns: int) -> bytes:

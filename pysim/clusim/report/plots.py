@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.base.display import Plot, picture_format
-from clusim.base.errors import InputError, lacking, suggest
+from clusim.base.display import Plot, need_matplotlib, picture_format
+from clusim.base.errors import InputError, suggest
 from clusim.base.units import format_size
-from clusim.report.boxes import WIDTH, Box, Picture
-from clusim.report.drawnmachine import FULL, MEASURES, history
+from clusim.report.histories import FULL, MEASURES, history
 from clusim.report.lanes import window
-from clusim.report.markup import bend, bent, line_widths
 from clusim.report.page_data import Feed
 from clusim.results.result import Result
 
@@ -55,6 +53,9 @@ SHOWN_RANKS = 32
 """Maximum number of overlap bars: the ranks with the most exposed communication."""
 
 SHOWN_LANES = 48
+
+LETTER = 19.6
+"""Largest letters of boxes, in units of the picture."""
 
 LEAST_SECTION = 0.1
 """Height of a heatmap for each class of wires, in widths of the figure: two lines of letters."""
@@ -134,11 +135,10 @@ def _draw(figure: Figure, feed: Feed, name: str, look: Look) -> None:
 @contextmanager
 def styled(look: Look) -> Iterator[Figure]:
     """Yield a figure to draw on, with the common settings in effect."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        raise lacking("pictures", "matplotlib", "plot") from None
+    need_matplotlib()
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
     big = (look.width_in / COLUMN_IN) ** 0.75
     style: Any = {
         "font.size": 7 * big,
@@ -151,7 +151,7 @@ def styled(look: Look) -> Iterator[Figure]:
         # Names are texts: a `$` in one starts no formula.
         "text.parse_math": False,
     }
-    with matplotlib.rc_context(style):
+    with rc_context(style):
         yield Figure(figsize=(look.width_in, look.width_in * 0.66), layout="constrained")
 
 
@@ -293,16 +293,10 @@ def _overlap(figure: Any, feed: Feed, _measure: str, width_in: float) -> None:
         order = sorted(np.argsort(-shares.exposed, kind="stable")[:SHOWN_RANKS].tolist())
     figure.set_size_inches(width_in, width_in * (0.2 + 0.042 * len(order)))
     axes = figure.add_subplot()
-    left = np.zeros(len(order))
     parts = (shares.compute, shares.both, shares.exposed, shares.idle)
-    for (name, colour), part in zip(SHARES.items(), parts, strict=True):
-        values = 100 * part[order] / time_ps
-        axes.barh(range(len(order)), values, left=left, color=colour, height=0.74, label=name)
-        left += values
-    axes.set_yticks(range(len(order)), labels=[f"rank {shares.ranks[i]}" for i in order])
-    axes.tick_params(axis="y", length=0)
-    axes.set_ylim(len(order) - 0.4, -0.6)
-    axes.set_xlim(0, 100)
+    named = zip(SHARES.items(), parts, strict=True)
+    bars = [(name, 100 * part[order] / time_ps, colour) for (name, colour), part in named]
+    stack(axes, [f"rank {shares.ranks[i]}" for i in order], bars)
     axes.set_xlabel("part of the run [%]")
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(
@@ -311,78 +305,38 @@ def _overlap(figure: Any, feed: Feed, _measure: str, width_in: float) -> None:
     )  # fmt: skip
 
 
+def stack(axes: Any, labels: Sequence[str], bars: Iterable[tuple[str, Array, str]]) -> None:
+    """Draw stacked bars: the name, the values for all `labels` [%], and the colour of each part."""
+    left = np.zeros(len(labels))
+    for name, values, colour in bars:
+        axes.barh(range(len(labels)), values, left=left, color=colour, height=0.74, label=name)
+        left = left + values
+    axes.set_yticks(range(len(labels)), labels=labels)
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    axes.set_xlim(0, 100)
+
+
 def _topology(figure: Any, feed: Feed, measure: str, width_in: float) -> None:
-    from matplotlib.collections import LineCollection
-    from matplotlib.patches import FancyBboxPatch
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    from clusim.drawing.paint import Ink, paint
 
     picture = feed.picture
     if not len(picture.lines):
         raise InputError("topology: no wires in the trace")
     figure.set_size_inches(width_in, width_in * (picture.height / picture.width * 0.88 + 0.02))
     axes = figure.add_subplot()
-    axes.set_axis_off()
     axes.set_aspect("equal")
-    axes.set_xlim(0, picture.width)
-    axes.set_ylim(picture.height, 0)
     values, most = _line_values(feed, measure)
-    scale, ways = width_in / COLUMN_IN, picture.num_ways
-    points = [_way(picture, line) for line in range(ways)]
-    bars = [picture.bar_span(line) for line in range(ways, len(picture.lines))]
-    strokes = [np.array([[left, y], [right, y]]) for left, right, y in bars]
-    points_per_unit = 72 * width_in / picture.width
-    wide = points_per_unit * np.array(line_widths(picture, feed.result.wires.rate_Bps)[:ways])
-    colours = _colours().with_extremes(under="#d9dde4")
-    for part, part_values, widths, height in (
-        (points, values[:ways], wide, 1),
-        (strokes, values[ways:], np.full(len(bars), 1.8 * scale), 4),
-    ):
-        lines = LineCollection(part, cmap=colours, linewidths=widths, zorder=height)
-        lines.set_capstyle("butt")
-        lines.set_array(np.where(part_values > 0, np.maximum(part_values, PALEST), -1))
-        lines.set_clim(0, FULL)
-        axes.add_collection(lines)
-    for frame in picture.frames:
-        axes.add_patch(
-            FancyBboxPatch((frame.x, frame.y), frame.width, frame.height, boxstyle="round,pad=0,rounding_size=8",
-                           facecolor="none", edgecolor="#c3c8d0", linewidth=0.5 * scale, zorder=0)
-        )  # fmt: skip
-        axes.text(
-            frame.x + 9,
-            frame.y + frame.height - 12,
-            frame.label,
-            va="center",
-            color="#5a6270",
-            fontsize=5 * scale,
-        )
-    sizes = _label_sizes(picture.boxes, width_in)
-    for box in picture.boxes:
-        corner = (box.x - box.width / 2, box.y - box.height / 2)
-        style = f"round,pad=0,rounding_size={min(5.0, box.height / 4)}"
-        fill = "#eef1f5" if box.kind == "endpoint" else "#ffffff"
-        axes.add_patch(
-            FancyBboxPatch(corner, box.width, box.height, boxstyle=style, facecolor=fill, edgecolor="#8b93a1",
-                           linewidth=0.4 * width_in / COLUMN_IN, zorder=2)
-        )  # fmt: skip
-        size = sizes[box.width]
-        axes.text(
-            box.x, box.text_y, box.label, ha="center", va="center_baseline", fontsize=size, zorder=3
-        )
-    for text, y in picture.titles:
-        axes.text(4, y, text, ha="left", va="center", color="#5a6270", fontsize=4.3 * scale)
-    for text, y in picture.bar_titles():
-        axes.text(4, y, text, ha="left", va="center", color="#5a6270", fontsize=3.6 * scale)
-    _scale(figure, lines, axes, measure, most)
-
-
-def _label_sizes(boxes: list[Box], width_in: float) -> dict[float, float]:
-    """Return the font size of boxes by width [points], such that the longest label fits."""
-    sizes: dict[float, float] = {}
-    for box in boxes:
-        room = box.width / WIDTH * width_in * 0.8 * 72
-        fitting = 1.5 * room / max(1, len(box.label))
-        sizes[box.width] = min(4.8 * width_in / COLUMN_IN, fitting, sizes.get(box.width, fitting))
-    most = 1.4 * min(sizes.values())
-    return {width: min(size, most) for width, size in sizes.items()}
+    seen = np.where(values > 0, np.maximum(values, PALEST), -1)
+    colours = ScalarMappable(Normalize(0, FULL), _colours().with_extremes(under="#d9dde4"))
+    ink = Ink(
+        list(colours.to_rgba(seen)), {"endpoint": "#eef1f5"}, width_in / picture.width, LETTER
+    )
+    paint(axes, picture, picture.line_widths(feed.result.wires.rate_Bps), ink)
+    _scale(figure, colours, axes, measure, most)
 
 
 def _line_values(feed: Feed, measure: str) -> tuple[Array, int]:
@@ -397,14 +351,6 @@ def _line_values(feed: Feed, measure: str) -> tuple[Array, int]:
     )
     merge = lines.largest if measure == "peak" else lines.mean
     return FULL * np.asarray(merge(counters[name] / time_ps)), 0
-
-
-def _way(picture: Picture, line: int) -> Array:
-    """Return the points of a line between two boxes, as `clusim.report.markup` draws it."""
-    (x1, y1), (cx, cy), (x2, y2) = bend(picture, line)
-    t = np.linspace(0, 1, 17 if bent(picture, line) else 2)[:, None]
-    start, control, end = (np.array(p) for p in ((x1, y1), (cx, cy), (x2, y2)))
-    return np.asarray((1 - t) ** 2 * start + 2 * t * (1 - t) * control + t**2 * end)
 
 
 FIGURES: dict[str, Callable[[Any, Feed, str, float], None]] = {

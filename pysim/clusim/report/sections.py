@@ -13,7 +13,7 @@ import numpy as np
 
 from clusim.analysis.blame import alike
 from clusim.analysis.limits import WireUse, busiest_wires, class_traffic
-from clusim.base.tables import ColumnTable
+from clusim.base.tables import ColumnTable, grouped
 from clusim.base.terms.links import kind_of, named, several
 from clusim.base.units import format_rate, format_size, format_time
 from clusim.report.lanes import Shares
@@ -66,10 +66,8 @@ def call_rows(calls: ColumnTable | None, limit: int = 60) -> list[CallRow]:
     if calls is None:
         return []
     rows = calls.rows()
-    kinds: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        kind = tuple(row[name] for name in _KIND)
-        kinds.setdefault(kind if len(rows) > limit else (*kind, row["call"]), []).append(row)
+    names = _KIND if len(rows) > limit else (*_KIND, "call")
+    kinds = grouped((tuple(row[name] for name in names), row) for row in rows)
     return sorted(map(_row, kinds.values()), key=lambda row: row.start_ps)[: 4 * limit]
 
 
@@ -244,9 +242,7 @@ def _heatmap(feed: Feed) -> Markup:
 
 def _class_options(classes: Iterable[str]) -> Markup:
     """Return the classes of wires to choose from; kinds of links with several can be chosen, too."""
-    groups: dict[str, list[str]] = {}
-    for name in classes:
-        groups.setdefault(kind_of(name), []).append(name)
+    groups = grouped((kind_of(name), name) for name in classes)
     parts = []
     for kind, names in groups.items():
         options = _options((name, name.replace("->", " → ")) for name in names)
@@ -336,28 +332,14 @@ def _wires(feed: Feed) -> Markup:
         for use in busiest_wires(feed.result, 12)
     ]  # fmt: skip
     classes = [
-        (
-            row.wire_class,
-            row.wires,
-            f"{row.mean_busy:.1%}",
-            f"{row.max_busy:.1%}",
-            format_size(row.payload_bytes),
-            format_size(row.wire_bytes),
-        )
+        (row.wire_class, row.wires, f"{row.mean_busy:.1%}", f"{row.max_busy:.1%}",
+         format_size(row.payload_bytes), format_size(row.wire_bytes))
         for row in class_traffic(feed.result)
-    ]
+    ]  # fmt: skip
     if not busiest:
         return _headed("Wires", element("p", "Nothing crossed any wire."))
-    head = [
-        "Busiest wires",
-        "Class",
-        "#Rate",
-        "#Busy",
-        "#No credit",
-        "#Nothing to send",
-        "#Contended",
-        "#Carried",
-    ]
+    head = ["Busiest wires", "Class", "#Rate", "#Busy", "#No credit", "#Nothing to send"]
+    head += ["#Contended", "#Carried"]
     kinds = ["Class of wires", "#Wires", "#Busy, mean", "#Busy, most", "#Payload", "#On the wire"]
     told = joined(
         element("p", line, class_="hint")

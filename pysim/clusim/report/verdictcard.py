@@ -98,16 +98,7 @@ def _bar(
         element("rect", class_=kind, x=f"{max(0.0, x - 0.4):.2f}", y=0, width="0.8", height=1)
         for kind, x in marks
     ]
-    return element(
-        "svg",
-        element("title", words),
-        joined(parts),
-        class_="bar",
-        role="img",
-        aria_label=words,
-        viewBox="0 0 100 1",
-        preserveAspectRatio="none",
-    )
+    return _svg(parts, words, "bar")
 
 
 _LOST = {
@@ -165,10 +156,14 @@ def strip(parts: Sequence[tuple[str, float]], words: str, kind: str = "bar") -> 
         )
         pieces.append(piece)
         left += part
+    return _svg(pieces, words, kind)
+
+
+def _svg(parts: Sequence[Markup], words: str, kind: str) -> Markup:
     return element(
         "svg",
         element("title", words),
-        *pieces,
+        *parts,
         class_=kind,
         role="img",
         aria_label=words,

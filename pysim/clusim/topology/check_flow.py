@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.base.tables import grouped
 from clusim.base.units import format_rate
 from clusim.topology.arrays import FabricArrays
 from clusim.topology.check_links import HOST_CLASSES, Finding
@@ -246,10 +247,7 @@ def _sides(rates: Counter[str]) -> str:
 def _heights(fabric: Fabric) -> dict[str, int]:
     """Return the distance of each network switch from the nearest NIC [links]."""
     nodes = {node.name: node for node in fabric.nodes}
-    near: dict[str, list[str]] = {}
-    for link in fabric.links:
-        near.setdefault(link.a, []).append(link.b)
-        near.setdefault(link.b, []).append(link.a)
+    near = grouped(ends for link in fabric.links for ends in ((link.a, link.b), (link.b, link.a)))
     level = [node.name for node in fabric.nodes if node.kind == "nic"]
     height = dict.fromkeys(level, 0)
     while level:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from clusim.base.tables import grouped
 from clusim.base.units import format_rate, format_size
 from clusim.topology.model import Fabric, Link
 from clusim.topology.node import NETWORK, Node
@@ -75,14 +76,6 @@ def _ends(fabric: Fabric) -> dict[str, _Ends]:
     return result
 
 
-def _grouped(items: Iterator[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
-    """Join items of the same text."""
-    groups: dict[str, list[str]] = {}
-    for text, name in items:
-        groups.setdefault(text, []).append(name)
-    yield from groups.items()
-
-
 def _chips(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[Finding]:
     """Compare links between GPUs with those of the chip; a card without its bridge is usual."""
 
@@ -95,7 +88,7 @@ def _chips(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[Finding]:
             if have != chip.links and have:
                 yield f"{have} links, but {chip.chip} has {chip.links}", node.name
 
-    for text, names in _grouped(wrong()):
+    for text, names in grouped(wrong()).items():
         yield Finding("warning", f"{listed(names)}: {text}")
 
 
@@ -112,7 +105,7 @@ def _pcie(fabric: Fabric, by_name: dict[str, Node]) -> Iterator[Finding]:
                     text = f"PCIe of {format_rate(link.rate)}, but {chip.chip} has"
                     yield f"{text} {format_rate(chip.pcie_Bps)}", name
 
-    for text, names in _grouped(wrong()):
+    for text, names in grouped(wrong()).items():
         yield Finding("warning", f"{listed(names)}: {text}")
 
 
@@ -126,7 +119,7 @@ def _ports(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[Finding]:
             if node.ports and have > node.ports:
                 yield f"{have} links on {node.ports} ports", node.name
 
-    for text, names in _grouped(wrong()):
+    for text, names in grouped(wrong()).items():
         yield Finding("warning", f"{listed(names)}: {text}")
 
 
@@ -179,7 +172,7 @@ def _adapters(
             if fabric.num_zones > 1 and not net:
                 yield "on no network; link to a switch or leave out", node.name
 
-    for text, names in _grouped(wrong()):
+    for text, names in grouped(wrong()).items():
         yield Finding("warning", f"{listed(names)}: {text}")
     if fabric.num_zones > 1:
         homes = {node.zone for node in fabric.nodes if node.kind == "nic"}
@@ -217,7 +210,7 @@ def _buffers(fabric: Fabric) -> Iterator[Finding]:
             if text := seen[key]:
                 yield text, f"{link.a}-{link.b}"
 
-    for text, names in _grouped(wrong()):
+    for text, names in grouped(wrong()).items():
         yield Finding("warning", f"{listed(names)}: {text}")
 
 
@@ -255,5 +248,5 @@ def _shared_buffers(fabric: Fabric) -> Iterator[Finding]:
                 text = f"buffers of {format_size(used[name])}, but the switch has"
                 yield f"{text} {format_size(size)}", name
 
-    for text, names in _grouped(wrong()):
+    for text, names in grouped(wrong()).items():
         yield Finding("warning", f"{listed(names)}: {text}")

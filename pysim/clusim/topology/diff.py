@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from clusim.base.tables import grouped
 from clusim.base.units import Rate, format_rate, format_size, format_time
 from clusim.topology.model import Fabric, Link
 from clusim.topology.node import Node
@@ -65,13 +66,14 @@ def diff(one: Fabric, other: Fabric) -> list[Difference]:
 def _nodes(one: Fabric, other: Fabric) -> Iterator[Difference]:
     mine = {node.name: node for node in one.nodes}
     theirs = {node.name: node for node in other.nodes}
-    yield from _only(mine, theirs, "only in the first", _node_word)
-    yield from _only(theirs, mine, "only in the second", _node_word)
-    changes: dict[str, list[str]] = {}
-    for name, node in mine.items():
-        if name in theirs:
-            for text in _changes(node, theirs[name]):
-                changes.setdefault(text, []).append(name)
+    yield from _only(mine, theirs, "only in the first")
+    yield from _only(theirs, mine, "only in the second")
+    changes = grouped(
+        (text, name)
+        for name in mine
+        if name in theirs
+        for text in _changes(mine[name], theirs[name])
+    )
     for text, names in changes.items():
         yield Difference(ranges(names), text)
     order = [name for name in one.ranks if name in theirs]
@@ -80,19 +82,13 @@ def _nodes(one: Fabric, other: Fabric) -> Iterator[Difference]:
 
 
 def _node_word(node: Node) -> str:
-    model = node.endpoint.chip if node.endpoint is not None else node.model
-    return f"{node.kind} {model}".strip()
+    return f"{node.kind} {node.product}".strip()
 
 
-def _only(
-    mine: Mapping[str, Any], theirs: Mapping[str, Any], text: str, word: Any
-) -> Iterator[Difference]:
-    groups: dict[str, list[str]] = {}
-    for name, item in mine.items():
-        if name not in theirs:
-            groups.setdefault(word(item), []).append(name)
-    for side, names in groups.items():
-        yield Difference(ranges(names), f"{text} ({side})")
+def _only(mine: Mapping[str, Node], theirs: Mapping[str, Node], text: str) -> Iterator[Difference]:
+    groups = grouped((_node_word(item), name) for name, item in mine.items() if name not in theirs)
+    for what, names in groups.items():
+        yield Difference(ranges(names), f"{text} ({what})")
 
 
 def _changes(one: Any, other: Any, prefix: str = "") -> Iterator[str]:
@@ -146,10 +142,7 @@ Ends = tuple[str, str]
 
 
 def _by_ends(fabric: Fabric) -> dict[Ends, list[Link]]:
-    result: dict[Ends, list[Link]] = {}
-    for link in fabric.links:
-        a, b = sorted((link.a, link.b))
-        result.setdefault((a, b), []).append(link)
+    result = grouped(((min(link.a, link.b), max(link.a, link.b)), link) for link in fabric.links)
     for links in result.values():
         links.sort(key=lambda link: (link.cls, link.name, str(link.rate), link.latency_ps))
     return result
@@ -158,24 +151,24 @@ def _by_ends(fabric: Fabric) -> dict[Ends, list[Link]]:
 def _links(one: Fabric, other: Fabric) -> Iterator[Difference]:
     mine, theirs = _by_ends(one), _by_ends(other)
     both_nodes = set(one.node_index) & set(other.node_index)
-    changes: dict[str, list[Ends]] = {}
+    changes: list[tuple[str, Ends]] = []
     for ends, links in mine.items():
-        if ends not in theirs:
-            # Links of removed graph nodes would repeat that difference.
-            if set(ends) <= both_nodes:
-                changes.setdefault(f"only in the first ({_links_word(links)})", []).append(ends)
-            continue
-        for text in _link_changes(links, theirs[ends]):
-            changes.setdefault(text, []).append(ends)
-    for ends, links in theirs.items():
-        if ends not in mine and set(ends) <= both_nodes:
-            changes.setdefault(f"only in the second ({_links_word(links)})", []).append(ends)
-    for text, pairs in changes.items():
+        if ends in theirs:
+            changes += [(text, ends) for text in _link_changes(links, theirs[ends])]
+        # Links of removed graph nodes would repeat that difference.
+        elif set(ends) <= both_nodes:
+            changes.append((f"only in the first ({_links_word(links)})", ends))
+    changes += [
+        (f"only in the second ({_links_word(links)})", ends)
+        for ends, links in theirs.items()
+        if ends not in mine and set(ends) <= both_nodes
+    ]
+    for text, pairs in grouped(changes).items():
         yield Difference(_pairs(pairs), text)
 
 
 def _links_word(links: Iterable[Link]) -> str:
-    return ", ".join(f"{k.count} x {k.name or k.cls} of {format_rate(k.rate)}" for k in links)
+    return ", ".join(f"{k.count} x {k.label} of {format_rate(k.rate)}" for k in links)
 
 
 def _link_changes(mine: list[Link], theirs: list[Link]) -> Iterator[str]:
@@ -185,7 +178,7 @@ def _link_changes(mine: list[Link], theirs: list[Link]) -> Iterator[str]:
     for one, other in zip(mine, theirs, strict=True):
         if (one.a, one.b) != (other.a, other.b) and one.dateline != (False, False):
             yield "the dateline is at the other end"
-        name, after = one.name or one.cls, other.name or other.cls
+        name, after = one.label, other.label
         if name != after and one.rate != other.rate:
             # Another type of link: its format and buffers differ as well and are not listed separately.
             yield f"{_links_word([one])} -> {_links_word([other])}"
@@ -195,12 +188,8 @@ def _link_changes(mine: list[Link], theirs: list[Link]) -> Iterator[str]:
 
 def _pairs(pairs: list[Ends]) -> str:
     """Return pairs in compact form: a graph node or range, and the range of all its peers."""
-    near: dict[str, list[str]] = {}
-    for a, b in pairs:
-        near.setdefault(a, []).append(b)
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for a, others in near.items():
-        groups.setdefault(tuple(others), []).append(a)
+    near = grouped(pairs)
+    groups = grouped((tuple(others), a) for a, others in near.items())
     if len(groups) > MOST_GROUPS and len(near) == len(pairs):
         return f"{ranges(near)} - {ranges(b for _, b in pairs)}, in order"
     shown = [f"{ranges(left)} - {ranges(right)}" for right, left in groups.items()]

@@ -136,6 +136,11 @@ class Link:
     ecn_max_bytes: int = 0
     ecn_probability: float = 0.0
 
+    @property
+    def label(self) -> str:
+        """Name of its type, or of its class."""
+        return self.name or self.cls
+
 
 @dataclass(frozen=True, slots=True)
 class Protocol:

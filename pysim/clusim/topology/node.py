@@ -281,6 +281,11 @@ class Node:
     host: HostTraits | None = None
 
     @property
+    def product(self) -> str:
+        """Name of its chip, or of the type of a switch, root complex or NIC."""
+        return self.endpoint.chip if self.endpoint is not None else self.model
+
+    @property
     def forwards(self) -> bool:
         """True if packets for others may pass through."""
         return self.endpoint is None or self.relay

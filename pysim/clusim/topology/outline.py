@@ -1,6 +1,6 @@
 """Topology sorted for display: nodes as trees below their CPUs, GPU links, network tiers.
 
-`tree` writes it as text, `draw` as a picture. This module does not affect the simulation.
+`tree` writes it as text. This module does not affect the simulation.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from clusim.base.tables import grouped
 from clusim.base.units import Rate
 from clusim.topology.model import Fabric, Link
 from clusim.topology.node import NETWORK, Node, kind_of
@@ -37,7 +38,7 @@ class Branch:
         """Return the signature without names."""
         return (
             kind_of(self.node),
-            self.node.model or (self.node.endpoint.chip if self.node.endpoint else ""),
+            self.node.product,
             tuple((link.count, link.rate, link.name) for link in self.links),
             tuple(child.signature() for child in self.children),
         )
@@ -65,22 +66,15 @@ class OutlinedMachine:
     gpu_links: list[Link] = field(default_factory=list)
     side_links: list[Link] = field(default_factory=list)
 
-    def shown_roots(self, most: int, kept: int) -> list[tuple[Branch, list[Branch]]]:
-        """Return the trees to show, with the trees omitted after each.
-
-        If more than `most` trees are equal, only the first `kept` are shown, the last with the remaining trees.
-        """
-        alike: dict[Signature, list[Branch]] = {}
-        for root in self.roots:
-            alike.setdefault(root.signature(), []).append(root)
-        shown: list[tuple[Branch, list[Branch]]] = []
-        for root in self.roots:
-            same = alike[root.signature()]
-            place = next(number for number, other in enumerate(same) if other is root)
-            if len(same) <= most or place < kept:
-                rest = same[kept:] if len(same) > most and place == kept - 1 else []
-                shown.append((root, rest))
-        return shown
+    def shown_roots(self, most: int) -> list[list[Branch]]:
+        """Return the trees to show; if more than `most` are equal, the first is followed by the omitted ones."""
+        alike = grouped((root.signature(), root) for root in self.roots)
+        groups = [(alike[root.signature()], root) for root in self.roots]
+        return [
+            same if len(same) > most else [root]
+            for same, root in groups
+            if len(same) <= most or root is same[0]
+        ]
 
     def gpus(self) -> list[Node]:
         """Return the ranks of the node in order."""
@@ -118,15 +112,7 @@ class Outline:
 
     def alike(self) -> list[list[OutlinedMachine]]:
         """Return the nodes in groups with equal outlines."""
-        groups: dict[Signature, list[OutlinedMachine]] = {}
-        for machine in self.machines:
-            groups.setdefault(machine.signature(), []).append(machine)
-        return list(groups.values())
-
-
-def link_name(link: Link) -> str:
-    """Return the type of a link for display."""
-    return link.name or link.cls
+        return list(grouped((one.signature(), one) for one in self.machines).values())
 
 
 def is_gpu_link(one: Node, other: Node) -> bool:
@@ -155,32 +141,24 @@ def outline(fabric: Fabric) -> Outline:
     network = {
         name
         for name, node in nodes.items()
-        if node.zone == NETWORK or not is_machine or (kinds[name] == "switch" and _between(node))
+        if node.zone == NETWORK
+        or not is_machine
+        or (kinds[name] == "switch" and node.tier in TIERS)
     }
     _sort_network(result, nodes, network)
     if is_machine:
-        zones: dict[int, list[Node]] = {}
-        for node in fabric.nodes:
-            if node.name not in network:
-                zones.setdefault(node.zone, []).append(node)
-        inside: dict[int, list[Link]] = {zone: [] for zone in zones}
-        for link in fabric.links:
-            if link.a not in network and link.b not in network:
-                inside[nodes[link.a].zone].append(link)
-        result.machines = [_machine(zone, zones[zone], inside[zone]) for zone in sorted(zones)]
+        zones = grouped((n.zone, n) for n in fabric.nodes if n.name not in network)
+        inside = grouped(
+            (nodes[link.a].zone, link)
+            for link in fabric.links
+            if network.isdisjoint((link.a, link.b))
+        )
+        result.machines = [_machine(z, zones[z], inside.get(z, [])) for z in sorted(zones)]
     return result
 
 
-def _between(node: Node) -> bool:
-    return node.tier in TIERS
-
-
 def _sort_network(result: Outline, nodes: dict[str, Node], network: set[str]) -> None:
-    tiers: dict[str, list[Node]] = {}
-    for name in nodes:
-        if name in network:
-            node = nodes[name]
-            tiers.setdefault(node.tier or node.kind, []).append(node)
+    tiers = grouped((n.tier or n.kind, n) for n in nodes.values() if n.name in network)
     order = {tier: number for number, tier in enumerate(("host", "gpu", *TIERS))}
     result.tiers = sorted(tiers.items(), key=lambda item: order.get(item[0], len(order)))
     result.cables = [link for link in result.fabric.links if link.a in network or link.b in network]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from clusim.base.units import Rate, format_rate, format_size, format_time
+from clusim.base.tables import grouped
+from clusim.base.units import format_rate, format_size, format_time
 from clusim.hardware import FAMILIES, HOST_COSTS, KERNELS
 from clusim.topology.model import KIND_NAMES, NO_LIMIT, Fabric, Format, Link, Protocol
 from clusim.topology.node import NicTraits, Node
+from clusim.topology.outline import total
 
 _NUMBERED = re.compile(r"(.*?)([0-9]+)")
 
@@ -54,9 +56,7 @@ def describe(fabric: Fabric, *, sources: bool = True) -> str:
 
 
 def _nodes(fabric: Fabric) -> Iterator[str]:
-    groups: dict[str, list[str]] = {}
-    for node in fabric.nodes:
-        groups.setdefault(_node(node), []).append(node.name)
+    groups = grouped((_node(node), node.name) for node in fabric.nodes)
     for text, names in groups.items():
         yield f"{ranges(names)} ({len(names)}): {text}"
 
@@ -103,15 +103,15 @@ def _nic(nic: NicTraits) -> str:
 
 
 def _links(fabric: Fabric) -> Iterator[str]:
-    groups: dict[str, list[Link]] = {}
-    for link in fabric.links:
-        groups.setdefault(_link(link), []).append(link)
+    groups = grouped((_link(link), link) for link in fabric.links)
     for number, (text, links) in enumerate(groups.items()):
         if number == MOST_LINES:
             yield f"... and {len(groups) - number} more kinds"
             return
-        ends = f"{ranges(dict.fromkeys(link.a for link in links))} - {ranges(dict.fromkeys(link.b for link in links))}"
-        yield f"{ends} ({len(links)} pairs): {text}"
+        a, b = (
+            ranges(dict.fromkeys(ends)) for ends in zip(*((k.a, k.b) for k in links), strict=True)
+        )
+        yield f"{a} - {b} ({len(links)} pairs): {text}"
 
 
 def _link(link: Link) -> str:
@@ -133,28 +133,20 @@ def _link(link: Link) -> str:
 
 
 def _bandwidth(fabric: Fabric) -> Iterator[str]:
-    rates: dict[tuple[str, str], Rate] = {}
-    counts: dict[tuple[str, str], int] = {}
-    classes: dict[str, list[str]] = {name: [] for name in fabric.ranks}
-    for link in fabric.links:
-        for end in (link.a, link.b):
-            if end not in classes:
-                continue
-            key = (end, link.cls)
-            if key not in rates:
-                classes[end].append(link.cls)
-            have, more = rates.get(key, Rate(0, 1)), link.rate * link.count
-            rates[key] = Rate(have.num * more.den + more.num * have.den, have.den * more.den)
-            counts[key] = counts.get(key, 0) + link.count
-    groups: dict[str, list[str]] = {}
-    for name, own in classes.items():
-        parts = [
-            f"{counts[name, cls]} {cls}, {format_rate(rates[name, cls])} in each direction"
-            for cls in own
-        ]
-        groups.setdefault("; ".join(parts) or "no links", []).append(name)
+    links = grouped((end, link) for link in fabric.links for end in (link.a, link.b))
+    groups = grouped((_rates(links.get(name, [])), name) for name in fabric.ranks)
     for text, names in groups.items():
         yield f"{ranges(names)}: {text}"
+
+
+def _rates(links: list[Link]) -> str:
+    """Write the number and total rate of links by class."""
+    classes = grouped((link.cls, link) for link in links).items()
+    parts = (
+        f"{sum(link.count for link in own)} {cls}, {format_rate(total(own))} in each direction"
+        for cls, own in classes
+    )
+    return "; ".join(parts) or "no links"
 
 
 def _format(form: Format) -> Iterator[str]:
@@ -180,9 +172,7 @@ def _kinds(table: Iterable[int]) -> Iterator[tuple[str, int]]:
 
 def _by_value(values: dict[str, float], unit: str) -> str:
     """Write values with their names; the most frequent value applies to all others."""
-    groups: dict[float, list[str]] = {}
-    for name, value in values.items():
-        groups.setdefault(value, []).append(name)
+    groups = grouped((value, name) for name, value in values.items())
     if len(values) == len(KIND_NAMES):
         common = max(groups, key=lambda value: len(groups[value]))
         groups[common] = ["others" if len(groups) > 1 else "all"]

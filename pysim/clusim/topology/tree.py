@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from clusim.base.tables import grouped, text_table
 from clusim.base.units import format_rate, format_time
 from clusim.topology.model import Fabric, Link
 from clusim.topology.node import KIND_WORDS, Node, kind_of
@@ -13,7 +14,6 @@ from clusim.topology.outline import (
     Branch,
     Outline,
     OutlinedMachine,
-    link_name,
     outline,
     total,
 )
@@ -54,13 +54,13 @@ def _machines(group: list[OutlinedMachine], view: Outline) -> Iterator[str]:
     else:
         yield "machine"
     ranks = {name: rank for rank, name in enumerate(view.fabric.ranks)}
-    shown = machine.shown_roots(MOST_ROOTS, 1)
-    for number, (root, rest) in enumerate(shown):
+    shown = machine.shown_roots(MOST_ROOTS)
+    for number, roots in enumerate(shown):
         more = ""
-        if rest:
-            names = ranges(_short(branch.node.name) for branch in (root, *rest))
-            more = f"  ({1 + len(rest)} identical: {names})"
-        yield from _branch(root, "", number == len(shown) - 1, ranks, more)
+        if len(roots) > 1:
+            names = ranges(_short(root.node.name) for root in roots)
+            more = f"  ({len(roots)} identical: {names})"
+        yield from _branch(roots[0], "", number == len(shown) - 1, ranks, more)
     if machine.side_links:
         yield "between CPUs"
         for text, links in _alike_links(machine.side_links).items():
@@ -98,9 +98,8 @@ def _order(branch: Branch) -> tuple[int, int]:
 def _line(branch: Branch, group: list[Branch], ranks: dict[str, int]) -> str:
     node = branch.node
     text = ranges(_short(item.node.name) for item in group)
-    what = node.endpoint.chip if node.endpoint is not None else node.model
-    if what:
-        text += f"  {what}"
+    if node.product:
+        text += f"  {node.product}"
     if node.name in ranks and len(ranks) > 1:
         text += f", rank {ranks[node.name]}"
     if node.nic is not None and not node.nic.gpudirect:
@@ -113,7 +112,7 @@ def _line(branch: Branch, group: list[Branch], ranks: dict[str, int]) -> str:
 
 def _link(link: Link) -> str:
     count = f"{link.count} x " if link.count > 1 else ""
-    return f"[{count}{link_name(link)}, {format_rate(link.rate)}]"
+    return f"[{count}{link.label}, {format_rate(link.rate)}]"
 
 
 def _short(name: str) -> str:
@@ -127,11 +126,13 @@ def _few(items: list[str]) -> str:
 
 
 def _alike_links(links: list[Link]) -> dict[str, list[Link]]:
-    result: dict[str, list[Link]] = {}
-    for link in links:
-        text = f"{link.count} x {link_name(link)}, {format_rate(link.rate)}, {format_time(link.latency_ps)}"
-        result.setdefault(text, []).append(link)
-    return result
+    return grouped(
+        (
+            f"{link.count} x {link.label}, {format_rate(link.rate)}, {format_time(link.latency_ps)}",
+            link,
+        )
+        for link in links
+    )
 
 
 def _gpu_links(machine: OutlinedMachine) -> Iterator[str]:
@@ -139,18 +140,14 @@ def _gpu_links(machine: OutlinedMachine) -> Iterator[str]:
         return
     yield "links of GPUs"
     switches = {node.name for node in machine.switches}
-    rates: dict[str, list[Link]] = {}
-    for link in machine.gpu_links:
-        for end in (link.a, link.b):
-            if end not in switches:
-                rates.setdefault(end, []).append(link)
+    rates = grouped(
+        (end, link) for link in machine.gpu_links for end in (link.a, link.b) if end not in switches
+    )
     groups: dict[str, list[str]] = {}
     for name, own in rates.items():
         to = [link for link in own if link.a in switches or link.b in switches]
         counts = Counter(link.count for link in to)
-        text = (
-            f"{sum(link.count for link in own)} x {link_name(own[0])} of {format_rate(own[0].rate)}"
-        )
+        text = f"{sum(link.count for link in own)} x {own[0].label} of {format_rate(own[0].rate)}"
         if to:
             ends = [link.b if link.a == name else link.a for link in to]
             split = (
@@ -180,11 +177,15 @@ def _matrix(links: list[Link], gpus: list[str]) -> Iterator[str]:
         counts[link.a, link.b] += link.count
         counts[link.b, link.a] += link.count
     short = [_short(name) for name in gpus]
-    width = max(len(name) for name in short) + 1
-    yield " " * (width + 2) + "".join(f"{name:>{width}}" for name in short)
-    for name in gpus:
-        cells = ["x" if name == other else str(counts[name, other] or "-") for other in gpus]
-        yield f"  {_short(name):<{width}}" + "".join(f"{cell:>{width}}" for cell in cells)
+    rows = [
+        [
+            _short(name),
+            *("x" if name == other else str(counts[name, other] or "-") for other in gpus),
+        ]
+        for name in gpus
+    ]
+    width = max(map(len, short)) + 1
+    yield from text_table(f"  {{:<{width}}}" + f"{{:>{width}}}" * len(gpus), [["", *short], *rows])
 
 
 def _network(view: Outline) -> Iterator[str]:
@@ -192,9 +193,8 @@ def _network(view: Outline) -> Iterator[str]:
     tier_of: dict[str, str] = {}
     for tier, nodes in view.tiers:
         for text, names in _alike_nodes(nodes).items():
-            yield f"  {ranges(names)}: {len(names)} {tier}{'s' if tier == 'host' else ''}, {text}".rstrip(
-                ", "
-            )
+            what = f"{len(names)} {tier}{'s' if tier == 'host' else ''}"
+            yield f"  {ranges(names)}: {what}, {text}".rstrip(", ")
         tier_of.update((node.name, tier) for node in nodes)
     joints: dict[tuple[str, str, str], list[Link]] = {}
     order = {tier: number for number, (tier, _) in enumerate(view.tiers)}
@@ -204,7 +204,7 @@ def _network(view: Outline) -> Iterator[str]:
             tier_of.get(end) or KIND_WORDS.get(kinds[end], kinds[end]) for end in (link.a, link.b)
         ]
         ends.sort(key=lambda tier: order.get(tier, -1))
-        text = f"{link_name(link)} of {format_rate(link.rate)}, {format_time(link.latency_ps)}"
+        text = f"{link.label} of {format_rate(link.rate)}, {format_time(link.latency_ps)}"
         joints.setdefault((ends[0], ends[1], text), []).append(link)
     yield "  links"
     for (low, high, text), links in joints.items():
@@ -213,12 +213,12 @@ def _network(view: Outline) -> Iterator[str]:
 
 
 def _alike_nodes(nodes: list[Node]) -> dict[str, list[str]]:
-    result: dict[str, list[str]] = {}
-    for node in nodes:
-        text = node.model or (node.endpoint.chip if node.endpoint else "")
-        text = text if text not in ("host", "generic") else ""
-        if node.endpoint is None:
-            text += f"{', ' if text else ''}{format_time(node.latency_ps)}"
-            text += f", {node.ports} ports" if node.ports else ""
-        result.setdefault(text, []).append(node.name)
-    return result
+    return grouped((_network_node(node), node.name) for node in nodes)
+
+
+def _network_node(node: Node) -> str:
+    words = [node.product] if node.product not in ("", "host", "generic") else []
+    if node.endpoint is None:
+        words.append(format_time(node.latency_ps))
+        words += [f"{node.ports} ports"] if node.ports else []
+    return ", ".join(words)

@@ -13,7 +13,6 @@ from clusim.formats.topologies import Imported, detect, import_text
 from clusim.formats.topologies.infragraphdump import dump_infragraph
 from clusim.simulation.api import collective
 from clusim.topology import Fabric
-from clusim.topology.outline import link_name
 
 SAMPLE = (Path(__file__).parent / "samples" / "infragraph.yaml").read_text(encoding="utf-8")
 
@@ -122,7 +121,7 @@ def shape(machine: Fabric) -> tuple[Counter[tuple[str, ...]], Counter[tuple[obje
     wires = Counter(
         (
             *sorted((kind[a.a], kind[a.b])),
-            link_name(a),
+            a.label,
             a.count,
             a.rate.num / a.rate.den,
             a.latency_ps,

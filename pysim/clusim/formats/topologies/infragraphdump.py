@@ -22,7 +22,6 @@ from clusim.formats.topologies.infragraph import KINDS, InfraEdge, InfraGraph, I
 from clusim.hardware import GPUS, PROCESSORS
 from clusim.topology.model import Fabric, Link
 from clusim.topology.node import Node
-from clusim.topology.outline import link_name
 
 PASSIVE = ("port", "custom")
 """Roles of components that only pass data on."""
@@ -220,7 +219,7 @@ class _Writer:
         kinds: dict[tuple[object, ...], dict[str, Any]] = {}
         edges = []
         for link in links:
-            word = link_name(link)
+            word = link.label
             key = (word, link.count, link.rate.num * 10**12 // link.rate.den, link.latency_ps)
             if key not in kinds:
                 kinds[key] = {

@@ -146,28 +146,15 @@ def _sends(run: Run, task: TaskRow) -> bool:
 
 def _messages(run: Run, task: TaskRow, number: int) -> Iterator[dict[str, Any]]:
     """Yield host records of messages; a kernel may have several, and has no record of its messages."""
-    ranks, operation = _ranks(run, task.call), run.inputs.texts("calls/operation")[task.call]
-    if task.rank not in ranks or not _sends(run, task):
+    ranks = run.ranks(task.call)
+    if task.rank not in ranks:
         return
-    at, size = ranks.index(task.rank), len(ranks)
-    ends: list[tuple[str, int]] = []
-    if operation == "sendrecv":
-        ends = [("send", (at + 1) % size), ("recv", (at - 1) % size)]
-    else:
-        ends = [("send", 1) if at == 0 else ("recv", 0)]
-    for which, (name, peer) in enumerate(ends):
+    for which, (name, peer) in enumerate(run.messages(task)):
         end = "Dst Rank" if name == "send" else "Src Rank"
         args = _collective(run, task) | {"Collective name": name, "Rank": peer, end: ranks[peer]}
         yield _host("cpu_op", "record_param_comms", task) | {
             "args": {"External id": number + 1 + which, **args},
         }
-
-
-def _ranks(run: Run, call: int) -> list[int]:
-    """Return the ranks of a call."""
-    off = run.inputs.numbers("calls/ranks_off")
-    ranks: list[int] = run.inputs.numbers("calls/ranks")[off[call] : off[call + 1]].tolist()
-    return ranks
 
 
 def write_chrome(path: str | Path, target: Path) -> int:
@@ -277,7 +264,7 @@ def _kernel_name(run: Run, task: TaskRow) -> str:
 def _collective(run: Run, task: TaskRow) -> dict[str, Any]:
     """Return the arguments that the profiler notes for collectives."""
     inputs, call = run.inputs, task.call
-    ranks = _ranks(run, call)
+    ranks = run.ranks(call)
     operation, dtype = inputs.texts("calls/operation")[call], run.dtype(call)
     elements = int(inputs.numbers("calls/bytes")[call]) // dtype.size_bytes
     share = elements // max(1, len(ranks))

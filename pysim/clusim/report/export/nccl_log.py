@@ -34,13 +34,8 @@ class _Comms:
         self.run = run
         self.known: dict[tuple[tuple[int, ...], str], int] = {}
 
-    def ranks(self, call: int) -> tuple[int, ...]:
-        inputs = self.run.inputs
-        off = inputs.numbers("calls/ranks_off")
-        return tuple(inputs.numbers("calls/ranks")[off[call] : off[call + 1]].tolist())
-
     def of(self, task: TaskRow) -> int:
-        key = (self.ranks(task.call), task.stream)
+        key = (self.run.ranks(task.call), task.stream)
         return self.known.setdefault(key, len(self.known))
 
 
@@ -63,7 +58,7 @@ def _init_lines(run: Run) -> Iterator[str]:
             continue
         comm = comms.of(task)
         done.add((comm, task.rank))
-        ranks = comms.ranks(task.call)
+        ranks = run.ranks(task.call)
         yield (
             f"{_head(task.rank)} ncclCommInitRankConfig comm {_address(comm, task.rank)}"
             f" rank {ranks.index(task.rank)} nranks {len(ranks)} cudaDev {task.rank} nvmlDev {task.rank}"
@@ -85,19 +80,15 @@ def _call_lines(run: Run) -> Iterator[str]:
 def _one_call(run: Run, task: TaskRow, comms: _Comms, number: int) -> Iterator[str]:
     inputs, call = run.inputs, task.call
     operation, dtype = inputs.texts("calls/operation")[call], run.dtype(call)
-    ranks, position = comms.ranks(call), comms.ranks(call).index(task.rank)
+    ranks = run.ranks(call)
     count = int(inputs.numbers("calls/bytes")[call]) // dtype.size_bytes
     if operation in BLOCKWISE:
         count //= len(ranks)  # NCCL's count: elements per rank
     redop = inputs.texts("calls/redop")[call]
     root = int(inputs.numbers("calls/root")[call])
-    peers = [(operation, ranks.index(root) if root in ranks else 0)]
-    if operation == "sendrecv":
-        peers = [("send", (position + 1) % len(ranks)), ("recv", (position - 1) % len(ranks))]
-    elif operation == "send":
-        peers = [("send", 1)] if position == 0 else [("recv", 0)]
     comm = comms.of(task)
-    for name, peer in peers:
+    whole = [(operation, ranks.index(root) if root in ranks else 0)]
+    for name, peer in run.messages(task) or whole:
         if name not in OPERATIONS or not OPERATIONS[name].nccl:
             continue  # a barrier or a custom operation: NCCL has no such call
         yield (

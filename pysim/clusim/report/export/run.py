@@ -110,6 +110,21 @@ class Run:
         endpoint = int(self.inputs.rank_endpoint[rank])
         return self.inputs.nodes[int(self.inputs.image["endpoints"]["node"][endpoint])]
 
+    def ranks(self, call: int) -> tuple[int, ...]:
+        """Return the ranks of a call."""
+        off = self.inputs.numbers("calls/ranks_off")
+        return tuple(self.inputs.numbers("calls/ranks")[off[call] : off[call + 1]].tolist())
+
+    def messages(self, task: TaskRow) -> list[tuple[str, int]]:
+        """Return the messages of a task, ``send`` or ``recv`` with the peer's place in its call; empty for others."""
+        operation, ranks = self.inputs.texts("calls/operation")[task.call], self.ranks(task.call)
+        at, size = ranks.index(task.rank), len(ranks)
+        if operation == "sendrecv":
+            return [("send", (at + 1) % size), ("recv", (at - 1) % size)]
+        if operation == "send":
+            return [("send", 1) if at == 0 else ("recv", 0)]
+        return []
+
     def dtype(self, call: int) -> DataType:
         """Return the type of the elements of a call."""
         word = self.inputs.texts("calls/dtype")[call]

@@ -4,21 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
-from clusim.report.boxes import (
-    ROW_MOST,
-    WIDTH,
-    BoxLayout,
-    Frame,
-    Picture,
-    PlacedBox,
-    common_prefix,
-    count_lines,
-    finish,
-)
-from clusim.report.drawnmachine import DrawnMachine, natural_key, own_name, zone_of
-from clusim.results.result import Wires
+from clusim.drawing.boxes import ROW_MOST, WIDTH, BoxLayout, Frame, Picture, PlacedBox, finish
+from clusim.drawing.machine import DrawnMachine, common_prefix, own_name, zone_of
 
 HOST_TIERS = frozenset(("pcie", "root", "memory", "nic"))
 """Tiers of the part of a node around its CPUs."""
@@ -57,31 +44,25 @@ class _Row(NamedTuple):
     cells: list[list[int]]
 
 
-def panels(machine: DrawnMachine, wires: Wires) -> Picture | None:
+def panels(machine: DrawnMachine) -> Picture | None:
     """Return a picture with a panel per node; None if the network has no hierarchical tiers."""
-    near = _neighbours(machine)
+    near = machine.near
     levels = _levels(machine, near)
-    top = max(levels)
     network = [n for n, level in enumerate(levels) if level >= _NETWORK]
     if any(levels[n] == levels[m] for n in network for m in near[n]):
         return None
     zones = machine.zones() or [""]
+    members: dict[tuple[int, str], list[int]] = {}
+    for node, level in enumerate(levels):
+        zone = "" if level >= _NETWORK else zone_of(machine.nodes[node])
+        members.setdefault((level, zone), []).append(node)
     rows = [
-        _Row(level, zone, _cells(near, nodes, ROW_MOST // (1 if level >= _NETWORK else len(zones))))
-        for level in range(top + 1)
-        for zone in ([""] if level >= _NETWORK else zones)
-        if (nodes := _members(machine, levels, level, zone))
+        _Row(level, zone, _cells(near, machine.in_order(members[level, zone]), ROW_MOST // share))
+        for level in range(max(levels) + 1)
+        for share, zone in ([(1, "")] if level >= _NETWORK else [(len(zones), z) for z in zones])
+        if (level, zone) in members
     ]
-    rows = _fewer(machine, rows)
-    return _drawn(machine, wires, near, rows, zones)
-
-
-def _neighbours(machine: DrawnMachine) -> list[set[int]]:
-    near: list[set[int]] = [set() for _ in machine.nodes]
-    for a, b in zip(machine.source.tolist(), machine.target.tolist(), strict=True):
-        near[a].add(b)
-        near[b].add(a)
-    return near
+    return _drawn(machine, near, _fewer(machine, rows), zones)
 
 
 def _levels(machine: DrawnMachine, near: list[set[int]]) -> list[int]:
@@ -106,15 +87,6 @@ def _levels(machine: DrawnMachine, near: list[set[int]]) -> list[int]:
     return [_NETWORK if own < 0 else own for own in levels]
 
 
-def _members(machine: DrawnMachine, levels: list[int], level: int, zone: str) -> list[int]:
-    mine = [
-        n
-        for n, own in enumerate(levels)
-        if own == level and (level >= _NETWORK or zone_of(machine.nodes[n]) == zone)
-    ]
-    return sorted(mine, key=lambda node: natural_key(machine.nodes[node]))
-
-
 def _cells(near: list[set[int]], nodes: list[int], most: int) -> list[list[int]]:
     """Return at most `most` cells of graph nodes.
 
@@ -126,10 +98,8 @@ def _cells(near: list[set[int]], nodes: list[int], most: int) -> list[list[int]]
     alike: dict[int, list[int]] = {}
     for node in nodes:
         # Attachments within a node have few neighbours, network nodes have many.
-        hooks = near[node] - mine
-        alike.setdefault(
-            min(hooks, key=lambda hook: (len(near[hook]), hook), default=-1), []
-        ).append(node)
+        hook = min(near[node] - mine, key=lambda hook: (len(near[hook]), hook), default=-1)
+        alike.setdefault(hook, []).append(node)
     cells = list(alike.values())
     if not 1 < len(cells) <= most:
         least = -(-len(nodes) // most)
@@ -141,7 +111,7 @@ def _cells(near: list[set[int]], nodes: list[int], most: int) -> list[list[int]]
 
 def _fewer(machine: DrawnMachine, rows: list[_Row]) -> list[_Row]:
     """Merge graph nodes, in the same way on all servers, until there are few enough lines."""
-    while count_lines(machine, [row.cells for row in rows]) > LINES:
+    while machine.num_lines([row.cells for row in rows]) > LINES:
         longest = max(rows, key=lambda row: len(row.cells))
         if len(longest.cells) <= 4:
             break
@@ -158,14 +128,17 @@ def _joined(cells: list[list[int]]) -> list[list[int]]:
 
 
 def _drawn(
-    machine: DrawnMachine, wires: Wires, near: list[set[int]], rows: list[_Row], zones: list[str]
+    machine: DrawnMachine, near: list[set[int]], rows: list[_Row], zones: list[str]
 ) -> Picture:
-    used = sorted({row.level for row in rows})
+    levels: dict[int, list[int]] = {}
+    for row in rows:
+        levels.setdefault(row.level, []).extend(node for cell in row.cells for node in cell)
     clustered = zones != [""]
-    hanging = _hanging(machine, rows)
-    floor = (FOOT if clustered else 12.0) + (ARC if used[0] in hanging else 0.0)
-    height = floor + BOX + GAP * (len(used) - 1) + PAD + 6
-    y_of = {level: height - floor - BOX / 2 - GAP * i for i, level in enumerate(used)}
+    lowest = set(levels[min(levels)])
+    hanging = any(near[node] & lowest for node in lowest)
+    floor = (FOOT if clustered else 12.0) + (ARC if hanging else 0.0)
+    height = floor + BOX + GAP * (len(levels) - 1) + PAD + 6
+    y_of = {level: height - floor - BOX / 2 - GAP * i for i, level in enumerate(sorted(levels))}
     share = (WIDTH - LEFT - 6) / len(zones)
     placed: list[PlacedBox] = []
     x_of: dict[int, float] = {}
@@ -177,7 +150,7 @@ def _drawn(
         wanted = [_wanted(near, cell, x_of, low + wide / 2) for cell in row.cells]
         if row.level in (_SWITCH, _ENDPOINT) or row.level >= _NETWORK:
             wanted = [low + wide * (i + 0.5) / len(row.cells) for i in range(len(row.cells))]
-        if row.level == _MEMORY and _NIC in used:
+        if row.level == _MEMORY and _NIC in levels:
             # Lines that continue to the NICs pass beside it.
             wanted = [x + 0.7 * width + 8 for x in wanted]
         order = sorted(range(len(row.cells)), key=lambda i: (wanted[i], i))
@@ -186,24 +159,20 @@ def _drawn(
         for i, x in zip(order, spots, strict=True):
             x_of |= dict.fromkeys(row.cells[i], x)
             placed.append(PlacedBox(row.cells[i], prefix, x, y_of[row.level], width, BOX))
-    inside = [y_of[level] for level in used if level < _NETWORK]
+    inside = [y_of[level] for level in levels if level < _NETWORK]
     frames = tuple(
-        Frame(zone, LEFT + share * i + 3, min(inside) - BOX / 2 - PAD, share - 6,
+        Frame(zone, (LEFT + share * i + 3, min(inside) - BOX / 2 - PAD), share - 6,
               max(inside) - min(inside) + BOX + PAD + floor - 2)
         for i, zone in enumerate(zones)
     ) if clustered else ()  # fmt: skip
-    titles = _titles(machine, rows, y_of)
-    return finish(machine, wires, BoxLayout(height, placed, titles, arc=ARC, frames=frames))
-
-
-def _hanging(machine: DrawnMachine, rows: list[_Row]) -> set[int]:
-    """Return the levels with lines between boxes of the same level."""
-    level_of = np.zeros(len(machine.nodes), np.int64)
-    for row in rows:
-        for cell in row.cells:
-            level_of[cell] = row.level
-    a, b = level_of[machine.source], level_of[machine.target]
-    return set(a[a == b].tolist())
+    titles = [
+        (
+            common_prefix([own_name(machine.nodes[n]) for n in nodes]) or machine.kinds[nodes[0]],
+            y_of[level],
+        )
+        for level, nodes in sorted(levels.items())
+    ]
+    return finish(machine, BoxLayout(height, placed, titles, arc=ARC, frames=frames))
 
 
 def _wanted(near: list[set[int]], cell: list[int], x_of: dict[int, float], middle: float) -> float:
@@ -224,14 +193,3 @@ def _apart(wanted: list[float], pitch: float, low: float, high: float) -> list[f
     most = high - pitch / 2 - (len(wanted) - 1) * pitch
     starts = [min(max(mean, low + pitch / 2), most) for mean, count in blocks for _ in range(count)]
     return [start + i * pitch for i, start in enumerate(starts)]
-
-
-def _titles(
-    machine: DrawnMachine, rows: list[_Row], y_of: dict[int, float]
-) -> list[tuple[str, float]]:
-    titles = []
-    for level, y in y_of.items():
-        nodes = [n for row in rows if row.level == level for cell in row.cells for n in cell]
-        prefix = common_prefix([own_name(machine.nodes[n]) for n in nodes])
-        titles.append((prefix or machine.kinds[nodes[0]], y))
-    return titles

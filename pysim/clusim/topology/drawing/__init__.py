@@ -1,1 +1,0 @@
-"""Layout and painting of pictures of topologies; `draw` is the entry point."""
