@@ -18,16 +18,15 @@ CLI = ROOT / "cli" / "clusim_cli"
 # package in `clusim` with its sub-packages; the modules of `clusim` itself gather the public names.
 MAY_IMPORT = {
     "base": "",
-    "drawing": "base",
     "hardware": "base",
     "engine": "base",
-    "topology": "base drawing engine hardware",
+    "topology": "base engine hardware",
     "results": "base engine",
     "schedule": "base engine hardware topology",
     "collectives": "base hardware schedule topology",
     "lowering": "base engine schedule topology",
     "analysis": "base engine results",
-    "report": "analysis base drawing engine results",
+    "report": "analysis base engine results",
     "formats": "base collectives engine hardware schedule topology",
     "nccl": "base collectives hardware schedule topology",
     "simulation": "analysis base collectives engine formats lowering nccl results schedule topology",
@@ -55,7 +54,7 @@ GATEKEEPERS = {
         *(
             "clusim/report/plots.py",
             "clusim/validation/collectives/validate.py",
-            "clusim/drawing/paint.py",
+            "clusim/base/drawing/paint.py",
         ),
         "clusim/base/display.py",
     ),
@@ -87,7 +86,7 @@ LAZY_HOMES = (
     "clusim/topology/graph.py",
     "clusim/topology/generators",
     "clusim/analysis/_kernels.py",
-    "clusim/drawing/paint.py",
+    "clusim/base/drawing/paint.py",
 )
 
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *CLI.rglob("*.py")])

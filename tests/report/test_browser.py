@@ -126,7 +126,7 @@ def test_a_click_on_a_line_of_the_machine_shows_its_wires(opened: Any) -> None:
 def test_a_bar_of_a_machine_shows_the_links_inside_it(
     browser: Any, cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clusim.drawing.layout.MOST_PANELS", 1)
+    monkeypatch.setattr("clusim.base.drawing.layout.MOST_PANELS", 1)
     path = tmp_path / "report.html"
     path.write_text(report(Feed.open(cluster)), encoding="utf-8")
     page, troubles = watched(browser, viewport={"width": 1280, "height": 900})

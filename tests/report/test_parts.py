@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import clusim
+from clusim.base.drawing.boxes import Picture
+from clusim.base.drawing.layout import draw
+from clusim.base.drawing.machine import DrawnMachine, WireGroups, machine_of, natural_key, span
 from clusim.base.terms.links import described
 from clusim.base.units import format_size
-from clusim.drawing.boxes import Picture
-from clusim.drawing.layout import draw
-from clusim.drawing.machine import DrawnMachine, WireGroups, machine_of, natural_key, span
 from clusim.report.histories import FULL, group_wires, history
 from clusim.report.lanes import Lanes, LaneTasks, lanes_of, shares_of, window
 from clusim.report.page_data import Feed, pack, unpack, used_part

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.drawing.machine import DrawnMachine, WireGroups, cut, span
+from clusim.base.drawing.machine import DrawnMachine, WireGroups, cut, span
 from clusim.results.bins import Bins
 from clusim.results.result import Wires
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.base.drawing.boxes import Box, Frame, Picture
 from clusim.base.units import format_time
-from clusim.drawing.boxes import Box, Frame, Picture
 from clusim.results.result import Messages
 
 

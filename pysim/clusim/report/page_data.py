@@ -27,11 +27,11 @@ from clusim.analysis.calls import collectives
 from clusim.analysis.diff import judged_trace
 from clusim.analysis.expanded import expanded
 from clusim.analysis.path import GROUPS, PathRows, RowSpans, path_rows
+from clusim.base.drawing.boxes import Picture
+from clusim.base.drawing.layout import draw
+from clusim.base.drawing.machine import DrawnMachine, WireGroups, machine_of
 from clusim.base.errors import TraceError
 from clusim.base.tables import ColumnTable
-from clusim.drawing.boxes import Picture
-from clusim.drawing.layout import draw
-from clusim.drawing.machine import DrawnMachine, WireGroups, machine_of
 from clusim.report.histories import MEASURES, History, group_wires, history
 from clusim.report.lanes import (
     KINDS,

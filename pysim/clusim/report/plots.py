@@ -321,7 +321,7 @@ def _topology(figure: Any, feed: Feed, measure: str, width_in: float) -> None:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
-    from clusim.drawing.paint import Ink, paint
+    from clusim.base.drawing.paint import Ink, paint
 
     picture = feed.picture
     if not len(picture.lines):

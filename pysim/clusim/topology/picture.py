@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clusim.base.display import Plot, need_matplotlib, picture_format
+from clusim.base.drawing.boxes import INSIDE
+from clusim.base.drawing.layout import draw
+from clusim.base.drawing.machine import DrawnMachine, natural_key
 from clusim.base.errors import InputError
 from clusim.base.terms.links import kind_of
 from clusim.base.units import format_rate, format_time
-from clusim.drawing.boxes import INSIDE
-from clusim.drawing.layout import draw
-from clusim.drawing.machine import DrawnMachine, natural_key
 from clusim.topology.model import Fabric
 from clusim.topology.node import Node
 from clusim.topology.node import kind_of as kind_of_node
@@ -27,7 +27,7 @@ from clusim.topology.render import ranges
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from clusim.drawing.paint import Sheet
+    from clusim.base.drawing.paint import Sheet
 
 COLOURS = {
     "nvlink": "#2a9d3a",
@@ -73,7 +73,7 @@ MOST_KINDS = 2
 def draw_fabric(fabric: Fabric) -> Figure:
     """Return the picture as a matplotlib figure."""
     need_matplotlib()
-    from clusim.drawing.paint import figure_of
+    from clusim.base.drawing.paint import figure_of
 
     colours = _colours(fabric)
     whole = _sheet(fabric, {node.name for node in fabric.nodes}, fabric.name, colours)
@@ -139,7 +139,7 @@ def _legend(fabric: Fabric, sheets: list[Sheet], colours: dict[str, str]) -> dic
 
 def _sheet(fabric: Fabric, names: set[str], title: str, colours: dict[str, str]) -> Sheet:
     """Return the picture of the nodes called `names` and of the links between them, as one wire each."""
-    from clusim.drawing.paint import Ink, Sheet
+    from clusim.base.drawing.paint import Ink, Sheet
 
     nodes = {node.name: node for node in fabric.nodes if node.name in names}
     tiers = {name: _tier(node) for name, node in nodes.items()}

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.base.terms.links import kind_of
-from clusim.drawing.boxes import (
+from clusim.base.drawing.boxes import (
     BAR_PITCH,
     BAR_TOP,
     LINES,
@@ -21,8 +20,9 @@ from clusim.drawing.boxes import (
     PlacedBox,
     finish,
 )
-from clusim.drawing.machine import DrawnMachine, common_prefix, span
-from clusim.drawing.panels import HOST_TIERS, MOST_PANELS, panels
+from clusim.base.drawing.machine import DrawnMachine, common_prefix, span
+from clusim.base.drawing.panels import HOST_TIERS, MOST_PANELS, panels
+from clusim.base.terms.links import kind_of
 
 Array = NDArray[Any]
 

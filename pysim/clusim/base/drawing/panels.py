@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from clusim.drawing.boxes import ROW_MOST, WIDTH, BoxLayout, Frame, Picture, PlacedBox, finish
-from clusim.drawing.machine import DrawnMachine, common_prefix, own_name, zone_of
+from clusim.base.drawing.boxes import ROW_MOST, WIDTH, BoxLayout, Frame, Picture, PlacedBox, finish
+from clusim.base.drawing.machine import DrawnMachine, common_prefix, own_name, zone_of
 
 HOST_TIERS = frozenset(("pcie", "root", "memory", "nic"))
 """Tiers of the part of a node around its CPUs."""

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.base.drawing.machine import DrawnMachine, WireGroups, cut, own_name, span
 from clusim.base.terms.links import kind_of
-from clusim.drawing.machine import DrawnMachine, WireGroups, cut, own_name, span
 
 Array = NDArray[Any]
 

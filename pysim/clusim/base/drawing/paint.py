@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyBboxPatch
 from numpy.typing import NDArray
 
-from clusim.drawing.boxes import Picture
+from clusim.base.drawing.boxes import Picture
 
 Array = NDArray[Any]
 
