@@ -51,7 +51,7 @@ def _option(*flags: str, help: str, more: str = "", said: str = "", **about: Any
 
 
 def _shared(*flags: str, **about: Any) -> Callable[..., Decorator[Any]]:
-    """Return the function that makes an option; its keywords are as of `_option`, and add to `about`."""
+    """Return a function creating an option; its keywords are as of `_option`, and add to `about`."""
     return partial(_option, *flags, **about)
 
 

@@ -32,7 +32,7 @@ class Value(click.ParamType[Any]):
     words : callable
         Return the words that shells complete.
     between : str
-        Separator of the words in help; empty if the option's own help lists them.
+        Separator of the words in help; empty if the option's help lists them.
     files : bool
         True if the value may also be a file.
     """

@@ -152,7 +152,7 @@ def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int
 def _telling(
     line: Callable[[Any], str], as_json: bool, given: dict[str, Any]
 ) -> Iterator[Callable[[Any, int, int], None]]:
-    """Yield what prints every row when it is known; with --json the rows are a bar."""
+    """Yield the printer of completed rows; with --json it advances a bar."""
     with counted_progress(as_json and not given["no_progress"], "predicted") as progress:
 
         def tell(row: Any, done: int, total: int) -> None:

@@ -143,7 +143,7 @@ def _scale(entries: list[_Sum], total_ps: int) -> None:
 
 
 def _also(run: Critical, key: _Key, change: Change | None) -> tuple[str, ...]:
-    """Return the kinds of links that limit the run besides a cause, with the busy share of the busiest of each."""
+    """Return further kinds of links that limit the run, each with the busy share of its busiest wire."""
     result, network = run.traced.result, run.traced.network
     busy = result.wires.counters["busy_ps"] / max(1, result.time_ps)
     shares: dict[tuple[CauseKind, str], float] = {}

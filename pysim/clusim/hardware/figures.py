@@ -72,7 +72,7 @@ class Sourced:
                 yield item.name, value
 
     def all_figures(self) -> Iterator[Figure]:
-        """Yield every figure, including those of presets."""
+        """Yield every figure, including preset figures."""
         yield from (figure for _, figure in self.named_figures())
         for item in fields(cast("Any", self)):
             value = getattr(self, item.name)

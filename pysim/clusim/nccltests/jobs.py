@@ -211,7 +211,7 @@ def kernels(
 def each_kernel(
     cases: Iterable[Request], *, jobs: Jobs = None
 ) -> Iterator[tuple[Request, PerfKernel | Failure]]:
-    """Yield every distinct case and its kernel as soon as it is known; `jobs` as for `kernels`."""
+    """Yield every distinct case and its kernel when computed; `jobs` as for `kernels`."""
     wanted = list(dict.fromkeys(cases))
     with workers(jobs, len(wanted)) as spread:
         if spread is None:

@@ -59,7 +59,7 @@ def page_style() -> str:
 
 @cache
 def page_script(*names: str) -> str:
-    """Return the script of a page, with those of shipped files."""
+    """Return the script of a page, with shipped scripts."""
     return "\n".join(['"use strict";', "(() => {", *map(shipped, names), "})();"])
 
 

@@ -119,7 +119,7 @@ class VerdictCause:
     simulated_ps : int or None
         Saving found by re-simulation without the cause [ps]; None if not re-simulated.
     simulated_as : str
-        Way of that re-simulation, if not by a change of this cause alone: ``with twice the microbatches``.
+        Way of that re-simulation, if other causes were changed too: ``with twice the microbatches``.
     then : str
         Bottleneck of the re-simulation, with its share of the time; empty if unknown.
     also : tuple of str
@@ -288,7 +288,7 @@ class Verdict:
         return lines + ([self.expected] if self.expected else [])
 
     def _saving(self, cause: VerdictCause) -> list[str]:
-        """Describe the re-simulated saving of a remedy, and what limits the run then."""
+        """Describe the re-simulated saving of a remedy, and the next bottleneck."""
         lines = [f"also limiting: {', '.join(cause.also)}"] if cause.also else []
         if cause.simulated_ps is None:
             return lines

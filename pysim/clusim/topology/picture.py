@@ -1,6 +1,6 @@
 """Topology as a picture, in the layout of reports.
 
-Small clusters are drawn with the interior of their nodes; of larger ones, one node of each kind follows the network.
+Small clusters are drawn with the interior of their nodes; larger clusters as the network and one node of each kind.
 Colours mark the type of a link, the legend its rate and latency, and the width of a line its bandwidth.
 """
 

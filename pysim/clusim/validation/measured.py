@@ -1,9 +1,9 @@
 """Common parts of the validation of collectives and of steps: tables, predictions, errors, reports.
 
-**Tables** are CSV files with a header. Cells of columns that have no effect are named as a note of each row.
+**Tables** are CSV files with a header. A note of each row names its cells without effect.
 
 **Errors** are of the time, in percent; + is predicted too long. Median and mean use the absolute errors, the bias is
-the mean of the signed errors. Rows that calibrated parameters are scored apart from held-out rows.
+the mean of the signed errors. Rows used in calibration are scored separately from held-out rows.
 """
 
 from __future__ import annotations

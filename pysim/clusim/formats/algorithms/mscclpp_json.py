@@ -119,7 +119,7 @@ class ThreadBlock:
     line: int
 
     def all_ops(self) -> Iterator[MscclppOp]:
-        """Yield all operations, those of pipelines included."""
+        """Yield all operations, also of pipelines."""
         for op in self.ops:
             yield from (op, *op.inner)
 
@@ -150,7 +150,7 @@ class MscclppPlan(AlgorithmPlan):
         return min(64, max(1, *(len(gpu.blocks) for gpu in self.gpus)))
 
     def ops(self) -> Iterator[MscclppOp]:
-        """Yield all operations, those of pipelines included."""
+        """Yield all operations, also of pipelines."""
         for block in self.thread_blocks().values():
             yield from block.all_ops()
 

@@ -399,4 +399,4 @@ SHAPES: tuple[tuple[str, Handler], ...] = (
     ("", _search_path),
     ("=====", _ruler),
 )
-"""Handlers of messages whose first word does not identify them, by a text that they contain."""
+"""Handlers of messages without an identifying first word, by a contained text."""

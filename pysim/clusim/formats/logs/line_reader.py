@@ -22,7 +22,7 @@ from clusim.formats.logs.tables import MOST_ROWS, TableReader
 
 _CALL_START = re.compile(r"\w+: opCount [0-9a-fA-F]")
 _LIBRARY = re.compile(rb"NCCL(?!_)")
-"""The name of the library, apart from names of variables."""
+"""The library's name outside variable names."""
 
 _WHOLE_CONNECTION = re.compile(r"(?:^|INFO )(Channel \d\d\S* : \d+\[.* via \S.*)$")
 _HEADING = re.compile(r"#+ *\w")

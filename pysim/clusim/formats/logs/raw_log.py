@@ -417,7 +417,7 @@ class RawLog:
     def count(
         self, table: dict[str, LineKind], text: str, line: int, kind: str | None = None
     ) -> None:
-        """Count a line in one of the tables, by its kind or that of `text`, which is an example."""
+        """Count a line in one of the tables, by its kind or the kind of `text`, which is an example."""
         kind = kind_of(text) if kind is None else kind
         if kind not in table and len(table) >= MAX_KINDS:
             kind = "(others)"

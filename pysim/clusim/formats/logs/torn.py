@@ -1,7 +1,7 @@
 """Logs with lines that ranks wrote into each other: torn names are merged, torn handles dropped and counted.
 
 A process with a torn host name is recognised by its number, and its few lines are assigned to the right
-process. Handles that only torn lines name are dropped: incomplete ones, those of torn communicator ids or
+process. Handles only in torn lines are dropped: incomplete handles, handles of torn communicator ids or
 numbers of ranks, and second handles of a rank that a process with more lines has. Logs without torn lines are
 not modified.
 """
@@ -78,7 +78,7 @@ def _move_members(facts: RawLog, moved: dict[int, int]) -> dict[int, int]:
 
 
 def drop_torn_handles(facts: RawLog) -> None:
-    """Mark the handles whose lines other ranks have torn, in runs with intact handles."""
+    """Mark the handles of lines torn by other ranks, in runs with intact handles."""
     torn = facts.spliced or facts.cut_calls or facts.rejoined
     if not torn or len(facts.members) > _MOST_MEMBERS:
         return

@@ -1,7 +1,7 @@
 """Nodes of Chakra execution traces: the protobuf schema as a descriptor, and files in protobuf or JSON.
 
 An ``.et`` file is a stream of messages, each after its length as a varint: one `GlobalMetadata`, then one `Node`
-after another. Field numbers are those of et_def.proto of MLCommons Chakra, release 0.0.4 and later. Enumerations are
+after another. Field numbers follow et_def.proto of MLCommons Chakra, release 0.0.4 and later. Enumerations are
 plain integers, and unknown fields are ignored, so that later releases, which only add types and fields, can be read.
 
 JSON is as printed by Chakra's tools or protobuf: objects are concatenated, one per line, or in a list. Fields are named

@@ -1,7 +1,7 @@
 """Incremental reading of bytes and of JSON: objects in any arrangement, or the items of one list.
 
-`objects` finds objects in a list, one per line, or concatenated, and skips damaged ones. `read_items` reads a complete
-document, of which one list is passed on by item.
+`objects` finds objects in a list, one per line, or concatenated, and skips damaged objects. `read_items` reads a
+complete document and passes on one list by item.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _value(window: TextWindow, decoder: json.JSONDecoder, sizes: Sequence[int]) 
     Raises
     ------
     _BrokenError
-        There is no JSON value that ends within the largest window.
+        No JSON value ends within the largest window.
     """
     for size in sizes:
         window.hold(size)

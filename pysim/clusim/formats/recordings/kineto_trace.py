@@ -4,7 +4,7 @@ Fields differ between releases. Older releases have capitalised categories and t
 NCCL kernels do not contain the collective: the host's record (``record_param_comms``, or the shapes of
 ``nccl:all_reduce`` and similar) is found by the number of the launching call, or by its time. `told` converts each of
 them to the arguments of newer releases: ``c10d::allreduce_``, ``_c10d_functional::all_gather_into_tensor``,
-``nccl:all_reduce``, or ``record_param_comms`` itself, of which each has a part of the information.
+``nccl:all_reduce``, or ``record_param_comms`` itself, each with a part of the information.
 """
 
 from __future__ import annotations

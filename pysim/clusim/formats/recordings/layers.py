@@ -116,7 +116,7 @@ class RankStep:
 
 
 def _repeat(recording: Recording, steps: Sequence[Event], strides: Strides, groups: Groups) -> None:
-    """Add the events of every rank, or only those of rank 0 if `recording.alike`."""
+    """Add the events of every rank, or only of rank 0 if `recording.alike`."""
     numbers: dict[tuple[str, int], int] = {}
     for rank in range(1 if recording.alike else recording.num_ranks):
         first = len(recording.events)
@@ -253,7 +253,7 @@ class LayerTable(RankStep):
         return None
 
     def role(self, layer: TableLayer, part: int) -> str:
-        """Return the role of the groups of a communication; empty if it has none."""
+        """Return the role of a communication's groups; empty if unknown."""
         raise NotImplementedError
 
     def compute(self, layer: TableLayer, part: int) -> None:

@@ -189,7 +189,7 @@ class _Lines(PluginJob):
 
 
 def _time_ps(value: Any, most: int) -> int | None:
-    """Return a time in us, with or without a fraction, in whole ns [ps]; None if invalid."""
+    """Return a time in us, possibly with a fraction, in integer ns [ps]; None if invalid."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return round(value * 1000) * PS_PER_NS if 0 <= value <= most else None

@@ -164,7 +164,7 @@ class _Profiler(PluginJob):
         self.highest[comm] = max(self.highest.get(comm, 0), rank, peer)
 
     def _abandon(self) -> None:
-        """Keep the current call although it has no end."""
+        """Keep the current call without an end."""
         if self.open is not None:
             self.skip("calls without an end: kept without a time", self.open.where)
             self._close(self.open, ABSENT)

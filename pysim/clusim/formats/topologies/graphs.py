@@ -410,7 +410,7 @@ class _Reader:
 
 
 def _matching(attributes: Attributes, pattern: re.Pattern[str]) -> tuple[str, Any, str]:
-    """Return the first attribute whose name fits, its value and the unit in its name."""
+    """Return the first attribute with a matching name, its value and the unit in its name."""
     for key, value in attributes.items():
         match = pattern.fullmatch(key)
         if match is not None and value is not None and value != "":

@@ -42,7 +42,7 @@ class Journal(io.RawIOBase):
         return self._position
 
     def write(self, data: Any) -> int:
-        """Write `data` at the position; only what follows the last commit is written to disk."""
+        """Write `data` at the position; only data after the last commit are written to disk."""
         block, start = bytes(data), self._position
         self._position = start + len(block)
         self._size = max(self._size, self._position)

@@ -1,7 +1,7 @@
 """Content of a trace: names, units, descriptions and legal values of its columns, for writer and reader.
 
 ``columns.csv`` has a row for each column, and for attributes with other content than plain text (``@name``). Columns
-of the schedule without a row use the rule of their table; those of the engine's input, in /image, are checked by the
+of the schedule without a row use the rule of their table; the engine's input, in /image, is checked by the
 engine.
 
 The format has a number, `FORMAT`, in the root's attribute ``clusim_format``. A reader accepts files of the same
@@ -36,7 +36,7 @@ class Rule:
     Attributes
     ----------
     kind : str
-        ``int``; ``ascending``, integers of which no value is less than the previous; ``offsets``, which divide the
+        ``int``; ``ascending``, integers, no value less than the previous; ``offsets``, which divide the
         rows of the column `into` among the rows of `rows`, and have one row more; ``float``; ``text`` without control
         characters; ``verbatim``, text with any characters; ``any`` of these.
     rows : str

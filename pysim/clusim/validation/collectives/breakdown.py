@@ -115,7 +115,7 @@ class Point(Prediction):
 
     @property
     def off(self) -> float:
-        """Return the error as a ratio, of too long and too short times alike."""
+        """Return the error as a ratio, equal for too long and too short times."""
         ratio = self.predicted_us / self.row.time_us
         return max(ratio, 1 / ratio)
 

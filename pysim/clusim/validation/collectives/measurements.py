@@ -230,7 +230,7 @@ def _row(cells: dict[str, str], where: str) -> Row:
 
 
 def _value(name: str, kind: str, text: str, where: str) -> str | float:
-    """Return the value of a cell; of a time that is none, 0."""
+    """Return the value of a cell; 0 for a missing time."""
     if kind == "bool":
         return text.lower() in ("1", "true", "yes")
     if kind == "int":

@@ -295,7 +295,7 @@ def validate(
     jobs : int or Executor or None
         Number of worker processes, or an executor; None is one per core.
     tell : callable or None
-        Called with every row as soon as it is known, in any order.
+        Called with every completed row, in any order.
     """
     if sizes < 0:
         raise InputError(f"sizes per group {sizes}: must be at least 1, or 0 for all")
