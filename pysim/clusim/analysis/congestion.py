@@ -86,7 +86,7 @@ def tiers(traced: Traced) -> dict[str, Array]:
         return wires.classes[wire].replace("switch->switch", stems)
 
     result = grouped((tier(wire), wire) for wire in used.tolist())
-    return {name: np.array(own) for name, own in result.items()}
+    return {name: np.array(ids) for name, ids in result.items()}
 
 
 def _tiers(traced: Traced) -> Iterator[tuple[Any, ...]]:

@@ -209,7 +209,7 @@ def changed_image(image: Mapping[str, Array], change: Change) -> dict[str, Array
             fault["num"], fault["den"] = rate.numerator, rate.denominator
     for table, columns in _SCALED.get(change.what, {}).items():
         rows = slice(None) if table != "costs" else _costs(new, threads=change.what == "proxy")
-        own = new[table][rows]
-        _faster(own, columns, factor)
-        new[table][rows] = own
+        chosen = new[table][rows]
+        _faster(chosen, columns, factor)
+        new[table][rows] = chosen
     return new

@@ -39,9 +39,9 @@ class XmlElement:
         """Return an attribute, empty if it is missing."""
         return self.attributes.get(name, "").strip()
 
-    def fail(self, what: str) -> TopologyError:
-        """Return the error `what` about the element."""
-        return fail(self.where, self.line, what)
+    def fail(self, message: str) -> TopologyError:
+        """Return the error `message` about the element."""
+        return fail(self.where, self.line, message)
 
     def whole(self, name: str) -> int | None:
         """Return an integer attribute, None if it is missing; other text is an error."""
@@ -50,8 +50,8 @@ class XmlElement:
             return None
         value = whole(text)
         if value is None:
-            what = f"{name}={printable(text)!r} of <{printable(self.tag)}>: must be an integer"
-            raise self.fail(what)
+            message = f"{name}={printable(text)!r} of <{printable(self.tag)}>: must be an integer"
+            raise self.fail(message)
         return value
 
     def bits(self, name: str) -> int | None:

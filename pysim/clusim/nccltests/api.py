@@ -164,7 +164,7 @@ class Table(Shown):
             "verdicts": [item.to_json() for item in self.verdicts],
         }
         always = "expected_errors"
-        return result | {name: own for name, own in further.items() if own or name == always}
+        return result | {name: entry for name, entry in further.items() if entry or name == always}
 
     def explained(self) -> Iterator[str]:
         """Yield the verdicts on the kernels of the last cycle as comment lines, each when known."""

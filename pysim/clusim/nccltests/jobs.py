@@ -117,9 +117,9 @@ def _time(request: Request, plan: NcclPlan | None) -> tuple[int, tuple[str, ...]
 
 def _in_place(request: Request, kernel: SymmetricChoice) -> PerfKernel:
     """Return the time of a kernel for symmetric memory."""
-    own = request.of(kernel.schedule(request))
+    asked = request.of(kernel.schedule(request))
     small = request.size_bytes * request.setup.comm.group.num_ranks <= VERIFY_BYTES
-    result = result_of(own.verified() if request.verify and small else own, BRIEF)
+    result = result_of(asked.verified() if request.verify and small else asked, BRIEF)
     wrong = int(result.verified is False) if request.verify and small else None
     notes = (
         kernel.note,
@@ -201,8 +201,8 @@ def kernels(
     """
     wanted = list(dict.fromkeys(cases))
     result = {}
-    for case, found in each_kernel(wanted, jobs=jobs):
-        result[case] = found
+    for case, computed in each_kernel(wanted, jobs=jobs):
+        result[case] = computed
         if progress is not None:
             progress(len(result), len(wanted))
     return result
@@ -277,9 +277,9 @@ class _Agenda:
                 return None
             untouched = [name for name in self._left if name not in self.times]
             machine = max(untouched or self._left, key=self._work)
-        own = self._left[machine]
-        batch = own.pop(0)
-        if not own:
+        queue = self._left[machine]
+        batch = queue.pop(0)
+        if not queue:
             del self._left[machine]
         return batch
 
@@ -301,8 +301,10 @@ def _batches(wanted: list[Request], count: int) -> list[_Batch]:
     for setup, cases in by_setup.items():
         ordered = sorted(cases, key=lambda case: -case.size_bytes)
         for at in range(0, len(ordered), size):
-            own = ordered[at : at + size]
-            result.append(_Batch(setup.topology, own, sum(map(_simulated, own))))
+            cases_of_batch = ordered[at : at + size]
+            result.append(
+                _Batch(setup.topology, cases_of_batch, sum(map(_simulated, cases_of_batch)))
+            )
     return sorted(result, key=lambda batch: -batch.work)
 
 

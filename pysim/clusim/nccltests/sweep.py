@@ -364,7 +364,7 @@ def _data(dtype: DataType, op: str, *, verify: bool) -> dict[str, Any]:
 
 def _line(
     head: tuple[int, int, str, str],
-    found: PerfKernel,
+    kernel: PerfKernel,
     where: PerfPlace,
     test: Program,
     options: PerfOptions,
@@ -372,16 +372,16 @@ def _line(
     size = head[0]
     host = host_of(where.setup.comm)
     harness = harness_of(options, where.kind)
-    asked = host, test.of.name, found.time_ps, found.channels
+    asked = host, test.of.name, kernel.time_ps, kernel.channels
     time_ps = harness.time_ps(*asked)
     ranks = host.num_ranks
     shown_ps = harness.host_time_ps(*asked) if options.report_cputime else time_ps
     moved = size * (ranks - 1) / ranks if test.name == "hypercube" else size
     algbw = moved / (time_ps / 1000) if time_ps else 0.0
-    wrong = 0 if size == 0 and options.check else found.wrong
+    wrong = 0 if size == 0 and options.check else kernel.wrong
     half = Half(shown_ps / 1e6, algbw, algbw * test.of.bus_factor(ranks), wrong)
     in_place = replace(half, wrong=None) if test.name in ("alltoall", "sendrecv") else half
     stamp = strftime("%Y-%m-%d %H:%M:%S", localtime()) if options.report_timestamps else ""
     root = options.root if test.of.rooted else -1
-    how = "; ".join(found.notes)
-    return PerfLine(*head, root, (half, in_place), stamp, how, found.algorithm)
+    how = "; ".join(kernel.notes)
+    return PerfLine(*head, root, (half, in_place), stamp, how, kernel.algorithm)

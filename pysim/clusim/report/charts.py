@@ -31,7 +31,7 @@ def stacked_bars(
         figure.set_size_inches(width_in, width_in * (0.16 + 0.042 * max(3, len(labels))))
         axes = figure.add_subplot()
         named = zip(parts.items(), PALETTE, strict=True)
-        bars = ((name, 100 * own, colour) for (name, own), colour in named if own.any())
+        bars = ((name, 100 * shares, colour) for (name, shares), colour in named if shares.any())
         stack(axes, labels, bars)
         axes.set_xlabel("part of the step [%]")
         _head(figure, axes, title)

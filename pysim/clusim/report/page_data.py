@@ -144,7 +144,7 @@ class PathLanes:
         for name in ("steps", "slices", "over"):
             bars = window(getattr(self, name), from_ps, until_ps, columns)
             values = _columns(bars) | {"row": bars.lane.astype(np.uint16)}
-            result |= {f"{name}_{key}": own for key, own in values.items()}
+            result |= {f"{name}_{key}": column for key, column in values.items()}
         return pack({}, result)
 
 

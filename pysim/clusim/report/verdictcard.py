@@ -49,8 +49,8 @@ def axis(rows: Sequence[AxisRow], said: Callable[[float], str], *, log: bool = F
     low, high = (math.log10(ticks[0]), math.log10(ticks[-1])) if log else (0.0, ticks[-1])
 
     def place(value: float) -> float:
-        own = math.log10(max(value, ticks[0])) if log else value
-        return 100 * (own - low) / (high - low)
+        position = math.log10(max(value, ticks[0])) if log else value
+        return 100 * (position - low) / (high - low)
 
     lines = [place(tick) for tick in ticks[1:-1]]
     cells: list[Content] = []
@@ -68,8 +68,8 @@ def axis(rows: Sequence[AxisRow], said: Callable[[float], str], *, log: bool = F
 
 
 def _values(row: AxisRow) -> list[float]:
-    own = [] if row.value is None else [row.value]
-    return [value for value in (*own, *(value for _, value in row.marks)) if value > 0]
+    values = [] if row.value is None else [row.value]
+    return [value for value in (*values, *(value for _, value in row.marks)) if value > 0]
 
 
 def _decades(values: Sequence[float]) -> list[float]:
@@ -80,7 +80,7 @@ def _decades(values: Sequence[float]) -> list[float]:
 def _steps(most: float) -> list[float]:
     """Return four or five steps from 0 to a round number that is not below `most`."""
     power = 10.0 ** math.floor(math.log10(most))
-    step = next(own * power for own in (0.25, 0.5, 1.0, 2.5) if 5 * own * power >= most)
+    step = next(factor * power for factor in (0.25, 0.5, 1.0, 2.5) if 5 * factor * power >= most)
     return [step * i for i in range(math.ceil(most / step - 1e-9) + 1)]
 
 

@@ -334,26 +334,26 @@ class FoldedBuilder:
 
     def build(self) -> FoldedBlocks:
         """Return the columns."""
-        own = self._own
-        streams = [row for part in own for row in self._numbered("stream", part.stream)]
+        parts = self._own
+        streams = [row for part in parts for row in self._numbered("stream", part.stream)]
         names = [
             row
-            for part in own
+            for part in parts
             for text in part.name
             for row in (self._numbered("name", [text]) if text else [OWN_NAME])
         ]
-        calls = [call for part in own for call in part.calls]
+        calls = [call for part in parts for call in part.calls]
         result: dict[str, Any] = {
             "stream": list(self._texts["stream"]),
             "name": list(self._texts["name"]),
-            "parts_ranks": _numbers([part.ranks for part in own]),
-            "parts_tasks_off": _offsets([len(part.slot) for part in own]),
-            "parts_calls_off": _offsets([len(part.calls) for part in own]),
+            "parts_ranks": _numbers([part.ranks for part in parts]),
+            "parts_tasks_off": _offsets([len(part.slot) for part in parts]),
+            "parts_calls_off": _offsets([len(part.calls) for part in parts]),
             "tasks_stream": _numbers(streams),
             "tasks_name": _numbers(names),
         }
         for column, name in _TASKS.items():
-            result[f"tasks_{column}"] = _joined([getattr(part, name) for part in own])
+            result[f"tasks_{column}"] = _joined([getattr(part, name) for part in parts])
         for name in FoldedCall._fields:
             values = [getattr(call, name) for call in calls]
             result[f"calls_{name}"] = values if name in _TEXTS else _numbers(values)
@@ -366,7 +366,7 @@ class FoldedBuilder:
 
     def _placed(self) -> dict[str, Any]:
         """Return the columns of places."""
-        own, places = self._own, self._place_rows
+        parts, places = self._own, self._place_rows
         ranks = [rank for _, own_ranks, _ in places for rank in own_ranks]
         return {
             "places_part": _numbers([part for part, _, _ in places]),
@@ -374,10 +374,10 @@ class FoldedBuilder:
             "places_wires_off": _offsets([len(wires) for _, _, wires in places]),
             "ranks_rank": _numbers(ranks),
             "ranks_endpoint": _numbers([self._endpoint[rank] for rank in ranks]),
-            "ranks_hbm": _joined([own[part].hbm_bytes for part, _, _ in places]),
+            "ranks_hbm": _joined([parts[part].hbm_bytes for part, _, _ in places]),
             "wires_wire": _numbers([self._wire[name] for _, _, wires in places for name in wires]),
             "counters": {
-                name: _joined([own[part].counters[name] for part, _, wires in places if wires])
+                name: _joined([parts[part].counters[name] for part, _, wires in places if wires])
                 for name in self._counters
             },
         }

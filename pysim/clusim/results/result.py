@@ -38,10 +38,10 @@ def mean_rates_Bps(rate_Bps: Array, faults: Array, time_ps: int) -> Array:
     result = np.array(rate_Bps, np.float64)
     rows = faults[(faults["kind"] == FaultKind.RATE) & (faults["time_ps"] < max(1, time_ps))]
     for wire in np.unique(rows["index"]).tolist():
-        own = rows[rows["index"] == wire]
-        own = own[np.argsort(own["time_ps"], kind="stable")]
-        edges_ps = np.array([0, *own["time_ps"].tolist(), max(1, time_ps)], np.float64)
-        rates = [result[wire], *(own["num"] / own["den"] * PS_PER_S)]
+        changes = rows[rows["index"] == wire]
+        changes = changes[np.argsort(changes["time_ps"], kind="stable")]
+        edges_ps = np.array([0, *changes["time_ps"].tolist(), max(1, time_ps)], np.float64)
+        rates = [result[wire], *(changes["num"] / changes["den"] * PS_PER_S)]
         result[wire] = float(np.dot(np.diff(edges_ps), rates) / edges_ps[-1])
     return result
 

@@ -87,8 +87,8 @@ def _node_word(node: Node) -> str:
 
 def _only(mine: Mapping[str, Node], theirs: Mapping[str, Node], text: str) -> Iterator[Difference]:
     groups = grouped((_node_word(item), name) for name, item in mine.items() if name not in theirs)
-    for what, names in groups.items():
-        yield Difference(ranges(names), f"{text} ({what})")
+    for side, names in groups.items():
+        yield Difference(ranges(names), f"{text} ({side})")
 
 
 def _changes(one: Any, other: Any, prefix: str = "") -> Iterator[str]:

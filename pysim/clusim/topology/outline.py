@@ -199,9 +199,9 @@ def _machine(zone: int, members: list[Node], links: list[Link]) -> OutlinedMachi
                 if name in seen or name in waiting:
                     continue
                 seen.add(name)
-                own = [item for other, item in near[name] if other == branch.node.name]
-                used.update(map(id, own))
-                child = Branch(nodes[name], own)
+                beside = [item for other, item in near[name] if other == branch.node.name]
+                used.update(map(id, beside))
+                child = Branch(nodes[name], beside)
                 branch.children.append(child)
                 queue.append(child)
     machine.side_links += [

@@ -124,7 +124,7 @@ def _legend(fabric: Fabric, sheets: list[Sheet], colours: dict[str, str]) -> dic
         for name, size in zip(lines.classes, lines.sizes.tolist(), strict=True):
             counts.setdefault(kind_of(name), set()).add(size)
     legend = {}
-    for name, own in speeds.items():
+    for name, rates in speeds.items():
         low, high = min(counts.get(name, (1,))), max(counts.get(name, (1,)))
         many = (
             f", {low} to {high} links a line"
@@ -133,7 +133,7 @@ def _legend(fabric: Fabric, sheets: list[Sheet], colours: dict[str, str]) -> dic
             if high > 1
             else ""
         )
-        legend[f"{name}: {' or '.join(own)}{many}"] = colours[name]
+        legend[f"{name}: {' or '.join(rates)}{many}"] = colours[name]
     return legend
 
 

@@ -143,8 +143,8 @@ def _rates(links: list[Link]) -> str:
     """Write the number and total rate of links by class."""
     classes = grouped((link.cls, link) for link in links).items()
     parts = (
-        f"{sum(link.count for link in own)} {cls}, {format_rate(total(own))} in each direction"
-        for cls, own in classes
+        f"{sum(link.count for link in of_class)} {cls}, {format_rate(total(of_class))} in each direction"
+        for cls, of_class in classes
     )
     return "; ".join(parts) or "no links"
 
@@ -155,12 +155,12 @@ def _format(form: Format) -> Iterator[str]:
     yield f"{form.name}: flit {form.flit_bytes} B, header {'/'.join(map(str, headers))} B, payload {payload}"
     limits: dict[str, float] = {k: v for k, v in _kinds(form.limit_bytes) if v != NO_LIMIT}
     control = {k: v / 256 for k, v in _kinds(form.control_256) if v}
-    for what, values in (
+    for noun, values in (
         ("at most per packet", limits),
         ("owed to the opposite wire per packet", control),
     ):
         if values:
-            yield f"  {what}: {_by_value(values, ' B')}"
+            yield f"  {noun}: {_by_value(values, ' B')}"
     service = {k: v / 1024 for k, v in _kinds(form.service_1024) if v != 1024}
     if service:
         yield f"  occupancy factor: {_by_value(service, '')}"
@@ -203,8 +203,10 @@ def _use(fabric: Fabric) -> Iterator[str]:
     if fabric.ring_orders:
         yield f"{len(fabric.ring_orders)} given ring orders"
     if fabric.network:
-        own = {key: value for key, value in fabric.network.items() if not isinstance(value, dict)}
-        yield "network " + ", ".join(f"{key} {value}" for key, value in own.items())
+        settings = {
+            key: value for key, value in fabric.network.items() if not isinstance(value, dict)
+        }
+        yield "network " + ", ".join(f"{key} {value}" for key, value in settings.items())
     for fault in fabric.faults:
         yield f"fault {fault}"
 

@@ -144,10 +144,10 @@ def _gpu_links(machine: OutlinedMachine) -> Iterator[str]:
         (end, link) for link in machine.gpu_links for end in (link.a, link.b) if end not in switches
     )
     groups: dict[str, list[str]] = {}
-    for name, own in rates.items():
-        to = [link for link in own if link.a in switches or link.b in switches]
+    for name, of_rate in rates.items():
+        to = [link for link in of_rate if link.a in switches or link.b in switches]
         counts = Counter(link.count for link in to)
-        text = f"{sum(link.count for link in own)} x {own[0].label} of {format_rate(own[0].rate)}"
+        text = f"{sum(link.count for link in of_rate)} x {of_rate[0].label} of {format_rate(of_rate[0].rate)}"
         if to:
             ends = [link.b if link.a == name else link.a for link in to]
             split = (
@@ -156,7 +156,7 @@ def _gpu_links(machine: OutlinedMachine) -> Iterator[str]:
                 else f"{to[0].count} each"
             )
             text += f" to {ranges(_short(end) for end in ends)} ({split})"
-        text += f": {format_rate(total(own))} each way"
+        text += f": {format_rate(total(of_rate))} each way"
         groups.setdefault(text, []).append(name)
     for text, names in groups.items():
         yield f"  {ranges(_short(name) for name in names)}: {text}"
@@ -193,8 +193,8 @@ def _network(view: Outline) -> Iterator[str]:
     tier_of: dict[str, str] = {}
     for tier, nodes in view.tiers:
         for text, names in _alike_nodes(nodes).items():
-            what = f"{len(names)} {tier}{'s' if tier == 'host' else ''}"
-            yield f"  {ranges(names)}: {what}, {text}".rstrip(", ")
+            switches = f"{len(names)} {tier}{'s' if tier == 'host' else ''}"
+            yield f"  {ranges(names)}: {switches}, {text}".rstrip(", ")
         tier_of.update((node.name, tier) for node in nodes)
     joints: dict[tuple[str, str, str], list[Link]] = {}
     order = {tier: number for number, (tier, _) in enumerate(view.tiers)}

@@ -262,15 +262,15 @@ def named(row: Any, paths: bool) -> str:
     return name
 
 
-def filled(form: Any, *sources: object, **own: Any) -> dict[str, Any]:
-    """Return the keys of a form, from `own` or as an attribute of the first of `sources` that has it.
+def filled(form: Any, *sources: object, **given: Any) -> dict[str, Any]:
+    """Return the keys of a form, from `given` or as an attribute of the first of `sources` that has it.
 
     Unknown values, 0 or empty, are None where the form allows it.
     """
     result = {}
     for name, kind in get_type_hints(form).items():
-        value = own.get(name)
-        if name not in own:
+        value = given.get(name)
+        if name not in given:
             value = next(getattr(source, name) for source in sources if hasattr(source, name))
         if isinstance(value, tuple):
             value = list(value)

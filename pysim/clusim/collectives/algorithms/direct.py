@@ -142,8 +142,8 @@ def _exchange(writer: CollectiveWriter, part: Part, mode: Mode, *, gather: bool)
 
 def _collect(writer: CollectiveWriter, part: Part, pairs: Pairs, position: int, mode: Mode) -> None:
     """Write the program that receives every other position's chunk in the order in which they send."""
-    own = pairs.received(position)
-    writer.rotated(position, part, pairs.takes, own, mode=mode, sm=0, name="direct/collect")
+    incoming = pairs.received(position)
+    writer.rotated(position, part, pairs.takes, incoming, mode=mode, sm=0, name="direct/collect")
 
 
 @algorithm("allreduce", "twoshot", many_peers=True)

@@ -121,13 +121,13 @@ def _flags_div(size: int) -> int:
 def _scatter(writer: CollectiveWriter, part: Part, position: int, flags: _Flags) -> None:
     """Copy every head's chunk into the multicast buffer and signal the head."""
     pipes = [flags.ready[position, head] for head in _heads(writer, position)]
-    own: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "sm": 1,
         "warps": nvls_copy_warps(writer.size)[0],
         "name": "nvls/scatter",
     }
     prims, div = _copies(writer.size), _flags_div(writer.size)
-    writer.rotated(position, part, prims, pipes, fixed_div=div, **own)
+    writer.rotated(position, part, prims, pipes, fixed_div=div, **fields)
 
 
 def _reduce(writer: CollectiveWriter, part: Part, position: int, flags: _Flags) -> None:
@@ -136,16 +136,20 @@ def _reduce(writer: CollectiveWriter, part: Part, position: int, flags: _Flags) 
     pipes = [flags.ready[member, position] for member in range(size)]
     pipes += [flags.done[position, member] for member in range(size)]
     pipes.append(connect_switch(writer, position, part.channel))
-    own: dict[str, Any] = {"sm": 0, "fixed_div": 2 * size + 1, "name": "nvls/reduce"}
-    writer.rotated(position, part, _reductions(size), pipes, **own)
+    fields: dict[str, Any] = {"sm": 0, "fixed_div": 2 * size + 1, "name": "nvls/reduce"}
+    writer.rotated(position, part, _reductions(size), pipes, **fields)
 
 
 def _gather(writer: CollectiveWriter, part: Part, position: int, flags: _Flags) -> None:
     """Wait for every head's result and copy it to the output."""
     pipes = [flags.done[head, position] for head in _heads(writer, position)]
-    own: dict[str, Any] = {"sm": 0, "warps": nvls_copy_warps(writer.size)[1], "name": "nvls/gather"}
+    fields: dict[str, Any] = {
+        "sm": 0,
+        "warps": nvls_copy_warps(writer.size)[1],
+        "name": "nvls/gather",
+    }
     prims, div = _takes(writer.size), _flags_div(writer.size)
-    writer.rotated(position, part, prims, pipes, fixed_div=div, **own)
+    writer.rotated(position, part, prims, pipes, fixed_div=div, **fields)
 
 
 def _heads(writer: CollectiveWriter, position: int) -> list[int]:
@@ -169,11 +173,11 @@ def write_all_gather(
             pipes = [done[position, member] for member in range(size)]
             pipes.append(connect_switch(writer, position, part.channel))
             stores = [store, *tell]
-            own: dict[str, Any] = {"mode": "blocked", "fixed_div": len(stores), "sm": 1}
-            writer.rotated(position, part, stores, pipes, name="nvls/store", **own)
+            fields: dict[str, Any] = {"mode": "blocked", "fixed_div": len(stores), "sm": 1}
+            writer.rotated(position, part, stores, pipes, name="nvls/store", **fields)
             pipes = [done[head, position] for head in _heads(writer, position)]
-            own = {"mode": "blocked", "fixed_div": size, "sm": 0}
-            writer.rotated(position, part, _takes(size), pipes, name="nvls/gather", **own)
+            fields = {"mode": "blocked", "fixed_div": size, "sm": 0}
+            writer.rotated(position, part, _takes(size), pipes, name="nvls/gather", **fields)
 
 
 @_by_switches("reduce_scatter", "nvls")
@@ -188,14 +192,14 @@ def write_reduce_scatter(
         ready = connect_flags(writer, part.channel)
         for position in range(size):
             pipes = [ready[position, head] for head in _heads(writer, position)]
-            own: dict[str, Any] = {"mode": "blocked", "fixed_div": size, "sm": 1}
-            writer.rotated(position, part, _copies(size), pipes, name="nvls/scatter", **own)
+            fields: dict[str, Any] = {"mode": "blocked", "fixed_div": size, "sm": 1}
+            writer.rotated(position, part, _copies(size), pipes, name="nvls/scatter", **fields)
             wait = [Prim("waitSignal", recv=slot, coef=1) for slot in range(size)]
             load = Prim("reduceLoad", send=size, coef=1, src="scratch")
             pipes = [ready[member, position] for member in range(size)]
             pipes.append(connect_switch(writer, position, part.channel))
-            own = {"mode": "blocked", "fixed_div": size + 1, "sm": 0}
-            writer.rotated(position, part, [*wait, load], pipes, name="nvls/reduce", **own)
+            fields = {"mode": "blocked", "fixed_div": size + 1, "sm": 0}
+            writer.rotated(position, part, [*wait, load], pipes, name="nvls/reduce", **fields)
 
 
 def connect_switch(writer: CollectiveWriter, position: int, channel: int) -> int:

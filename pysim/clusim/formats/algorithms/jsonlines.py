@@ -36,9 +36,9 @@ class JsonNode(dict[str, Any]):
     where: str = ""
     line: int = 0
 
-    def bad(self, what: str) -> InputError:
+    def bad(self, message: str) -> InputError:
         """Return an error that names the line."""
-        return InputError(f"{self.where}:{self.line}: {what}")
+        return InputError(f"{self.where}:{self.line}: {message}")
 
     def number(self, name: str, low: int, high: int, default: int | None = None) -> int:
         """Return an integer; it is required if the default is None."""
@@ -84,7 +84,7 @@ def _shown(value: object) -> str:
     return ascii(value)[:40]
 
 
-def read_text(path: str | Path, what: str) -> str:
+def read_text(path: str | Path, noun: str) -> str:
     """Return the text of a plan; raise `InputError` if the file cannot be read or is too large."""
     note_input(path)
     try:
@@ -94,7 +94,7 @@ def read_text(path: str | Path, what: str) -> str:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{path}: cannot be read: {reason}") from None
     if len(raw) > MAX_BYTES:
-        raise InputError(f"{path}: larger than {MAX_BYTES >> 20} MiB; is it {what}?")
+        raise InputError(f"{path}: larger than {MAX_BYTES >> 20} MiB; is it {noun}?")
     return raw.decode("utf-8", "replace")
 
 
@@ -117,10 +117,10 @@ def read_json(path: str | Path) -> JsonNode:
         )
     except json.JSONDecodeError as error:
         messages = (ours for theirs, ours in _ERRORS.items() if error.msg.startswith(theirs))
-        what = next(messages, "a text that does not end, or a bad escape in it")
-        if "END" in what:
-            what = what.replace("END", _end(text[: error.pos]))
-        raise _fail(text, where, error.pos, what) from None
+        problem = next(messages, "a text that does not end, or a bad escape in it")
+        if "END" in problem:
+            problem = problem.replace("END", _end(text[: error.pos]))
+        raise _fail(text, where, error.pos, problem) from None
     except RecursionError:
         pass  # `_lines` names the place
     for item, line in zip(nodes, _lines(text, where), strict=False):
@@ -130,10 +130,10 @@ def read_json(path: str | Path) -> JsonNode:
     return value
 
 
-def _fail(text: str, where: str, at: int, what: str) -> InputError:
+def _fail(text: str, where: str, at: int, problem: str) -> InputError:
     """Return the error at a place in the text."""
     end = "; is the file complete?" if at >= len(text) else ""
-    return InputError(f"{where}:{1 + text.count(chr(10), 0, at)}: no valid JSON: {what}{end}")
+    return InputError(f"{where}:{1 + text.count(chr(10), 0, at)}: no valid JSON: {problem}{end}")
 
 
 def _lines(text: str, where: str) -> list[int]:

@@ -118,9 +118,9 @@ class _Program:
         if step.after is not None and step.after[1] >= number:
             raise self._bad(step, key, f"waits for step {step.after[1]} of the same thread block")
 
-    def _bad(self, step: MscclStep, key: Key, what: str) -> InputError:
+    def _bad(self, step: MscclStep, key: Key, message: str) -> InputError:
         return InputError(
-            f"{self.plan.where}:{step.line}: gpu {key[0]} thread block {key[1]}: {what}"
+            f"{self.plan.where}:{step.line}: gpu {key[0]} thread block {key[1]}: {message}"
         )
 
     def run(self) -> _Program:

@@ -111,8 +111,8 @@ def read_plan(path: str | Path) -> MscclPlan:
     return _plan(root, where)
 
 
-def _bad(element: XmlElement, what: str) -> InputError:
-    return InputError(f"{element.where}:{element.line}: {what}")
+def _bad(element: XmlElement, message: str) -> InputError:
+    return InputError(f"{element.where}:{element.line}: {message}")
 
 
 def _number(element: XmlElement, name: str, low: int, high: int, default: int | None = None) -> int:

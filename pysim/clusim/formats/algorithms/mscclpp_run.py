@@ -107,9 +107,9 @@ class MscclppRun(Knowledge):
             raise self.bad(task.op, "writes to an input; only a plan with inplace=true may")
         return place, count
 
-    def bad(self, op: MscclppOp, what: str) -> InputError:
+    def bad(self, op: MscclppOp, message: str) -> InputError:
         """Return an error that names the line of an operation."""
-        return InputError(f"{self.plan.where}:{op.line}: {op.name}: {what}")
+        return InputError(f"{self.plan.where}:{op.line}: {op.name}: {message}")
 
     def _read_often(self) -> set[tuple[int, int]]:
         """Return the grains of scratch buffers with packets that are read more often than written."""

@@ -85,9 +85,9 @@ def _job(log: Log) -> Iterator[Anomaly]:
     versions = [v for v, n in facts.versions.items() if n]
     if len(versions) > 1:
         yield Anomaly("versions", f"ranks use different versions: {', '.join(sorted(versions))}")
-    for name, what in _FORBID.items():
+    for name, description in _FORBID.items():
         for value in facts.environment.get(name, {}):
-            yield Anomaly("setting", f"{name}={value} {what}")
+            yield Anomaly("setting", f"{name}={value} {description}")
     for name, values in facts.environment.items():
         if len(values) > 1 and name.startswith("NCCL_"):
             shown = ", ".join(sorted(values)[:4])
@@ -105,7 +105,11 @@ def _job(log: Log) -> Iterator[Anomaly]:
             word = "network error"
         yield Anomaly(word, f"{entry.example} ({entry.count} times, first at {entry.where})")
     for host, nics in facts.nics.items():
-        rates = {name: what.split()[1] for name, what in nics.items() if what.endswith("Gb/s")}
+        rates = {
+            name: description.split()[1]
+            for name, description in nics.items()
+            if description.endswith("Gb/s")
+        }
         common = Counter(rates.values()).most_common(1)
         slow = [n for n, rate in rates.items() if float(rate) < float(common[0][0])]
         for name in slow:

@@ -231,22 +231,22 @@ def _row_type(log: Log, comm: int, size: int) -> str:
 
 
 def _add_message(
-    found: dict[tuple[int, int, int], list[int]], name: str, rank: int, peer: int, size: int
+    counts: dict[tuple[int, int, int], list[int]], name: str, rank: int, peer: int, size: int
 ) -> None:
     """Count a Send at index 0 and a Recv at index 1 of its message."""
     if rank < 0 or peer < 0:
         return
     ends = (rank, peer, size) if name == "Send" else (peer, rank, size)
-    found.setdefault(ends, [0, 0])[0 if name == "Send" else 1] += 1
+    counts.setdefault(ends, [0, 0])[0 if name == "Send" else 1] += 1
 
 
 def _messages(
-    log: Log, table: CallTable, comm: int, found: dict[tuple[int, int, int], list[int]]
+    log: Log, table: CallTable, comm: int, by_ends: dict[tuple[int, int, int], list[int]]
 ) -> LoggedCall | None:
     """Return the call of a group of sends and receives; unlogged ranks are assumed symmetric."""
     communicator = log.communicators[comm]
     n = communicator.n_ranks
-    inside = {key: max(counts) for key, counts in found.items() if max(key[:2]) < n}
+    inside = {key: max(counts) for key, counts in by_ends.items() if max(key[:2]) < n}
     if not inside:
         table.skipped["sends and receives of unknown ranks"] += 1
         return None

@@ -167,9 +167,11 @@ def find_communicators(facts: RawLog, runs: Sequence[TableRun]) -> list[LoggedCo
     return result
 
 
-def _new(found: list[LoggedCommunicator], member: Member, n_ranks: int) -> LoggedCommunicator:
-    communicator = LoggedCommunicator(len(found), member.run, n_ranks, member.comm_id)
-    found.append(communicator)
+def _new(
+    communicators: list[LoggedCommunicator], member: Member, n_ranks: int
+) -> LoggedCommunicator:
+    communicator = LoggedCommunicator(len(communicators), member.run, n_ranks, member.comm_id)
+    communicators.append(communicator)
     return communicator
 
 

@@ -156,15 +156,15 @@ def _fitting(rows: TableColumns, ratio: float, test: str) -> dict[Operation, int
     return result if test else _likely(rows, result)
 
 
-def _likely(rows: TableColumns, found: dict[Operation, int]) -> dict[Operation, int]:
+def _likely(rows: TableColumns, candidates: dict[Operation, int]) -> dict[Operation, int]:
     """Return the collectives without those for which such a table is unusual."""
-    reducing = {item: n for item, n in found.items() if item.reduces}
+    reducing = {item: n for item, n in candidates.items() if item.reduces}
     # Only some releases print the command line's reduction for all-to-all and messages.
-    same = bool(rows.n_ranks) or set(found.values()) == set(reducing.values())
+    same = bool(rows.n_ranks) or set(candidates.values()) == set(reducing.values())
     if reducing and same and any(op in _REDUCTIONS for op in rows.ops):
-        found = reducing
+        candidates = reducing
     named = _of_file(rows.source)
-    return {item: n for item, n in found.items() if item.test in named} or found
+    return {item: n for item, n in candidates.items() if item.test in named} or candidates
 
 
 def _ranks_of(item: Operation, rows: TableColumns, blocks: int, ratio: float) -> int | None:

@@ -147,7 +147,7 @@ def job_ranks(log: Log) -> JobRanks:
     return result
 
 
-def _require_room(log: Log, found: JobRanks) -> None:
+def _require_room(log: Log, placed: JobRanks) -> None:
     """Refuse a log with torn lines if its ranks need more nodes than its lines can be from.
 
     Raises
@@ -161,11 +161,11 @@ def _require_room(log: Log, found: JobRanks) -> None:
     nodes = max((m.n_nodes for c in log.communicators for m in log.members(c)), default=NONE)
     hosts = {p.host for p in log.facts.processes if p.lines and p.host}
     room = max(nodes, len(hosts), 1)
-    names = found.machines
+    names = placed.machines
     if len(names) <= room or (nodes == NONE and whole.n_logged < whole.n_ranks):
         return
-    slots = set(found.of.get(whole.number, ()))
-    other = next((c for c in log.communicators if set(found.of.get(c.number, ())) - slots), whole)
+    slots = set(placed.of.get(whole.number, ()))
+    other = next((c for c in log.communicators if set(placed.of.get(c.number, ())) - slots), whole)
     places = [
         log.facts.place(min(log.facts.members[h].line for h in c.handles)) for c in (whole, other)
     ]
@@ -176,7 +176,7 @@ def _require_room(log: Log, found: JobRanks) -> None:
     )
 
 
-def _hosts(log: Log, communicator: LoggedCommunicator, found: JobRanks) -> list[str]:
+def _hosts(log: Log, communicator: LoggedCommunicator, placed: JobRanks) -> list[str]:
     """Return the host of every rank; nodes that did not log get invented names."""
     n, known = communicator.n_ranks, communicator.host_of
     if len(known) >= n and all(rank in known for rank in range(n)):
@@ -192,7 +192,7 @@ def _hosts(log: Log, communicator: LoggedCommunicator, found: JobRanks) -> list[
         if block not in named:
             named[block] = free.pop(0) if free else f"(machine {block})"
     missing = n - len(known)
-    found.assumed.append(
+    placed.assumed.append(
         f"{missing} of {n} ranks of a communicator did not log their node: blocks of {per} per node assumed"
     )
     return [named[rank // per] for rank in range(n)]

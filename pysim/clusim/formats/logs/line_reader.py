@@ -268,9 +268,9 @@ class LineReader:
         if note_version(facts, text):
             return True
         if "Watchdog" in text and (match := _WATCHDOG.search(text)):
-            what = f"rank {match[1]}: {match[3]} {match[2]} ran over {int(match[4]) / 1000:g} s"
+            timeout = f"rank {match[1]}: {match[3]} {match[2]} ran over {int(match[4]) / 1000:g} s"
             kind = f"{match[3]} number {match[2]} over {int(match[4]) / 1000:g} s"
-            facts.count(facts.timeouts, what, number, kind)
+            facts.count(facts.timeouts, timeout, number, kind)
             return True
         word = bare.partition(" ")[0]
         if word not in BARE or (word == "===" and not bare.startswith("=== System : ")):

@@ -139,13 +139,13 @@ def parts(line: bytes, known: Collection[str]) -> list[LinePart]:
     return result
 
 
-def _append(found: list[LinePart], head: LinePart, text: bytes, *, cut: bool) -> None:
+def _append(line_parts: list[LinePart], head: LinePart, text: bytes, *, cut: bool) -> None:
     shown = text.decode("utf-8", "replace")
     if not head.level and not shown.strip():
         return
     if head.level == "WARN" and head.text:
         shown = f"{head.text} {shown}"
-    found.append(replace(head, text=shown, cut=cut))
+    line_parts.append(replace(head, text=shown, cut=cut))
 
 
 @lru_cache(MOST_TEXTS)

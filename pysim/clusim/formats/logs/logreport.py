@@ -148,7 +148,9 @@ def _head(log: Log) -> list[str]:
         names = ", ".join(f"{n} x {name or 'GPU'}" for name, n in Counter(gpus).items())
         nics = facts.nics.get(host, {})
         more = (
-            f"; network {_cut([f'{nic} {what}' for nic, what in nics.items()], 4)}" if nics else ""
+            f"; network {_cut([f'{nic} {speed}' for nic, speed in nics.items()], 4)}"
+            if nics
+            else ""
         )
         lines.append(f"  host         {host}{': ' + names if names else ''}{more}")
     if len(log.hosts) > 16:
@@ -198,7 +200,9 @@ def _communicator(log: Log, communicator: LoggedCommunicator, most: int) -> list
         lines.append(f"  ranks        {format_ranges(ranks)} on {host}{more}")
     channels = channels_of(members)
     if channels:
-        lines.append("  channels     " + ", ".join(f"{n} {what}" for what, n in channels.items()))
+        lines.append(
+            "  channels     " + ", ".join(f"{n} {transport}" for transport, n in channels.items())
+        )
     lines += _pictures(
         "ring", {c: ring_picture(r, communicator.host_of) for c, r in log.rings(communicator).items()}, most
     )  # fmt: skip
@@ -221,7 +225,7 @@ def _communicator(log: Log, communicator: LoggedCommunicator, most: int) -> list
     return lines
 
 
-def _pictures(what: str, pictures: dict[int, str], most: int) -> list[str]:
+def _pictures(noun: str, pictures: dict[int, str], most: int) -> list[str]:
     by_picture: dict[str, list[int]] = {}
     for channel, picture in pictures.items():
         by_picture.setdefault(picture, []).append(channel)
@@ -229,9 +233,9 @@ def _pictures(what: str, pictures: dict[int, str], most: int) -> list[str]:
     lines = []
     for picture, channels in list(by_picture.items())[:limit]:
         shown = picture if len(picture) <= 200 or most > 1 else picture[:196] + " ..."
-        lines.append(f"  {what:<5}{format_ranges(channels):>7} {shown}")
+        lines.append(f"  {noun:<5}{format_ranges(channels):>7} {shown}")
     if len(by_picture) > limit:
-        lines.append(f"  ... and {len(by_picture) - limit} other {what}s")
+        lines.append(f"  ... and {len(by_picture) - limit} other {noun}s")
     return lines
 
 
@@ -243,8 +247,8 @@ def _system(members: Sequence[Member]) -> list[str]:
     tops = [node for node in member.system if node.depth == 0]
     inner = [node for node in member.system if node.depth]
     counts = [
-        f"{len({n.name for n in nodes})} {what}{'s' * (len(nodes) != 1)}"
-        for what, nodes in (
+        f"{len({n.name for n in nodes})} {noun}{'s' * (len(nodes) != 1)}"
+        for noun, nodes in (
             ("CPU", [n for n in tops if n.name.startswith("CPU/")]),
             ("GPU", [n for n in inner if n.name.startswith("GPU/") and n.link != "NVL"]),
             ("NIC", [n for n in inner if n.name.startswith("NET/")]),
@@ -255,8 +259,8 @@ def _system(members: Sequence[Member]) -> list[str]:
         kind = node.name.split("/")[0]
         links.setdefault(f"{node.link} to {kind}", Counter())[node.bw] += 1
     shown = [
-        f"{n} x {what} {bw:g} GB/s"
-        for what, rates in links.items()
+        f"{n} x {noun} {bw:g} GB/s"
+        for noun, rates in links.items()
         for bw, n in sorted(rates.items(), reverse=True)
     ]
     bw = (
@@ -278,7 +282,11 @@ def _costs(members: Sequence[Member]) -> list[str]:
     )
     lines = []
     for name in dict.fromkeys(name for name, _, _ in costs):
-        ways = [(way, cost) for (what, *way), cost in costs.items() if what == name and cost[1] > 0]
+        ways = [
+            (way, cost)
+            for (function, *way), cost in costs.items()
+            if function == name and cost[1] > 0
+        ]
         if not ways:
             continue
         small, least = min(ways, key=lambda item: item[1][0])

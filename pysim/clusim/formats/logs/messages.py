@@ -256,8 +256,8 @@ def _network(facts: RawLog, thread: int, line: int, text: str) -> bool:
         return True
     host = facts.nics.setdefault(process.host, {})
     if text.startswith(("NET/IB : Using", "NET/Socket : Using")):
-        for _index, name, what in _NET_LIST.findall(text):
-            host.setdefault(name, what)
+        for _index, name, speed in _NET_LIST.findall(text):
+            host.setdefault(name, speed)
         return True
     if match := _NET_DEV.search(text):
         host[match[2]] = f"{match[3]}/{match[4]} {int(match[5]) / 1000:g} Gb/s"
@@ -302,10 +302,10 @@ def _nvls(facts: RawLog, thread: int, line: int, text: str) -> bool:
 
 
 def _connected(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    what = text[10:].partition(",")[0].strip()
-    if what not in ("all rings", "all trees", "NVLS tree", "NVLS", "all collnets", "collnet"):
+    graph = text[10:].partition(",")[0].strip()
+    if graph not in ("all rings", "all trees", "NVLS tree", "NVLS", "all collnets", "collnet"):
         return text.startswith("Connected ")
-    facts.members[facts.member_of(thread, line)].connected |= {what}
+    facts.members[facts.member_of(thread, line)].connected |= {graph}
     return True
 
 

@@ -294,10 +294,10 @@ def _matched(facts: RawLog, calls: Columns, of_member: NDArray[np.int64]) -> Col
 
 
 def _reduced(
-    what: np.ufunc, values: NDArray[np.integer], starts: NDArray[np.int64]
+    ufunc: np.ufunc, values: NDArray[np.integer], starts: NDArray[np.int64]
 ) -> NDArray[np.integer]:
     """Return the smallest or largest value of each group of rows; empty without rows."""
-    return np.asarray(what.reduceat(values, starts)) if len(starts) else values
+    return np.asarray(ufunc.reduceat(values, starts)) if len(starts) else values
 
 
 def _from_tunings(facts: RawLog, of_member: NDArray[np.int64]) -> Repeating:

@@ -119,7 +119,9 @@ class _Reader(RankStep):
                 line,
                 "no column comm_group_size; set --topology and --nodes: all their GPUs are used",
             )
-        named = {what: int(n) for what, n in _IN_NAME.findall(PurePath(self.name).name.lower())}
+        named = {
+            dimension: int(n) for dimension, n in _IN_NAME.findall(PurePath(self.name).name.lower())
+        }
         tp, ep = named.get("tp", 1), named.get("ep", 1)
         if tp < 1 or ep < 1 or ranks % (tp * ep):
             raise self.bad(
@@ -164,8 +166,8 @@ class _Reader(RankStep):
             return
         if not role:
             alone = group in ("pp_group", "ep_tp_group") and row.get("comm_group_size") == "1"
-            what = "in groups of one rank" if alone else f"of groups {group[:40]!r}"
-            self.skipped[f"communications {what}"] += 1
+            group_words = "in groups of one rank" if alone else f"of groups {group[:40]!r}"
+            self.skipped[f"communications {group_words}"] += 1
             return
         if role != "all ranks":
             known = row.get("comm_group_size", "None") == "None" and role in self.sizes

@@ -104,10 +104,10 @@ class _Table(LayerTable):
         inside = min(machine_ranks, num_ranks)
         given = self.parameter(num_ranks, "model_parallel_NPU_group")
         model = inside if given is None else given
-        for what, size in (("machine", inside), ("model_parallel_NPU_group", model)):
+        for dimension, size in (("machine", inside), ("model_parallel_NPU_group", model)):
             if size < 1 or num_ranks % size:
                 raise self.bad(
-                    1, f"{what} of {size} ranks: must divide the {num_ranks} of the topology"
+                    1, f"{dimension} of {size} ranks: must divide the {num_ranks} of the topology"
                 )
         if self.policy.startswith("HYBRID_TRANSFORMER") and given is None:
             self.assumed.append(

@@ -109,7 +109,7 @@ class _Reader:
         self._mark_eager()
         self._events(play(self.ranks))
         self.found.assumed += list(self.undefined)
-        self.found.assumed += [f"{count} x {what}" for what, count in self.notes.items()]
+        self.found.assumed += [f"{count} x {note}" for note, count in self.notes.items()]
         clone_peers(self.found, self.groups)
         return finish(self.found, self.groups, self.skipped)
 
@@ -338,31 +338,31 @@ def _find_files(shown: str, names: list[str]) -> _Files:
     return result
 
 
-def _sort(found: _Files, file: FileStream) -> None:
+def _sort(sorted_files: _Files, file: FileStream) -> None:
     is_json = ".json" in file.name.rsplit("/", 1)[-1].lower()
     first = file.head(1 << 13).lstrip()[:1]
     if first in (b"{", b"[") and is_printed(file):
-        found.traces.append(file)
+        sorted_files.traces.append(file)
         return
     if first != b"{":
         if is_json:
-            found.skipped.append(f"{Path(file.name).name}: JSON of another kind")
+            sorted_files.skipped.append(f"{Path(file.name).name}: JSON of another kind")
         else:
-            found.traces.append(file)
+            sorted_files.traces.append(file)
         return
     try:
         data, listed = read_items(file, "nodes", lambda node: None)
     except InputError:
-        (found.hosts if is_json else found.traces).append(file)
+        (sorted_files.hosts if is_json else sorted_files.traces).append(file)
         return
     table = None if listed else _table(data)
     if listed and data is not None and "schema" in data:
-        found.hosts.append(file)
+        sorted_files.hosts.append(file)
     elif table:
-        found.tables.update(table)
-        found.table_file = file.name
+        sorted_files.tables.update(table)
+        sorted_files.table_file = file.name
     else:
-        found.skipped.append(f"{Path(file.name).name}: JSON of another kind")
+        sorted_files.skipped.append(f"{Path(file.name).name}: JSON of another kind")
 
 
 def _wanted(name: str) -> bool:
@@ -404,7 +404,7 @@ def _place(name: str) -> tuple[str, int | None]:
     return match["job"], int(match["rank"])
 
 
-def _numbered(files: list[FileStream], found: Recording) -> Iterator[tuple[int, FileStream]]:
+def _numbered(files: list[FileStream], recording: Recording) -> Iterator[tuple[int, FileStream]]:
     """Return the files with the ranks in their names, otherwise numbered in order.
 
     Raises
@@ -416,15 +416,17 @@ def _numbered(files: list[FileStream], found: Recording) -> Iterator[tuple[int, 
     numbers = [number for _, number in places]
     if None in numbers:
         if len(files) > 1:
-            found.assumed.append("no ranks in the names of files: ranks are in the order of names")
+            recording.assumed.append(
+                "no ranks in the names of files: ranks are in the order of names"
+            )
         return enumerate(files)
     if len(set(numbers)) < len(numbers):
         jobs = sorted({job for job, _ in places}, key=natural)
         shown = ", ".join(jobs[:8]) + (", ..." if len(jobs) > 8 else "")
         raise InputError(
-            f"{found.name}: traces of {len(jobs)} jobs; name the files or the prefix of one: {shown}"
+            f"{recording.name}: traces of {len(jobs)} jobs; name the files or the prefix of one: {shown}"
             if len(jobs) > 1
-            else f"{found.name}: two traces of one rank; use one file per rank"
+            else f"{recording.name}: two traces of one rank; use one file per rank"
         )
     return zip((number or 0 for number in numbers), files, strict=True)
 
@@ -444,7 +446,7 @@ def _table(data: Any) -> dict[str, tuple[int, ...]] | None:
     return result
 
 
-def _beside(found: _Files, name: str) -> None:
+def _beside(sorted_files: _Files, name: str) -> None:
     """Read the table of groups in the directory of the traces, if there is exactly one."""
     folder = Path(name).parent
     if "\0" in name or not folder.is_dir():
@@ -452,4 +454,4 @@ def _beside(found: _Files, name: str) -> None:
     pattern = re.compile(r"comm[_-]?groups?.*\.json$", re.I)
     tables = [p for p in folder.iterdir() if p.is_file() and pattern.search(p.name)]
     if len(tables) == 1:
-        _sort(found, next(streams(str(tables[0]), _wanted)))
+        _sort(sorted_files, next(streams(str(tables[0]), _wanted)))

@@ -334,8 +334,8 @@ def _attribute(message: Any, item: dict[str, Any], where: str) -> None:
             setattr(message, field, float(value))
 
 
-def _whole(value: Any, where: str, what: str, most: int = _INT64) -> int:
+def _whole(value: Any, where: str, field: str, most: int = _INT64) -> int:
     result = integer(value, most)
     if result is None:
-        raise InputError(f"{where}: {what} {str(value)[:40]!r}: must be a number from 0 to {most}")
+        raise InputError(f"{where}: {field} {str(value)[:40]!r}: must be a number from 0 to {most}")
     return result

@@ -46,67 +46,69 @@ def tile(ranks: Sequence[int], rank: int) -> tuple[int, ...] | None:
     return tuple(first + i * stride for i in range(size))
 
 
-def clone_peers(found: Recording, groups: Groups) -> None:
+def clone_peers(recording: Recording, groups: Groups) -> None:
     """Copy the events of the first recorded rank to unrecorded ranks, moved into their groups."""
-    _check(found)
-    recorded = sorted({event.rank for event in found.events})
-    missing = sorted(set(range(found.num_ranks)) - set(recorded))
+    _check(recording)
+    recorded = sorted({event.rank for event in recording.events})
+    missing = sorted(set(range(recording.num_ranks)) - set(recorded))
     if not missing or not recorded:
         return
     source = recorded[0]
-    copied = array("q", (at for at, event in enumerate(found.events) if event.rank == source))
-    used = [g for g in dict.fromkeys(found.events[at].group for at in copied) if g >= 0]
-    what = f"{len(missing)} of {found.num_ranks} ranks did not record"
+    copied = array("q", (at for at, event in enumerate(recording.events) if event.rank == source))
+    used = [g for g in dict.fromkeys(recording.events[at].group for at in copied) if g >= 0]
+    missing_words = f"{len(missing)} of {recording.num_ranks} ranks did not record"
     if (
-        any(found.events[at].kind in ("send", "recv") for at in copied)
+        any(recording.events[at].kind in ("send", "recv") for at in copied)
         or len(copied) * len(missing) > MOST_EVENTS
     ):
-        found.assumed.append(f"{what}; assumed ready as soon as a recorded rank is")
+        recording.assumed.append(f"{missing_words}; assumed ready as soon as a recorded rank is")
         return
     tiles = {(g, rank): tile(groups.found[g].ranks, rank) for g in used for rank in missing}
-    if any(t is None or max(t) >= found.num_ranks for t in tiles.values()):
-        found.assumed.append(
-            f"{what}, and groups are not a regular grid; assumed ready as soon as a recorded rank is"
+    if any(t is None or max(t) >= recording.num_ranks for t in tiles.values()):
+        recording.assumed.append(
+            f"{missing_words}, and groups are not a regular grid; assumed ready as soon as a recorded rank is"
         )
         return
-    found.unrecorded = frozenset(missing)
+    recording.unrecorded = frozenset(missing)
     for rank in missing:
         moved = {ABSENT: ABSENT}
         for group in used:
             ranks = tiles[group, rank]
             assert ranks is not None
             moved[group] = groups.add(groups.found[group].name, ranks)
-        first = len(found.events)
+        first = len(recording.events)
         for at in copied:
-            event = found.events[at]
+            event = recording.events[at]
             deps = tuple(first + bisect_left(copied, d) for d in event.deps)
-            found.events.append(replace(event, rank=rank, group=moved[event.group], deps=deps))
-    found.assumed.append(f"{what}; assumed to do the same work as rank {source} (symmetric peers)")
+            recording.events.append(replace(event, rank=rank, group=moved[event.group], deps=deps))
+    recording.assumed.append(
+        f"{missing_words}; assumed to do the same work as rank {source} (symmetric peers)"
+    )
 
 
-def finish(found: Recording, groups: Groups, skipped: Counter[str]) -> Recording:
+def finish(recording: Recording, groups: Groups, skipped: Counter[str]) -> Recording:
     """Complete a recording; raise `InputError` if it contains no event to simulate."""
-    found.groups = groups.found
-    found.skipped = dict(skipped)
-    if not found.events:
-        seen = "; ".join(f"{count} x {what}" for what, count in skipped.items())
+    recording.groups = groups.found
+    recording.skipped = dict(skipped)
+    if not recording.events:
+        seen = "; ".join(f"{count} x {reason}" for reason, count in skipped.items())
         raise InputError(
-            f"{found.name}: no event that can be simulated{': ' + seen if seen else ''}"
+            f"{recording.name}: no event that can be simulated{': ' + seen if seen else ''}"
         )
-    _check(found)
-    return found
+    _check(recording)
+    return recording
 
 
-def _check(found: Recording) -> None:
+def _check(recording: Recording) -> None:
     """Raise `InputError` for numbers above the limits of any job."""
-    if found.num_ranks > MOST_RANKS:
-        raise InputError(f"{found.name}: {found.num_ranks} ranks; at most {MOST_RANKS}")
-    starts = [event.start_ps for event in found.events if event.start_ps != ABSENT]
+    if recording.num_ranks > MOST_RANKS:
+        raise InputError(f"{recording.name}: {recording.num_ranks} ranks; at most {MOST_RANKS}")
+    starts = [event.start_ps for event in recording.events if event.start_ps != ABSENT]
     if starts and max(starts) - min(starts) >= DURATION_END_PS:
-        raise InputError(f"{found.name}: events more than {DURATION_END_PS // 10**12} s apart")
-    for event in found.events:
-        for what in ("duration_ps", "flops", "mem_bytes", "bytes"):
-            if not ABSENT <= getattr(event, what) < DURATION_END_PS:
+        raise InputError(f"{recording.name}: events more than {DURATION_END_PS // 10**12} s apart")
+    for event in recording.events:
+        for field in ("duration_ps", "flops", "mem_bytes", "bytes"):
+            if not ABSENT <= getattr(event, field) < DURATION_END_PS:
                 raise InputError(
-                    f"{event.where or found.name}: {what} of {getattr(event, what)}; must be below 2^61"
+                    f"{event.where or recording.name}: {field} of {getattr(event, field)}; must be below 2^61"
                 )

@@ -106,8 +106,8 @@ class _Reader:
     def _add(self, name: str, size: int, took_ms: float, line: int) -> None:
         operation = operation_starting(name)
         if not operation or operation in ("send", "recv") or (size == 0 and operation != "barrier"):
-            what = "of 0 bytes" if operation and not size else f"{name[:40]!r}"
-            self.skipped[f"calls {what}"] += 1
+            call_words = "of 0 bytes" if operation and not size else f"{name[:40]!r}"
+            self.skipped[f"calls {call_words}"] += 1
             return
         if len(self.found.events) >= MOST_CALLS:
             self.skipped[f"calls after the first {MOST_CALLS}"] += 1

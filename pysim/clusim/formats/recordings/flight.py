@@ -209,7 +209,7 @@ def _file(job: _Job, file: FileStream, index: int) -> None:
             take(entry)
     if not listed:
         job.skipped["dumps without entries"] += 1
-    calls.sort(key=lambda found: found[0])
+    calls.sort(key=lambda item: item[0])
     job.calls += [call for _, call in calls]
 
 
@@ -235,11 +235,11 @@ def _groups(job: _Job, config: Any, where: str) -> None:
 def _call(job: _Job, entry: dict[str, Any], rank: int, where: str) -> Event | None:
     """Return the call of an entry; None if it is not a call."""
     name = entry.get("profiling_name")
-    backend, _, what = name.partition(":") if isinstance(name, str) else ("", "", "")
+    backend, _, call_name = name.partition(":") if isinstance(name, str) else ("", "", "")
     if backend != "nccl":
         job.skipped[f"entries of {backend[:20]}"] += 1
         return None
-    if what == "coalesced":
+    if call_name == "coalesced":
         job.skipped["entries of complete launches"] += 1
         return None
     state = entry.get("state")
@@ -249,9 +249,9 @@ def _call(job: _Job, entry: dict[str, Any], rank: int, where: str) -> Event | No
     pair = entry.get("process_group")
     group = pair[0] if isinstance(pair, (list, tuple)) and pair else entry.get("pg_id", "0")
     group = str(group)[:200]
-    message = _MESSAGE.match(what)
+    message = _MESSAGE.match(call_name)
     # PyTorch implements a barrier by an allreduce, and names it so.
-    operation = "barrier" if what == "all_reduce_barrier" else operation_starting(what)
+    operation = "barrier" if call_name == "all_reduce_barrier" else operation_starting(call_name)
     operation = "" if message else operation
     sent, got = (
         _bytes(entry.get(f"{side}_sizes"), entry.get(f"{side}_dtypes"))
@@ -261,7 +261,7 @@ def _call(job: _Job, entry: dict[str, Any], rank: int, where: str) -> Event | No
     if sequence is None:
         sequence = integer(entry.get("seq_id"))
     if (not operation and not message) or sequence is None or sent is None or got is None:
-        job.skipped[f"calls {what[:40]!r} without a known operation, number or size"] += 1
+        job.skipped[f"calls {call_name[:40]!r} without a known operation, number or size"] += 1
         return None
     kind: EventKind = "collective"
     if message:
@@ -313,8 +313,8 @@ def _took_ps(entry: dict[str, Any]) -> int:
     if took is not None and 0 < took < 1e9:
         return round(took * 1e9)
     ends = [
-        integer(entry.get(f"time_discovered_{what}_ns"), MOST_NS)
-        for what in ("started", "completed")
+        integer(entry.get(f"time_discovered_{moment}_ns"), MOST_NS)
+        for moment in ("started", "completed")
     ]
     if ends[0] and ends[1] and ends[1] > ends[0]:
         return min((ends[1] - ends[0]) * PS_PER_NS, 1 << 60)
@@ -361,17 +361,17 @@ def _met(job: _Job, call: Event, ends: Counter[_Pair]) -> bool:
     return True
 
 
-def _assume(found: Recording, job: _Job, kept: list[Event]) -> None:
+def _assume(recording: Recording, job: _Job, kept: list[Event]) -> None:
     """Add the assumptions about missing information."""
-    found.assumed.append(
+    recording.assumed.append(
         "only calls are recorded: the work between them is the pause between their times"
     )
     if any(call.operation in ROOTED for call in kept):
-        found.assumed.append("roots are not recorded; taken as the first rank of the group")
+        recording.assumed.append("roots are not recorded; taken as the first rank of the group")
     unknown = {call.stream for call in kept} - set(job.ranks)
     if unknown:
-        found.assumed.append(
-            f"the ranks of group {min(unknown)} are not recorded: all {found.num_ranks} ranks"
+        recording.assumed.append(
+            f"the ranks of group {min(unknown)} are not recorded: all {recording.num_ranks} ranks"
         )
     if not any(call.duration_ps > 0 for call in kept):
-        found.assumed.append("no measured times (TORCH_NCCL_ENABLE_TIMING=1 records them)")
+        recording.assumed.append("no measured times (TORCH_NCCL_ENABLE_TIMING=1 records them)")

@@ -130,8 +130,8 @@ class _Reader:
         self.num_ranks, self.skipped = result.num_ranks, result.skipped
         return self._finish(result.steps)
 
-    def _bad(self, line: int, what: str) -> InputError:
-        return InputError(f"{self.name}:{line}: {what}")
+    def _bad(self, line: int, message: str) -> InputError:
+        return InputError(f"{self.name}:{line}: {message}")
 
     def _outside(self, line: int, text: str) -> _Rank | None:
         """Read a statement between ranks; return the rank that begins."""
@@ -146,8 +146,8 @@ class _Reader:
             raise self._bad(line, f"{text[:60]!r}: expected `num_ranks N` or `rank R {{`")
         number = int(begin[1])
         if number >= self.num_ranks or number in self.ranks:
-            what = "occurs twice" if number in self.ranks else f"num_ranks is {self.num_ranks}"
-            raise self._bad(line, f"rank {number}: {what}")
+            problem = "occurs twice" if number in self.ranks else f"num_ranks is {self.num_ranks}"
+            raise self._bad(line, f"rank {number}: {problem}")
         self.ranks[number] = _Rank(number, self.name)
         return self.ranks[number]
 
@@ -177,8 +177,8 @@ class _Reader:
             )
         rank.add(self._message(rank, line, message))
 
-    def _message(self, rank: _Rank, line: int, found: re.Match[str]) -> GoalStep:
-        kind, word, peer = found[2], found[4], int(found[5])
+    def _message(self, rank: _Rank, line: int, match: re.Match[str]) -> GoalStep:
+        kind, word, peer = match[2], match[4], int(match[5])
         if word != ("to" if kind == "send" else "from"):
             raise self._bad(line, f"{kind} ... {word}: must be `send Nb to R` or `recv Nb from R`")
         anyone = kind == "recv" and peer == ANY
@@ -186,11 +186,11 @@ class _Reader:
             raise self._bad(
                 line, f"{kind} {word} {peer}: must be a rank of 0..{self.num_ranks - 1}"
             )
-        if int(found[3]) > MAX_BYTES:
-            raise self._bad(line, f"{kind} {found[3]}b: at most 1 TiB")
+        if int(match[3]) > MAX_BYTES:
+            raise self._bad(line, f"{kind} {match[3]}b: at most 1 TiB")
         event: EventKind = "send" if kind == "send" else "recv"
-        step = GoalStep(event, line, found[1] or "", int(found[3]), peer)
-        self._attributes(step, found[6])
+        step = GoalStep(event, line, match[1] or "", int(match[3]), peer)
+        self._attributes(step, match[6])
         if step.tag < (ANY if kind == "recv" else 0):
             raise self._bad(
                 line, f"tag {step.tag}: must be at least 0; -1 is any, for receives only"
@@ -221,12 +221,14 @@ class _Reader:
             )
         if order.stuck is not None:
             step = order.step(order.stuck)
-            what = f"{step.kind if step.kind != 'compute' else 'calc'} {step.label[:40]}".strip()
+            operation = (
+                f"{step.kind if step.kind != 'compute' else 'calc'} {step.label[:40]}".strip()
+            )
             rank = order.stuck.rank
             place = self.where.format(rank=rank, line=step.line)
             raise InputError(
-                f"{place}: {what} of rank {rank} never gets done: operations wait for each other in a circle; remove a"
-                " requires, or change the order of sends and receives",
+                f"{place}: {operation} of rank {rank} never gets done: operations wait for each other in a circle;"
+                " remove a requires, or change the order of sends and receives",
             )
         result.skipped = dict(self.skipped)
         _Events(self.where, result, order).write()

@@ -96,9 +96,9 @@ class _Part:
         self.operations: NDArray[Any] = np.frombuffer(base, _OPERATION, self.count, at)
         self.edges: NDArray[Any] = np.frombuffer(base, "<u4", (end - behind) // 4, behind)
 
-    def _bad(self, what: str, at: int | None = None) -> InputError:
+    def _bad(self, message: str, at: int | None = None) -> InputError:
         where = "" if at is None else f" operation {at}"
-        return InputError(f"{self.name}: rank {self.rank}{where}: {what}")
+        return InputError(f"{self.name}: rank {self.rank}{where}: {message}")
 
     def steps(self, num_ranks: int) -> list[GoalStep]:
         """Return the operations."""

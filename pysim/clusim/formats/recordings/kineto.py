@@ -273,23 +273,25 @@ def _num_ranks(traces: Sequence[Trace]) -> int:
 
 
 def _resolve(
-    found: Recording, traces: Sequence[Trace], groups: Groups, skipped: Counter[str]
+    recording: Recording, traces: Sequence[Trace], groups: Groups, skipped: Counter[str]
 ) -> None:
     """Find and number the calls of each trace by span."""
 
     def assume(text: str) -> None:
-        if text not in found.assumed:
-            found.assumed.append(text)
+        if text not in recording.assumed:
+            recording.assumed.append(text)
 
     for trace in traces:
-        trace.resolved = Resolver(trace, groups, found.num_ranks, skipped, assume).calls()
-    found.num_ranks = max([found.num_ranks, *(max(group.ranks) + 1 for group in groups.found)])
+        trace.resolved = Resolver(trace, groups, recording.num_ranks, skipped, assume).calls()
+    recording.num_ranks = max(
+        [recording.num_ranks, *(max(group.ranks) + 1 for group in groups.found)]
+    )
     calls = [(t.rank, call) for t in traces for at in sorted(t.resolved) for call in t.resolved[at]]
     for note in number_calls(calls):
         assume(note)
 
 
-def _one_clock(found: Recording, traces: Sequence[Trace]) -> None:
+def _one_clock(recording: Recording, traces: Sequence[Trace]) -> None:
     """Align clocks by the ends of collectives, if they clearly differ."""
     ends: dict[tuple[int, int], dict[int, int]] = {}
     for which, trace in enumerate(traces):
@@ -315,7 +317,7 @@ def _one_clock(found: Recording, traces: Sequence[Trace]) -> None:
             span.start -= shift[which]
     if moved:
         most = max(abs(shift[which]) for which in moved)
-        found.assumed.append(
+        recording.assumed.append(
             f"clocks of {len(moved)} ranks were up to {most / 1e9:.3f} ms off, by the ends of their collectives;"
             " set right"
         )
@@ -348,7 +350,7 @@ def _from_zero(traces: Sequence[Trace]) -> None:
                 )
 
 
-def _uneven(found: Recording, traces: Sequence[Trace], groups: Groups) -> Spread:
+def _uneven(recording: Recording, traces: Sequence[Trace], groups: Groups) -> Spread:
     """Return the bytes that every rank sends in all-to-alls with uneven splits.
 
     Only calls recorded by all ranks of the group are included.
@@ -365,7 +367,7 @@ def _uneven(found: Recording, traces: Sequence[Trace], groups: Groups) -> Spread
                 sent.setdefault((call.group, call.number), {})[trace.rank] = call.splits or even
     whole = {key for key in uneven if len(sent[key]) == len(groups.found[key[0]].ranks)}
     if len(whole) < len(uneven):
-        found.assumed.append(
+        recording.assumed.append(
             "uneven all-to-alls of partly recorded groups are assumed even, with the largest buffer"
         )
     return {key: sent[key] for key in whole}
@@ -374,9 +376,11 @@ def _uneven(found: Recording, traces: Sequence[Trace], groups: Groups) -> Spread
 class _Writer:
     """Converter of the spans of one rank to events."""
 
-    def __init__(self, found: Recording, groups: Groups, trace: Trace, spread: Spread) -> None:
-        self.found, self.groups, self.trace, self.spread = found, groups, trace, spread
-        self.first = array("q", [len(found.events)])  # first event of each span, and of the next
+    def __init__(self, recording: Recording, groups: Groups, trace: Trace, spread: Spread) -> None:
+        self.found, self.groups, self.trace, self.spread = recording, groups, trace, spread
+        self.first = array(
+            "q", [len(recording.events)]
+        )  # first event of each span, and of the next
 
     def write(self) -> int:
         """Append the events of the rank; return the number of dependencies inferred from times."""
@@ -440,15 +444,15 @@ class _Writer:
         return result or [replace(event, duration_ps=0)]
 
 
-def _say(found: Recording, traces: Sequence[Trace], guessed: int) -> None:
+def _say(recording: Recording, traces: Sequence[Trace], guessed: int) -> None:
     """Add the assumptions about dependencies and recorded times."""
     if guessed:
-        found.assumed.append(
+        recording.assumed.append(
             f"kernels that wait for collectives are not recorded: {guessed} that began as one ended are assumed to wait"
             " (record with enable_cuda_sync_events)"
         )
     communicates = any(trace.resolved for trace in traces)
-    if communicates and len(traces) < found.num_ranks:
-        found.assumed.append(
+    if communicates and len(traces) < recording.num_ranks:
+        recording.assumed.append(
             "measured times of collectives include waiting for ranks that did not record"
         )

@@ -185,8 +185,8 @@ def read_trace(file: FileStream, order: int, skipped: Counter[str]) -> Trace:
 class _Events:
     """Reader of the events of a file, one at a time."""
 
-    def __init__(self, found: Trace, skipped: Counter[str]) -> None:
-        self.found, self.skipped, self.at = found, skipped, 0
+    def __init__(self, trace: Trace, skipped: Counter[str]) -> None:
+        self.found, self.skipped, self.at = trace, skipped, 0
 
     def take(self, event: Any) -> None:
         """Keep the relevant part of an event; raise `InputError` above `_MOST_KEPT` entries."""
@@ -196,17 +196,17 @@ class _Events:
             self.skipped["entries that are not events"] += 1
         self.at += 1
         if self.at % _LOOK == 0:
-            found = self.found
+            trace = self.found
             lists: tuple[Sized, ...] = (
-                found.spans,
-                found.calls,
-                found.launches,
-                found.told,
-                found.syncs,
+                trace.spans,
+                trace.calls,
+                trace.launches,
+                trace.told,
+                trace.syncs,
             )
-            if sum(map(len, lists)) + len(found.host_waits) > _MOST_KEPT:
+            if sum(map(len, lists)) + len(trace.host_waits) > _MOST_KEPT:
                 raise InputError(
-                    f"{found.name}: more than {_MOST_KEPT} kernels, launches and waits; record fewer steps"
+                    f"{trace.name}: more than {_MOST_KEPT} kernels, launches and waits; record fewer steps"
                 )
 
     def _sort_in(self, event: dict[str, Any]) -> None:
@@ -255,18 +255,18 @@ class _Events:
 
     def _sync(self, args: dict[str, Any], name: str) -> None:
         """Record a wait from the GPU's tracing."""
-        launch, found = _launch(args), self.found
+        launch, trace = _launch(args), self.found
         until = integer(args.get("wait_on_cuda_event_record_corr_id"))
         if not launch:
             return
         if name == "Stream Wait Event" and until:
-            found.told.append((_stream(args, 0), launch, _stream(args, 0, "wait_on_stream"), until))
+            trace.told.append((_stream(args, 0), launch, _stream(args, 0, "wait_on_stream"), until))
         elif name == "Stream Sync":
-            found.syncs.add((launch, _stream(args, 0), launch))
+            trace.syncs.add((launch, _stream(args, 0), launch))
         elif name == "Event Sync" and until and "wait_on_stream" in args:
-            found.syncs.add((launch, _stream(args, 0, "wait_on_stream"), until))
+            trace.syncs.add((launch, _stream(args, 0, "wait_on_stream"), until))
         elif name == "Context Sync":
-            found.syncs.add((launch, "", launch))
+            trace.syncs.add((launch, "", launch))
 
     def _host_call(self, event: dict[str, Any], args: dict[str, Any], name: str) -> None:
         start, length, call = _time(event.get("ts")), _time(event.get("dur")), told(name, args)
@@ -279,41 +279,41 @@ class _Events:
         self.found.calls.append(HostCall(start, length, thread, number, call))
 
 
-def _from_base(found: Trace, base_ps: int) -> None:
+def _from_base(trace: Trace, base_ps: int) -> None:
     """Convert times to count from 1970 instead of the base at the end of the file."""
     if not base_ps:
         return
-    for span in found.spans:
+    for span in trace.spans:
         span.start += base_ps
-    for call in found.calls:
+    for call in trace.calls:
         call.start += base_ps
-    for launch, (thread, time) in found.launches.items():
-        found.launches[launch] = (thread, base_ps + time)
+    for launch, (thread, time) in trace.launches.items():
+        trace.launches[launch] = (thread, base_ps + time)
 
 
-def _job(found: Trace, top: dict[str, Any], order: int) -> None:
+def _job(trace: Trace, top: dict[str, Any], order: int) -> None:
     """Read the rank and the description of the job."""
     info = top.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     rank = integer(info.get("rank"), _MOST_RANK)
     if rank is None:
-        match = _RANK.search(found.name.rsplit("/", 1)[-1])
+        match = _RANK.search(trace.name.rsplit("/", 1)[-1])
         rank = int(match[1]) if match else order
         where = "by its name" if match else "by its place among the files"
-        found.notes.append(f"{found.name}: no rank in the file; taken as rank {rank} {where}")
-    found.rank, found.world = rank, integer(info.get("world_size"), _MOST_RANK) or 1
+        trace.notes.append(f"{trace.name}: no rank in the file; taken as rank {rank} {where}")
+    trace.rank, trace.world = rank, integer(info.get("world_size"), _MOST_RANK) or 1
     version, host = info.get("nccl_version"), top.get("host_name")
-    found.version = version if isinstance(version, str) else ""
-    found.host = host if isinstance(host, str) else ""
+    trace.version = version if isinstance(version, str) else ""
+    trace.host = host if isinstance(host, str) else ""
     config = info.get("pg_config")
     for entry in config if isinstance(config, list) else []:
         if not isinstance(entry, dict) or entry.get("pg_name") is None:
             continue
         ranks, whole = ranks_in(entry.get("ranks"))
-        if not ranks and integer(entry.get("pg_size")) == found.world:
-            ranks = tuple(range(found.world))  # PyTorch omits the list for groups of all ranks
+        if not ranks and integer(entry.get("pg_size")) == trace.world:
+            ranks = tuple(range(trace.world))  # PyTorch omits the list for groups of all ranks
         if ranks and whole:
-            found.groups[str(entry["pg_name"])] = ranks
+            trace.groups[str(entry["pg_name"])] = ranks
 
 
 def ranks_in(value: Any) -> tuple[tuple[int, ...], bool]:
@@ -360,21 +360,21 @@ def _time(value: Any) -> int | None:
     return time_ps(value, _US)
 
 
-def _name_streams(found: Trace) -> None:
+def _name_streams(trace: Trace) -> None:
     """Remove the device from stream names if there is only one."""
-    devices = {span.stream.partition("/")[0] for span in found.spans}
+    devices = {span.stream.partition("/")[0] for span in trace.spans}
     if len(devices) > 1:
-        found.notes.append(
-            f"{found.name}: kernels on {len(devices)} devices; all are taken to be on the GPU of rank {found.rank}"
+        trace.notes.append(
+            f"{trace.name}: kernels on {len(devices)} devices; all are taken to be on the GPU of rank {trace.rank}"
         )
         return
-    for span in found.spans:
+    for span in trace.spans:
         span.stream = intern(span.stream.partition("/")[2])
-    found.told = [
+    trace.told = [
         (a.partition("/")[2], since, b.partition("/")[2], until)
-        for a, since, b, until in found.told
+        for a, since, b, until in trace.told
     ]
-    found.syncs = {(since, s.partition("/")[2], until) for since, s, until in found.syncs}
+    trace.syncs = {(since, s.partition("/")[2], until) for since, s, until in trace.syncs}
 
 
 def told(name: str, args: dict[str, Any]) -> dict[str, Any] | None:

@@ -42,11 +42,11 @@ Strides = Mapping[str, tuple[int, int]]
 """Role of groups -> stride between the ranks of a group, and number of its ranks."""
 
 
-def only_file(paths: Paths, what: str) -> str:
+def only_file(paths: Paths, noun: str) -> str:
     """Return the file of a format with one file per job; raise `InputError` for several."""
     names = names_of(paths)
     if len(names) != 1:
-        raise InputError(f"{names[1]}: {what} is one file; use only {names[0]}")
+        raise InputError(f"{names[1]}: {noun} is one file; use only {names[0]}")
     return names[0]
 
 
@@ -79,9 +79,9 @@ class RankStep:
         self.now: tuple[int, ...] = ()
         self.calls: Counter[str] = Counter()
 
-    def bad(self, line: int, what: str) -> InputError:
+    def bad(self, line: int, message: str) -> InputError:
         """Return an error that names the line."""
-        return InputError(f"{self.name}:{line}: {what}")
+        return InputError(f"{self.name}:{line}: {message}")
 
     def add(self, kind: EventKind, stream: str, name: str, line: int, **fields: Any) -> int:
         """Add an event of a line that waits for `now`; return its index."""
@@ -229,13 +229,13 @@ class LayerTable(RankStep):
             part = LayerPart(compute, _OPERATIONS[operation], suffix, size, word)
         return self._same.setdefault(part, part)  # layers repeat
 
-    def _number(self, line: int, what: str, text: str, most: int) -> int:
+    def _number(self, line: int, field: str, text: str, most: int) -> int:
         try:
             value = float(text) if len(text) < 40 else float("nan")
         except ValueError:
             value = float("nan")
         if not isfinite(value) or not 0 <= value <= most:
-            raise self.bad(line, f"{what} {text[:40]!r}: must be a number from 0 to {most}")
+            raise self.bad(line, f"{field} {text[:40]!r}: must be a number from 0 to {most}")
         return int(text) if text.isdecimal() else round(value)
 
     def parameter(self, most: int, *keys: str) -> int | None:

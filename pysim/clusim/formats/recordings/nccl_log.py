@@ -41,7 +41,7 @@ def recording_of(log: Log, table: CallTable, ranks: JobRanks) -> Recording:
         "nccl-log",
         log.facts.files[0] if log.facts.files else "log",
         len(ranks.hosts),
-        [Group(f"communicator {comm}", own) for comm, own in ranks.of.items()],
+        [Group(f"communicator {comm}", members) for comm, members in ranks.of.items()],
         assumed=[*ranks.assumed, *table.assumed],
         skipped=dict(table.skipped),
         nccl_version=version,
@@ -82,10 +82,10 @@ def _messages(
     stream, start, where = rest
     result = []
     for tag, (src, dst, size) in enumerate(call.messages):
-        for kind, own, peer in (("send", src, dst), ("recv", dst, src)):
+        for kind, local, peer in (("send", src, dst), ("recv", dst, src)):
             result.append(
                 Event(
-                    "send" if kind == "send" else "recv", ranks[own], stream,
+                    "send" if kind == "send" else "recv", ranks[local], stream,
                     start_ps=start, group=group, sequence=sequence, bytes=size, dtype="uint8",
                     peer=peer, tag=tag, bunch=sequence, where=where,
                 )

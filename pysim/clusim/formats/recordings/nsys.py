@@ -206,7 +206,7 @@ def _ranges(base: sqlite3.Connection, texts: dict[Any, str]) -> dict[int, _Range
 
 
 def _add(
-    found: dict[tuple[int, int], list[_Span]], skipped: Counter[str], where: list[Any], title: str
+    spans: dict[tuple[int, int], list[_Span]], skipped: Counter[str], where: list[Any], title: str
 ) -> None:
     """Keep a row if its times are plausible."""
     numbers = [value if isinstance(value, int) else 0 for value in where]
@@ -214,7 +214,7 @@ def _add(
     if not 0 <= start <= end < start + MOST_NS or start > 1 << 62 or not 0 <= device < MOST_RANKS:
         skipped["kernels and copies with invalid times"] += 1
         return
-    found.setdefault((pid, device), []).append(_Span(start, end, str(stream), title, launch))
+    spans.setdefault((pid, device), []).append(_Span(start, end, str(stream), title, launch))
 
 
 def _resolve(span: _Span, ranges: _Ranges | None, launched: int, skipped: Counter[str]) -> None:
@@ -233,9 +233,9 @@ def _resolve(span: _Span, ranges: _Ranges | None, launched: int, skipped: Counte
     span.dtype = dtype.name if dtype else "uint8"
 
 
-def _append(found: Recording, rank: int, spans: list[_Span], origin: int) -> None:
+def _append(recording: Recording, rank: int, spans: list[_Span], origin: int) -> None:
     """Append the events of a rank."""
-    first, calls = len(found.events), 0
+    first, calls = len(recording.events), 0
     last: dict[str, int] = {}
     latest = -1  # span with the latest end
     for at, span in enumerate(spans):
@@ -247,11 +247,11 @@ def _append(found: Recording, rank: int, spans: list[_Span], origin: int) -> Non
             if idle < ended <= span.start <= ended + NEAR_NS:
                 deps = (first + latest,)
         start, length = (span.start - origin) * PS_PER_NS, (span.end - span.start) * PS_PER_NS
-        where = f"{found.name}: kernel {at}"
+        where = f"{recording.name}: kernel {at}"
         if span.operation:
             event = Event(
                 "collective", rank, span.stream, span.name, deps, start, length or ABSENT, group=0, sequence=calls,
-                operation=span.operation, bytes=full_bytes(span.operation, span.size, found.num_ranks),
+                operation=span.operation, bytes=full_bytes(span.operation, span.size, recording.num_ranks),
                 dtype=span.dtype, root=0 if span.operation in ROOTED else ABSENT, where=where,
             )  # fmt: skip
             calls += 1
@@ -259,25 +259,26 @@ def _append(found: Recording, rank: int, spans: list[_Span], origin: int) -> Non
             event = Event(
                 "compute", rank, span.stream, span.name, deps, start, length, sms=1, where=where
             )
-        found.events.append(event)
+        recording.events.append(event)
         last[span.stream] = at
         if latest < 0 or span.end > spans[latest].end:
             latest = at
 
 
-def _assume(found: Recording, ranks: list[list[_Span]]) -> None:
+def _assume(recording: Recording, ranks: list[list[_Span]]) -> None:
     """Add the assumptions; raise `InputError` if the ranks' sequences of collectives differ."""
     calls = [[(s.operation, s.size) for s in spans if s.operation] for spans in ranks]
     if any(row != calls[0] for row in calls):
         raise InputError(
-            f"{found.name}: ranks have different collectives (number: {', '.join(str(len(row)) for row in calls[:8])});"
-            " communicators are not recorded in exports, so only jobs with one can be read"
+            f"{recording.name}: ranks have different collectives"
+            f" (number: {', '.join(str(len(row)) for row in calls[:8])}); communicators are not"
+            " recorded in exports, so only jobs with one can be read"
         )
     if any(calls):
-        found.assumed.append(
+        recording.assumed.append(
             f"all collectives are of one communicator of all {len(ranks)} ranks in the files"
         )
-        found.assumed.append("roots and reductions are not recorded; rank 0, and sums")
-    found.assumed.append(
+        recording.assumed.append("roots and reductions are not recorded; rank 0, and sums")
+    recording.assumed.append(
         f"kernels that began on an idle stream at most {NEAR_NS // 1000} us after the end of another waited for it"
     )

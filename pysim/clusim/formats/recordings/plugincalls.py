@@ -95,10 +95,10 @@ class PluginJob:
         self.skipped: Counter[str] = Counter()
         self.first: dict[str, str] = {}
 
-    def skip(self, what: str, where: str) -> None:
+    def skip(self, reason: str, where: str) -> None:
         """Count a skipped record, and keep the place of the first."""
-        self.skipped[what] += 1
-        self.first.setdefault(what, where)
+        self.skipped[reason] += 1
+        self.first.setdefault(reason, where)
 
     def read(self, paths: Paths) -> Recording:
         """Read the files of the job: plain or packed, or in a directory or an archive.
@@ -121,7 +121,9 @@ class PluginJob:
             result.assumed += world.assumed
             self.write(result, groups, world)
             clone_peers(result, groups)
-        skipped = {f"{what} (first: {self.first[what]})": n for what, n in self.skipped.items()}
+        skipped = {
+            f"{reason} (first: {self.first[reason]})": n for reason, n in self.skipped.items()
+        }
         return finish(result, groups, Counter(skipped))
 
     def wanted(self, base: str) -> bool:

@@ -108,11 +108,13 @@ def import_text(text: str, where: str, **given: Unpack[Given]) -> Imported:
     text = without_prompt(text)
     name = name or detect(text)
     if name is None and is_nvbandwidth(text):
-        what = "measurements of nvbandwidth, no topology: clusim topo check MACHINE --measured FILE"
-        raise fail(where, 0, what)
+        message = (
+            "measurements of nvbandwidth, no topology: clusim topo check MACHINE --measured FILE"
+        )
+        raise fail(where, 0, message)
     if name is None:
-        what = "empty" if not text.strip() else "not a topology that can be imported"
-        raise fail(where, 0, f"{what}; the kinds are {', '.join(KINDS)}: name one with --kind")
+        message = "empty" if not text.strip() else "not a topology that can be imported"
+        raise fail(where, 0, f"{message}; the kinds are {', '.join(KINDS)}: name one with --kind")
     kind = BY_NAME[name]
     if cpu is not None and not kind.with_cpus:
         raise TopologyError(f"{where}: --cpu: {kind.title} does not use processors; omit it")

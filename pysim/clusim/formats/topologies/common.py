@@ -189,16 +189,16 @@ class Draft:
     cpu: Cpu | None = None
     group: str | None = None
 
-    def fail(self, what: str, line: int = 0) -> TopologyError:
-        """Return the error `what` at a line of the file; line 0 is the file in general."""
-        return fail(self.where, line, what)
+    def fail(self, message: str, line: int = 0) -> TopologyError:
+        """Return the error `message` at a line of the file; line 0 is the file in general."""
+        return fail(self.where, line, message)
 
-    def json(self, text: str, what: str) -> Any:
-        """Return the data of a JSON text; `what` names it in the error about its depth."""
+    def json(self, text: str, noun: str) -> Any:
+        """Return the data of a JSON text; `noun` names it in the error about its depth."""
         try:
             return json.loads(text)
         except RecursionError:
-            raise self.fail(f"nested too deep; is it a {what}?") from None
+            raise self.fail(f"nested too deep; is it a {noun}?") from None
         except ValueError as error:
             line = getattr(error, "lineno", 0)
             raise self.fail(f"not valid JSON: {printable(error)}", line) from None
@@ -228,11 +228,13 @@ class Draft:
         self.settings.setdefault(section, {}).setdefault(name, dict(keys))
         return name
 
-    def source(self, what: str, text: str) -> None:
+    def source(self, element: str, text: str) -> None:
         """Note the origin of an element, or its name in the file."""
-        self.settings.setdefault("sources", {})[what] = printable(text, 400)
+        self.settings.setdefault("sources", {})[element] = printable(text, 400)
 
-    def assume(self, where: str | Iterable[str], what: str, why: str, *, settles: str = "") -> None:
+    def assume(
+        self, where: str | Iterable[str], value: str, why: str, *, settles: str = ""
+    ) -> None:
         """Note an assumed value; equal notes of several nodes are joined.
 
         Parameters
@@ -241,13 +243,13 @@ class Draft:
             The input that settles it, if every result depends on it.
         """
         names = [where] if isinstance(where, str) else list(where)
-        self.notes.setdefault((what, why, settles), []).extend(names)
+        self.notes.setdefault((value, why, settles), []).extend(names)
 
     def finish(self, kind: str, title: str) -> Imported:
         """Return the result."""
         assumptions = tuple(
-            Assumption(_joined(names), what, why, settles)
-            for (what, why, settles), names in self.notes.items()
+            Assumption(_joined(names), value, why, settles)
+            for (value, why, settles), names in self.notes.items()
         )
         for number, item in enumerate(item for item in assumptions if item.settles):
             self.source(key_of(number), f"{item}; {item.settles} settles it")

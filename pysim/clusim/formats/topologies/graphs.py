@@ -54,8 +54,8 @@ def _parse_graphml(text: str, draft: Draft) -> TextGraph:
     for element in top.all("node"):
         name = element.get("id")
         if not name or name in graph.nodes:
-            what = "two nodes with one id" if name else "<node> without id"
-            raise draft.fail(what, element.line)
+            message = "two nodes with one id" if name else "<node> without id"
+            raise draft.fail(message, element.line)
         graph.nodes[name] = _defaults(keys, "node") | _data(element, keys)
     for element in top.all("edge"):
         a, b = element.get("source"), element.get("target")
@@ -75,11 +75,11 @@ def _data(element: XmlElement, keys: Mapping[str, XmlElement]) -> Attributes:
     return result
 
 
-def _defaults(keys: Mapping[str, XmlElement], what: str) -> Attributes:
+def _defaults(keys: Mapping[str, XmlElement], kind: str) -> Attributes:
     return {
         key.get("attr.name"): _typed(default.text.strip(), key)
         for key in keys.values()
-        if key.get("for") in (what, "all")
+        if key.get("for") in (kind, "all")
         for default in key.all("default")
     }
 

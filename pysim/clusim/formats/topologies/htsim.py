@@ -93,9 +93,9 @@ class _Tree:
         if (radix := tier.get("radix_down")) != ports:
             raise self.draft.fail(f"Radix_Down {radix}: {below} need {ports} ports", tier.line)
 
-    def _divided(self, a: int, b: int, what: str, line: int) -> int:
+    def _divided(self, a: int, b: int, subject: str, line: int) -> int:
         if not b or a % b:
-            raise self.draft.fail(f"{what}: {b} do not divide {a}", line)
+            raise self.draft.fail(f"{subject}: {b} do not divide {a}", line)
         return a // b
 
     def _count(self) -> None:

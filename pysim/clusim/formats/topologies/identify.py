@@ -344,8 +344,8 @@ def identify(
     if known is not None:
         return known.name, ""
     if gpu.product:
-        what = unknown_gpu(gpu.product)
-        raise fail(where, device.line, f"{what}; choose a simulated GPU with --chip NAME")
+        message = unknown_gpu(gpu.product)
+        raise fail(where, device.line, f"{message}; choose a simulated GPU with --chip NAME")
     return _unnamed(machine, device, gpu)
 
 

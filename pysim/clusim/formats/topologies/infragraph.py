@@ -112,11 +112,11 @@ class _File:
         self.graph = InfraGraph()
         self.seen: set[tuple[str, str, str]] = set()
 
-    def fail(self, path: Path, what: str) -> TopologyError:
+    def fail(self, path: Path, message: str) -> TopologyError:
         """Return the error about the value at a path."""
         key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
         line = self.document.place(path)[0]
-        return fail(self.where, line, f"{key.removeprefix('.') or 'the file'}: {what}")
+        return fail(self.where, line, f"{key.removeprefix('.') or 'the file'}: {message}")
 
     # Values.
 
@@ -149,8 +149,8 @@ class _File:
         data: Any = self.document.data
         path: Path = ()
         if self.document.problems:
-            place, what = self.document.problems[0]
-            raise fail(self.where, place[0], what)
+            place, message = self.document.problems[0]
+            raise fail(self.where, place[0], message)
         if isinstance(data, dict) and isinstance(data.get("infrastructure"), dict):
             data, path = data["infrastructure"], ("infrastructure",)
         if not isinstance(data, dict):

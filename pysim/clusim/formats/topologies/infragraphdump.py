@@ -50,7 +50,7 @@ def contracted(
             left[f"{node.device} {node.name}"] += 1
         del roles[label]
         _remove(label, near)
-    notes = [(what, f"{count} components without links") for what, count in left.items()]
+    notes = [(reason, f"{count} components without links") for reason, count in left.items()]
     kept = {id(edge): edge for edges in near.values() for edge in edges}
     edges = sorted(kept.values(), key=lambda edge: edge.order)
     joined = {end for edge in edges for end in (edge.a, edge.b)}
@@ -159,13 +159,13 @@ class _Writer:
         components: dict[tuple[str, str], dict[str, Any]] = {}
         used: Counter[str] = Counter()
         for node in nodes:
-            choice, what = self._component(node)
+            choice, description = self._component(node)
             stem = node.name.rpartition("/")[2].rstrip("0123456789.") or choice
-            key = (stem, what)
+            key = (stem, description)
             if key not in components:
                 used[stem] += 1
                 name = stem if used[stem] == 1 else f"{stem}_{used[stem]}"
-                part = {"name": name, "description": what, "choice": choice, "count": 0}
+                part = {"name": name, "description": description, "choice": choice, "count": 0}
                 components[key] = part | (
                     {"custom": {"type": "host"}} if choice == "custom" else {}
                 )
@@ -197,12 +197,12 @@ class _Writer:
         """Write network switches: a device for every model, an instance for every switch."""
         for node in nodes:
             stem = node.name.rstrip("0123456789.") or "switch"
-            choice, what = self._component(node)
-            device = f"{what}-{stem}"
+            choice, model = self._component(node)
+            device = f"{model}-{stem}"
             if not any(item["name"] == device for item in self.devices):
                 taken = {item["name"] for item in self.instances}
                 instance = device if stem in taken else stem
-                asic = {"name": "asic", "description": what, "choice": choice, "count": 1}
+                asic = {"name": "asic", "description": model, "choice": choice, "count": 1}
                 self.devices.append(
                     {"name": device, "components": [asic], "links": [], "edges": []}
                 )

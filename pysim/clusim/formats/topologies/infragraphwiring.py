@@ -83,8 +83,8 @@ class _Reader:
         graph, draft = self.graph, self.draft
         draft.name = printable(graph.name, 100) or draft.name
         draft.settings["description"] = "imported from an InfraGraph file"
-        for where, what, why, settles in graph.notes:
-            draft.assume(where, what, why, settles=settles)
+        for where, value, why, settles in graph.notes:
+            draft.assume(where, value, why, settles=settles)
         self._find_roles()
         self.edges, notes = contracted(graph, self.roles)
         for where, why in notes:
@@ -139,8 +139,8 @@ class _Reader:
         for label in unclear:
             alone = "gpu" in near[label] and near[label] <= {"gpu", "switch"}
             self.roles[label] = "nvswitch" if alone else "pcie"
-            what = "an NVSwitch" if alone else "a PCIe switch"
-            self.draft.assume(label, what, "by its neighbours; not in its description")
+            kind = "an NVSwitch" if alone else "a PCIe switch"
+            self.draft.assume(label, kind, "by its neighbours; not in its description")
 
     def _drop_control(self) -> None:
         """Drop links without data between GPUs, and the components that only these links join."""
@@ -362,9 +362,9 @@ class _Reader:
             if len(chip.planes) == len(edges):
                 counts = list(chip.planes)
             keys["count"] = max(1, counts[edges.index(edge)])
-            what = f"{keys['count']} links"
+            value = f"{keys['count']} links"
             self.draft.assume(
-                f"{self.names[edge.a]}-{self.names[edge.b]}", what,
+                f"{self.names[edge.a]}-{self.names[edge.b]}", value,
                 f"{chip.name} has {chip.links}, divided among its {len(edges)} edges",
             )  # fmt: skip
         return keys
@@ -391,9 +391,9 @@ class _Reader:
             generation = int(said[1] or said[2] or said[3])
         else:
             generation = self._newest()
-            what = f"PCIe generation {generation}"
+            value = f"PCIe generation {generation}"
             name = f"{self.names[edge.a]}-{self.names[edge.b]}"
-            self.draft.assume(name, what, "not in the file; as its GPUs")
+            self.draft.assume(name, value, "not in the file; as its GPUs")
         link = pcie_type(generation, width)
         return gpu_pcie(link) if gpus else link
 

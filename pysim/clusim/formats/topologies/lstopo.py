@@ -44,7 +44,7 @@ _LINK_MBps: Final = {"nvlink1": 20_000, "nvlink5": 50_000}
 
 def read_lstopo(text: str, draft: Draft) -> None:
     """Fill `draft` from the text."""
-    text = _DOCTYPE.sub(lambda found: found[1] + "\n" * found[0][len(found[1]) :].count("\n"), text)
+    text = _DOCTYPE.sub(lambda match: match[1] + "\n" * match[0][len(match[1]) :].count("\n"), text)
     root = parse_root(text, draft.where, "topology", "hwloc")
     draft.settings["description"] = "imported from hwloc's XML (lstopo)"
     host = _Host(root, draft)
@@ -182,20 +182,20 @@ class _Host:
             result.ignored = "no part of the PCIe tree"  # NVSwitches are found by their links
         return result
 
-    def _gpu(self, found: ImportedDevice, inside: list[XmlElement]) -> None:
+    def _gpu(self, device: ImportedDevice, inside: list[XmlElement]) -> None:
         names = [m for item in inside if (m := _GPU_NAME.fullmatch(item.get("name")))]
         first = next((m for m in names if m[1] == "nvml"), names[0] if names else None)
-        found.gpu = ImportedGpu(dev=int(first[2]) if first else None, line=found.line)
+        device.gpu = ImportedGpu(dev=int(first[2]) if first else None, line=device.line)
         models = [v for item in inside for k, v in _infos(item) if k == "GPUModel"]
-        found.gpu.product = models[0] if models else ""
-        chip = found.known_gpu
-        if found.speed in ("2.5 GT/s", "5 GT/s") and chip is not None and chip.pcie > 2:
+        device.gpu.product = models[0] if models else ""
+        chip = device.known_gpu
+        if device.speed in ("2.5 GT/s", "5 GT/s") and chip is not None and chip.pcie > 2:
             self.draft.assume(
-                found.text,
+                device.text,
                 f"its link runs at generation {chip.pcie}",
-                f"the file has {found.speed}, as of a GPU at rest",
+                f"the file has {device.speed}, as of a GPU at rest",
             )
-            found.speed = f"{PCIE_GTS[chip.pcie]:g} GT/s"
+            device.speed = f"{PCIE_GTS[chip.pcie]:g} GT/s"
 
     def _net(self, element: XmlElement) -> list[Net]:
         """Return the active ports of an RDMA device; other names of a NIC are the kernel's."""

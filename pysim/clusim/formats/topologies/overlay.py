@@ -76,9 +76,9 @@ class _Overlay:
     def _devices(root: XmlElement) -> Iterator[XmlElement]:
         return (element for element in root.walk() if element.tag == "pci")
 
-    def note(self, where: str, what: str, why: str) -> None:
+    def note(self, where: str, value: str, why: str) -> None:
         """Note a difference."""
-        item = Assumption(printable(where, 60), what, why)
+        item = Assumption(printable(where, 60), value, why)
         if item not in self.differences:
             self.differences.append(item)
 
@@ -100,8 +100,8 @@ class _Overlay:
             if not told or not real:
                 continue
             if len(told) != len(real):
-                what = f"has {len(told)} {kind}s, none at an address of {self.name}, which has {len(real)}"
-                raise fail(where, told[0].line, what)
+                message = f"has {len(told)} {kind}s, none at an address of {self.name}, which has {len(real)}"
+                raise fail(where, told[0].line, message)
             told.sort(key=_address)
             real.sort(key=_place_of)
             self.same |= {id(other): mine for other, mine in zip(real, told, strict=True)}
@@ -125,12 +125,15 @@ class _Overlay:
                 mine.attributes[name] = value
             elif name in _COMPARED and _plain(told) != _plain(value) and value not in ("", "0"):
                 shown = f"{_COMPARED[name]} {printable(told, 24)}"
-                what, why = f"{shown}, as in the file", f"{self.name} has {printable(value, 24)}"
+                difference, why = (
+                    f"{shown}, as in the file",
+                    f"{self.name} has {printable(value, 24)}",
+                )
                 if name in _TOLD:
                     # NCCL reads the value of the file; data use the link of the node.
                     mine.attributes[name], mine.attributes[_TOLD[name]] = value, told
-                    what, why = f"NCCL reads {shown}", f"{why}, which data use"
-                self.note(mine.get("busid"), what, why)
+                    difference, why = f"NCCL reads {shown}", f"{why}, which data use"
+                self.note(mine.get("busid"), difference, why)
         for child in other.children:
             if child.tag not in ("gpu", "nic"):
                 continue

@@ -56,20 +56,20 @@ def product_chip(draft: Draft, text: str) -> str:
     """Return the chip of a product that the file names."""
     result = gpu_by_product(text)
     if result is None:
-        what = f"{unknown_gpu(text)}; choose a simulated GPU with --chip NAME"
-        raise draft.fail(what)
+        message = f"{unknown_gpu(text)}; choose a simulated GPU with --chip NAME"
+        raise draft.fail(message)
     return result.name
 
 
-def hinted_chip(draft: Draft, where: str | list[str], what: str) -> str:
-    """Return the assumed chip of the unnamed GPUs `where`; `what` is a part of the reason."""
+def hinted_chip(draft: Draft, where: str | list[str], part: str) -> str:
+    """Return the assumed chip of the unnamed GPUs `where`; `part` is a part of the reason."""
     hint = gpu_by_words(Path(draft.where).name)
     if hint is not None and hint[0] is not None:
         draft.assume(where, f"chip {hint[0].name}", "by the file's name")
         return hint[0].name
     aside = f"unknown {hint[1]!r} in the file's name; " if hint else ""
     chip = unnamed_chip()
-    draft.assume(where, f"chip {chip}", f"{aside}{what}; --chip does", settles=CHIP_OPTION)
+    draft.assume(where, f"chip {chip}", f"{aside}{part}; --chip does", settles=CHIP_OPTION)
     return chip
 
 

@@ -201,8 +201,8 @@ def read_nvlink(text: str, draft: Draft) -> None:
         _join(draft, devices, result, switched=known is not None and bool(known.planes))
     for number, links in result.items():
         if links.down and links.up:
-            what = f"{len(links.up)} links"
-            draft.assume(f"gpu{number}", what, f"{len(links.down)} more are inactive")
+            value = f"{len(links.up)} links"
+            draft.assume(f"gpu{number}", value, f"{len(links.down)} more are inactive")
         if links.able and not (links.up or links.down or links.remote):
             unable = len(links.able) - links.count
             why = (
@@ -254,41 +254,41 @@ def _take(links: _Links, line: re.Match[str]) -> str:
     return "state"
 
 
-def _lead(draft: Draft, devices: dict[int, ImportedDevice], found: dict[int, _Links]) -> None:
+def _lead(draft: Draft, devices: dict[int, ImportedDevice], by_gpu: dict[int, _Links]) -> None:
     """Add the links of GPUs by their remote ends."""
-    texts = {bus: text for links in found.values() for bus, text, _ in links.remote.values()}
+    texts = {bus: text for links in by_gpu.values() for bus, text, _ in links.remote.values()}
     order = sorted(texts, key=lambda bus: bus if isinstance(bus, tuple) else ())
-    at = dict(zip(order, sorted(found), strict=False))
-    direct = HIDDEN not in texts and len(order) == len(found) and _both_ways(found, at)
+    at = dict(zip(order, sorted(by_gpu), strict=False))
+    direct = HIDDEN not in texts and len(order) == len(by_gpu) and _both_ways(by_gpu, at)
     if direct:
         names = ", ".join(f"gpu{number} {printable(texts[bus], 20)}" for bus, number in at.items())
         draft.assume("addresses of GPUs", names, "nvidia-smi counts GPUs in their order")
-    for number, links in found.items():
+    for number, links in by_gpu.items():
         leads = PciClass.GPU if direct else PciClass.NVSWITCH
         for bus, count in links.targets().items():
             target = devices[at[bus]].bus if direct else bus
             devices[number].join(target, count, leads, text=texts[bus])
     if not direct and HIDDEN not in texts:
         draft.assume(
-            [f"gpu{number}" for number in found],
+            [f"gpu{number}" for number in by_gpu],
             f"links to {len(order)} NVSwitches",
             "the addresses at their other ends differ from the GPUs' addresses",
         )
 
 
-def _both_ways(found: dict[int, _Links], at: dict[BusId, int]) -> bool:
+def _both_ways(by_gpu: dict[int, _Links], at: dict[BusId, int]) -> bool:
     """Return True if all links are mutual with GPUs at these addresses.
 
     Link numbers must match as well if the text contains them.
     """
     ways = Counter(
-        (number, at[bus]) for number, links in found.items() for bus, _, _ in links.remote.values()
+        (number, at[bus]) for number, links in by_gpu.items() for bus, _, _ in links.remote.values()
     )
     if any(a == b or ways[b, a] != count for (a, b), count in ways.items()):
         return False
-    for number, links in found.items():
+    for number, links in by_gpu.items():
         for mine, (bus, _, there) in links.remote.items():
-            back = found[at[bus]].remote.get(there) if there is not None else None
+            back = by_gpu[at[bus]].remote.get(there) if there is not None else None
             came = (number, mine) if back is None or back[2] is None else (at[back[0]], back[2])
             if came != (number, mine):
                 return False
@@ -296,18 +296,18 @@ def _both_ways(found: dict[int, _Links], at: dict[BusId, int]) -> bool:
 
 
 def _join(
-    draft: Draft, devices: dict[int, ImportedDevice], found: dict[int, _Links], *, switched: bool
+    draft: Draft, devices: dict[int, ImportedDevice], by_gpu: dict[int, _Links], *, switched: bool
 ) -> None:
     """Add the links of GPUs: to NVSwitches, or the same number to every other GPU."""
     for number, device in devices.items():
-        count = found[number].count
-        others = [other for other in devices if other != number and found[other].count]
+        count = by_gpu[number].count
+        others = [other for other in devices if other != number and by_gpu[other].count]
         if switched and count:
             device.join(HIDDEN, count, PciClass.NVSWITCH)
         elif others and count >= len(others):
             for other in others:
                 device.join(devices[other].bus, count // len(others))
-    if not switched and any(links.count for links in found.values()):
+    if not switched and any(links.count for links in by_gpu.values()):
         draft.assume(
             [f"gpu{number}" for number in devices],
             "the same number of links to every other GPU",

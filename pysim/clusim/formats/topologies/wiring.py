@@ -255,11 +255,11 @@ class _Wiring:
                 self._attach(child, name)
         elif not device.ignored:
             display = device.is_class(0x03)
-            what = "a display adapter without <gpu>" if display else "not a GPU, NIC or switch"
+            kind = "a display adapter without <gpu>" if display else "not a GPU, NIC or switch"
             self.draft.assume(
                 device.text or f"line {device.line}",
                 "ignored",
-                f"{what}: PCI class 0x{device.cls or 0:06x}",
+                f"{kind}: PCI class 0x{device.cls or 0:06x}",
             )
 
     def _beside(self, item: _Gpu) -> int:

@@ -135,8 +135,8 @@ def _check_calls(inputs: Inputs, path: str | Path) -> None:
     call, rank = inputs.numbers("tasks/call"), inputs.numbers("tasks/rank")
     every = max(1, len(inputs.rank_endpoint))
     members = np.repeat(np.arange(len(sizes)), sizes) * every + inputs.numbers("calls/ranks")
-    own = (call * every + rank)[call >= 0]
-    if not np.isin(own, members).all():
+    pairs = (call * every + rank)[call >= 0]
+    if not np.isin(pairs, members).all():
         raise TraceError(f"{where}/tasks/rank: a rank that is not one of its call's")
 
 

@@ -315,16 +315,16 @@ def _mean_Bps(file: Opened, time_ps: int) -> Array | None:
     faults = read(file, name)
     if not {"kind", "index", "time_ps", "num", "den"} <= set(faults.dtype.names or ()):
         raise TraceError(f"{file.filename}: {name}: not the columns of faults")
-    own = faults[faults["kind"] == FaultKind.RATE]
-    if not len(own):
+    changes = faults[faults["kind"] == FaultKind.RATE]
+    if not len(changes):
         return None
     if (
-        (own["index"] >= len(rate_Bps)).any()
-        or (own["den"] < 1).any()
-        or (own["time_ps"] < 0).any()
+        (changes["index"] >= len(rate_Bps)).any()
+        or (changes["den"] < 1).any()
+        or (changes["time_ps"] < 0).any()
     ):
         raise TraceError(f"{file.filename}: {name}: a fault of no wire, rate or time there is")
-    return mean_rates_Bps(rate_Bps, own, time_ps)
+    return mean_rates_Bps(rate_Bps, changes, time_ps)
 
 
 _SUMMED = ("packets", "grants", "bytes", "payload", "control_bytes")

@@ -103,9 +103,9 @@ def attribute(file: Opened, group: str, name: str, default: Any = None) -> Any:
 def _check_form(file: Opened, name: str, rule: Rule, where: str, bins: int | None) -> None:
     """Check type, unit and shape of a column before it is read."""
     shape, dtype = file.shape(name), file.dtype(name)
-    kinds, what = _KINDS[rule.kind]
+    kinds, types = _KINDS[rule.kind]
     if dtype.kind not in kinds:
-        raise TraceError(f"{where}: values of type {dtype}; must be {what}")
+        raise TraceError(f"{where}: values of type {dtype}; must be {types}")
     unit = rule.units
     given = attribute(file, name, "units", "") if unit not in ("", "1") else unit
     if given not in ("", "1", unit):

@@ -42,7 +42,10 @@ def report_lines(report: CollectiveReport, *, worst: int = 10) -> list[str]:
     lines: list[str] = []
     for table in class_tables(report.points):
         lines += [*_table(table), ""]
-    groups = [ClassLine(group_title(group), own) for group, own in report.by_group().items()]
+    groups = [
+        ClassLine(group_title(group), group_points)
+        for group, group_points in report.by_group().items()
+    ]
     lines += _table(ClassTable("Groups", "All rows; * has calibration rows.", groups))
     lines += ["", "worst rows"]
     lines += [point_line(point) for point in report.worst(worst)]
@@ -63,16 +66,20 @@ def _table(table: ClassTable) -> list[str]:
 def _line(line: ClassLine) -> tuple[Any, ...]:
     whole = score(line.points)
     name = line.name if len(line.name) < WIDTH else f"{line.name[: WIDTH - 4]}..."
-    figures = [cell for own in statistics(line.points).values() for cell in _figures(own)]
+    figures = [
+        cell
+        for errors_of_regime in statistics(line.points).values()
+        for cell in _figures(errors_of_regime)
+    ]
     share = whole.followed / whole.n if whole.n else ""
     return (name, whole.n, *figures, share, f"  {line.remark}" if line.remark else "")
 
 
-def _figures(found: Score) -> tuple[Any, ...]:
-    if not found.n:
+def _figures(figures: Score) -> tuple[Any, ...]:
+    if not figures.n:
         return ("-", "", "", "", "")
-    errors = (found.median_abs_pct, found.mean_abs_pct, found.bias_pct, found.by_spread_pct)
-    return (found.n, *errors)
+    errors = (figures.median_abs_pct, figures.mean_abs_pct, figures.bias_pct, figures.by_spread_pct)
+    return (figures.n, *errors)
 
 
 def group_title(group: CurveGroup) -> str:
@@ -158,9 +165,12 @@ def page_text(report: CollectiveReport, command: str, plots: Sequence[tuple[str,
     blocks.append(_figures_of(report.points))
     if plots:
         shown = [f"![{plain(name)}: measured and predicted]({link})" for name, link in plots]
-        what = "Time over size: dots are measured, lines predicted."
-        blocks.append("\n".join(["## Curves", "", what, "", *shown]) + "\n")
-    groups = [ClassLine(group_title(group), own) for group, own in report.by_group().items()]
+        caption = "Time over size: dots are measured, lines predicted."
+        blocks.append("\n".join(["## Curves", "", caption, "", *shown]) + "\n")
+    groups = [
+        ClassLine(group_title(group), group_points)
+        for group, group_points in report.by_group().items()
+    ]
     blocks.append(_section(ClassTable("Every group of rows", "All rows, calibration too.", groups)))
     rest = [f"- {plain(line)}" for line in report.remarks(paths=False)]
     blocks.append("\n".join(["## Assumptions, and rows without a prediction", "", *rest]) + "\n")
@@ -189,12 +199,12 @@ def _row(line: ClassLine) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _cells(found: Score) -> list[str]:
-    if not found.n:
+def _cells(errors: Score) -> list[str]:
+    if not errors.n:
         return ["", ""]
     return [
-        f"{found.median_abs_pct:.1f} / {found.mean_abs_pct:.1f} ({found.n})",
-        f"{found.bias_pct:+.1f}",
+        f"{errors.median_abs_pct:.1f} / {errors.mean_abs_pct:.1f} ({errors.n})",
+        f"{errors.bias_pct:+.1f}",
     ]
 
 

@@ -44,12 +44,12 @@ class TimeSpan:
         return TimeSpan(min(times), max(times), f"{self.why} and {why}" if self.why else why)
 
 
-def span_json(found: TimeSpan | None) -> dict[str, Any]:
+def span_json(span: TimeSpan | None) -> dict[str, Any]:
     """Return the columns of a span; None values if everything is known."""
-    if found is None:
+    if span is None:
         return {"predicted_low_us": None, "predicted_high_us": None, "unknown": None}
-    low, high = round(found.low_us, 3), round(found.high_us, 3)
-    return {"predicted_low_us": low, "predicted_high_us": high, "unknown": found.why}
+    low, high = round(span.low_us, 3), round(span.high_us, 3)
+    return {"predicted_low_us": low, "predicted_high_us": high, "unknown": span.why}
 
 
 def launches(group: CurveGroup) -> list[Launch]:
@@ -202,7 +202,7 @@ def score(points: Sequence[Point]) -> Score:
 
 def scores_json(points: Sequence[Point]) -> dict[str, Any]:
     """Return the scores of every regime for JSON."""
-    return {name: asdict(found) for name, found in statistics(points).items()}
+    return {name: asdict(figures) for name, figures in statistics(points).items()}
 
 
 def statistics(points: Sequence[Point]) -> dict[str, Score]:
@@ -304,8 +304,8 @@ def class_tables(points: Sequence[Point]) -> list[ClassTable]:
 def _placed(points: Sequence[Point], key: Callable[[Point], str]) -> list[ClassLine]:
     """Return a line for every class, separately for one node and for several."""
     result = []
-    for name, own in by(points, key).items():
-        for place, some in by(own, lambda p: p.place).items():
+    for name, class_points in by(points, key).items():
+        for place, some in by(class_points, lambda p: p.place).items():
             result.append(ClassLine(f"{name}, {place}", some))
     return result
 
@@ -320,11 +320,11 @@ def _headline(points: Sequence[Point], out: Sequence[Point]) -> ClassTable:
         "source": lambda p: p.row.source,
         "system": lambda p: p.row.group.system,
     }
-    for what, key in keys.items():
+    for noun, key in keys.items():
         tainted = {key(point) for point in points if point.calibrated}
         clean = [point for point in out if key(point) not in tainted]
         for place, some in by(clean, lambda p: p.place).items():
-            lines.append(ClassLine(f"of a {what} without calibration rows, {place}", some))
+            lines.append(ClassLine(f"of a {noun} without calibration rows, {place}", some))
     return ClassTable(
         "Held-out rows",
         "Rows that calibrated no parameter, with a known launch: predictions.",
@@ -360,9 +360,9 @@ def _calibration(points: Sequence[Point]) -> ClassTable:
     known = [point for point in points if point.calibrated]
     lines = [ClassLine("all", known)] if known else []
     for name, sources in calibrated_by(known).items():
-        own = [point for point in known if name in point.calibrated]
+        members = [point for point in known if name in point.calibrated]
         count = f"{len(sources)} parameter{'s' * (len(sources) > 1)}"
-        lines.append(ClassLine(f"{name}: {ROW_SETS[name].text}", own, count))
+        lines.append(ClassLine(f"{name}: {ROW_SETS[name].text}", members, count))
     return ClassTable(
         "Calibration rows",
         "Rows used to set or fit parameters. Their agreement is by construction and does not predict the error of"
@@ -371,21 +371,23 @@ def _calibration(points: Sequence[Point]) -> ClassTable:
     )
 
 
-def _without(what: str, points: Sequence[Point], key: Callable[[Point], str]) -> ClassTable:
+def _without(noun: str, points: Sequence[Point], key: Callable[[Point], str]) -> ClassTable:
     """Return every source or system with a remark on its calibrations, scored by all its rows."""
     lines = []
-    for name, own in by(points, key).items():
-        names = [row_set for row_set in ROW_SETS if any(row_set in p.calibrated for p in own)]
+    for name, class_points in by(points, key).items():
+        names = [
+            row_set for row_set in ROW_SETS if any(row_set in p.calibrated for p in class_points)
+        ]
         if names:
-            share = sum(bool(point.calibrated) for point in own)
+            share = sum(bool(point.calibrated) for point in class_points)
             remark = f"not held out: {share} of its rows calibrated parameters ({', '.join(names)})"
         else:
-            remark = f"held out: no row of this {what} calibrated a parameter"
-        lines.append(ClassLine(name, own, remark))
+            remark = f"held out: no row of this {noun} calibrated a parameter"
+        lines.append(ClassLine(name, class_points, remark))
     return ClassTable(
-        f"Leave one {what} out",
-        f"All rows of every {what}. Parameters are set by hand and are not fitted again without a {what}: a line is a"
-        f" prediction only if no parameter was calibrated on the {what}, as the remark states. Otherwise the line"
+        f"Leave one {noun} out",
+        f"All rows of every {noun}. Parameters are set by hand and are not fitted again without a {noun}: a line is a"
+        f" prediction only if no parameter was calibrated on the {noun}, as the remark states. Otherwise the line"
         " contains calibration rows, and the error without them is unknown.",
         lines,
     )

@@ -128,8 +128,10 @@ def explained(row: Row, granularity: str | int) -> Explained:
             )
         )
     if case.setup.num_ranks > MOST_RANKS:
-        what = f"{result.time_ps / 1e6:.3f} us, of more than {MOST_RANKS} ranks: no time breakdown"
-        return Explained(point, [*terms, Term("followed", what, kernel_us)])
+        reason = (
+            f"{result.time_ps / 1e6:.3f} us, of more than {MOST_RANKS} ranks: no time breakdown"
+        )
+        return Explained(point, [*terms, Term("followed", reason, kernel_us)])
     return Explained(point, [*terms, *_kernel_terms(case, kernel_us)])
 
 
@@ -166,8 +168,8 @@ def _kernel_terms(case: Any, kernel_us: float) -> list[Term]:
     terms = _merged(table)
     rest_us = kernel_us - table.facts["time_ps"] / 1e6
     if abs(rest_us) > 1e-9:
-        what = "further time of the kernel compared with a single run: consecutive iterations, or extrapolation"
-        terms.append(Term("followed", what, rest_us))
+        reason = "further time of the kernel compared with a single run: consecutive iterations, or extrapolation"
+        terms.append(Term("followed", reason, rest_us))
     return terms
 
 

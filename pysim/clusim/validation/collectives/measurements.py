@@ -158,8 +158,8 @@ class Row:
     @property
     def row_sets(self) -> tuple[str, ...]:
         """Return the row sets that calibrated parameters and contain this row; empty: held out."""
-        own: dict[str, Any] = {"source": self.source, "size_bytes": self.size_bytes}
-        return row_sets_of(asdict(self.group) | own)
+        extra: dict[str, Any] = {"source": self.source, "size_bytes": self.size_bytes}
+        return row_sets_of(asdict(self.group) | extra)
 
     @property
     def harness(self) -> Harness:
@@ -223,9 +223,9 @@ def _row(cells: dict[str, str], where: str) -> Row:
     }
     if not values.get("time_us"):
         raise InputError(f"{where}: time_us {cells['time_us'][:40]!r}: must be a time above 0")
-    own = {item.name: values.pop(item.name) for item in fields(CurveGroup) if item.name in values}
+    curve = {item.name: values.pop(item.name) for item in fields(CurveGroup) if item.name in values}
     return Row(
-        CurveGroup(**own), where=where, unused=unused(cells, (*_COLUMNS, *INFORMATION)), **values
+        CurveGroup(**curve), where=where, unused=unused(cells, (*_COLUMNS, *INFORMATION)), **values
     )
 
 
@@ -278,9 +278,9 @@ def _table_rows(path: str, system: str | None) -> list[Row]:
                 f"{path}: an output of nccl-tests does not name the system; set --system PRESET"
             )
         if not name or " or " in name or not run.devices:
-            what = f"{name}, not a unique collective" if name else "its program"
+            subject = f"{name}, not a unique collective" if name else "its program"
             raise InputError(
-                f"{path}:{run.line}: cannot identify {what}; keep the lines of nccl-tests in front of the table"
+                f"{path}:{run.line}: cannot identify {subject}; keep the lines of nccl-tests in front of the table"
             )
         if not run.listed:
             raise InputError(
@@ -322,7 +322,10 @@ def groups(rows: Sequence[Row]) -> dict[CurveGroup, list[Row]]:
     result: dict[CurveGroup, list[Row]] = {}
     for row in rows:
         result.setdefault(row.group, []).append(row)
-    return {group: sorted(own, key=lambda row: row.size_bytes) for group, own in result.items()}
+    return {
+        group: sorted(group_rows, key=lambda row: row.size_bytes)
+        for group, group_rows in result.items()
+    }
 
 
 def setup_of(group: CurveGroup) -> Setup:
@@ -332,12 +335,12 @@ def setup_of(group: CurveGroup) -> Setup:
     the system does not have.
     """
     program_named(group.collective)
-    for word, what, find in (
+    for word, noun, find in (
         (group.algorithm, "algorithm", find_algorithm),
         (group.protocol, "protocol", find_protocol),
     ):
         if word != "auto" and find(word) is None:
-            raise InputError(f"{what} {word[:40]!r}: not one of NCCL's")
+            raise InputError(f"{noun} {word[:40]!r}: not one of NCCL's")
     if group.nccl_version:
         parse_version(group.nccl_version)
     if resources.find_topology(group.system) is None and not Path(group.system).exists():

@@ -62,8 +62,8 @@ def with_releases(
         (case for some in others.values() for case in some), jobs=jobs, progress=progress
     )
     widened = {}
-    for own in report.by_group().values():
-        curve = {point: others[point] for point in own if point in others}
+    for curve_points in report.by_group().values():
+        curve = {point: others[point] for point in curve_points if point in others}
         out = ruled_out(curve, result)
         for point, cases in curve.items():
             left = [case for case in cases if case.setup.version not in out]
@@ -71,10 +71,10 @@ def with_releases(
     return replace(report, points=[widened.get(point, point) for point in report.points])
 
 
-def _widened(point: Point, cases: Sequence[Request], found: Kernels) -> Point:
+def _widened(point: Point, cases: Sequence[Request], computed: Kernels) -> Point:
     times = []
     for case in cases:
-        kernel = found[case]
+        kernel = computed[case]
         if isinstance(kernel, PerfKernel):
             host = kernel.host or host_of(case.setup.comm)
             times += times_us(point.row, host, case.operation, kernel)
@@ -97,11 +97,11 @@ def other_releases(case: Request, setups: Iterable[Setup] = ()) -> list[Request]
     for setup in setups or [replace(case.setup, version=str(v)) for v in _releases(case.setup)]:
         other = replace(case, setup=setup)
         try:
-            what = _what(other)
+            plan_key = _what(other)
         except ClusimError:
             continue
-        if what not in known:
-            known.add(what)
+        if plan_key not in known:
+            known.add(plan_key)
             result.append(other)
     return result
 
@@ -125,7 +125,7 @@ def _what(case: Request) -> object:
     return way_of(comm, plan), plan.chunks
 
 
-def ruled_out(curve: Others, found: Kernels) -> set[str]:
+def ruled_out(curve: Others, computed: Kernels) -> set[str]:
     """Return the versions that are too slow for the largest size of a curve."""
     out: set[str] = set()
     largest = max((point.row.size_bytes for point in curve), default=0)
@@ -133,7 +133,7 @@ def ruled_out(curve: Others, found: Kernels) -> set[str]:
         if largest < LARGE_BYTES or point.row.size_bytes < largest:
             continue
         for case in cases:
-            kernel = found[case]
+            kernel = computed[case]
             if (
                 isinstance(kernel, PerfKernel)
                 and kernel.time_ps / 1e6 > TOO_SLOW * point.row.time_us

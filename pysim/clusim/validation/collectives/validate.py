@@ -74,12 +74,12 @@ def save_accuracies(curves: Iterable[Curve], target: Path) -> list[tuple[str, Pa
     result = []
     with Staging() as staging:
         staging.folder(target)
-        for system, own in _split(curves, lambda group: group.system).items():
+        for system, system_curves in _split(curves, lambda group: group.system).items():
             # System names come from external tables and may contain path characters.
             name = re.sub(r"[^A-Za-z0-9_-]+", "-", system).strip("-") or "system"
             result.append((system, target / f"{name}.png"))
             with staging.open(result[-1][1]) as out:
-                _draw(_panels(own), out, "png", SMALL_DPI)
+                _draw(_panels(system_curves), out, "png", SMALL_DPI)
     return result
 
 
@@ -96,11 +96,13 @@ def save_accuracy(curves: Iterable[Curve], target: Path, *, dpi: int = 150) -> N
 def _panels(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
     """Return the curves by panel; a panel with too many curves is split by system name prefix."""
     result: dict[str, list[Curve]] = {}
-    for panel, own in _split(curves, lambda group: group.kind).items():
-        if len(own) <= SHOWN:
-            result[panel] = own
+    for panel, kind_curves in _split(curves, lambda group: group.kind).items():
+        if len(kind_curves) <= SHOWN:
+            result[panel] = kind_curves
             continue
-        for machines, some in _split(own, lambda group: group.title.partition(" ")[0]).items():
+        for machines, some in _split(
+            kind_curves, lambda group: group.title.partition(" ")[0]
+        ).items():
             result[f"{panel} {machines}"] = some
     return result
 
@@ -196,13 +198,17 @@ class CollectiveReport(Report[Point]):
             for where in places_of(point.family, point.row.group.system, place):
                 for algorithm in (point.algorithm, ANY):
                     result.setdefault((*where, regime, algorithm), []).append(point)
-        found = [
-            [*key, *errors(own).values()]
-            for key, own in sorted(result.items())
-            if len(own) >= LEAST
+        class_rows = [
+            [*key, *errors(class_points).values()]
+            for key, class_points in sorted(result.items())
+            if len(class_points) >= LEAST
         ]
         sources = by(self.points, lambda point: point.row.source or "-")
-        return ErrorClass, found, {"sources": {name: len(own) for name, own in sources.items()}}
+        return (
+            ErrorClass,
+            class_rows,
+            {"sources": {name: len(class_points) for name, class_points in sources.items()}},
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return every point, groups, scores by class, and omitted rows."""
@@ -242,8 +248,8 @@ def _point_json(point: Point) -> dict[str, Any]:
 
 def _group_json(group: CurveGroup, points: list[Point]) -> dict[str, Any]:
     notes = sorted({note for point in points for note in point.notes})
-    own = {"points": len(points), **scores_json(points), "notes": notes}
-    return filled(CurveJson, group) | own
+    extra = {"points": len(points), **scores_json(points), "notes": notes}
+    return filled(CurveJson, group) | extra
 
 
 LEAST = 8
@@ -311,14 +317,14 @@ def validate(
     wanted: list[Row] = []
     cases: dict[Request, list[Row]] = {}
     skipped = 0
-    for group, own in groups(usable).items():
+    for group, group_rows in groups(usable).items():
         try:
             setup = setup_of(group)
         except InputError as error:
-            without += [Unpredicted(row, str(error), UNKNOWN) for row in own]
+            without += [Unpredicted(row, str(error), UNKNOWN) for row in group_rows]
             continue
-        chosen = thinned(own, sizes) if sizes else own
-        skipped += len(own) - len(chosen)
+        chosen = thinned(group_rows, sizes) if sizes else group_rows
+        skipped += len(group_rows) - len(chosen)
         wanted += chosen
         for row in chosen:
             cases.setdefault(case_of(row, setup, granularity), []).append(row)

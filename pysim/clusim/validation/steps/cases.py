@@ -84,8 +84,8 @@ class RowMachines:
         has = _ranks(self.topology)
         if gpus == nodes * has or gpus % nodes or gpus // nodes > has:
             return nodes, None
-        own = range(gpus // nodes)
-        return nodes, [has * machine + gpu for machine in range(nodes) for gpu in own]
+        local_gpus = range(gpus // nodes)
+        return nodes, [has * machine + gpu for machine in range(nodes) for gpu in local_gpus]
 
 
 def machines_of(row: StepRow, notes: list[str]) -> RowMachines:
@@ -165,13 +165,13 @@ def _chip_of(preset: str) -> str:
 def _changed(preset: str, chip: tuple[tuple[str, Any], ...], nodes: int) -> Fabric:
     """Return `nodes` nodes of a preset with another chip in place of its GPUs."""
     data = yaml.safe_load(loaded(preset, None).source_text)
-    own = str(dict(chip)["base"])
+    chip_name = str(dict(chip)["base"])
     if len(chip) > 1:
-        own = f"{own}-as-said"
-        data["chips"] = {**data.get("chips", {}), own: dict(chip)}
+        chip_name = f"{chip_name}-as-said"
+        data["chips"] = {**data.get("chips", {}), chip_name: dict(chip)}
     for node in data["nodes"].values():
         if node.get("chip") in GPUS:
-            node["chip"] = own
+            node["chip"] = chip_name
     return joined(loads(yaml.safe_dump(data, sort_keys=False), preset), nodes)
 
 

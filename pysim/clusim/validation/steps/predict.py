@@ -111,8 +111,8 @@ def kendall_tau(points: Sequence[StepPoint]) -> float | None:
     for point in points:
         alike.setdefault(point.plans_of, []).append(point)
     right = pairs = 0
-    for own in alike.values():
-        for one, two in combinations(own, 2):
+    for group_points in alike.values():
+        for one, two in combinations(group_points, 2):
             # Throughput in samples of a step over its time.
             each, other = one.row.global_batch, two.row.global_batch
             was = each / one.measured_s - other / two.measured_s
@@ -161,7 +161,9 @@ GROUPS: dict[str, Callable[[StepPoint], str]] = {
 def step_groups(points: Sequence[StepPoint]) -> list[tuple[str, str, list[StepPoint]]]:
     """Return the points by every word of `GROUPS`: (by, name, points)."""
     return [
-        (what, name, own) for what, key in GROUPS.items() for name, own in by(points, key).items()
+        (word, name, group_points)
+        for word, key in GROUPS.items()
+        for name, group_points in by(points, key).items()
     ]
 
 
@@ -293,19 +295,19 @@ def _divisor(count: int, least: int) -> int:
 
 def _run(case: StepCase, data: int, granularity: str | int) -> _Run:
     """Simulate a step with `data` replicas, each with the same work as in the row."""
-    own = case.workload
-    replica = own.parallel.tensor * own.parallel.pipeline * own.parallel.context
+    work = case.workload
+    replica = work.parallel.tensor * work.parallel.pipeline * work.parallel.context
     gpus = replica * data
-    parallel = own.parallel.model_copy(update={"data": data})
+    parallel = work.parallel.model_copy(update={"data": data})
     nodes, parallel.ranks = case.machines.placed(gpus)
     setup = case.machines.setup(nodes)
-    depth = _depth(own)
-    each = own.batch.micro * data
-    count = own.batch.all // (own.batch.micro * (own.parallel.data or 1))
+    depth = _depth(work)
+    each = work.batch.micro * data
+    count = work.batch.all // (work.batch.micro * (work.parallel.data or 1))
 
     def simulate(microbatches: int) -> _Run:
-        batch = own.batch.model_copy(update={"all": microbatches * each})
-        workload = own.model_copy(update={"batch": batch, "parallel": parallel, "depth": depth})
+        batch = work.batch.model_copy(update={"all": microbatches * each})
+        workload = work.model_copy(update={"batch": batch, "parallel": parallel, "depth": depth})
         request = TrainRequest(setup, workload, steps=1, fold="all", granularity=granularity)
         result = trained(request)
         plan = result.plan
@@ -318,7 +320,7 @@ def _run(case: StepCase, data: int, granularity: str | int) -> _Run:
         one = simulate(1)
         more_s = (count - 1) * (one.step_s - one.fixed_s)
         return replace(one, step_s=one.step_s + more_s, host_s=one.host_s * count)
-    few = FEW * own.parallel.pipeline
+    few = FEW * work.parallel.pipeline
     if count <= 2 * few:
         return simulate(count)
     one, two = simulate(few), simulate(2 * few)
@@ -332,11 +334,11 @@ def _fixed_s(plan: ParallelPlan) -> float:
     return (plan.chip.time_ps(kernel) + (host.step_ps if host is not None else 0)) / 1e12
 
 
-def _depth(own: Workload) -> list[int] | None:
+def _depth(workload: Workload) -> list[int] | None:
     """Return the numbers of layers to simulate, for models gathered layer by layer."""
-    if ZERO.get(own.data.kind) != 3 or own.parallel.pipeline > 1:
+    if ZERO.get(workload.data.kind) != 3 or workload.parallel.pipeline > 1:
         return None
-    model = model_of(own.model)
+    model = model_of(workload.model)
     layers = getattr(model, "layers", 0)
     plain = not getattr(model, "dense_layers", 0)
     return [DEPTH[0], DEPTH[1]] if layers > DEPTH[1] and plain else None

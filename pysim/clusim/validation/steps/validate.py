@@ -112,8 +112,8 @@ class StepReport(Report[StepPoint]):
             "overall": asdict(step_score(self.left_out)),
             "calibration": asdict(step_score(self.calibration)),
             "groups": [
-                {"by": what, "name": name, **asdict(step_score(own))}
-                for what, name, own in step_groups(self.left_out)
+                {"by": word, "name": name, **asdict(step_score(group_points))}
+                for word, name, group_points in step_groups(self.left_out)
             ],
             "points": [_point_json(point) for point in self.points],
             "unpredicted": [
@@ -137,9 +137,9 @@ class StepReport(Report[StepPoint]):
             for key in ((point.chip, framework), (point.chip, ""), ("", framework)):
                 result.setdefault(key, []).append(point)
         classes = []
-        for key, own in sorted(result.items()):
-            if len(own) >= LEAST:
-                said = step_score(own)
+        for key, class_points in sorted(result.items()):
+            if len(class_points) >= LEAST:
+                said = step_score(class_points)
                 classes.append([*key, said.n, said.mean_abs_pct, said.bias_pct])
         if not classes:
             raise InputError("too few predicted rows for an expected error")
@@ -217,11 +217,11 @@ def step_lines(report: StepReport, *, worst: int = 10) -> list[str]:
     lines.append(_line("held-out rows", report.left_out))
     lines.append(_line("calibration rows", report.calibration))
     last = ""
-    for what, name, own in step_groups(report.left_out):
-        if what != last:
-            lines += ["", what.replace("_", " ")]
-        last = what
-        lines.append(_line(f"  {name}", own))
+    for word, name, group_points in step_groups(report.left_out):
+        if word != last:
+            lines += ["", word.replace("_", " ")]
+        last = word
+        lines.append(_line(f"  {name}", group_points))
     lines += ["", "worst rows"]
     lines += [row_line(point) for point in report.worst(worst)]
     return [*lines, "", MEANING, *report.remarks()]
@@ -276,9 +276,11 @@ def section(report: StepReport, command: str) -> str:
         "|---|---|---|---|---|---|",
     ]
     groups = [("**held-out rows**", report.left_out), ("calibration rows", report.calibration)]
-    for what, name, own in step_groups(report.left_out):
-        groups.append((f"{what.replace('_', ' ')}: {name}", own))
-    parts += text_table(_ROW, [[*_cells(plain(name), own), ""] for name, own in groups])
+    for word, name, group_points in step_groups(report.left_out):
+        groups.append((f"{word.replace('_', ' ')}: {name}", group_points))
+    parts += text_table(
+        _ROW, [[*_cells(plain(name), group_points), ""] for name, group_points in groups]
+    )
     names = sorted({name for point in report.calibration for name in point.calibrated})
     parts += ["", "Calibration rows:", ""]
     parts += [f"- *{name}*: {ROW_SETS[name].text}" for name in names]

@@ -40,7 +40,7 @@ def _is_dump(name: str, data: bytes) -> bool:
 
 def _kind(
     name: str,
-    what: str,
+    description: str,
     *begins: tuple[int, bytes],
     looks_so: Callable[[str, bytes], bool] | None = None,
     module: str = "",
@@ -50,7 +50,7 @@ def _kind(
     `begins` are places among all kinds, and patterns.
     """
     read_by = f"clusim.formats.recordings.{module or name}"
-    return RecordingKind(name, what, begins, looks_so, read_by)
+    return RecordingKind(name, description, begins, looks_so, read_by)
 
 
 # The order resolves ambiguity: NCCL logs may contain lines of DeepSpeed, traces of the PyTorch profiler may contain
