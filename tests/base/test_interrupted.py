@@ -106,7 +106,7 @@ def ended(words: str, ending: str, folder: Path, draw: random.Random) -> None:
     else:
         process = start(words, folder, limited if ending == "file size limit" else None)
         if ending in SIGNALS:
-            time.sleep(draw.uniform(0.3, 2.5))
+            time.sleep(draw.uniform(0.3, 2.5 if THOROUGH else 1.2))
             if process.poll() is None:
                 process.send_signal(SIGNALS[ending])
         _, told = process.communicate(timeout=120)

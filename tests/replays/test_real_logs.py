@@ -26,7 +26,7 @@ TABLES = [path for path in FILES if "wayne_h100" in path.name]
 
 @cache
 def replayed(path: Path) -> Replay:
-    """Return the replay of some calls of a log, and of one that is asked for, on its machine or on one that is known."""
+    """Return the replay of some calls of a log and of one more, on its machine or on one that is known."""
     calls = 1 if path not in TABLES else None if IN_FULL else 3
     words = "auto" if IN_FULL else "quick"
     asked = (("allreduce", 1 << 16),)
