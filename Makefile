@@ -67,7 +67,8 @@ thorough: $(VENV)/.dev $(VENV)/.built
 	CLUSIM_THOROUGH=1 PYTHONPATH=tests $(BIN)/python tests/support/spread.py $(if $(EXECUTOR),--executor $(EXECUTOR)) tests/engine/reference tests/simulation/test_error_limits.py
 
 # The extension is built a second time with the sanitizers, next to a copy of the package. Without `site`
-# (-S) the ordinary build is not seen; a leak check of the whole interpreter would only find its own.
+# (-S) the ordinary build is not seen; a leak check of the whole interpreter would only find its own. Ways of the C engine
+# are compared with each other: with the reference, which is not compiled, `make test` compares them on the same images.
 sanitize: build/san/.built build/corpus
 	$(BIN)/ctest --test-dir build/san --output-on-failure
 	$(FUZZ) --cases 10000 --seed $(FUZZ_SEED) --save build build/corpus/*.img
@@ -76,7 +77,7 @@ sanitize: build/san/.built build/corpus
 	  && cp -r topologies build/san/site/clusim/ && cp build/san/clusim/_engine*.so build/san/site/clusim/
 	@running=; for part in $(SANITIZED_TESTS); do \
 	  PYTHONPATH=build/san/site:$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))') \
-	    LD_PRELOAD=$$($(CC) -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
+	    LD_PRELOAD=$$($(CC) -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 CLUSIM_ENGINES=c,windows,threads \
 	    $(BIN)/python -S -c 'import sys, pytest, clusim._engine as e; assert "/san/" in e.__file__; sys.exit(pytest.main(sys.argv[1:]))' \
 	    -q -p no:cacheprovider $$part & running="$$running $$!"; \
 	done; for each in $$running; do wait $$each || exit 1; done

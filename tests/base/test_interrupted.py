@@ -21,7 +21,7 @@ import pytest
 
 THOROUGH = os.environ.get("CLUSIM_THOROUGH") == "1"
 RUN = "run dgx-a100 --algorithm ring --granularity packet --size {} --trace-out {}"
-GRID = "run: {topology: dgx-a100, size: [1MiB, 2MiB, 3MiB, 4MiB, 5MiB, 6MiB], algorithm: ring}\n"
+GRID = "run: {topology: dgx-a100, size: [1MiB, 2MiB, 300KiB, 400KiB, 500KiB, 600KiB], algorithm: ring}\n"
 STEP = """\
 topology: dgx-a100
 model: {base: gpt3-1.3b, layers: 4, hidden: 256, heads: 4, kv_heads: 4, head_size: 64, intermediate: 1024, vocab: 1024}
@@ -34,7 +34,7 @@ MEASURED = "system,n_nodes,n_gpus,collective,size_bytes,time_us,source\n" + "".j
 )
 
 COMMANDS = {
-    "run": (RUN.format("24MiB", "out.h5"), "out.h5"),
+    "run": (RUN.format("24MiB" if THOROUGH else "12MiB", "out.h5"), "out.h5"),
     "sweep": ("sweep grid.yaml -o out.parquet --jobs 2", "out.parquet"),
     "report": ("report in.h5 -o out.html", "out.html"),
     "export": ("export in.h5 --format chrome -o out.json", "out.json"),
@@ -106,7 +106,7 @@ def ended(words: str, ending: str, folder: Path, draw: random.Random) -> None:
     else:
         process = start(words, folder, limited if ending == "file size limit" else None)
         if ending in SIGNALS:
-            time.sleep(draw.uniform(0.3, 2.5))
+            time.sleep(draw.uniform(0.3, 2.5 if THOROUGH else 1.2))
             if process.poll() is None:
                 process.send_signal(SIGNALS[ending])
         _, told = process.communicate(timeout=120)
@@ -153,7 +153,7 @@ def test_the_old_file_or_the_new_one(
         old = (tmp_path / target).read_bytes()
     if target.endswith(".parquet"):
         # A grid with more points, so that there is something to do.
-        (tmp_path / "grid.yaml").write_text(GRID.replace("1MiB", "7MiB, 8MiB, 9MiB"))
+        (tmp_path / "grid.yaml").write_text(GRID.replace("1MiB", "3MiB, 4MiB, 5MiB"))
     for number in range(3 if ending in SIGNALS and THOROUGH else 1):
         ended(words, ending, tmp_path, random.Random(f"{command} {ending} {number}"))
         if target:

@@ -43,7 +43,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("algorithm", ["Ring", "Tree"])
 def test_runs_on_fewer_machines_are_within_the_error_that_is_said(algorithm: str) -> None:
-    asked = request(algorithm, 12, 4 * MIB)
+    asked = request(algorithm, 12, 2 * MIB)
     found = result_of(asked, BRIEF)
     assert found.followed.startswith("from ")
     assert "nodes" in found.followed
@@ -55,7 +55,7 @@ def test_runs_on_fewer_machines_are_within_the_error_that_is_said(algorithm: str
 
 @pytest.mark.usefixtures("small")
 def test_what_is_not_known_of_a_run_that_others_stand_for_is_not_said() -> None:
-    found = result_of(request("Ring", 12, 4 * MIB), BRIEF)
+    found = result_of(request("Ring", 12, 2 * MIB), BRIEF)
     said = found.to_json()
     for name in ("packets", "packet_hops", "grants", "packet_hops_per_s", "fingerprint"):
         assert said[name] is None, name
@@ -76,7 +76,7 @@ def test_a_run_and_nccl_tests_give_one_answer(
 ) -> None:
     """Both follow a size, or do not, by one rule and from the same runs: their times are equal to the picosecond."""
     monkeypatch.setattr(approximate, "MANY_HOPS", most)
-    asked = replace(request(algorithm, 12, 256 << 10), operation=operation)
+    asked = replace(request(algorithm, 12, 128 << 10), operation=operation)
     found, row = result_of(asked, BRIEF), kernel(asked)
     assert row.time_ps == found.time_ps
     assert row.followed == bool(found.followed) == (most == 0)

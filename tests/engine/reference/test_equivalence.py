@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 
 from clusim.engine.abi import NONE, State, Stop
 from clusim.engine.image import Image
-from clusim.engine.reference import ReferenceSimulation
+from support.engines import Wanted
 from support.random_images import images, random_image
 
 THOROUGH = os.environ.get("CLUSIM_THOROUGH") == "1"
@@ -90,7 +90,7 @@ def _given(value):
 
 def compare(image: Image, every_compiled) -> None:
     """Run an image on the reference and on every other engine, and compare all they show."""
-    sim = ReferenceSimulation(image)
+    sim = Wanted(image)
     stop = sim.run(until_ps=LIMIT_PS)
     if stop == Stop.DONE:
         sim.check_conservation()
@@ -114,7 +114,7 @@ def _compare_one(
     if stop == Stop.DEADLOCK:
         until_ps = min(shown.now_ps, other.now_ps) - 1
         if until_ps not in paused:
-            sim = ReferenceSimulation(image)
+            sim = Wanted(image)
             assert sim.run(until_ps=until_ps) == Stop.TIME
             paused[until_ps] = Shown(sim)
         again = compiled(image)
@@ -204,7 +204,7 @@ def test_slices_of_events_equal_one_run(engine, seed):
 @pytest.mark.parametrize("seed", range(CASES // 10))
 def test_engines_agree_in_the_middle_of_a_run(every_compiled, seed):
     image = random_image(random.Random(seed))
-    whole, paused = ReferenceSimulation(image), ReferenceSimulation(image)
+    whole, paused = Wanted(image), Wanted(image)
     whole.run(until_ps=LIMIT_PS)
     sims = {name: compiled(image) for name, compiled in every_compiled.items()}
     for until_ps in _slices(random.Random(seed), whole.now_ps):

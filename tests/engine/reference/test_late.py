@@ -17,7 +17,7 @@ from clusim.base.errors import RangeExceeded
 from clusim.engine.abi import Stop
 from clusim.engine.image import Image
 from clusim.engine.ranges import DURATION_END_PS, TIME_END_PS
-from clusim.engine.reference import ReferenceSimulation
+from support.engines import Wanted
 from support.random_images import random_image
 from support.shifted import later, without_times
 
@@ -104,7 +104,7 @@ def test_engines_agree_on_late_runs(every_compiled, seed):
     for shift_ps in STARTS_PS if THOROUGH else [STARTS_PS[seed % len(STARTS_PS)]]:
         moved = later(image, shift_ps)
         until_ps = LIMIT_PS + shift_ps
-        wanted = Outcome(ReferenceSimulation, moved, until_ps, len(image.tasks))
+        wanted = Outcome(Wanted, moved, until_ps, len(image.tasks))
         for compiled in every_compiled.values():
             _assert_equal(wanted, Outcome(compiled, moved, until_ps, len(image.tasks)))
 
@@ -134,9 +134,7 @@ def test_engines_refuse_the_same_runs_at_the_end_of_time(every_compiled, seed):
         for shift_ps in (latest_ps, latest_ps + 1, middle_ps, TIME_END_PS - 1):
             moved = later(image, shift_ps)
             if shift_ps not in wanted:
-                wanted[shift_ps] = Outcome(
-                    ReferenceSimulation, moved, TIME_END_PS, len(image.tasks)
-                )
+                wanted[shift_ps] = Outcome(Wanted, moved, TIME_END_PS, len(image.tasks))
             assert bool(wanted[shift_ps].refused) == (shift_ps > latest_ps)
             found = Outcome(compiled, moved, TIME_END_PS, len(image.tasks))
             _assert_equal(wanted[shift_ps], found)

@@ -10,8 +10,8 @@ import pytest
 
 from clusim.engine.abi import Stop
 from clusim.engine.ranges import DURATION_END_PS
-from clusim.engine.reference import ReferenceSimulation
 from clusim.engine.simulation import Simulation
+from support.engines import Wanted
 from support.shifted import later, without_times
 from support.windowed import led_image, paired_image, windowed_image
 
@@ -65,7 +65,7 @@ def test_windows_equal_the_reference(what, batch):
     fewer, reached = 0, set()
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         image = MAKERS[what](seed)
-        sims = ReferenceSimulation(image), windows(image), events(image)
+        sims = Wanted(image), windows(image), events(image)
         stops = [sim.run(until_ps=LIMIT_PS) for sim in sims]
         assert stops == stops[:1] * 3, f"{MAKERS[what].__name__}({seed})"
         fewer += sims[1].num_events < sims[2].num_events

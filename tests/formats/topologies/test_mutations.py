@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from clusim.base.errors import ClusimError, InternalError
 from clusim.formats.topologies import KINDS, import_text
 
 SAMPLES = sorted((Path(__file__).parent / "samples").iterdir())
-MUTATIONS = 300
+MUTATIONS = 300 if os.environ.get("CLUSIM_THOROUGH") == "1" else 100
+"""Of each sample; `fuzz/test_fuzz.py` has 6,000 more for the same readers."""
+
 INTERESTING = (
     b"",
     b"0",

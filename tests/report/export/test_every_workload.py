@@ -19,7 +19,7 @@ RECORDED = {
     "step.chakra.json": "dgx-a100",
     "ring-4.goal": "dgx-a100",
 }
-CHEAP = {"bert-allreduce", "bert-parameter-server", "resnet50-dgx1v", *RECORDED}
+CHEAP = {"bert-parameter-server", "resnet50-dgx1v", *RECORDED}
 OPTIONS = {"csv": [["--table", table] for table in ("tasks", "wires", "history")]}
 
 
