@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from clusim.analysis.critical import critical
+from clusim.analysis.judge import judged
 from clusim.base.tables import ColumnTable, grouped
-from clusim.base.units import format_time
 
 COLUMNS = ("group", "resource", "reason", "time_ps", "share", "steps", "class", "wires")
 
@@ -27,7 +27,7 @@ def blame(path: str | Path) -> ColumnTable:
 
     Rows have the group (``stall``: lost, ``cost``: latencies and fixed costs, ``work``), the resource, the reason,
     the time [ps], its share of the run, and for wires their class and names. Stalls are first, in descending order;
-    the times add up to ``time_ps`` exactly.
+    the times add up to ``time_ps`` exactly. The notes are the run's bottleneck and its saving.
     """
     sums: dict[tuple[str, str, str], _Sum] = {}
     total = 0
@@ -42,7 +42,8 @@ def blame(path: str | Path) -> ColumnTable:
                     entry.steps += 1
                     if part.wire >= 0:
                         entry.wires.add(part.wire)
-        complete = run.traced.result.complete
+        result = run.traced.result
+        verdict = judged(run).verdict if result.judge is None else result.verdict
     ordered = sorted(sums.items(), key=lambda item: (_ORDER[item[0][0]], -item[1].ps, item[0]))
     rows = []
     for (group, resource, reason), entry in ordered:
@@ -52,11 +53,11 @@ def blame(path: str | Path) -> ColumnTable:
         rows.append(
             (group, resource, reason, entry.ps, share, entry.steps, ", ".join(classes), wires)
         )
-    facts = {"time_ps": total, "complete": complete}
+    facts = {"time_ps": total, "complete": result.complete}
     for group in _ORDER:
         facts[f"{group}_ps"] = sum(entry.ps for key, entry in sums.items() if key[0] == group)
     table = ColumnTable.of(COLUMNS, rows, facts)
-    table.notes.extend(_notes(table))
+    table.notes.extend(verdict.headlines())
     return table
 
 
@@ -76,21 +77,3 @@ def alike(table: ColumnTable) -> list[dict[str, Any]]:
             {"group": group, "kind": kind, "resource": resource, "reason": reason, **sums}
         )
     return sorted(result, key=lambda row: -row["time_ps"])
-
-
-def _notes(table: ColumnTable) -> list[str]:
-    """Return recommendations."""
-    total, notes = table.facts["time_ps"], []
-    rows = table.rows()
-    stalls = [row for row in rows if row["group"] == "stall"]
-    if stalls:
-        row = stalls[0]
-        left = format_time(total - row["time_ps"])
-        notes.append(
-            f"{row['share']:.1%} of the run ({format_time(row['time_ps'])}) is lost to {row['resource']}:"
-            f" {row['reason']}; critical-path estimate without it {left}"
-        )
-    most = max(rows, key=lambda row: int(row["time_ps"]), default=None)
-    if most is not None and most["group"] != "stall":
-        notes.append(f"most of the time, {most['share']:.1%}: {most['resource']}, {most['reason']}")
-    return notes

@@ -276,16 +276,18 @@ class Verdict:
 
     def lines(self) -> list[str]:
         """Return the diagnosis as text, one statement a line, the most important first."""
-        first = self.headline
-        if first is None:
-            lines = [f"unknown: {self.basis}"]
-        else:
-            lines = [f"{self.share(first):.1%} of the time: {first.words()}"]
-            lines += self._saving(first)
+        lines = self.headlines()
         lines += [f"phase {phase.words()}" for phase in self.phases]
         lines += [f"next: {self.share(cause):.1%} {cause.words()}" for cause in self.causes[1:]]
         lines += [f"time: {self.includes}"] if self.includes else []
         return lines + ([self.expected] if self.expected else [])
+
+    def headlines(self) -> list[str]:
+        """Return the lines on the bottleneck: its share of the time, its saving, further limits."""
+        first = self.headline
+        if first is None:
+            return [f"unknown: {self.basis}"]
+        return [f"{self.share(first):.1%} of the time: {first.words()}", *self._saving(first)]
 
     def _saving(self, cause: VerdictCause) -> list[str]:
         """Describe the re-simulated saving of a remedy, and the next bottleneck."""
