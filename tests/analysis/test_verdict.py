@@ -197,7 +197,7 @@ def test_the_saving_is_that_of_the_same_change_and_names_the_next_bottleneck(
     share, _, words = first.then.partition("% ")
     assert 0 < float(share) <= 100
     assert words
-    assert found.result.verdict.lines()[1].endswith(f"simulated); then {first.then}")
+    assert found.result.verdict.lines()[2] == f"then: {first.then}"
 
 
 def test_a_saving_that_was_not_simulated_is_not_printed() -> None:

@@ -291,13 +291,13 @@ class Verdict:
 
     def _saving(self, cause: VerdictCause) -> list[str]:
         """Describe the re-simulated saving of a remedy, and the next bottleneck."""
-        lines = [f"also limiting: {', '.join(cause.also)}"] if cause.also else []
-        if cause.simulated_ps is None:
-            return lines
-        part = -cause.simulated_ps / max(1, self.time_ps)
-        how = f"simulated {cause.simulated_as}".rstrip()
-        then = f"; then {cause.then}" if cause.then else ""
-        return [f"{cause.fix}: {_signed(cause.simulated_ps)} ({part:+.1%}, {how}){then}", *lines]
+        lines = []
+        if cause.simulated_ps is not None:
+            part = -cause.simulated_ps / max(1, self.time_ps)
+            how = f"simulated {cause.simulated_as}".rstrip()
+            lines.append(f"{cause.fix}: {_signed(cause.simulated_ps)} ({part:+.1%}, {how})")
+        lines += [f"then: {cause.then}"] if cause.then else []
+        return lines + ([f"also limiting: {', '.join(cause.also)}"] if cause.also else [])
 
     def to_json(self) -> VerdictJson:
         """Return it for a script."""
