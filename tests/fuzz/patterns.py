@@ -41,7 +41,7 @@ SHORT = {
 NAMES = 64
 """Longest texts of patterns in the packages of `OF_NAMES`, which look at no more than names of nodes."""
 
-OF_NAMES = ("clusim.report", "clusim.analysis")
+OF_NAMES = ("clusim.report", "clusim.analysis", "clusim.base.drawing")
 WAYS = ("match", "fullmatch", "search", "findall", "finditer", "sub", "split")
 _PIECES = (
     "A", "f", "1", " ", "\t", "\n", "-", "/", ":", ".", "_", '"', "{", "A ", "1 ", "1.", "1/", "a.b:", "[1,", "0x1",
