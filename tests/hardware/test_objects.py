@@ -157,6 +157,15 @@ def test_what_identifies_a_chip_is_not_inherited() -> None:
         assert other.figures == item.figures
 
 
+def test_another_pcie_generation_than_the_base_sets_the_rate() -> None:
+    given = {"products": ["Other"], "pcie": 5}
+    assert (
+        gpu_of("other", given, FAMILIES, GPUS["a10"]).figures["pcie_rate"].source == "PCIe Gen5 x16"
+    )
+    with pytest.raises(InputError, match="pcie is 'gen4-x8'; it must be a generation, 1 to 6"):
+        gpu_of("other", given | {"pcie": "gen4-x8"}, FAMILIES, GPUS["a10"])
+
+
 def test_links_and_their_type_go_together() -> None:
     with pytest.raises(InputError, match="link is '', but the figure 'links' is 4"):
         replace(gpu("p100-sxm2"), link="")

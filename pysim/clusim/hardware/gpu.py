@@ -363,13 +363,9 @@ def gpu_of(
         )
     if "sms" in given_figures:
         given_figures.setdefault("cta_slots", _cta_slots(given_figures["sms"]))
-    if base is None:
-        usual = {
-            **_latencies(str(entry.get("link", ""))),
-            "pcie_rate": _pcie_rate(entry.get("pcie", 4)),
-        }
-    else:
-        usual = dict(base.figures)
+    usual = _latencies(str(entry.get("link", ""))) if base is None else dict(base.figures)
+    if base is None or "pcie" in entry:
+        usual["pcie_rate"] = _pcie_rate(entry.get("pcie", 4))
     merged = {
         key: figure for key, figure in {**usual, **given_figures}.items() if key not in without
     }

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from clusim.base.errors import InputError
 from clusim.base.limits import uncollected
 from clusim.base.terms.dtypes import DTYPES
-from clusim.base.terms.operations import OF_NCCL
+from clusim.base.terms.operations import OF_NCCL, ROOTED
 from clusim.formats.recordings.model import ABSENT, Event, Group, Recording
 from clusim.schedule.builder import ProgramBuilder
 from clusim.schedule.ir import Schedule
@@ -338,6 +338,11 @@ class _Writer:
             for number in unit.events:
                 self._pass(number)
             return
+        if event.operation in ROOTED and not 0 <= event.root < len(group.ranks):
+            raise InputError(
+                f"{event.where or self.recording.name}: root {event.root} of {event.operation};"
+                f" group {group.name!r} has positions 0..{len(group.ranks) - 1}"
+            )
         if unit.missing:
             self.notes["ranks without a recording, assumed to be ready for their collectives"] += (
                 unit.missing

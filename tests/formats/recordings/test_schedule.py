@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -174,10 +175,12 @@ def test_one_end_of_a_message_is_enough() -> None:
         ({"rank": 9}, r"rank 9; the job has ranks 0\.\.7"),
         ({"group": 4}, "group 4 does not exist"),
         ({"group": 1, "rank": 5}, "is not in it"),
+        ({"operation": "broadcast"}, r"root -1 of broadcast; group 'world' has positions 0\.\.7"),
+        ({"operation": "reduce", "root": 4, "group": 1}, r"root 4 of reduce; group 'four'"),
     ],
 )
-def test_contradictions_are_named(changes: dict[str, int], text: str) -> None:
-    event = replace(reduces(0)[0], where="trace.json:7", **changes)  # type: ignore[arg-type]
+def test_contradictions_are_named(changes: dict[str, Any], text: str) -> None:
+    event = replace(reduces(0)[0], where="trace.json:7", **changes)
     found = recording([event], (ALL, Group("four", (0, 1, 2, 3))))
     with pytest.raises(InputError, match=f"trace.json:7.*{text}"):
         to_schedule(found, emitter())

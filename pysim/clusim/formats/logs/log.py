@@ -198,7 +198,7 @@ def _require_something(facts: RawLog, tables: list[TableReader]) -> None:
     why = "".join(f" ({text})" for _, text in facts.problems[:1])
     raise InputError(
         f"{shown}: no line of NCCL, RCCL or nccl-tests in {facts.lines} lines{why}; use the output"
-        " of a job with NCCL_DEBUG=INFO"
+        " of a job with NCCL_DEBUG=INFO, or set another format with `clusim replay --kind`"
     )
 
 
