@@ -338,7 +338,9 @@ class _Writer:
             for number in unit.events:
                 self._pass(number)
             return
-        if event.operation in ROOTED and not 0 <= event.root < len(group.ranks):
+        if event.operation in ROOTED and event.root == ABSENT:
+            self.notes["roots are not recorded; taken as position 0 of the group"] += 1
+        elif event.operation in ROOTED and not 0 <= event.root < len(group.ranks):
             raise InputError(
                 f"{event.where or self.recording.name}: root {event.root} of {event.operation};"
                 f" group {group.name!r} has positions 0..{len(group.ranks) - 1}"

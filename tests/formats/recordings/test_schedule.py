@@ -175,8 +175,11 @@ def test_one_end_of_a_message_is_enough() -> None:
         ({"rank": 9}, r"rank 9; the job has ranks 0\.\.7"),
         ({"group": 4}, "group 4 does not exist"),
         ({"group": 1, "rank": 5}, "is not in it"),
-        ({"operation": "broadcast"}, r"root -1 of broadcast; group 'world' has positions 0\.\.7"),
-        ({"operation": "reduce", "root": 4, "group": 1}, r"root 4 of reduce; group 'four'"),
+        (
+            {"operation": "broadcast", "root": 8},
+            r"root 8 of broadcast; group 'world' has positions 0\.\.7",
+        ),
+        ({"operation": "reduce", "root": 4, "group": 1}, "root 4 of reduce; group 'four'"),
     ],
 )
 def test_contradictions_are_named(changes: dict[str, Any], text: str) -> None:
@@ -184,6 +187,13 @@ def test_contradictions_are_named(changes: dict[str, Any], text: str) -> None:
     found = recording([event], (ALL, Group("four", (0, 1, 2, 3))))
     with pytest.raises(InputError, match=f"trace.json:7.*{text}"):
         to_schedule(found, emitter())
+
+
+def test_a_missing_root_is_assumed_and_noted() -> None:
+    translation, result = run(recording([replace(e, operation="broadcast") for e in reduces(0)]))
+    assert result.verified
+    assert translation.schedule.calls[0].root == 0
+    assert translation.notes == {"roots are not recorded; taken as position 0 of the group": 1}
 
 
 def test_calls_in_different_orders_are_an_error_and_no_deadlock() -> None:
