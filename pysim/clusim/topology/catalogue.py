@@ -215,7 +215,7 @@ class Catalogue:
             return spec
         if isinstance(spec, NicSpec):
             base = carried_by(base, spec)
-        for key in spec.model_fields_set - {"base"}:
+        for key in sorted(spec.model_fields_set - {"base"}):
             self.sources[f"{_WHAT[section]} {name}: {key}"] = "given in the description"
         return merge(base, spec)
 
