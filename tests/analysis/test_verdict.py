@@ -200,6 +200,25 @@ def test_the_saving_is_that_of_the_same_change_and_names_the_next_bottleneck(
     assert found.result.verdict.lines()[2] == f"then: {first.then}"
 
 
+def test_a_saving_is_told_where_the_changed_run_has_no_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second diagnosis is that of the re-simulation."""
+    known = iter([judged])
+
+    def once(run: Any) -> Judged:
+        try:
+            return next(known)(run)
+        except StopIteration:
+            raise TraceError("here: no slices") from None
+
+    monkeypatch.setattr("clusim.simulation.diagnose.judged", once)
+    first = clusim.collective("dgx-a100", "allreduce", "64KiB").verdict.headline
+    assert first is not None
+    assert first.simulated_ps is not None
+    assert first.then == ""
+
+
 def test_a_saving_that_was_not_simulated_is_not_printed() -> None:
     verdict = clusim.collective("dgx-a100", "allreduce", "2MiB", confirm=False).verdict
     assert verdict.causes[0].simulated_ps is None

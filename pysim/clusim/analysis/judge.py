@@ -123,7 +123,8 @@ def _full_first(run: Critical, ordered: list[tuple[_Key, _Sum]]) -> list[tuple[_
         return ordered
     sums = dict(ordered)
     entry = sums.pop(key, None) or _Sum()
-    rest_ps, others_ps = result.time_ps - int(busy[wire]), sum(one.ps for one in sums.values())
+    others_ps = sum(one.ps for one in sums.values())
+    rest_ps = max(0, entry.ps + others_ps - int(busy[wire]))
     if rest_ps < others_ps:
         entry.ps += others_ps - rest_ps
         _scale(list(sums.values()), rest_ps)

@@ -240,12 +240,16 @@ def confirmed(
     records = HeldRecords()
     try:
         session = _simulated(arrays, inputs, engine, records, progress)
-        after = _judged(_changed(result, session), replace(inputs, image=arrays), records).verdict
     except (DeadlockError, RangeExceeded):
         # The changed system would need further changes.
         return finding.verdict
-    first = after.headline
-    then = "" if first is None else f"{after.share(first):.1%} {first.words()}"
+    after = _changed(result, session)
+    try:
+        verdict = _judged(after, replace(inputs, image=arrays), records).verdict
+    except TraceError as error:
+        verdict = without_path(after, str(error).partition(": ")[2])
+    first = verdict.headline
+    then = "" if first is None else f"{verdict.share(first):.1%} {first.words()}"
     return finding.verdict.simulated(finding.verdict.time_ps - after.time_ps, then=then)
 
 
