@@ -450,16 +450,14 @@ def test_what_sharing_costs_is_said() -> None:
 
 def test_collectives_wait_for_kernels_that_fill_the_gpu() -> None:
     ran = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "contention.py"))
-    contention, streams_of = ran["contention"], ran["Streams"]
+    contention, Streams = ran["contention"], ran["Streams"]
     fabric = clusim.load("a100x4-mesh")
-    streams = streams_of(
-        "allreduce", 256 << 20, 3_716_000_000, 400 << 20, collectives=20, kernels=8
-    )
+    streams = Streams("allreduce", 256 << 20, 3_716_000_000, 400 << 20, collectives=20, kernels=8)
     found = contention(fabric, streams, granularity=1 << 17)
     assert found.collective_slowdown == pytest.approx(1.48, rel=0.1)
     assert found.kernel_slowdown == pytest.approx(1.16, rel=0.1)
     with pytest.raises(InputError, match="at least one"):
-        contention(fabric, streams_of("allreduce", 1 << 20, 1, kernels=0))
+        contention(fabric, Streams("allreduce", 1 << 20, 1, kernels=0))
 
 
 def test_a_schedule_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
