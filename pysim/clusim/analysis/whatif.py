@@ -149,11 +149,9 @@ def estimate(path: str | Path, pattern: str, factor: str) -> Estimate:
 
     with critical(path) as run:
         change = parse_change(pattern, factor, run.traced.network)
-        before, after = 0, 0.0
-        for step in run.walk.steps():
-            before += step.length_ps
-            after += run.charger.scaled_ps(step, change.scale)
-    return Estimate(before, round(after), change)
+        steps = list(run.walk.steps())
+        before_ps = sum(step.length_ps for step in steps)
+        return Estimate(before_ps, run.scaled_ps(steps, change), change)
 
 
 def _faster(rows: Array, names: tuple[str, ...], factor: Fraction) -> None:
