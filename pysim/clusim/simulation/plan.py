@@ -44,7 +44,7 @@ OVERLAPPING = ("broadcast", "reduce")
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class PlannedProgram:
     """Schedule of a run, the notes to show with its result, and its launch overhead.
 
     `around` is None where NCCL does not launch the run; its time is not included in the kernel time.
@@ -82,7 +82,7 @@ class Plan:
         return self.options.setup.fabric
 
     @cached_property
-    def program(self) -> Program:
+    def program(self) -> PlannedProgram:
         """Schedule with its notes, written when it is first needed.
 
         Raises
@@ -92,7 +92,7 @@ class Plan:
         """
         options, setup = self.options, self.setup
         if isinstance(options, ScheduleRequest):
-            return Program(options.schedule, options.notes)
+            return PlannedProgram(options.schedule, options.notes)
         result = _written(options, self.choice, setup.known)
         if setup.known is setup.fabric:
             return result
@@ -145,13 +145,13 @@ def _runs_nccl(machine: Fabric, ranks: tuple[int, ...] | None, operation: str) -
     return known and len(chosen) > 1 and Communicators.knows(operation)
 
 
-def _written(request: Request, choice: NcclChoice | None, machine: Fabric) -> Program:
+def _written(request: Request, choice: NcclChoice | None, machine: Fabric) -> PlannedProgram:
     """Return the program of a request as planned on a topology."""
     setup = request.setup
     if is_plan(request.algorithm):
         return _of_file(request, machine)
     if choice is not None:
-        return Program(choice.schedule(), (*choice.comm.notes, *choice.notes), choice.around)
+        return PlannedProgram(choice.schedule(), (*choice.comm.notes, *choice.notes), choice.around)
     for name, given in (("--env", setup.env), ("--nccl-version", setup.version)):
         if given:
             raise InputError(f"{name} is for NCCL's plans; add --algorithm nccl")
@@ -166,7 +166,7 @@ def _written(request: Request, choice: NcclChoice | None, machine: Fabric) -> Pr
     )
     around = _in_graph(machine, schedule)
     notes = () if around is None else ("launch: one of many kernels in a CUDA graph",)
-    return Program(schedule, notes, around)
+    return PlannedProgram(schedule, notes, around)
 
 
 def _in_graph(machine: Fabric, schedule: Schedule) -> LaunchContext | None:
@@ -190,7 +190,7 @@ def _checked_ranks(setup: Setup) -> tuple[int, ...] | None:
     return ranks
 
 
-def _of_file(request: Request, machine: Fabric) -> Program:
+def _of_file(request: Request, machine: Fabric) -> PlannedProgram:
     """Return the schedule of a plan of MSCCL or MSCCL++; the file names its collective."""
     path, setup = request.algorithm, request.setup
     for given, flag in (
@@ -210,7 +210,7 @@ def _of_file(request: Request, machine: Fabric) -> Program:
         *(request.size_bytes, setup.ranks, request.dtype, request.redop, request.root),
         protocol=request.protocol,
     )
-    return Program(reader.build(read, machine, wanted))
+    return PlannedProgram(reader.build(read, machine, wanted))
 
 
 def _with_variables(request: Request) -> Request:
