@@ -22,7 +22,7 @@ from clusim.results.diagnosis import (
     MOST_CAUSES,
     CauseKind,
     Key,
-    Span,
+    SplitSpan,
     Verdict,
     VerdictCause,
     also_limiting,
@@ -79,7 +79,7 @@ class _Found:
 def judged(run: Critical) -> Judged:
     """Return the diagnosis by critical path; raises `TraceError` if it cannot be followed."""
     found: dict[Key, _Found] = defaultdict(_Found)
-    segments: list[Span] = []
+    segments: list[SplitSpan] = []
     steps = list(run.walk.steps())
     for step in steps:
         parts: Counter[Key] = Counter()
@@ -88,7 +88,7 @@ def judged(run: Critical) -> Judged:
                 key = (charge.cause, _detail(run, charge, step))
                 parts[key] += charge.ps
                 _add(run, found[key], charge, step)
-        segments.append(Span("", step.start_ps, step.end_ps, parts))
+        segments.append(SplitSpan("", step.start_ps, step.end_ps, parts))
     sums = summed(segment.parts for segment in segments)
     ordered = dict(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
     ordered = _full_first(run, ordered, found)
@@ -233,7 +233,7 @@ def _most_saved(run: Critical, change: Change) -> int:
     return result.time_ps - (0 if change.what == "without" else fullest)
 
 
-def _phases(rows: list[Span]) -> list[Span]:
+def _phases(rows: list[SplitSpan]) -> list[SplitSpan]:
     """Return the phases of a path, given its segments in the order of time.
 
     The middle is the stretch in which the time of moving bytes, or of computing kernels, exceeds the other time by
@@ -251,14 +251,14 @@ def _phases(rows: list[Span]) -> list[Span]:
     for name, group in zip(names, (rows[:low], rows[low:high], rows[high:]), strict=True):
         if group:
             ends = group[0].start_ps, group[-1].end_ps
-            phase = Span(name, *ends, summed(row.parts for row in group))
+            phase = SplitSpan(name, *ends, summed(row.parts for row in group))
             computes = 2 * _time(phase, _WORKING) > ends[1] - ends[0]
             middle = "computing" if computes else "bandwidth"
             phases.append(phase._replace(name=name or middle))
     return phases
 
 
-def _time(span: Span, kinds: set[CauseKind]) -> int:
+def _time(span: SplitSpan, kinds: set[CauseKind]) -> int:
     return sum(ps for (kind, _), ps in span.parts.items() if kind in kinds)
 
 

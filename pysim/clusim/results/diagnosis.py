@@ -220,8 +220,8 @@ def remedied_ps(kind: CauseKind, time_ps: int) -> int:
     return time_ps // 2 if _WORDS[kind][1] in _HALVING else time_ps
 
 
-class Span(NamedTuple):
-    """Span of a run and its time by cause, which adds up to its length [ps].
+class SplitSpan(NamedTuple):
+    """SplitSpan of a run and its time by cause, which adds up to its length [ps].
 
     A span without `name` is not shown as a phase.
     """
@@ -447,7 +447,7 @@ def summed(several: Iterable[Parts]) -> dict[Key, int]:
 
 
 def diagnose(
-    spans: Sequence[Span],
+    spans: Sequence[SplitSpan],
     parts: Parts,
     cause_of: Callable[[Key], VerdictCause],
     most: int | None = None,
@@ -456,7 +456,7 @@ def diagnose(
 
     Parameters
     ----------
-    spans : sequence of Span
+    spans : sequence of SplitSpan
         The run from begin to end.
     parts : mapping
         Time by cause in the order of what mending saves, the bottleneck first [ps].

@@ -29,7 +29,7 @@ from clusim.results.diagnosis import (
     LEAST_PHASE,
     CauseKind,
     Key,
-    Span,
+    SplitSpan,
     Verdict,
     VerdictCause,
     also_limiting,
@@ -223,7 +223,7 @@ Phases = Sequence[tuple[Window, Sequence[Breakdown]]]
 """Phases of a step from begin to end, each with the breakdown of its ranks."""
 
 
-def _spans(phases: Phases, culprits: Culprits) -> Iterator[Span]:
+def _spans(phases: Phases, culprits: Culprits) -> Iterator[SplitSpan]:
     """Yield the mean breakdown of ranks in each phase by cause; the parts add up to the phase."""
     names = [f"{part}_ps" for part in PARTS]
     times = np.array(
@@ -236,7 +236,9 @@ def _spans(phases: Phases, culprits: Culprits) -> Iterator[Span]:
     lost_ps = np.diff(until, axis=0, prepend=0)
     for (window, _), rows, cost in zip(phases, times, lost_ps, strict=True):
         sums = dict(zip(PARTS, (rows - cost).sum(axis=0).tolist(), strict=True))
-        yield Span(*window, scaled(culprits.parts(sums, int(cost.sum())), window[2] - window[1]))
+        yield SplitSpan(
+            *window, scaled(culprits.parts(sums, int(cost.sum())), window[2] - window[1])
+        )
 
 
 def _held_up(whole: Array, slow: Sequence[float]) -> Array:
