@@ -370,6 +370,6 @@ def _check_zones(fabric: Fabric, zoned: Zoned, wiring: Wiring) -> None:
     for wire in np.flatnonzero(leaves & ~(zoned.nic[src] & (zoned.zone[dst] < 0)))[:1]:
         one, two = fabric.nodes[int(src[wire])], fabric.nodes[int(dst[wire])]
         raise TopologyError(
-            f"{fabric.name}: link {one.name} - {two.name} leaves machine {one.zone};"
+            f"{fabric.name}: link {one.name} - {two.name} leaves node {one.zone};"
             " nodes are joined by links from their NICs to switches of the network"
         )
