@@ -17,8 +17,8 @@ from typing import Any
 from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.operations import OPERATIONS, ROOTED
-from clusim.formats.recordings.layers import MAX_BYTES, MAX_NS, PS_PER_NS, RankStep, Strides
-from clusim.formats.recordings.model import ABSENT, EventKind, Recording
+from clusim.formats.recordings.layers import MAX_NS, RankStep, Strides
+from clusim.formats.recordings.model import ABSENT, MOST_BYTES, PS_PER_NS, EventKind, Recording
 from clusim.formats.recordings.source import head, lines
 
 COLUMNS = "comm_type,comm_group,"
@@ -160,7 +160,7 @@ class _Reader(RankStep):
     def _communication(self, line: int, row: dict[str, str], operation: str) -> None:
         group = row.get("comm_group", "").removeprefix("CommGroup.")
         role = _GROUPS.get(group, "all ranks" if operation == "barrier" else "")
-        size = self._number(line, row, "msg_size", MAX_BYTES)
+        size = self._number(line, row, "msg_size", MOST_BYTES)
         if size == 0 and operation != "barrier":
             self.skipped["communications of 0 bytes"] += 1
             return

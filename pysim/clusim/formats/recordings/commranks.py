@@ -6,8 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from clusim.base.errors import InputError, one_line
-from clusim.base.limits import MOST_RANKS
-from clusim.formats.recordings.source import natural
+from clusim.base.limits import MOST_RANKS, natural
 
 Owner = tuple[str, int]
 """Host and process."""

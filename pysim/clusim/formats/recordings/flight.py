@@ -27,8 +27,16 @@ from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import BLOCKWISE, GATHERING, ROOTED, operation_starting
 from clusim.formats.recordings.common import Groups, clone_peers, finish
 from clusim.formats.recordings.jsonstream import read_items
-from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
-from clusim.formats.recordings.source import FileStream, Paths, integer, number, streams
+from clusim.formats.recordings.model import (
+    ABSENT,
+    MOST_BYTES,
+    PS_PER_NS,
+    Event,
+    EventKind,
+    Recording,
+)
+from clusim.formats.recordings.source import FileStream, Paths, streams
+from clusim.formats.recordings.values import integer, integers, number, table_of
 
 MOST_PICKLE_BYTES = 1 << 27
 """Largest pickle that is read [bytes]."""
@@ -95,12 +103,8 @@ def unpickled(data: bytes, where: str) -> Any:
 
 
 KIND = "flight"
-PS_PER_NS = 1000
 MOST_CALLS = 2_000_000
 """Maximum number of calls of all ranks."""
-
-MOST_CALL_BYTES = 1 << 44
-"""Largest call [bytes]."""
 
 MOST_NS = 1 << 61
 _RANK = re.compile(r"(\d{1,7})(?:\.(?:json|pkl|pickle|bin))?(?:\.(?:gz|xz|bz2))?$")
@@ -215,15 +219,12 @@ def _file(job: _Job, file: FileStream, index: int) -> None:
 
 def _groups(job: _Job, config: Any, where: str) -> None:
     """Record the ranks of groups."""
-    for name, about in config.items() if isinstance(config, dict) else ():
-        listed = about.get("ranks") if isinstance(about, dict) else None
+    for name, about in table_of(config).items():
+        listed = table_of(about).get("ranks")
         if isinstance(listed, str) and len(listed) <= 1 << 22:
             listed = re.findall(r"\d{1,9}", listed)
-        numbers = (
-            [integer(rank, MOST_RANKS - 1) for rank in listed] if isinstance(listed, list) else []
-        )
-        ranks = tuple(rank for rank in numbers if rank is not None)
-        if not ranks or len(set(ranks)) != len(numbers):
+        ranks = integers(listed, MOST_RANKS - 1)
+        if not ranks or len(set(ranks)) != len(ranks):
             continue
         key = str(name)[:200]
         if job.ranks.setdefault(key, ranks) != ranks:
@@ -289,11 +290,11 @@ def _bytes(sizes: Any, kinds: Any) -> int | None:
     for index, shape in enumerate(shapes):
         word = words[min(index, len(words) - 1)] if words else None
         dtype = find_dtype(word) if isinstance(word, str) else None
-        numbers = [integer(size, MOST_CALL_BYTES) for size in shape]
+        numbers = [integer(size, MOST_BYTES) for size in shape]
         if len(numbers) > 64 or any(size is None for size in numbers):
             return None
         total += prod(size or 0 for size in numbers) * (dtype.size_bytes if dtype else 4)
-        if total > MOST_CALL_BYTES:
+        if total > MOST_BYTES:
             return None
     return total
 

@@ -23,14 +23,13 @@ from clusim.formats.recordings.hlo_text import (
     read_module,
     replica_groups,
 )
-from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
-from clusim.formats.recordings.source import Paths, names_of
+from clusim.formats.recordings.model import ABSENT, MOST_BYTES, Event, EventKind, Recording
+from clusim.formats.recordings.source import Paths, only_file
 
 KIND = "hlo"
 MOST_EVENTS = 1_000_000
 """Maximum number of events of all devices."""
 
-_MOST_BYTES = 1 << 44
 _MOST_FLOPS = 1 << 60
 _DEPTH = 32
 """Deepest nesting of computations."""
@@ -87,17 +86,15 @@ def read(paths: Paths, *, num_ranks: int | None = None) -> Recording:
     InputError
         The module is invalid, or contains neither communication nor computation.
     """
-    names = names_of(paths)
-    if len(names) != 1:
-        raise InputError(f"{names[1]}: a module is one file; use only {names[0]}")
-    module = read_module(names[0])
-    program = _Program(names[0], module, _devices(module, num_ranks, names[0]))
+    name = only_file(paths, "a module")
+    module = read_module(name)
+    program = _Program(name, module, _devices(module, num_ranks, name))
     program.run(module.entry, _NOTHING, 0)
-    result = Recording(KIND, names[0], program.num_ranks)
+    result = Recording(KIND, name, program.num_ranks)
     total = len(program.steps) * program.num_ranks
     if total > MOST_EVENTS:
         raise InputError(
-            f"{names[0]}: {program.num_ranks} devices with {len(program.steps)} steps each are {total} events; at most"
+            f"{name}: {program.num_ranks} devices with {len(program.steps)} steps each are {total} events; at most"
             f" {MOST_EVENTS}"
         )
     groups = Groups()
@@ -194,7 +191,7 @@ class _Program:
         if base in _COLLECTIVES or base == "collective-permute":
             return self._communicate(item, base, before)
         reads = [tensor for operand in item.operands for tensor in shapes.get(operand, ())]
-        size = min(sum(t.bytes for t in (*reads, *item.shape)), _MOST_BYTES)
+        size = min(sum(t.bytes for t in (*reads, *item.shape)), MOST_BYTES)
         flops = min(self._flops(item, shapes, depth), _MOST_FLOPS)
         self.add(
             item, "compute", before, stream="compute", dtype="bfloat16", flops=flops, mem_bytes=size
@@ -233,7 +230,7 @@ class _Program:
         shape = item.shape
         if started and base in ("all-gather", "collective-permute") and len(shape) > 1:
             shape = shape[len(shape) // 2 :] if base == "all-gather" else shape[:1]
-        size = min(sum(tensor.bytes for tensor in shape), _MOST_BYTES)
+        size = min(sum(tensor.bytes for tensor in shape), MOST_BYTES)
         known = find_dtype(shape[0].kind) if shape else None
         pairs: tuple[tuple[int, int], ...] = ()
         groups: list[tuple[int, ...]] = []
@@ -259,7 +256,7 @@ class _Program:
             before,
             stream="background" if background else "compute",
             dtype=known.moved if known else "uint8",
-            bytes=min(size, _MOST_BYTES),
+            bytes=min(size, MOST_BYTES),
             operation=_COLLECTIVES.get(base, ""),
             root=0 if base == "collective-broadcast" else ABSENT,
         )

@@ -36,11 +36,10 @@ from clusim.formats.recordings.kineto_trace import (
     ranks_in,
     sized,
 )
-from clusim.formats.recordings.model import ABSENT
-from clusim.formats.recordings.source import integer
+from clusim.formats.recordings.model import ABSENT, MOST_BYTES
+from clusim.formats.recordings.values import integer
 
 _MESSAGES = ("send", "recv")
-_MOST_BYTES = 1 << 44
 _KERNEL = re.compile(r"nccl(?:Dev)?Kernel_([A-Za-z]+?)(?:_|\(|$)")
 _KERNEL_TYPE = re.compile(
     r"_(f16|bf16|f32|f64|f8e4m3|f8e5m2|[iu](?:8|32|64)|half|float|double|__nv_bfloat16)(?:_|\(|$)"
@@ -287,7 +286,7 @@ def _bytes(operation: str, args: dict[str, Any], size: int, ranks: int) -> int |
         most = max(sent, full_bytes(operation, got, ranks))
     else:
         most = max(sent, got)
-    return most * size if 0 < most * size < _MOST_BYTES else None
+    return most * size if 0 < most * size < MOST_BYTES else None
 
 
 def number_calls(calls: Sequence[tuple[int, KinetoCall]]) -> list[str]:

@@ -18,13 +18,11 @@ from clusim.formats.recordings.common import Groups, clone_peers, finish
 from clusim.formats.recordings.commranks import Owner, RecordedComm, World, world_of
 from clusim.formats.recordings.jsonstream import objects
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
-from clusim.formats.recordings.source import FileStream, Paths, integer, streams
+from clusim.formats.recordings.source import FileStream, Paths, streams
+from clusim.formats.recordings.values import integer
 
 MOST_RECORDS = 2_000_000
 """Maximum number of records; further ones are counted."""
-
-MOST_SIZE = 1 << 44
-"""Largest message [bytes]."""
 
 BROKEN = "texts that are not a complete JSON object"
 CONCURRENT = "communicators run concurrently unless their order is recorded"

@@ -10,14 +10,12 @@ from __future__ import annotations
 from clusim.base.limits import MOST_RANKS
 from clusim.formats.recordings import aicb
 from clusim.formats.recordings.layers import (
-    MAX_BYTES,
     WEIGHT,
     LayerTable,
     TableLayer,
-    only_file,
 )
-from clusim.formats.recordings.model import Recording
-from clusim.formats.recordings.source import Paths
+from clusim.formats.recordings.model import MOST_BYTES, Recording
+from clusim.formats.recordings.source import Paths, only_file
 
 _POLICIES = ("HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_TRANSFORMER")
 
@@ -98,7 +96,7 @@ class _Table(LayerTable):
 
     def _pipeline(self, pp: int) -> None:
         ga = self.parameter(10**9, "ga") or 1
-        num_bytes = self.parameter(MAX_BYTES, "pp_comm") or 0
+        num_bytes = self.parameter(MOST_BYTES, "pp_comm") or 0
         self.assumed.append(
             f"pp: {pp}: the file has the layers of one stage; all stages run them at the same time, without the"
             f" messages between them ({num_bytes} bytes each) and without the bubble, which adds about"
