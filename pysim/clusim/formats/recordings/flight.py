@@ -36,7 +36,7 @@ from clusim.formats.recordings.model import (
     Recording,
 )
 from clusim.formats.recordings.source import FileStream, Paths, streams
-from clusim.formats.recordings.values import integer, integers, number, table_of
+from clusim.formats.recordings.values import integer, integers, list_of, number, table_of
 
 MOST_PICKLE_BYTES = 1 << 27
 """Largest pickle that is read [bytes]."""
@@ -170,13 +170,13 @@ def read(paths: Paths) -> Recording:
 
 def _file(job: _Job, file: FileStream, index: int) -> None:
     """Read one dump: a pickle in one pass, JSON in two, as its table of groups may be last."""
-    if file.head(1) == b"\x80":
-        data = unpickled(file.whole(), file.name)
-        table = data if isinstance(data, dict) else None
+    pickled = file.head(1) == b"\x80"
+    table: Any
+    if pickled:
+        table = unpickled(file.whole(), file.name)
     else:
         table, _ = read_items(file, "entries", lambda entry: None)
-        data = None
-    if table is None or (data is None and file.head(4096).lstrip()[:1] == b"["):
+    if not isinstance(table, dict) or (not pickled and file.head(4096).lstrip()[:1] == b"["):
         raise InputError(f"{file.name}: not a dump of the flight recorder: no table of entries")
     rank = integer(table.get("rank"), MOST_RANKS - 1)
     match = _RANK.search(PurePath(file.name).name)
@@ -205,12 +205,12 @@ def _file(job: _Job, file: FileStream, index: int) -> None:
         if call is not None:
             calls.append((integer(entry.get("record_id")) or 0, call))
 
-    if data is None:
-        listed = read_items(file, "entries", take)[1]
-    else:
-        listed = isinstance(data.get("entries"), list)
-        for entry in data["entries"] if listed else []:
+    if pickled:
+        listed = isinstance(table.get("entries"), list)
+        for entry in list_of(table.get("entries")):
             take(entry)
+    else:
+        _, listed = read_items(file, "entries", take)
     if not listed:
         job.skipped["dumps without entries"] += 1
     calls.sort(key=lambda item: item[0])
@@ -270,8 +270,7 @@ def _call(job: _Job, entry: dict[str, Any], rank: int, where: str) -> Event | No
     size = len(job.ranks.get(group, ()))
     created = integer(entry.get("time_created_ns"), MOST_NS)
     kinds = entry.get("input_dtypes") or entry.get("output_dtypes")
-    word = kinds[0] if isinstance(kinds, list) and kinds else kinds
-    dtype = find_dtype(word) if isinstance(word, str) else None
+    dtype = find_dtype(str(kinds[0] if isinstance(kinds, list) and kinds else kinds))
     return Event(
         kind, rank, group, start_ps=ABSENT if created is None else created * PS_PER_NS, duration_ps=_took_ps(entry),
         sequence=sequence, operation=operation, bytes=_size(operation, sent, got, size),
@@ -288,12 +287,11 @@ def _bytes(sizes: Any, kinds: Any) -> int | None:
     words = kinds if isinstance(kinds, list) else [kinds]
     total = 0
     for index, shape in enumerate(shapes):
-        word = words[min(index, len(words) - 1)] if words else None
-        dtype = find_dtype(word) if isinstance(word, str) else None
-        numbers = [integer(size, MOST_BYTES) for size in shape]
-        if len(numbers) > 64 or any(size is None for size in numbers):
+        dtype = find_dtype(str(words[min(index, len(words) - 1)])) if words else None
+        numbers = integers(shape, MOST_BYTES)
+        if numbers is None or len(numbers) > 64:
             return None
-        total += prod(size or 0 for size in numbers) * (dtype.size_bytes if dtype else 4)
+        total += prod(numbers) * (dtype.size_bytes if dtype else 4)
         if total > MOST_BYTES:
             return None
     return total

@@ -13,10 +13,10 @@ from sys import intern
 from typing import Any
 
 from clusim.base.limits import MOST_RANKS
-from clusim.formats.recordings.commranks import Owner
 from clusim.formats.recordings.model import ABSENT, MOST_BYTES, PS_PER_US, Recording
 from clusim.formats.recordings.plugincalls import (
     MOST_RECORDS,
+    Owner,
     PluginCall,
     PluginJob,
     known,

@@ -17,12 +17,13 @@ from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import REDUCING, operation_starting
 from clusim.formats.recordings.common import Groups
-from clusim.formats.recordings.commranks import RecordedComm, World
 from clusim.formats.recordings.model import ABSENT, MOST_BYTES, PS_PER_US, Recording
 from clusim.formats.recordings.plugincalls import (
     CONCURRENT,
     PluginCall,
     PluginJob,
+    RecordedComm,
+    World,
     known,
     lowered,
     write_calls,
