@@ -46,7 +46,7 @@ def list_topologies(as_json: bool) -> None:
         _print_json({"presets": rows, "generators": list(GENERATORS)})
         return
     table = [(name, one.num_ranks, one.description) for name, one in presets.items()]
-    for line in text_table("{:<22} {:>5} ranks  {}", table):
+    for line in text_table("{:<22} {:>5} GPUs  {}", table):
         click.echo(line)
     click.echo("")
     click.echo(f"generators: {', '.join(GENERATORS)}; for example fat-tree:k=8")
