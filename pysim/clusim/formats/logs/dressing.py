@@ -58,7 +58,7 @@ _TYPES = "|".join(sorted(IN_TABLES, reverse=True)).encode()
 _TYPE_PARTS = [
     word.encode() for word in IN_TABLES if not any(o in word for o in IN_TABLES if o != word)
 ]
-"""Words of which the name of every type contains one."""
+"""Parts of types' names: each name has at least one."""
 
 _CELL = re.compile(rb"\||\xe2\x94[\x82\x83]")
 """A pipe, or the bar of a drawn box."""

@@ -49,7 +49,7 @@ _WORDS = ("CCL", " via ", "failure", "_perf", "Watchdog", ">:")
 """Words without which no other line is read; the last ends a launcher's tag."""
 
 _SHORT_REST = 48
-"""Longest rest of a torn line that is neither a connection nor has a header [B]."""
+"""Longest rest of a torn line without header and transport [B]."""
 
 _OPEN_HEADS = 64
 _TORN_WORK = 200_000

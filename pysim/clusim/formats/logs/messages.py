@@ -65,7 +65,7 @@ def counted(table: str, text: str, kind: str | None = None) -> Fill:
 
 
 def ignored(facts: RawLog, thread: int, line: int) -> None:
-    """Skip a message that contains nothing of interest."""
+    """Skip a message without data."""
 
 
 def _comm(text: str) -> Fill | None:
