@@ -19,6 +19,7 @@ from clusim.nccl.constants import Version
 from clusim.nccl.env import SYMMETRIC
 from clusim.nccl.transports import transported, with_plugins
 from clusim.topology import Fabric, load
+from clusim.topology.arrays import arrays_of
 from clusim.topology.model import doubts_of
 
 KEPT = 24
@@ -231,12 +232,12 @@ _BROKEN: dict[tuple[int, tuple[Any, ...]], Broken] = {}
 def _broken(machine: Fabric, faults: tuple[Any, ...]) -> Broken:
     """Return the faults of a fabric; setups share them, and with them the known topology."""
     if not faults and not machine.faults:
-        return Broken(machine)
+        return Broken(arrays_of(machine))
     key = id(machine), faults
     if key not in _BROKEN:
         while len(_BROKEN) >= KEPT:
             del _BROKEN[next(iter(_BROKEN))]
-        _BROKEN[key] = Broken(machine, faults)
+        _BROKEN[key] = Broken(arrays_of(machine), faults)
     return _BROKEN[key]
 
 
