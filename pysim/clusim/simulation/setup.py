@@ -248,5 +248,5 @@ def _of_each(machine: Fabric, gpus: Sequence[int]) -> tuple[int, ...]:
     least = min(seen.values(), default=0)
     most = max(gpus) + 1
     if least < most:
-        raise InputError(f"{most} GPUs per machine: a machine of {machine.name} has {least}")
+        raise InputError(f"{most} GPUs per node: a node of {machine.name} has {least}")
     return tuple(ranks)

@@ -221,7 +221,7 @@ class _Overlay:
         self._home(self.parent[id(other)]).children.append(other)
         if _kind(other):
             self.note(
-                other.get("busid"), "where the machine has it", f"{_FILE} does not mention it"
+                other.get("busid"), "where the node has it", f"{_FILE} does not mention it"
             )
 
     def _home(self, other: XmlElement) -> XmlElement:
