@@ -202,7 +202,7 @@ def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
     word = checked(granularity)
     if word == "packet":
         return cut
-    # A named rule is for connections with payload; flags have no bursts.
+    # A named rule is for connections with payload only.
     given = isinstance(word, int)
     moving = [number for number, item in enumerate(traffic) if given or item.slices]
 
