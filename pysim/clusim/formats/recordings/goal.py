@@ -27,7 +27,7 @@ from clusim.formats.recordings.goal_order import (
     Order,
     play,
 )
-from clusim.formats.recordings.model import ABSENT, PS_PER_NS, Event, EventKind, Group, Recording
+from clusim.formats.recordings.model import ABSENT, PS_PER_NS, Event, EventKind, Recording
 from clusim.formats.recordings.source import Paths, head, lines, only_file
 
 EAGER_BYTES = 65_535
@@ -93,7 +93,7 @@ class _Reader:
         self.name = name
         self.num_ranks = self.count = 0
         self.ranks: dict[int, _Rank] = {}
-        self.skipped: Counter[str] = Counter()
+        self.found = Recording("goal", name)
         self.plain = name.replace("{", "{{").replace("}", "}}")
         self.where = f"{self.plain}:{{line}}"
 
@@ -123,7 +123,7 @@ class _Reader:
         """Read a file of ``txt2bin``; its operations have numbers instead of lines."""
         self.where = f"{self.plain}: rank {{rank}} operation {{line}}"
         result = read_binary(self.name)
-        self.num_ranks, self.skipped = result.num_ranks, result.skipped
+        self.num_ranks, self.found.skipped = result.num_ranks, result.skipped
         return self._finish(result.steps)
 
     def _bad(self, line: int, message: str) -> InputError:
@@ -201,11 +201,12 @@ class _Reader:
             elif name == "cpu":
                 step.cpu = int(value)
             else:
-                self.skipped[f"attribute {name[:40]}"] += 1
+                self.found.skipped[f"attribute {name[:40]}"] += 1
 
     def _finish(self, steps: dict[int, list[GoalStep]]) -> Recording:
-        result = Recording("goal", self.name, self.num_ranks)
-        result.groups.append(Group("world", tuple(range(self.num_ranks))))
+        result = self.found
+        result.num_ranks = self.num_ranks
+        result.group("world", range(self.num_ranks))
         if not any(steps.values()):
             raise InputError(f"{self.name}: no operations to simulate")
         order = play(steps, EAGER_BYTES)
@@ -226,7 +227,6 @@ class _Reader:
                 f"{place}: {operation} of rank {rank} never gets done: operations wait for each other in a circle;"
                 " remove a requires, or change the order of sends and receives",
             )
-        result.skipped = dict(self.skipped)
         _Events(self.where, result, order).write()
         return result
 

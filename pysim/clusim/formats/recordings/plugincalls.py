@@ -17,7 +17,7 @@ from typing import Any
 from clusim.base.errors import InputError, one_line
 from clusim.base.limits import MOST_RANKS, natural
 from clusim.base.terms.operations import ROOTED, full_bytes, operation_written
-from clusim.formats.recordings.common import Groups, clone_peers, finish
+from clusim.formats.recordings.common import finish
 from clusim.formats.recordings.jsonstream import objects
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
 from clusim.formats.recordings.source import FileStream, Paths, streams
@@ -288,18 +288,15 @@ class PluginJob:
             name = name or part.name
             self.file(part)
         self.settle()
-        result = Recording(self.kind, name, 0)
-        groups = Groups()
+        result = Recording(self.kind, name)
         if self.comms:
             world = world_of(self.comms)
             result.num_ranks, result.hosts = world.num_ranks, world.hosts
             result.assumed += world.assumed
-            self.write(result, groups, world)
-            clone_peers(result, groups)
-        skipped = {
-            f"{reason} (first: {self.first[reason]})": n for reason, n in self.skipped.items()
-        }
-        return finish(result, groups, Counter(skipped))
+            self.write(result, world)
+        for reason, count in self.skipped.items():
+            result.skipped[f"{reason} (first: {self.first[reason]})"] = count
+        return finish(result)
 
     def wanted(self, base: str) -> bool:
         """Return True if a file of a directory or archive is read."""
@@ -353,7 +350,7 @@ class PluginJob:
         else:
             self.skip("calls that contradict an earlier record of the same call", call.where)
 
-    def write(self, result: Recording, groups: Groups, world: World) -> None:
+    def write(self, result: Recording, world: World) -> None:
         """Append assumptions and events, in the order of each rank and communicator."""
         self.assume(result)
         self.seen.clear()
@@ -365,7 +362,7 @@ class PluginJob:
         self.calls.sort(key=lambda call: order[call.identity])
         order.clear()
         self.calls.reverse()
-        write_calls(result, groups, world, _popped(self.calls))
+        write_calls(result, world, _popped(self.calls))
 
     def assume(self, result: Recording) -> None:
         """Add the assumptions about missing information."""
@@ -391,11 +388,9 @@ def lowered(value: Any) -> str:
     return intern(value.lower()) if isinstance(value, str) and len(value) < 40 else ""
 
 
-def write_calls(
-    result: Recording, groups: Groups, world: World, calls: Iterable[PluginCall]
-) -> None:
+def write_calls(result: Recording, world: World, calls: Iterable[PluginCall]) -> None:
     """Append the events of calls in their order."""
-    index = {comm: groups.add(comm, ranks) for comm, ranks in world.ranks.items()}
+    index = {comm: result.group(comm, ranks) for comm, ranks in world.ranks.items()}
     messages: Counter[tuple[str, int, int, str]] = Counter()
     numbers: dict[tuple[str, str, int], int] = {}
     for call in calls:

@@ -16,7 +16,6 @@ from typing import Any
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import REDUCING, operation_starting
-from clusim.formats.recordings.common import Groups
 from clusim.formats.recordings.model import ABSENT, MOST_BYTES, PS_PER_US, Recording
 from clusim.formats.recordings.plugincalls import (
     CONCURRENT,
@@ -184,12 +183,12 @@ class _Profiler(PluginJob):
         for ident, comm in self.comms.items():
             comm.n_ranks = self.highest[ident] + 1
 
-    def write(self, result: Recording, groups: Groups, world: World) -> None:
+    def write(self, result: Recording, world: World) -> None:
         """Append assumptions and events, in the order of each file."""
         result.hosts = self._hosts(result, world)
         clocks = [call.clock[0] for call in self.traced if call.clock]
         on_gpu = len(clocks) == len(self.traced)
-        write_calls(result, groups, world, self._timed(world, min(clocks) if on_gpu else ABSENT))
+        write_calls(result, world, self._timed(world, min(clocks) if on_gpu else ABSENT))
         result.assumed.append(
             "sizes of communicators are not recorded: the number of ranks found, also as peers"
         )
