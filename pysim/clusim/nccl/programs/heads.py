@@ -103,7 +103,7 @@ def _tree_pipes(context: Context, part: Part, trees: list[Relatives], *, down: b
 
 
 def _head_rail(context: Context, head: int, position: int, channel: int) -> int:
-    adapters = context.comm.machines[context.machine_of[position]].nvls.adapters
+    adapters = context.comm.machines[context.comm.machine_of[position]].nvls.adapters
     if len(adapters) <= head:
         return ABSENT
     return context.head_rail(position, adapters[head][0], channel)
