@@ -20,7 +20,7 @@ from clusim.base.errors import TopologyError
 from clusim.engine.abi import NONE
 from clusim.topology.arrays import FabricArrays, arrays_of
 from clusim.topology.check_flow import check_flow
-from clusim.topology.check_links import MOST, Finding, check_links, listed
+from clusim.topology.check_links import MOST, Finding, by_level, check_links, listed
 from clusim.topology.model import Fabric
 from clusim.topology.nccl_overrides import told_lines
 
@@ -298,8 +298,7 @@ def check(fabric: Fabric) -> list[Finding]:
     result += [Finding("warning", line) for line in told_lines(fabric)]
     result += _deadlock(arrays)
     result += check_flow(fabric, arrays)
-    order = {"error": 0, "warning": 1, "info": 2}
-    return sorted(result, key=lambda finding: order[finding.level])
+    return by_level(result)
 
 
 def _memory(fabric: Fabric) -> list[Finding]:
