@@ -103,7 +103,7 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
 
 
 def _look_at_buses(topology: Topology, nodes: list[Node], problems: Problems) -> None:
-    """Report PCI buses that cannot be those of the GPUs."""
+    """Report PCI buses that cannot belong to the GPUs."""
     buses, gpus = topology.logs.buses, sum(node.kind == "gpu" for node in nodes)
     if buses and (len(buses) != gpus or len(set(buses)) != gpus):
         message = (

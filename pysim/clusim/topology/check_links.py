@@ -89,7 +89,7 @@ def _ends(fabric: Fabric) -> dict[str, _Ends]:
 
 
 def _chips(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[tuple[str, str]]:
-    """Compare links between GPUs with those of the chip; a card without its bridge is usual."""
+    """Compare links between GPUs with the number of the chip; a card without its bridge is usual."""
     for node in fabric.nodes:
         chip = node.endpoint
         if chip is None or not chip.links:

@@ -134,7 +134,7 @@ def _link_of_slot(machine: Fabric) -> str:
 
 
 def make_parts(spec: NetworkSpec, machine: Fabric, topology: Topology, problems: Problems) -> Parts:
-    """Resolve the types that `spec` names; raise `TopologyError` for unknown ones."""
+    """Resolve the types that `spec` names; raise `TopologyError` for unknown types."""
     if spec.link is None:
         spec = spec.model_copy(update={"link": _link_of_slot(machine)})
     if spec.switch is None:

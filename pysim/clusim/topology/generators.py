@@ -1,7 +1,7 @@
 """Well-known networks by formula.
 
 ``fat-tree:k=8``, ``torus:4x4x4``, ``mesh:8x8``, ``dragonfly:h=2``, ``ring:8``, ``star:16``,
-``fully-connected:8``. Endpoints are ideal hosts. The defaults are the usual ones in comparisons of
+``fully-connected:8``. Endpoints are ideal hosts. The defaults are usual in comparisons of
 packet-level simulators: 400 Gb/s links of 500 ns, packets of 4096 B with 64 B of header,
 store-and-forward switches with zero latency.
 
@@ -203,7 +203,7 @@ def _limit(nodes: int) -> None:
 class _Generator:
     """Generator: its function and arguments.
 
-    `arguments` maps names to defaults: None for required ones, 0 for optional ones without default.
+    `arguments` maps names to defaults: None if required, 0 if optional without default.
     """
 
     draw: Callable[[_Sketch, Arguments], None]
