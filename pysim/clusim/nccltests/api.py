@@ -16,7 +16,6 @@ from clusim.base.executors import Jobs
 from clusim.base.terms.operations import COLLECTIVE_OF
 from clusim.base.terms.times import LAUNCHED
 from clusim.base.units import format_size
-from clusim.nccl.choice import choose
 from clusim.nccl.env import SYMMETRIC
 from clusim.nccltests.options import PerfOptions, without_effect
 from clusim.nccltests.sweep import PerfPlace, Program, devices, library_code, row_request, rows
@@ -32,12 +31,11 @@ from clusim.nccltests.table import (
 from clusim.report.charts import curves
 from clusim.report.runreport import said, verdict_lines
 from clusim.results.diagnosis import Verdict
-from clusim.schedule.dtypes import element
 from clusim.simulation.api import result_of
 from clusim.simulation.expected import Expected, expected_on
-from clusim.simulation.extrapolate_bytes import program
-from clusim.simulation.plan import symmetric
+from clusim.simulation.plan import kernel_plan
 from clusim.simulation.request import Request, ScheduleRequest
+from clusim.simulation.samples import stream
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,15 +54,8 @@ def row_verdict(case: Request) -> Verdict:
 def whole(case: Request) -> ScheduleRequest:
     """Return the complete run of a kernel, without extrapolation."""
     comm = case.setup.comm
-    in_place = symmetric(case, comm, case.operation, case.size_bytes)
-    if in_place is not None and in_place.algorithm:
-        return case.of(in_place.schedule(case))
-    choice = choose(
-        *(comm, case.operation, case.size_bytes),
-        element_bytes=element(case.dtype).size_bytes,
-        wanted=case.wanted,
-    )
-    return case.of(program(case, choice.plan))
+    plan, in_place, _ = kernel_plan(case, comm, case.operation, case.size_bytes)
+    return case.of(stream(case, plan) if in_place is None else in_place.schedule(case))
 
 
 NOW = "%Y-%m-%d %H:%M:%S"

@@ -180,7 +180,7 @@ class NcclChoice:
     plan : NcclPlan or None
         None is messages.
     in_place : SymmetricChoice or None
-        The kernel for symmetric memory that runs instead, if its `algorithm` is not empty.
+        The kernel for symmetric memory that runs instead.
     """
 
     request: Request
@@ -194,7 +194,7 @@ class NcclChoice:
 
     def schedule(self) -> Schedule:
         """Return its schedule."""
-        if self.in_place is not None and self.in_place.algorithm:
+        if self.in_place is not None:
             return self.in_place.schedule(self.request)
         return nccl_program(self.request, self.comm, self.operation, self.size_bytes, self.plan)
 
@@ -226,11 +226,23 @@ def _choice(request: Request, comm: Communicator, operation: str, size_bytes: in
         raise InputError(f"{operation}: takes no root; leave out root {request.root}")
     if request.root is not None and request.root not in comm.ranks:
         raise InputError(f"--root {request.root}: is not a participating rank")
+    plan, in_place, notes = kernel_plan(request, comm, operation, size_bytes)
+    around = _around(comm, operation, plan)
+    if in_place is not None:
+        around = replace(around, model_us=in_place.model_us)
+    return NcclChoice(
+        *(request, comm, operation, size_bytes, plan, in_place),
+        *((*comm.notes, *notes), around),
+    )
+
+
+def kernel_plan(
+    request: Request, comm: Communicator, operation: str, size_bytes: int
+) -> tuple[NcclPlan | None, SymmetricChoice | None, tuple[str, ...]]:
+    """Return NCCL's plan, or the kernel for symmetric memory that runs instead, and notes."""
     in_place = symmetric(request, comm, operation, size_bytes)
-    call = request, comm, operation, size_bytes
     if in_place is not None and in_place.algorithm:
-        around = replace(_around(comm, operation, None), model_us=in_place.model_us)
-        return NcclChoice(*call, None, in_place, (*comm.notes, in_place.note), around)
+        return None, in_place, (in_place.note,)
     result = choose(
         *(comm, operation, size_bytes),
         element_bytes=element(request.dtype).size_bytes,
@@ -241,8 +253,7 @@ def _choice(request: Request, comm: Communicator, operation: str, size_bytes: in
     if request.channels and used != request.channels:
         other = f"{used} channels in place of {request.channels}: messages and small sizes use a different number"
     told = "" if in_place is None else in_place.note
-    notes = (*comm.notes, *(note for note in (result.note, other, told) if note))
-    return NcclChoice(*call, result.plan, in_place, notes, _around(comm, operation, result.plan))
+    return result.plan, None, tuple(note for note in (result.note, other, told) if note)
 
 
 @dataclass(frozen=True, slots=True)
