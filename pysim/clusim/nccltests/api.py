@@ -16,7 +16,6 @@ from clusim.base.executors import Jobs
 from clusim.base.terms.operations import COLLECTIVE_OF
 from clusim.base.terms.times import LAUNCHED
 from clusim.base.units import format_size
-from clusim.nccl.env import SYMMETRIC
 from clusim.nccltests.options import PerfOptions, without_effect
 from clusim.nccltests.sweep import PerfPlace, Program, devices, library_code, row_request, rows
 from clusim.nccltests.table import (
@@ -33,9 +32,8 @@ from clusim.report.runreport import said, verdict_lines
 from clusim.results.diagnosis import Verdict
 from clusim.simulation.api import result_of
 from clusim.simulation.expected import Expected, expected_on
-from clusim.simulation.plan import kernel_plan
+from clusim.simulation.plan import nccl_choice
 from clusim.simulation.request import Request, ScheduleRequest
-from clusim.simulation.samples import stream
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,9 +51,7 @@ def row_verdict(case: Request) -> Verdict:
 
 def whole(case: Request) -> ScheduleRequest:
     """Return the complete run of a kernel, without extrapolation."""
-    comm = case.setup.comm
-    plan, in_place, _ = kernel_plan(case, comm, case.operation, case.size_bytes)
-    return case.of(stream(case, plan) if in_place is None else in_place.schedule(case))
+    return case.of(nccl_choice(case).schedule())
 
 
 NOW = "%Y-%m-%d %H:%M:%S"
@@ -141,7 +137,7 @@ class Table(Shown):
             "version": JSON_VERSION,
             "start_time": self.times[0],
             "args": list(args),
-            "env": [f"{name}={value}" for name, value in setup.env if name != SYMMETRIC],
+            "env": [f"{name}={value}" for name, value in setup.env if name.startswith("NCCL_")],
             "nccl_version": library_code(setup),
             "config": config_json(options, devices(self.where, options)),
             **results_json(self.test.binary, options, self.lines),

@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 
 from clusim.base.errors import ClusimError
 from clusim.base.executors import Jobs, workers
-from clusim.nccl.choice import way_of
 from clusim.nccl.launch import Host, host_of
 from clusim.results.result import Result
 from clusim.simulation.api import result_of
 from clusim.simulation.extrapolate import FOLLOWED, MOST_RANKS, kernel_time, timed
-from clusim.simulation.plan import OVERLAPPING, kernel_plan
+from clusim.simulation.plan import OVERLAPPING, nccl_choice
 from clusim.simulation.request import Request
-from clusim.simulation.samples import BRIEF, grain_notes, stream
+from clusim.simulation.samples import BRIEF, grain_notes
 from clusim.simulation.setup import Setup
 
 VERIFY_BYTES = 8 << 20
@@ -59,27 +58,21 @@ def kernel(request: Request) -> PerfKernel:
     """Return the kernel time of one collective, by NCCL's plan or a named algorithm."""
     if request.algorithm not in ("", "nccl"):
         return _named(request)
-    comm, size_bytes = request.setup.comm, request.size_bytes
-    plan, in_place, notes = kernel_plan(request, comm, request.operation, size_bytes)
-    small = size_bytes * comm.group.num_ranks <= VERIFY_BYTES
-    if in_place is not None:
-        asked = request.of(in_place.schedule(request))
-        result = result_of(asked.verified() if request.verify and small else asked, BRIEF)
-        ran = in_place.algorithm, in_place.protocol, in_place.channels
-        wrong = int(result.verified is False) if request.verify and small else None
-        return PerfKernel(
-            result.time_ps, *ran, (*notes, *_grain_notes(result)), wrong, host_of(comm)
-        )
-    wrong = None
-    if request.verify and comm.group.num_ranks <= MOST_RANKS and small:
-        result = result_of(request.of(stream(request, plan)).verified(), BRIEF)
-        time_ps, wrong = result.time_ps, int(result.verified is False)
-        if request.operation in OVERLAPPING:
+    choice = nccl_choice(request)
+    plan, notes, ranks, wrong = choice.plan, choice.notes, choice.comm.group.num_ranks, None
+    verify = request.verify and request.size_bytes * ranks <= VERIFY_BYTES
+    if choice.kernel is not None or (verify and ranks <= MOST_RANKS):
+        asked = request.of(choice.schedule())
+        result = result_of(asked.verified() if verify else asked, BRIEF)
+        time_ps, wrong = result.time_ps, int(result.verified is False) if verify else None
+        if choice.kernel is not None:
+            notes = (*notes, *_grain_notes(result))
+        elif request.operation in OVERLAPPING:
             time_ps = timed(request, plan).time_ps
     else:
         sample = kernel_time(request, plan)
         time_ps, notes = sample.time_ps, (*notes, *sample.notes)
-    return PerfKernel(time_ps, *way_of(comm, plan), notes, wrong, host_of(comm))
+    return PerfKernel(time_ps, *choice.way, notes, wrong, host_of(choice.comm))
 
 
 def _named(request: Request) -> PerfKernel:

@@ -48,7 +48,7 @@ from clusim.results.result import Call, Result, Tasks, Wires
 from clusim.schedule.dtypes import element
 from clusim.simulation.expected import Expected, expected_of
 from clusim.simulation.job import Job, RunOptions, provenance_of
-from clusim.simulation.plan import OVERLAPPING, NcclChoice, nccl_choice
+from clusim.simulation.plan import OVERLAPPING, NcclChoice, Plan
 from clusim.simulation.request import Request
 from clusim.simulation.samples import BRIEF, Sample, phase, sample
 from clusim.topology import Fabric
@@ -408,20 +408,22 @@ def _cut_as(request: Request, grain: Grain) -> Request:
     return replace(request, granularity="packet" if grain.exact else grain.burst_bytes[1])
 
 
-def stood_for(request: Request, options: RunOptions, whole: Callable[[], Job]) -> Result | None:
-    """Return the extrapolated result of a request; None if it is simulated in full.
+def stood_for(plan: Plan, options: RunOptions, whole: Callable[[], Job]) -> Result | None:
+    """Return the extrapolated result of a planned run; None if it is simulated in full.
 
     Parameters
     ----------
     whole : callable
         Prepares the complete run, as for `followed_time`.
     """
-    choice = None if options.trace_out is not None or request.verify else nccl_choice(request)
-    if choice is None or choice.operation in OVERLAPPING or choice.in_place is not None:
+    choice = plan.choice
+    if choice is None or options.trace_out is not None or plan.options.verify:
+        return None
+    request = choice.request
+    if request.operation in OVERLAPPING or choice.kernel is not None:
         return None
     began_s = time.perf_counter()
-    asked = replace(choice.request, size_bytes=choice.size_bytes, operation=choice.operation)
-    found = followed_time(asked, choice.plan, whole, options)
+    found = followed_time(request, choice.plan, whole, options)
     if found is None:
         return None
     (result, grain), call = found, _call(choice)
@@ -430,7 +432,7 @@ def stood_for(request: Request, options: RunOptions, whole: Callable[[], Job]) -
         *(request, grain, options),
         seed=request.seed,
         schedule_text="",
-        notes=choice.notes,
+        notes=(*choice.comm.notes, *choice.notes),
         around=choice.around,
     )
     nothing = np.empty(0, np.int64)
@@ -444,7 +446,7 @@ def stood_for(request: Request, options: RunOptions, whole: Callable[[], Job]) -
         bins=BinRecorder(0, 0, 2).bins(),
         call=call,
         followed=note,
-        judge=partial(_judged, expected_of(request, call.algorithm)),
+        judge=partial(_judged, expected_of(plan, call.algorithm)),
     )
 
 
@@ -459,6 +461,6 @@ def _call(choice: NcclChoice) -> Call:
     if plan is not None:
         names = plan.selection.algorithm.own, plan.selection.protocol.own
     return Call(
-        *(choice.operation, *names, request.dtype, choice.size_bytes),
-        *(choice.comm.group.num_ranks, way_of(choice.comm, plan).channels, request.root or 0),
+        *(request.operation, *names, request.dtype, request.size_bytes),
+        *(choice.comm.group.num_ranks, choice.way.channels, request.root or 0),
     )

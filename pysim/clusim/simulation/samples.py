@@ -189,10 +189,8 @@ def phase(request: Request, plan: NcclPlan | None, count: int = 1) -> Job:
 def stream(request: Request, plan: NcclPlan | None, count: int = 1) -> Schedule:
     """Return the schedule of `count` consecutive iterations of a collective."""
     setup, operation, size_bytes = request.setup, request.operation, request.size_bytes
-    if operation == "hypercube":
-        return _hypercube(request)
     if count == 1 and not setup.beside:
-        return nccl_program(request, setup.comm, operation, size_bytes, plan)
+        return nccl_program(request, setup.comm, plan)
     builder = ProgramBuilder(setup.fabric.num_ranks, f"{count} x {operation} {size_bytes} B")
     emit_together(builder, request, plan, count)
     return builder.build()
@@ -204,30 +202,8 @@ def emit_together(
     """Append `count` iterations to every communicator of a request; return all their tasks."""
     tasks: list[int] = []
     for number, member in enumerate(request.setup.together):
-        moved = moved_of(replace(request, setup=member), request.operation, request.size_bytes)
+        moved = moved_of(replace(request, setup=member))
         for _ in range(count):
             site = Site(builder, f"comm{number}")
             tasks += programs.emit(site, request.setup.known, member.comm, moved, plan)
     return tasks
-
-
-def _hypercube(request: Request) -> Schedule:
-    """Return the grouped exchanges of nccl-tests' hypercube.
-
-    In each exchange, a rank swaps all its data with a rank at twice the previous distance.
-    """
-    setup, size_bytes = request.setup, request.size_bytes
-    comm = setup.comm
-    count = comm.group.num_ranks
-    if count & (count - 1):
-        raise InputError(f"hypercube: {count} ranks; their number must be a power of two")
-    builder = ProgramBuilder(setup.fabric.num_ranks, f"hypercube {size_bytes} B on {count} ranks")
-    block = max(1, size_bytes // count)
-    after: list[tuple[int, ...]] | None = None
-    mask = 1
-    while mask < count:
-        swaps = [(rank, rank ^ mask, block * mask) for rank in range(count)]
-        tasks = programs.emit_messages(Site(builder, after=after), setup.known, comm, swaps)
-        after = [(task,) for task in tasks]
-        mask *= 2
-    return builder.build()

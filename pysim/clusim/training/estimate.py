@@ -15,12 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
-import numpy as np
-
 from clusim.base.files import guarded
 from clusim.base.limits import uncollected
 from clusim.lowering.grain import COARSE, STEP
-from clusim.results.replicated import RankPattern, merged
+from clusim.results.intervals import Union
+from clusim.results.replicated import RankPattern
 from clusim.simulation.samples import SampleCache
 from clusim.topology import Fabric
 from clusim.training.api import EstimateOptions, train_request
@@ -36,7 +35,6 @@ from clusim.training.step_diagnosis import (
     Culprits,
     StepSpans,
     heavy_stage,
-    step_phases,
     step_verdict,
 )
 from clusim.training.switches import Sharing
@@ -169,7 +167,7 @@ class StepEstimator(Emitter):
         self._count(moved)
         end = max(clock.when(self.tail[rank]), begin)
         part = RankRows(row.compute[sizes[0] :], row.moving[sizes[1] :]).spans()
-        spans = merged(part.compute) - begin, merged(part.moving) - begin
+        spans = Union.of(part.compute).spans - begin, Union.of(part.moving).spans - begin
         pattern = RankPattern(*spans, end - begin)
         kernel_ps, alone_ps = clock.kernel_ps - sums[0], clock.alone_ps - sums[1]
         return _Done(Repeated(pattern, kernel_ps, alone_ps, self.flops - sums[2]), moved)
@@ -286,7 +284,7 @@ def _sum(blocks: Sequence[_Done]) -> _Done:
         compute.append(took.pattern.compute + end_ps)
         moving.append(took.pattern.moving + end_ps)
         end_ps += took.pattern.end_ps
-    spans = merged(np.concatenate(compute)), merged(np.concatenate(moving))
+    spans = Union.of(*compute).spans, Union.of(*moving).spans
     pattern = RankPattern(*spans, end_ps)
     kernel_ps, alone_ps = (
         sum(took.kernel_ps for took in blocks_took),
@@ -431,7 +429,7 @@ def _made(request: TrainRequest, plan: ParallelPlan, parts: StepParts) -> StepEs
         plan=plan,
         step_ps=[b - a for a, b in zip([0, *ends], ends, strict=False)],
         ranks=every,
-        judged=step_verdict(every, high - low, error, culprits, step_phases(last, culprits)),
+        judged=step_verdict(last.by_phase, error, culprits),
         memory=[],
         traffic=emitter.traffic,
         executed_flops=emitter.flops * each // len(ends),

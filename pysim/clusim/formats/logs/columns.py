@@ -76,9 +76,9 @@ class _Growing:
         """Return the number of rows."""
         return self._length + len(self._rows) // len(self.names)
 
-    def append(self, *row: int) -> None:
-        """Add one row, a value for each column."""
-        self._rows.extend(row)
+    def append(self, *rows: int) -> None:
+        """Add rows, a value for each column."""
+        self._rows.extend(rows)
         if len(self._rows) >= PART_ROWS * len(self.names):
             self._flush()
 
