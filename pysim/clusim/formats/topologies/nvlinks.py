@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import combinations
 
 from clusim.base.limits import natural
 from clusim.formats.topologies.common import Draft
@@ -203,20 +204,19 @@ class _Links:
 
     def join_hidden(self) -> None:
         """Add the NVSwitches that a virtual machine does not see."""
-        if not self.hidden:
-            return
         names = [name for name, _, _ in self.gpus if self.hidden[name]]
+        if not names:
+            return
         chip = self.chip[names[0]]
+        planes = chip.planes or (1,)
         first = sum(name.startswith("nvswitch") for name in self.draft.nodes)
-        boards = _boards(chip, names)
         members: dict[str, frozenset[str]] = {}
-        for board in boards:
-            planes = chip.planes or (1,)
-            switches = [f"nvswitch{first + i}" for i in range(len(planes))]
-            first += len(planes)
-            for switch in switches:
-                self._switch(switch, chip)
-                members[switch] = frozenset(board)
+        for number, board in enumerate(_boards(chip, names)):
+            switches = [
+                self._switch(f"nvswitch{first + number * len(planes) + plane}", chip)
+                for plane in range(len(planes))
+            ]
+            members |= dict.fromkeys(switches, frozenset(board))
             for name in board:
                 counts = _split(self.hidden[name], planes)
                 for switch, count in zip(switches, counts, strict=True):
@@ -239,39 +239,32 @@ class _Links:
         if len(names) < 2 or len(chips) > 1:
             return
         if chip.planes:
-            boards = _boards(chip, names)
             members = {}
-            for number, board in enumerate(boards):
+            for number, board in enumerate(_boards(chip, names)):
                 for plane, count in enumerate(chip.planes):
-                    switch = f"nvswitch{number * len(chip.planes) + plane}"
-                    self._switch(switch, chip)
+                    switch = self._switch(f"nvswitch{number * len(chip.planes) + plane}", chip)
                     members[switch] = frozenset(board)
                     for name in board:
                         self.draft.link(name, switch, count=count, **nvlink_keys(chip))
             shown = "/".join(map(str, chip.planes))
             self.draft.assume(names, f"links to {len(chip.planes)} NVSwitches, {shown}", why)
             self._trunks(members)
-            return
-        if chip.cube_mesh and len(names) == 8:
-            pairs = Counter(
-                (names[int(pair[0])], names[int(pair[1])]) for pair in chip.cube_mesh.split()
-            )
+        elif chip.cube_mesh and len(names) == 8:
+            pairs = Counter((int(pair[0]), int(pair[1])) for pair in chip.cube_mesh.split())
             for (a, b), count in pairs.items():
-                self.draft.link(a, b, count=count, **direct_keys(chip))
+                self.draft.link(names[a], names[b], count=count, **direct_keys(chip))
             self.draft.assume(names, "links of a hybrid cube mesh (DGX-1)", why)
         elif chip.link.startswith("xgmi") and len(names) - 1 == chip.links:
-            for i, a in enumerate(names):
-                for b in names[i + 1 :]:
-                    self.draft.link(a, b, **direct_keys(chip, xgmi=True))
+            for one, two in combinations(names, 2):
+                self.draft.link(one, two, **direct_keys(chip, xgmi=True))
             self.draft.assume(names, "an xGMI link between every two", why)
         elif chip.link:
             self.draft.assume(names, "no links between GPUs", "none in the file")
 
-    def _switch(self, name: str, chip: Gpu) -> None:
-        kind = chip.switch or {"1": "nvswitch1", "2": "nvswitch1", "3": "nvswitch2"}.get(
-            chip.link[-1:], "nvswitch3"
-        )
-        self.draft.node(name, "switch", switch=kind)
+    def _switch(self, name: str, chip: Gpu) -> str:
+        usual = {"1": "nvswitch1", "2": "nvswitch1", "3": "nvswitch2"}
+        kind = chip.switch or usual.get(chip.link[-1:], "nvswitch3")
+        return self.draft.node(name, "switch", switch=kind)
 
     def _trunks(self, members: Mapping[str, frozenset[str]]) -> None:
         """Join two boards of NVSwitches without a common GPU, which the file cannot describe."""
