@@ -33,7 +33,6 @@ from clusim.formats.topologies.presets import (
     gpu_pcie,
     known_chip,
     nic_keys,
-    numa_link,
     pcie_switch,
     pcie_type,
     set_network,
@@ -359,11 +358,10 @@ class _Wiring:
             if a.host == b.host:
                 result = self.cpus[a.name]
                 count = result.numa_links if len(self.cpus) == 2 else 1
-                keys = numa_link(result)
-                self.draft.link(a.name, b.name, count=count, **keys)
+                self.draft.link(a.name, b.name, count=count, type=result.numa)
                 self.draft.assume(
                     [a.name, b.name],
-                    f"joined to the other NUMA nodes by {count} x {keys['type']}",
+                    f"joined to the other NUMA nodes by {count} x {result.numa}",
                     "links of CPUs are not in the file; every pair, as NCCL assumes",
                 )
 
