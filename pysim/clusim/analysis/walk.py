@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.analysis.network import Network
-from clusim.analysis.slices import Slices, all_starts
+from clusim.analysis.slices import Slices, all_starts, predecessors
 from clusim.base.errors import TraceError
 from clusim.engine.abi import NONE, Cause, ConnKind, Op, TaskKind
 from clusim.results.trace.held import Records
@@ -195,7 +195,7 @@ class Walk:
         self._records = records
         self._cursor = _Cursor(records)
         self._owner = self.image["instances"]["task"]
-        self._before = _predecessors(self.image["tasks"], self.image["succ"])
+        self._before = predecessors(self.image)
 
     def steps(self) -> Iterator[Step]:
         """Yield the segments from last to first; together they cover the run from 0 to its end."""
@@ -362,12 +362,3 @@ class Walk:
             yield Step(StepKind.SLOT, launched_ps, row.gate_ps, *who)
         if launched_ps > start_ps:
             yield Step(StepKind.LAUNCH, start_ps, launched_ps, *who)
-
-
-def _predecessors(tasks: Array, successors: Array) -> list[list[int]]:
-    """Return for each task the tasks it waits for."""
-    before: list[list[int]] = [[] for _ in range(len(tasks))]
-    for task in range(len(tasks)):
-        for other in successors[int(tasks["succ_lo"][task]) : int(tasks["succ_hi"][task])]:
-            before[int(other)].append(task)
-    return before
