@@ -16,7 +16,6 @@ from clusim.base.executors import Jobs
 from clusim.base.terms.operations import COLLECTIVE_OF
 from clusim.base.terms.times import LAUNCHED
 from clusim.base.units import format_size
-from clusim.nccl.env import SYMMETRIC
 from clusim.nccltests.options import PerfOptions, without_effect
 from clusim.nccltests.sweep import PerfPlace, Program, devices, library_code, row_request, rows
 from clusim.nccltests.table import (
@@ -138,7 +137,7 @@ class Table(Shown):
             "version": JSON_VERSION,
             "start_time": self.times[0],
             "args": list(args),
-            "env": [f"{name}={value}" for name, value in setup.env if name != SYMMETRIC],
+            "env": [f"{name}={value}" for name, value in setup.env if name.startswith("NCCL_")],
             "nccl_version": library_code(setup),
             "config": config_json(options, devices(self.where, options)),
             **results_json(self.test.binary, options, self.lines),
