@@ -26,7 +26,7 @@ from clusim.workload.parallel.volumes import Volume
 
 Array = NDArray[Any]
 
-MOST_ROWS = 1 << 22
+MOST_ROWS = 1 << 21
 """Most tasks of replicated blocks in a trace."""
 
 
