@@ -16,9 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.analysis import loops
 from clusim.analysis.charge import Charge, Charger
-from clusim.analysis.intervals import Union, Usage
 from clusim.analysis.network import Network
 from clusim.analysis.rivals import Rivals
 from clusim.analysis.slices import Slices
@@ -27,7 +25,9 @@ from clusim.analysis.whatif import Change
 from clusim.base.errors import TraceError
 from clusim.engine.abi import ConnKind, Op
 from clusim.engine.image import OP_FLAGS
+from clusim.results.bins import Usage
 from clusim.results.diagnosis import CauseKind
+from clusim.results.intervals import Union, spread
 from clusim.results.replicated import BlockRows, is_moving
 from clusim.results.result import Result
 from clusim.results.trace.held import Inputs, Records
@@ -49,9 +49,6 @@ def unit_busy_ps(
         or len(edge_ps) < 2
     ):
         return None
-    count_spans = loops.count_spans
-    if records.count * len(image["units"]) > loops.PLAIN:
-        from clusim.analysis._kernels import count_spans
     reduces = (OP_FLAGS[image["prims"]["opcode"]] & Op.REDUCE) != 0
     busy = np.zeros((len(image["units"]), len(edge_ps) - 1))
     for block in records.blocks():
@@ -74,9 +71,9 @@ def unit_busy_ps(
                 start = block["gate"][mine][wanted][now]
                 end = block["time"][mine][wanted][now]
                 size = table.bytes[seq[wanted]][now] * (members / max(1, len(units)))
-                spread = count_spans(start, end, size.astype(np.float64), edge_ps)
+                amount = spread(start, end, size.astype(np.float64), edge_ps)
                 for unit in units:
-                    busy[unit] += spread * (int(image["units"]["cost16"][unit]) / 65536)
+                    busy[unit] += amount * (int(image["units"]["cost16"][unit]) / 65536)
     return busy
 
 

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.results.intervals import Union
+
 Array = NDArray[Any]
 
 KINDS = ("kernel", "program", "delay", "marker")
@@ -102,8 +104,8 @@ class BlockTasks:
             kernels, moves = rows[self.kind[rows] == 0], rows[moving[rows]]
             result.append(
                 RankPattern(
-                    merged(np.stack([self.start[kernels], self.end[kernels]], axis=1)),
-                    merged(np.stack([self.moves[moves], self.end[moves]], axis=1)),
+                    Union(self.start[kernels], self.end[kernels]).spans,
+                    Union(self.moves[moves], self.end[moves]).spans,
                     int(self.end[rows].max(initial=0)),
                 )
             )
@@ -114,18 +116,6 @@ def is_moving(kind: Array, stream: Array, streams: Sequence[str]) -> Array:
     """Return a mask of the tasks that move data: programs, and pauses that represent programs."""
     paces = np.array([name.endswith(MOVING) for name in streams], bool)
     return np.asarray((kind == 1) | ((kind == 2) & paces[stream]))
-
-
-def merged(spans: Array) -> Array:
-    """Return the union of intervals, an array of (start, end), as ordered disjoint intervals."""
-    if not len(spans):
-        return np.zeros((0, 2), np.int64)
-    spans = spans[np.argsort(spans[:, 0], kind="stable")]
-    reach = np.maximum.accumulate(spans[:, 1])
-    first = np.concatenate(([True], spans[1:, 0] > reach[:-1]))
-    starts = spans[first, 0]
-    ends = reach[np.concatenate((np.flatnonzero(first)[1:] - 1, [len(spans) - 1]))]
-    return np.stack([starts, ends], axis=1)
 
 
 @dataclass(frozen=True, eq=False)
