@@ -80,7 +80,6 @@ class _Reader:
         self.ranks: list[Rank] = []
         self.everyone: tuple[int, ...] = ()
         self.callers: dict[str, tuple[int, ...]] = {}
-        self.undefined: dict[str, None] = {}
         self.notes: Counter[str] = Counter()
         self.files = _find_files(self.name, names)
         self.size, self.common = self.files.siblings, self.files.tables
@@ -105,7 +104,6 @@ class _Reader:
         self._sorted()
         self._mark_eager()
         self._events(play(self.ranks))
-        self.found.assumed += list(self.undefined)
         self.found.assumed += [f"{count} x {note}" for note, count in self.notes.items()]
         return finish(self.found)
 
@@ -146,11 +144,9 @@ class _Reader:
             raise InputError(f"{self.name}: {most} ranks; at most {MOST_RANKS}")
         self.found.num_ranks = most
         self.everyone = tuple(range(most))
-        callers: dict[str, list[int]] = {}
         for rank in self.ranks:
             for comm in {n.comm for n in rank.nodes.values() if n.kind == "collective"}:
-                callers.setdefault(comm, []).append(rank.number)
-        self.callers = {comm: tuple(numbers) for comm, numbers in callers.items()}
+                self.callers[comm] = (*self.callers.get(comm, ()), rank.number)
 
     def _messages(self) -> list[ChakraNode]:
         nodes = (node for rank in self.ranks for node in rank.nodes.values())
@@ -200,9 +196,9 @@ class _Reader:
             callers = self.callers[node.comm]
             known = 1 < len(callers) < len(self.ranks)
             who = f"the ranks that call it, {_shown(callers)}" if known else "all ranks"
-            self.undefined[
+            self.found.assume(
                 f"group {node.comm!r} is not defined: {who} assumed; define it in comm_group.json"
-            ] = None
+            )
             if known:
                 return f"group {node.comm}", callers
         return self._dimensions(rank, node)

@@ -224,7 +224,7 @@ class _Reader:
             place = self.where.format(rank=rank, line=step.line)
             raise InputError(
                 f"{place}: {operation} of rank {rank} never gets done: operations wait for each other in a circle;"
-                " remove a requires, or change the order of sends and receives",
+                " remove a requires, or change the order of sends and receives"
             )
         _Events(self.where, result, order).write()
         return result

@@ -258,9 +258,9 @@ def _apart(traces: Sequence[Trace]) -> None:
 
 
 def _num_ranks(traces: Sequence[Trace]) -> int:
-    world = max(max(trace.world, trace.rank + 1) for trace in traces)
-    listed = [max(ranks) for trace in traces for ranks in trace.groups.values()]
-    world = max([world, *(rank + 1 for rank in listed)])
+    ends = ((trace.rank, *map(max, trace.groups.values())) for trace in traces)
+    world = max(trace.world for trace in traces)
+    world = max(world, *(rank + 1 for ranks in ends for rank in ranks))
     if world > MOST_RANKS:
         raise InputError(f"{traces[0].name}: {world} ranks; at most {MOST_RANKS}")
     return world

@@ -270,10 +270,8 @@ class _Profiler(PluginJob):
             return None
         result = PluginCall(call.comm, call.rank, call.where, size=elements * dtype.size_bytes)
         result.dtype = dtype.moved
-        result.algorithm, result.protocol = (
-            lowered(args.get("Algorithm")),
-            lowered(args.get("Protocol")),
-        )
+        result.algorithm = lowered(args.get("Algorithm"))
+        result.protocol = lowered(args.get("Protocol"))
         given = integer(args.get("nChannels", args.get("nMaxChannels")), 64)
         result.channels = given or len(call.channels)
         if lower in ("send", "recv"):
