@@ -25,7 +25,6 @@ from clusim.formats.recordings.chakra_graph import (
 )
 from clusim.formats.recordings.chakra_ranks import ChakraGraph, ChakraHost
 from clusim.formats.recordings.chakra_schema import is_printed
-from clusim.formats.recordings.common import finish
 from clusim.formats.recordings.jsonstream import read_items
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
 from clusim.formats.recordings.source import FileStream, Paths, names_of, streams
@@ -105,7 +104,7 @@ class _Reader:
         self._mark_eager()
         self._events(play(self.ranks))
         self.found.assumed += [f"{count} x {note}" for note, count in self.notes.items()]
-        return finish(self.found)
+        return self.found.finish()
 
     def _host(self, number: int, part: FileStream) -> None:
         host = ChakraHost(number, part, self.found)
