@@ -121,3 +121,47 @@ class BinRecorder:
             {name: table[: self.count].T.copy() for name, table in self._wires.items()},
             self._hbm[: self.count].T.copy(),
         )
+
+
+class Usage:
+    """Averages of histories over any span of time; inside a bin everything is taken as even."""
+
+    def __init__(self, bins: Bins, memory_cost16: Array, unit_busy_ps: Array | None = None) -> None:
+        self.edge_ps = np.asarray(bins.edge_ps, np.int64)
+        cost = np.asarray(memory_cost16, np.float64)[:, None] / 65536.0
+        self._sums = {
+            "wire": _running(bins.wires["busy"]),
+            "credit": _running(bins.wires["stall_credit"]),
+            "hbm": _running(bins.hbm_bytes) * cost,
+        }
+        if unit_busy_ps is not None:
+            self._sums["unit"] = _running(unit_busy_ps)
+
+    def _at(self, sums: Array, rows: Any, time_ps: int) -> Array:
+        """Return the running sums of some rows at a time, interpolated inside the bin."""
+        last = len(self.edge_ps) - 1
+        time_ps = min(max(time_ps, 0), int(self.edge_ps[last]))
+        low = min(int(np.searchsorted(self.edge_ps, time_ps, side="right")) - 1, last - 1)
+        start, end = int(self.edge_ps[low]), int(self.edge_ps[low + 1])
+        part = (time_ps - start) / (end - start)
+        return np.asarray(sums[rows, low] * (1 - part) + sums[rows, low + 1] * part)
+
+    def of(self, what: str, rows: Any, start_ps: int, end_ps: int) -> Array:
+        """Return the part of a span for which each of some resources was in use, or a wire in a credit stall.
+
+        Parameters
+        ----------
+        what : str
+            ``wire``, ``credit``, ``hbm`` (by communication; rows are endpoints) or ``unit``; 0 if unknown.
+        """
+        sums = self._sums.get(what)
+        if sums is None or len(self.edge_ps) < 2 or end_ps <= start_ps:
+            return np.zeros(len(rows))
+        grown = self._at(sums, rows, end_ps) - self._at(sums, rows, start_ps)
+        return np.clip(grown / (end_ps - start_ps), 0.0, 1.0)
+
+
+def _running(table: Array) -> Array:
+    sums = np.zeros((table.shape[0], table.shape[1] + 1), np.float64)
+    np.cumsum(table, axis=1, out=sums[:, 1:])
+    return sums
