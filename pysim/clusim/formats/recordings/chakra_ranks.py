@@ -22,10 +22,9 @@ from clusim.formats.recordings.chakra_schema import (
     messages,
     read_printed,
 )
-from clusim.formats.recordings.jsonstream import read_items
+from clusim.formats.recordings.jsonstream import integer, list_of, read_items, tables_of, time_ps
 from clusim.formats.recordings.model import ABSENT, MOST_BYTES, PS_PER_US, Recording
 from clusim.formats.recordings.source import FileStream
-from clusim.formats.recordings.values import integer, list_of, tables_of, time_ps
 
 MOST_US: Final = 10**11
 """Longest node, more than a day [us]."""

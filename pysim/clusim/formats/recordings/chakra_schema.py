@@ -19,9 +19,15 @@ from typing import Any, Final
 
 from clusim.base.errors import InputError, lacking
 from clusim.base.terms.operations import OPERATIONS
-from clusim.formats.recordings.jsonstream import Window, objects, read_items
+from clusim.formats.recordings.jsonstream import (
+    Window,
+    integer,
+    list_of,
+    objects,
+    read_items,
+    tables_of,
+)
 from clusim.formats.recordings.source import FileStream
-from clusim.formats.recordings.values import integer, list_of, tables_of
 
 MOST_MESSAGE: Final = 1 << 26
 """Longest message of a trace [bytes]."""
