@@ -28,28 +28,31 @@ KEPT_SLICES = 1 << 24
 """Maximum number of slices whose primitives are kept in memory: 200 MB."""
 
 
+def predecessors(image: Mapping[str, Array]) -> list[list[int]]:
+    """Return for each task the tasks it waits for."""
+    tasks, successors = image["tasks"], image["succ"].tolist()
+    before: list[list[int]] = [[] for _ in range(len(tasks))]
+    ends = zip(tasks["succ_lo"].tolist(), tasks["succ_hi"].tolist(), strict=True)
+    for task, (low, high) in enumerate(ends):
+        for other in successors[low:high]:
+            before[other].append(task)
+    return before
+
+
 def all_starts(image: Mapping[str, Array], start_ps: Array) -> Array:
     """Return the start of every task of an image [ps], proxies after the schedule's tasks.
 
     A trace has the times of the schedule's tasks. A proxy starts at the end of its last dependency. This end is
     known, because no task depends on a proxy: it has the same dependencies as the sender's task.
     """
-    tasks, succ = image["tasks"], image["succ"]
-    result = np.zeros(len(tasks), np.int64)
-    result[: len(start_ps)] = start_ps
-    if len(tasks) == len(start_ps):
-        return result
-    owner = np.repeat(np.arange(len(tasks)), tasks["succ_hi"] - tasks["succ_lo"])
-    after: dict[int, set[int]] = {}
-    for before, later in zip(owner.tolist(), succ.tolist(), strict=True):
-        after.setdefault(later, set()).add(before)
-    alike = {
-        frozenset(predecessors): int(start_ps[task])
-        for task, predecessors in after.items()
-        if task < len(start_ps)
-    }
-    for task in range(len(start_ps), len(tasks)):
-        result[task] = alike.get(frozenset(after.get(task, set())), 0)
+    tasks, known = len(image["tasks"]), len(start_ps)
+    result = np.zeros(tasks, np.int64)
+    result[:known] = start_ps
+    if tasks > known:
+        before = [frozenset(others) for others in predecessors(image)]
+        pairs = zip(before[:known], start_ps.tolist(), strict=True)
+        alike = {others: ps for others, ps in pairs if others}
+        result[known:] = [alike.get(others, 0) for others in before[known:]]
     return result
 
 
@@ -169,9 +172,8 @@ class Slices:
         self._prims = np.stack([prims[name].astype(np.int64) for name in names], axis=1)
         self._flags = OP_FLAGS[prims["opcode"]] if len(prims) else np.empty(0, np.int64)
         self._users: dict[bool, dict[int, list[int]]] = {}
-        self._own: dict[tuple[int, int, bool], Array] = {}
-        self._slots: dict[tuple[int, int, bool], Array] = {}
-        self._own_size = 0
+        self._used: dict[tuple[int, int, bool], tuple[Array, Array]] = {}
+        self._used_size = 0
 
     def table(self, instance: int) -> SliceTable:
         """Return the slices of an instance."""
@@ -215,24 +217,22 @@ class Slices:
         offset = int(self.image["instances"]["conn_off"][instance])
         return int(self.image["inst_conns"][offset + int(local)])
 
-    def _on_connection(self, instance: int, connection: int, *, send: bool) -> Array:
-        """Return the numbers of an instance's slices that use a connection's slots on one side."""
+    def _uses(self, instance: int, connection: int, *, send: bool) -> tuple[Array, Array]:
+        """Return the slices of an instance that use slots on a side of a connection, and the slots up to each."""
         key = (instance, connection, send)
-        if key in self._own:
-            return self._own[key]
-        if self._own_size > KEPT_SLICES:
-            self._own, self._slots, self._own_size = {}, {}, 0
-        row = self.image["instances"][instance]
-        template = self.image["templates"][row["template"]]
-        low, high = int(template["prim_lo"]), int(template["prim_hi"])
-        flag = Op.SEND if send else Op.RECV
-        uses = np.zeros(high - low, bool)
-        for prim in range(low, high):
-            if self._flags[prim] & flag:
-                uses[prim - low] = self.connection(instance, prim, send=send) == connection
-        self._own[key] = np.flatnonzero(uses[self.table(instance).prim - low])
-        self._own_size += len(self._own[key])
-        return self._own[key]
+        if key not in self._used:
+            if self._used_size > KEPT_SLICES:
+                self._used, self._used_size = {}, 0
+            table, row = self.table(instance), self.image["instances"][instance]
+            flag, side = (Op.SEND, "send") if send else (Op.RECV, "recv")
+            prims = np.unique(table.prim)
+            prims = prims[(self._flags[prims] & flag) != 0]
+            offset = int(row["conn_off"])
+            of_prim = self.image["inst_conns"][offset + self.image["prims"][side][prims]]
+            rows = np.flatnonzero(np.isin(table.prim, prims[of_prim == connection]))
+            self._used[key] = rows, np.cumsum(table.slots[rows], dtype=np.int64)
+            self._used_size += len(rows)
+        return self._used[key]
 
     def users(self, connection: int, *, send: bool) -> list[int]:
         """Return the instances that send or receive on a connection, in order of task start."""
@@ -258,33 +258,25 @@ class Slices:
                     users.append(instance)
         return result
 
-    def _used(self, instance: int, connection: int, *, send: bool) -> Array:
-        """Return an instance's cumulative slots on a connection's side, by slice that uses slots."""
-        key = (instance, connection, send)
-        rows = self._on_connection(instance, connection, send=send)
-        if key not in self._slots:
-            self._slots[key] = np.cumsum(self.table(instance).slots[rows], dtype=np.int64)
-        return self._slots[key]
-
     def _upto(self, instance: int, connection: int, seq: int, *, send: bool) -> int:
         """Return the slots used on one side of a connection up to and including slice `seq`."""
         slots = 0
         for user in self.users(connection, send=send):
-            used = self._used(user, connection, send=send)
+            rows, used = self._uses(user, connection, send=send)
+            count = len(rows)
             if user == instance:
-                rows = self._on_connection(user, connection, send=send)
                 count = int(np.searchsorted(rows, seq, side="right"))
-                return slots + (int(used[count - 1]) if count else 0)
-            slots += int(used[-1]) if len(used) else 0
+            slots += int(used[count - 1]) if count else 0
+            if user == instance:
+                break
         return slots
 
     def _reaching(self, connection: int, slots: int, *, send: bool) -> tuple[int, int] | None:
         """Return the slice with which one side of a connection has used `slots` slots."""
         for user in self.users(connection, send=send):
-            used = self._used(user, connection, send=send)
+            rows, used = self._uses(user, connection, send=send)
             total = int(used[-1]) if len(used) else 0
             if 0 < slots <= total:
-                rows = self._on_connection(user, connection, send=send)
                 return user, int(rows[int(np.searchsorted(used, slots))])
             slots -= total
         return None

@@ -56,7 +56,7 @@ class Setup:
         Participating GPUs of every node, by their local number; None is all, or as set by `per_node`.
     beside : tuple of tuple of int
         GPUs of every node of further communicators that run the same operation concurrently, in
-        `clusim.simulation.extrapolate_bytes`.
+        `clusim.simulation.samples`.
     """
 
     topology: str | Path | Fabric

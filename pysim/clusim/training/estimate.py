@@ -20,13 +20,14 @@ from clusim.base.limits import uncollected
 from clusim.lowering.grain import COARSE, STEP
 from clusim.results.intervals import Union
 from clusim.results.replicated import RankPattern
+from clusim.simulation.samples import SampleCache
 from clusim.topology import Fabric
 from clusim.training.api import EstimateOptions, train_request
 from clusim.training.clock import Clock, RankRows, Repeated
 from clusim.training.depth import memory_notes, plan_notes
 from clusim.training.expected import expected_text
 from clusim.training.extrapolated import Write
-from clusim.training.parts import Kept, StepPart, StepParts
+from clusim.training.parts import StepPart, StepParts
 from clusim.training.request import WANTED_ERROR, TrainRequest
 from clusim.training.result import StepResult
 from clusim.training.run import trained
@@ -305,12 +306,12 @@ def _traffic_Bps(plan: ParallelPlan, stage: int) -> float:
     return sum(kernel.bytes for kernel in all_kernels) * 1e12 / max(1, time_ps)
 
 
-def estimated(request: TrainRequest, kept: Kept | None = None) -> StepEstimate:
+def estimated(request: TrainRequest, kept: SampleCache | None = None) -> StepEstimate:
     """Estimate training steps, as a run of the same request would simulate them.
 
     Parameters
     ----------
-    kept : Kept or None
+    kept : SampleCache or None
         Cache of parts; None is the user's folder.
 
     Returns
@@ -321,10 +322,10 @@ def estimated(request: TrainRequest, kept: Kept | None = None) -> StepEstimate:
     """
     # Passes are many small objects without reference cycles.
     with uncollected():
-        return _estimated(request, kept or Kept())
+        return _estimated(request, kept or SampleCache())
 
 
-def _estimated(request: TrainRequest, kept: Kept) -> StepEstimate:
+def _estimated(request: TrainRequest, kept: SampleCache) -> StepEstimate:
     began = time.perf_counter()
     plan = make_plan(request.workload, request.setup.known)
     memory = [plan.memory(stage) for stage in range(plan.mesh.pipeline)]
@@ -384,7 +385,7 @@ def _uneven(request: TrainRequest, plan: ParallelPlan) -> Iterator[bool]:
     yield plan.crew.stages < plan.mesh.pipeline
 
 
-def _bounded(request: TrainRequest, plan: ParallelPlan, kept: Kept) -> StepEstimate:
+def _bounded(request: TrainRequest, plan: ParallelPlan, kept: SampleCache) -> StepEstimate:
     """Compose a step; if parts are extrapolated, again with these at their error limit.
 
     A step is a longest path, so that it loses no more where they are shorter.

@@ -107,11 +107,6 @@ def pcie_switch(vendor: int | None, device: int | None) -> tuple[str, str]:
     return "pcie-switch", f"no figures of the switch 0x{vendor:04x}:0x{device:04x}"
 
 
-def numa_link(processor: Cpu) -> dict[str, Any]:
-    """Return the keys of a link between two CPUs."""
-    return {"type": processor.numa}
-
-
 def c2c_link(rate_MBps: int) -> dict[str, Any]:
     """Return the keys of a coherent link between a GPU and its CPU."""
     return {"type": "nvlink-c2c", "rate": f"{min(rate_MBps, 10**7)} MB/s"}
@@ -139,7 +134,7 @@ def direct_keys(chip: Gpu, *, xgmi: bool = False) -> dict[str, Any]:
 
 
 DIRECT_LATENCY = "275ns"
-"""Egress of 150 to 200 ns, twice a SerDes of 50 ns; a link to a switch is half of it."""
+"""Egress of 150 to 200 ns, twice a SerDes of 50 ns; a link to a switch has half."""
 
 _USUAL_Gbps = {3: 100, 4: 200, 5: 400, 6: 800}
 """Usual rate of the NICs of nodes by PCIe generation [Gb/s]."""
@@ -199,7 +194,7 @@ def adapter_of(net: Net, device: ImportedDevice | None, generation: int) -> Adap
 
 
 def _adapters(kind: str, family: str) -> dict[int, str]:
-    """Return the NICs for a network by rate [Gb/s]: those of a family, or the usual models."""
+    """Return the NICs for a network by rate [Gb/s]: the NICs of a family, or the usual models."""
     nics = [nic for nic in ADAPTERS.values() if nic.kind == kind]
     told = family if kind in ("ib", "roce") else ""
     same = {nic.gbps: nic.name for nic in nics if told and nic.family == told}
