@@ -224,7 +224,7 @@ class _Writer:
             for src, dst in enumerate(peers)
         }
         self._lanes: dict[_Lane, list[tuple[int, _Message, int]]] = {}
-        # Pulled slices wait for their loads, slices to a proxy for the proxy: neither shares its fixed cost.
+        # Pulled slices wait for their loads, slices to a proxy for the proxy: both have their full fixed cost.
         self._slices = 1 if fabric.p2p == "read" else round(cta_figure("messages pushed"))
         self._works: dict[tuple[int, int], dict[int, set[str]]] = {}
         self._held: set[tuple[int, int]] = set()
