@@ -248,7 +248,7 @@ def export(topology: str, nodes: int | None, form: str, output: Path | None) -> 
 )
 @click.option("--group", metavar="GROUP", help="Number or name of the system, if FILE has several.")
 @click.option(
-    "--onto", type=TOPOLOGY, metavar="MACHINE",
+    "--onto", type=TOPOLOGY, metavar="TOPOLOGY",
     help="FILE is partial (NCCL_TOPO_FILE): the rest is as in this preset, topology file or XML.",
 )  # fmt: skip
 @options.as_json("clusim_cli.forms:ImportedJson")

@@ -250,7 +250,7 @@ def build_system(
     links = [link for link in fabric.links if link.a in nodes and link.b in nodes]
     devices = _devices(system, nodes, links, ranks)
     if not system.gpus:
-        raise TopologyError(f"{fabric.name}: no GPU in machine {zone}; NCCL needs one")
+        raise TopologyError(f"{fabric.name}: no GPU in node {zone}; NCCL needs one")
     _join_all(system, nodes, links, devices)
     _tell(system, fabric)
     _add_adapters(system, fabric, nodes, links, devices)
@@ -340,7 +340,9 @@ def _join_all(
 def _tell(system: System, fabric: Fabric) -> None:
     """Replace the NVLinks by the overrides that NCCL reads, separately for each direction."""
     gpus = {gpu.name: gpu for gpu in system.gpus}
-    told = {gpu: links for gpu in system.gpus if (links := told_of(fabric, gpu.name)) is not None}
+    told = {
+        gpu: links for gpu in system.gpus if (links := told_of(fabric.told, gpu.name)) is not None
+    }
     if not told:
         return
     system.told += told_lines(fabric)

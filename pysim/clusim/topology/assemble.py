@@ -103,7 +103,7 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
 
 
 def _look_at_buses(topology: Topology, nodes: list[Node], problems: Problems) -> None:
-    """Report PCI buses that cannot be those of the GPUs."""
+    """Report PCI buses that cannot belong to the GPUs."""
     buses, gpus = topology.logs.buses, sum(node.kind == "gpu" for node in nodes)
     if buses and (len(buses) != gpus or len(set(buses)) != gpus):
         message = (
@@ -280,7 +280,7 @@ def _gpu_chips() -> list[str]:
 
 def _switch(state: Catalogue, spec: NodeSpec, path: KeyPath) -> Node:
     result = state.resolve("switches", spec.switch or "generic", (*path, "switch"))
-    node = make_switch("", result or SwitchSpec(), tier=spec.tier or "")
+    node = make_switch(result or SwitchSpec(), tier=spec.tier or "")
     if spec.store_and_forward is not None:
         node = replace(node, store_and_forward=spec.store_and_forward)
     return replace(node, latency_ps=spec.latency or node.latency_ps, model=spec.switch or "")
@@ -291,7 +291,7 @@ def _nic(state: Catalogue, spec: NodeSpec, path: KeyPath) -> Node:
         state.problems.add(path, f"'nic' is missing; the presets are {', '.join(sorted(NICS))}")
         return Node("", "nic", tier="nic")
     result = state.resolve("nics", spec.nic, (*path, "nic")) or NicSpec()
-    node = make_nic("", result, tier=spec.tier or "")
+    node = make_nic(result, tier=spec.tier or "")
     return replace(node, latency_ps=spec.latency or node.latency_ps, model=spec.nic)
 
 
@@ -326,9 +326,13 @@ def _links(state: Catalogue, index: dict[str, int]) -> list[Link]:
         merged = _link_type(state, spec, path)
         if not pairs or merged is None:
             continue
-        for a, b, count in pairs:
-            links.append(_link(a, b, count, spec, merged))
-            total += count
+        one = replace(
+            make_link(merged, spec.type or ""),
+            dim=spec.dim,
+            dateline=(spec.dateline in ("forward", "both"), spec.dateline in ("backward", "both")),
+        )
+        links += [replace(one, a=a, b=b, count=count) for a, b, count in pairs]
+        total += sum(count for _, _, count in pairs)
         if total > MAX_LINKS:
             state.problems.add(path, f"more than {MAX_LINKS} links; that is the limit")
             break
@@ -353,27 +357,11 @@ def _pairs(
             return []
         ends.append(names)
     sources, targets = ends
-    if spec.pair == "zip" and len(sources) != len(targets):
-        state.problems.add(
-            (*path, "pair"),
-            f"zip of {len(sources)} with {len(targets)} nodes; must be equally many",
-        )
-        return []
-    if spec.pair == "blocks" and max(len(sources), len(targets)) % min(len(sources), len(targets)):
-        state.problems.add(
-            (*path, "pair"),
-            f"blocks of {len(sources)} and {len(targets)} nodes; one must be a multiple of the other",
-        )
-        return []
     counts = spec.count if len(spec.count) > 1 else spec.count * len(targets)
-    if len(counts) != len(targets):
-        state.problems.add(
-            (*path, "count"),
-            f"{len(counts)} counts for {len(targets)} nodes in 'to'; write one or one each",
-        )
-        return []
-    if len(sources) * len(targets) > MAX_LINKS and spec.pair == "all":
-        state.problems.add(path, f"more than {MAX_LINKS} links; that is the limit")
+    mismatch = _mismatch(spec, len(sources), len(targets), len(counts))
+    if mismatch is not None:
+        key, message = mismatch
+        state.problems.add((*path, key) if key else path, message)
         return []
     if spec.pair == "blocks":
         pairs = _blocks(sources, targets, counts)
@@ -386,6 +374,20 @@ def _pairs(
         state.problems.add(path, f"links {loop!r} to itself; name two different nodes")
         return []
     return pairs
+
+
+def _mismatch(spec: LinkSpec, sources: int, targets: int, counts: int) -> tuple[str, str] | None:
+    """Return the key and the message of ranges that cannot be paired."""
+    if spec.pair == "zip" and sources != targets:
+        return "pair", f"zip of {sources} with {targets} nodes; must be equally many"
+    if spec.pair == "blocks" and max(sources, targets) % min(sources, targets):
+        message = "nodes; one must be a multiple of the other"
+        return "pair", f"blocks of {sources} and {targets} {message}"
+    if counts != targets:
+        return "count", f"{counts} counts for {targets} nodes in 'to'; write one or one each"
+    if spec.pair == "all" and sources * targets > MAX_LINKS:
+        return "", f"more than {MAX_LINKS} links; that is the limit"
+    return None
 
 
 def _blocks(
@@ -425,14 +427,6 @@ def _link_type(state: Catalogue, spec: LinkSpec, path: KeyPath) -> LinkTypeSpec 
     if state.resolve("formats", str(merged.format), (*path, "format")) is None:
         return None
     return merged
-
-
-def _link(a: str, b: str, count: int, spec: LinkSpec, merged: LinkTypeSpec) -> Link:
-    return replace(
-        make_link(a, b, merged, count=count, name=spec.type or ""),
-        dim=spec.dim,
-        dateline=(spec.dateline in ("forward", "both"), spec.dateline in ("backward", "both")),
-    )
 
 
 def _rings(state: Catalogue, nodes: list[Node]) -> tuple[tuple[int, ...], ...] | None:

@@ -11,8 +11,9 @@ from typing import Any
 from clusim.base.executors import file_digest
 from clusim.base.units import format_time
 from clusim.results.diagnosis import Verdict
+from clusim.simulation.samples import SampleCache
 from clusim.training.breakdown import Breakdown
-from clusim.training.parts import Kept, machine_of
+from clusim.training.parts import machine_of
 from clusim.training.request import TrainRequest
 from clusim.training.result import StepResult
 from clusim.training.run import trained
@@ -85,7 +86,7 @@ class StepEstimate(StepResult):
         return {**self.figures(), "estimate": estimate}
 
 
-def whole(request: TrainRequest, plan: ParallelPlan, kept: Kept) -> StepEstimate:
+def whole(request: TrainRequest, plan: ParallelPlan, kept: SampleCache) -> StepEstimate:
     """Return the engine's result for the steps of a request, simulated unless it is cached."""
     setup = request.setup
     where = machine_of(setup), setup.nodes, str(setup.faults)

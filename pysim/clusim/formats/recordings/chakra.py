@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from clusim.base.errors import InputError
-from clusim.base.limits import MOST_RANKS
+from clusim.base.limits import MOST_RANKS, natural
 from clusim.base.terms.operations import GATHERING, ROOTED, full_bytes
 from clusim.formats.recordings.chakra_graph import (
     CALLS,
@@ -25,10 +25,11 @@ from clusim.formats.recordings.chakra_graph import (
 )
 from clusim.formats.recordings.chakra_ranks import ChakraGraph, ChakraHost
 from clusim.formats.recordings.chakra_schema import is_printed
-from clusim.formats.recordings.common import Groups, clone_peers, finish
+from clusim.formats.recordings.common import finish
 from clusim.formats.recordings.jsonstream import read_items
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
-from clusim.formats.recordings.source import FileStream, Paths, integer, names_of, natural, streams
+from clusim.formats.recordings.source import FileStream, Paths, names_of, streams
+from clusim.formats.recordings.values import integers
 
 _FILE = re.compile(
     r"(?P<job>.*?)[._-]?(?:rank|npu)?[._-]?(?P<rank>\d+)\.(?:et|json)(?:\.gz|\.bz2|\.xz)?", re.I
@@ -75,9 +76,7 @@ class _Reader:
         names = names_of(paths)
         self.name = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
         self.machine, self.machine_ranks = num_ranks, machine_ranks
-        self.skipped: Counter[str] = Counter()
-        self.found = Recording("chakra", self.name, 0)
-        self.groups = Groups()
+        self.found = Recording("chakra", self.name)
         self.ranks: list[Rank] = []
         self.everyone: tuple[int, ...] = ()
         self.callers: dict[str, tuple[int, ...]] = {}
@@ -85,7 +84,7 @@ class _Reader:
         self.notes: Counter[str] = Counter()
         self.files = _find_files(self.name, names)
         self.size, self.common = self.files.siblings, self.files.tables
-        self.skipped.update(self.files.skipped)
+        self.found.skipped.update(self.files.skipped)
         if self.files.table_file:
             self.found.assumed.append(f"groups are read from {self.files.table_file}")
 
@@ -96,9 +95,7 @@ class _Reader:
             if self.files.hosts:
                 self._host(number, part)
             else:
-                self.ranks.append(
-                    ChakraGraph(number, part, self.skipped, self.found.assumed.append).rank
-                )
+                self.ranks.append(ChakraGraph(number, part, self.found).rank)
         self.ranks.sort(key=lambda rank: rank.number)
         self._count_ranks()
         for rank in self.ranks:
@@ -110,11 +107,10 @@ class _Reader:
         self._events(play(self.ranks))
         self.found.assumed += list(self.undefined)
         self.found.assumed += [f"{count} x {note}" for note, count in self.notes.items()]
-        clone_peers(self.found, self.groups)
-        return finish(self.found, self.groups, self.skipped)
+        return finish(self.found)
 
     def _host(self, number: int, part: FileStream) -> None:
-        host = ChakraHost(number, part, self.skipped)
+        host = ChakraHost(number, part, self.found)
         rank = host.rank
         if len(self.files.hosts) == 1 and number:
             rank.number = 0
@@ -171,7 +167,7 @@ class _Reader:
                 f"{node.where}: rank {rank.number} calls {node.operation} on group {node.comm!r}, whose ranks are"
                 f" {_shown(ranks)}"
             )
-        node.group = self.groups.add(name, ranks)
+        node.group = self.found.group(name, ranks)
         if node.operation in GATHERING:
             node.bytes = full_bytes(node.operation, node.bytes, len(ranks))
         if node.operation in ROOTED and node.root == ABSENT:
@@ -186,7 +182,7 @@ class _Reader:
         everyone = self.everyone
         if node.peer == ABSENT:
             key = "comm_dst" if node.kind == "send" else "comm_src"
-            self.skipped[f"{node.kind} nodes without {key}"] += 1
+            self.found.skipped[f"{node.kind} nodes without {key}"] += 1
             node.kind = "none"
             return
         if node.peer not in everyone or node.peer == rank.number:
@@ -194,7 +190,7 @@ class _Reader:
                 f"{node.where}: {node.kind} of rank {rank.number} with rank {node.peer}; the job has ranks"
                 f" 0..{everyone[-1]}"
             )
-        node.group = self.groups.add("all ranks", everyone)
+        node.group = self.found.group("all ranks", everyone)
 
     def _members(self, rank: Rank, node: ChakraNode) -> tuple[str, tuple[int, ...]]:
         ranks = rank.communicators.get(node.comm, self.common.get(node.comm))
@@ -435,15 +431,9 @@ def _table(data: Any) -> dict[str, tuple[int, ...]] | None:
     """Return the ranks of each group in ASTRA-sim's format; None for other content."""
     if not isinstance(data, dict) or not data:
         return None
-    result = {}
-    for name, ranks in data.items():
-        if not isinstance(ranks, list):
-            return None
-        numbers = [integer(rank, MOST_RANKS - 1) for rank in ranks]
-        if None in numbers or not numbers:
-            return None
-        result[str(name)] = tuple(dict.fromkeys(n for n in numbers if n is not None))
-    return result
+    result = {str(name): integers(ranks, MOST_RANKS - 1) for name, ranks in data.items()}
+    known = {name: tuple(dict.fromkeys(ranks)) for name, ranks in result.items() if ranks}
+    return known if len(known) == len(result) else None
 
 
 def _beside(sorted_files: _Files, name: str) -> None:

@@ -25,10 +25,18 @@ from clusim.base.errors import InputError, one_line
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import BLOCKWISE, GATHERING, ROOTED, operation_starting
-from clusim.formats.recordings.common import Groups, clone_peers, finish
+from clusim.formats.recordings.common import finish
 from clusim.formats.recordings.jsonstream import read_items
-from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
-from clusim.formats.recordings.source import FileStream, Paths, integer, number, streams
+from clusim.formats.recordings.model import (
+    ABSENT,
+    MOST_BYTES,
+    PS_PER_NS,
+    Event,
+    EventKind,
+    Recording,
+)
+from clusim.formats.recordings.source import FileStream, Paths, streams
+from clusim.formats.recordings.values import integer, integers, list_of, number, table_of
 
 MOST_PICKLE_BYTES = 1 << 27
 """Largest pickle that is read [bytes]."""
@@ -95,12 +103,8 @@ def unpickled(data: bytes, where: str) -> Any:
 
 
 KIND = "flight"
-PS_PER_NS = 1000
 MOST_CALLS = 2_000_000
 """Maximum number of calls of all ranks."""
-
-MOST_CALL_BYTES = 1 << 44
-"""Largest call [bytes]."""
 
 MOST_NS = 1 << 61
 _RANK = re.compile(r"(\d{1,7})(?:\.(?:json|pkl|pickle|bin))?(?:\.(?:gz|xz|bz2))?$")
@@ -114,11 +118,10 @@ class _Job:
     Events have the name of their group as stream, times since the epoch, and for messages the peer's position.
     """
 
+    recording: Recording
     calls: list[Event] = field(default_factory=list)
     ranks: dict[str, tuple[int, ...]] = field(default_factory=dict)
     recorded: dict[int, str] = field(default_factory=dict)
-    skipped: Counter[str] = field(default_factory=Counter)
-    version: str = ""
     everyone: tuple[int, ...] = ()
 
     def members(self, call: Event) -> tuple[int, ...]:
@@ -134,23 +137,23 @@ def read(paths: Paths) -> Recording:
     InputError
         A file is not a dump, or two are of the same rank.
     """
-    job, name = _Job(), ""
+    result = Recording(KIND, "")
+    job = _Job(result)
     for index, file in enumerate(
         streams(paths, lambda base: not base.endswith((".py", ".md", ".log")))
     ):
-        name = name or file.name
+        result.name = result.name or file.name
         _file(job, file, index)
     most = max((rank for ranks in job.ranks.values() for rank in ranks), default=-1)
-    result = Recording(KIND, name, max(most, *job.recorded, -1) + 1, nccl_version=job.version)
+    result.num_ranks = max(most, *job.recorded, -1) + 1
     job.everyone = tuple(range(result.num_ranks))
-    groups = Groups()
     kept = _whole(job)
     origin = min((call.start_ps for call in kept if call.start_ps >= 0), default=0)
     messages: Counter[_Pair] = Counter()
     for call in kept:
         event = replace(
             call,
-            group=groups.add(call.stream, job.members(call)),
+            group=result.group(call.stream, job.members(call)),
             start_ps=call.start_ps - origin if call.start_ps >= 0 else ABSENT,
         )
         if call.kind != "collective":
@@ -160,19 +163,18 @@ def read(paths: Paths) -> Recording:
         result.events.append(event)
     if kept:
         _assume(result, job, kept)
-        clone_peers(result, groups)
-    return finish(result, groups, job.skipped)
+    return finish(result)
 
 
 def _file(job: _Job, file: FileStream, index: int) -> None:
     """Read one dump: a pickle in one pass, JSON in two, as its table of groups may be last."""
-    if file.head(1) == b"\x80":
-        data = unpickled(file.whole(), file.name)
-        table = data if isinstance(data, dict) else None
+    pickled = file.head(1) == b"\x80"
+    table: Any
+    if pickled:
+        table = unpickled(file.whole(), file.name)
     else:
         table, _ = read_items(file, "entries", lambda entry: None)
-        data = None
-    if table is None or (data is None and file.head(4096).lstrip()[:1] == b"["):
+    if not isinstance(table, dict) or (not pickled and file.head(4096).lstrip()[:1] == b"["):
         raise InputError(f"{file.name}: not a dump of the flight recorder: no table of entries")
     rank = integer(table.get("rank"), MOST_RANKS - 1)
     match = _RANK.search(PurePath(file.name).name)
@@ -184,7 +186,8 @@ def _file(job: _Job, file: FileStream, index: int) -> None:
         )
     job.recorded[rank] = file.name
     version = table.get("nccl_version") or table.get("comm_lib_version")
-    job.version = job.version or (version if isinstance(version, str) and len(version) < 32 else "")
+    if not job.recording.nccl_version and isinstance(version, str) and len(version) < 32:
+        job.recording.nccl_version = version
     _groups(job, table.get("pg_config"), file.name)
     calls: list[tuple[int, Event]] = []
     count = 0
@@ -195,35 +198,32 @@ def _file(job: _Job, file: FileStream, index: int) -> None:
             return
         count += 1
         if len(job.calls) + len(calls) >= MOST_CALLS:
-            job.skipped[f"calls after the first {MOST_CALLS}"] += 1
+            job.recording.skipped[f"calls after the first {MOST_CALLS}"] += 1
             return
         call = _call(job, entry, rank, f"{file.name}: entry {count - 1}")
         if call is not None:
             calls.append((integer(entry.get("record_id")) or 0, call))
 
-    if data is None:
-        listed = read_items(file, "entries", take)[1]
-    else:
-        listed = isinstance(data.get("entries"), list)
-        for entry in data["entries"] if listed else []:
+    if pickled:
+        listed = isinstance(table.get("entries"), list)
+        for entry in list_of(table.get("entries")):
             take(entry)
+    else:
+        _, listed = read_items(file, "entries", take)
     if not listed:
-        job.skipped["dumps without entries"] += 1
+        job.recording.skipped["dumps without entries"] += 1
     calls.sort(key=lambda item: item[0])
     job.calls += [call for _, call in calls]
 
 
 def _groups(job: _Job, config: Any, where: str) -> None:
     """Record the ranks of groups."""
-    for name, about in config.items() if isinstance(config, dict) else ():
-        listed = about.get("ranks") if isinstance(about, dict) else None
+    for name, about in table_of(config).items():
+        listed = table_of(about).get("ranks")
         if isinstance(listed, str) and len(listed) <= 1 << 22:
             listed = re.findall(r"\d{1,9}", listed)
-        numbers = (
-            [integer(rank, MOST_RANKS - 1) for rank in listed] if isinstance(listed, list) else []
-        )
-        ranks = tuple(rank for rank in numbers if rank is not None)
-        if not ranks or len(set(ranks)) != len(numbers):
+        ranks = integers(listed, MOST_RANKS - 1)
+        if not ranks or len(set(ranks)) != len(ranks):
             continue
         key = str(name)[:200]
         if job.ranks.setdefault(key, ranks) != ranks:
@@ -237,14 +237,14 @@ def _call(job: _Job, entry: dict[str, Any], rank: int, where: str) -> Event | No
     name = entry.get("profiling_name")
     backend, _, call_name = name.partition(":") if isinstance(name, str) else ("", "", "")
     if backend != "nccl":
-        job.skipped[f"entries of {backend[:20]}"] += 1
+        job.recording.skipped[f"entries of {backend[:20]}"] += 1
         return None
     if call_name == "coalesced":
-        job.skipped["entries of complete launches"] += 1
+        job.recording.skipped["entries of complete launches"] += 1
         return None
     state = entry.get("state")
     if state not in (None, "completed"):
-        job.skipped[f"calls that were only {str(state)[:20]}"] += 1
+        job.recording.skipped[f"calls that were only {str(state)[:20]}"] += 1
         return None
     pair = entry.get("process_group")
     group = pair[0] if isinstance(pair, (list, tuple)) and pair else entry.get("pg_id", "0")
@@ -261,7 +261,9 @@ def _call(job: _Job, entry: dict[str, Any], rank: int, where: str) -> Event | No
     if sequence is None:
         sequence = integer(entry.get("seq_id"))
     if (not operation and not message) or sequence is None or sent is None or got is None:
-        job.skipped[f"calls {call_name[:40]!r} without a known operation, number or size"] += 1
+        job.recording.skipped[
+            f"calls {call_name[:40]!r} without a known operation, number or size"
+        ] += 1
         return None
     kind: EventKind = "collective"
     if message:
@@ -269,8 +271,7 @@ def _call(job: _Job, entry: dict[str, Any], rank: int, where: str) -> Event | No
     size = len(job.ranks.get(group, ()))
     created = integer(entry.get("time_created_ns"), MOST_NS)
     kinds = entry.get("input_dtypes") or entry.get("output_dtypes")
-    word = kinds[0] if isinstance(kinds, list) and kinds else kinds
-    dtype = find_dtype(word) if isinstance(word, str) else None
+    dtype = find_dtype(str(kinds[0] if isinstance(kinds, list) and kinds else kinds))
     return Event(
         kind, rank, group, start_ps=ABSENT if created is None else created * PS_PER_NS, duration_ps=_took_ps(entry),
         sequence=sequence, operation=operation, bytes=_size(operation, sent, got, size),
@@ -287,13 +288,12 @@ def _bytes(sizes: Any, kinds: Any) -> int | None:
     words = kinds if isinstance(kinds, list) else [kinds]
     total = 0
     for index, shape in enumerate(shapes):
-        word = words[min(index, len(words) - 1)] if words else None
-        dtype = find_dtype(word) if isinstance(word, str) else None
-        numbers = [integer(size, MOST_CALL_BYTES) for size in shape]
-        if len(numbers) > 64 or any(size is None for size in numbers):
+        dtype = find_dtype(str(words[min(index, len(words) - 1)])) if words else None
+        numbers = integers(shape, MOST_BYTES)
+        if numbers is None or len(numbers) > 64:
             return None
-        total += prod(size or 0 for size in numbers) * (dtype.size_bytes if dtype else 4)
-        if total > MOST_CALL_BYTES:
+        total += prod(numbers) * (dtype.size_bytes if dtype else 4)
+        if total > MOST_BYTES:
             return None
     return total
 
@@ -337,12 +337,14 @@ def _whole(job: _Job) -> list[Event]:
     for call in job.calls:
         ranks, collective = job.members(call), call.kind == "collective"
         if call.rank not in ranks or (not collective and not 0 <= call.peer < len(ranks)):
-            job.skipped["calls of ranks that their group does not have"] += 1
+            job.recording.skipped["calls of ranks that their group does not have"] += 1
             continue
         if collective:
             recorded = sum(rank in job.recorded for rank in ranks)
             if seen[call.stream, call.operation, call.sequence] != recorded:
-                job.skipped["calls that not every rank of their group has (any more)"] += 1
+                job.recording.skipped[
+                    "calls that not every rank of their group has (any more)"
+                ] += 1
                 continue
         else:
             ends[_pair(call)] += 1
@@ -356,7 +358,7 @@ def _met(job: _Job, call: Event, ends: Counter[_Pair]) -> bool:
     peer, other = ranks[call.peer], "recv" if call.kind == "send" else "send"
     same = ends[_pair(call)] == ends[call.stream, peer, ranks.index(call.rank), other]
     if peer in job.recorded and not same:
-        job.skipped["messages with only one end recorded"] += 1
+        job.recording.skipped["messages with only one end recorded"] += 1
         return False
     return True
 

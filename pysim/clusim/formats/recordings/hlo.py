@@ -2,35 +2,32 @@
 
 All devices run one program, in the order of its schedule. Background communication (``-start`` to ``-done``) has a
 separate stream, all other steps run in sequence; dependencies are the operands. A program does not contain times:
-matrix products are timed by their floating-point operations, other steps by the memory that they read and write.
+matrix products are timed by their floating-point operations, other steps by the memory that they read and write. The
+text has computations of instructions, each with shape, operands and attributes.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any, Final
+
+import numpy as np
 
 from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.dtypes import find_dtype
-from clusim.formats.recordings.common import Groups, finish
-from clusim.formats.recordings.hlo_text import (
-    HloInstruction,
-    HloModule,
-    HloTensor,
-    read_module,
-    replica_groups,
-)
-from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
-from clusim.formats.recordings.source import Paths, names_of
+from clusim.formats.recordings.common import finish
+from clusim.formats.recordings.model import ABSENT, MOST_BYTES, Event, EventKind, Recording
+from clusim.formats.recordings.source import Paths, lines, only_file
 
 KIND = "hlo"
 MOST_EVENTS = 1_000_000
 """Maximum number of events of all devices."""
 
-_MOST_BYTES = 1 << 44
 _MOST_FLOPS = 1 << 60
 _DEPTH = 32
 """Deepest nesting of computations."""
@@ -56,6 +53,21 @@ _LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{[^a-z]*")
 _CONTRACTING = re.compile(r"lhs_contracting_dims=\{([0-9,]*)\}")
 
 
+MOST_INSTRUCTIONS = 2_000_000
+_MOST_ELEMENTS = 1 << 50
+_MODULE = re.compile(r"HloModule\s+([\w.$-]+)(.*)", re.DOTALL)
+_COMPUTATION = re.compile(r"(ENTRY\s+)?%?([\w.$-]+)\s*(?:\(.*)?\{\s*$")
+_NAMED = re.compile(r"(?:ROOT\s+)?%?([\w.$-]+)\s*=\s*(.*)", re.DOTALL)
+_TENSOR = re.compile(r"\b([a-z]\w{0,15})\[([0-9,<= ]{0,400})\]")
+_EXTENT = re.compile(r"[0-9]{1,15}")
+_CALL = re.compile(r"([\w-]+)\((.*)", re.DOTALL)
+_OPERAND = re.compile(r"(?<![\w.$-])([A-Za-z_][\w.$-]{0,400})\s{0,8}(?:,|\)|$)")
+_BITS = {
+    "pred": 8, "s4": 4, "u4": 4, "s2": 2, "u2": 2, "f4e2m1fn": 4, "s16": 16, "u16": 16, "c64": 64, "c128": 128
+}  # fmt: skip
+_IOTA = re.compile(r"\[([0-9,]{1,60})\]<=\[([0-9,]{1,60})\](?:T\(([0-9,]{1,60})\))?")
+
+
 @dataclass(slots=True)
 class _Step:
     """Event of all devices; its `deps` are indices of steps, `pairs` those of a permutation."""
@@ -70,7 +82,7 @@ Ready = tuple[int, int]
 
 _NOTHING: Ready = (ABSENT, ABSENT)
 
-Shapes = dict[str, tuple[HloTensor, ...]]
+Shapes = dict[str, "tuple[HloTensor, ...]"]
 """Instruction -> its arrays."""
 
 
@@ -87,26 +99,22 @@ def read(paths: Paths, *, num_ranks: int | None = None) -> Recording:
     InputError
         The module is invalid, or contains neither communication nor computation.
     """
-    names = names_of(paths)
-    if len(names) != 1:
-        raise InputError(f"{names[1]}: a module is one file; use only {names[0]}")
-    module = read_module(names[0])
-    program = _Program(names[0], module, _devices(module, num_ranks, names[0]))
+    name = only_file(paths, "a module")
+    module = read_module(name)
+    result = Recording(KIND, name, _devices(module, num_ranks, name))
+    result.assume(
+        "no times in the program: matrix products are timed by their operations, other steps by their memory traffic"
+    )
+    program = _Program(result, module)
     program.run(module.entry, _NOTHING, 0)
-    result = Recording(KIND, names[0], program.num_ranks)
-    total = len(program.steps) * program.num_ranks
+    total = len(program.steps) * result.num_ranks
     if total > MOST_EVENTS:
         raise InputError(
-            f"{names[0]}: {program.num_ranks} devices with {len(program.steps)} steps each are {total} events; at most"
+            f"{name}: {result.num_ranks} devices with {len(program.steps)} steps each are {total} events; at most"
             f" {MOST_EVENTS}"
         )
-    groups = Groups()
-    _write(result, program, groups)
-    result.assumed += [
-        "no times in the program: matrix products are timed by their operations, other steps by their memory traffic",
-        *program.notes,
-    ]
-    return finish(result, groups, program.skipped)
+    _write(result, program)
+    return finish(result)
 
 
 def _devices(module: HloModule, given: int | None, name: str) -> int:
@@ -138,24 +146,16 @@ def _latest(several: list[Ready]) -> Ready:
 class _Program:
     """Content read so far; `steps` in the order of the schedule."""
 
-    name: str
+    recording: Recording
     module: HloModule
-    num_ranks: int
     steps: list[_Step] = field(default_factory=list)
-    skipped: Counter[str] = field(default_factory=Counter)
-    notes: list[str] = field(default_factory=list)
     turns: int = 0
     flops: dict[str, int] = field(default_factory=dict)
-
-    def note(self, text: str) -> None:
-        """Add a note once."""
-        if text not in self.notes:
-            self.notes.append(text)
 
     def add(self, item: HloInstruction, kind: EventKind, before: Ready, **fields: Any) -> _Step:
         """Append the step of an instruction."""
         deps = tuple(at for at in before if at != ABSENT)
-        where = f"{self.name}:{item.line}"
+        where = f"{self.recording.name}:{item.line}"
         event = Event(kind, 0, name=item.name[:80], deps=deps, where=where, **fields)
         self.steps.append(_Step(event))
         return self.steps[-1]
@@ -167,17 +167,19 @@ class _Program:
         """
         items = self.module.computations.get(name)
         if items is None or depth > _DEPTH:
-            self.skipped["computations that are missing or nested too deep"] += 1
+            self.recording.skipped["computations that are missing or nested too deep"] += 1
             return _NOTHING
         self.turns += 1
         if self.turns > MOST_EVENTS:
-            raise InputError(f"{self.name}: more than {MOST_EVENTS} computations are run")
+            raise InputError(f"{self.recording.name}: more than {MOST_EVENTS} computations are run")
         ready: dict[str, Ready] = {}
         shapes = {item.name: item.shape for item in items}
         last = _NOTHING
         for item in items:
             if len(self.steps) > MOST_EVENTS:
-                raise InputError(f"{self.name}:{item.line}: more than {MOST_EVENTS} steps")
+                raise InputError(
+                    f"{self.recording.name}:{item.line}: more than {MOST_EVENTS} steps"
+                )
             before = _latest([ready.get(operand, _NOTHING) for operand in item.operands])
             if item.opcode == "parameter":
                 before = given
@@ -194,7 +196,7 @@ class _Program:
         if base in _COLLECTIVES or base == "collective-permute":
             return self._communicate(item, base, before)
         reads = [tensor for operand in item.operands for tensor in shapes.get(operand, ())]
-        size = min(sum(t.bytes for t in (*reads, *item.shape)), _MOST_BYTES)
+        size = min(sum(t.bytes for t in (*reads, *item.shape)), MOST_BYTES)
         flops = min(self._flops(item, shapes, depth), _MOST_FLOPS)
         self.add(
             item, "compute", before, stream="compute", dtype="bfloat16", flops=flops, mem_bytes=size
@@ -209,11 +211,11 @@ class _Program:
         trips = _TRIPS.search(item.attributes)
         times = int(trips[1]) if trips else 1
         if item.opcode == "while" and trips is None:
-            self.note("loops without a number of iterations: run once")
+            self.recording.assume("loops without a number of iterations: run once")
         if item.opcode == "conditional":
-            self.note("of branches the first is taken")
+            self.recording.assume("of branches the first is taken")
         if times > MOST_EVENTS:
-            raise InputError(f"{self.name}:{item.line}: a loop of {times} turns")
+            raise InputError(f"{self.recording.name}:{item.line}: a loop of {times} turns")
         first = len(self.steps)
         for _ in range(times):
             held = len(self.steps)
@@ -233,7 +235,7 @@ class _Program:
         shape = item.shape
         if started and base in ("all-gather", "collective-permute") and len(shape) > 1:
             shape = shape[len(shape) // 2 :] if base == "all-gather" else shape[:1]
-        size = min(sum(tensor.bytes for tensor in shape), _MOST_BYTES)
+        size = min(sum(tensor.bytes for tensor in shape), MOST_BYTES)
         known = find_dtype(shape[0].kind) if shape else None
         pairs: tuple[tuple[int, int], ...] = ()
         groups: list[tuple[int, ...]] = []
@@ -241,17 +243,17 @@ class _Program:
             match = _PAIRS.search(item.attributes)
             listed = [(int(a[:9]), int(b[:9])) for a, b in _PAIR.findall(match[1] if match else "")]
             pairs = tuple((a, b) for a, b in listed if a != b)
-            bad = any(max(pair) >= self.num_ranks for pair in listed)
+            bad = any(max(pair) >= self.recording.num_ranks for pair in listed)
             useful = bool(pairs) and not bad
             useful &= all(len(set(end)) == len(listed) for end in zip(*listed, strict=True))
         else:
-            groups = replica_groups(item.attributes, self.num_ranks) or []
+            groups = replica_groups(item.attributes, self.recording.num_ranks) or []
             size *= len(groups[0]) if base == "reduce-scatter" and groups else 1
             equal = len({len(group) for group in groups}) == 1
             groups = [group for group in groups if len(group) > 1]
             useful = bool(groups) and equal
         if not useful or not size:
-            self.skipped[f"{base} without bytes or groups of several devices"] += 1
+            self.recording.skipped[f"{base} without bytes or groups of several devices"] += 1
             return before
         step = self.add(
             item,
@@ -259,7 +261,7 @@ class _Program:
             before,
             stream="background" if background else "compute",
             dtype=known.moved if known else "uint8",
-            bytes=min(size, _MOST_BYTES),
+            bytes=min(size, MOST_BYTES),
             operation=_COLLECTIVES.get(base, ""),
             root=0 if base == "collective-broadcast" else ABSENT,
         )
@@ -298,9 +300,9 @@ class _Program:
         return self.flops[name]
 
 
-def _write(recording: Recording, program: _Program, groups: Groups) -> None:
+def _write(recording: Recording, program: _Program) -> None:
     """Add the steps of every device."""
-    everyone = groups.add("all devices", range(program.num_ranks))
+    everyone = recording.group("all devices", range(recording.num_ranks))
     members: dict[tuple[tuple[int, ...], ...], dict[int, int]] = {}
     calls: Counter[int] = Counter()
     numbers: list[dict[int, int]] = []
@@ -309,7 +311,7 @@ def _write(recording: Recording, program: _Program, groups: Groups) -> None:
             members[step.groups] = {
                 rank: at
                 for group in step.groups
-                for at in (groups.add("", group),)
+                for at in (recording.group("", group),)
                 for rank in group
             }
         here = dict.fromkeys(members[step.groups].values())
@@ -317,7 +319,7 @@ def _write(recording: Recording, program: _Program, groups: Groups) -> None:
         calls.update(here.keys())
     ends = [(dict(step.pairs), {b: a for a, b in step.pairs}) for step in program.steps]
     events = recording.events
-    for rank in range(program.num_ranks):
+    for rank in range(recording.num_ranks):
         first = [0] * (len(program.steps) + 1)
         for at, step in enumerate(program.steps):
             first[at] = len(events)
@@ -334,3 +336,151 @@ def _write(recording: Recording, program: _Program, groups: Groups) -> None:
                         replace(event, kind=kind, group=everyone, tag=at, peer=peer, bunch=at)
                     )
             first[at + 1] = len(events)
+
+
+@dataclass(frozen=True, slots=True)
+class HloTensor:
+    """Array: its type as in HLO, and its dimensions."""
+
+    kind: str
+    dims: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        result = 1
+        for dim in self.dims:
+            result = min(result * dim, _MOST_ELEMENTS)
+        return result
+
+    @property
+    def bytes(self) -> int:
+        """Size [bytes]."""
+        known = find_dtype(re.sub(r"^s(8|32|64)$", r"i\1", self.kind))
+        bits = known.size_bytes * 8 if known else _BITS.get(self.kind, 8)
+        return -(-self.elements * bits // 8)
+
+
+@dataclass(slots=True)
+class HloInstruction:
+    """Instruction; `attributes` is the text after its operands."""
+
+    name: str
+    line: int
+    opcode: str
+    shape: tuple[HloTensor, ...]
+    operands: tuple[str, ...]
+    attributes: str
+
+
+@dataclass(slots=True)
+class HloModule:
+    """Module: its computations by name, and the name of its entry."""
+
+    name: str
+    header: str
+    computations: dict[str, list[HloInstruction]] = field(default_factory=dict)
+    entry: str = ""
+
+
+def read_module(path: str) -> HloModule:
+    """Read a module; raise `InputError` with the line if it is invalid."""
+    module: HloModule | None = None
+    body: list[HloInstruction] | None = None
+    count = 0
+    for line, text in lines(path):
+        stripped = text.strip()
+        if module is None:
+            if not stripped:
+                continue
+            match = _MODULE.match(stripped)
+            if match is None:
+                raise InputError(f"{path}:{line}: {stripped[:40]!r}: must begin with HloModule")
+            module = HloModule(match[1], match[2])
+        elif body is None:
+            begin = _COMPUTATION.match(stripped)
+            if begin is not None:
+                if begin[2] in module.computations:
+                    raise InputError(f"{path}:{line}: computation {begin[2][:40]} occurs twice")
+                body = module.computations[begin[2]] = []
+                module.entry = begin[2] if begin[1] else module.entry
+        elif stripped.startswith("}"):
+            body = None
+        elif stripped and not stripped.startswith("//"):
+            count += 1
+            if count > MOST_INSTRUCTIONS:
+                raise InputError(f"{path}:{line}: more than {MOST_INSTRUCTIONS} instructions")
+            body.append(_instruction(path, line, stripped))
+    if module is None or not module.entry:
+        raise InputError(f"{path}: no ENTRY computation; is the file cut?")
+    if body is not None:
+        raise InputError(f"{path}: ends inside a computation; is the file cut?")
+    return module
+
+
+def _instruction(path: str, line: int, text: str) -> HloInstruction:
+    match = _NAMED.match(text)
+    shape, rest = _split(match[2]) if match is not None else ("", "")
+    call = _CALL.match(rest)
+    if match is None or call is None:
+        raise InputError(f"{path}:{line}: {text[:60]!r}: must be NAME = SHAPE OPCODE(OPERANDS)")
+    inside, behind = _balanced(call[2])
+    operands = tuple(
+        m[1] for m in _OPERAND.finditer(re.sub(r"[\[{][^\]}\[{]{0,400}[\]}]", " ", inside))
+    )
+    return HloInstruction(match[1], line, call[1], tuple(_tensors(shape)), operands, behind)
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Return the shape, which may be a tuple, and the rest of the text."""
+    if text.startswith("("):
+        inside, behind = _balanced(text[1:])
+        return inside, behind.strip()
+    shape, _, behind = text.partition(" ")
+    return shape, behind.strip()
+
+
+def _balanced(text: str) -> tuple[str, str]:
+    """Return the text before the matching closing parenthesis, and the text after it."""
+    depth = 1
+    for match in re.finditer(r"[()]", text):
+        depth += 1 if match[0] == "(" else -1
+        if not depth:
+            return text[: match.start()], text[match.end() :]
+    return text, ""
+
+
+def _tensors(shape: str) -> Iterator[HloTensor]:
+    for match in _TENSOR.finditer(shape):
+        yield HloTensor(match[1], tuple(map(int, _EXTENT.findall(match[2]))))
+
+
+def replica_groups(attributes: str, num_ranks: int) -> list[tuple[int, ...]] | None:
+    """Return the groups of devices of a collective, by default one of all; None if invalid."""
+    text = attributes.partition("replica_groups=")[2]
+    iota = _IOTA.match(text)
+    if iota is not None:
+        return _of_iota(
+            *([int(n[:9]) for n in (part or "").split(",") if n] for part in iota.groups())
+        )
+    listed = re.match(r"\{\s*(?:\{[0-9, ]*\}[,\s]*)*\}", text)
+    if text and not listed:
+        return None
+    parts = re.findall(r"\{([0-9, ]*)\}", listed[0][1:-1]) if listed else []
+    groups = [tuple(int(n[:9]) for n in re.findall(r"\d+", part)) for part in parts]
+    groups = [group for group in groups if group]
+    if not groups:
+        return [tuple(range(num_ranks))]
+    flat = [rank for group in groups for rank in group]
+    return groups if len(set(flat)) == len(flat) and max(flat) < num_ranks else None
+
+
+def _of_iota(shape: list[int], dims: list[int], order: list[int]) -> list[tuple[int, ...]] | None:
+    """Return the groups of ``[GROUPS,SIZE]<=[DIMS]T(ORDER)``; None if invalid."""
+    total = prod(dims)
+    order = order or list(range(len(dims)))
+    fits = len(shape) == 2 and prod(shape) == total and sorted(order) == list(range(len(dims)))
+    if not fits or not 0 < total <= 1 << 17:
+        return None
+    table = np.arange(total).reshape(dims).transpose(order).reshape(shape)
+    return [tuple(row) for row in table.tolist()]

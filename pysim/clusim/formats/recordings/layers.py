@@ -16,12 +16,11 @@ from typing import Any
 from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS, uncollected
 from clusim.base.terms.operations import OPERATIONS
-from clusim.formats.recordings.common import Groups, finish
-from clusim.formats.recordings.model import Event, EventKind, Recording
-from clusim.formats.recordings.source import Paths, lines, names_of
+from clusim.formats.recordings.common import finish
+from clusim.formats.recordings.model import MOST_BYTES, PS_PER_NS, Event, EventKind, Recording
+from clusim.formats.recordings.source import lines
 
 MAX_NS = 10**15
-MAX_BYTES = 2**44
 MOST_LAYER_EVENTS = 1_000_000
 """Maximum number of events of all ranks, and of steps of one rank.
 
@@ -29,7 +28,6 @@ With more events, rank 0 represents all ranks.
 """
 
 MAX_LAYERS = 1_000_000
-PS_PER_NS = 1000
 COLUMNS = 12
 """Columns of a layer: its name, an unused number, three per part, and the update."""
 
@@ -40,14 +38,6 @@ _OPERATIONS = {item.astra: item.name for item in OPERATIONS.values() if item.ast
 
 Strides = Mapping[str, tuple[int, int]]
 """Role of groups -> stride between the ranks of a group, and number of its ranks."""
-
-
-def only_file(paths: Paths, noun: str) -> str:
-    """Return the file of a format with one file per job; raise `InputError` for several."""
-    names = names_of(paths)
-    if len(names) != 1:
-        raise InputError(f"{names[1]}: {noun} is one file; use only {names[0]}")
-    return names[0]
 
 
 def group_of(stride: int, size: int, rank: int) -> Sequence[int]:
@@ -71,10 +61,11 @@ class RankStep:
         Requested number of calls; later events are omitted.
     """
 
+    kind = ""
+
     def __init__(self, name: str, most: int | None) -> None:
         self.name, self.most = name, most
-        self.skipped: Counter[str] = Counter()
-        self.assumed: list[str] = []
+        self.found = Recording(self.kind, name)
         self.events: list[Event] = []
         self.now: tuple[int, ...] = ()
         self.calls: Counter[str] = Counter()
@@ -92,7 +83,7 @@ class RankStep:
         self.events.append(Event(kind, 0, stream, name, **fields))
         return len(self.events) - 1
 
-    def recording(self, kind: str, num_ranks: int, strides: Strides) -> Recording:
+    def recording(self, num_ranks: int, strides: Strides) -> Recording:
         """Return the recording in which all ranks execute the events.
 
         Above `MOST_LAYER_EVENTS` events it contains only those of rank 0.
@@ -104,18 +95,15 @@ class RankStep:
         if self.most is not None:
             steps = steps[: next(islice(calls, self.most - 1, None), len(steps) - 1) + 1]
         if len(steps) < len(self.events):
-            self.assumed.append(
-                f"the first {self.most} calls of each rank, of {self.calls.total()}"
-            )
-        groups = Groups()
-        result = Recording(kind, self.name, num_ranks, assumed=self.assumed)
-        result.alike = num_ranks * len(steps) > MOST_LAYER_EVENTS
+            self.found.assume(f"the first {self.most} calls of each rank, of {self.calls.total()}")
+        result = self.found
+        result.num_ranks, result.alike = num_ranks, num_ranks * len(steps) > MOST_LAYER_EVENTS
         with uncollected():
-            _repeat(result, steps, strides, groups)
-        return finish(result, groups, self.skipped)
+            _repeat(result, steps, strides)
+        return finish(result)
 
 
-def _repeat(recording: Recording, steps: Sequence[Event], strides: Strides, groups: Groups) -> None:
+def _repeat(recording: Recording, steps: Sequence[Event], strides: Strides) -> None:
     """Add the events of every rank, or only of rank 0 if `recording.alike`."""
     numbers: dict[tuple[str, int], int] = {}
     for rank in range(1 if recording.alike else recording.num_ranks):
@@ -126,7 +114,7 @@ def _repeat(recording: Recording, steps: Sequence[Event], strides: Strides, grou
                 ranks = group_of(*strides[event.stream], rank)
                 key = (event.stream, ranks[0])
                 if key not in numbers:
-                    numbers[key] = groups.add(event.stream, ranks)
+                    numbers[key] = recording.group(event.stream, ranks)
                 group = numbers[key]
             deps = tuple(first + d for d in event.deps)
             recording.events.append(
@@ -195,7 +183,7 @@ class LayerTable(RankStep):
         self.layers: list[TableLayer] = []
         for line, words in rows:
             if len(self.layers) == declared:
-                self.skipped[f"lines after the {declared} layers of the second line"] += 1
+                self.found.skipped[f"lines after the {declared} layers of the second line"] += 1
                 continue
             self.layers.append(self._layer(line, words))
         if len(self.layers) < declared:
@@ -216,15 +204,15 @@ class LayerTable(RankStep):
 
     def _part(self, line: int, words: list[str]) -> LayerPart:
         compute = self._number(line, "computing", words[0], MAX_NS)
-        size = self._number(line, "size", words[2], MAX_BYTES)
+        size = self._number(line, "size", words[2], MOST_BYTES)
         word = words[1].upper()
         operation, _, suffix = word.partition("_")
         part = LayerPart(compute)
         if operation not in _OPERATIONS:
             if word != "NONE":
-                self.skipped[f"communications {word[:40]}"] += 1
+                self.found.skipped[f"communications {word[:40]}"] += 1
         elif size < 1:
-            self.skipped["communications of 0 bytes"] += 1
+            self.found.skipped["communications of 0 bytes"] += 1
         else:
             part = LayerPart(compute, _OPERATIONS[operation], suffix, size, word)
         return self._same.setdefault(part, part)  # layers repeat
@@ -271,7 +259,7 @@ class LayerTable(RankStep):
         _, ranks = self.strides.get(role, (0, 0))
         if ranks < 2:
             reason = "in groups of one rank" if ranks else f"without a group: {comm.word}"
-            self.skipped[f"communications {reason}"] += 1
+            self.found.skipped[f"communications {reason}"] += 1
             return None
         gathered = self.gathers_parts and comm.operation == "all_gather"
         name, size = f"{layer.name} {_PARTS[part]}", comm.size * (ranks if gathered else 1)
