@@ -16,15 +16,12 @@ from clusim.nccltests.api import Table, table_of
 from clusim.nccltests.options import parse_flags
 from clusim.nccltests.sweep import place, program_named
 from clusim.simulation.setup import Setup
-from clusim.validation.collectives.against import (
+from clusim.validation.collectives.against import compare, is_slow, read_curve, sampled
+from clusim.validation.collectives.causes import (
     Explained,
-    compare,
     hypotheses,
-    is_slow,
     misfit_pct,
     ranked,
-    read_curve,
-    sampled,
     simulated_causes,
 )
 

@@ -113,17 +113,17 @@ def command(
     ):
         show = None if as_json or curve is not None else click.echo
         result = table_of(where, test, wanted, jobs=workers, show=show)
-        drawn: Any = result
         if curve is not None:
-            drawn = compare(curve, result, jobs=workers, progress=progress)
-            data["against"] = drawn.to_json()
+            compared = compare(curve, result, jobs=workers, progress=progress)
+            data["against"] = compared.to_json()
     if curve is not None and not as_json:
-        click.echo("\n".join(drawn.lines()))
+        click.echo("\n".join(compared.lines()))
     for text in result.explained() if explain else ():
         if not as_json:
             click.echo(text)
     if plot is not None:
-        drawn.plot().save(plot)
+        measured: dict[str, Any] = {} if curve is None else {"measured_us": curve.times_us}
+        result.plot(**measured).save(plot)
     data |= {"doubts": doubtful} if doubtful else {}
     data = result.to_json(["clusim", *sys.argv[1:]]) | data
     if target is not None:
