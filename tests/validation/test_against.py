@@ -18,7 +18,7 @@ from clusim.nccltests.sweep import place, program_named
 from clusim.simulation.setup import Setup
 from clusim.validation.collectives.against import compare, is_slow, read_curve, sampled
 from clusim.validation.collectives.causes import (
-    Explained,
+    SimulatedCause,
     hypotheses,
     misfit_pct,
     ranked,
@@ -83,7 +83,10 @@ def test_misfit_by_hand() -> None:
         100 * (math.sqrt(2) - 1)
     )
     assert misfit_pct(measured, measured, (1, 2)) == 0
-    causes = [Explained(("a",), "", {1: 10.0, 2: 10.0}), Explained(("b",), "", {1: 19.0, 2: 10.0})]
+    causes = [
+        SimulatedCause(("a",), "", {1: 10.0, 2: 10.0}),
+        SimulatedCause(("b",), "", {1: 19.0, 2: 10.0}),
+    ]
     assert [item.titles[0] for item in ranked(causes, measured)] == ["b", "a"]
 
 

@@ -24,7 +24,12 @@ from clusim.nccltests.api import Table
 from clusim.nccltests.jobs import Progress
 from clusim.nccltests.options import PerfOptions
 from clusim.nccltests.sweep import Program, program_named
-from clusim.validation.collectives.causes import Explained, misfit_pct, ranked, simulated_causes
+from clusim.validation.collectives.causes import (
+    SimulatedCause,
+    misfit_pct,
+    ranked,
+    simulated_causes,
+)
 
 SAMPLED = 6
 """Most sizes at which a hypothesis is simulated."""
@@ -174,7 +179,7 @@ class Against:
     curve: MeasuredCurve
     table: Table
     sampled: tuple[int, ...]
-    explained: tuple[Explained, ...] = ()
+    explained: tuple[SimulatedCause, ...] = ()
     failed: tuple[tuple[str, str], ...] = ()
 
     @property

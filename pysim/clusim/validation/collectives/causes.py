@@ -106,7 +106,7 @@ def _every_second(fabric: Fabric) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class SimulatedCause:
     """A hypothesis with its times.
 
     Attributes
@@ -133,7 +133,9 @@ def misfit_pct(
     return 100 * (exp(fmean(abs(log(measured_us[s] / simulated_us[s])) for s in sizes)) - 1)
 
 
-def ranked(causes: Sequence[Explained], measured_us: dict[int, float]) -> tuple[Explained, ...]:
+def ranked(
+    causes: Sequence[SimulatedCause], measured_us: dict[int, float]
+) -> tuple[SimulatedCause, ...]:
     """Return causes by the deviation of a measurement from them, the best first."""
     return tuple(sorted(causes, key=lambda item: item.misfit_pct(measured_us)))
 
@@ -144,12 +146,12 @@ def simulated_causes(
     *,
     jobs: Jobs = None,
     progress: Progress | None = None,
-) -> tuple[tuple[Explained, ...], tuple[tuple[str, str], ...]]:
+) -> tuple[tuple[SimulatedCause, ...], tuple[tuple[str, str], ...]]:
     """Simulate the hypotheses of a system at some sizes of a table.
 
     Returns
     -------
-    (tuple of Explained, tuple of (str, str))
+    (tuple of SimulatedCause, tuple of (str, str))
         Causes with other times than the unchanged system's, and title and reason of those that cannot be simulated.
     """
     heads = {
@@ -169,7 +171,7 @@ def simulated_causes(
     possible, failed = _possible(setup, max(channels, default=0))
     cases = {(item.title, size): request(item.setup, size) for item in possible for size in heads}
     done = kernels(cases.values(), jobs=jobs, progress=progress)
-    made = [Explained((), "", {line.size: line.halves[0].time_us for line in table.lines})]
+    made = [SimulatedCause((), "", {line.size: line.halves[0].time_us for line in table.lines})]
     for item in possible:
         times: dict[int, float] = {}
         for size in heads:
@@ -181,7 +183,7 @@ def simulated_causes(
         else:
             equal = next((n for n, other in enumerate(made) if _same(times, other.times_us)), None)
             if equal is None:
-                made.append(Explained((item.title,), item.change, times))
+                made.append(SimulatedCause((item.title,), item.change, times))
             else:
                 made[equal] = replace(made[equal], titles=(*made[equal].titles, item.title))
     # The first is the unchanged system, with the causes that have no effect.
