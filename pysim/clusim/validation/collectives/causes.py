@@ -186,7 +186,7 @@ def simulated_causes(
                 made.append(SimulatedCause((item.title,), item.change, times))
             else:
                 made[equal] = replace(made[equal], titles=(*made[equal].titles, item.title))
-    # The first is the unchanged system, with the causes that have no effect.
+    # The first entry is the unchanged system, merged with causes without effect.
     return tuple(made[1:]), tuple(failed)
 
 
@@ -196,7 +196,7 @@ def _possible(setup: Setup, channels: int) -> tuple[list[Hypothesis], list[tuple
     for item in hypotheses(setup, channels):
         try:
             parse_faults(item.setup.fabric, item.setup.faults)
-        except InputError:  # a part that the system does not have
+        except InputError:  # no such part
             continue
         try:
             _ = item.setup.comm
