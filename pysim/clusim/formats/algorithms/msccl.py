@@ -119,9 +119,7 @@ class _Program:
             raise self._bad(step, key, f"waits for step {step.after[1]} of the same thread block")
 
     def _bad(self, step: MscclStep, key: Key, message: str) -> InputError:
-        return InputError(
-            f"{self.plan.where}:{step.line}: gpu {key[0]} thread block {key[1]}: {message}"
-        )
+        return self.plan.bad(step.line, f"gpu {key[0]} thread block {key[1]}: {message}")
 
     def run(self) -> _Program:
         """Traverse all steps."""
@@ -239,11 +237,7 @@ class _Emitter:
     """Writer of a program's instances; `chunk_bytes` is the size of a plan's chunk [bytes]."""
 
     def __init__(
-        self,
-        plan: MscclPlan,
-        written: CollectiveWriter,
-        program: _Program,
-        chunk_bytes: int,
+        self, plan: MscclPlan, written: CollectiveWriter, program: _Program, chunk_bytes: int
     ) -> None:
         self.plan, self.written, self.program = plan, written, program
         self.chunk_bytes = chunk_bytes

@@ -25,8 +25,14 @@ from clusim.base.errors import InputError, one_line
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import BLOCKWISE, GATHERING, ROOTED, operation_starting
-from clusim.formats.recordings.common import finish
-from clusim.formats.recordings.jsonstream import read_items
+from clusim.formats.recordings.jsonstream import (
+    integer,
+    integers,
+    list_of,
+    number,
+    read_items,
+    table_of,
+)
 from clusim.formats.recordings.model import (
     ABSENT,
     MOST_BYTES,
@@ -36,7 +42,6 @@ from clusim.formats.recordings.model import (
     Recording,
 )
 from clusim.formats.recordings.source import FileStream, Paths, streams
-from clusim.formats.recordings.values import integer, integers, list_of, number, table_of
 
 MOST_PICKLE_BYTES = 1 << 27
 """Largest pickle that is read [bytes]."""
@@ -163,7 +168,7 @@ def read(paths: Paths) -> Recording:
         result.events.append(event)
     if kept:
         _assume(result, job, kept)
-    return finish(result)
+    return result.finish()
 
 
 def _file(job: _Job, file: FileStream, index: int) -> None:
