@@ -12,8 +12,8 @@ CALL = CallResult(0, 2, "allreduce", 1 << 20, "float32", 3, "Ring", "LL", 4, 9_0
 
 def report(calls: list[CallResult]) -> str:
     found = Replay("goal", "job.goal", "dgx-h100", 8, 1, "2.30", ["dgx-h100: as given"])
-    numbers = sorted({call.comm for call in calls})
-    found.comms = [CommResult(n, 2, 1, 4, "dp", 3, 30_000_000) for n in numbers]
+    numbers = sorted({call.communicator for call in calls})
+    found.communicators = [CommResult(n, 2, 1, 4, "dp", 3, 30_000_000) for n in numbers]
     found.calls = calls
     return replay_report(found)
 

@@ -27,7 +27,8 @@ from clusim.nccl import NcclPlan
 from clusim.nccl.choice import way_of
 from clusim.results.bins import BinRecorder
 from clusim.results.diagnosis import Verdict
-from clusim.results.result import Call, Provenance, Result, Tasks, Wires
+from clusim.results.result import Provenance, Result, Tasks, Wires
+from clusim.results.resultjson import Call
 from clusim.simulation.expected import Expected, expected_of
 from clusim.simulation.extrapolate_bytes import (
     BRIEF,

@@ -249,7 +249,7 @@ def confirmed(
     except TraceError as error:
         verdict = without_path(after, str(error).partition(": ")[2])
     first = verdict.headline
-    then = "" if first is None else f"{verdict.share(first):.1%} {first.words()}"
+    then = "" if first is None else f"{first.share:.1%} {first.words()}"
     return finding.verdict.simulated(finding.verdict.time_ps - after.time_ps, then=then)
 
 

@@ -117,7 +117,7 @@ def by_depth(
     saved, checkpoint = None, checkpoint_of(plan)
     if one.saved is not None and two.saved is not None and checkpoint is not None:
         stall_ps = max(0, line(one.saved.stall_ps, two.saved.stall_ps))
-        saved = SavedStep(checkpoint, stall_ps, two.saved.every)
+        saved = SavedStep(checkpoint, stall_ps, two.saved.every_steps, step_ps[-1])
     shared = zip(astuple(one.sharing), astuple(two.sharing), strict=True)
     return replace(
         two,

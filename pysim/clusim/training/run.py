@@ -428,7 +428,7 @@ class _Steps:
             folder = replace(folder, blocks=[], last=-1)
         again = self.run(folder, saved=True)
         plain_ps, saved_ps = (checkpoint_spec.ends[-1] for checkpoint_spec in (run, again))
-        return SavedStep(checkpoint, saved_ps - plain_ps, checkpoint_spec.every)
+        return SavedStep(checkpoint, saved_ps - plain_ps, checkpoint_spec.every, run.step_ps)
 
     def proved(self, folder: Folder) -> StepTiming:
         """Run repeatedly, with unverified blocks in full, until all replicated ones are verified.
