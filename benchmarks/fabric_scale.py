@@ -85,7 +85,7 @@ def measure(case: str) -> dict[str, object]:
 def prepare(machine: Fabric, operation: str, algorithm: str) -> dict[str, object]:
     """Generate a collective's programs, place them on a topology and pass them to the engine."""
     from clusim.lowering import lower
-    from clusim.simulation.plan import planned
+    from clusim.simulation.plan import plan
     from clusim.simulation.request import Request
     from clusim.simulation.session import start_engine
     from clusim.simulation.setup import Setup
@@ -93,7 +93,7 @@ def prepare(machine: Fabric, operation: str, algorithm: str) -> dict[str, object
     before_MiB, laps = peak_MiB(), Laps()
     with laps.lap("programs"):
         request = Request(Setup(machine), operation, SIZE_BYTES, algorithm)
-        schedule = planned(request).schedule
+        schedule = plan(request).schedule
     with laps.lap("lowering"):
         image = lower(machine, schedule).image
     with laps.lap("engine"):

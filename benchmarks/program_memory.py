@@ -21,7 +21,7 @@ from typing import Any
 from clusim import topology
 from clusim.engine.image import Image, empty
 from clusim.lowering import lower
-from clusim.simulation.plan import planned
+from clusim.simulation.plan import plan
 from clusim.simulation.request import Request
 from clusim.simulation.session import start_engine
 from clusim.simulation.setup import Setup
@@ -98,9 +98,9 @@ def measure(case: str) -> dict[str, int]:
     if what.isdecimal():
         return messages(machine, int(what))
     request = Request(Setup(machine), "allreduce", SIZE_BYTES, what)
-    planned(request)  # results of searches are cached
-    _, schedule_bytes, _ = held(lambda: planned(request).schedule)
-    schedule = planned(request).schedule
+    plan(request)  # results of searches are cached
+    _, schedule_bytes, _ = held(lambda: plan(request).schedule)
+    schedule = plan(request).schedule
     _, kept, most = held(lambda: lower(machine, schedule))
     image = lower(machine, schedule).image
     return {
@@ -116,12 +116,12 @@ def messages(machine: Fabric, tens_us: int) -> dict[str, int]:
     """Return the memory of messages that arrive during a time [10 us]."""
     traffic = Traffic("uniform", 4096, 4096, load=0.5, duration_ps=tens_us * 10**7)
     arrays = arrays_of(machine)
-    plan = traffic.plan(arrays)
+    drawn = traffic.plan(arrays)
     _, plan_bytes, _ = held(lambda: traffic.plan(arrays))
-    _, kept, most = held(lambda: to_image(machine, traffic, plan))
-    image = to_image(machine, traffic, plan)
+    _, kept, most = held(lambda: to_image(machine, traffic, drawn))
+    image = to_image(machine, traffic, drawn)
     return {
-        "rows": len(plan.messages.source),
+        "rows": len(drawn.messages.source),
         "schedule": plan_bytes,
         "lowering": most - kept,
         "image": in_image(image, MESSAGES),

@@ -35,6 +35,8 @@ class Value(click.ParamType[Any]):
         Separator of the words in help; empty if the option's help lists them.
     files : bool
         True if the value may also be a file.
+    help : str
+        Text for help in place of the words.
     """
 
     name: str
@@ -42,9 +44,12 @@ class Value(click.ParamType[Any]):
     words: Callable[[click.Context], Iterable[str]] = lambda _context: ()
     between: str = ", "
     files: bool = False
+    help: str = ""
 
     def told(self) -> str:
         """Return the words for help; empty if an option's help lists them."""
+        if self.help:
+            return self.help
         words = self.words(click.Context(click.Command("clusim"))) if self.between else ()
         return self.between.join(words)
 
@@ -128,7 +133,12 @@ FAULT = Value("text", words=_faults, between="; ")
 RELEASE = Value("release", words=_releases, between="")
 RECORDING_KIND = Value("kind", words=_at("clusim.formats.recordings.kinds:KINDS"))
 TOPOLOGY_KIND = Value("kind", words=_at("clusim.formats.topologies:KINDS"))
-TOPOLOGY = Value("topology", words=_topologies, files=True)
+TOPOLOGY = Value(
+    "topology",
+    words=_topologies,
+    files=True,
+    help="a preset (listed by clusim topo list), a topology file, or a generator such as fat-tree:k=8",
+)
 WORKLOAD = Value("workload", words=_workloads, files=True)
 ALGORITHM = Value("algorithm", WORDS["algorithm"], _algorithms, files=True)
 COLLECTIVE = Value("collective", WORDS["operation"], _listed(RUNNABLE), "")

@@ -246,7 +246,7 @@ def test_the_parts_add_up_to_the_run(
 ) -> None:
     """A cause's time is its part of one split of the run, also where a full wire and the path both limit it."""
     monkeypatch.setattr("clusim.analysis.judge.MOST_CAUSES", 1000)
-    monkeypatch.setattr("clusim.analysis.judge.LEAST_SHARE", 0)
+    monkeypatch.setattr("clusim.results.diagnosis.LEAST_SHARE", 0)
     path = tmp_path / "run.h5"
     how: Any = {"trace_out": path, "trace_primitives": True, "confirm": False, **options}
     found = case(path, clusim.collective(machine, operation, size, **how))

@@ -43,7 +43,7 @@ def test_show_has_the_matrix_of_a_mesh(clusim: Clusim) -> None:
 
 def test_show_draws_one_machine_of_a_cluster_and_the_network(clusim: Clusim) -> None:
     out = clusim("topo", "show", "dgx-h100", "--nodes", "4").out
-    assert "machine n0 (4 identical: n0..3)" in out
+    assert "node n0 (4 identical: n0..3)" in out
     assert out.count(" gpu7 ") == 1
     assert re.search(r"NICs - leaf: 32 x ib-ndr of 50 GB/s", out)
 
@@ -76,7 +76,7 @@ def test_show_can_still_print_every_figure(clusim: Clusim) -> None:
         (
             "dgx-h100",
             8,
-            {"machine", "leaf", "quantum2", "node n0  (8 identical: n0..7)", "h100-sxm5"},
+            {"node", "leaf", "quantum2", "node n0  (8 identical: n0..7)", "h100-sxm5"},
         ),
         ("gb200-nvl72", None, {"66..71", "nvswitch4", "grace-c2c: 100 GB/s, 60 ns"}),
         ("fat-tree:k=4", None, {"15", "host", "core"}),
@@ -159,7 +159,7 @@ def test_import_writes_a_file_that_can_be_used(clusim: Clusim, tmp_path: Path) -
     assert "# - nic0: 16 lanes" in out.read_text(encoding="utf-8")
     assert clusim("topo", "check", out).code == 0
     assert clusim("topo", "diff", out, SAMPLES / "dump.xml").code == 0
-    assert "machine" in clusim("topo", "show", SAMPLES / "dump.xml").out
+    assert "node" in clusim("topo", "show", SAMPLES / "dump.xml").out
 
 
 def test_import_as_json_and_to_stdout(clusim: Clusim) -> None:

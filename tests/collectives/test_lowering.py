@@ -19,6 +19,7 @@ from clusim.topology import Fabric, load
 from clusim.topology.arrays import arrays_of
 from clusim.topology.model import Format, Link, Protocol
 from clusim.topology.node import Endpoint, Node
+from support.arrays import hop_latency_ps
 
 MIB = 1 << 20
 
@@ -47,7 +48,7 @@ def test_only_simple_reads(a100: Fabric, h100: Fabric) -> None:
 
 
 def test_counters_fly_for_a_header_and_the_fence(h100: Fabric) -> None:
-    latency = arrays_of(h100).hop_latency_ps(0, 1)
+    latency = hop_latency_ps(arrays_of(h100), 0, 1)
     simple = lower(h100, ring(h100)).image.conns[0]
     fence = h100.protocols["simple"].tail_fence_ps
     assert fence > 0

@@ -254,7 +254,7 @@ def _analysis(name: str, function: str = "") -> Callable[[Path], None]:
 
 
 def _what_if(path: Path) -> None:
-    from clusim.analysis.whatif import estimate
+    from clusim.analysis.blame import estimate
 
     estimate(path, "hbm", "x2")
 

@@ -15,7 +15,7 @@ from clusim.lowering import Broken, plan_change
 from clusim.nccl.choice import Way
 from clusim.report.html import page
 from clusim.report.page_data import Feed
-from clusim.simulation.plan import planned
+from clusim.simulation.plan import plan
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
@@ -102,7 +102,7 @@ def test_crossover_has_faults_and_notes_in_text_json_and_csv(broken: str) -> Non
 def test_programs_are_those_of_a_run(broken: str) -> None:
     """The fabric that is simulated is the whole one; the one that is planned on is not."""
     setup = Setup(broken)
-    (call,) = planned(Request(setup, "allreduce", 64 << 20)).schedule.calls
+    (call,) = plan(Request(setup, "allreduce", 64 << 20)).schedule.calls
     words = ("--algorithm", "nccl", "--size", "64M", "--granularity", "64KiB", "--no-progress")
     run = data("run", broken, *words)
     assert (call.channels, run["channels"]) == (20, 20)

@@ -13,7 +13,7 @@ from clusim.nccl import communicator, parse_env, parse_version
 from clusim.nccl.transports import plugin_variables, transport_of, with_plugins
 from clusim.schedule.ir import CTA_WARPS
 from clusim.simulation.job import RunOptions, job_of, run_job
-from clusim.simulation.plan import planned
+from clusim.simulation.plan import plan
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.topology import loads
@@ -89,7 +89,7 @@ def _request(num_bytes: int) -> Request:
 
 def test_parts_on_the_rails_of_an_adapter_share_one_cta() -> None:
     """16 ranks, slices of 2 MiB, two rails: two programs a rank, each with half of the warps and of the data."""
-    small, large = (planned(_request(size)).schedule for size in (MIB, 64 * MIB))
+    small, large = (plan(_request(size)).schedule for size in (MIB, 64 * MIB))
     assert len(large.instances) == 2 * len(small.instances) == 32
     assert {item.warps for item in small.instances} == {CTA_WARPS}
     assert {item.warps for item in large.instances} == {CTA_WARPS / 2}

@@ -28,7 +28,7 @@ from clusim.nccl.graph import Graph
 from clusim.nccl.search import _Plan, search
 from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
-from clusim.topology.catalogue import preset_nic
+from support.presets import preset_nic
 
 RING, TREE, NVLS = Algorithm.RING, Algorithm.TREE, Algorithm.NVLS
 
@@ -208,7 +208,7 @@ def test_efa_adapters_of_a_gpu_are_one_device() -> None:
     ],
 )
 def test_adapter_speeds(model: str, speed: float) -> None:
-    nic = preset_nic(model, "nic0").nic
+    nic = preset_nic(model).nic
     assert nic is not None
     assert nic.speed_Bps * 8 / 1e9 == speed
 

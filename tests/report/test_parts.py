@@ -150,7 +150,7 @@ def tiers_of(picture: Picture) -> list[str]:
     [
         ("a100-pcie-x8", None, ["gpu", "pcie", "cpu", "mem", "nic"]),
         ("aws-p5", 2, ["nvswitch", "gpu", "pcie", "cpu", "mem", "nic", "leaf"]),
-        ("superpod-h100:nodes=32", None, ["machine", "leaf", "spine"]),
+        ("superpod-h100:nodes=32", None, ["node", "leaf", "spine"]),
     ],
 )
 def test_tiers_lie_one_above_another(name: str, nodes: int | None, tiers: list[str]) -> None:

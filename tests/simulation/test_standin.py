@@ -15,6 +15,7 @@ from clusim.simulation import approximate
 from clusim.simulation.api import result_of
 from clusim.simulation.approximate import FOLLOWED_ERROR, stood_for
 from clusim.simulation.job import RunOptions, job_of, run_job
+from clusim.simulation.plan import plan
 from clusim.simulation.request import Request
 from clusim.simulation.session import Watch
 from clusim.simulation.setup import Setup
@@ -25,7 +26,7 @@ BRIEF = RunOptions(histories=False)
 
 def followed(asked: Request, options: RunOptions = BRIEF) -> bool:
     """Return whether other runs stand for a request."""
-    return stood_for(asked, options, lambda: job_of(asked, options)) is not None
+    return stood_for(plan(asked), options, lambda: job_of(asked, options)) is not None
 
 
 def request(algorithm: str, nodes: int, size: int, **fields: Any) -> Request:

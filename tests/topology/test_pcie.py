@@ -11,8 +11,8 @@ from clusim.hardware import LINKS, NICS, SWITCHES
 from clusim.hardware.networks import pause_headroom_bytes
 from clusim.hardware.pcie import GENERATIONS, LANES, lane_MBps
 from clusim.topology import Format, Link, loads
-from clusim.topology.catalogue import preset_format, preset_link, preset_nic, preset_switch
 from clusim.topology.model import KIND_NAMES, NO_LIMIT
+from support.presets import preset_format, preset_link, preset_nic, preset_switch
 
 
 def wire_bytes(form: Format, kind: int, payload: int) -> int:
@@ -35,7 +35,7 @@ def one_way_GBps(link: Link, form: Format, kind: int, payload: int = 4096) -> fl
 
 
 def pcie(generation: int, lanes: int, tail: str = "") -> tuple[Link, Format]:
-    link = preset_link(f"pcie-gen{generation}-x{lanes}{tail}", "a", "b")
+    link = preset_link(f"pcie-gen{generation}-x{lanes}{tail}")
     return link, preset_format(link.format)
 
 
@@ -124,7 +124,7 @@ def test_narrow_links_acknowledge_more_often() -> None:
     ],
 )
 def test_payload_rate_of_networks(name: str, expected_GBps: float) -> None:
-    link = preset_link(name, "a", "b")
+    link = preset_link(name)
     found = one_way_GBps(link, preset_format(link.format), Kind.WRITE)
     assert found == pytest.approx(expected_GBps, rel=0.001)
 
@@ -132,7 +132,7 @@ def test_payload_rate_of_networks(name: str, expected_GBps: float) -> None:
 def test_ndr_carries_4096_of_4122_bytes() -> None:
     form = preset_format("infiniband")
     assert wire_bytes(form, Kind.WRITE, 4096) == 4096 + 8 + 12 + 4 + 2
-    link = preset_link("ib-ndr", "a", "b")
+    link = preset_link("ib-ndr")
     assert one_way_GBps(link, form, Kind.WRITE) == pytest.approx(50 * 4096 / 4122, rel=1e-12)
 
 
@@ -140,14 +140,14 @@ def test_ndr_carries_4096_of_4122_bytes() -> None:
 def test_cables_add_their_propagation(medium: str, ps_per_m: int) -> None:
     text = "nodes: {a: {kind: host}, b: {kind: host}}\n"
     text += f"links: [{{from: a, to: b, type: ib-ndr, length: 30 m, medium: {medium}}}]\n"
-    bare = preset_link("ib-ndr", "a", "b")
+    bare = preset_link("ib-ndr")
     assert loads(text).links[0].latency_ps == bare.latency_ps + 30 * ps_per_m
-    assert preset_link("ib-ndr", "a", "b", length_m=2).latency_ps == bare.latency_ps + 10_000
+    assert preset_link("ib-ndr", length_m=2).latency_ps == bare.latency_ps + 10_000
 
 
 @pytest.mark.parametrize("name", [name for name in LINKS if name.startswith("roce-")])
 def test_pause_headroom_holds_a_round_trip_of_100_m(name: str) -> None:
-    link = preset_link(name, "a", "b", length_m=100)
+    link = preset_link(name, length_m=100)
     room = link.buffer_bytes - link.xoff_bytes
     flight = 2 * link.latency_ps * 1e-12 * link.rate.bytes_per_s
     assert room >= flight + 2 * (4096 + 82)
@@ -161,7 +161,7 @@ def test_headroom_is_round_trip_times_rate_and_two_packets() -> None:
 
 
 def test_marks_scale_with_the_rate() -> None:
-    slow, fast = preset_link("roce-100", "a", "b"), preset_link("roce-400", "a", "b")
+    slow, fast = preset_link("roce-100"), preset_link("roce-400")
     assert (fast.ecn_min_bytes, fast.ecn_max_bytes) == (400_000, 1_600_000)
     assert fast.ecn_max_bytes == 4 * slow.ecn_max_bytes
     assert fast.ecn_probability == 0.2
@@ -171,45 +171,45 @@ def test_marks_scale_with_the_rate() -> None:
 def test_credits_cover_the_round_trip(name: str) -> None:
     """Over 100 m where it is a network; otherwise as the link is."""
     network = LINKS[name]["class"].value in ("infiniband", "efa", "slingshot")
-    link = preset_link(name, "a", "b", length_m=100 if network else 0)
+    link = preset_link(name, length_m=100 if network else 0)
     assert link.buffer_bytes >= 2 * link.latency_ps * 1e-12 * link.rate.bytes_per_s
 
 
 @pytest.mark.parametrize("name", SWITCHES)
 def test_switches_are_nodes(name: str) -> None:
-    node = preset_switch(name, "s")
+    node = preset_switch(name)
     assert node.latency_ps >= 1
     assert node.tier in ("switch", "pcie", "root")
 
 
 def test_root_complexes_split_peer_traffic_on_intel_only() -> None:
-    assert preset_switch("xeon-icx", "cpu").peer_payload_bytes == 64
-    assert preset_switch("epyc-milan", "cpu").peer_payload_bytes == 128
-    assert preset_switch("pex88096", "sw").peer_payload_bytes == 0
+    assert preset_switch("xeon-icx").peer_payload_bytes == 64
+    assert preset_switch("epyc-milan").peer_payload_bytes == 128
+    assert preset_switch("pex88096").peer_payload_bytes == 0
 
 
 def test_reduction_in_the_network() -> None:
     for name, ports, rate_GBps in (("quantum", 40, 25), ("quantum2", 64, 50)):
-        node = preset_switch(name, "s")
+        node = preset_switch(name)
         assert node.unit is not None
         assert node.ports == ports
         line_Bps = ports * rate_GBps * 1e9
         assert 65536e12 / node.unit.cost16 == pytest.approx(line_Bps, rel=0.05), "at line rate"
         assert node.unit.slots * 4096 > rate_GBps * 1e9 * 4e-6, "slots for 4 us"
-    assert preset_switch("spectrum4", "s").unit is None
-    assert preset_switch("rosetta", "s").unit is None
+    assert preset_switch("spectrum4").unit is None
+    assert preset_switch("rosetta").unit is None
 
 
 @pytest.mark.parametrize("name", NICS)
 def test_adapters_are_nodes(name: str) -> None:
-    node = preset_nic(name, "n")
+    node = preset_nic(name)
     assert node.nic is not None
     assert node.nic.mtu_bytes in (2048, 4096, 8192, 8960)
     assert (node.nic.rate_control is not None) == ("roce" in name or name == "bf3")
 
 
 def test_rate_control_scales_with_the_rate() -> None:
-    control = preset_nic("cx7-roce400", "n").nic
+    control = preset_nic("cx7-roce400").nic
     assert control is not None
     assert control.rate_control is not None
     assert control.rate_control.additive_Bps == pytest.approx(10 * 40e6 / 8)

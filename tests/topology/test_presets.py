@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from tests.support.known_machines import MACHINES, Pairs
 
 from clusim import hardware, topology
 from clusim.base import resources
@@ -24,6 +23,8 @@ from clusim.hardware import (
 from clusim.topology import Fabric, check, describe
 from clusim.topology.arrays import arrays_of
 from clusim.topology.check_links import HOST_CLASSES
+from support.arrays import hop_latency_ps
+from support.known_machines import MACHINES, Pairs
 
 MEASURED_SYSTEMS = (
     "a100-pcie-x8",
@@ -182,7 +183,7 @@ def test_remote_store_takes_as_long_as_the_latency_split_says(name: str) -> None
     machine = topology.load(name)
     arrays = arrays_of(machine)
     near = next(rank for rank in range(1, machine.num_ranks) if arrays.first_wires(0, rank))
-    total = arrays.hop_latency_ps(0, near) + int(arrays.endpoints["write_latency_ps"][0])
+    total = hop_latency_ps(arrays, 0, near) + int(arrays.endpoints["write_latency_ps"][0])
     direct = not any(node.name.startswith("nvswitch") for node in machine.nodes)
     assert (350_000 if direct else 450_000) <= total <= 600_000
 

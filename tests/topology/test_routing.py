@@ -17,6 +17,7 @@ from clusim.engine.abi import NONE
 from clusim.topology import Endpoint, Fabric, FabricArrays, Format, Link, Node, generate
 from clusim.topology.arrays import arrays_of
 from clusim.topology.check import dependencies, dependency_cycle
+from support.arrays import hop_latency_ps
 
 HOST = Endpoint()
 
@@ -112,7 +113,7 @@ def test_groups_are_stored_once() -> None:
 def test_latency_of_a_header_is_the_sum_of_its_parts() -> None:
     arrays = arrays_of(topology.load("dgx-a100"))
     serialisation_ps = 16 * 40  # one flit at 25 GB/s
-    assert arrays.hop_latency_ps(0, 1) == 2 * (150_000 + serialisation_ps) + 110_000
+    assert hop_latency_ps(arrays, 0, 1) == 2 * (150_000 + serialisation_ps) + 110_000
 
 
 def test_parallel_wires_by_name_and_index() -> None:
@@ -140,7 +141,7 @@ def test_endpoints_do_not_forward_unless_they_relay() -> None:
     arrays = arrays_of(network(nodes, links))
     assert arrays.group(0, 2) == []
     with pytest.raises(TopologyError, match="no path from rank 0 to rank 2"):
-        arrays.hop_latency_ps(0, 2)
+        hop_latency_ps(arrays, 0, 2)
     nodes[1] = Node("b", "host", endpoint=HOST, relay=True)
     assert len(arrays_of(network(nodes, links)).path(0, 2)) == 2
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -135,9 +136,7 @@ def test_an_estimate_has_the_phases_of_the_step() -> None:
 
 def test_the_causes_of_a_step_are_its_parts() -> None:
     found = step(PIPELINE)
-    assert sum(cause.time_ps for cause in found.verdict.causes) == pytest.approx(
-        found.step_ps[-1], rel=0.01
-    )
+    assert sum(cause.time_ps for cause in found.verdict.causes) == found.step_ps[-1]
 
 
 def test_the_trace_of_a_folded_step_has_the_verdict_of_the_command(tmp_path: Path) -> None:
@@ -146,3 +145,22 @@ def test_the_trace_of_a_folded_step_has_the_verdict_of_the_command(tmp_path: Pat
     found = step(PIPELINE, fold="all", trace_out=str(path))
     assert judged_trace(path).verdict == found.verdict == found.result.verdict
     assert json.loads(json.dumps(found.to_json()))["verdict"]["text"] == found.verdict.lines()
+
+
+@pytest.mark.parametrize(
+    ("parallel", "options"),
+    [
+        ("{pipeline: 4, data: 1}", {}),
+        ("{pipeline: 4, data: 1}", {"faults": ["rank 2 slow x2"]}),
+        ("{pipeline: 2, data: 2}", {"fold": "none"}),
+        ("{data: 4}", {"faults": ["rank 0 slow x2", "lanes gpu1-switch0 1/2 at 1ns"]}),
+    ],
+)
+def test_causes_and_phases_add_up_to_the_picosecond(parallel: str, options: Any) -> None:
+    found = step(f"parallel: {parallel}\n", 16, **options, confirm=False)
+    verdict = found.verdict
+    assert sum(cause.time_ps for cause in verdict.causes) == verdict.time_ps == found.step_ps[-1]
+    savings = [cause.saving_ps or 0 for cause in verdict.causes]
+    assert savings == sorted(savings, reverse=True)
+    ends = [(phase.start_ps, phase.end_ps) for phase in verdict.phases]
+    assert all(one[1] == two[0] for one, two in pairwise(ends))

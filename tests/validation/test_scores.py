@@ -12,6 +12,7 @@ from clusim.base.terms.times import regime_of
 from clusim.hardware.calibration import ROW_SETS
 from clusim.simulation import expected
 from clusim.simulation.expected import Expected, RunPlace, expected_error, expected_of
+from clusim.simulation.plan import plan
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.validation.collectives import validate
@@ -183,8 +184,8 @@ def test_expected_errors_are_those_of_the_nearest_class(
     assert "hierarchical is not an algorithm of NCCL: no measurements" in named.text()
     assert named.to_json()["median_abs_pct"] is None
     request = Request(Setup("dgx-h100"), "allreduce", 1024)
-    assert expected_of(request, "ring") == same
+    assert expected_of(plan(request), "ring") == same
     paper = replace(request, algorithm="ring")
-    assert "ring differs from NCCL's plan" in expected_of(paper, "ring").text()
+    assert "ring differs from NCCL's plan" in expected_of(plan(paper), "ring").text()
     broken = replace(request, setup=Setup("dgx-h100", faults=("rank 1 slow x1.3",)))
-    assert "no measurements of systems with faults" in expected_of(broken, "ring").text()
+    assert "no measurements of systems with faults" in expected_of(plan(broken), "ring").text()

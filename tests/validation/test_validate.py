@@ -114,12 +114,57 @@ def test_rows_say_what_measured_them(tmp_path: Path) -> None:
 def test_columns_without_effect_are_said(tmp_path: Path) -> None:
     path = tmp_path / "m.csv"
     path.write_text(
-        "system,n_gpus,collective,size_bytes,time_us,runs,plugin,release\n"
-        "gh200x4-mesh,2,all_gather,8,6,3,ofi,\ngh200x4-mesh,2,all_gather,8,6,3,,\n",
+        "system,n_gpus,collective,size_bytes,time_us,runs,rack,pod\n"
+        "gh200x4-mesh,2,all_gather,8,6,3,left,\ngh200x4-mesh,2,all_gather,8,6,3,,\n",
         encoding="utf-8",
     )
     said, none = (point.notes for point in validate(read_measurements([path]), jobs=1).points)
-    assert [note for note in said if note not in none] == ["columns without effect: plugin"]
+    assert [note for note in said if note not in none] == ["columns without effect: rack"]
+
+
+def test_software_of_a_run_is_an_input(tmp_path: Path) -> None:
+    path = tmp_path / "m.csv"
+    head = "system,n_nodes,n_gpus,collective,size_bytes,time_us,plugin,environment,release\n"
+    row = "aws-p5en,2,16,all_reduce,1048576,100"
+    path.write_text(
+        f"{head}{row},aws-ofi-nccl <1.16 (inferred),,2.27.3 to 2.28.9 (inferred)\n"
+        f"{row},aws-ofi-nccl 1.16,NCCL_BUFFSIZE=1048576 NCCL_CROSS_NIC=0,\n{row},,,\n",
+        encoding="utf-8",
+    )
+    old, given, blank = (row.group for row in read_measurements([path]))
+    # Release 1.16 of the plugin is the first that enlarges buffers; the user's value has priority.
+    buffers = [setup_of(group).comm.settings.buffsize for group in (old, given, blank)]
+    assert buffers == [None, 1 << 20, 8 << 20]
+    assert setup_of(given).comm.settings.cross_nic == 0
+    assert setup_of(old).version == "2.28.9"
+    assert old.assumed[:2] == (
+        "release of NCCL only known as 2.27.3 to 2.28.9: 2.28.9 assumed",
+        "release of aws-ofi-nccl <1.16 assumed: 1.15",
+    )
+
+
+@pytest.mark.parametrize(
+    ("software", "message"),
+    [
+        ("aws-ofi-nccl new,,", "plugin: plugin release 'new': must be numbers"),
+        (",NCCL_BUFSIZE=1,", "environment: NCCL_BUFSIZE: unknown NCCL variable; did you mean"),
+        (",,2.28 to 2.23", "release: '2.28 to 2.23': the first release is newer"),
+    ],
+)
+def test_bad_software_names_its_line(tmp_path: Path, software: str, message: str) -> None:
+    path = tmp_path / "m.csv"
+    head = "system,n_gpus,collective,size_bytes,time_us,plugin,environment,release\n"
+    path.write_text(f"{head}dgx-h100,8,all_reduce,8,9,{software}\n", encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        read_measurements([path])
+    assert str(caught.value).startswith(f"{path}:2: ")
+    assert message in str(caught.value)
+
+
+def test_a_plugin_of_other_nics_is_refused() -> None:
+    group = CurveGroup("dgx-h100", 2, 16, "all_reduce", plugin="aws-ofi-nccl 1.16")
+    with pytest.raises(InputError, match="not a transport of dgx-h100"):
+        setup_of(group)
 
 
 def test_what_nobody_knows_is_a_line_and_the_rest_goes_on(tmp_path: Path) -> None:

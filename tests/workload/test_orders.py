@@ -10,8 +10,8 @@ from clusim.workload.pipeline_schedules import (
     SCHEDULES,
     SHAPES,
     Action,
+    PassTimes,
     StageLayout,
-    Timeline,
     beside,
     layout_of,
     order,
@@ -143,7 +143,7 @@ def test_bad_orders_are_named(arguments: tuple[str, int, int, int], message: str
         order(*arguments)
 
 
-def in_v(schedule: str, stages: int, microbatches: int, **slots: int) -> Timeline:
+def in_v(schedule: str, stages: int, microbatches: int, **slots: int) -> PassTimes:
     """Run a schedule whose stages have two parts of the model."""
     orders: list[list[Action | list[Action]]] = []
     for stage in range(stages):

@@ -98,7 +98,7 @@ def critical_path(trace: Path, what_if: tuple[str, str] | None, confirm: bool, *
 
         _show(analyse(trace), form)
         return
-    from clusim.analysis.whatif import estimate
+    from clusim.analysis.blame import estimate
     from clusim.base.tables import ColumnTable
     from clusim.base.units import format_time
 

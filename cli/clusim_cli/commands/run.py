@@ -77,6 +77,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
     from clusim.simulation.api import result_of
     from clusim.simulation.expected import expected_of
     from clusim.simulation.job import RunOptions
+    from clusim.simulation.plan import plan
     from clusim.simulation.request import taken
 
     request = asked(topology=topology, **given)
@@ -87,12 +88,13 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
         how = RunOptions(
             progress=shown.progress, command=command_line(), **taken(given, RunOptions)
         )
-        result = result_of(request, how)
+        planned = plan(request)
+        result = result_of(planned, how)
         if result.complete:
             shown.begins("re-simulation without the bottleneck")
             _ = result.verdict
     if as_json:
-        expected = expected_of(request, result.call.algorithm if result.call else "")
+        expected = expected_of(planned, result.call.algorithm if result.call else "")
         more = {
             "verdict": result.verdict.to_json(),
             "expected_error": expected.error.to_json(),

@@ -45,7 +45,7 @@ def list_topologies(as_json: bool) -> None:
         _print_json({"presets": rows, "generators": list(GENERATORS)})
         return
     table = [(name, one.num_ranks, one.description) for name, one in presets.items()]
-    for line in text_table("{:<22} {:>5} ranks  {}", table):
+    for line in text_table("{:<22} {:>5} GPUs  {}", table):
         click.echo(line)
     click.echo("")
     click.echo(f"generators: {', '.join(GENERATORS)}; for example fat-tree:k=8")
@@ -247,7 +247,7 @@ def export(topology: str, nodes: int | None, form: str, output: Path | None) -> 
 )
 @click.option("--group", metavar="GROUP", help="Number or name of the system, if FILE has several.")
 @click.option(
-    "--onto", type=TOPOLOGY, metavar="MACHINE",
+    "--onto", type=TOPOLOGY, metavar="TOPOLOGY",
     help="FILE is partial (NCCL_TOPO_FILE): the rest is as in this preset, topology file or XML.",
 )  # fmt: skip
 @options.as_json("clusim_cli.forms:ImportedJson")

@@ -55,9 +55,9 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     """Predict the measurements in FILES and print the errors.
 
     A file is a CSV table with the columns system, n_nodes, n_gpus, collective, algorithm, protocol, channels,
-    nccl_version, gpus_per_process, threads_per_process, iters, harness, cuda_graph, size_bytes, time_us, spread_pct
-    and source, or the output of an nccl-tests program. The system is the name of a preset or a topology file; blank
-    is unknown.
+    nccl_version, gpus_per_process, threads_per_process, iters, harness, cuda_graph, plugin, environment, release,
+    size_bytes, time_us, spread_pct and source, or the output of an nccl-tests program. The system is the name of a
+    preset or a topology file; blank is unknown.
 
     A CSV table with the columns hardware, framework, model, n_gpus, seq, global_batch and step_s is a table of
     training steps. Optional columns: layers, hidden, heads, kv_heads, intermediate, vocab, micro_batch, tensor,

@@ -19,9 +19,8 @@ from clusim.analysis.intervals import Usage
 from clusim.analysis.network import Network, Stage
 from clusim.analysis.rivals import Rivals
 from clusim.analysis.walk import Step, StepKind, Walk
-from clusim.base.terms.links import is_network, kind_of, tier_of
 from clusim.engine.abi import NONE, ConnKind, Op
-from clusim.results.diagnosis import CauseKind
+from clusim.results.diagnosis import CauseKind, wire_key
 
 Array = NDArray[Any]
 
@@ -263,12 +262,8 @@ class Charger:
             yield Charge("stall", name, reason, busy - load, why, wire)
 
     def wire_cause(self, wire: int) -> CauseKind:
-        """Return the diagnosis' name for bytes on a wire."""
-        kind, tier = kind_of(self.network.classes[wire]), tier_of(self.network.classes[wire])
-        if kind == "pcie":
-            return CauseKind.PCIE
-        at_nic = is_network(kind) and "nic" in tier.split("-")
-        return CauseKind.NIC if at_nic else CauseKind.WIRE
+        """Return the kind of cause of traffic on a wire."""
+        return wire_key(self.network.classes[wire])[0]
 
     def _next(self, first: _Load, loads: list[_Load]) -> float:
         """Return the utilisation of the next limit, as a share of the busiest resource's time."""

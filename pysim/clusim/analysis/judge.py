@@ -5,8 +5,7 @@ Causes are merged over equivalent CTAs, ranks and wires.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -17,24 +16,25 @@ from clusim.analysis.critical import Critical
 from clusim.analysis.limits import limit
 from clusim.analysis.walk import Step, StepKind
 from clusim.analysis.whatif import Change, mended
-from clusim.base.terms.links import joined, kind_of, named, several, tier_of
+from clusim.base.terms.links import kind_of, several, tier_of
 from clusim.base.terms.times import includes
 from clusim.results.diagnosis import (
-    LEAST_PHASE,
-    LEAST_SHARE,
     MOST_CAUSES,
     CauseKind,
-    Phase,
+    Key,
+    SplitSpan,
     Verdict,
     VerdictCause,
+    also_limiting,
+    diagnose,
+    scaled,
+    summed,
+    wire_key,
 )
 from clusim.results.result import Result
 
 FULL = 0.9
 """Utilisation from which a wire is the bottleneck: no other fix saves more than the rest."""
-
-ALSO = 0.8
-"""Utilisation from which a wire limits a run together with its bottleneck."""
 
 LEAST_MIDDLE = 0.2
 """Smallest share of the run of a middle phase that separates a start and a tail."""
@@ -67,45 +67,48 @@ class Judged:
 
 
 @dataclass(slots=True)
-class _Sum:
-    ps: int = 0
+class _Found:
+    """Places of a cause on the path."""
+
     places: dict[str, None] = field(default_factory=dict)
     wires: set[int] = field(default_factory=set)
     endpoints: set[int] = field(default_factory=set)
     rivals: set[int] = field(default_factory=set)
 
 
-_Key = tuple[CauseKind, str]
-
-
 def judged(run: Critical) -> Judged:
     """Return the diagnosis by critical path; raises `TraceError` if it cannot be followed."""
-    sums: dict[_Key, _Sum] = {}
-    spans: list[tuple[int, int, dict[_Key, int]]] = []
+    found: dict[Key, _Found] = defaultdict(_Found)
+    segments: list[SplitSpan] = []
     steps = list(run.walk.steps())
     for step in steps:
-        parts: Counter[_Key] = Counter()
+        parts: Counter[Key] = Counter()
         for charge in run.charges(step):
             if charge.ps:
                 key = (charge.cause, _detail(run, charge, step))
                 parts[key] += charge.ps
-                _add(run, sums.setdefault(key, _Sum()), charge, step)
-        spans.append((step.start_ps, step.end_ps, parts))
-    result = run.traced.result
-    total = sum(step.length_ps for step in steps)
-    ordered = sorted(sums.items(), key=lambda item: (-item[1].ps, item[0]))
-    ordered = _full_first(run, ordered)[:MOST_CAUSES]
-    told = [item for i, item in enumerate(ordered) if not i or item[1].ps >= LEAST_SHARE * total]
-    changes = [_change(run, kind, entry) for (kind, _), entry in told]
-    causes = [_cause(run, steps, item, change) for item, change in zip(told, changes, strict=True)]
-    if causes:
-        causes[0] = replace(causes[0], also=_also(run, told[0][0], changes[0]))
-    verdict = Verdict(total, tuple(causes), _phases(spans[::-1]), includes=_includes(result))
-    return Judged(verdict, tuple(changes))
+                _add(run, found[key], charge, step)
+        segments.append(SplitSpan("", step.start_ps, step.end_ps, parts))
+    sums = summed(segment.parts for segment in segments)
+    ordered = dict(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
+    ordered = _full_first(run, ordered, found)
+    changes = {key: _change(run, key[0], found[key]) for key in [*ordered][:MOST_CAUSES]}
+
+    def cause_of(key: Key) -> VerdictCause:
+        change, (kind, detail) = changes[key], key
+        saving_ps = _saving_ps(run, steps, (kind, ordered[key]), change)
+        hidden = detail and kind not in (*_WIRES, CauseKind.MEMORY)
+        places = () if hidden else tuple(found[key].places)
+        also = _also(run, key, change) if key == next(iter(ordered)) else ()
+        return VerdictCause(kind, detail, places, ordered[key], saving_ps, also=also)
+
+    verdict = diagnose(_phases(segments[::-1]), ordered, cause_of, MOST_CAUSES)
+    verdict = replace(verdict, includes=_includes(run.traced.result))
+    return Judged(verdict, tuple(changes[cause.kind, cause.what] for cause in verdict.causes))
 
 
-def _full_first(run: Critical, ordered: list[tuple[_Key, _Sum]]) -> list[tuple[_Key, _Sum]]:
-    """Return the causes, the busiest wire first if no fix saves more than its idle time.
+def _full_first(run: Critical, ordered: dict[Key, int], found: dict[Key, _Found]) -> dict[Key, int]:
+    """Return the time by cause, the busiest wire first if no fix saves more than its idle time.
 
     The busy time of a wire is a path of the run and as critical as the path of the walk: a walk picks one of two
     equal paths arbitrarily. Its idle time is divided among the other causes in proportion to their parts of the walk,
@@ -115,49 +118,26 @@ def _full_first(run: Critical, ordered: list[tuple[_Key, _Sum]]) -> list[tuple[_
     result, network = run.traced.result, run.traced.network
     busy = result.wires.counters["busy_ps"]
     wire = int(np.argmax(busy))
-    kind = run.charger.wire_cause(wire)
-    key = (kind, _wire_detail(kind, network.classes[wire]))
-    known = {place for (cause, _), entry in ordered if cause in _NAMED for place in entry.places}
-    contended = any(cause is CauseKind.CONTENTION for (cause, _), _ in ordered)
+    key = wire_key(network.classes[wire])
+    known = {place for one in ordered if one[0] in _NAMED for place in found[one].places}
+    contended = any(cause is CauseKind.CONTENTION for cause, _ in ordered)
     if busy[wire] < FULL * result.time_ps or network.link(wire) in known or contended:
         return ordered
-    sums = dict(ordered)
-    entry = sums.pop(key, None) or _Sum()
-    others_ps = sum(one.ps for one in sums.values())
-    rest_ps = max(0, entry.ps + others_ps - int(busy[wire]))
-    if rest_ps < others_ps:
-        entry.ps += others_ps - rest_ps
-        _scale(list(sums.values()), rest_ps)
-    entry.wires.add(wire)
-    entry.places[network.link(wire)] = None
-    return [(key, entry), *sums.items()]
+    others = {other: ps for other, ps in ordered.items() if other != key}
+    whole_ps = sum(ordered.values())
+    own_ps = max(ordered.get(key, 0), min(whole_ps, int(busy[wire])))
+    found[key].wires.add(wire)
+    found[key].places[network.link(wire)] = None
+    return {key: own_ps, **scaled(others, whole_ps - own_ps)}
 
 
-def _scale(entries: list[_Sum], total_ps: int) -> None:
-    """Scale times to a smaller total [ps]."""
-    before_ps, done_ps = 0, 0
-    all_ps = sum(entry.ps for entry in entries)
-    for entry in entries:
-        before_ps += entry.ps
-        entry.ps = before_ps * total_ps // all_ps - done_ps
-        done_ps += entry.ps
-
-
-def _also(run: Critical, key: _Key, change: Change | None) -> tuple[str, ...]:
+def _also(run: Critical, key: Key, change: Change | None) -> tuple[str, ...]:
     """Return further kinds of links that limit the run, each with the busy share of its busiest wire."""
-    result, network = run.traced.result, run.traced.network
+    result, classes = run.traced.result, run.traced.network.classes
     busy = result.wires.counters["busy_ps"] / max(1, result.time_ps)
-    shares: dict[tuple[CauseKind, str], float] = {}
-    for wire in np.flatnonzero(busy >= ALSO).tolist():
-        if change is None or wire not in change.wires:
-            kind = run.charger.wire_cause(wire)
-            other = kind, _wire_detail(kind, network.classes[wire])
-            shares[other] = max(shares.get(other, 0.0), float(busy[wire]))
-    shares.pop(key, None)
-    ordered = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(
-        f"{VerdictCause(*other, (), 0).words()} ({share:.1%} busy)" for other, share in ordered
-    )
+    changed = frozenset[int]() if change is None else change.wires
+    shares = ((classes[w], float(busy[w])) for w in range(len(busy)) if w not in changed)
+    return also_limiting(shares, key)
 
 
 def without_path(result: Result, why: str) -> Verdict:
@@ -179,7 +159,7 @@ def _detail(run: Critical, charge: Charge, step: Step) -> str:
     """Return the detail of a cause: one name for equal links, a separate one for an outlier."""
     network, rivals = run.traced.network, run.charger.rivals
     if charge.cause in _WIRES:
-        return _wire_detail(charge.cause, network.classes[charge.wire])
+        return wire_key(network.classes[charge.wire])[1]
     if charge.cause in _NAMED:
         return network.link(charge.wire)
     if charge.cause is CauseKind.CONTENTION and rivals is not None:
@@ -192,14 +172,8 @@ def _detail(run: Critical, charge: Charge, step: Step) -> str:
     return ""
 
 
-def _wire_detail(kind: CauseKind, wire_class: str) -> str:
-    """Return the links that a cause is about: PCIe is one, however it branches."""
-    return named("pcie") if kind is CauseKind.PCIE else joined(wire_class)
-
-
-def _add(run: Critical, entry: _Sum, charge: Charge, step: Step) -> None:
+def _add(run: Critical, entry: _Found, charge: Charge, step: Step) -> None:
     network = run.traced.network
-    entry.ps += charge.ps
     entry.endpoints.add(step.endpoint)
     entry.rivals |= charge.rivals
     if charge.wire >= 0:
@@ -209,7 +183,7 @@ def _add(run: Critical, entry: _Sum, charge: Charge, step: Step) -> None:
         entry.places[f"rank {network.ranks[step.endpoint]}"] = None
 
 
-def _change(run: Critical, kind: CauseKind, entry: _Sum) -> Change | None:
+def _change(run: Critical, kind: CauseKind, entry: _Found) -> Change | None:
     """Return the change of the image that removes a cause or halves it; None if impossible."""
     network = run.traced.network
     if kind in _RESOURCES:
@@ -236,20 +210,18 @@ def _alike(kind: CauseKind, wire_class: str) -> tuple[str, str]:
     return kind_of(wire_class), tier
 
 
-def _cause(
-    run: Critical, steps: list[Step], candidate: tuple[_Key, _Sum], change: Change | None
-) -> VerdictCause:
-    (kind, detail), entry = candidate
-    saving: int | None = entry.ps
+def _saving_ps(
+    run: Critical, steps: list[Step], part: tuple[CauseKind, int], change: Change | None
+) -> int | None:
+    """Return the critical-path estimate of what a change of a cause saves [ps]; None if unknown."""
+    kind, saving_ps = part
     if kind in (CauseKind.SLOTS, CauseKind.OTHER):
-        saving = None
-    elif change is not None and change.factor != 1:
-        before = sum(step.length_ps for step in steps)
-        saving = before - round(sum(run.charger.scaled_ps(step, change.scale) for step in steps))
-    if saving is not None and change is not None:
-        saving = min(saving, _most_saved(run, change))
-    places = () if detail and kind not in (*_WIRES, CauseKind.MEMORY) else tuple(entry.places)
-    return VerdictCause(kind, detail, places, entry.ps, saving)
+        return None
+    if change is None:
+        return saving_ps
+    if change.factor != 1:
+        saving_ps = sum(step.length_ps for step in steps) - run.scaled_ps(steps, change)
+    return min(saving_ps, _most_saved(run, change))
 
 
 def _most_saved(run: Critical, change: Change) -> int:
@@ -261,42 +233,33 @@ def _most_saved(run: Critical, change: Change) -> int:
     return result.time_ps - (0 if change.what == "without" else fullest)
 
 
-def _phases(spans: Iterable[tuple[int, int, dict[_Key, int]]]) -> tuple[Phase, ...]:
+def _phases(rows: list[SplitSpan]) -> list[SplitSpan]:
     """Return the phases of a path, given its segments in the order of time.
 
     The middle is the stretch in which the time of moving bytes, or of computing kernels, exceeds the other time by
     the largest amount. The start precedes it, the tail follows it.
     """
-    rows = list(spans)
-    if not rows:
-        return ()
-    total = rows[-1][1] - rows[0][0]
-    work = [
-        sum(ps for (kind, _), ps in parts.items() if kind in _MOVING | _WORKING)
-        for *_, parts in rows
-    ]
+    total = sum(row.end_ps - row.start_ps for row in rows)
     gain = np.array(
-        [2 * group - (end - start) for group, (start, end, _) in zip(work, rows, strict=True)]
+        [2 * _time(row, _MOVING | _WORKING) - row.end_ps + row.start_ps for row in rows]
     )
     low, high = _largest_stretch(gain)
-    if high and rows[high - 1][1] - rows[low][0] < LEAST_MIDDLE * total:
+    if high and rows[high - 1].end_ps - rows[low].start_ps < LEAST_MIDDLE * total:
         low = high = 0
-    ends = [0, low, high, len(rows)]
     phases = []
     names = ("start", "", "tail") if high else ("", "", "whole run")
-    for name, first, last in zip(names, ends, ends[1:], strict=False):
-        group = rows[first:last]
-        length = group[-1][1] - group[0][0] if group else 0
-        if length < max(1.0, LEAST_PHASE * total):
-            continue
-        sums: Counter[_Key] = Counter()
-        for *_, parts in group:
-            sums.update(parts)
-        (kind, detail), _ = max(sums.items(), key=lambda item: (item[1], item[0]))
-        computes = sum(ps for (cause, _), ps in sums.items() if cause in _WORKING)
-        middle = "computing" if 2 * computes > length else "bandwidth"
-        phases.append(Phase(name or middle, group[0][0], group[-1][1], kind, detail))
-    return tuple(phases)
+    for name, group in zip(names, (rows[:low], rows[low:high], rows[high:]), strict=True):
+        if group:
+            ends = group[0].start_ps, group[-1].end_ps
+            phase = SplitSpan(name, *ends, summed(row.parts for row in group))
+            computes = 2 * _time(phase, _WORKING) > ends[1] - ends[0]
+            middle = "computing" if computes else "bandwidth"
+            phases.append(phase._replace(name=name or middle))
+    return phases
+
+
+def _time(span: SplitSpan, kinds: set[CauseKind]) -> int:
+    return sum(ps for (kind, _), ps in span.parts.items() if kind in kinds)
 
 
 def _largest_stretch(gain: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Faster hardware: an estimate from the critical path, and the same change for a real run."""
+"""Faster hardware: changes of resources by name, and of the image of a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,15 +77,6 @@ class Change:
         return float(self.factor) if mine else 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """Time of the run and critical-path estimate of the changed time [ps]."""
-
-    before_ps: int
-    after_ps: int
-    change: Change
-
-
 def factor_of(whole: str, factor: str) -> Fraction:
     """Return the factor of a text like ``x2``; `whole` is the text quoted in errors."""
     try:
@@ -137,23 +127,6 @@ def mended(wires: Array, classes: Sequence[str], chosen: Iterable[int]) -> Chang
         alike = np.flatnonzero(names == classes[wire])
         like.append((wire, int(alike[np.argmax(rates[alike])])))
     return Change("mended", Fraction(1), frozenset(both), like=tuple(like))
-
-
-def estimate(path: str | Path, pattern: str, factor: str) -> Estimate:
-    """Return the critical-path estimate of a trace's time with faster hardware.
-
-    Every segment is shortened in isolation, transfers down to the next busiest resource on their path. No other time
-    changes: another path may become critical, and the estimate is then too short.
-    """
-    from clusim.analysis.critical import critical
-
-    with critical(path) as run:
-        change = parse_change(pattern, factor, run.traced.network)
-        before, after = 0, 0.0
-        for step in run.walk.steps():
-            before += step.length_ps
-            after += run.charger.scaled_ps(step, change.scale)
-    return Estimate(before, round(after), change)
 
 
 def _faster(rows: Array, names: tuple[str, ...], factor: Fraction) -> None:

@@ -26,10 +26,12 @@ reports to NCCL's cost model.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from clusim.base.errors import InputError
 from clusim.hardware.datafiles import Entry, pci_id
 from clusim.hardware.figures import (
     Preset,
@@ -62,6 +64,22 @@ _MESSAGE_OPTIONAL = ("ack", "eager", "progress", "rendezvous", "transit", "plugi
 _THREAD = "half a step of the thread: NCCL counts 1 us per step for it on Intel (tuning.cc)"
 
 
+def plugin_release(text: str) -> tuple[int, ...]:
+    """Return a release of a network plugin, such as ``1.16`` or ``v1.13.2-aws``, as numbers.
+
+    Raises
+    ------
+    InputError
+        The text is not a release.
+    """
+    match = re.fullmatch(r"v?(\d{1,4}(?:\.\d{1,4}){0,3})(?:-\w{1,20})?", text.strip())
+    if match is None:
+        raise InputError(
+            f"plugin release {text[:40]!r}: must be numbers, for example 1.16 or 1.13.2"
+        )
+    return tuple(int(number) for number in match.group(1).split("."))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transport:
     """NCCL's transport over a NIC.
@@ -78,8 +96,8 @@ class Transport:
         Name in NCCL's log.
     variables : mapping
         Minimum compute capability of the node's GPUs -> variables it sets, in addition to lower entries.
-    late : frozenset of str
-        Variables set only by late releases.
+    since : mapping
+        Variable -> first release of the plugin that sets it, such as ``1.16``; others are set by all.
     stripe_bytes : int
         Minimum bytes of a message per rail [bytes]; 0: NICs are not combined.
     old_latency_us : float
@@ -91,7 +109,7 @@ class Transport:
     figures: Preset
     in_logs: str
     variables: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    late: frozenset[str] = frozenset()
+    since: Mapping[str, str] = field(default_factory=dict)
     stripe_bytes: int = 0
     old_latency_us: float = 0.0
 
@@ -106,16 +124,17 @@ class Transport:
         most = max(1, min(-(-num_bytes // self.stripe_bytes), rails))
         return next(count for count in range(most, 0, -1) if rails % count == 0)
 
-    def environment(self, capability: int, *, late: bool) -> dict[str, str]:
-        """Return the environment variables set on nodes with GPUs of a compute capability.
-
-        Late releases set all of them, others omit `late` variables.
-        """
+    def environment(self, capability: int, release: tuple[int, ...]) -> dict[str, str]:
+        """Return the variables that a release of the plugin sets on nodes with GPUs of a compute capability."""
         result: dict[str, str] = {}
         for least, variables in sorted(self.variables.items()):
             if capability >= least:
                 result |= variables
-        return {name: value for name, value in result.items() if late or name not in self.late}
+        return {
+            name: value
+            for name, value in result.items()
+            if release >= plugin_release(self.since.get(name, "0"))
+        }
 
 
 def transport_of(name: str, entry: Entry) -> Transport:
@@ -135,8 +154,7 @@ def transport_of(name: str, entry: Entry) -> Transport:
         "adaptive": assumed(False, "one path per connection unless requested"),
         **figures(entry.get("figures", {})),
     }
-    late = frozenset(entry.get("late", ()))
-    return build(Transport, {**entry, "name": name}, figures=costs, late=late)
+    return build(Transport, {**entry, "name": name}, figures=costs)
 
 
 AdapterKind = Literal["ib", "roce", "efa", "slingshot", "tcp"]

@@ -238,7 +238,7 @@ def communicator(
         check_network(fabric, settings)
     if len(systems) > 1 and any(not system.adapters for system in systems):
         raise InputError(
-            f"{fabric.name}: a machine without NICs cannot be in a communicator of several nodes"
+            f"{fabric.name}: a node without NICs cannot be in a communicator of several nodes"
         )
     result: dict[int, tuple[Graph, ...]] = {}
     machines: list[SearchedMachine] = []

@@ -26,6 +26,7 @@ from clusim.base.terms.operations import (
     find_operation,
 )
 from clusim.base.units import parse_size
+from clusim.hardware.nic import plugin_release
 from clusim.nccl.constants import Path, Version
 from clusim.nccl.variables import VARIABLES
 from clusim.topology.model import Fabric
@@ -58,7 +59,8 @@ class Allowed:
 class Settings:
     """Values of the variables; None is NCCL's default. Sizes in bytes, names without ``NCCL_``.
 
-    `symmetric` is not a variable: True if jobs register their buffers as windows of all ranks. `names` are the given
+    Two are not variables: `symmetric`, True if jobs register their buffers as windows of all ranks, and `plugin`, the
+    release of the network plugin; empty follows from NCCL's release. `names` are the given
     variables that are obeyed, `unread` the variables that the release does not read, and `by_plugin` the variables that
     a network plugin set because the user did not.
     """
@@ -103,6 +105,7 @@ class Settings:
     sym_kernel: str = ""
     sym_ctas: int | None = None
     symmetric: bool = False
+    plugin: tuple[int, ...] = ()
     names: tuple[str, ...] = field(default=(), compare=False)
     unread: tuple[str, ...] = field(default=(), compare=False)
     without_effect: tuple[str, ...] = field(default=(), compare=False)
@@ -142,6 +145,9 @@ _CHANNEL_LIMITS = ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", 
 
 SYMMETRIC = "symmetric buffers"
 """Name of the buffer registration setting; not an NCCL variable, so users cannot give it as one."""
+
+PLUGIN = "network plugin"
+"""Name of the release of the network plugin among the variables."""
 
 
 def parse_assignments(words: Iterable[str]) -> dict[str, str]:
@@ -184,6 +190,8 @@ def _read(env: Mapping[str, str], without_effect: list[str]) -> dict[str, Any]:
         name = _OLD_NAMES.get(given, given)
         if name == SYMMETRIC:
             result["symmetric"] = True
+        if name == PLUGIN:
+            result["plugin"] = plugin_release(value)
         if not name.startswith("NCCL_"):
             continue
         if _obeyed(name, value):

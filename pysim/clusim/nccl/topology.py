@@ -250,7 +250,7 @@ def build_system(
     links = [link for link in fabric.links if link.a in nodes and link.b in nodes]
     devices = _devices(system, nodes, links, ranks)
     if not system.gpus:
-        raise TopologyError(f"{fabric.name}: no GPU in machine {zone}; NCCL needs one")
+        raise TopologyError(f"{fabric.name}: no GPU in node {zone}; NCCL needs one")
     _join_all(system, nodes, links, devices)
     _tell(system, fabric)
     _add_adapters(system, fabric, nodes, links, devices)

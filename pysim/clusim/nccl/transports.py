@@ -9,7 +9,7 @@ that ``NCCL_IB_HCA`` names. **Model** The same variables change the topology (`F
 
 Network plugins as seen by NCCL: variables, topology and properties set by a topology's transports.
 
-The release of a plugin follows from NCCL's release (`clusim.nccl.constants`). The user's variables override the
+The release of a plugin is given, or follows from NCCL's (`clusim.nccl.constants`). The user's variables override the
 plugin's. Properties and costs of transports are in `clusim.hardware.nic`.
 """
 
@@ -27,6 +27,9 @@ from clusim.nccl.env import Settings, parse_env
 from clusim.topology.model import Fabric
 from clusim.topology.node import NETWORK, NicTraits
 
+_PLUGIN = (1, 16)
+"""Release of aws-ofi-nccl of June 2025, the time of NCCL 2.27 (`clusim.nccl.constants`)."""
+
 _AMPERE = 80
 """Compute capability of the A100: the first node for which plugins report the NIC's latency."""
 
@@ -42,17 +45,25 @@ def stated_latency_us(nic: NicTraits, capability: int) -> float:
     return old_us if capability < _AMPERE and old_us else nic.plugin_ps / 1e6
 
 
-def plugin_variables(fabric: Fabric, version: Version) -> dict[str, str]:
-    """Return the variables that the plugins of a fabric set, beside a release of NCCL."""
+def plugin_variables(
+    fabric: Fabric, version: Version, release: tuple[int, ...] = ()
+) -> dict[str, str]:
+    """Return the variables that the plugins of a fabric set.
+
+    Parameters
+    ----------
+    release : tuple of int
+        Release of the plugins; empty is the release of the time of NCCL's `version`.
+    """
     capabilities = [
         node.endpoint.compute_capability
         for node in fabric.nodes
         if node.kind == "gpu" and node.endpoint is not None
     ]
-    late = since(version, "larger buffers by plugins")
+    release = release or (_PLUGIN if since(version, "larger buffers by plugins") else (0,))
     result: dict[str, str] = {}
     for name in sorted({node.nic.plugin for node in fabric.nodes if node.nic is not None}):
-        result |= TRANSPORTS[name].environment(min(capabilities, default=0), late=late)
+        result |= TRANSPORTS[name].environment(min(capabilities, default=0), release)
     return result
 
 
@@ -60,7 +71,7 @@ def with_plugins(fabric: Fabric, settings: Settings, version: Version) -> Settin
     """Return settings as a release reads them, with the plugins' values where the user set none."""
     settings = settings.of_release(version)
     none, free, set_by = Settings(), {}, []
-    for variable, text in plugin_variables(fabric, version).items():
+    for variable, text in plugin_variables(fabric, version, settings.plugin).items():
         for name in parse_env({variable: text}).given:
             if getattr(settings, name) == getattr(none, name):
                 free[name] = getattr(parse_env({variable: text}), name)

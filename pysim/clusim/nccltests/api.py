@@ -16,8 +16,6 @@ from clusim.base.executors import Jobs
 from clusim.base.terms.operations import COLLECTIVE_OF
 from clusim.base.terms.times import LAUNCHED
 from clusim.base.units import format_size
-from clusim.nccl.choice import choose
-from clusim.nccl.env import SYMMETRIC
 from clusim.nccltests.options import PerfOptions, without_effect
 from clusim.nccltests.sweep import PerfPlace, Program, devices, library_code, row_request, rows
 from clusim.nccltests.table import (
@@ -32,11 +30,9 @@ from clusim.nccltests.table import (
 from clusim.report.charts import curves
 from clusim.report.runreport import said, verdict_lines
 from clusim.results.diagnosis import Verdict
-from clusim.schedule.dtypes import element
 from clusim.simulation.api import result_of
 from clusim.simulation.expected import Expected, expected_on
-from clusim.simulation.extrapolate_bytes import program
-from clusim.simulation.plan import symmetric
+from clusim.simulation.plan import nccl_choice
 from clusim.simulation.request import Request, ScheduleRequest
 
 if TYPE_CHECKING:
@@ -55,16 +51,7 @@ def row_verdict(case: Request) -> Verdict:
 
 def whole(case: Request) -> ScheduleRequest:
     """Return the complete run of a kernel, without extrapolation."""
-    comm = case.setup.comm
-    in_place = symmetric(case, comm, case.operation, case.size_bytes)
-    if in_place is not None and in_place.algorithm:
-        return case.of(in_place.schedule(case))
-    choice = choose(
-        *(comm, case.operation, case.size_bytes),
-        element_bytes=element(case.dtype).size_bytes,
-        wanted=case.wanted,
-    )
-    return case.of(program(case, choice.plan))
+    return case.of(nccl_choice(case).schedule())
 
 
 NOW = "%Y-%m-%d %H:%M:%S"
@@ -150,7 +137,7 @@ class Table(Shown):
             "version": JSON_VERSION,
             "start_time": self.times[0],
             "args": list(args),
-            "env": [f"{name}={value}" for name, value in setup.env if name != SYMMETRIC],
+            "env": [f"{name}={value}" for name, value in setup.env if name.startswith("NCCL_")],
             "nccl_version": library_code(setup),
             "config": config_json(options, devices(self.where, options)),
             **results_json(self.test.binary, options, self.lines),

@@ -17,9 +17,7 @@ from itertools import islice
 from clusim.base.errors import ClusimError
 from clusim.base.executors import Jobs, Workers, workers
 from clusim.nccl import NcclPlan
-from clusim.nccl.choice import choose, way_of
 from clusim.nccl.launch import Host, host_of
-from clusim.schedule.dtypes import element
 from clusim.simulation.api import result_of
 from clusim.simulation.approximate import followed_time
 from clusim.simulation.extrapolate_bytes import (
@@ -36,7 +34,7 @@ from clusim.simulation.extrapolate_bytes import (
     timed,
 )
 from clusim.simulation.job import job_of
-from clusim.simulation.plan import OVERLAPPING, SymmetricChoice, symmetric
+from clusim.simulation.plan import OVERLAPPING, NcclChoice, nccl_choice
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 
@@ -78,19 +76,10 @@ def kernel(request: Request) -> PerfKernel:
     """Return the kernel time of one collective, by NCCL's plan or a named algorithm."""
     if request.algorithm not in ("", "nccl"):
         return _named(request)
-    setup, operation = request.setup, request.operation
-    comm = setup.comm
-    in_place = symmetric(request, comm, operation, request.size_bytes)
-    if in_place is not None and in_place.algorithm:
-        return _in_place(request, in_place)
-    choice = choose(
-        *(comm, operation, request.size_bytes),
-        element_bytes=element(request.dtype).size_bytes,
-        wanted=request.wanted,
-    )
-    told = "" if in_place is None else in_place.note
-    plan, notes = choice.plan, tuple(note for note in (choice.note, told) if note)
-    wrong, ranks = None, comm.group.num_ranks
+    choice = nccl_choice(request)
+    if choice.kernel is not None:
+        return _in_place(choice)
+    plan, notes, wrong, ranks = choice.plan, choice.notes, None, choice.comm.group.num_ranks
     if request.verify and ranks <= MOST_RANKS and request.size_bytes * ranks <= VERIFY_BYTES:
         result = result_of(request.of(stream(request, plan)).verified(), BRIEF)
         time_ps, wrong = result.time_ps, int(result.verified is False)
@@ -99,7 +88,7 @@ def kernel(request: Request) -> PerfKernel:
     else:
         time_ps, more = _time(request, plan)
         notes = (*notes, *more)
-    return PerfKernel(time_ps, *way_of(comm, plan), notes, wrong, host_of(comm))
+    return PerfKernel(time_ps, *choice.way, notes, wrong, host_of(choice.comm))
 
 
 def _time(request: Request, plan: NcclPlan | None) -> tuple[int, tuple[str, ...]]:
@@ -115,18 +104,18 @@ def _time(request: Request, plan: NcclPlan | None) -> tuple[int, tuple[str, ...]
     return time_ps, (note,)
 
 
-def _in_place(request: Request, kernel: SymmetricChoice) -> PerfKernel:
+def _in_place(choice: NcclChoice) -> PerfKernel:
     """Return the time of a kernel for symmetric memory."""
-    asked = request.of(kernel.schedule(request))
-    small = request.size_bytes * request.setup.comm.group.num_ranks <= VERIFY_BYTES
+    request = choice.request
+    asked = request.of(choice.schedule())
+    small = request.size_bytes * choice.comm.group.num_ranks <= VERIFY_BYTES
     result = result_of(asked.verified() if request.verify and small else asked, BRIEF)
     wrong = int(result.verified is False) if request.verify and small else None
     notes = (
-        kernel.note,
+        *choice.notes,
         *grain_notes(result.provenance.granularity_note, result.provenance.error_bound),
     )
-    ran = kernel.algorithm, kernel.protocol, kernel.channels
-    return PerfKernel(result.time_ps, *ran, notes, wrong, host_of(request.setup.comm))
+    return PerfKernel(result.time_ps, *choice.way, notes, wrong, host_of(choice.comm))
 
 
 def _named(request: Request) -> PerfKernel:

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import replace as changed
-from heapq import heappop, heappush
 from inspect import signature
 
 from clusim.base.errors import InputError
@@ -31,6 +30,7 @@ from clusim.replays.placing import ReplayRequest, machines_of
 from clusim.replays.replayreport import gate
 from clusim.replays.report import CallResult, CommResult, Other, Replay, calls_verdict
 from clusim.results.resultjson import Unfinished
+from clusim.schedule.timeline import Timeline
 from clusim.simulation.job import RunOptions
 from clusim.simulation.request import Request
 from clusim.simulation.session import Watch
@@ -80,72 +80,33 @@ def play(steps: Sequence[OwnStep], sms: int) -> Played:
     return Played(shared, min(shared, _Player(free, sms).end_ps()), max(shared, most))
 
 
-class _Player:
-    """State of one play: running steps, and the number of unfinished dependencies per step."""
+class _Player(Timeline[int]):
+    """One play of the steps of a rank."""
 
     def __init__(self, steps: Sequence[OwnStep], sms: int) -> None:
-        self.steps, self.sms = steps, sms
-        self.open = [0] * len(steps)
-        self.wakes: list[list[int]] = [[] for _ in steps]
-        last: dict[str, int] = {}
+        super().__init__(sms)
+        self.steps = steps
         for at, step in enumerate(steps):
-            before = {*step.deps, *([last[step.stream]] if step.stream in last else [])}
-            self.open[at] = len(before)
-            for other in before:
-                self.wakes[other].append(at)
-            last[step.stream] = at
-        self.now = 0
-        self.ends: list[tuple[int, int]] = []
-        self.left: dict[int, int] = {}
-        """Running kernels -> remaining work [SM x ps]."""
-        self.held = 0
+            self.add(at, step.deps, step.stream)
 
     def end_ps(self) -> int:
         """Play all steps."""
-        self._start([at for at, count in enumerate(self.open) if not count])
-        while self.ends or self.left:
-            shares = {at: self._share(at) for at in self.left}
-            turns = [self.now + -(-left // shares[at]) for at, left in self.left.items()]
-            if self.ends:
-                turns.append(self.ends[0][0])
-            then = min(turns)
-            done = []
-            for at, share in shares.items():
-                self.left[at] -= share * (then - self.now)
-                if self.left[at] <= 0:
-                    done.append(at)
-            self.now = then
-            for at in done:
-                del self.left[at]
-            while self.ends and self.ends[0][0] == then:
-                at = heappop(self.ends)[1]
-                self.held -= self.steps[at].sms
-                done.append(at)
-            self._end(done)
+        self.play()
         return self.now
 
-    def _share(self, at: int) -> int:
-        """Return the SMs of a running kernel."""
-        free = max(1, self.sms - self.held)
-        return min(self.steps[at].sms, max(1, free // len(self.left)))
+    def ready(self, task: int) -> None:
+        """Start a step."""
+        step = self.steps[task]
+        if step.kernel and step.time_ps > 0:
+            self.compute(task, step.time_ps, step.sms)
+        else:
+            self.held += step.sms
+            self.schedule(self.now + step.time_ps, task, task)
 
-    def _end(self, done: list[int]) -> None:
-        ready = []
-        for at in done:
-            for other in self.wakes[at]:
-                self.open[other] -= 1
-                if not self.open[other]:
-                    ready.append(other)
-        self._start(ready)
-
-    def _start(self, ready: list[int]) -> None:
-        for at in ready:
-            step = self.steps[at]
-            if step.kernel and step.time_ps > 0:
-                self.left[at] = step.time_ps * step.sms
-            else:
-                self.held += step.sms
-                heappush(self.ends, (self.now + step.time_ps, at))
+    def arrives(self, task: int) -> None:
+        """End a step other than a kernel."""
+        self.held -= self.steps[task].sms
+        self.complete(task)
 
 
 def split_of(ranks: Sequence[int], size: int) -> tuple[int, tuple[tuple[int, ...], ...]]:

@@ -5,9 +5,9 @@ Calls that were simulated in isolation are weighted by their counts.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Annotated, Any
 
@@ -17,7 +17,15 @@ from clusim.base.json_schema import IfKnown, JsonObject, Round6, Written
 from clusim.base.terms.operations import bus_factor
 from clusim.base.units import Rate, format_time, parse_rate
 from clusim.hardware import GPUS
-from clusim.results.diagnosis import MOST_CAUSES, CauseKind, Verdict, VerdictCause
+from clusim.results.diagnosis import (
+    CauseKind,
+    Key,
+    Verdict,
+    VerdictCause,
+    diagnose,
+    remedied_ps,
+    scaled,
+)
 from clusim.results.resultjson import Ended, Unfinished
 
 
@@ -292,21 +300,32 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
 def calls_verdict(calls: Sequence[CallResult]) -> Verdict:
     """Return the time breakdown of a job's calls in sequence.
 
-    Time between kernels is launch overhead.
+    Time between kernels is launch overhead; kernels that were not analysed are unattributed.
     """
     total = sum(call.time_ps * call.count for call in calls)
     told = [call for call in calls if call.verdict is not None and call.verdict.causes]
     if not told:
         return Verdict(total, (), basis="no call was analysed")
-    sums: Counter[tuple[CauseKind, str]] = Counter()
-    for call in told:
-        assert call.verdict is not None
-        between = call.time_ps - call.kernel_ps
-        for cause in call.verdict.causes:
-            sums[cause.kind, cause.what] += cause.time_ps * call.count
-        if between > 0:
-            sums[CauseKind.LAUNCH, "between kernels"] += between * call.count
-    ordered = sorted(sums.items(), key=lambda item: (-item[1], item[0]))[:MOST_CAUSES]
-    causes = (VerdictCause(*key, (), time_ps) for key, time_ps in ordered)
-    basis = "the critical paths of calls, each in isolation"
-    return Verdict(total, tuple(causes), basis=basis)
+    sums: Counter[Key] = Counter()
+    saving_ps: Counter[Key] = Counter()
+    also: dict[Key, dict[str, str]] = defaultdict(dict)
+    for call in calls:
+        kernel = call.verdict or Verdict(0, ())
+        kernel_ps = min(call.kernel_ps, call.time_ps)
+        parts = scaled(kernel.parts, kernel_ps)
+        parts[CauseKind.LAUNCH, "between kernels"] = call.time_ps - kernel_ps
+        parts[CauseKind.OTHER, ""] = call.time_ps - sum(parts.values())
+        known = {(cause.kind, cause.what): cause for cause in kernel.causes}
+        for key, ps in parts.items():
+            cause = known.get(key, VerdictCause(*key, (), ps))
+            saving = remedied_ps(key[0], ps) if cause.saving_ps is None else cause.saving_ps
+            sums[key] += ps * call.count
+            saving_ps[key] += saving * call.count
+            also[key] |= {link.rpartition(" (")[0]: link for link in cause.also}
+    order = sorted(sums, key=lambda key: (-saving_ps[key], -sums[key], key))
+
+    def cause_of(key: Key) -> VerdictCause:
+        return VerdictCause(*key, (), sums[key], saving_ps[key], also=tuple(also[key].values()))
+
+    verdict = diagnose((), {key: sums[key] for key in order if sums[key]}, cause_of)
+    return replace(verdict, basis="the critical paths of calls, each in isolation")

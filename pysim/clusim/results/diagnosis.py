@@ -1,22 +1,26 @@
 """Diagnosis of a run: time breakdown, saving without the bottleneck, expected error.
 
-A `Verdict` is computed from the critical path (`clusim.analysis.judge`) or, for a training step, from the tasks of
-its ranks (`clusim.training.step_diagnosis`). Every command, page and script shows the same wording.
+`diagnose` makes every `Verdict` from an additive split of the time: of the critical path (`clusim.analysis.judge`), of
+a training step by the tasks of its ranks (`clusim.training.step_diagnosis`), or of a recorded job by its calls
+(`clusim.replays.report`). `confirmed` adds the saving of a run without the bottleneck. Every command, page and script
+shows the same wording.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
-from clusim.base.errors import TraceError
+from clusim.base.errors import DeadlockError, RangeExceeded, TimeLimitReached, TraceError
 from clusim.base.json_schema import JsonObject, Round6
+from clusim.base.terms.links import is_network, joined, kind_of, named, tier_of
 from clusim.base.units import format_time
 
 MOST_CAUSES = 3
-"""Causes of a verdict."""
+"""Causes of the verdict on a critical path."""
 
 LEAST_SHARE = 0.005
 """Smallest share of the run of a reported cause; the bottleneck is always reported."""
@@ -82,11 +86,23 @@ _WORDS = {
 }
 """Kind -> its label, and the fix."""
 
+_HALVING = ("if 2x faster", "if half as long", "if half as much")
+"""Fixes that halve the time of a cause; others remove it."""
+
 _APART = (CauseKind.EXPOSED, CauseKind.BUBBLE)
 """Kinds with a comma between label and detail."""
 
 _BANDWIDTHS = (CauseKind.WIRE, CauseKind.NIC, CauseKind.PCIE)
 """Kinds with the link name before the label: ``NVLink bandwidth, GPU-NVSwitch``."""
+
+Key = tuple[CauseKind, str]
+"""Kind and detail of a cause."""
+
+Parts = Mapping[Key, int]
+"""Time by cause [ps]."""
+
+ALSO = 0.8
+"""Utilisation from which a wire limits a run together with its bottleneck."""
 
 SHOWN_PLACES = 3
 """Places of a cause that a sentence names."""
@@ -121,7 +137,8 @@ class VerdictCause(JsonObject):
     then : str
         Bottleneck of the re-simulation, with its share of the time; empty if unknown.
     also : tuple of str
-        Other links almost as busy as the run is long, each with its busy share of the time.
+        Other links almost as busy as the run is long, each with its busy share of the time; in training steps, of
+        exposed communication, in jobs, of one call.
     words, fix : str
         Label of the cause in one line, and its fix.
     share : float
@@ -185,6 +202,56 @@ class Phase(JsonObject):
         return f"{self.name} {format_time(self.end_ps - self.start_ps)}: {cause.words()}"
 
 
+def wire_key(wire_class: str) -> Key:
+    """Return kind and detail of traffic on the wires of a class: PCIe is one, however it branches."""
+    kind, tier = kind_of(wire_class), tier_of(wire_class)
+    if kind == "pcie":
+        return CauseKind.PCIE, named(kind)
+    at_nic = is_network(kind) and "nic" in tier.split("-")
+    return CauseKind.NIC if at_nic else CauseKind.WIRE, joined(wire_class)
+
+
+def also_limiting(busy: Iterable[tuple[str, float]], bottleneck: Key) -> tuple[str, ...]:
+    """Return other links busy for at least `ALSO`, given class and busy share of wires."""
+    shares: dict[Key, float] = {}
+    for name, share in busy:
+        if share >= ALSO:
+            key = wire_key(name)
+            shares[key] = max(shares.get(key, 0.0), share)
+    shares.pop(bottleneck, None)
+    ordered = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(
+        f"{VerdictCause(*key, (), 0).words()} ({share:.1%} busy)" for key, share in ordered
+    )
+
+
+def remedied_ps(kind: CauseKind, time_ps: int) -> int:
+    """Return the saving by the remedy of a cause if no other time changes [ps]."""
+    if kind is CauseKind.OTHER:
+        return 0
+    return time_ps // 2 if _WORDS[kind][1] in _HALVING else time_ps
+
+
+class SplitSpan(NamedTuple):
+    """SplitSpan of a run and its time by cause, which adds up to its length [ps].
+
+    A span without `name` is not shown as a phase.
+    """
+
+    name: str
+    start_ps: int
+    end_ps: int
+    parts: Parts
+
+    @property
+    def phase(self) -> Phase:
+        """The span with its dominant cause."""
+        kind, what = max(self.parts, key=lambda key: (self.parts[key], key))
+        # A pipeline fills and drains with any load of its stages.
+        detail = "" if kind is CauseKind.BUBBLE else what
+        return Phase(self.name, self.start_ps, self.end_ps, kind, detail)
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict(JsonObject):
     """Diagnosis of a run.
@@ -194,7 +261,7 @@ class Verdict(JsonObject):
     time_ps : int
         Time of the run, the total of the causes [ps].
     causes : tuple of VerdictCause
-        The three longest, the bottleneck first.
+        The three longest, the bottleneck first; of training steps and jobs all, in the order of savings.
     phases : tuple of Phase
         Phases of the run in order.
     basis : str
@@ -203,6 +270,8 @@ class Verdict(JsonObject):
         Content of the time, and the expected error; may be empty.
     text : list of str
         The verdict as commands print it.
+    parts : mapping
+        Time by cause, which adds up to `time_ps` [ps]; empty if read from a file.
     """
 
     KEYS = ("time_ps", "basis", "causes", "phases", "includes", "expected", "text=lines")
@@ -213,6 +282,7 @@ class Verdict(JsonObject):
     basis: str = "the critical path"
     includes: str = ""
     expected: str = ""
+    parts: Parts = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Set the shares of the causes."""
@@ -227,11 +297,6 @@ class Verdict(JsonObject):
         """Return the longest cause."""
         return self.causes[0] if self.causes else None
 
-    def simulated(self, saving_ps: int, how: str = "", then: str = "") -> Verdict:
-        """Return a copy with the re-simulated saving of the bottleneck [ps], its way and the next bottleneck."""
-        first = replace(self.causes[0], simulated_ps=saving_ps, simulated_as=how, then=then)
-        return replace(self, causes=(first, *self.causes[1:]))
-
     def without_savings(self) -> Verdict:
         """Return a copy without savings, which are unknown for a run that was ended early."""
         return replace(self, causes=tuple(replace(one, saving_ps=None) for one in self.causes))
@@ -240,7 +305,11 @@ class Verdict(JsonObject):
         """Return the diagnosis as text, one statement a line, the most important first."""
         lines = self.headlines()
         lines += [f"phase {phase.words()}" for phase in self.phases]
-        lines += [f"next: {cause.share:.1%} {cause.words()}" for cause in self.causes[1:]]
+        lines += [
+            f"next: {cause.share:.1%} {cause.words()}"
+            for cause in self.causes[1:]
+            if cause.share >= LEAST_SHARE
+        ]
         lines += [f"time: {self.includes}"] if self.includes else []
         return lines + ([self.expected] if self.expected else [])
 
@@ -267,8 +336,8 @@ class Verdict(JsonObject):
         try:
             causes = tuple(_cause(row) for row in data["causes"])
             phases = tuple(_phase(row) for row in data["phases"])
-            texts = [_text(data[name]) for name in ("basis", "includes", "expected")]
-            return cls(int(data["time_ps"]), causes, phases, *texts)
+            basis, *texts = (_text(data[name]) for name in ("basis", "includes", "expected"))
+            return cls(int(data["time_ps"]), causes, phases, basis, texts[0], texts[1])
         except (KeyError, TypeError, ValueError, OverflowError):
             raise TraceError(f"{where}: no verdict that this version can read") from None
 
@@ -300,3 +369,73 @@ def _cause(row: Mapping[str, Any]) -> VerdictCause:
 def _phase(row: Mapping[str, Any]) -> Phase:
     ends = int(row["start_ps"]), int(row["end_ps"])
     return Phase(_text(row["name"]), *ends, CauseKind(row["kind"]), _text(row["what"]))
+
+
+def scaled(parts: Parts, total_ps: int) -> dict[Key, int]:
+    """Divide a time in the proportions of `parts`, to the picosecond; parts of 0 are left out."""
+    result: dict[Key, int] = {}
+    before_ps = done_ps = 0
+    all_ps = sum(parts.values())
+    for key, ps in parts.items():
+        before_ps += ps
+        result[key] = before_ps * total_ps // all_ps - done_ps
+        done_ps += result[key]
+    return {key: ps for key, ps in result.items() if ps}
+
+
+def summed(several: Iterable[Parts]) -> dict[Key, int]:
+    """Return the total time by cause."""
+    result: Counter[Key] = Counter()
+    for parts in several:
+        result.update(parts)
+    return result
+
+
+def diagnose(
+    spans: Sequence[SplitSpan],
+    parts: Parts,
+    cause_of: Callable[[Key], VerdictCause],
+    most: int | None = None,
+) -> Verdict:
+    """Return the diagnosis of a run from its additive split.
+
+    Parameters
+    ----------
+    spans : sequence of SplitSpan
+        The run from begin to end.
+    parts : mapping
+        Time by cause in the order of what mending saves, the bottleneck first [ps].
+    cause_of : callable
+        Adds places and saving to a cause.
+    most : int or None
+        Number of causes that are told, none of them below `LEAST_SHARE` except the bottleneck; None: all.
+    """
+    time_ps = sum(parts.values())
+    told = list(parts)
+    if most is not None:
+        told = [key for key in told[:most] if key == told[0] or parts[key] >= LEAST_SHARE * time_ps]
+    least_ps = max(1.0, LEAST_PHASE * time_ps)
+    phases = [s.phase for s in spans if s.name and s.end_ps - s.start_ps >= least_ps]
+    return Verdict(time_ps, tuple(map(cause_of, told)), tuple(phases), parts=parts)
+
+
+class Trial(NamedTuple):
+    """Run without the bottleneck: its saving [ps] and its diagnosis, both or None if unknown."""
+
+    saving_ps: int
+    after: Verdict | None = None
+
+
+def confirmed(verdict: Verdict, trial: Callable[[], Trial], how: str = "") -> Verdict:
+    """Simulate a run again without its bottleneck; return the verdict with the saving and the next one.
+
+    Unchanged if the changed system would need further changes, or more time than allowed.
+    """
+    try:
+        saving_ps, after = trial()
+    except (DeadlockError, RangeExceeded, TimeLimitReached):
+        return verdict
+    first = None if after is None else after.headline
+    then = "" if after is None or first is None else f"{first.share:.1%} {first.words()}"
+    first = replace(verdict.causes[0], simulated_ps=saving_ps, simulated_as=how, then=then)
+    return replace(verdict, causes=(first, *verdict.causes[1:]))

@@ -19,9 +19,9 @@ from clusim.results.result import Result
 from clusim.schedule import Schedule
 from clusim.simulation.approximate import stood_for
 from clusim.simulation.job import TRACE_LIMIT_BYTES, RunOptions, job_of, run_job
+from clusim.simulation.plan import Plan, plan
 from clusim.simulation.request import (
     AnyRequest,
-    Request,
     ScheduleRequest,
     TrafficRequest,
     requested,
@@ -110,17 +110,19 @@ def simulate(
         return result_of(request, RunOptions(*how, threads=threads, watch=watch or Watch()))
 
 
-def result_of(request: AnyRequest, options: RunOptions = RunOptions()) -> Result:  # noqa: B008 - frozen
-    """Run a request and return its result; very large runs are extrapolated from smaller runs.
+def result_of(request: AnyRequest | Plan, options: RunOptions = RunOptions()) -> Result:  # noqa: B008 - frozen
+    """Run a request or plan and return its result; very large runs are extrapolated from smaller runs.
 
     Parameters
     ----------
     options : RunOptions
         Trace file, progress callback and other observers.
     """
-    whole = cache(partial(job_of, request, options))
-    result = stood_for(request, options, whole) if isinstance(request, Request) else None
-    return result or run_job(whole(), options)
+    if isinstance(request, TrafficRequest):
+        return run_job(job_of(request, options), options)
+    planned = request if isinstance(request, Plan) else plan(request)
+    whole = cache(partial(job_of, planned, options))
+    return stood_for(planned, options, whole) or run_job(whole(), options)
 
 
 def whole_of(request: AnyRequest, options: RunOptions, where: str) -> Result:
@@ -346,7 +348,7 @@ def traffic(
     nodes, packet = given.pop("nodes", None), as_bytes(given.pop("packet", 4096))
     timed = pattern.strip().lower() in TIMED_PATTERNS
     load = given.pop("load", None)
-    plan = Traffic(
+    drawn = Traffic(
         pattern=pattern,
         message_bytes=(packet if timed else 16 << 20) if message is None else as_bytes(message),
         packet_bytes=packet,
@@ -356,4 +358,4 @@ def traffic(
         seed=given.pop("seed", 0),
     )
     with guarded():
-        return simulate_traffic(Setup(fabric, nodes).fabric, plan, **given)
+        return simulate_traffic(Setup(fabric, nodes).fabric, drawn, **given)

@@ -41,7 +41,7 @@ from clusim.simulation.extrapolate_bytes import (
 )
 from clusim.simulation.extrapolate_machines import longest_run
 from clusim.simulation.job import Job, RunOptions, job_of
-from clusim.simulation.plan import OVERLAPPING, NcclChoice, nccl_choice
+from clusim.simulation.plan import OVERLAPPING, NcclChoice, Plan
 from clusim.simulation.request import Request
 from clusim.topology.check_flow import never_tapers
 
@@ -150,22 +150,21 @@ def _cut_as(request: Request, grain: Grain) -> Request:
     return replace(request, granularity="packet" if grain.exact else grain.burst_bytes[1])
 
 
-def stood_for(request: Request, options: RunOptions, whole: Callable[[], Job]) -> Result | None:
-    """Return the extrapolated result of a request; None if it is simulated in full.
+def stood_for(plan: Plan, options: RunOptions, whole: Callable[[], Job]) -> Result | None:
+    """Return the extrapolated result of a planned run; None if it is simulated in full.
 
     Parameters
     ----------
     whole : callable
         Prepares the complete run, as for `followed_time`.
     """
-    choice = None if options.trace_out is not None or request.verify else nccl_choice(request)
-    if choice is None or choice.operation in OVERLAPPING:
+    choice = plan.choice
+    if choice is None or options.trace_out is not None or plan.options.verify:
         return None
-    if choice.in_place is not None and choice.in_place.algorithm:
+    if choice.request.operation in OVERLAPPING or choice.kernel is not None:
         return None
     began_s = time.perf_counter()
-    asked = replace(choice.request, size_bytes=choice.size_bytes, operation=choice.operation)
-    result = followed_time(asked, choice.plan, whole, options)
+    result = followed_time(choice.request, choice.plan, whole, options)
     if result is None:
         return None
     call = _call(choice)
@@ -173,13 +172,13 @@ def stood_for(request: Request, options: RunOptions, whole: Callable[[], Job]) -
         time_ps=result.time_ps,
         wall_s=time.perf_counter() - began_s,
         fingerprint=0,
-        provenance=_provenance(request, options, choice, result),
+        provenance=_provenance(choice, options, result),
         wires=NO_WIRES,
         tasks=Tasks([], NOTHING, NOTHING),
         bins=BinRecorder(0, 0, 2).bins(),
         call=call,
         followed=result.note,
-        judge=partial(_judged, expected_of(request, call.algorithm)),
+        judge=partial(_judged, expected_of(plan, call.algorithm)),
     )
 
 
@@ -202,7 +201,7 @@ def _call(choice: NcclChoice) -> Call:
     plan = choice.plan
     names = ("p2p", "simple") if plan is None else _own_names(plan)
     return Call(
-        *(choice.operation, *names, request.dtype, choice.size_bytes),
+        *(request.operation, *names, request.dtype, request.size_bytes),
         choice.comm.group.num_ranks,
         way.channels,
         root,
@@ -213,10 +212,8 @@ def _own_names(plan: NcclPlan) -> tuple[str, str]:
     return plan.selection.algorithm.own, plan.selection.protocol.own
 
 
-def _provenance(
-    request: Request, options: RunOptions, choice: NcclChoice, followed: Followed
-) -> Provenance:
-    fabric = request.setup.fabric
+def _provenance(choice: NcclChoice, options: RunOptions, followed: Followed) -> Provenance:
+    request, fabric = choice.request, choice.request.setup.fabric
     return Provenance(
         fabric=fabric.name,
         fabric_text=fabric.source_text,
@@ -229,7 +226,7 @@ def _provenance(
         seed=request.seed,
         version=version(),
         command=options.command,
-        notes=choice.notes,
+        notes=(*choice.comm.notes, *choice.notes),
         error_bound=FOLLOWED_ERROR,
         around=choice.around,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,12 @@ from numpy.typing import NDArray
 
 from clusim.analysis.judge import Judged, judged, without_path
 from clusim.analysis.whatif import Change, changed_image, mended
-from clusim.base.errors import DeadlockError, RangeExceeded, TraceError
+from clusim.base.errors import DeadlockError, TraceError
 from clusim.base.units import format_time
 from clusim.engine.abi import Engine, FaultKind, Stop
 from clusim.engine.image import DTYPES, Image
 from clusim.results.bins import MAX_BINS, BinRecorder
-from clusim.results.diagnosis import Verdict
+from clusim.results.diagnosis import Trial, Verdict, confirmed
 from clusim.results.result import Result, Wires, mean_rates_Bps
 from clusim.results.trace.held import HeldRecords, Inputs
 from clusim.simulation.session import EngineName, Progress, Session, Sink, start_engine
@@ -216,8 +217,11 @@ def judge_held(
     engine = result.provenance.engine
     if not result.complete:  # the complete time is unknown
         return results.verdict.without_savings()
+    change = results.changes[0] if results.changes else None
+    if change is None:
+        return results.verdict
     if confirm or (confirm is None and engine == "c" and result.grants <= CHEAP_GRANTS):
-        return confirmed(results, result, inputs, progress)
+        return confirmed(results.verdict, partial(_trial, result, inputs, change, progress))
     return results.verdict
 
 
@@ -228,29 +232,18 @@ def _judged(result: Result, inputs: Inputs, records: HeldRecords) -> Judged:
     return judged(critical_of(traced, records))
 
 
-def confirmed(
-    finding: Judged, result: Result, inputs: Inputs, progress: Progress | None = None
-) -> Verdict:
-    """Re-simulate a run without its bottleneck; return the verdict with the saving and the next bottleneck."""
-    change = finding.changes[0] if finding.changes else None
-    if change is None:
-        return finding.verdict
+def _trial(result: Result, inputs: Inputs, change: Change, progress: Progress | None) -> Trial:
+    """Simulate a run with a change of its image, and diagnose it."""
     arrays = changed_image(inputs.image, change)
     engine: EngineName = "reference" if result.provenance.engine == "reference" else "c"
     records = HeldRecords()
-    try:
-        session = _simulated(arrays, inputs, engine, records, progress)
-    except (DeadlockError, RangeExceeded):
-        # The changed system would need further changes.
-        return finding.verdict
+    session = _simulated(arrays, inputs, engine, records, progress)
     after = _changed(result, session)
     try:
         verdict = _judged(after, replace(inputs, image=arrays), records).verdict
-    except TraceError as error:
-        verdict = without_path(after, str(error).partition(": ")[2])
-    first = verdict.headline
-    then = "" if first is None else f"{first.share:.1%} {first.words()}"
-    return finding.verdict.simulated(finding.verdict.time_ps - after.time_ps, then=then)
+    except TraceError:
+        verdict = None
+    return Trial(result.time_ps - after.time_ps, verdict)
 
 
 def _changed(result: Result, session: Session) -> Result:

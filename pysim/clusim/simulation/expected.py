@@ -17,8 +17,7 @@ from typing import TypeVar
 from clusim.base.json_schema import JsonObject
 from clusim.base.terms.operations import find_algorithm
 from clusim.base.terms.times import REGIME_TITLES, place_of, regime_of
-from clusim.simulation.plan import runs_nccl
-from clusim.simulation.request import Request
+from clusim.simulation.plan import Plan
 from clusim.simulation.setup import Setup
 
 DATA = Path(__file__).with_name("accuracy.json")
@@ -160,12 +159,8 @@ def expected_on(setup: Setup, size_bytes: int, algorithm: str) -> Expected:
     return expected_error(RunPlace.of(setup), size_bytes, algorithm)
 
 
-def expected_of(request: Request, algorithm: str) -> Expected:
+def expected_of(plan: Plan, algorithm: str) -> Expected:
     """Return the expected error of a run; `algorithm` is the executed one."""
-    setup = request.setup
-    nccl = request.algorithm == "nccl" or (
-        not request.algorithm and runs_nccl(setup.known, setup.ranks, request.operation)
-    )
-    if not nccl:
+    if plan.choice is None:
         return Expected(None, f"{algorithm} differs from NCCL's plan: no measurements")
-    return expected_on(setup, request.size_bytes, algorithm)
+    return expected_on(plan.setup, plan.choice.request.size_bytes, algorithm)

@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from clusim.base.errors import InputError
 from clusim.lowering import QUICK, QUICK_HOPS
 from clusim.nccl import NcclPlan, programs
 from clusim.nccl.choice import way_of
@@ -36,7 +35,6 @@ from clusim.simulation.extrapolate_machines import anchor_nodes, followed, recut
 from clusim.simulation.job import Job, RunOptions, job_of, run_job
 from clusim.simulation.plan import OVERLAPPING, moved_of, nccl_program
 from clusim.simulation.request import Request
-from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 
 BRIEF = RunOptions(histories=False)
@@ -134,35 +132,6 @@ def on_fewer(
     )
 
 
-def program(request: Request, plan: NcclPlan | None) -> Schedule:
-    """Return the schedule of one collective."""
-    setup = request.setup
-    if request.operation == "hypercube":
-        return _hypercube(setup, request.size_bytes)
-    return nccl_program(request, setup.comm, request.operation, request.size_bytes, plan)
-
-
-def _hypercube(setup: Setup, size_bytes: int) -> Schedule:
-    """Return the grouped exchanges of nccl-tests' hypercube.
-
-    In each exchange, a rank swaps all its data with a rank at twice the previous distance.
-    """
-    comm = setup.comm
-    count = comm.group.num_ranks
-    if count & (count - 1):
-        raise InputError(f"hypercube: {count} ranks; their number must be a power of two")
-    builder = ProgramBuilder(setup.fabric.num_ranks, f"hypercube {size_bytes} B on {count} ranks")
-    block = max(1, size_bytes // count)
-    after: list[tuple[int, ...]] | None = None
-    mask = 1
-    while mask < count:
-        swaps = [(rank, rank ^ mask, block * mask) for rank in range(count)]
-        tasks = programs.emit_messages(Site(builder, after=after), setup.known, comm, swaps)
-        after = [(task,) for task in tasks]
-        mask *= 2
-    return builder.build()
-
-
 _TIMED: dict[tuple[object, ...], tuple[int, tuple[str, ...]]] = {}
 """Cached runs of this process with ``quick``: curves share runs on fewer nodes."""
 
@@ -218,7 +187,7 @@ def stream(request: Request, plan: NcclPlan | None, count: int = 1) -> Schedule:
     """Return the schedule of `count` consecutive iterations of a collective."""
     setup, operation, size_bytes = request.setup, request.operation, request.size_bytes
     if count == 1 and not setup.beside:
-        return program(request, plan)
+        return nccl_program(request, setup.comm, plan)
     builder = ProgramBuilder(setup.fabric.num_ranks, f"{count} x {operation} {size_bytes} B")
     emit_together(builder, request, plan, count)
     return builder.build()
@@ -230,7 +199,7 @@ def emit_together(
     """Append `count` iterations to every communicator of a request; return all their tasks."""
     tasks: list[int] = []
     for number, member in enumerate(request.setup.together):
-        moved = moved_of(replace(request, setup=member), request.operation, request.size_bytes)
+        moved = moved_of(replace(request, setup=member))
         for _ in range(count):
             site = Site(builder, f"comm{number}")
             tasks += programs.emit(site, request.setup.known, member.comm, moved, plan)

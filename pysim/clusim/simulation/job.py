@@ -33,8 +33,8 @@ from clusim.schedule import Schedule, to_arrays, to_text
 from clusim.simulation.diagnose import Columns, Evidence, inputs_of, run_wires
 from clusim.simulation.expected import expected_of
 from clusim.simulation.payload_check import Checker, Waits, deadlock_error, require_room
-from clusim.simulation.plan import can_verify, planned
-from clusim.simulation.request import AnyRequest, Request, ScheduleRequest, TrafficRequest
+from clusim.simulation.plan import Plan, plan
+from clusim.simulation.request import AnyRequest, ScheduleRequest, TrafficRequest
 from clusim.simulation.session import Progress, Session, Sink, Watch, loop_counts, start_engine
 from clusim.simulation.traffic import grain_of, to_image
 from clusim.topology import FabricArrays
@@ -110,33 +110,31 @@ class Job:
     least_ps: int = 0
 
 
-def job_of(request: AnyRequest, options: RunOptions = RunOptions()) -> Job:
-    """Return the run of a request: planned, lowered, at the requested granularity."""
+def job_of(request: AnyRequest | Plan, options: RunOptions = RunOptions()) -> Job:
+    """Return the run of a request or plan, lowered at the requested granularity."""
     if isinstance(request, TrafficRequest):
         return _traffic_job(request, options)
-    return _schedule_job(request, options)
+    return _planned_job(request if isinstance(request, Plan) else plan(request), options)
 
 
-def _schedule_job(request: Request | ScheduleRequest, options: RunOptions) -> Job:
-    """Lower the schedule of a request onto its fabric."""
-    if not 0 <= request.seed < 2**64:
-        raise InputError(f"seed {request.seed}: must be at least 0 and below 2^64")
+def _planned_job(planned: Plan, options: RunOptions) -> Job:
+    """Lower the schedule of a plan onto its topology."""
+    asked = planned.options
+    if not 0 <= asked.seed < 2**64:
+        raise InputError(f"seed {asked.seed}: must be at least 0 and below 2^64")
     options.watch.begins("the fabric is built")
-    broken, fabric = request.setup.broken, request.setup.fabric
+    broken, fabric = planned.setup.broken, planned.topology
     options.watch.begins("programs are written")
-    plan = planned(request)
-    schedule = plan.schedule
-    # A custom plan has no definition to compare with; for a given schedule its author decides.
-    verify = request.verify and (isinstance(request, ScheduleRequest) or can_verify(schedule))
-    if verify:
+    schedule = planned.schedule
+    if planned.verifies:
         require_room(schedule)
     options.watch.begins("programs are put on the fabric")
-    lowered = lower(*(fabric, schedule, request.granularity, request.seed), faults=broken.faults)
+    lowered = lower(*(fabric, schedule, asked.granularity, asked.seed), faults=broken.faults)
     image = lowered.image
     traced = options.trace_out is not None
     names = [task.name or f"{task.kind} rank {task.rank} {task.stream}" for task in schedule.tasks]
     nothing = np.full(len(names), -1, np.int64)
-    folded = request.folded if isinstance(request, ScheduleRequest) else None
+    folded = asked.folded if isinstance(asked, ScheduleRequest) else None
 
     def stuck(session: Session) -> DeadlockError:
         engine = session.engine
@@ -147,12 +145,12 @@ def _schedule_job(request: Request | ScheduleRequest, options: RunOptions) -> Jo
         image,
         lowered.grain,
         _provenance(
-            *(request, lowered.grain, options),
-            seed=request.seed,
+            *(asked, lowered.grain, options),
+            seed=asked.seed,
             schedule_text=to_text(schedule) if traced and len(names) <= MOST_TEXT_TASKS else "",
             faults=broken.lines,
-            notes=plan.notes,
-            around=plan.around,
+            notes=planned.program.notes,
+            around=planned.program.around,
         ),
         _wires(arrays_of(fabric)),
         Tasks(names, nothing, nothing, folded),
@@ -160,8 +158,8 @@ def _schedule_job(request: Request | ScheduleRequest, options: RunOptions) -> Jo
         call=_the_call(schedule),
         inputs=lambda: _inputs(arrays_of(fabric), image, to_arrays(schedule), folded),
         instances=len(schedule.instances) if lowered.proxy_of else None,
-        verified=schedule if verify else None,
-        expected=partial(_expected, request, schedule),
+        verified=schedule if planned.verifies else None,
+        expected=partial(_expected, planned),
         least_ps=lowered.least_ps,
     )
 
@@ -172,10 +170,10 @@ def _traffic_job(request: TrafficRequest, options: RunOptions) -> Job:
     fabric, traffic = request.setup.fabric, request.traffic
     options.watch.begins("messages are drawn")
     arrays = arrays_of(fabric)
-    plan = traffic.plan(arrays)
-    grain = grain_of(arrays, traffic, plan.messages, request.granularity)
+    drawn = traffic.plan(arrays)
+    grain = grain_of(arrays, traffic, drawn.messages, request.granularity)
     nothing = np.empty(0, np.int64)
-    image = to_image(fabric, traffic, plan, grain.burst)
+    image = to_image(fabric, traffic, drawn, grain.burst)
     return Job(
         image,
         grain,
@@ -187,7 +185,7 @@ def _traffic_job(request: TrafficRequest, options: RunOptions) -> Job:
         _wires(arrays),
         Tasks([], nothing, nothing),
         _undelivered,
-        messages=plan.messages,
+        messages=drawn.messages,
         inputs=lambda: _inputs(arrays, image, {}),
         least_ps=_least_ps(image, arrays.wires),
     )
@@ -242,12 +240,12 @@ def _inputs(
     return result | {f"/schedule/{name}": values for name, values in schedule.items()}
 
 
-def _expected(request: Request | ScheduleRequest, schedule: Schedule) -> str:
-    """Return the expected error of the time of a request; empty for a given schedule."""
-    if isinstance(request, ScheduleRequest):
+def _expected(planned: Plan) -> str:
+    """Return the expected error of the time of a planned run; empty for a given schedule."""
+    if isinstance(planned.options, ScheduleRequest):
         return ""
-    call = _the_call(schedule)
-    return expected_of(request, call.algorithm if call is not None else "").text()
+    call = _the_call(planned.schedule)
+    return expected_of(planned, call.algorithm if call is not None else "").text()
 
 
 def _the_call(schedule: Schedule) -> Call | None:

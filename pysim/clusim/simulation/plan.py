@@ -1,8 +1,12 @@
-"""Plan of a request: its schedule, by algorithm name, plan file, or NCCL's choice."""
+"""Plan of a run, made once from its request: by algorithm name, plan file, or NCCL's choice.
+
+All later stages take the plan: approximation, lowering, and diagnosis.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from clusim import collectives
 from clusim.base.errors import InputError
@@ -11,7 +15,7 @@ from clusim.formats.algorithms import msccl, mscclpp
 from clusim.formats.algorithms.layout import WantedPlan
 from clusim.lowering import plan_change
 from clusim.nccl import Communicator, NcclPlan, programs
-from clusim.nccl.choice import Communicators, choose, way_of
+from clusim.nccl.choice import Communicators, Way, choose, way_of
 from clusim.nccl.env import forced
 from clusim.nccl.launch import (
     DEFAULT_ITERATIONS,
@@ -23,19 +27,32 @@ from clusim.nccl.launch import (
     start_and_end_ps,
 )
 from clusim.nccl.programs import CollectivePayload
-from clusim.nccl.symmetric import SymmetricCall, pick, why_not
+from clusim.nccl.symmetric import Picked, SymmetricCall, pick, why_not
 from clusim.results.result import LaunchContext
 from clusim.schedule import Schedule
+from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT
 from clusim.simulation.request import Request, ScheduleRequest
+from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 
 NCCL = "nccl"
 
-
 OVERLAPPING = ("broadcast", "reduce")
 """Operations with overlapping iterations: the first ranks of the pipeline finish long before the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedProgram:
+    """Schedule of a run, the notes to show with its result, and its launch overhead.
+
+    `around` is None where NCCL does not launch the run; its time is not included in the kernel time.
+    """
+
+    schedule: Schedule
+    notes: tuple[str, ...] = ()
+    around: LaunchContext | None = None
 
 
 @dataclass(frozen=True)
@@ -44,37 +61,83 @@ class Plan:
 
     Attributes
     ----------
-    notes : tuple of str
-        Notes to show with the result.
-    around : LaunchContext or None
-        Launch overhead, not included in the kernel time; None where NCCL does not launch the run.
+    options : Request or ScheduleRequest
+        Granularity, seed, engine and verification of the run; of a collective also its data, with the operation's
+        name.
+    choice : NcclChoice or None
+        NCCL's choice; None where NCCL does not run.
     """
 
-    schedule: Schedule
-    notes: tuple[str, ...] = ()
-    around: LaunchContext | None = None
+    options: Request | ScheduleRequest
+    choice: NcclChoice | None = None
+
+    @property
+    def setup(self) -> Setup:
+        """Nodes, communicator and faults of the run."""
+        return self.options.setup
+
+    @property
+    def topology(self) -> Fabric:
+        """Topology of the run, with all parts that fail."""
+        return self.options.setup.fabric
+
+    @cached_property
+    def program(self) -> PlannedProgram:
+        """Schedule with its notes, written when it is first needed.
+
+        Raises
+        ------
+        InputError
+            No algorithm implements the operation, or an option is set that the algorithm does not have.
+        """
+        options, setup = self.options, self.setup
+        if isinstance(options, ScheduleRequest):
+            return PlannedProgram(options.schedule, options.notes)
+        result = _written(options, self.choice, setup.known)
+        if setup.known is setup.fabric:
+            return result
+        choice = self.choice
+        if choice is not None:
+            choice = nccl_choice(choice.request, choice.request.setup.fabric)
+        healthy = _written(options, choice, setup.fabric)
+        change = plan_change(healthy.schedule.calls, result.schedule.calls)
+        return replace(result, notes=(*result.notes, change))
+
+    @property
+    def schedule(self) -> Schedule:
+        """Programs of all ranks."""
+        return self.program.schedule
+
+    @property
+    def verifies(self) -> bool:
+        """True if data are checked; custom message patterns have no definition to compare with."""
+        defined = all(call.operation != "messages" for call in self.schedule.calls)
+        return self.options.verify and (isinstance(self.options, ScheduleRequest) or defined)
 
 
-def planned(request: Request | ScheduleRequest) -> Plan:
-    """Return the plan of a request.
+def plan(request: Request | ScheduleRequest) -> Plan:
+    """Return the plan of a request, with NCCL's choice where NCCL runs.
 
     Raises
     ------
     InputError
-        No algorithm implements it, or an option is set that the algorithm does not have.
+        Unknown words, ranks or variables, or variables that contradict an option.
     """
     if isinstance(request, ScheduleRequest):
-        return Plan(request.schedule, request.notes)
-    setup = request.setup
-    result = _written(request, whole=False)
-    if setup.known is setup.fabric:
-        return result
-    healthy = _written(request, whole=True)
-    change = plan_change(healthy.schedule.calls, result.schedule.calls)
-    return Plan(result.schedule, (*result.notes, change), result.around)
+        return Plan(request)
+    operation = operation_named(request.operation, tuple(collectives.ALGORITHMS)).name
+    size_bytes = 0 if operation == "barrier" else request.size_bytes
+    request = replace(request, operation=operation, size_bytes=size_bytes)
+    if is_plan(request.algorithm):
+        return Plan(request)
+    ranks = _checked_ranks(request.setup)
+    default = not request.algorithm and _runs_nccl(request.setup.known, ranks, operation)
+    if not default and request.algorithm != NCCL:
+        return Plan(request)
+    return Plan(request, nccl_choice(_with_variables(request)))
 
 
-def runs_nccl(machine: Fabric, ranks: tuple[int, ...] | None, operation: str) -> bool:
+def _runs_nccl(machine: Fabric, ranks: tuple[int, ...] | None, operation: str) -> bool:
     """Return True if NCCL has the operation and all ranks are GPUs of a known generation."""
     chosen = machine.ranks if ranks is None else [machine.ranks[r] for r in ranks]
     ends = [machine.nodes[machine.node_index[name]].endpoint for name in chosen]
@@ -82,29 +145,18 @@ def runs_nccl(machine: Fabric, ranks: tuple[int, ...] | None, operation: str) ->
     return known and len(chosen) > 1 and Communicators.knows(operation)
 
 
-def can_verify(schedule: Schedule) -> bool:
-    """Return True if data can be checked; custom message patterns have no definition."""
-    return all(call.operation != "messages" for call in schedule.calls)
-
-
-def _written(request: Request, *, whole: bool) -> Plan:
+def _written(request: Request, choice: NcclChoice | None, machine: Fabric) -> PlannedProgram:
+    """Return the program of a request as planned on a topology."""
     setup = request.setup
-    machine = setup.fabric if whole else setup.known
-    operation = operation_named(request.operation, tuple(collectives.ALGORITHMS)).name
-    size_bytes = 0 if operation == "barrier" else request.size_bytes
     if is_plan(request.algorithm):
-        return _of_plan(machine, operation, size_bytes, request)
-    choice = nccl_choice(request, whole=whole)
+        return _of_file(request, machine)
     if choice is not None:
-        return Plan(choice.schedule(), choice.notes, choice.around)
+        return PlannedProgram(choice.schedule(), (*choice.comm.notes, *choice.notes), choice.around)
     for name, given in (("--env", setup.env), ("--nccl-version", setup.version)):
         if given:
             raise InputError(f"{name} is for NCCL's plans; add --algorithm nccl")
     schedule = collectives.build(
-        machine,
-        operation,
-        request.algorithm or None,
-        size_bytes,
+        *(machine, request.operation, request.algorithm or None, request.size_bytes),
         ranks=setup.ranks,
         channels=request.channels,
         protocol=request.protocol,
@@ -114,7 +166,7 @@ def _written(request: Request, *, whole: bool) -> Plan:
     )
     around = _in_graph(machine, schedule)
     notes = () if around is None else ("launch: one of many kernels in a CUDA graph",)
-    return Plan(schedule, notes, around)
+    return PlannedProgram(schedule, notes, around)
 
 
 def _in_graph(machine: Fabric, schedule: Schedule) -> LaunchContext | None:
@@ -128,7 +180,8 @@ def _in_graph(machine: Fabric, schedule: Schedule) -> LaunchContext | None:
     return LaunchContext(start_ps + prelude_ps, 0)
 
 
-def _checked_ranks(machine: Fabric, ranks: tuple[int, ...] | None) -> tuple[int, ...] | None:
+def _checked_ranks(setup: Setup) -> tuple[int, ...] | None:
+    machine, ranks = setup.known, setup.ranks
     for rank in ranks or ():
         if not 0 <= rank < machine.num_ranks:
             raise InputError(f"rank {rank}: {machine.name} has ranks 0 to {machine.num_ranks - 1}")
@@ -137,7 +190,7 @@ def _checked_ranks(machine: Fabric, ranks: tuple[int, ...] | None) -> tuple[int,
     return ranks
 
 
-def _of_plan(machine: Fabric, operation: str, size_bytes: int, request: Request) -> Plan:
+def _of_file(request: Request, machine: Fabric) -> PlannedProgram:
     """Return the schedule of a plan of MSCCL or MSCCL++; the file names its collective."""
     path, setup = request.algorithm, request.setup
     for given, flag in (
@@ -148,14 +201,16 @@ def _of_plan(machine: Fabric, operation: str, size_bytes: int, request: Request)
         if given:
             raise InputError(f"{flag} is not for {path}, a plan with given channels")
     reader = msccl if path.lower().endswith(".xml") else mscclpp
-    plan = reader.read_plan(path)
-    if operation not in ("allreduce", plan.operation):
-        raise InputError(f"{path}: is {plan.operation}, not {operation}; leave out --collective")
+    read = reader.read_plan(path)
+    if request.operation not in ("allreduce", read.operation):
+        raise InputError(
+            f"{path}: is {read.operation}, not {request.operation}; leave out --collective"
+        )
     wanted = WantedPlan(
-        *(size_bytes, setup.ranks, request.dtype, request.redop, request.root),
+        *(request.size_bytes, setup.ranks, request.dtype, request.redop, request.root),
         protocol=request.protocol,
     )
-    return Plan(reader.build(plan, machine, wanted))
+    return PlannedProgram(reader.build(read, machine, wanted))
 
 
 def _with_variables(request: Request) -> Request:
@@ -171,68 +226,80 @@ def _with_variables(request: Request) -> Request:
 
 @dataclass(frozen=True, slots=True)
 class NcclChoice:
-    """NCCL's plan for a request.
+    """NCCL's choice for a collective.
 
     Attributes
     ----------
     request : Request
-        The request with its channels and protocol as environment variables.
+        The collective, with its channels and protocol as environment variables.
     plan : NcclPlan or None
-        None is messages.
-    in_place : SymmetricChoice or None
-        The kernel for symmetric memory that runs instead, if its `algorithm` is not empty.
+        None is messages, or a kernel for symmetric memory.
+    kernel : Picked or None
+        The kernel for symmetric memory that runs.
+    notes : tuple of str
+        Notes in addition to the communicator's.
     """
 
     request: Request
     comm: Communicator
-    operation: str
-    size_bytes: int
     plan: NcclPlan | None
-    in_place: SymmetricChoice | None
+    kernel: Picked | None
     notes: tuple[str, ...]
-    around: LaunchContext
+
+    @property
+    def way(self) -> Way:
+        """Algorithm, protocol and channels; of kernels for symmetric memory by the names of `clusim.collectives`."""
+        if self.kernel is None:
+            return way_of(self.comm, self.plan)
+        protocol = "LL" if self.kernel.kernel.low_latency else "Simple"
+        return Way(self.kernel.kernel.algorithm, protocol, self.kernel.blocks)
+
+    @property
+    def around(self) -> LaunchContext:
+        """Launch overhead and NCCL's estimate, with one process per GPU and nccl-tests' iterations."""
+        host, launch = host_of(self.comm), Launch()
+        time_us = 0.0 if self.plan is None else self.plan.selection.time_us
+        model_us = time_us if time_us > 0 else None
+        if self.kernel is not None:
+            model_us = self.kernel.time_us
+        if self.request.operation in OVERLAPPING:
+            return LaunchContext(None, None, model_us)
+        each = overhead_ps(host, launch), period_ps(host, self.request.operation, launch)
+        return LaunchContext(*each, model_us, sum(start_and_end_ps(host)), DEFAULT_ITERATIONS)
 
     def schedule(self) -> Schedule:
         """Return its schedule."""
-        if self.in_place is not None and self.in_place.algorithm:
-            return self.in_place.schedule(self.request)
-        return nccl_program(self.request, self.comm, self.operation, self.size_bytes, self.plan)
+        request, setup = self.request, self.request.setup
+        if self.kernel is None:
+            return nccl_program(request, self.comm, self.plan)
+        return collectives.build(
+            *(setup.known, request.operation, self.way.algorithm, request.size_bytes),
+            ranks=setup.comm.ranks,
+            channels=self.way.channels,
+            dtype=request.dtype,
+            redop=request.redop,
+        )
 
 
-def nccl_choice(request: Request, *, whole: bool = False) -> NcclChoice | None:
-    """Return NCCL's plan for a request; None if another plan is requested.
+def nccl_choice(request: Request, machine: Fabric | None = None) -> NcclChoice:
+    """Return NCCL's choice for a collective.
 
     Parameters
     ----------
-    whole : bool
-        Choose without the faults that are active at time 0.
+    machine : Fabric or None
+        Topology to plan on; None is the one without the faults that are active at time 0.
     """
-    setup = request.setup
-    machine = setup.fabric if whole else setup.known
-    if is_plan(request.algorithm):
-        return None
-    operation = operation_named(request.operation, tuple(collectives.ALGORITHMS)).name
-    ranks = _checked_ranks(machine, setup.ranks)
-    default = not request.algorithm and runs_nccl(machine, ranks, operation)
-    if not default and request.algorithm != NCCL:
-        return None
-    told = _with_variables(request)
-    size_bytes = 0 if operation == "barrier" else request.size_bytes
-    return _choice(told, told.setup.communicator(whole=whole), operation, size_bytes)
-
-
-def _choice(request: Request, comm: Communicator, operation: str, size_bytes: int) -> NcclChoice:
+    operation, setup = request.operation, request.setup
+    comm = setup.comm if machine is None else setup.communicator(machine)
     if request.root is not None and operation not in ROOTED:
         raise InputError(f"{operation}: takes no root; leave out root {request.root}")
     if request.root is not None and request.root not in comm.ranks:
         raise InputError(f"--root {request.root}: is not a participating rank")
-    in_place = symmetric(request, comm, operation, size_bytes)
-    call = request, comm, operation, size_bytes
-    if in_place is not None and in_place.algorithm:
-        around = replace(_around(comm, operation, None), model_us=in_place.model_us)
-        return NcclChoice(*call, None, in_place, (*comm.notes, in_place.note), around)
+    kernel, reason = _symmetric(request, comm)
+    if kernel is not None:
+        return NcclChoice(request, comm, None, kernel, (kernel.note,))
     result = choose(
-        *(comm, operation, size_bytes),
+        *(comm, operation, request.size_bytes),
         element_bytes=element(request.dtype).size_bytes,
         wanted=request.wanted,
     )
@@ -240,81 +307,51 @@ def _choice(request: Request, comm: Communicator, operation: str, size_bytes: in
     other = ""
     if request.channels and used != request.channels:
         other = f"{used} channels in place of {request.channels}: messages and small sizes use a different number"
-    told = "" if in_place is None else in_place.note
-    notes = (*comm.notes, *(note for note in (result.note, other, told) if note))
-    return NcclChoice(*call, result.plan, in_place, notes, _around(comm, operation, result.plan))
+    notes = tuple(note for note in (result.note, other, reason) if note)
+    return NcclChoice(request, comm, result.plan, None, notes)
 
 
-@dataclass(frozen=True, slots=True)
-class SymmetricChoice:
-    """NCCL's choice for symmetric buffers.
-
-    Attributes
-    ----------
-    note : str
-        The kernel, or the reason why NCCL uses no symmetric kernel.
-    algorithm : str
-        The kernel's algorithm in `clusim.collectives`; empty without a kernel.
-    """
-
-    note: str
-    algorithm: str = ""
-    protocol: str = ""
-    channels: int = 0
-    model_us: float = 0.0
-
-    def schedule(self, request: Request) -> Schedule:
-        """Return the schedule of the kernel."""
-        setup = request.setup
-        return collectives.build(
-            *(setup.known, request.operation, self.algorithm, request.size_bytes),
-            ranks=setup.comm.ranks,
-            channels=self.channels,
-            dtype=request.dtype,
-            redop=request.redop,
-        )
-
-
-def symmetric(
-    request: Request, comm: Communicator, operation: str, size_bytes: int
-) -> SymmetricChoice | None:
-    """Return NCCL's choice for symmetric buffers; None for other buffers."""
+def _symmetric(request: Request, comm: Communicator) -> tuple[Picked | None, str]:
+    """Return the kernel for symmetric buffers, or None and the reason; empty for other buffers."""
     if not comm.settings.symmetric:
-        return None
-    if operation not in COLLECTIVE_OF:
-        return SymmetricChoice(f"{operation} lacks a kernel for symmetric memory")
-    call = SymmetricCall(COLLECTIVE_OF[operation], size_bytes, request.dtype, request.redop)
+        return None, ""
+    if request.operation not in COLLECTIVE_OF:
+        return None, f"{request.operation} lacks a kernel for symmetric memory"
+    collective = COLLECTIVE_OF[request.operation]
+    call = SymmetricCall(collective, request.size_bytes, request.dtype, request.redop)
     reason = why_not(comm, call)
-    if reason:
-        return SymmetricChoice(reason)
-    result = pick(comm, call)
-    kernel = result.kernel
-    protocol = "LL" if kernel.low_latency else "Simple"
-    return SymmetricChoice(result.note, kernel.algorithm, protocol, result.blocks, result.time_us)
+    return (None, reason) if reason else (pick(comm, call), "")
 
 
-def nccl_program(
-    request: Request, comm: Communicator, operation: str, size_bytes: int, plan: NcclPlan | None
-) -> Schedule:
-    """Return the schedule of a NCCL plan for `size_bytes`."""
-    return programs.build(request.setup.known, comm, moved_of(request, operation, size_bytes), plan)
+def nccl_program(request: Request, comm: Communicator, chosen: NcclPlan | None) -> Schedule:
+    """Return the schedule of a NCCL plan for a collective."""
+    if request.operation == "hypercube":
+        return _hypercube(request, comm)
+    return programs.build(request.setup.known, comm, moved_of(request), chosen)
 
 
-def moved_of(request: Request, operation: str, size_bytes: int) -> CollectivePayload:
+def moved_of(request: Request) -> CollectivePayload:
     """Return the payload of a NCCL collective: types and root of the request."""
-    ranks = request.setup.comm.ranks
-    root = ABSENT if request.root is None else ranks.index(request.root)
-    return CollectivePayload(operation, size_bytes, request.dtype, request.redop, root)
+    root = ABSENT if request.root is None else request.setup.comm.ranks.index(request.root)
+    size_bytes = request.size_bytes
+    return CollectivePayload(request.operation, size_bytes, request.dtype, request.redop, root)
 
 
-def _around(comm: Communicator, operation: str, plan: NcclPlan | None) -> LaunchContext:
-    """Return the launch overhead and NCCL's estimate.
+def _hypercube(request: Request, comm: Communicator) -> Schedule:
+    """Return the grouped exchanges of nccl-tests' hypercube.
 
-    Assumes one process per GPU and nccl-tests' iterations.
+    In each exchange, a rank swaps all its data with a rank at twice the previous distance.
     """
-    host, launch = host_of(comm), Launch()
-    model_us = plan.selection.time_us if plan is not None and plan.selection.time_us > 0 else None
-    if operation in OVERLAPPING:
-        return LaunchContext(None, None, model_us)
-    each = overhead_ps(host, launch), period_ps(host, operation, launch)
-    return LaunchContext(*each, model_us, sum(start_and_end_ps(host)), DEFAULT_ITERATIONS)
+    setup, size_bytes, count = request.setup, request.size_bytes, comm.group.num_ranks
+    if count & (count - 1):
+        raise InputError(f"hypercube: {count} ranks; their number must be a power of two")
+    builder = ProgramBuilder(setup.fabric.num_ranks, f"hypercube {size_bytes} B on {count} ranks")
+    block = max(1, size_bytes // count)
+    after: list[tuple[int, ...]] | None = None
+    mask = 1
+    while mask < count:
+        swaps = [(rank, rank ^ mask, block * mask) for rank in range(count)]
+        tasks = programs.emit_messages(Site(builder, after=after), setup.known, comm, swaps)
+        after = [(task,) for task in tasks]
+        mask *= 2
+    return builder.build()

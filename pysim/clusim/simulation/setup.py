@@ -120,28 +120,22 @@ class Setup:
         notes = self.comm.notes
         if self.known is self.fabric:
             return notes
-        healthy = ways(self.communicator(whole=True), collective, sizes)
+        healthy = ways(self.communicator(self.fabric), collective, sizes)
         return (*notes, plan_change(healthy, ways(self.comm, collective, sizes)))
 
     @cached_property
     def comm(self) -> Communicator:
         """Return the communicator of the participating GPUs."""
-        return self.communicator()
+        return self.communicator(self.known)
 
     def communicators(self) -> Communicators:
         """Return new communicators of any ranks on the known topology; their rings may be changed."""
         return Communicators(self.known, self.release, parse_env(dict(self.env)))
 
-    def communicator(self, *, whole: bool = False) -> Communicator:
-        """Return the communicator; setups that differ only in tuner variables share one search.
-
-        Parameters
-        ----------
-        whole : bool
-            Plan without the faults that are active at time 0.
-        """
+    def communicator(self, machine: Fabric) -> Communicator:
+        """Return the communicator on a topology; setups that differ only in tuner variables share one search."""
         searched = tuple(item for item in self.env if item[0] not in CHOICES)
-        common = _communicators(self.fabric if whole else self.known, self.release, searched)
+        common = _communicators(machine, self.release, searched)
         settings = with_plugins(self.fabric, parse_env(dict(self.env)), self.release)
         comm = replace(common.of(self._chosen).comm, settings=settings)
         if self.messages is None:
@@ -267,5 +261,5 @@ def _of_each(machine: Fabric, gpus: Sequence[int]) -> tuple[int, ...]:
     least = min(seen.values(), default=0)
     most = max(gpus) + 1
     if least < most:
-        raise InputError(f"{most} GPUs per machine: a machine of {machine.name} has {least}")
+        raise InputError(f"{most} GPUs per node: a node of {machine.name} has {least}")
     return tuple(ranks)

@@ -82,17 +82,6 @@ class FabricArrays:
         """Return the node number of a rank."""
         return int(self.nodes["zone"][self.node_of(rank)])
 
-    def target_of(self, node: int | str) -> int:
-        """Return the target index of an endpoint or NIC (by index or name)."""
-        index = self._node(node)
-        result = np.flatnonzero(self.targets["node"] == index)
-        if not len(result):
-            name = self.fabric.nodes[index].name
-            raise InputError(
-                f"{name!r}: packets cannot be steered there; choose an endpoint or a NIC"
-            )
-        return int(result[0])
-
     def group_number(self, node: int, target: int) -> int:
         """Return the route group from a node towards a target, or NONE."""
         row, goal = self.nodes[node], self.targets[target]
@@ -210,13 +199,6 @@ class FabricArrays:
         self.node_of(rank)
         return int(self.rank_endpoint[rank])
 
-    def hop_latency_ps(self, src_rank: int, dst_rank: int) -> int:
-        """Return the latency of a header-only write between two ranks without contention [ps].
-
-        It is that of the first shortest path, without the endpoints.
-        """
-        return self.latency_ps(self.path(src_rank, dst_rank))
-
     def latency_ps(self, wires: Sequence[int]) -> int:
         """Return the latency of a header-only write over `wires` without contention [ps].
 
@@ -246,10 +228,6 @@ class FabricArrays:
         of_zone = self.machines.targets[low:high]
         result: Array = of_zone[of_zone >= len(self.endpoints)]
         return result
-
-    def rail_of(self, nic: int) -> int:
-        """Return the index of a NIC within its node."""
-        return self.nics(int(self.targets["zone"][nic])).index(nic)
 
     def nearest_nics(self, rank: int) -> list[int]:
         """Return the NICs a rank can reach in its node (target indices), nearest first."""
@@ -392,6 +370,6 @@ def _check_zones(fabric: Fabric, zoned: Zoned, wiring: Wiring) -> None:
     for wire in np.flatnonzero(leaves & ~(zoned.nic[src] & (zoned.zone[dst] < 0)))[:1]:
         one, two = fabric.nodes[int(src[wire])], fabric.nodes[int(dst[wire])]
         raise TopologyError(
-            f"{fabric.name}: link {one.name} - {two.name} leaves machine {one.zone};"
+            f"{fabric.name}: link {one.name} - {two.name} leaves node {one.zone};"
             " nodes are joined by links from their NICs to switches of the network"
         )

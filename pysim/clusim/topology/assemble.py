@@ -280,7 +280,7 @@ def _gpu_chips() -> list[str]:
 
 def _switch(state: Catalogue, spec: NodeSpec, path: KeyPath) -> Node:
     result = state.resolve("switches", spec.switch or "generic", (*path, "switch"))
-    node = make_switch("", result or SwitchSpec(), tier=spec.tier or "")
+    node = make_switch(result or SwitchSpec(), tier=spec.tier or "")
     if spec.store_and_forward is not None:
         node = replace(node, store_and_forward=spec.store_and_forward)
     return replace(node, latency_ps=spec.latency or node.latency_ps, model=spec.switch or "")
@@ -291,7 +291,7 @@ def _nic(state: Catalogue, spec: NodeSpec, path: KeyPath) -> Node:
         state.problems.add(path, f"'nic' is missing; the presets are {', '.join(sorted(NICS))}")
         return Node("", "nic", tier="nic")
     result = state.resolve("nics", spec.nic, (*path, "nic")) or NicSpec()
-    node = make_nic("", result, tier=spec.tier or "")
+    node = make_nic(result, tier=spec.tier or "")
     return replace(node, latency_ps=spec.latency or node.latency_ps, model=spec.nic)
 
 
@@ -326,9 +326,13 @@ def _links(state: Catalogue, index: dict[str, int]) -> list[Link]:
         merged = _link_type(state, spec, path)
         if not pairs or merged is None:
             continue
-        for a, b, count in pairs:
-            links.append(_link(a, b, count, spec, merged))
-            total += count
+        one = replace(
+            make_link(merged, spec.type or ""),
+            dim=spec.dim,
+            dateline=(spec.dateline in ("forward", "both"), spec.dateline in ("backward", "both")),
+        )
+        links += [replace(one, a=a, b=b, count=count) for a, b, count in pairs]
+        total += sum(count for _, _, count in pairs)
         if total > MAX_LINKS:
             state.problems.add(path, f"more than {MAX_LINKS} links; that is the limit")
             break
@@ -425,14 +429,6 @@ def _link_type(state: Catalogue, spec: LinkSpec, path: KeyPath) -> LinkTypeSpec 
     if state.resolve("formats", str(merged.format), (*path, "format")) is None:
         return None
     return merged
-
-
-def _link(a: str, b: str, count: int, spec: LinkSpec, merged: LinkTypeSpec) -> Link:
-    return replace(
-        make_link(a, b, merged, count=count, name=spec.type or ""),
-        dim=spec.dim,
-        dateline=(spec.dateline in ("forward", "both"), spec.dateline in ("backward", "both")),
-    )
 
 
 def _rings(state: Catalogue, nodes: list[Node]) -> tuple[tuple[int, ...], ...] | None:

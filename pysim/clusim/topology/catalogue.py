@@ -26,12 +26,14 @@ from clusim.hardware import (
 from clusim.hardware.nic import MESSAGE_UNITS
 from clusim.topology.model import KIND_NAMES, NO_LIMIT, Format, Link, Protocol
 from clusim.topology.node import Endpoint, HostTraits, NicTraits, Node, RateControl, Unit, cost16
-from clusim.topology.quantities import Spec
+from clusim.topology.quantities import Spec, attributes_of
 from clusim.topology.schema import (
     ChipSpec,
+    EcnSpec,
     FormatSpec,
     LinkTypeSpec,
     NicSpec,
+    PfcSpec,
     ProtocolSpec,
     RateControlSpec,
     SwitchSpec,
@@ -92,7 +94,7 @@ S = TypeVar("S", bound=Spec)
 
 
 @cache
-def _preset(section: Section, name: str) -> Any:
+def preset(section: Section, name: str) -> Any:
     """Return a hardware preset as the schema's object."""
     raw = {key: figure.value for key, figure in _PRESETS[section][name].items()}
     dummy = {"nodes": {"x": {"kind": "switch"}}, section: {"x": raw}}
@@ -164,7 +166,7 @@ class Catalogue:
             self.problems.add(path, f"unknown {noun} {name!r}{did_you_mean(name, known)}")
             return None
         if from_file is None:
-            result = _preset(section, name)
+            result = preset(section, name)
             self._note(section, name)
         else:
             self._look_at(section, name, from_file)
@@ -204,7 +206,7 @@ class Catalogue:
         if base_name is None:
             return merge(carried_by(NicSpec(), spec), spec) if isinstance(spec, NicSpec) else spec
         if base_name == name and name in _PRESETS[section]:
-            base = _preset(section, name)
+            base = preset(section, name)
             self._note(section, name)
         elif base_name in (*seen, name):
             self.problems.add(place, f"{base_name!r} is based on itself; name another")
@@ -225,165 +227,59 @@ class Catalogue:
                 self.sources[f"{_WHAT[section]} {name}: {key}"] = str(figure)
 
 
-_CHIP_FIELDS = {
-    "sms": "sms",
-    "cta_slots": "cta_slots",
-    "write_latency": "write_latency_ps",
-    "read_latency": "read_latency_ps",
-    "response_latency": "response_latency_ps",
-    "memory_rate": "mem_Bps",
-    "memory_efficiency": "mem_efficiency",
-    "memory_quantum": "mem_quantum_ps",
-    "links": "links",
-    "peak_flops": "peak_flops",
-    "pcie_rate": "pcie_Bps",
-    "architecture": "architecture",
-    "peer_access": "peer_access",
-    "memory": "mem_bytes",
-    "gemm_fraction": "gemm_fraction",
-    "power": "power_W",
-    "kernels": "kernels",
-}
-_CHIP_SHARES = {
-    "memory_per_delivered": "deliver_256",
-    "memory_per_read": "read_256",
-    "memory_per_injected": "inject_256",
-}
-
-
 def make_endpoint(name: str, chip: ChipSpec) -> Endpoint:
-    given: dict[str, Any] = {"chip": name}
-    for key, attribute in _CHIP_FIELDS.items():
-        if (value := getattr(chip, key)) is not None:
-            given[attribute] = value
-    for key, attribute in _CHIP_SHARES.items():
-        if (share := getattr(chip, key)) is not None:
-            given[attribute] = round(share * 256)
-    if chip.compute_capability is not None:
-        given["compute_capability"] = round(chip.compute_capability * 10)
-    if chip.slowdown is not None:
-        given["slow_1024"] = round(chip.slowdown * 1024)
-    return Endpoint(**given)
+    return Endpoint(chip=name, **attributes_of(Endpoint, chip))
 
 
 def _make_unit(switch: SwitchSpec) -> Unit | None:
-    keys = ("reduction_latency", "reduction_capacity", "reduction_rate", "reduction_slots")
-    if all(getattr(switch, key) is None for key in keys):
-        return None
-    given: dict[str, int] = {}
-    if switch.reduction_latency is not None:
-        given["latency_ps"] = switch.reduction_latency
-    if switch.reduction_capacity is not None:
-        given["capacity_bytes"] = switch.reduction_capacity
+    given = attributes_of(Unit, switch, "reduction_")
     if switch.reduction_rate is not None:
         given["cost16"] = cost16(switch.reduction_rate)
-    if switch.reduction_slots is not None:
-        given["slots"] = switch.reduction_slots
-    return Unit(**given)
+    return Unit(**given) if given else None
 
 
-def _make_host(switch: SwitchSpec) -> HostTraits | None:
-    given = {
-        "thread_ps": switch.thread,
-        "thread_after_ps": switch.thread_after,
-        "look_ps": switch.look,
-    }
-    known = {key: value for key, value in given.items() if value is not None}
-    return HostTraits(**known) if known else None
-
-
-def make_switch(name: str, switch: SwitchSpec, *, tier: str = "", zone: int = 0) -> Node:
+def make_switch(switch: SwitchSpec, *, tier: str = "") -> Node:
     """Return a switch, PCIe switch or root complex of a type; `tier` replaces the type's."""
-    return Node(
-        name,
-        "switch",
-        latency_ps=switch.latency or 1,
-        store_and_forward=bool(switch.store_and_forward),
-        unit=_make_unit(switch),
-        tier=tier or switch.tier or "switch",
-        ports=switch.ports or 0,
-        zone=zone,
-        peer_payload_bytes=switch.peer_payload or 0,
-        buffer_bytes=switch.buffer or 0,
-        cpu=switch.cpu or "",
-        host=_make_host(switch),
-    )
+    host = attributes_of(HostTraits, switch)
+    given: dict[str, Any] = {
+        **attributes_of(Node, switch),
+        "latency_ps": switch.latency or 1,
+        "tier": tier or switch.tier or "switch",
+    }
+    unit = _make_unit(switch)
+    return Node("", "switch", unit=unit, host=HostTraits(**host) if host else None, **given)
 
 
-_RATE_CONTROL_FIELDS = {
-    "alpha_timer": "alpha_timer_ps",
-    "increase_timer": "increase_timer_ps",
-    "cnp_interval": "cnp_interval_ps",
-    "cnp_delay": "cnp_delay_ps",
-    "byte_counter": "byte_counter",
-    "additive": "additive_Bps",
-    "hyper": "hyper_Bps",
-    "min_rate": "min_Bps",
-    "fast_recovery": "fast_recovery",
-}
-
-
-def _make_rate_control(spec: RateControlSpec) -> RateControl | None:
-    if spec.base == "none":
+def _make_rate_control(spec: RateControlSpec | None) -> RateControl | None:
+    if spec is None or spec.base == "none":
         return None
     if spec.base is not None:
         spec = merge(_preset_rate_control(spec.base), spec)
-    given = {attribute: getattr(spec, key) for key, attribute in _RATE_CONTROL_FIELDS.items()}
-    if spec.g is not None:
-        given["g_65536"] = round(spec.g * 65536)
-    return RateControl(**{key: value for key, value in given.items() if value is not None})
+    return RateControl(**attributes_of(RateControl, spec))
 
 
-_NIC_FIELDS = {
-    "mtu": "mtu_bytes",
-    "gpudirect": "gpudirect",
-    "post": "post_ps",
-    "eager": "eager_bytes",
-    "rendezvous": "rendezvous_ps",
-    "progress": "progress_ps",
-    "ack": "ack_ps",
-    "completion": "completion_ps",
-    "flush": "flush_ps",
-    "transit": "transit_ps",
-    "adaptive": "adaptive",
-    "speed": "speed_Bps",
-    "plugin": "plugin",
-    "plugin_latency": "plugin_ps",
-}
-
-
-def make_nic(name: str, spec: NicSpec, *, zone: int = 0, tier: str = "") -> Node:
+def make_nic(spec: NicSpec, *, tier: str = "") -> Node:
     """Return a NIC of a type."""
-    given = {attribute: getattr(spec, key) for key, attribute in _NIC_FIELDS.items()}
-    control = _make_rate_control(spec.rate_control) if spec.rate_control is not None else None
-    nic = NicTraits(
-        rate_control=control, **{key: value for key, value in given.items() if value is not None}
-    )
-    return Node(
-        name,
-        "nic",
-        latency_ps=spec.latency or 1,
-        tier=tier or "nic",
-        ports=spec.ports or 0,
-        nic=nic,
-        zone=zone,
-    )
+    given = attributes_of(NicTraits, spec) | {"rate_control": _make_rate_control(spec.rate_control)}
+    latency_ps, ports = spec.latency or 1, spec.ports or 0
+    nic = NicTraits(**given)
+    return Node("", "nic", latency_ps, tier=tier or "nic", ports=ports, nic=nic)
 
 
-def make_link(a: str, b: str, spec: LinkTypeSpec, *, count: int = 1, name: str = "") -> Link:
-    """Return links of a complete type between two graph nodes.
+def make_link(spec: LinkTypeSpec, name: str = "") -> Link:
+    """Return a link of a complete type, without ends.
 
     The cable's propagation is part of the latency.
     """
     if spec.rate is None or spec.latency is None or spec.format is None:
-        raise InternalError(f"links: {a} to {b}: no rate, latency or format")
+        raise InternalError(f"link type {name}: no rate, latency or format")
     cable_ps = round((spec.length or 0.0) * _PS_PER_M[spec.medium or "fibre"])
-    paused = spec.pfc is not None and spec.pfc.xoff > 0
-    marked = spec.ecn is not None and spec.ecn.max > 0
+    pfc, ecn = spec.pfc or PfcSpec(xoff=0), spec.ecn or EcnSpec(max=0)
+    resumes = pfc.xoff // 2 if pfc.xon is None else pfc.xon
+    marked = ecn.max > 0
     return Link(
-        a=a,
-        b=b,
-        count=count,
+        a="",
+        b="",
         rate=spec.rate,
         latency_ps=spec.latency + cable_ps,
         format=spec.format,
@@ -393,99 +289,48 @@ def make_link(a: str, b: str, spec: LinkTypeSpec, *, count: int = 1, name: str =
         weight=spec.weight or 1,
         cls=spec.class_ or "link",
         name=name,
-        xoff_bytes=spec.pfc.xoff if spec.pfc is not None and paused else 0,
-        xon_bytes=_xon(spec.pfc.xoff, spec.pfc.xon) if spec.pfc is not None and paused else 0,
-        ecn_min_bytes=spec.ecn.min if spec.ecn is not None and marked else 0,
-        ecn_max_bytes=spec.ecn.max if spec.ecn is not None and marked else 0,
-        ecn_probability=spec.ecn.probability if spec.ecn is not None and marked else 0.0,
+        xoff_bytes=pfc.xoff,
+        xon_bytes=resumes if pfc.xoff else 0,
+        ecn_min_bytes=ecn.min if marked else 0,
+        ecn_max_bytes=ecn.max,
+        ecn_probability=ecn.probability if marked else 0.0,
     )
-
-
-def _xon(xoff: int, xon: int | None) -> int:
-    """Return the resume threshold; without one, half of the pause threshold."""
-    return xoff // 2 if xon is None else xon
 
 
 def make_format(name: str, spec: FormatSpec | None) -> Format:
     if spec is None:
         return Format(name)
-    header: Any = spec.header or {"default": 16}
-    control: Any = spec.control or {}
-    service: Any = spec.service or {}
-    limit: Any = spec.limit or {}
+
+    def table(values: Any, usual: int, scale: int = 1) -> tuple[int, ...]:
+        rest = (values or {}).get("default", usual)
+        return tuple(round((values or {}).get(kind, rest) * scale) for kind in KIND_NAMES)
+
     given: dict[str, Any] = {}
     if spec.payload is not None:
         given["payload_bytes"] = {"sm": 128, "ce": 128, "nic": 128, **spec.payload}
     return Format(
         name=name,
         flit_bytes=spec.flit or 16,
-        header_bytes=tuple(header.get(kind, header.get("default", 16)) for kind in KIND_NAMES),
-        control_256=tuple(round(control.get(kind, 0) * 256) for kind in KIND_NAMES),
-        service_1024=tuple(round(service.get(kind, 1) * 1024) for kind in KIND_NAMES),
-        limit_bytes=tuple(limit.get(kind, limit.get("default", NO_LIMIT)) for kind in KIND_NAMES),
+        header_bytes=table(spec.header, 16),
+        control_256=table(spec.control, 0, 256),
+        service_1024=table(spec.service, 1, 1024),
+        limit_bytes=table(spec.limit, NO_LIMIT),
         **given,
     )
 
 
-_PROTOCOL_FIELDS = {
-    "fixed": "fixed_ps",
-    "expand": "expand_120",
-    "tail_fence": "tail_fence_ps",
-    "head_fence": "head_fence_ps",
-    "buffer": "buffer_bytes",
-    "slots": "slots",
-    "chunk_steps": "chunk_steps",
-    "slice_steps": "slice_steps",
-    "grain": "grain_bytes",
-    "message_start": "message_start_ps",
-    "crowding": "crowding",
-    "throughput": "op_Bps",
-}
-
-
 def make_protocol(name: str, spec: ProtocolSpec) -> Protocol:
-    given = {attribute: getattr(spec, key) for key, attribute in _PROTOCOL_FIELDS.items()}
-    return Protocol(name, **{key: value for key, value in given.items() if value is not None})
+    return Protocol(name, **attributes_of(Protocol, spec))
 
 
 def preset_endpoint(chip: str) -> Endpoint:
     """Return the endpoint of a chip preset."""
-    return make_endpoint(chip, _preset("chips", chip))
+    return make_endpoint(chip, preset("chips", chip))
 
 
 def preset_protocols(architecture: str) -> dict[str, Protocol]:
     """Return the protocols of an architecture preset."""
     return {
-        name: make_protocol(name, _preset("protocols", f"{architecture}.{name}"))
+        name: make_protocol(name, preset("protocols", f"{architecture}.{name}"))
         for name in ARCHITECTURES[architecture]
     }
-
-
-def preset_format(name: str) -> Format:
-    """Return a packet format preset."""
-    return make_format(name, _preset("formats", name))
-
-
-def preset_switch(name: str, node: str, *, tier: str = "", zone: int = 0) -> Node:
-    """Return a node called `node` of a switch preset."""
-    return make_switch(node, _preset("switches", name), tier=tier, zone=zone)
-
-
-def preset_nic(name: str, node: str, *, zone: int = 0) -> Node:
-    """Return a graph node called `node` of a NIC preset."""
-    return make_nic(node, _preset("nics", name), zone=zone)
-
-
-def preset_link(
-    name: str,
-    a: str,
-    b: str,
-    *,
-    length_m: float = 0.0,
-    medium: Literal["fibre", "copper"] = "fibre",
-) -> Link:
-    """Return links of a preset type between two nodes, over cables of a length [m]."""
-    spec: LinkTypeSpec = _preset("link_types", name)
-    if length_m:
-        spec = spec.model_copy(update={"length": length_m, "medium": medium})
-    return make_link(a, b, spec, name=name)

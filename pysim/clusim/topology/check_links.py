@@ -179,7 +179,7 @@ def _adapters(
         homes = {node.zone for node in fabric.nodes if node.kind == "nic"}
         lost = sorted({by_name[name].zone for name in fabric.ranks} - homes - {NETWORK})
         if lost:
-            names = [f"machine {zone}" for zone in lost]
+            names = [f"node {zone}" for zone in lost]
             yield Finding("warning", f"{listed(names)}: no NIC, cannot reach other nodes")
 
 

@@ -50,7 +50,7 @@ SPARE = ("#c1440e", "#1f4e9e", "#6a51a3", "#2a9d3a", "#8c564b", "#e377c2", "#17b
 FILL = {
     "gpu": "#d8efd3",
     "host": "#d8efd3",
-    "machine": "#f4f6f9",
+    "node": "#f4f6f9",
     "memory": "#f1f1f1",
     "nic": "#fdebd0",
     "nvswitch": "#cdebe4",

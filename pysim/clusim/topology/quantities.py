@@ -1,17 +1,23 @@
-"""Quantities in topology files (text with units -> integers), and the base class of their specs."""
+"""Quantities in topology files (text with units <-> integers), and the base class of their specs.
+
+The keys of a file and the attributes of a topology have equal names, except for the unit at the end of an attribute
+(`_UNITS`) and some older keys (`_KEYS`). `attributes_of` and `keys_of` convert one to the other.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from clusim.base.errors import UnitError
-from clusim.base.units import Rate, parse_rate, parse_size, parse_time
+from clusim.base.units import Rate, format_rate, parse_rate, parse_size, parse_time
 from clusim.topology.model import PacketKind
 
 
@@ -136,3 +142,82 @@ class Spec(BaseModel):
         arbitrary_types_allowed=True,
         defer_build=True,
     )
+
+
+_UNITS = ("_ps", "_bytes", "_Bps", "_W", "_120", *(f"_{2**bits}" for bits in (8, 10, 16)))
+"""Ends of attributes that are not part of a key; 2^n is the unit of an integer, 1/2^n."""
+
+_KEYS = {
+    "mem_Bps": "memory_rate",
+    "mem_bytes": "memory",
+    "mem_efficiency": "memory_efficiency",
+    "mem_quantum_ps": "memory_quantum",
+    "deliver_256": "memory_per_delivered",
+    "read_256": "memory_per_read",
+    "inject_256": "memory_per_injected",
+    "slow_1024": "slowdown",
+    "pcie_Bps": "pcie_rate",
+    "op_Bps": "throughput",
+    "plugin_ps": "plugin_latency",
+    "min_Bps": "min_rate",
+}
+"""Keys of attributes that have another name."""
+
+_SCALES = {"_256": 256, "_1024": 1024, "_65536": 65_536, "compute_capability": 10}
+"""Attribute per value in a file, by the end of the attribute."""
+
+_OMITTED = frozenset(
+    {
+        *("pcie_Bps", "architecture", "compute_capability", "mem_bytes", "gemm_fraction"),
+        *("power_W", "kernels", "eager_bytes", "rendezvous_ps", "progress_ps", "ack_ps"),
+        *("transit_ps", "speed_Bps", "plugin_ps"),
+    }
+)
+"""Attributes that are not written if they are 0 or empty."""
+
+
+@cache
+def _pairs(cls: type, prefix: str) -> tuple[tuple[str, str, int], ...]:
+    """Return attribute, key and scale of the fields of a dataclass."""
+
+    def pairs() -> Iterator[tuple[str, str, int]]:
+        for field in dataclasses.fields(cls):
+            unit = next((unit for unit in _UNITS if field.name.endswith(unit)), "")
+            key = _KEYS.get(field.name, prefix + field.name.removesuffix(unit))
+            yield field.name, key, _SCALES.get(unit) or _SCALES.get(field.name, 0)
+
+    return tuple(pairs())
+
+
+def attributes_of(cls: type, spec: Spec, prefix: str = "") -> dict[str, Any]:
+    """Return the attributes of a dataclass that a spec sets; its keys begin with `prefix`."""
+    values = ((name, getattr(spec, key, None), scale) for name, key, scale in _pairs(cls, prefix))
+    return {
+        name: round(value * scale) if scale else value
+        for name, value, scale in values
+        if value is not None
+    }
+
+
+def keys_of(item: Any, spec: type[Spec], prefix: str = "") -> dict[str, Any]:
+    """Return the keys of a spec that describe a dataclass object, as plain data."""
+    data: dict[str, Any] = {}
+    cls: Any = type(item)
+    for name, key, scale in _pairs(cls, prefix):
+        value = getattr(item, name)
+        if key in spec.model_fields and value is not None and (value or name not in _OMITTED):
+            data[key] = value / scale if scale else _plain(name, value)
+    return data
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return the value of an attribute with its unit."""
+    if isinstance(value, Rate):
+        return format_rate(value, exact=True)
+    if isinstance(value, Mapping):
+        return {key: _plain(name, each) for key, each in value.items()}
+    if name.endswith("_ps"):
+        return f"{value}ps"
+    if name.endswith(("_bytes", "byte_counter")):
+        return f"{value}B"
+    return format_rate(value, exact=True) if name.endswith("_Bps") else value

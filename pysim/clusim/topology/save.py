@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusim.base.units import format_rate
-from clusim.topology.model import KIND_NAMES, NO_LIMIT, Fabric, Format, Link, Protocol
-from clusim.topology.node import COST_ONE, Endpoint, HostTraits, NicTraits, Node, RateControl, Unit
+from clusim.topology.model import KIND_NAMES, NO_LIMIT, Fabric, Format, Link
+from clusim.topology.node import COST_ONE, Endpoint, HostTraits, NicTraits, Node, Unit
+from clusim.topology.quantities import keys_of
+from clusim.topology.schema import (
+    ChipSpec,
+    LinkSpec,
+    NicSpec,
+    ProtocolSpec,
+    RateControlSpec,
+    SwitchSpec,
+)
 
 _DATELINES = {
     (False, False): "none",
@@ -53,7 +61,9 @@ def to_data(fabric: Fabric) -> dict[str, Any]:
         "switches": {name: _switch(*item) for item, name in switches.items()},
         "nics": {name: _nic(*item) for item, name in nics.items()},
         "formats": {name: _format(form) for name, form in fabric.formats.items()},
-        "protocols": {name: _protocol(protocol) for name, protocol in fabric.protocols.items()},
+        "protocols": {
+            name: keys_of(protocol, ProtocolSpec) for name, protocol in fabric.protocols.items()
+        },
         "nodes": nodes,
         "links": [_link(link) for link in fabric.links],
         "network": dict(fabric.network),
@@ -90,49 +100,10 @@ class _Names:
         return name
 
 
-def _ps(time_ps: int) -> str:
-    return f"{time_ps}ps"
-
-
 def _chip(endpoint: Endpoint) -> dict[str, Any]:
-    return {
-        "sms": endpoint.sms,
-        "cta_slots": endpoint.cta_slots,
-        "write_latency": _ps(endpoint.write_latency_ps),
-        "read_latency": _ps(endpoint.read_latency_ps),
-        "response_latency": _ps(endpoint.response_latency_ps),
-        "memory_rate": format_rate(endpoint.mem_Bps, exact=True),
-        "memory_efficiency": endpoint.mem_efficiency,
-        "memory_quantum": _ps(endpoint.mem_quantum_ps),
-        "memory_per_delivered": endpoint.deliver_256 / 256,
-        "memory_per_read": endpoint.read_256 / 256,
-        "memory_per_injected": endpoint.inject_256 / 256,
-        "slowdown": endpoint.slow_1024 / 1024,
-        "peak_flops": dict(endpoint.peak_flops),
-        "links": endpoint.links,
-        **_known(endpoint),
-        **({"pcie_rate": format_rate(endpoint.pcie_Bps, exact=True)} if endpoint.pcie_Bps else {}),
-    }
-
-
-def _known(endpoint: Endpoint) -> dict[str, Any]:
-    """Return the optional fields of a chip that are known."""
-    data: dict[str, Any] = {}
-    if endpoint.architecture:
-        data["architecture"] = endpoint.architecture
-    if endpoint.compute_capability:
-        data["compute_capability"] = endpoint.compute_capability / 10
-    if endpoint.peer_access is not None:
-        data["peer_access"] = endpoint.peer_access
-    if endpoint.mem_bytes:
-        data["memory"] = f"{endpoint.mem_bytes}B"
-    if endpoint.gemm_fraction:
-        data["gemm_fraction"] = endpoint.gemm_fraction
-    if endpoint.power_W:
-        data["power"] = endpoint.power_W
-    if endpoint.kernels:
-        data["kernels"] = endpoint.kernels
-    return data
+    data = keys_of(endpoint, ChipSpec)
+    rate = data.pop("pcie_rate", None)
+    return data if rate is None else {**data, "pcie_rate": rate}
 
 
 def _switch(
@@ -143,56 +114,26 @@ def _switch(
     if cpu:
         data["cpu"] = cpu
     if host is not None:
-        data["thread"] = _ps(host.thread_ps)
-        data["thread_after"] = _ps(host.thread_after_ps)
-        data["look"] = _ps(host.look_ps)
+        data |= keys_of(host, SwitchSpec)
     if peer_payload_bytes:
         data["peer_payload"] = f"{peer_payload_bytes}B"
     if buffer_bytes:
         data["buffer"] = f"{buffer_bytes}B"
     if unit is not None:
-        data["reduction_latency"] = _ps(unit.latency_ps)
-        data["reduction_capacity"] = f"{unit.capacity_bytes}B"
+        data |= keys_of(unit, SwitchSpec, "reduction_")
+        slots = data.pop("reduction_slots")
         data["reduction_rate"] = f"{COST_ONE * 1e12 / unit.cost16:.15g} B/s"
-        data["reduction_slots"] = unit.slots
+        data["reduction_slots"] = slots
     return data
 
 
 def _nic(nic: NicTraits, ports: int) -> dict[str, Any]:
-    control = nic.rate_control
-    return {
-        "mtu": f"{nic.mtu_bytes}B",
-        "gpudirect": nic.gpudirect,
-        "post": _ps(nic.post_ps),
-        **({"eager": f"{nic.eager_bytes}B"} if nic.eager_bytes else {}),
-        **({"rendezvous": _ps(nic.rendezvous_ps)} if nic.rendezvous_ps else {}),
-        **({"progress": _ps(nic.progress_ps)} if nic.progress_ps else {}),
-        **({"ack": _ps(nic.ack_ps)} if nic.ack_ps else {}),
-        "completion": _ps(nic.completion_ps),
-        "flush": _ps(nic.flush_ps),
-        **({"transit": _ps(nic.transit_ps)} if nic.transit_ps else {}),
-        "adaptive": nic.adaptive,
-        **({"speed": format_rate(nic.speed_Bps, exact=True)} if nic.speed_Bps else {}),
-        "plugin": nic.plugin,
-        **({"plugin_latency": _ps(nic.plugin_ps)} if nic.plugin_ps else {}),
-        **({"ports": ports} if ports else {}),
-        **({"rate_control": _rate_control(control)} if control else {}),
-    }
-
-
-def _rate_control(control: RateControl) -> dict[str, Any]:
-    return {
-        "g": control.g_65536 / 65536,
-        "alpha_timer": _ps(control.alpha_timer_ps),
-        "increase_timer": _ps(control.increase_timer_ps),
-        "cnp_interval": _ps(control.cnp_interval_ps),
-        "cnp_delay": _ps(control.cnp_delay_ps),
-        "byte_counter": f"{control.byte_counter}B",
-        "additive": format_rate(control.additive_Bps, exact=True),
-        "hyper": format_rate(control.hyper_Bps, exact=True),
-        "min_rate": format_rate(control.min_Bps, exact=True),
-        "fast_recovery": control.fast_recovery,
-    }
+    keys = keys_of(nic, NicSpec)
+    data = {key: keys[key] for key in NicSpec.model_fields if key in keys}
+    control = data.pop("rate_control", None)
+    if ports:
+        data["ports"] = ports
+    return data if control is None else {**data, "rate_control": keys_of(control, RateControlSpec)}
 
 
 def _format(form: Format) -> dict[str, Any]:
@@ -212,25 +153,8 @@ def _format(form: Format) -> dict[str, Any]:
     }
 
 
-def _protocol(protocol: Protocol) -> dict[str, Any]:
-    return {
-        "fixed": _ps(protocol.fixed_ps),
-        "throughput": {op: format_rate(rate, exact=True) for op, rate in protocol.op_Bps.items()},
-        "expand": protocol.expand_120,
-        "tail_fence": _ps(protocol.tail_fence_ps),
-        "head_fence": _ps(protocol.head_fence_ps),
-        "buffer": f"{protocol.buffer_bytes}B",
-        "slots": protocol.slots,
-        "chunk_steps": protocol.chunk_steps,
-        "slice_steps": protocol.slice_steps,
-        "grain": f"{protocol.grain_bytes}B",
-        "message_start": _ps(protocol.message_start_ps),
-        "crowding": protocol.crowding,
-    }
-
-
 def _node(node: Node, chips: _Names, switches: _Names, nics: _Names) -> dict[str, Any]:
-    data: dict[str, Any] = {"kind": node.kind, "latency": _ps(node.latency_ps), "tier": node.tier}
+    data: dict[str, Any] = {"kind": node.kind, "latency": f"{node.latency_ps}ps", "tier": node.tier}
     if node.zone:
         data["zone"] = node.zone
     if node.endpoint is not None:
@@ -254,21 +178,8 @@ def _node(node: Node, chips: _Names, switches: _Names, nics: _Names) -> dict[str
 
 
 def _link(link: Link) -> dict[str, Any]:
-    data = {
-        "from": link.a,
-        "to": link.b,
-        "count": link.count,
-        "rate": format_rate(link.rate, exact=True),
-        "latency": _ps(link.latency_ps),
-        "format": link.format,
-        "buffer": f"{link.buffer_bytes}B",
-        "replay": _ps(link.replay_ps),
-        "error_rate": link.error_rate,
-        "dim": link.dim,
-        "weight": link.weight,
-        "dateline": _DATELINES[link.dateline],
-        "class": link.cls,
-    }
+    data = {"from": link.a, "to": link.b, **keys_of(link, LinkSpec)}
+    data |= {"dateline": _DATELINES[link.dateline], "class": link.cls}
     if link.xoff_bytes:
         data["pfc"] = {"xoff": f"{link.xoff_bytes}B", "xon": f"{link.xon_bytes}B"}
     if link.ecn_max_bytes:

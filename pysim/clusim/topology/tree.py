@@ -48,11 +48,11 @@ def _machines(group: list[OutlinedMachine], view: Outline) -> Iterator[str]:
     machine = group[0]
     if len(view.machines) > 1:
         names = ranges(f"n{m.zone}" for m in group)
-        yield f"machine n{machine.zone}" + (
+        yield f"node n{machine.zone}" + (
             f" ({len(group)} identical: {names})" if len(group) > 1 else ""
         )
     else:
-        yield "machine"
+        yield "node"
     ranks = {name: rank for rank, name in enumerate(view.fabric.ranks)}
     shown = machine.shown_roots(MOST_ROOTS)
     for number, roots in enumerate(shown):

@@ -35,7 +35,6 @@ from clusim.training.step_diagnosis import (
     Culprits,
     StepSpans,
     heavy_stage,
-    step_phases,
     step_verdict,
 )
 from clusim.training.switches import Sharing
@@ -430,7 +429,7 @@ def _made(request: TrainRequest, plan: ParallelPlan, parts: StepParts) -> StepEs
         plan=plan,
         step_ps=[b - a for a, b in zip([0, *ends], ends, strict=False)],
         ranks=every,
-        judged=step_verdict(every, high - low, error, culprits, step_phases(last, culprits)),
+        judged=step_verdict(last.by_phase, error, culprits),
         memory=[],
         traffic=emitter.traffic,
         executed_flops=emitter.flops * each // len(ends),

@@ -170,7 +170,9 @@ class StepResult(Shown, JsonObject):
     @property
     def verdict(self) -> Verdict:
         """Verdict on the step."""
-        return self.judged or step_verdict(self.ranks, self.step_ps[-1], self.expected_text)
+        if self.judged is not None:
+            return self.judged
+        return step_verdict([(("", 0, self.step_ps[-1]), self.ranks)], self.expected_text)
 
     @property
     def error_bound(self) -> Round6 | None:

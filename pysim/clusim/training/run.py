@@ -23,7 +23,7 @@ from clusim.base.errors import TimeLimitReached
 from clusim.base.limits import uncollected
 from clusim.engine.abi import WIRE_COUNTERS
 from clusim.lowering.grain import COARSE, STEP
-from clusim.results.diagnosis import CauseKind, Verdict
+from clusim.results.diagnosis import CauseKind, Trial, Verdict, confirmed
 from clusim.results.replicated import KINDS, BlockTasks, FoldedBlocks, FoldedBuilder, FoldedCall
 from clusim.results.result import Result
 from clusim.schedule.ir import Schedule
@@ -51,6 +51,7 @@ from clusim.training.result import TrainingResult
 from clusim.training.step_timing import StepTiming
 from clusim.training.switches import sharing, switching
 from clusim.training.without_bottleneck import (
+    Fix,
     SavedStep,
     is_cheap,
     with_faster_kernels,
@@ -391,21 +392,15 @@ class _Steps:
         result, confirm = run.verdict, self.options.confirm
         if result.headline is None or not (is_cheap(run) if confirm is None else confirm):
             return result
-        try:
-            return self._confirmed(run, result, result.headline.kind)
-        except TimeLimitReached:
-            return result
+        if result.headline.kind is CauseKind.COMPUTE:
+            return confirmed(result, lambda: Trial(run.step_ps - self._computing_faster().step_ps))
+        fix = without_first(self.asked, result)
+        return result if fix is None else confirmed(result, partial(self._trial, run, fix), fix.how)
 
-    def _confirmed(self, run: StepTiming, verdict: Verdict, first: CauseKind) -> Verdict:
-        """Return the verdict with the saving of a re-simulation without the bottleneck."""
-        if first is CauseKind.COMPUTE:
-            low, high = self._computing_faster().window
-            return verdict.simulated(run.step_ps - (high - low))
-        fix = without_first(self.asked, verdict)
-        if fix is None:
-            return verdict
+    def _trial(self, run: StepTiming, fix: Fix) -> Trial:
+        """Run them without their bottleneck."""
         again = _simulated(fix.request, RunOptions(confirm=False, watch=self.options.watch))
-        return verdict.simulated(fix.saving_ps(run, again.step_ps[-1]), fix.how)
+        return Trial(fix.saving_ps(run, again.step_ps[-1]))
 
     def _computing_faster(self) -> StepTiming:
         """Run them with every kernel at half its duration, without replicated blocks."""

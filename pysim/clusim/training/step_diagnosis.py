@@ -1,9 +1,9 @@
 """Verdict on a training step, its stragglers and its phases, from the breakdown of ranks.
 
 The critical path is not used: replicated blocks are pauses on that path, and a bubble is on no path: while one stage
-waits, another computes. So a step is divided by the mean breakdown of its ranks, which adds up to the step. The excess
-time of a slow rank over its peers, including the waiting of others, is attributed to the slow rank; the excess load of
-the fullest link over its parallel links, to that link.
+waits, another computes. So each phase is divided by the mean breakdown of its ranks; parts and phases add up to the
+step. The excess time of a slow rank over its peers, including the waiting of others, is attributed to the slow rank;
+the excess load of the fullest link over its parallel links, to that link.
 
 **Phases** are fill, steady state and drain of the pipeline, and update. The ``warm-up`` ends when the last rank begins
 its first pass, the ``drain`` begins when the first rank has finished its last one, as in Megatron-LM's schedules
@@ -14,8 +14,8 @@ that end late the ``tail``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -27,12 +27,17 @@ from clusim.analysis.intervals import Union
 from clusim.base.terms.links import joined, several
 from clusim.results.diagnosis import (
     LEAST_PHASE,
-    LEAST_SHARE,
-    MOST_CAUSES,
     CauseKind,
-    Phase,
+    Key,
+    SplitSpan,
     Verdict,
     VerdictCause,
+    also_limiting,
+    diagnose,
+    remedied_ps,
+    scaled,
+    summed,
+    wire_key,
 )
 from clusim.results.result import Result
 from clusim.schedule.ir import Schedule
@@ -71,12 +76,15 @@ class FullWire:
         Its link: `place` only if it has more load than its parallel links, `link` always.
     lost : float
         Share of exposed communication caused by a fault of the link.
+    also : tuple of str
+        Other links that are almost as full, each with its busy share of exposed communication.
     """
 
     what: str
     place: str
     link: str
     lost: float = 0.0
+    also: tuple[str, ...] = ()
 
 
 def slow_ranks(
@@ -162,7 +170,9 @@ def _named(result: Result, load: Array, exposed_ps: float) -> FullWire:
     place = link if load[top] > FULLER * usual else ""
     lost_ps = load[top] - max(usual, left * load[top]) if left < 1 - 1e-9 else 0.0
     lost = min(1.0, max(0.0, lost_ps / max(1.0, exposed_ps)))
-    return FullWire(f"over {joined(wires.classes[top])}", place, link, lost)
+    shares = zip(wires.classes, (load / max(1.0, exposed_ps)).tolist(), strict=True)
+    also = also_limiting(shares, wire_key(wires.classes[top]))
+    return FullWire(f"over {joined(wires.classes[top])}", place, link, lost, also)
 
 
 def link_of(names: Sequence[str], wire: int) -> str:
@@ -172,10 +182,6 @@ def link_of(names: Sequence[str], wire: int) -> str:
     back = f"{base}->{source}.{number}" if dot else f"{target}->{source}"
     first = back if back in names and names.index(back) < wire else names[wire]
     return first.replace("->", "<->")
-
-
-Parts = dict[tuple[CauseKind, str], int]
-"""Mean time of a rank by kind and detail [ps]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,102 +202,94 @@ class Culprits:
     wire: FullWire | None = None
     bubble: str = ""
 
-
-def parts_of(ranks: Sequence[Breakdown], culprits: Culprits) -> Parts:
-    """Return the mean breakdown of ranks in a window of time; the parts add up to the window."""
-    sums = {part: [getattr(row, f"{part}_ps") for row in ranks] for part in PARTS}
-    result: Parts = {}
-    if culprits.slow:
-        lost = _held_up(ranks, sums, culprits.slow)
-        result[CauseKind.STRAGGLER, several(f"rank {rank}" for rank in culprits.slow)] = _mean(lost)
-    wire = culprits.wire
-    for part, rank_sums in sums.items():
-        time_ps = _mean(rank_sums)
-        if part != CauseKind.EXPOSED or wire is None:
-            result[CauseKind(part), culprits.bubble if part == CauseKind.BUBBLE else ""] = time_ps
-            continue
-        broken_ps = round(time_ps * wire.lost)
-        if broken_ps:
-            result[CauseKind.FAULT, wire.link] = broken_ps
-        result[CauseKind.EXPOSED, wire.what] = time_ps - broken_ps
-    return {key: ps for key, ps in result.items() if ps > 0}
+    def parts(self, sums: Mapping[str, int], lost_ps: int) -> dict[Key, int]:
+        """Return sums over ranks by cause; `lost_ps` is the cost of slow ranks [ps]."""
+        straggler = CauseKind.STRAGGLER, several(f"rank {rank}" for rank in self.slow or (0,))
+        result: dict[Key, int] = {straggler: lost_ps}
+        for part, time_ps in sums.items():
+            detail = self.bubble if part == CauseKind.BUBBLE else ""
+            if part == CauseKind.EXPOSED and self.wire is not None:
+                broken_ps = round(time_ps * self.wire.lost)
+                result[CauseKind.FAULT, self.wire.link] = broken_ps
+                detail, time_ps = self.wire.what, time_ps - broken_ps
+            result[CauseKind(part), detail] = time_ps
+        return result
 
 
-def _held_up(
-    ranks: Sequence[Breakdown], sums: dict[str, list[int]], slow: Mapping[int, float]
-) -> list[int]:
-    """Subtract the cost of slow ranks from the parts of each rank in `sums`; return it [ps].
+Window = tuple[str, int, int]
+"""Name, begin and end of a phase [ps]."""
+
+Phases = Sequence[tuple[Window, Sequence[Breakdown]]]
+"""Phases of a step from begin to end, each with the breakdown of its ranks."""
+
+
+def _spans(phases: Phases, culprits: Culprits) -> Iterator[SplitSpan]:
+    """Yield the mean breakdown of ranks in each phase by cause; the parts add up to the phase."""
+    names = [f"{part}_ps" for part in PARTS]
+    times = np.array(
+        [[[getattr(row, name) for name in names] for row in rows] for _, rows in phases]
+    )
+    whole = times.sum(axis=0)
+    lost = _held_up(whole, [culprits.slow.get(row.rank, 0.0) for row in phases[0][1]])
+    # The cost of slow ranks in a phase is proportional to its part of the step.
+    until = np.rint(lost * (times.cumsum(axis=0) / np.maximum(1, whole))).astype(np.int64)
+    lost_ps = np.diff(until, axis=0, prepend=0)
+    for (window, _), rows, cost in zip(phases, times, lost_ps, strict=True):
+        sums = dict(zip(PARTS, (rows - cost).sum(axis=0).tolist(), strict=True))
+        yield SplitSpan(
+            *window, scaled(culprits.parts(sums, int(cost.sum())), window[2] - window[1])
+        )
+
+
+def _held_up(whole: Array, slow: Sequence[float]) -> Array:
+    """Return the cost of slow ranks in the parts of each rank [ps], shape (ranks, parts).
 
     The cost is the compute time of the slowest rank beyond that of the slowest rank without excess time.
     """
-    excess_ps = [round(row.compute_ps * slow.get(row.rank, 0.0)) for row in ranks]
-    usual_ps = max(row.compute_ps - excess for row, excess in zip(ranks, excess_ps, strict=True))
-    most_ps = max(0, max(row.compute_ps for row in ranks) - usual_ps)
-    lost = []
-    for i, excess in enumerate(excess_ps):
-        taken = min(excess, most_ps)
-        left = most_ps - taken
-        sums["compute"][i] -= taken
-        for part in ("bubble", "idle"):
-            waits = min(left, sums[part][i])
-            sums[part][i] -= waits
-            left, taken = left - waits, taken + waits
-        lost.append(taken)
+    compute, bubble, idle = (list(PARTS).index(part) for part in ("compute", "bubble", "idle"))
+    excess = np.rint(whole[:, compute] * np.array(slow)).astype(np.int64)
+    left = np.full(len(whole), whole[:, compute].max() - (whole[:, compute] - excess).max())
+    lost = np.zeros_like(whole)
+    for part, most in ((compute, excess), (bubble, whole[:, bubble]), (idle, whole[:, idle])):
+        lost[:, part] = np.minimum(most, left)
+        left -= lost[:, part]
     return lost
 
 
-def _mean(values: Sequence[int]) -> int:
-    return round(float(np.mean(values)))
-
-
-def step_verdict(
-    ranks: Sequence[Breakdown],
-    step_ps: int,
-    expected: str,
-    culprits: Culprits = Culprits(),
-    phases: tuple[Phase, ...] = (),
-) -> Verdict:
-    """Return the verdict on a step of `step_ps` [ps].
+def step_verdict(phases: Phases, expected: str, culprits: Culprits = Culprits()) -> Verdict:
+    """Return the verdict on a step.
 
     The savings are breakdown estimates: half of compute if 2x faster, the full time of the other parts; communication
     hidden by compute may then be exposed. The bottleneck is the cause with the largest saving.
     """
-    causes = []
-    for (kind, detail), time_ps in parts_of(ranks, culprits).items():
-        saving_ps = time_ps // 2 if kind is CauseKind.COMPUTE else time_ps
-        causes.append(
-            VerdictCause(kind, detail, _places(ranks, kind, culprits), time_ps, saving_ps)
-        )
-    causes.sort(key=lambda cause: -(cause.saving_ps or 0))
-    told = [
-        candidate
-        for i, candidate in enumerate(causes)
-        if not i or candidate.time_ps >= LEAST_SHARE * step_ps
-    ]
-    return Verdict(
-        step_ps,
-        tuple(told[:MOST_CAUSES]),
-        phases,
-        "mean of the ranks in the last step",
-        expected=f"expected error: {expected}",
-    )
+    spans = list(_spans(phases, culprits))
+    sums = summed(span.parts for span in spans)
+    saving_ps = {key: remedied_ps(key[0], ps) for key, ps in sums.items()}
+    parts = {key: sums[key] for key in sorted(sums, key=lambda key: -saving_ps[key])}
+
+    def cause_of(key: Key) -> VerdictCause:
+        exposed = key[0] is CauseKind.EXPOSED and culprits.wire is not None
+        also = culprits.wire.also if exposed and culprits.wire is not None else ()
+        places = _places(phases, key[0], culprits)
+        return VerdictCause(*key, places, parts[key], saving_ps[key], also=also)
+
+    verdict = diagnose(spans, parts, cause_of)
+    basis = "mean of the ranks in the last step"
+    return replace(verdict, basis=basis, expected=f"expected error: {expected}")
 
 
-def _places(ranks: Sequence[Breakdown], kind: CauseKind, culprits: Culprits) -> tuple[str, ...]:
+def _places(phases: Phases, kind: CauseKind, culprits: Culprits) -> tuple[str, ...]:
     """Return the link with excess load, or the rank with 1.5 times the mean of a part."""
     if kind is CauseKind.EXPOSED and culprits.wire is not None and culprits.wire.place:
         return (culprits.wire.place,)
     if kind.value not in PARTS or (kind is CauseKind.COMPUTE and culprits.slow):
         return ()
-    values = [getattr(row, f"{kind.value}_ps") for row in ranks]
+    ranks = [row.rank for row in phases[0][1]]
+    values = np.sum([[getattr(row, f"{kind}_ps") for row in rows] for _, rows in phases], axis=0)
     most = int(np.argmax(values))
     if len(values) < 2 or values[most] < 1.5 * float(np.mean(values)):
         return ()
-    return (f"most on rank {ranks[most].rank}",)
-
-
-_Window = tuple[str, int, int]
-"""Name, begin and end of a phase [ps]."""
+    return (f"most on rank {ranks[most]}",)
 
 
 @dataclass(frozen=True)
@@ -304,6 +302,8 @@ class StepSpans:
         Begin, end of the last pass, and end [ps].
     pipeline : bool
         True if it has stages, which wait for each other.
+    phased : bool
+        False if ranks execute steps asynchronously.
     """
 
     spans: Mapping[int, Spans]
@@ -312,30 +312,31 @@ class StepSpans:
     passed_ps: int
     end_ps: int
     pipeline: bool
-
-    @property
-    def whole(self) -> list[Breakdown]:
-        """Breakdown of ranks in the step."""
-        return self._rows[0]
-
-    @property
-    def by_phase(self) -> list[tuple[_Window, list[Breakdown]]]:
-        """Its phases, each with the breakdown of its ranks."""
-        return list(zip(self._phases, self._rows[1:], strict=True))
+    phased: bool = True
 
     @cached_property
-    def _rows(self) -> list[list[Breakdown]]:
-        """Breakdown of ranks in the step and each phase.
+    def whole(self) -> list[Breakdown]:
+        """Breakdown of ranks in the step."""
+        each = zip(*(rows for _, rows in self.by_phase), strict=True)
+        return [
+            Breakdown(rows[0].rank, *np.sum([astuple(r)[1:] for r in rows], axis=0).tolist())
+            for rows in each
+        ]
+
+    @cached_property
+    def by_phase(self) -> list[tuple[Window, list[Breakdown]]]:
+        """Its phases, each with the breakdown of its ranks.
 
         Computed together, as expanded blocks need much memory.
         """
         passed = self.passed_ps if self.pipeline else 0
-        windows = [(self.begin_ps, self.end_ps), *(phase[1:] for phase in self._phases)]
-        return breakdown(self.spans, self.ranks, windows, passed)
+        windows = self._phases() if self.phased else []
+        windows = windows or [("", self.begin_ps, self.end_ps)]
+        rows = breakdown(self.spans, self.ranks, [window[1:] for window in windows], passed)
+        return list(zip(windows, rows, strict=True))
 
-    @cached_property
-    def _phases(self) -> list[_Window]:
-        """Sufficiently long phases; short ones are part of the steady state."""
+    def _phases(self) -> list[Window]:
+        """Return phases that add up to the step; short ones are part of the steady state."""
         low, passed, high = self.begin_ps, self.passed_ps, self.end_ps
         works = [_working(self.spans.get(rank, NOTHING), low, passed) for rank in self.ranks]
         known = [phase for phase in works if phase is not None]
@@ -349,13 +350,9 @@ class StepSpans:
         empty = empty if done - empty >= least else done
         fill, drain = ("warm-up", "drain") if self.pipeline else ("start", "tail")
         edges = (low, full, empty, done, high)
-        every = zip((fill, "steady state", drain, "optimizer"), edges, edges[1:], strict=False)
-        return [phase for phase in every if phase[2] - phase[1] >= least]
-
-
-def step_phases(step: StepSpans, culprits: Culprits) -> tuple[Phase, ...]:
-    """Return the phases of a step and the largest part of each."""
-    return tuple(_phase(*phase, parts_of(rows, culprits)) for phase, rows in step.by_phase)
+        names = (fill, "steady state", drain, "optimizer")
+        every = zip(names, edges, edges[1:], strict=False)
+        return [phase for phase in every if phase[2] > phase[1]]
 
 
 def _working(spans: Spans, low: int, high: int) -> tuple[int, int] | None:
@@ -363,9 +360,3 @@ def _working(spans: Spans, low: int, high: int) -> tuple[int, int] | None:
     busy = np.clip(np.concatenate((spans.compute, blocks_of(spans))), low, high)
     busy = busy[busy[:, 1] > busy[:, 0]]
     return (int(busy[:, 0].min()), int(busy[:, 1].max())) if len(busy) else None
-
-
-def _phase(name: str, first: int, last: int, parts: Parts) -> Phase:
-    kind, detail = max(parts, key=lambda key: (parts[key], key))
-    # A pipeline fills and drains with any load of its stages.
-    return Phase(name, first, last, kind, "" if kind is CauseKind.BUBBLE else detail)

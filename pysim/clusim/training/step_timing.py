@@ -18,7 +18,6 @@ from clusim.training.step_diagnosis import (
     full_wire,
     heavy_stage,
     slow_ranks,
-    step_phases,
     step_verdict,
 )
 from clusim.workload.parallel.fold import FoldedBlock
@@ -129,16 +128,15 @@ class StepTiming:
     def step(self) -> StepSpans:
         """Return the work of ranks in the last step."""
         mesh, (low, high) = self.plan.mesh, self.window
-        return StepSpans(self.spans, mesh.ranks, low, self.passed_ps, high, mesh.pipeline > 1)
+        ends = low, self.passed_ps, high
+        return StepSpans(self.spans, mesh.ranks, *ends, mesh.pipeline > 1, not self.free)
 
     @cached_property
     def verdict(self) -> Verdict:
         """Return the verdict on the last step."""
-        plan, step = self.plan, self.step
-        culprits = self._culprits()
-        phases = () if self.free else step_phases(step, culprits)
+        plan = self.plan
         expected = expected_text(plan.chip.name, plan.workload.host.framework)
-        return step_verdict(self.rows, self.step_ps, expected, culprits, phases)
+        return step_verdict(self.step.by_phase, expected, self._culprits())
 
     def _culprits(self) -> Culprits:
         slow: dict[int, float] = {}

@@ -392,7 +392,7 @@ def _zero_bubble(stage: int, stages: int, m: int) -> list[Action]:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class PassTimes:
     """Passes with times on an ideal system, in which only passes need time.
 
     Attributes
@@ -426,7 +426,7 @@ def timeline(
     forward: int = 1,
     backward: int = 2,
     weight: int = 1,
-) -> Timeline:
+) -> PassTimes:
     """Compute the times of all passes on an ideal system, with these slots per pass.
 
     If the orders contain W, `backward` is the time of the input gradients only. Without a layout parts cycle
@@ -474,7 +474,7 @@ def timeline(
             raise InputError(
                 f"pipeline orders: stage {stage} waits for ever to do {_each(actions_of_stage[at[stage]])[0]}"
             )
-    return Timeline(start, end, max(clock))
+    return PassTimes(start, end, max(clock))
 
 
 def _each(action: Action | list[Action]) -> list[Action]:

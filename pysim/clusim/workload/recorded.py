@@ -10,7 +10,7 @@ mark that waits for its arrival.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from clusim.base.errors import InputError
@@ -101,10 +101,12 @@ class _Writer:
         self.groups = [*recording.groups, Group("all ranks", tuple(range(recording.num_ranks)))]
         self.kept = self._kept(most)
         self.source = self._sources()
+        self.eager = {*self.source, *self.source.values()}
         self.arrived: dict[int, tuple[int, ...]] = {}
         self.before = self._predecessors()
         self.tasks: list[tuple[int, ...]] = [()] * len(recording.events)
-        self.units, self.unit_of = self._units()
+        self.units = self._units()
+        self.unit_of = {number: at for at, unit in enumerate(self.units) for number in unit.events}
 
     def _group(self, event: Event) -> Group:
         if event.group == ABSENT:
@@ -160,19 +162,16 @@ class _Writer:
             last[key] = (*together, number)
         return result
 
-    def _units(self) -> tuple[list[WrittenUnit], dict[int, int]]:
-        """Return the units, and the unit of every event."""
-        keys: dict[Hashable, int] = {}
-        units: list[WrittenUnit] = []
-        unit_of: dict[int, int] = {}
-        for number in self.kept:
-            key = self._key(number)
-            at = keys.setdefault(key, len(units))
-            if at == len(units):
-                units.append(WrittenUnit())
-            units[at].events.append(number)
-            unit_of[number] = at
-        return _joined(self, units, unit_of)
+    def _units(self) -> list[WrittenUnit]:
+        """Return the units; bunches that share messages are one, unless a rank has two in it."""
+        units = _by_key((self._key(number), number) for number in self.kept)
+        joined = self._joined(units)
+        if joined is not None:
+            return joined
+        numbers = [(at, number) for at, unit in enumerate(units) for number in unit.events]
+        return _by_key(
+            (self.ends(number) if self._is_met(number) else at, number) for at, number in numbers
+        )
 
     def _key(self, number: int) -> Hashable:
         event = self.recording.events[number]
@@ -181,6 +180,41 @@ class _Writer:
         if event.kind in MESSAGES and event.bunch != ABSENT and not event.eager:
             return ("bunch", event.rank, event.stream, event.group, event.bunch)
         return ("event", number)
+
+    def _is_met(self, number: int) -> bool:
+        """Return True for an end of a message that is transferred when both ends are ready."""
+        message = self.recording.events[number].kind in MESSAGES
+        return message and number not in self.eager
+
+    def _joined(self, units: list[WrittenUnit]) -> list[WrittenUnit] | None:
+        """Join bunches that share messages; None if a rank would have two bunches in one launch."""
+        first: dict[Hashable, int] = {}
+        joined: dict[int, int] = {}
+
+        def root(at: int) -> int:
+            while at in joined:
+                at = joined[at]
+            return at
+
+        ranks = [{self.recording.events[n].rank for n in unit.events} for unit in units]
+        clash = False
+        for at, number in ((at, n) for at, unit in enumerate(units) for n in unit.events):
+            if not self._is_met(number):
+                continue
+            one, two = root(first.setdefault(self.ends(number), at)), root(at)
+            if one != two and ranks[one] & ranks[two]:
+                clash = True  # go on, as `ends` checks the other messages
+            elif one != two:
+                joined[two] = one
+                ranks[one] |= ranks[two]
+        if clash:
+            return None
+        for at, unit in enumerate(units):
+            top = root(at)
+            if top != at:
+                units[top].events += unit.events
+                unit.events = []
+        return [unit for unit in units if unit.events]
 
     def ends(self, number: int) -> tuple[int, int, int, int, int]:
         """Return the identity of a send's or recv's message: group, source, target, tag, sequence."""
@@ -408,62 +442,9 @@ def _no_program(group: Group, event: Event) -> str:
     return ""
 
 
-def _joined(
-    writer: _Writer, units: list[WrittenUnit], unit_of: dict[int, int]
-) -> tuple[list[WrittenUnit], dict[int, int]]:
-    """Join bunches that share messages, unless a rank would have two bunches in one launch."""
-    first: dict[Hashable, int] = {}
-    joined: dict[int, int] = {}
-
-    def root(at: int) -> int:
-        while at in joined:
-            at = joined[at]
-        return at
-
-    ranks = [{writer.recording.events[n].rank for n in unit.events} for unit in units]
-    split: list[tuple[int, int]] = []
-    eager = {*writer.source, *writer.source.values()}
-    for at, unit in enumerate(units):
-        for number in unit.events:
-            if writer.recording.events[number].kind not in MESSAGES or number in eager:
-                continue
-            other = first.setdefault(writer.ends(number), at)
-            one, two = root(other), root(at)
-            if one == two:
-                continue
-            if ranks[one] & ranks[two]:
-                split.append((other, at))
-                continue
-            joined[two] = one
-            ranks[one] |= ranks[two]
-    if split:
-        return _apart(writer, units, unit_of)
-    for at in range(len(units)):
-        top = root(at)
-        if top != at:
-            units[top].events += units[at].events
-            units[at].events = []
-    left = [unit for unit in units if unit.events]
-    return left, {number: at for at, unit in enumerate(left) for number in unit.events}
-
-
-def _apart(
-    writer: _Writer, units: list[WrittenUnit], unit_of: dict[int, int]
-) -> tuple[list[WrittenUnit], dict[int, int]]:
-    """Split a launch into one unit per message."""
-    keys: dict[Hashable, int] = {}
-    left: list[WrittenUnit] = []
-    where: dict[int, int] = {}
-    eager = {*writer.source, *writer.source.values()}
-    for old in units:
-        for number in old.events:
-            message = writer.recording.events[number].kind in MESSAGES and number not in eager
-            key: Hashable = (
-                ("message", *writer.ends(number)) if message else ("unit", unit_of[number])
-            )
-            at = keys.setdefault(key, len(left))
-            if at == len(left):
-                left.append(WrittenUnit())
-            left[at].events.append(number)
-            where[number] = at
-    return left, where
+def _by_key(numbers: Iterable[tuple[Hashable, int]]) -> list[WrittenUnit]:
+    """Return units of the events with equal keys, in the order of their first events."""
+    units: dict[Hashable, WrittenUnit] = {}
+    for key, number in numbers:
+        units.setdefault(key, WrittenUnit()).events.append(number)
+    return list(units.values())

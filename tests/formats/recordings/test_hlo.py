@@ -9,8 +9,7 @@ import pytest
 
 from clusim.base.errors import InputError
 from clusim.formats.recordings import Recording, hlo
-from clusim.formats.recordings.hlo import read
-from clusim.formats.recordings.hlo_text import HloTensor, replica_groups
+from clusim.formats.recordings.hlo import HloTensor, read, replica_groups
 from clusim.formats.recordings.kinds import kind_of
 
 SAMPLE = Path(__file__).resolve().parents[3] / "traces" / "mlp-tp4.hlo.txt"

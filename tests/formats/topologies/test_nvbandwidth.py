@@ -84,7 +84,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["topo", "check", "dgx-a100", "--measured", str(SAMPLE)]) == 0
     assert "97% of the wires' payload rate (median)" in capsys.readouterr().out
     assert run(["topo", "import", str(SAMPLE), "-o", "-"]) == 2
-    assert "clusim topo check MACHINE --measured FILE" in capsys.readouterr().err
+    assert "clusim topo check TOPOLOGY --measured FILE" in capsys.readouterr().err
 
 
 def bent(**case: object) -> str:

@@ -182,4 +182,4 @@ def test_the_command_writes_a_topology_that_runs(
     empty = tmp_path / "empty.xml"
     empty.write_text(system(device("0001:00:00.0")))
     assert run(["run", str(empty)]) == 2
-    assert "--onto MACHINE" in capsys.readouterr().err
+    assert "--onto TOPOLOGY" in capsys.readouterr().err

@@ -29,7 +29,7 @@ BAR_TOP, BAR_PITCH = 29.0, 14.0
 APART = 2.6
 """Distance of the two directions of a link from its middle."""
 
-INSIDE = " inside the machine"
+INSIDE = " inside the node"
 """Words after the kind of the wires of a bar, in place of the kinds of its ends."""
 
 THIN, EVEN, THICK = 1.0, 2.2, 3.8

@@ -75,7 +75,7 @@ class DrawnMachine:
         into[others] = len(zones) + np.arange(len(others))
         return DrawnMachine(
             [*zones, *(self.nodes[i] for i in others)],
-            [*["machine"] * len(zones), *(self.kinds[i] for i in others)],
+            [*["node"] * len(zones), *(self.kinds[i] for i in others)],
             len(zones),
             into[self.source],
             into[self.target],

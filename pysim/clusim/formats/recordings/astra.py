@@ -18,10 +18,9 @@ from clusim.formats.recordings.layers import (
     WEIGHT,
     LayerTable,
     TableLayer,
-    only_file,
 )
 from clusim.formats.recordings.model import Recording
-from clusim.formats.recordings.source import Paths
+from clusim.formats.recordings.source import Paths, only_file
 
 POLICIES = (
     "MICRO", "DATA", "MODEL", "HYBRID_DATA_MODEL", "HYBRID_MODEL_DATA", "HYBRID_CUSTOMIZED", "HYBRID_DLRM",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from clusim.base.errors import InputError
-from clusim.base.limits import MOST_RANKS
+from clusim.base.limits import MOST_RANKS, natural
 from clusim.base.terms.operations import GATHERING, ROOTED, full_bytes
 from clusim.formats.recordings.chakra_graph import (
     CALLS,
@@ -28,7 +28,8 @@ from clusim.formats.recordings.chakra_schema import is_printed
 from clusim.formats.recordings.common import Groups, clone_peers, finish
 from clusim.formats.recordings.jsonstream import read_items
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
-from clusim.formats.recordings.source import FileStream, Paths, integer, names_of, natural, streams
+from clusim.formats.recordings.source import FileStream, Paths, names_of, streams
+from clusim.formats.recordings.values import integers
 
 _FILE = re.compile(
     r"(?P<job>.*?)[._-]?(?:rank|npu)?[._-]?(?P<rank>\d+)\.(?:et|json)(?:\.gz|\.bz2|\.xz)?", re.I
@@ -435,15 +436,9 @@ def _table(data: Any) -> dict[str, tuple[int, ...]] | None:
     """Return the ranks of each group in ASTRA-sim's format; None for other content."""
     if not isinstance(data, dict) or not data:
         return None
-    result = {}
-    for name, ranks in data.items():
-        if not isinstance(ranks, list):
-            return None
-        numbers = [integer(rank, MOST_RANKS - 1) for rank in ranks]
-        if None in numbers or not numbers:
-            return None
-        result[str(name)] = tuple(dict.fromkeys(n for n in numbers if n is not None))
-    return result
+    result = {str(name): integers(ranks, MOST_RANKS - 1) for name, ranks in data.items()}
+    known = {name: tuple(dict.fromkeys(ranks)) for name, ranks in result.items() if ranks}
+    return known if len(known) == len(result) else None
 
 
 def _beside(sorted_files: _Files, name: str) -> None:

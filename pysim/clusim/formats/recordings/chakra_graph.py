@@ -16,6 +16,7 @@ from heapq import heapify, heappop, heappush
 
 from clusim.base.errors import InputError
 from clusim.formats.recordings.model import ABSENT
+from clusim.schedule.timeline import Timeline
 
 CALLS = ("collective", "send", "recv")
 MOST_NODES = 4_000_000
@@ -221,30 +222,25 @@ _At = tuple[int, int]
 """Index of the rank, and identifier of the node."""
 
 
-class _Player:
+class _Player(Timeline[_At]):
     """State of playing."""
 
     def __init__(self, ranks: list[Rank]) -> None:
+        super().__init__()
         self.ranks = ranks
         self.nodes: dict[_At, ChakraNode] = {}
-        self.left: dict[_At, int] = {}
-        self.wakes: dict[_At, list[_At]] = defaultdict(list)
         self.lanes: dict[tuple[int, str], list[int]] = defaultdict(list)
-        self.busy: set[tuple[int, str]] = set()
+        self.busy_lanes: set[tuple[int, str]] = set()
         self.touched: dict[tuple[int, str], None] = {}
         self.expected: Counter[Hashable] = Counter()
         self.waiting: dict[Hashable, list[_At]] = defaultdict(list)
-        self.arrives: dict[Hashable, int] = {}
-        self.heap: list[tuple[int, _At]] = []
-        self.now = 0
-        self.done = 0
+        self.received: dict[Hashable, int] = {}
         self.order: list[_At] = []
         for place, rank in enumerate(ranks):
             for number, deps in self._waits(rank):
                 at = (place, number)
-                self.left[at], self.nodes[at] = len(deps), rank.nodes[number]
-                for dep in deps:
-                    self.wakes[place, dep].append(at)
+                self.nodes[at] = rank.nodes[number]
+                self.add(at, ((place, dep) for dep in deps))
                 if rank.nodes[number].kind in CALLS:
                     self.expected[self._key(at)] += 1
 
@@ -270,20 +266,14 @@ class _Player:
         return (*ends, node.tag, node.sequence)
 
     def run(self) -> list[_At]:
-        for at in [at for at, count in self.left.items() if not count]:
-            self._ready(at)
-        self._start()
-        while self.heap:
-            self.now = self.heap[0][0]
-            while self.heap and self.heap[0][0] == self.now:
-                self._end(heappop(self.heap)[1])
-            self._start()
-        if self.done < len(self.left):
+        self.play()
+        if self.left:
             self._stuck()
         return self.order
 
-    def _ready(self, first: _At) -> None:
-        stack = [first]
+    def ready(self, task: _At) -> None:
+        """Queue a node on its lane, start a call, or pass over an empty node."""
+        stack = [task]
         while stack:
             at = stack.pop()
             node, lane = self.nodes[at], (at[0], self.nodes[at].lane)
@@ -293,9 +283,12 @@ class _Player:
                 continue
             self.order.append(at)
             if node.kind == "none":
-                stack += self._woken(at)
+                stack += self.woken(at)
             else:
                 self._call(at, node, self._key(at))
+
+    def _end_at(self, time: int, at: _At) -> None:
+        self.schedule(time, at, at)
 
     def _call(self, at: _At, node: ChakraNode, key: Hashable) -> None:
         if node.eager and self.expected[key] > 1:
@@ -306,56 +299,46 @@ class _Player:
         if len(here) == self.expected[key]:
             size = max(self.nodes[other].bytes for other in here)
             for other in self.waiting.pop(key):
-                heappush(self.heap, (self.now + _LATENCY_PS + size * _PS_PER_BYTE, other))
+                self._end_at(self.now + _LATENCY_PS + size * _PS_PER_BYTE, other)
 
     def _message(self, at: _At, node: ChakraNode, key: Hashable) -> None:
         """Transfer an eager message when it is sent; its receive waits for the arrival."""
         if node.kind == "recv":
-            if key in self.arrives:
-                heappush(self.heap, (max(self.now, self.arrives[key]), at))
+            if key in self.received:
+                self._end_at(max(self.now, self.received[key]), at)
             else:
                 self.waiting[key].append(at)
             return
-        self.arrives[key] = self.now + _LATENCY_PS + node.bytes * _PS_PER_BYTE
+        self.received[key] = self.now + _LATENCY_PS + node.bytes * _PS_PER_BYTE
         for end in (at, *self.waiting.pop(key, ())):
-            heappush(self.heap, (self.arrives[key], end))
+            self._end_at(self.received[key], end)
 
-    def _start(self) -> None:
+    def turn(self) -> None:
         """Start the ready node with the smallest number on every free lane."""
         touched, self.touched = self.touched, {}
         for lane in touched:
             queue = self.lanes[lane]
-            if queue and lane not in self.busy:
+            if queue and lane not in self.busy_lanes:
                 at = (lane[0], heappop(queue))
-                self.busy.add(lane)
+                self.busy_lanes.add(lane)
                 self.order.append(at)
                 node = self.nodes[at]
                 took = node.flops // 100 + node.mem_bytes
-                took = node.duration_ps if node.duration_ps > 0 else took
-                heappush(self.heap, (self.now + took, at))
+                self._end_at(self.now + (node.duration_ps if node.duration_ps > 0 else took), at)
 
-    def _end(self, at: _At) -> None:
-        lane = (at[0], self.nodes[at].lane)
+    def arrives(self, task: _At) -> None:
+        """End a node, which frees its lane."""
+        lane = (task[0], self.nodes[task].lane)
         if lane[1]:
-            self.busy.discard(lane)
+            self.busy_lanes.discard(lane)
             self.touched[lane] = None
-        for other in self._woken(at):
-            self._ready(other)
-
-    def _woken(self, at: _At) -> list[_At]:
-        self.done += 1
-        result = []
-        for other in self.wakes.get(at, ()):
-            self.left[other] -= 1
-            if not self.left[other]:
-                result.append(other)
-        return result
+        self.complete(task)
 
     def _stuck(self) -> None:
         at = min(at for nodes in self.waiting.values() for at in nodes)
         node = self.nodes[at]
         raise InputError(
             f"{node.where}: {node.operation or node.kind} {node.name!r} of rank {self.ranks[at[0]].number} never gets"
-            f" done: ranks wait for each other ({len(self.left) - self.done} nodes are left); the traces contradict"
+            f" done: ranks wait for each other ({len(self.left)} nodes are left); the traces contradict"
             " each other or are of different runs"
         )

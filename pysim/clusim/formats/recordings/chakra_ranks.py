@@ -25,14 +25,13 @@ from clusim.formats.recordings.chakra_schema import (
     read_printed,
 )
 from clusim.formats.recordings.jsonstream import read_items
-from clusim.formats.recordings.model import ABSENT
-from clusim.formats.recordings.source import FileStream, integer, time_ps
+from clusim.formats.recordings.model import ABSENT, MOST_BYTES, PS_PER_US
+from clusim.formats.recordings.source import FileStream
+from clusim.formats.recordings.values import integer, list_of, tables_of, time_ps
 
-PS_PER_US: Final = 1_000_000
 MOST_US: Final = 10**11
 """Longest node, more than a day [us]."""
 
-MOST_BYTES: Final = 1 << 44
 MOST_OPS: Final = 1 << 60
 _TYPES: Final = {number: name for name, number in NODE_TYPES.items()}
 _CALL_KINDS: Final = {"COMM_COLL_NODE": "collective", "COMM_SEND_NODE": "send", "COMM_RECV_NODE": "recv"}  # fmt: skip
@@ -116,8 +115,8 @@ class ChakraGraph:
         name = values.get("pg_name", values.get("comm_group", ""))
         node.comm = str(name[0] if isinstance(name, list) and name else name or "")
         if node.kind == "collective":
-            dims = values.get("involved_dim", values.get("involved_dims", []))
-            node.dims = tuple(bool(flag) for flag in dims) if isinstance(dims, list) else ()
+            dims = list_of(values.get("involved_dim", values.get("involved_dims")))
+            node.dims = tuple(map(bool, dims))
             node.operation = _operation(node, values.get("comm_type", 0))
             root = values.get("root_rank", values.get("root"))
             node.root = ABSENT if root is None else integer(root, MOST_RANKS) or 0
@@ -176,15 +175,10 @@ class ChakraHost:
         if not isinstance(row, dict) or "process_group:init" not in str(row.get("name")):
             return
         for item in groups_of(str(_values(row)[:1])):
-            name, ranks, backend = (
-                str(item["pg_name"]),
-                ranks_of(item),
-                integer(item.get("backend_id")),
-            )
+            name, ranks = str(item["pg_name"]), ranks_of(item)
             self.rank.communicators[name] = ranks
-            self.size = max(
-                self.size, integer(item.get("group_size")) or 0, *(n + 1 for n in ranks), 0
-            )
+            size, backend = integer(item.get("group_size")) or 0, integer(item.get("backend_id"))
+            self.size = max(self.size, size, *(n + 1 for n in ranks), 0)
             if backend is not None:
                 self.by_id[backend] = name
 
@@ -267,27 +261,23 @@ def groups_of(text: str) -> list[dict[str, Any]]:
             result = json.loads(body)
         except (ValueError, RecursionError):
             continue
-        return [item for item in result if isinstance(item, dict) and "pg_name" in item]
+        return [item for item in tables_of(result) if "pg_name" in item]
     return []
 
 
 def ranks_of(group: dict[str, Any]) -> tuple[int, ...]:
     """Return the ranks of such a group; empty if unknown."""
-    ranks = group.get("ranks")
-    numbers = [integer(n) for n in ranks] if isinstance(ranks, list) else []
+    numbers = (integer(n) for n in list_of(group.get("ranks")))
     return tuple(n for n in numbers if n is not None)
 
 
 def _values(row: dict[str, Any]) -> list[Any]:
     inputs = row.get("inputs")
-    values = inputs.get("values") if isinstance(inputs, dict) else inputs
-    return values if isinstance(values, list) else []
+    return list_of(inputs.get("values") if isinstance(inputs, dict) else inputs)
 
 
 def _attributes(row: dict[str, Any]) -> dict[str, Any]:
-    result = row.get("attrs")
-    items = result if isinstance(result, list) else []
-    return {str(i["name"]): i.get("value") for i in items if isinstance(i, dict) and "name" in i}
+    return {str(i["name"]): i.get("value") for i in tables_of(row.get("attrs")) if "name" in i}
 
 
 def _kind(name: Any) -> str:

@@ -20,7 +20,8 @@ from typing import Any, Final
 from clusim.base.errors import InputError, lacking
 from clusim.base.terms.operations import OPERATIONS
 from clusim.formats.recordings.jsonstream import Window, objects, read_items
-from clusim.formats.recordings.source import FileStream, integer
+from clusim.formats.recordings.source import FileStream
+from clusim.formats.recordings.values import integer, list_of, tables_of
 
 MOST_MESSAGE: Final = 1 << 26
 """Longest message of a trace [bytes]."""
@@ -303,10 +304,8 @@ def _node(item: dict[str, Any], where: str) -> Any:
         getattr(node, name).extend(_whole(dep, where, name) for dep in deps)
     for name in ("start_time_micros", "duration_micros"):
         setattr(node, name, _whole(item.get(name, 0), where, name))
-    attributes = item.get("attr", [])
-    for attribute in attributes if isinstance(attributes, list) else []:
-        if isinstance(attribute, dict):
-            _attribute(node.attr.add(), attribute, where)
+    for attribute in tables_of(item.get("attr")):
+        _attribute(node.attr.add(), attribute, where)
     return node
 
 
@@ -316,15 +315,13 @@ def _attribute(message: Any, item: dict[str, Any], where: str) -> None:
     for key, value in item.items():
         field = _snake(key)
         kind, _, form = field.rpartition("_")
+        most = (1 << 31) - 1 if kind.endswith("32") else _INT64
         if form == "list" and isinstance(value, dict) and kind in _WHOLE:
-            values = value.get("values", [])
-            numbers = values if isinstance(values, list) else []
-            most = (1 << 31) - 1 if kind.endswith("32") else _INT64
+            numbers = list_of(value.get("values"))
             getattr(message, field).values.extend(_whole(n, where, field, most) for n in numbers)
         elif form != "val":
             continue
         elif kind in _WHOLE:
-            most = (1 << 31) - 1 if kind.endswith("32") else _INT64
             setattr(message, field, _whole(value, where, field, most))
         elif kind == "bool":
             message.bool_val = value is True

@@ -9,9 +9,8 @@ from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.operations import GATHERING, ROOTED, operation_starting
 from clusim.formats.recordings.common import Groups, clone_peers, finish
-from clusim.formats.recordings.layers import only_file
 from clusim.formats.recordings.model import Event, Recording
-from clusim.formats.recordings.source import Paths, lines
+from clusim.formats.recordings.source import Paths, lines, only_file
 
 KIND = "deepspeed"
 

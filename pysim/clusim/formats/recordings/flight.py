@@ -27,8 +27,16 @@ from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import BLOCKWISE, GATHERING, ROOTED, operation_starting
 from clusim.formats.recordings.common import Groups, clone_peers, finish
 from clusim.formats.recordings.jsonstream import read_items
-from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
-from clusim.formats.recordings.source import FileStream, Paths, integer, number, streams
+from clusim.formats.recordings.model import (
+    ABSENT,
+    MOST_BYTES,
+    PS_PER_NS,
+    Event,
+    EventKind,
+    Recording,
+)
+from clusim.formats.recordings.source import FileStream, Paths, streams
+from clusim.formats.recordings.values import integer, integers, list_of, number, table_of
 
 MOST_PICKLE_BYTES = 1 << 27
 """Largest pickle that is read [bytes]."""
@@ -95,12 +103,8 @@ def unpickled(data: bytes, where: str) -> Any:
 
 
 KIND = "flight"
-PS_PER_NS = 1000
 MOST_CALLS = 2_000_000
 """Maximum number of calls of all ranks."""
-
-MOST_CALL_BYTES = 1 << 44
-"""Largest call [bytes]."""
 
 MOST_NS = 1 << 61
 _RANK = re.compile(r"(\d{1,7})(?:\.(?:json|pkl|pickle|bin))?(?:\.(?:gz|xz|bz2))?$")
@@ -166,13 +170,13 @@ def read(paths: Paths) -> Recording:
 
 def _file(job: _Job, file: FileStream, index: int) -> None:
     """Read one dump: a pickle in one pass, JSON in two, as its table of groups may be last."""
-    if file.head(1) == b"\x80":
-        data = unpickled(file.whole(), file.name)
-        table = data if isinstance(data, dict) else None
+    pickled = file.head(1) == b"\x80"
+    table: Any
+    if pickled:
+        table = unpickled(file.whole(), file.name)
     else:
         table, _ = read_items(file, "entries", lambda entry: None)
-        data = None
-    if table is None or (data is None and file.head(4096).lstrip()[:1] == b"["):
+    if not isinstance(table, dict) or (not pickled and file.head(4096).lstrip()[:1] == b"["):
         raise InputError(f"{file.name}: not a dump of the flight recorder: no table of entries")
     rank = integer(table.get("rank"), MOST_RANKS - 1)
     match = _RANK.search(PurePath(file.name).name)
@@ -201,12 +205,12 @@ def _file(job: _Job, file: FileStream, index: int) -> None:
         if call is not None:
             calls.append((integer(entry.get("record_id")) or 0, call))
 
-    if data is None:
-        listed = read_items(file, "entries", take)[1]
-    else:
-        listed = isinstance(data.get("entries"), list)
-        for entry in data["entries"] if listed else []:
+    if pickled:
+        listed = isinstance(table.get("entries"), list)
+        for entry in list_of(table.get("entries")):
             take(entry)
+    else:
+        _, listed = read_items(file, "entries", take)
     if not listed:
         job.skipped["dumps without entries"] += 1
     calls.sort(key=lambda item: item[0])
@@ -215,15 +219,12 @@ def _file(job: _Job, file: FileStream, index: int) -> None:
 
 def _groups(job: _Job, config: Any, where: str) -> None:
     """Record the ranks of groups."""
-    for name, about in config.items() if isinstance(config, dict) else ():
-        listed = about.get("ranks") if isinstance(about, dict) else None
+    for name, about in table_of(config).items():
+        listed = table_of(about).get("ranks")
         if isinstance(listed, str) and len(listed) <= 1 << 22:
             listed = re.findall(r"\d{1,9}", listed)
-        numbers = (
-            [integer(rank, MOST_RANKS - 1) for rank in listed] if isinstance(listed, list) else []
-        )
-        ranks = tuple(rank for rank in numbers if rank is not None)
-        if not ranks or len(set(ranks)) != len(numbers):
+        ranks = integers(listed, MOST_RANKS - 1)
+        if not ranks or len(set(ranks)) != len(ranks):
             continue
         key = str(name)[:200]
         if job.ranks.setdefault(key, ranks) != ranks:
@@ -269,8 +270,7 @@ def _call(job: _Job, entry: dict[str, Any], rank: int, where: str) -> Event | No
     size = len(job.ranks.get(group, ()))
     created = integer(entry.get("time_created_ns"), MOST_NS)
     kinds = entry.get("input_dtypes") or entry.get("output_dtypes")
-    word = kinds[0] if isinstance(kinds, list) and kinds else kinds
-    dtype = find_dtype(word) if isinstance(word, str) else None
+    dtype = find_dtype(str(kinds[0] if isinstance(kinds, list) and kinds else kinds))
     return Event(
         kind, rank, group, start_ps=ABSENT if created is None else created * PS_PER_NS, duration_ps=_took_ps(entry),
         sequence=sequence, operation=operation, bytes=_size(operation, sent, got, size),
@@ -287,13 +287,12 @@ def _bytes(sizes: Any, kinds: Any) -> int | None:
     words = kinds if isinstance(kinds, list) else [kinds]
     total = 0
     for index, shape in enumerate(shapes):
-        word = words[min(index, len(words) - 1)] if words else None
-        dtype = find_dtype(word) if isinstance(word, str) else None
-        numbers = [integer(size, MOST_CALL_BYTES) for size in shape]
-        if len(numbers) > 64 or any(size is None for size in numbers):
+        dtype = find_dtype(str(words[min(index, len(words) - 1)])) if words else None
+        numbers = integers(shape, MOST_BYTES)
+        if numbers is None or len(numbers) > 64:
             return None
-        total += prod(size or 0 for size in numbers) * (dtype.size_bytes if dtype else 4)
-        if total > MOST_CALL_BYTES:
+        total += prod(numbers) * (dtype.size_bytes if dtype else 4)
+        if total > MOST_BYTES:
             return None
     return total
 

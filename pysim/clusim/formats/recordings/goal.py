@@ -27,13 +27,11 @@ from clusim.formats.recordings.goal_order import (
     Order,
     play,
 )
-from clusim.formats.recordings.model import ABSENT, Event, EventKind, Group, Recording
-from clusim.formats.recordings.source import Paths, head, lines, names_of
+from clusim.formats.recordings.model import ABSENT, PS_PER_NS, Event, EventKind, Group, Recording
+from clusim.formats.recordings.source import Paths, head, lines, only_file
 
 EAGER_BYTES = 65_535
 """Largest message that does not block its sender [bytes]: LogGOPSim's default of ``S``."""
-
-PS_PER_NS = 1000
 
 _RANKS = re.compile(r"num_ranks\s+([0-9]{1,9})")
 _RANK = re.compile(r"rank\s+([0-9]{1,9})")
@@ -79,15 +77,13 @@ class _Rank:
 
 def read(paths: Paths) -> Recording:
     """Read a GOAL file, text or binary; raise `InputError` with the line if it is invalid."""
-    names = names_of(paths)
-    if len(names) != 1:
-        raise InputError(f"{names[1]}: a GOAL schedule is one file; use only {names[0]}")
-    beginning = head(names[0], 4096)
+    name = only_file(paths, "a GOAL schedule")
+    beginning = head(name, 4096)
     if is_binary(beginning):
-        return _Reader(names[0]).binary()
+        return _Reader(name).binary()
     if b"\0" in beginning:
-        raise InputError(f"{names[0]}: binary data, but not a GOAL schedule of txt2bin")
-    return _Reader(names[0]).recording()
+        raise InputError(f"{name}: binary data, but not a GOAL schedule of txt2bin")
+    return _Reader(name).recording()
 
 
 class _Reader:

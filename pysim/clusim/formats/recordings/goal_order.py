@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 from clusim.formats.recordings.model import ABSENT, EventKind
+from clusim.schedule.timeline import Timeline
 
 ANY = -1
 """Wildcard for peer or tag of a receive."""
@@ -92,6 +92,12 @@ _Key = tuple[int, int]
 _OTHER: Final[dict[EventKind, EventKind]] = {"send": "recv", "recv": "send"}
 
 
+class _Started(NamedTuple):
+    """Condition that an operation has started."""
+
+    op: GoalOp
+
+
 class _Box:
     """Messages waiting at a rank by (peer, tag), in order of arrival."""
 
@@ -118,86 +124,75 @@ class _Box:
         return op
 
 
-class _Player:
+class _Player(Timeline[GoalOp]):
     """State of playing a schedule; times are ns."""
 
     def __init__(self, ranks: Mapping[int, list[GoalStep]], eager_bytes: int) -> None:
+        super().__init__()
         self.order = Order(ranks, eager_bytes)
-        self.heap: list[tuple[int, int, GoalOp, bool]] = []
         self.count = 0
-        self.now = 0
-        self.waits: dict[GoalOp, int] = {}
-        self.after_end: dict[GoalOp, list[GoalOp]] = {}
-        self.after_start: dict[GoalOp, list[GoalOp]] = {}
         self.cpus: dict[tuple[int, int], deque[GoalOp]] = {}
+        self.calculates: set[GoalOp] = set()
         self.boxes: dict[tuple[int, EventKind], _Box] = {}
         self.blocked: dict[GoalOp, None] = {}
         self.coming: dict[tuple[int, EventKind], Counter[_Key]] = {}
-        self.done: set[GoalOp] = set()
+        for rank, steps in ranks.items():
+            for at, step in enumerate(steps):
+                op = GoalOp(rank, at)
+                starts = (_Started(GoalOp(rank, other)) for other in step.starts)
+                self.add(op, [*(GoalOp(rank, other) for other in step.needs), *starts])
+                if step.kind != "compute":
+                    end, key = _address(op, step)
+                    self.coming.setdefault((end, step.kind), Counter())[key] += 1
 
     def run(self) -> Order:
         """Play all operations."""
-        for rank, steps in self.order.ranks.items():
-            for at, step in enumerate(steps):
-                self._add(GoalOp(rank, at), step)
-        for op in [op for op, count in self.waits.items() if not count]:
-            self._push(0, op)
-        while self.heap or self._release():
-            while self.heap:
-                self.now, _, op, ends = heappop(self.heap)
-                if ends:
-                    self._calculated(op)
-                else:
-                    self._start(op)
-        left = [op for op in self.waits if op not in self.done]
-        if left:
-            self.order.stuck = min([op for op in left if not self.waits[op]] or left)
+        self.play()
+        if self.left:
+            self.order.stuck = min(
+                [op for op, count in self.left.items() if not count] or self.left
+            )
         return self.order
 
-    def _add(self, op: GoalOp, step: GoalStep) -> None:
-        self.waits[op] = len(step.needs) + len(step.starts)
-        for other in step.needs:
-            self.after_end.setdefault(GoalOp(op.rank, other), []).append(op)
-        for other in step.starts:
-            self.after_start.setdefault(GoalOp(op.rank, other), []).append(op)
-        if step.kind != "compute":
-            rank, key = _address(op, step)
-            self.coming.setdefault((rank, step.kind), Counter())[key] += 1
+    def ready(self, task: GoalOp) -> None:
+        """Start an operation after those that were ready before."""
+        self._arrive(self.now, task)
 
-    def _push(self, time: int, op: GoalOp, *, ends: bool = False) -> None:
+    def _arrive(self, time: int, op: GoalOp) -> None:
         self.count += 1
-        heappush(self.heap, (time, self.count, op, ends))
+        self.schedule(time, op, self.count)
 
-    def _wake(self, ops: list[GoalOp]) -> None:
-        for op in ops:
-            self.waits[op] -= 1
-            if not self.waits[op]:
-                self._push(self.now, op)
-
-    def _end(self, op: GoalOp) -> None:
-        self.done.add(op)
-        self._wake(self.after_end.get(op, []))
-
-    def _start(self, op: GoalOp) -> None:
-        step = self.order.step(op)
-        if step.kind == "compute":
-            queue = self.cpus.setdefault((op.rank, step.cpu), deque())
-            queue.append(op)
-            if len(queue) == 1:
-                self._calculate(op)
+    def arrives(self, task: GoalOp) -> None:
+        """Start an operation, or end a calc."""
+        step = self.order.step(task)
+        if step.kind != "compute":
+            self._message(task, step)
             return
+        queue = self.cpus.setdefault((task.rank, step.cpu), deque())
+        if task not in self.calculates:
+            queue.append(task)
+            if len(queue) == 1:
+                self._calculate(task)
+            return
+        self.calculates.remove(task)
+        queue.popleft()
+        if queue:
+            self._calculate(queue[0])
+        self.complete(task)
+
+    def _message(self, op: GoalOp, step: GoalStep) -> None:
         self._begin(op)
         rank, key = _address(op, step)
         self.coming[rank, step.kind][key] -= 1
         if step.kind == "send" and step.size <= self.order.eager_bytes:
-            self._end(op)
+            self.complete(op)
         other = self._box(rank, _OTHER[step.kind]).take(key)
         if other is not None:
             self._meet(*((op, other) if step.kind == "send" else (other, op)))
             return
         self.count += 1
         self._box(rank, step.kind).put(key, self.count, op)
-        if op not in self.done:
+        if op in self.left:
             self.blocked[op] = None
 
     def _box(self, rank: int, kind: EventKind) -> _Box:
@@ -206,28 +201,24 @@ class _Player:
 
     def _begin(self, op: GoalOp) -> None:
         self.order.started.append(op)
-        self._wake(self.after_start.get(op, []))
+        self.complete(_Started(op))
 
     def _calculate(self, op: GoalOp) -> None:
         self._begin(op)
-        self._push(self.now + self.order.step(op).size, op, ends=True)
-
-    def _calculated(self, op: GoalOp) -> None:
-        queue = self.cpus[op.rank, self.order.step(op).cpu]
-        queue.popleft()
-        if queue:
-            self._calculate(queue[0])
-        self._end(op)
+        self.calculates.add(op)
+        self._arrive(self.now + self.order.step(op).size, op)
 
     def _meet(self, send: GoalOp, recv: GoalOp) -> None:
         self.order.match[recv] = send
         for op in (send, recv):
             self.blocked.pop(op, None)
-            if op not in self.done:
-                self._end(op)
+            if op in self.left:
+                self.complete(op)
 
-    def _release(self) -> bool:
-        """Complete blocked messages whose other end cannot start; return True if there were any."""
+    def turn(self) -> None:
+        """At the end of all events, complete blocked messages whose other end cannot start."""
+        if self.busy:
+            return
         result = []
         for op in self.blocked:
             step = self.order.step(op)
@@ -236,8 +227,7 @@ class _Player:
                 result.append(op)
         for op in result:
             del self.blocked[op]
-            self._end(op)
-        return bool(result)
+            self.complete(op)
 
 
 def _address(op: GoalOp, step: GoalStep) -> tuple[int, _Key]:

@@ -2,35 +2,32 @@
 
 All devices run one program, in the order of its schedule. Background communication (``-start`` to ``-done``) has a
 separate stream, all other steps run in sequence; dependencies are the operands. A program does not contain times:
-matrix products are timed by their floating-point operations, other steps by the memory that they read and write.
+matrix products are timed by their floating-point operations, other steps by the memory that they read and write. The
+text has computations of instructions, each with shape, operands and attributes.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any, Final
+
+import numpy as np
 
 from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.dtypes import find_dtype
 from clusim.formats.recordings.common import Groups, finish
-from clusim.formats.recordings.hlo_text import (
-    HloInstruction,
-    HloModule,
-    HloTensor,
-    read_module,
-    replica_groups,
-)
-from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
-from clusim.formats.recordings.source import Paths, names_of
+from clusim.formats.recordings.model import ABSENT, MOST_BYTES, Event, EventKind, Recording
+from clusim.formats.recordings.source import Paths, lines, only_file
 
 KIND = "hlo"
 MOST_EVENTS = 1_000_000
 """Maximum number of events of all devices."""
 
-_MOST_BYTES = 1 << 44
 _MOST_FLOPS = 1 << 60
 _DEPTH = 32
 """Deepest nesting of computations."""
@@ -56,6 +53,21 @@ _LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{[^a-z]*")
 _CONTRACTING = re.compile(r"lhs_contracting_dims=\{([0-9,]*)\}")
 
 
+MOST_INSTRUCTIONS = 2_000_000
+_MOST_ELEMENTS = 1 << 50
+_MODULE = re.compile(r"HloModule\s+([\w.$-]+)(.*)", re.DOTALL)
+_COMPUTATION = re.compile(r"(ENTRY\s+)?%?([\w.$-]+)\s*(?:\(.*)?\{\s*$")
+_NAMED = re.compile(r"(?:ROOT\s+)?%?([\w.$-]+)\s*=\s*(.*)", re.DOTALL)
+_TENSOR = re.compile(r"\b([a-z]\w{0,15})\[([0-9,<= ]{0,400})\]")
+_EXTENT = re.compile(r"[0-9]{1,15}")
+_CALL = re.compile(r"([\w-]+)\((.*)", re.DOTALL)
+_OPERAND = re.compile(r"(?<![\w.$-])([A-Za-z_][\w.$-]{0,400})\s{0,8}(?:,|\)|$)")
+_BITS = {
+    "pred": 8, "s4": 4, "u4": 4, "s2": 2, "u2": 2, "f4e2m1fn": 4, "s16": 16, "u16": 16, "c64": 64, "c128": 128
+}  # fmt: skip
+_IOTA = re.compile(r"\[([0-9,]{1,60})\]<=\[([0-9,]{1,60})\](?:T\(([0-9,]{1,60})\))?")
+
+
 @dataclass(slots=True)
 class _Step:
     """Event of all devices; its `deps` are indices of steps, `pairs` those of a permutation."""
@@ -70,7 +82,7 @@ Ready = tuple[int, int]
 
 _NOTHING: Ready = (ABSENT, ABSENT)
 
-Shapes = dict[str, tuple[HloTensor, ...]]
+Shapes = dict[str, "tuple[HloTensor, ...]"]
 """Instruction -> its arrays."""
 
 
@@ -87,17 +99,15 @@ def read(paths: Paths, *, num_ranks: int | None = None) -> Recording:
     InputError
         The module is invalid, or contains neither communication nor computation.
     """
-    names = names_of(paths)
-    if len(names) != 1:
-        raise InputError(f"{names[1]}: a module is one file; use only {names[0]}")
-    module = read_module(names[0])
-    program = _Program(names[0], module, _devices(module, num_ranks, names[0]))
+    name = only_file(paths, "a module")
+    module = read_module(name)
+    program = _Program(name, module, _devices(module, num_ranks, name))
     program.run(module.entry, _NOTHING, 0)
-    result = Recording(KIND, names[0], program.num_ranks)
+    result = Recording(KIND, name, program.num_ranks)
     total = len(program.steps) * program.num_ranks
     if total > MOST_EVENTS:
         raise InputError(
-            f"{names[0]}: {program.num_ranks} devices with {len(program.steps)} steps each are {total} events; at most"
+            f"{name}: {program.num_ranks} devices with {len(program.steps)} steps each are {total} events; at most"
             f" {MOST_EVENTS}"
         )
     groups = Groups()
@@ -194,7 +204,7 @@ class _Program:
         if base in _COLLECTIVES or base == "collective-permute":
             return self._communicate(item, base, before)
         reads = [tensor for operand in item.operands for tensor in shapes.get(operand, ())]
-        size = min(sum(t.bytes for t in (*reads, *item.shape)), _MOST_BYTES)
+        size = min(sum(t.bytes for t in (*reads, *item.shape)), MOST_BYTES)
         flops = min(self._flops(item, shapes, depth), _MOST_FLOPS)
         self.add(
             item, "compute", before, stream="compute", dtype="bfloat16", flops=flops, mem_bytes=size
@@ -233,7 +243,7 @@ class _Program:
         shape = item.shape
         if started and base in ("all-gather", "collective-permute") and len(shape) > 1:
             shape = shape[len(shape) // 2 :] if base == "all-gather" else shape[:1]
-        size = min(sum(tensor.bytes for tensor in shape), _MOST_BYTES)
+        size = min(sum(tensor.bytes for tensor in shape), MOST_BYTES)
         known = find_dtype(shape[0].kind) if shape else None
         pairs: tuple[tuple[int, int], ...] = ()
         groups: list[tuple[int, ...]] = []
@@ -259,7 +269,7 @@ class _Program:
             before,
             stream="background" if background else "compute",
             dtype=known.moved if known else "uint8",
-            bytes=min(size, _MOST_BYTES),
+            bytes=min(size, MOST_BYTES),
             operation=_COLLECTIVES.get(base, ""),
             root=0 if base == "collective-broadcast" else ABSENT,
         )
@@ -334,3 +344,151 @@ def _write(recording: Recording, program: _Program, groups: Groups) -> None:
                         replace(event, kind=kind, group=everyone, tag=at, peer=peer, bunch=at)
                     )
             first[at + 1] = len(events)
+
+
+@dataclass(frozen=True, slots=True)
+class HloTensor:
+    """Array: its type as in HLO, and its dimensions."""
+
+    kind: str
+    dims: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        result = 1
+        for dim in self.dims:
+            result = min(result * dim, _MOST_ELEMENTS)
+        return result
+
+    @property
+    def bytes(self) -> int:
+        """Size [bytes]."""
+        known = find_dtype(re.sub(r"^s(8|32|64)$", r"i\1", self.kind))
+        bits = known.size_bytes * 8 if known else _BITS.get(self.kind, 8)
+        return -(-self.elements * bits // 8)
+
+
+@dataclass(slots=True)
+class HloInstruction:
+    """Instruction; `attributes` is the text after its operands."""
+
+    name: str
+    line: int
+    opcode: str
+    shape: tuple[HloTensor, ...]
+    operands: tuple[str, ...]
+    attributes: str
+
+
+@dataclass(slots=True)
+class HloModule:
+    """Module: its computations by name, and the name of its entry."""
+
+    name: str
+    header: str
+    computations: dict[str, list[HloInstruction]] = field(default_factory=dict)
+    entry: str = ""
+
+
+def read_module(path: str) -> HloModule:
+    """Read a module; raise `InputError` with the line if it is invalid."""
+    module: HloModule | None = None
+    body: list[HloInstruction] | None = None
+    count = 0
+    for line, text in lines(path):
+        stripped = text.strip()
+        if module is None:
+            if not stripped:
+                continue
+            match = _MODULE.match(stripped)
+            if match is None:
+                raise InputError(f"{path}:{line}: {stripped[:40]!r}: must begin with HloModule")
+            module = HloModule(match[1], match[2])
+        elif body is None:
+            begin = _COMPUTATION.match(stripped)
+            if begin is not None:
+                if begin[2] in module.computations:
+                    raise InputError(f"{path}:{line}: computation {begin[2][:40]} occurs twice")
+                body = module.computations[begin[2]] = []
+                module.entry = begin[2] if begin[1] else module.entry
+        elif stripped.startswith("}"):
+            body = None
+        elif stripped and not stripped.startswith("//"):
+            count += 1
+            if count > MOST_INSTRUCTIONS:
+                raise InputError(f"{path}:{line}: more than {MOST_INSTRUCTIONS} instructions")
+            body.append(_instruction(path, line, stripped))
+    if module is None or not module.entry:
+        raise InputError(f"{path}: no ENTRY computation; is the file cut?")
+    if body is not None:
+        raise InputError(f"{path}: ends inside a computation; is the file cut?")
+    return module
+
+
+def _instruction(path: str, line: int, text: str) -> HloInstruction:
+    match = _NAMED.match(text)
+    shape, rest = _split(match[2]) if match is not None else ("", "")
+    call = _CALL.match(rest)
+    if match is None or call is None:
+        raise InputError(f"{path}:{line}: {text[:60]!r}: must be NAME = SHAPE OPCODE(OPERANDS)")
+    inside, behind = _balanced(call[2])
+    operands = tuple(
+        m[1] for m in _OPERAND.finditer(re.sub(r"[\[{][^\]}\[{]{0,400}[\]}]", " ", inside))
+    )
+    return HloInstruction(match[1], line, call[1], tuple(_tensors(shape)), operands, behind)
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Return the shape, which may be a tuple, and the rest of the text."""
+    if text.startswith("("):
+        inside, behind = _balanced(text[1:])
+        return inside, behind.strip()
+    shape, _, behind = text.partition(" ")
+    return shape, behind.strip()
+
+
+def _balanced(text: str) -> tuple[str, str]:
+    """Return the text before the matching closing parenthesis, and the text after it."""
+    depth = 1
+    for match in re.finditer(r"[()]", text):
+        depth += 1 if match[0] == "(" else -1
+        if not depth:
+            return text[: match.start()], text[match.end() :]
+    return text, ""
+
+
+def _tensors(shape: str) -> Iterator[HloTensor]:
+    for match in _TENSOR.finditer(shape):
+        yield HloTensor(match[1], tuple(map(int, _EXTENT.findall(match[2]))))
+
+
+def replica_groups(attributes: str, num_ranks: int) -> list[tuple[int, ...]] | None:
+    """Return the groups of devices of a collective, by default one of all; None if invalid."""
+    text = attributes.partition("replica_groups=")[2]
+    iota = _IOTA.match(text)
+    if iota is not None:
+        return _of_iota(
+            *([int(n[:9]) for n in (part or "").split(",") if n] for part in iota.groups())
+        )
+    listed = re.match(r"\{\s*(?:\{[0-9, ]*\}[,\s]*)*\}", text)
+    if text and not listed:
+        return None
+    parts = re.findall(r"\{([0-9, ]*)\}", listed[0][1:-1]) if listed else []
+    groups = [tuple(int(n[:9]) for n in re.findall(r"\d+", part)) for part in parts]
+    groups = [group for group in groups if group]
+    if not groups:
+        return [tuple(range(num_ranks))]
+    flat = [rank for group in groups for rank in group]
+    return groups if len(set(flat)) == len(flat) and max(flat) < num_ranks else None
+
+
+def _of_iota(shape: list[int], dims: list[int], order: list[int]) -> list[tuple[int, ...]] | None:
+    """Return the groups of ``[GROUPS,SIZE]<=[DIMS]T(ORDER)``; None if invalid."""
+    total = prod(dims)
+    order = order or list(range(len(dims)))
+    fits = len(shape) == 2 and prod(shape) == total and sorted(order) == list(range(len(dims)))
+    if not fits or not 0 < total <= 1 << 17:
+        return None
+    table = np.arange(total).reshape(dims).transpose(order).reshape(shape)
+    return [tuple(row) for row in table.tolist()]

@@ -13,19 +13,18 @@ from sys import intern
 from typing import Any
 
 from clusim.base.limits import MOST_RANKS
-from clusim.formats.recordings.commranks import Owner
-from clusim.formats.recordings.model import ABSENT, Recording
+from clusim.formats.recordings.model import ABSENT, MOST_BYTES, PS_PER_US, Recording
 from clusim.formats.recordings.plugincalls import (
     MOST_RECORDS,
-    MOST_SIZE,
+    Owner,
     PluginCall,
     PluginJob,
     known,
     lowered,
 )
-from clusim.formats.recordings.source import FileStream, Paths, integer
+from clusim.formats.recordings.source import FileStream, Paths
+from clusim.formats.recordings.values import integer, table_of, tables_of
 
-PS_PER_US = 1_000_000
 MOST_US = 1 << 40
 """Longest call: 13 days [us]."""
 
@@ -68,22 +67,19 @@ class _Inspector(PluginJob):
 
     def _statistics(self, record: dict[str, Any]) -> None:
         """Record the number of calls that the plugin dropped."""
-        stats, header = record.get("dump_stats"), record.get("header")
-        if not isinstance(stats, dict) or not isinstance(header, dict):
-            return
+        stats, header = table_of(record.get("dump_stats")), table_of(record.get("header"))
         rank = integer(header.get("rank"), MOST_RANKS) or 0
         for kind in ("coll", "p2p"):
             lost = integer(stats.get(f"{kind}_dropped_total"))
-            if lost:
+            if lost and header:
                 self.dropped[str(header.get("id")), rank, kind] = lost
 
     def _record(self, record: dict[str, Any], where: str) -> None:
         """Keep one call."""
-        header, about = record.get("header"), record.get("metadata")
+        header, about = record.get("header"), table_of(record.get("metadata"))
         if not isinstance(header, dict):
             self.skip("calls without a header", where)
             return
-        about = about if isinstance(about, dict) else {}
         ident, rank = header.get("id"), known(header.get("rank"), MOST_RANKS)
         n_ranks = known(header.get("n_ranks"), MOST_RANKS)
         if not isinstance(ident, (str, int)) or not 0 <= rank < n_ranks:
@@ -107,7 +103,7 @@ class _Inspector(PluginJob):
         if not isinstance(perf, dict):
             self.skip("calls without their figures", call.where)
             return False
-        call.size = known(perf.get(f"{kind}_msg_size_bytes"), MOST_SIZE)
+        call.size = known(perf.get(f"{kind}_msg_size_bytes"), MOST_BYTES)
         call.number = known(perf.get(f"{kind}_sn"))
         if kind == "p2p":
             call.peer = known(perf.get("p2p_peer"), n_ranks - 1)
@@ -148,11 +144,8 @@ def _traced(perf: dict[str, Any], kind: str) -> tuple[int, int]:
 
     Both are `ABSENT` and 0 without a trace of events.
     """
-    trace = perf.get("event_trace_ts")
-    if not isinstance(trace, dict):
-        return ABSENT, 0
-    kernels = trace.get("kernel_events")
-    rows = [row for row in kernels if isinstance(row, dict)] if isinstance(kernels, list) else []
+    trace = table_of(perf.get("event_trace_ts"))
+    rows = tables_of(trace.get("kernel_events"))
     starts = [integer(row.get("kernel_start_ts"), 1 << 60) for row in rows]
     began = [start for start in starts if start]
     host = integer(trace.get(f"{kind}_start_ts"), 1 << 60)

@@ -14,7 +14,8 @@ from decimal import InvalidOperation
 from typing import Any, AnyStr, Final, Generic
 
 from clusim.base.errors import InputError
-from clusim.formats.recordings.source import LINE_LIMIT, FileStream, exact_float
+from clusim.formats.recordings.source import LINE_LIMIT, FileStream
+from clusim.formats.recordings.values import exact_float
 
 
 class Window(Generic[AnyStr]):

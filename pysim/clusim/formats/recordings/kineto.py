@@ -179,10 +179,7 @@ class _Waits:
     def _idle(self) -> Iterator[tuple[int, int]]:
         """Yield spans that started when a collective ended, on an idle stream."""
         spans = self.spans
-        streams: dict[str, list[int]] = {stream: [] for stream in self.quiet}
-        for at, span in enumerate(spans):
-            if span.stream in streams:
-                streams[span.stream].append(at)
+        streams = {stream: sorted(at for _, at in self.launches[stream]) for stream in self.quiet}
         starts = {stream: [spans[at].start for at in run] for stream, run in streams.items()}
         for at in self.collectives:
             end = spans[at].end
@@ -295,10 +292,9 @@ def _one_clock(recording: Recording, traces: Sequence[Trace]) -> None:
     """Align clocks by the ends of collectives, if they clearly differ."""
     ends: dict[tuple[int, int], dict[int, int]] = {}
     for which, trace in enumerate(traces):
-        for at, calls in trace.resolved.items():
-            for call in calls:
-                if call.operation in _TOGETHER:
-                    ends.setdefault((call.group, call.number), {})[which] = trace.spans[at].end
+        for at, call in ((at, call) for at, calls in trace.resolved.items() for call in calls):
+            if call.operation in _TOGETHER:
+                ends.setdefault((call.group, call.number), {})[which] = trace.spans[at].end
     keys: dict[int, list[tuple[int, int]]] = {}
     for key, per in ends.items():
         for which in per if len(per) > 1 else ():
@@ -306,9 +302,9 @@ def _one_clock(recording: Recording, traces: Sequence[Trace]) -> None:
     shift: dict[int, int] = {}
     waiting = list(range(len(traces)))
     while waiting:
-        ready = [which for which in waiting if _offset(which, ends, keys, shift) is not None]
-        which = ready[0] if ready else waiting[0]
-        offset = _offset(which, ends, keys, shift) or 0
+        offsets = ((which, _offset(which, ends, keys, shift)) for which in waiting)
+        known = ((which, offset) for which, offset in offsets if offset is not None)
+        which, offset = next(known, (waiting[0], 0))
         shift[which] = offset if abs(offset) > _CLOCKS_PS else 0
         waiting.remove(which)
     moved = [which for which, offset in shift.items() if offset]

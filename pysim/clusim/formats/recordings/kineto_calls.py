@@ -36,11 +36,10 @@ from clusim.formats.recordings.kineto_trace import (
     ranks_in,
     sized,
 )
-from clusim.formats.recordings.model import ABSENT
-from clusim.formats.recordings.source import integer
+from clusim.formats.recordings.model import ABSENT, MOST_BYTES
+from clusim.formats.recordings.values import integer
 
 _MESSAGES = ("send", "recv")
-_MOST_BYTES = 1 << 44
 _KERNEL = re.compile(r"nccl(?:Dev)?Kernel_([A-Za-z]+?)(?:_|\(|$)")
 _KERNEL_TYPE = re.compile(
     r"_(f16|bf16|f32|f64|f8e4m3|f8e5m2|[iu](?:8|32|64)|half|float|double|__nv_bfloat16)(?:_|\(|$)"
@@ -220,10 +219,7 @@ class Resolver:
                 yield regular
         if size and size == self.num_ranks:
             yield tuple(range(size))
-        first, stride = (
-            integer(args.get("Global rank start")),
-            integer(args.get("Global rank stride")),
-        )
+        first, stride = (integer(args.get(f"Global rank {key}")) for key in ("start", "stride"))
         if size and first is not None and stride:
             yield tuple(first + stride * i for i in range(size))
         if size is None and args.get("shapes") and len(self.trace.groups) < 2:
@@ -244,10 +240,8 @@ class Resolver:
         """Return the bytes that an all-to-all sends to every position; empty if even or unknown."""
         parts, whole = ranks_in(args.get("In split size"))
         if not parts and not ranks_in(args.get("Out split size"))[0]:
-            if integer(args.get("Out msg nelems")) not in (
-                None,
-                integer(args.get("In msg nelems")),
-            ):
+            sent, got = (integer(args.get(key)) for key in SIZES)
+            if got not in (None, sent):
                 self.assume("splits of some all-to-alls are not recorded; taken as even")
             return ()
         total, count = sum(parts), integer(args.get("In msg nelems")) or 0
@@ -287,7 +281,7 @@ def _bytes(operation: str, args: dict[str, Any], size: int, ranks: int) -> int |
         most = max(sent, full_bytes(operation, got, ranks))
     else:
         most = max(sent, got)
-    return most * size if 0 < most * size < _MOST_BYTES else None
+    return most * size if 0 < most * size < MOST_BYTES else None
 
 
 def number_calls(calls: Sequence[tuple[int, KinetoCall]]) -> list[str]:
@@ -361,11 +355,8 @@ def joined(
     }
     by_name, kind = of_kernel(kernel)
     for args in others:
-        here, before = (
-            operation_of(args.get("Collective name")),
-            operation_of(result.get("Collective name")),
-        )
-        if here and before and here != before:
+        words = {operation_of(some.get("Collective name")) for some in (args, result)}
+        if len(words - {""}) > 1:
             continue
         have_sizes = sized(result)
         for key, value in args.items():

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sized
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
+from functools import reduce
 from sys import intern
 from typing import Any
 
@@ -21,10 +22,17 @@ from clusim.base.errors import InputError
 from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import operation_starting
 from clusim.formats.recordings.jsonstream import read_items
-from clusim.formats.recordings.model import ABSENT
-from clusim.formats.recordings.source import FileStream, integer, time_ps
+from clusim.formats.recordings.model import ABSENT, PS_PER_US
+from clusim.formats.recordings.source import FileStream
+from clusim.formats.recordings.values import (
+    integer,
+    integers,
+    list_of,
+    table_of,
+    tables_of,
+    time_ps,
+)
 
-_US = 1_000_000
 _NOTHING: dict[str, Any] = {}
 _NOTED = ("record_param_comms", "nccl:", "c10d::", "_c10d_functional::", "c10d_functional::")
 _MOST_RANK = 1 << 20
@@ -197,14 +205,8 @@ class _Events:
         self.at += 1
         if self.at % _LOOK == 0:
             trace = self.found
-            lists: tuple[Sized, ...] = (
-                trace.spans,
-                trace.calls,
-                trace.launches,
-                trace.told,
-                trace.syncs,
-            )
-            if sum(map(len, lists)) + len(trace.host_waits) > _MOST_KEPT:
+            kept: tuple[Sized, ...] = (trace.spans, trace.calls, trace.launches, trace.told)
+            if sum(map(len, (*kept, trace.syncs, trace.host_waits))) > _MOST_KEPT:
                 raise InputError(
                     f"{trace.name}: more than {_MOST_KEPT} kernels, launches and waits; record fewer steps"
                 )
@@ -213,8 +215,8 @@ class _Events:
         category = event.get("cat")
         if event.get("ph") != "X" or not isinstance(category, str):
             return
-        category, name, args = category.lower(), str(event.get("name", "")), event.get("args")
-        args = args if isinstance(args, dict) else {}
+        category, name = category.lower(), str(event.get("name", ""))
+        args = table_of(event.get("args"))
         if category in _ON_GPU:
             self._gpu(event, args, category == "kernel", name)
         elif category in _ON_HOST:
@@ -293,8 +295,7 @@ def _from_base(trace: Trace, base_ps: int) -> None:
 
 def _job(trace: Trace, top: dict[str, Any], order: int) -> None:
     """Read the rank and the description of the job."""
-    info = top.get("distributedInfo")
-    info = info if isinstance(info, dict) else {}
+    info = table_of(top.get("distributedInfo"))
     rank = integer(info.get("rank"), _MOST_RANK)
     if rank is None:
         match = _RANK.search(trace.name.rsplit("/", 1)[-1])
@@ -305,14 +306,11 @@ def _job(trace: Trace, top: dict[str, Any], order: int) -> None:
     version, host = info.get("nccl_version"), top.get("host_name")
     trace.version = version if isinstance(version, str) else ""
     trace.host = host if isinstance(host, str) else ""
-    config = info.get("pg_config")
-    for entry in config if isinstance(config, list) else []:
-        if not isinstance(entry, dict) or entry.get("pg_name") is None:
-            continue
+    for entry in tables_of(info.get("pg_config")):
         ranks, whole = ranks_in(entry.get("ranks"))
         if not ranks and integer(entry.get("pg_size")) == trace.world:
             ranks = tuple(range(trace.world))  # PyTorch omits the list for groups of all ranks
-        if ranks and whole:
+        if ranks and whole and entry.get("pg_name") is not None:
             trace.groups[str(entry["pg_name"])] = ranks
 
 
@@ -324,16 +322,11 @@ def ranks_in(value: Any) -> tuple[tuple[int, ...], bool]:
     whole = True
     if isinstance(value, str):
         text = value.strip().strip("[]")
-        items: list[Any] = [item.strip() for item in text.split(",")] if text.strip() else []
-        if "..." in items:
-            items, whole = items[: items.index("...")], False
-    elif isinstance(value, list):
-        items = value
-    else:
-        return (), True
-    ranks = [integer(item, 1 << 50) for item in items]
-    known = tuple(rank for rank in ranks if rank is not None)
-    return (known, whole) if len(known) == len(ranks) else ((), True)
+        value = [item.strip() for item in text.split(",")] if text.strip() else []
+        if "..." in value:
+            value, whole = value[: value.index("...")], False
+    ranks = integers(value, 1 << 50)
+    return ((), True) if ranks is None else (ranks, whole)
 
 
 def external(args: dict[str, Any]) -> int:
@@ -357,7 +350,7 @@ def _time(value: Any) -> int | None:
             value = Decimal(value)
         except InvalidOperation:
             return None
-    return time_ps(value, _US)
+    return time_ps(value, PS_PER_US)
 
 
 def _name_streams(trace: Trace) -> None:
@@ -390,9 +383,7 @@ def told(name: str, args: dict[str, Any]) -> dict[str, Any] | None:
     word = next((name.removeprefix(front) for front in _OPERATORS if name.startswith(front)), "")
     if not word or word.startswith("wait") or not operation_of(word):
         return None
-    concrete = args.get("Concrete Inputs")
-    given = concrete if isinstance(concrete, list) else []
-    dims = _dims(args)
+    given, dims = list_of(args.get("Concrete Inputs")), _dims(args)
     result = {"Collective name": word}
     if not name.startswith("c10d::"):
         group = given[-1] if given else ""
@@ -412,17 +403,14 @@ def _recorded(args: dict[str, Any]) -> dict[str, Any] | None:
 
     These are the shapes of its input, and the name if it is recorded.
     """
-    concrete = args.get("Concrete Inputs")
-    words = concrete if isinstance(concrete, list) else []
-    name = next((word for word in words if operation_of(word)), None)
+    name = next((word for word in list_of(args.get("Concrete Inputs")) if operation_of(word)), None)
     result = _sizes(_dims(args)[:1], args)
     return result | ({"Collective name": name} if name else {}) or None
 
 
 def _dims(args: dict[str, Any]) -> list[Any]:
     """Return the shapes of the arguments of an operation."""
-    dims = args.get("Input Dims", args.get("Input dims"))
-    return dims if isinstance(dims, list) else []
+    return list_of(args.get("Input Dims", args.get("Input dims")))
 
 
 def _sizes(dims: list[Any], args: dict[str, Any]) -> dict[str, Any]:
@@ -430,8 +418,7 @@ def _sizes(dims: list[Any], args: dict[str, Any]) -> dict[str, Any]:
     counts = [_elements(item) for item in dims]
     if not counts or not counts[0]:
         return {}
-    types = args.get("Input type")
-    kind = next((word for word in types if _is_type(word)), "") if isinstance(types, list) else ""
+    kind = next((word for word in list_of(args.get("Input type")) if _is_type(word)), "")
     result = dict(zip(SIZES, counts, strict=False)) if all(counts) else {SIZES[0]: counts[0]}
     return result | {"shapes": True} | ({"dtype": kind} if kind else {})
 
@@ -442,15 +429,13 @@ def _is_type(word: Any) -> bool:
 
 def _elements(dims: Any, depth: int = 0) -> int:
     """Return the total number of elements of tensors in nested lists of dimensions."""
-    if not isinstance(dims, list) or depth > 4:
+    if not dims or depth > 4:
         return 0
-    numbers = [integer(item, 1 << 40) for item in dims]
-    if dims and all(item is not None for item in numbers):
-        product = 1
-        for item in numbers:
-            product = min(product * (item or 0), 1 << 50)
-        return product
-    return min(sum(_elements(item, depth + 1) for item in dims), 1 << 50)
+    numbers = integers(dims, 1 << 40)
+    most = 1 << 50
+    if numbers is not None:
+        return reduce(lambda product, item: min(product * item, most), numbers, 1)
+    return min(sum(_elements(item, depth + 1) for item in list_of(dims)), most)
 
 
 def named(args: dict[str, Any]) -> bool:

@@ -17,11 +17,10 @@ from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS, uncollected
 from clusim.base.terms.operations import OPERATIONS
 from clusim.formats.recordings.common import Groups, finish
-from clusim.formats.recordings.model import Event, EventKind, Recording
-from clusim.formats.recordings.source import Paths, lines, names_of
+from clusim.formats.recordings.model import MOST_BYTES, PS_PER_NS, Event, EventKind, Recording
+from clusim.formats.recordings.source import lines
 
 MAX_NS = 10**15
-MAX_BYTES = 2**44
 MOST_LAYER_EVENTS = 1_000_000
 """Maximum number of events of all ranks, and of steps of one rank.
 
@@ -29,7 +28,6 @@ With more events, rank 0 represents all ranks.
 """
 
 MAX_LAYERS = 1_000_000
-PS_PER_NS = 1000
 COLUMNS = 12
 """Columns of a layer: its name, an unused number, three per part, and the update."""
 
@@ -40,14 +38,6 @@ _OPERATIONS = {item.astra: item.name for item in OPERATIONS.values() if item.ast
 
 Strides = Mapping[str, tuple[int, int]]
 """Role of groups -> stride between the ranks of a group, and number of its ranks."""
-
-
-def only_file(paths: Paths, noun: str) -> str:
-    """Return the file of a format with one file per job; raise `InputError` for several."""
-    names = names_of(paths)
-    if len(names) != 1:
-        raise InputError(f"{names[1]}: {noun} is one file; use only {names[0]}")
-    return names[0]
 
 
 def group_of(stride: int, size: int, rank: int) -> Sequence[int]:
@@ -216,7 +206,7 @@ class LayerTable(RankStep):
 
     def _part(self, line: int, words: list[str]) -> LayerPart:
         compute = self._number(line, "computing", words[0], MAX_NS)
-        size = self._number(line, "size", words[2], MAX_BYTES)
+        size = self._number(line, "size", words[2], MOST_BYTES)
         word = words[1].upper()
         operation, _, suffix = word.partition("_")
         part = LayerPart(compute)

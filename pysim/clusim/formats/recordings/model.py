@@ -44,6 +44,10 @@ class RecordingKind:
 ABSENT = -1
 """Value of an absent number."""
 
+PS_PER_NS, PS_PER_US = 1000, 1_000_000
+MOST_BYTES = 1 << 44
+"""Largest call or message [bytes]."""
+
 EventKind = Literal["compute", "collective", "send", "recv", "delay"]
 
 

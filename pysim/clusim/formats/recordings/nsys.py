@@ -21,22 +21,20 @@ from urllib.parse import quote
 
 from clusim.base.errors import InputError, one_line
 from clusim.base.files import note_input
-from clusim.base.limits import MOST_RANKS, uncollected
+from clusim.base.limits import MOST_RANKS, natural, uncollected
 from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import ROOTED, full_bytes, operation_starting
 from clusim.formats.recordings.common import Groups, finish
-from clusim.formats.recordings.model import ABSENT, Event, Recording
-from clusim.formats.recordings.source import Paths, names_of, natural
+from clusim.formats.recordings.model import ABSENT, MOST_BYTES, PS_PER_NS, Event, Recording
+from clusim.formats.recordings.source import Paths, names_of
 
 KIND = "nsys"
-PS_PER_NS = 1000
 MOST_EVENTS = 2_000_000
 """Maximum number of kernels and copies of all files."""
 
 MOST_NS = 1 << 50
 """Longest recording: 13 days [ns]."""
 
-MOST_BYTES = 1 << 44
 NEAR_NS = 50_000
 """Longest gap on an idle stream that implies a dependency on an earlier activity [ns]."""
 

@@ -1,4 +1,6 @@
-"""Calls recorded by NCCL profiler plugins, one record per completed call of a rank.
+"""Calls recorded by NCCL profiler plugins, one record per completed call of a rank, and the ranks of their job.
+
+Ranks of a job are numbered as in its largest communicator, as only communicators and processes are known.
 
 Calls of a function are numbered per communicator; different functions are ordered by their times. The launch groups of
 sends and receives are not recorded: each waits only for the previous one with the same peer.
@@ -8,26 +10,199 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from sys import intern
 from typing import Any
 
-from clusim.base.errors import InputError
+from clusim.base.errors import InputError, one_line
+from clusim.base.limits import MOST_RANKS, natural
 from clusim.base.terms.operations import ROOTED, full_bytes, operation_written
 from clusim.formats.recordings.common import Groups, clone_peers, finish
-from clusim.formats.recordings.commranks import Owner, RecordedComm, World, world_of
 from clusim.formats.recordings.jsonstream import objects
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
-from clusim.formats.recordings.source import FileStream, Paths, integer, streams
+from clusim.formats.recordings.source import FileStream, Paths, streams
+from clusim.formats.recordings.values import integer
 
 MOST_RECORDS = 2_000_000
 """Maximum number of records; further ones are counted."""
 
-MOST_SIZE = 1 << 44
-"""Largest message [bytes]."""
-
 BROKEN = "texts that are not a complete JSON object"
 CONCURRENT = "communicators run concurrently unless their order is recorded"
+
+
+Owner = tuple[str, int]
+"""Host and process."""
+
+MOST_MEMBERS = 1 << 24
+"""Maximum total number of ranks of all communicators."""
+
+_Gpu = tuple[str, int, int]
+"""Host, process, and index of the GPU in the process."""
+
+
+@dataclass(slots=True)
+class RecordedComm:
+    """Communicator: its size, its nodes (0 is unknown), and the known processes of its ranks."""
+
+    name: str
+    n_ranks: int
+    nodes: int = 0
+    owners: dict[int, Owner] = field(default_factory=dict)
+    where: dict[int, str] = field(default_factory=dict)
+
+    def see(self, rank: int, owner: Owner, where: str) -> None:
+        """Record the owner of a rank; raise `InputError` if another process has claimed it."""
+        known = self.owners.setdefault(rank, owner)
+        if known != owner:
+            raise InputError(
+                f"{where}: rank {rank} of communicator {self.name} is process {_shown(owner)}, and process"
+                f" {_shown(known)} in {self.where[rank]}; use files of one job"
+            )
+        self.where.setdefault(rank, where)
+
+
+@dataclass(slots=True)
+class World:
+    """Ranks of a job.
+
+    Attributes
+    ----------
+    ranks : dict
+        Communicator -> its ranks, as ranks of the job.
+    hosts : list of str
+        Node of each rank; empty unless all are known.
+    """
+
+    num_ranks: int
+    ranks: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    hosts: list[str] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
+
+
+def world_of(comms: dict[str, RecordedComm]) -> World:
+    """Number the GPUs of a job as in its largest communicator.
+
+    Raises
+    ------
+    InputError
+        The number of ranks is above the limit.
+    """
+    if sum(comm.n_ranks for comm in comms.values()) > MOST_MEMBERS:
+        raise InputError(f"{len(comms)} communicators with more than {MOST_MEMBERS} ranks together")
+    gpus, notes = _gpus(comms)
+    largest = max(comms.values(), key=lambda comm: (comm.n_ranks, len(comm.owners)))
+    number = {gpu: rank for rank, gpu in gpus[largest.name].items()}
+    others = sorted(
+        {gpu for members in gpus.values() for gpu in members.values()} - set(number), key=_gpu_order
+    )
+    for gpu in others:
+        number[gpu] = largest.n_ranks + len(number) - len(gpus[largest.name])
+    result = World(largest.n_ranks + len(others), assumed=notes)
+    if others:
+        notes.append("no communicator has all ranks; the ranks of the largest are numbered first")
+    for comm in comms.values():
+        result.ranks[comm.name] = _members(result, comm, gpus[comm.name], number)
+        if result.num_ranks > MOST_RANKS:
+            raise InputError(
+                f"communicator {comm.name}: the job would have {result.num_ranks} ranks; at most {MOST_RANKS}"
+            )
+    result.hosts = _hosts(result, largest, number)
+    return result
+
+
+def _shown(owner: Owner) -> str:
+    return one_line(f"{owner[0]}:{owner[1]}" if owner[0] else str(owner[1]))[:80]
+
+
+def _gpu_order(gpu: _Gpu) -> tuple[object, ...]:
+    return natural(gpu[0]), gpu[1], gpu[2]
+
+
+def _gpus(comms: dict[str, RecordedComm]) -> tuple[dict[str, dict[int, _Gpu]], list[str]]:
+    """Return the GPU of every recorded rank; ranks of one process are its GPUs in order."""
+    gpus: dict[str, dict[int, _Gpu]] = {}
+    widths: dict[Owner, set[int]] = {}
+    for comm in comms.values():
+        count: Counter[Owner] = Counter()
+        members = gpus[comm.name] = {}
+        for rank in sorted(comm.owners):
+            owner = comm.owners[rank]
+            members[rank] = (*owner, count[owner])
+            count[owner] += 1
+        for owner, width in count.items():
+            widths.setdefault(owner, set()).add(width)
+    mixed = any(len(width) > 1 for width in widths.values())
+    note = "processes with several GPUs: those in a smaller communicator are not recorded; the first are assumed"
+    return gpus, [note] if mixed else []
+
+
+def _members(
+    world: World, comm: RecordedComm, gpus: dict[int, _Gpu], number: dict[_Gpu, int]
+) -> tuple[int, ...]:
+    """Return the job's ranks in a communicator; unrecorded ranks follow a pattern or are new."""
+    known = {rank: number[gpu] for rank, gpu in gpus.items()}
+    if len(known) == comm.n_ranks:
+        return tuple(known[rank] for rank in range(comm.n_ranks))
+    if all(rank == number for rank, number in known.items()) and comm.n_ranks <= world.num_ranks:
+        return tuple(range(comm.n_ranks))
+    regular = _regular(known, comm.n_ranks, world.num_ranks)
+    if regular is not None:
+        return regular
+    text = "communicators with unrecorded ranks and an irregular pattern: these ranks are assumed on further GPUs"
+    if text not in world.assumed:
+        world.assumed.append(text)
+    members = []
+    for rank in range(comm.n_ranks):
+        if rank not in known:
+            known[rank] = world.num_ranks
+            world.num_ranks += 1
+        members.append(known[rank])
+    return tuple(members)
+
+
+def _regular(known: dict[int, int], size: int, world: int) -> tuple[int, ...] | None:
+    """Return equally spaced ranks that contain the known ranks; None if impossible."""
+    position, first_known = next(iter(known.items()))
+    for other, there in known.items():
+        if other != position:
+            steps = [(there - first_known) // (other - position)]
+            break
+    else:
+        steps = [1, world // size]
+    for step in steps:
+        first = first_known - position * step
+        fits = all(first + rank * step == at for rank, at in known.items())
+        block = step * size
+        if (
+            step > 0
+            and first >= 0
+            and fits
+            and first % block < step
+            and first // block * block + block <= world
+        ):
+            return tuple(first + rank * step for rank in range(size))
+    return None
+
+
+def _hosts(world: World, largest: RecordedComm, number: dict[_Gpu, int]) -> list[str]:
+    """Return the node of every rank; empty if neither known nor implied by the node count."""
+    known = {rank: gpu[0] for gpu, rank in number.items()}
+    if not all(known.values()):
+        return []
+    names, nodes = set(known.values()), largest.nodes
+    if len(known) == world.num_ranks and (
+        not nodes or len(names) == nodes or world.num_ranks > largest.n_ranks
+    ):
+        return [known[rank] for rank in range(world.num_ranks)]
+    if not nodes or world.num_ranks % nodes or world.num_ranks != largest.n_ranks:
+        return []
+    size = world.num_ranks // nodes
+    blocks = {(rank // size, host) for rank, host in known.items()}
+    if len(blocks) > len({block for block, _ in blocks}) or len(blocks) > len(names):
+        world.assumed.append(
+            f"{len(names)} host names, and {nodes} nodes in the headers: ranks are taken to fill nodes in order"
+        )
+    return [f"machine {rank // size}" for rank in range(world.num_ranks)]
 
 
 @dataclass(slots=True)

@@ -14,18 +14,17 @@ from typing import Any
 
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.dtypes import find_dtype
-from clusim.formats.recordings.model import ABSENT, Recording
+from clusim.formats.recordings.model import ABSENT, MOST_BYTES, PS_PER_NS, Recording
 from clusim.formats.recordings.plugincalls import (
     MOST_RECORDS,
-    MOST_SIZE,
     PluginCall,
     PluginJob,
     known,
     lowered,
 )
-from clusim.formats.recordings.source import FileStream, Paths, integer
+from clusim.formats.recordings.source import FileStream, Paths
+from clusim.formats.recordings.values import integer, table_of
 
-PS_PER_NS = 1000
 _MOST_US = 1 << 52
 _LONGEST_US = 1 << 40
 _PID = re.compile(r"(?:pid|latency-)(\d{1,9})")
@@ -72,8 +71,7 @@ class _Lines(PluginJob):
     def _comma(self, record: dict[str, Any], name: str, where: str) -> None:
         """Keep a call of CoMMA."""
         comm, rank = record.get("comm_hash"), known(record.get("rank"), MOST_RANKS - 1)
-        args = record.get("args")
-        size = known(args.get("size"), MOST_SIZE) if isinstance(args, dict) else ABSENT
+        size = known(table_of(record.get("args")).get("size"), MOST_BYTES)
         if not isinstance(comm, str) or ABSENT in (rank, size):
             self.skip("calls without communicator, rank or size", where)
             return
@@ -90,11 +88,9 @@ class _Lines(PluginJob):
         """Keep a call of minimal-profiler, or the duration of one."""
         if record.get("recordType") != "event" or record.get("isPxn") is True:
             return
-        kind, details = record.get("type"), record.get("details")
-        details = details if isinstance(details, dict) else {}
+        kind, details = record.get("type"), table_of(record.get("details"))
         start, stop = (
-            _time_ps(record[key].get("ts"), _MOST_US) if isinstance(record.get(key), dict) else None
-            for key in ("start", "stop")
+            _time_ps(table_of(record.get(key)).get("ts"), _MOST_US) for key in ("start", "stop")
         )
         pid = integer(record.get("myPid"), 1 << 32) or 0
         if kind == "ncclProfileKernelCh" and start is not None and stop is not None:
@@ -113,7 +109,7 @@ class _Lines(PluginJob):
         if kind not in _CALLS:
             return
         dtype = find_dtype(str(details.get("dtype")))
-        count = integer(details.get("count"), MOST_SIZE)
+        count = integer(details.get("count"), MOST_BYTES)
         if dtype is None or count is None or start is None:
             self.skip("calls without type, count or time", where)
             return

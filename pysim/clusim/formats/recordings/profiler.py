@@ -17,26 +17,26 @@ from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import REDUCING, operation_starting
 from clusim.formats.recordings.common import Groups
-from clusim.formats.recordings.commranks import RecordedComm, World
-from clusim.formats.recordings.model import ABSENT, Recording
+from clusim.formats.recordings.model import ABSENT, MOST_BYTES, PS_PER_US, Recording
 from clusim.formats.recordings.plugincalls import (
     CONCURRENT,
     PluginCall,
     PluginJob,
+    RecordedComm,
+    World,
     known,
     lowered,
     write_calls,
 )
-from clusim.formats.recordings.source import FileStream, Paths, integer, time_ps
+from clusim.formats.recordings.source import FileStream, Paths
+from clusim.formats.recordings.values import integer, table_of, time_ps
 
-US = 1_000_000
 MOST_CALLS = 2_000_000
 """Maximum number of calls; further ones are counted."""
 
 MOST_ALIKE = 1 << 16
 """Maximum number of distinct values that are shared between calls."""
 
-MOST_COUNT = 1 << 44
 _BARE = re.compile(
     r"(:\s*)(?!true\b|false\b|null\b)(0x[0-9a-fA-F]+|\(nil\)|[A-Za-z_]\w*)(?=\s*[,}\]])"
 )
@@ -123,9 +123,7 @@ class _Profiler(PluginJob):
         if not isinstance(kind, str) or phase not in ("b", "e"):
             self.skip("objects that are not events", where)
             return
-        raw = event.get("args")
-        args: dict[str, Any] = raw if isinstance(raw, dict) else {}
-        begins = phase == "b"
+        args, begins = table_of(event.get("args")), phase == "b"
         if kind in _GROUPS:
             self.groups += begins
             # A GROUP inside a GROUP_API is the same launch.
@@ -140,7 +138,7 @@ class _Profiler(PluginJob):
             if begins:
                 self._open(event, args, where)
             elif self.open is not None:
-                self._close(self.open, time_ps(event.get("ts"), US) or ABSENT)
+                self._close(self.open, time_ps(event.get("ts"), PS_PER_US) or ABSENT)
         elif self.open is not None:
             _inside(self.open, kind, str(event.get("name")), args)
 
@@ -153,7 +151,7 @@ class _Profiler(PluginJob):
         if not isinstance(ident, (int, str)) or rank is None:
             self.skip("calls without communicator and rank", where)
             return
-        comm, begin = str(ident)[:64], time_ps(event.get("ts"), US) or ABSENT
+        comm, begin = str(ident)[:64], time_ps(event.get("ts"), PS_PER_US) or ABSENT
         self.open = _Call(
             comm, rank, str(event.get("name"))[:40], event.get("id"), args, self.root, self.bunch, begin, where
         )  # fmt: skip
@@ -261,14 +259,14 @@ class _Profiler(PluginJob):
         """Return a call without number and times; None if required data are missing."""
         args, lower = call.args, call.name.lower()
         dtype = find_dtype(str(args.get("Datatype")))
-        elements = integer(args.get("Count"), MOST_COUNT)
+        elements = integer(args.get("Count"), MOST_BYTES)
         if dtype is None:
             self.skip(
                 f"calls of data type {str(args.get('Datatype'))[:40]!r}, unknown to clusim",
                 call.where,
             )
             return None
-        if not elements or elements * dtype.size_bytes > MOST_COUNT:
+        if not elements or elements * dtype.size_bytes > MOST_BYTES:
             self.skip("calls without a count", call.where)
             return None
         result = PluginCall(call.comm, call.rank, call.where, size=elements * dtype.size_bytes)

@@ -12,18 +12,17 @@ import io
 import lzma
 import mmap
 import os
-import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from decimal import Decimal
-from math import isfinite
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, cast
 
 from clusim.base.errors import InputError
 from clusim.base.files import note_input
+from clusim.base.limits import natural
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 """Argument of readers: one path, or the paths of one job."""
@@ -92,7 +91,7 @@ def streams(paths: Paths, wanted: Callable[[str], bool]) -> Iterator[FileStream]
 
 
 def _file(name: str) -> FileStream:
-    return FileStream(name, lambda: _pieces(name))
+    return FileStream(name, partial(_pieces, name))
 
 
 def _kept(name: str, wanted: Callable[[str], bool]) -> bool:
@@ -106,35 +105,30 @@ def _archive(file: FileStream, wanted: Callable[[str], bool]) -> Iterator[FileSt
     name = file.name
     with opened(name) as stream:
         packed = None if isinstance(stream, io.BufferedReader) else file.whole()
+
+    def again() -> IO[bytes]:
+        return Path(name).open("rb") if packed is None else io.BytesIO(packed)
+
     try:
-        with (
-            tarfile.open(name)
-            if packed is None
-            else tarfile.open(fileobj=io.BytesIO(packed)) as archive
-        ):
+        with again() as stream, tarfile.open(fileobj=stream) as archive:
             members = [m for m in archive.getmembers() if m.isfile() and _kept(m.name, wanted)]
             for member in sorted(members, key=lambda item: natural(item.name)):
-                yield FileStream(f"{name}:{member.name}", _member(name, packed, member))
+                yield FileStream(f"{name}:{member.name}", partial(_member, name, again, member))
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:
         raise InputError(f"{name}: the archive is damaged ({error}); copy it again") from None
     if not members:
         raise InputError(f"{name}: the archive contains no file of this kind")
 
 
-def _member(
-    name: str, packed: bytes | None, member: tarfile.TarInfo
-) -> Callable[[], Iterator[bytes]]:
-    def begin() -> Iterator[bytes]:
-        with Path(name).open("rb") if packed is None else io.BytesIO(packed) as stream:
-            stream.seek(member.offset_data)
-            left = member.size
-            while left > 0 and (data := stream.read(min(_STEP, left))):
-                left -= len(data)
-                yield data
-        if left > 0:
-            raise InputError(f"{name}: the archive ends inside {member.name}; copy it again")
-
-    return begin
+def _member(name: str, again: Callable[[], IO[bytes]], member: tarfile.TarInfo) -> Iterator[bytes]:
+    with again() as stream:
+        stream.seek(member.offset_data)
+        left = member.size
+        while left > 0 and (data := stream.read(min(_STEP, left))):
+            left -= len(data)
+            yield data
+    if left > 0:
+        raise InputError(f"{name}: the archive ends inside {member.name}; copy it again")
 
 
 def names_of(paths: Paths) -> list[str]:
@@ -237,12 +231,12 @@ def mapped(name: str) -> memoryview:
     return memoryview(_file(name).whole())
 
 
-def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Return a key that sorts ``.10.`` after ``.9.``."""
-    words = re.split(r"([0-9]+)", name + "\0")
-    return tuple(
-        (1, int(word[:18]), "") if at % 2 else (0, 0, word) for at, word in enumerate(words)
-    )
+def only_file(paths: Paths, noun: str) -> str:
+    """Return the file of a format with one file per job; raise `InputError` for several."""
+    names = names_of(paths)
+    if len(names) != 1:
+        raise InputError(f"{names[1]}: {noun} is one file; use only {names[0]}")
+    return names[0]
 
 
 def lines(name: str) -> Iterator[tuple[int, str]]:
@@ -269,39 +263,3 @@ def lines(name: str) -> Iterator[tuple[int, str]]:
         ) from None
     if not result:
         raise InputError(f"{name}: is empty")
-
-
-def exact_float(text: str) -> float | Decimal:
-    """Return a JSON number, exact beyond double precision, as in times since 1970."""
-    return float(text) if len(text) < 16 else Decimal(text)
-
-
-def number(value: Any) -> float | None:
-    """Return a finite number; None for other values."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
-        return None
-    try:
-        result = float(value)
-    except OverflowError:
-        return None
-    return result if isfinite(result) else None
-
-
-def integer(value: Any, most: int = 1 << 62) -> int | None:
-    """Return an integer from 0 to `most`, also of a string of digits; None for other values."""
-    if type(value) is int:  # excludes bool
-        return value if 0 <= value <= most else None
-    if isinstance(value, str) and len(value) < 20 and value.isdecimal() and value.isascii():
-        value = int(value)
-    result = number(value)
-    if result is None or result < 0 or result > most or result != int(result):
-        return None
-    return int(value)
-
-
-def time_ps(value: Any, unit_ps: int) -> int | None:
-    """Return a time in `unit_ps` as integer picoseconds; None if invalid or too large."""
-    result = number(value)
-    if result is None or not 0 <= result < (1 << 80) / unit_ps:
-        return None
-    return int(value * unit_ps) if isinstance(value, (int, Decimal)) else round(result * unit_ps)

@@ -109,7 +109,7 @@ def import_text(text: str, where: str, **given: Unpack[Given]) -> Imported:
     name = name or detect(text)
     if name is None and is_nvbandwidth(text):
         message = (
-            "measurements of nvbandwidth, no topology: clusim topo check MACHINE --measured FILE"
+            "measurements of nvbandwidth, no topology: clusim topo check TOPOLOGY --measured FILE"
         )
         raise fail(where, 0, message)
     if name is None:
@@ -128,7 +128,7 @@ def import_text(text: str, where: str, **given: Unpack[Given]) -> Imported:
     kind.read(text, draft)
     result = draft.finish(name, kind.title)
     if not result.counts["gpus"] and not result.counts["hosts"]:
-        raise draft.fail("names no GPU and no host; is it the topology of a machine?")
+        raise draft.fail("names no GPU and no host; is it the topology of a node?")
     return result
 
 

@@ -25,7 +25,7 @@ MAX_COUNT = 1024
 MAX_HEAD = 20_000
 """Number of characters of a file in which comments are searched for the node's name."""
 
-_GROUP_TITLE = "a file of mapping groups, a machine each"
+_GROUP_TITLE = "a file of mapping groups, a node each"
 
 
 def read_nccl(text: str, draft: Draft) -> None:

@@ -226,7 +226,7 @@ class _Links:
             self.draft.assume(
                 board,
                 f"its {self.hidden[board[0]]} links lead to {len(planes)} NVSwitches, {shown}",
-                "the file does not show the switches; as in the usual machine of this chip",
+                "the file does not show the switches; as in the usual node of this chip",
             )
         self._trunks(members)
 
@@ -235,7 +235,7 @@ class _Links:
         names = [name for name, _, _ in self.gpus]
         chips = {id(chip) for _, _, chip in self.gpus}
         chip = self.gpus[0][2]
-        why = "the file names no GPU links at all; as in the usual machine of this chip"
+        why = "the file names no GPU links at all; as in the usual node of this chip"
         if len(names) < 2 or len(chips) > 1:
             return
         if chip.planes:

@@ -220,9 +220,7 @@ class _Overlay:
         """Add a device that the file does not mention, at its position in the node."""
         self._home(self.parent[id(other)]).children.append(other)
         if _kind(other):
-            self.note(
-                other.get("busid"), "where the machine has it", f"{_FILE} does not mention it"
-            )
+            self.note(other.get("busid"), "where the node has it", f"{_FILE} does not mention it")
 
     def _home(self, other: XmlElement) -> XmlElement:
         """Return the file's element for a switch or CPU of the node; add it if it is missing."""

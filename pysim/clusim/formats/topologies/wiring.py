@@ -120,7 +120,7 @@ class _Wiring:
         ]
         if not result:
             raise self.draft.fail(
-                "names no GPU; `clusim topo import FILE --onto MACHINE` puts a partial file onto a machine"
+                "names no GPU; `clusim topo import FILE --onto TOPOLOGY` puts a partial file onto a node"
             )
         if not any(item.gpu.stated or item.gpu.dev is not None for item in result):
             self.draft.assume(

@@ -34,6 +34,7 @@ from clusim.base.units import parse_ranks
 from clusim.nccl import parse_version
 from clusim.simulation.api import as_bytes, parse_env_of, result_of
 from clusim.simulation.expected import expected_of
+from clusim.simulation.plan import plan
 from clusim.simulation.request import Request, requested
 from clusim.topology.validate import Problems, did_you_mean
 from clusim.topology.yamltext import Document, parse
@@ -107,10 +108,11 @@ def _ran(request: Request | TrainRequest) -> dict[str, Cell]:
 
 def _collected(request: Request) -> dict[str, Cell]:
     """Return the row of a collective: times [us], bandwidths [GB/s], plan, wires, errors."""
-    result = result_of(request)
+    planned = plan(request)
+    result = result_of(planned)
     results = result.to_json()
     algorithm = result.call.algorithm if result.call else ""
-    nearest = expected_of(request, algorithm).nearest
+    nearest = expected_of(planned, algorithm).nearest
     busiest = limit(result)
     return {
         "time_us": results["time_ps"] / 1e6,

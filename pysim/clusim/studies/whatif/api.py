@@ -26,7 +26,7 @@ from clusim.replays import ReplayRequest, replay
 from clusim.report.comparison import wire_loads
 from clusim.results.result import Result
 from clusim.simulation.job import Job, RunOptions, job_of, run_job
-from clusim.simulation.plan import planned
+from clusim.simulation.plan import plan
 from clusim.simulation.request import Request, ScheduleRequest
 from clusim.simulation.setup import Setup
 from clusim.studies.whatif.table import BaselineRun, ChangeOutcome, ChangeRow, WhatIf
@@ -365,7 +365,7 @@ def _same_mesh(base: TrainRequest, change: TrainRequest) -> bool:
 
 def _as_planned(base: Request, machine: Setup) -> ScheduleRequest:
     """Return the baseline's schedule on another system."""
-    return replace(base.of(planned(base).schedule), setup=machine)
+    return replace(base.of(plan(base).schedule), setup=machine)
 
 
 def _tests(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,9 +13,12 @@ from clusim.base.files import note_input
 from clusim.base.limits import MOST_COUNT, MOST_RANKS, integer, read_text, real
 from clusim.base.terms.operations import find_algorithm, find_protocol
 from clusim.engine.ranges import DURATION_END_PS
+from clusim.hardware import TRANSPORTS
 from clusim.hardware.calibration import row_sets_of
+from clusim.hardware.nic import plugin_release
 from clusim.nccl import LATEST, parse_version
-from clusim.nccl.env import forced
+from clusim.nccl.constants import Version
+from clusim.nccl.env import PLUGIN, forced, parse_assignments, parse_env
 from clusim.nccl.launch import Launch
 from clusim.nccltests.sweep import Harness, iterations_of, kind_named, program_named
 from clusim.simulation.setup import Setup
@@ -38,7 +41,17 @@ MOST_SPREAD_PCT = 10**6
 
 @dataclass(frozen=True, slots=True)
 class CurveGroup:
-    """Common properties of a curve of measurements; fields as the columns."""
+    """Common properties of a curve of measurements; fields as the columns.
+
+    Attributes
+    ----------
+    plugin : str
+        Network plugin, with its release or a release above it: ``aws-ofi-nccl 1.16``, ``aws-ofi-nccl <1.17``.
+    environment : str
+        NCCL's variables: ``NCCL_BUFFSIZE=8388608 NCCL_CROSS_NIC=0``.
+    release : str
+        Oldest and newest possible release of NCCL where `nccl_version` is unknown: ``2.23.4 to 2.28.9``.
+    """
 
     system: str
     n_nodes: int = 1
@@ -52,6 +65,9 @@ class CurveGroup:
     cuda_graph: bool = False
     threads_per_process: int = 0
     harness: str = ""
+    plugin: str = ""
+    environment: str = ""
+    release: str = ""
 
     @property
     def per_node(self) -> int:
@@ -93,12 +109,35 @@ class CurveGroup:
         """Return the unknown properties of the measurement, with their assumed values."""
         result = []
         if not self.nccl_version:
-            result.append(f"release of NCCL not given: {LATEST} assumed")
+            known = f"only known as {self.release}" if self.release else "not given"
+            result.append(f"release of NCCL {known}: {self.version or LATEST} assumed")
+        if "<" in self.plugin:
+            result.append(f"release of {self.plugin} assumed: {self.plugin_release}")
         if not self.launch_known:
             gpus = self.launch.gpus_per_thread
             how = f"-g {gpus}" if gpus > 1 else "one process per GPU"
             result.append(f"launch not given: {how} assumed")
         return tuple(result)
+
+    @property
+    def releases(self) -> tuple[Version, Version] | None:
+        """Return the oldest and newest possible release of NCCL; None is unknown."""
+        oldest, _, newest = self.release.partition(" to ")
+        return (parse_version(oldest), parse_version(newest or oldest)) if self.release else None
+
+    @property
+    def version(self) -> str:
+        """Return the release of NCCL, or the newest possible one; empty is unknown."""
+        return self.nccl_version or (str(self.releases[1]) if self.releases else "")
+
+    @property
+    def plugin_release(self) -> str:
+        """Return the release of the network plugin, or the one before its bound; empty is unknown."""
+        release = self.plugin.partition(" ")[2]
+        if not release.startswith("<"):
+            return release
+        *first, last = plugin_release(release.removeprefix("<"))
+        return ".".join(str(number) for number in (*first, max(0, last - 1)))
 
     @property
     def kind(self) -> str:
@@ -121,14 +160,19 @@ class CurveGroup:
             words.append("graph")
         if self.harness not in ("", "nccl-tests"):
             words.append(self.harness)
-        return " ".join([*words, self.nccl_version]).strip()
+        words += [word.removeprefix("NCCL_") for word in self.environment.split()]
+        if self.plugin:
+            words.append(f"plugin {self.plugin.partition(' ')[2] or self.plugin}")
+        return " ".join([*words, self.nccl_version or self.release]).strip()
 
     def env(self) -> tuple[tuple[str, str], ...]:
-        """Return the environment for the forced algorithm, protocol and channels."""
+        """Return the environment, with the forced algorithm, protocol and channels, and the plugin's release."""
         algorithm, protocol = (
             "" if word == "auto" else word for word in (self.algorithm, self.protocol)
         )
-        return forced(algorithm, protocol, self.channels)
+        named = tuple(parse_assignments(self.environment.split()).items())
+        plugin = ((PLUGIN, self.plugin_release),) if self.plugin_release else ()
+        return (*named, *forced(algorithm, protocol, self.channels), *plugin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +299,33 @@ def _value(name: str, kind: str, text: str, where: str) -> str | float:
             raise InputError(f"{where}: {error}") from None
     if name == "collective":
         return _program(text)
+    if name in _SOFTWARE:
+        text = " ".join(text.replace("(inferred)", "").split())
+        try:
+            _SOFTWARE[name](text)
+        except InputError as error:
+            raise InputError(f"{where}: {name}: {error}") from None
     return text.lower() if name in ("algorithm", "protocol") else text
+
+
+def _check_plugin(text: str) -> None:
+    _, _, release = text.partition(" ")
+    if release:
+        plugin_release(release.removeprefix("<"))
+
+
+def _check_release(text: str) -> None:
+    oldest, _, newest = text.partition(" to ")
+    if parse_version(oldest) > parse_version(newest or oldest):
+        raise InputError(f"{text!r}: the first release is newer than the second")
+
+
+_SOFTWARE: dict[str, Callable[[str], object]] = {
+    "plugin": _check_plugin,
+    "environment": lambda text: parse_env(parse_assignments(text.split())),
+    "release": _check_release,
+}
+"""Columns of the software of a run, with the checks of their texts; ``(inferred)`` in them is left out."""
 
 
 def _program(word: str) -> str:
@@ -341,14 +411,15 @@ def setup_of(group: CurveGroup) -> Setup:
     ):
         if word != "auto" and find(word) is None:
             raise InputError(f"{noun} {word[:40]!r}: not one of NCCL's")
-    if group.nccl_version:
-        parse_version(group.nccl_version)
+    if group.version:
+        parse_version(group.version)
     if resources.find_topology(group.system) is None and not Path(group.system).exists():
         known = ", ".join(sorted(resources.shipped_topologies()))
         raise InputError(
             f"system {group.system!r}: not a preset or topology file; presets are {known}"
         )
-    one = Setup(group.system, version=group.nccl_version, env=group.env())
+    one = Setup(group.system, version=group.version, env=group.env())
+    _check_transport(group.plugin, one.fabric)
     has = one.fabric.num_ranks // max(1, one.fabric.num_zones)
     nodes = -(-group.n_gpus // has) if _is_rack(one.fabric) else group.n_nodes
     per_node, rest = divmod(group.n_gpus, nodes)
@@ -359,6 +430,16 @@ def setup_of(group: CurveGroup) -> Setup:
     return replace(
         one, nodes=nodes if nodes > 1 else None, per_node=per_node if per_node < has else None
     )
+
+
+def _check_transport(plugin: str, fabric: Fabric) -> None:
+    """Raise `InputError` if a network plugin is not the transport of any NIC of a topology."""
+    word = plugin.partition(" ")[0].casefold()
+    nics = {node.nic.plugin for node in fabric.nodes if node.nic is not None}
+    titles = [TRANSPORTS[name].title for name in sorted(nics)]
+    if word and not any(word in (*nics, title.casefold().split()[0]) for title in titles):
+        has = f"; its NICs use {', '.join(titles)}" if titles else ", which has no NICs"
+        raise InputError(f"plugin {plugin[:40]!r}: not a transport of {fabric.name}{has}")
 
 
 def _is_rack(fabric: Fabric) -> bool:

@@ -53,7 +53,9 @@ def with_releases(
         if not group.nccl_version:
             setup, operation = setup_of(group), TESTS[group.collective].of.name
             by_release = {
-                version: replace(setup, version=str(version)) for version in _releases(setup)
+                version: replace(setup, version=str(version))
+                for version in _releases(setup)
+                if group.releases is None or group.releases[0] <= version <= group.releases[1]
             }
             for point in points:
                 case = Request(setup, operation, point.row.size_bytes, granularity=granularity)

@@ -48,6 +48,8 @@ class CurveJson(TypedDict):
     ----------
     gpus_per_process, threads_per_process : int or None
         As ``-g`` and ``-t`` of nccl-tests.
+    plugin, environment, release : str
+        Network plugin, NCCL's variables, and the range of possible releases; empty if unknown.
     """
 
     system: str
@@ -62,6 +64,9 @@ class CurveJson(TypedDict):
     threads_per_process: int | None
     harness: str | None
     cuda_graph: bool
+    plugin: str
+    environment: str
+    release: str
 
 
 class CurveScoresJson(CurveJson, RegimesJson):

@@ -17,8 +17,9 @@ from pkgutil import iter_modules
 from typing import Final
 
 from clusim.base.errors import InputError
+from clusim.base.limits import natural
 from clusim.formats.recordings.model import LAST, Recording, RecordingKind
-from clusim.formats.recordings.source import HEAD_BYTES, head, natural, streams
+from clusim.formats.recordings.source import HEAD_BYTES, head, streams
 
 __all__ = ["KINDS", "LOGS", "PLANS", "kind_of", "reader"]
 
