@@ -12,10 +12,10 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+from clusim.simulation.samples import SampleCache
 from clusim.training import TrainRequest, trained
 from clusim.training.api import inputs
 from clusim.training.estimate import estimated
-from clusim.training.parts import Kept
 
 WORKLOADS = (
     *("gpt3-175b-megatron", "megatron-22b", "dlrm-16", "resnet50-dgx1v", "bert-allreduce"),
@@ -36,7 +36,7 @@ def main(names: tuple[str, ...]) -> None:
         marks = [began_s, time.process_time()]
         with tempfile.TemporaryDirectory() as folder:
             for _ in range(2):
-                result = estimated(request, Kept(Path(folder)))
+                result = estimated(request, SampleCache(Path(folder)))
                 marks.append(time.process_time())
         engine_s, parts_s, again_s = (b - a for a, b in pairwise(marks))
         error = result.step_time_s / real.step_time_s - 1

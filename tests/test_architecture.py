@@ -48,7 +48,6 @@ PUBLIC = {"__init__", "__main__", "api"}
 GATEKEEPERS = {
     "clusim._engine": ("clusim/engine/abi.py", "clusim/engine/simulation.py"),
     "cffi": ("csrc/bindings/",),
-    "numba": ("clusim/analysis/_kernels.py",),
     "h5py": ("clusim/results/trace/",),
     "matplotlib": (
         *(
@@ -78,14 +77,13 @@ GATEKEEPERS = {
 
 # Slow to import: never at the top of a module that a plain `clusim run` needs.
 LAZY = {
-    *("torch", "networkx", "h5py", "numba", "rich", "matplotlib", "pyarrow", "google"),
+    *("torch", "networkx", "h5py", "rich", "matplotlib", "pyarrow", "google"),
     *("distributed", "mpi4py", "pandas", "xarray", "IPython"),
 }
 LAZY_HOMES = (
     "clusim/results/trace/",
     "clusim/topology/graph.py",
     "clusim/topology/generators",
-    "clusim/analysis/_kernels.py",
     "clusim/base/drawing/paint.py",
 )
 

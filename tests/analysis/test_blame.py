@@ -13,12 +13,11 @@ import clusim
 from analysis.conftest import run_image, run_that_ends
 from clusim.analysis.blame import blame, estimate
 from clusim.analysis.charge import Charger
-from clusim.analysis.intervals import Usage
 from clusim.analysis.network import Network
 from clusim.analysis.whatif import THINGS, changed_image, parse_change
 from clusim.base.errors import InputError, TraceError
 from clusim.lowering import Fault
-from clusim.results.bins import COLUMNS, Bins
+from clusim.results.bins import COLUMNS, Bins, Usage
 from clusim.results.trace.inputs import read_inputs
 from clusim.results.trace.reader import read_result
 from clusim.simulation.diagnose import rerun, without_first_stall

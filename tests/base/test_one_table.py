@@ -29,10 +29,6 @@ FIGURES = "figures of protocols, which only a chip or a shape has; the names are
 PRIMITIVES = "primitives of programs, some of which are called as messages are"
 EXCEPTIONS: dict[tuple[str, str], str] = {
     (
-        "clusim/formats/logs/graphs.py",
-        "algorithm",
-    ): "first words of NCCL's lines, which are not its algorithms",
-    (
         "clusim/formats/logs/infer_collective.py",
         "operation",
     ): "collectives in the order of how usual they are",

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Clusim
+from clusim.simulation.samples import PLACE
 from clusim.studies.sweep import read_grid
 from clusim.studies.sweep.grid import answered
-from clusim.training.parts import PLACE
 
 WORK = """
 model: {base: gpt3-1.3b, layers: 2, hidden: 256, heads: 8, head_size: 32, kv_heads: 8, intermediate: 1024, vocab: 1024}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAVY = ("numba", "matplotlib", "google.protobuf", "rich")
+HEAVY = ("matplotlib", "google.protobuf", "rich")
 
 PROGRAM = f"""
 import sys
@@ -34,15 +34,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = light("run", "a100x4-mesh", "--size", "64KiB", "--trace-out", "run.h5", folder=found)
     assert done.returncode == 0, done.stderr
     return found
-
-
-def test_analyses_say_the_same_without_numba(folder: Path) -> None:
-    for words in (("blame",), ("critical-path", "--json")):
-        done = light("analyze", words[0], "run.h5", *words[1:], folder=folder)
-        usual = [sys.executable, "-m", "clusim", "analyze", words[0], "run.h5", *words[1:]]
-        full = subprocess.run(usual, cwd=folder, capture_output=True, text=True, check=True)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout == full.stdout
 
 
 def test_a_report_is_written_without_them(folder: Path) -> None:
@@ -76,7 +67,7 @@ def test_what_needs_them_says_so(words: tuple[object, ...], line: str, folder: P
 def test_the_core_is_what_the_rest_is_left_out_of() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    heavy = {*extras["analysis"], *extras["chakra"], *extras["plot"], *extras["progress"]}
+    heavy = {*extras["chakra"], *extras["plot"], *extras["progress"]}
     lines = (ROOT / "requirements-core.txt").read_text(encoding="utf-8").splitlines()
     core = {line for line in lines if line and not line.startswith("#")}
     assert core | heavy == set(project["dependencies"])

@@ -19,6 +19,7 @@ from clusim.simulation.plan import plan
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
+from clusim.topology.arrays import arrays_of
 from clusim.training import train, training_report
 from clusim_cli.main import cli
 from support.doctored import EVIL
@@ -179,8 +180,8 @@ class TestTraining:
 class TestOneRule:
     def test_nothing_down_leaves_the_fabric_itself(self) -> None:
         machine = clusim.load("dgx-a100")
-        assert Broken(machine, [HALF, f"{DEAD} at 1us"]).known is machine
-        known: Fabric = Broken(machine, [DEAD]).known
+        assert Broken(arrays_of(machine), [HALF, f"{DEAD} at 1us"]).known is machine
+        known: Fabric = Broken(arrays_of(machine), [DEAD]).known
         assert len(known.links) == len(machine.links) - 8
 
     def test_a_change_of_several_collectives_is_counted(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 import clusim
 from clusim.base.errors import InputError
 from clusim.collectives import build
-from clusim.lowering import lower, parse_fault
+from clusim.lowering import lower, parse_faults
 from clusim.topology import Fabric, load
 from clusim.topology.arrays import arrays_of
 from support.machines import cluster_of, pcie_machine
@@ -72,7 +72,7 @@ def test_thresholds_to_pause_and_to_mark_grow_with_bursts(tmp_path: Path) -> Non
 def test_a_burst_is_hit_as_often_as_its_packets() -> None:
     one = load("dgx-a100")
     schedule = build(one, "allreduce", "ring", MIB)
-    faults = parse_fault(one, "errors gpu0->nvswitch1.0 1e-7")
+    faults = parse_faults(one, ["errors gpu0->nvswitch1.0 1e-7"])
     wire = arrays_of(one).wire_names.index("gpu0->nvswitch1.0")
     exact, coarse = (
         int(lower(one, schedule, size, faults=faults).image.wires["error_threshold"][wire])

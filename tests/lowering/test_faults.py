@@ -12,7 +12,7 @@ import pytest
 import clusim
 from clusim.base.errors import DeadlockError, InputError
 from clusim.collectives import build
-from clusim.lowering import Fault, known_at_start, lower, parse_fault, parse_faults
+from clusim.lowering import Fault, known_at_start, lower, parse_faults
 from clusim.results.result import Result
 from clusim.topology import Fabric, load, loads
 from clusim.topology.arrays import arrays_of
@@ -38,12 +38,14 @@ def wires(text: str, fabric: Fabric | None = None) -> list[str]:
     """Return the names of the wires a text stops or slows."""
     fabric = fabric or a100()
     names = arrays_of(fabric).wire_names
-    return [names[int(fault.wire)] for fault in parse_fault(fabric, text) if fault.wire is not None]
+    return [
+        names[int(fault.wire)] for fault in parse_faults(fabric, [text]) if fault.wire is not None
+    ]
 
 
 def ring(fabric: Fabric, *faults: str, size: int = 4 * MIB, **options: Any) -> Result:
     """Plan a ring around what is known and run it."""
-    known = known_at_start(fabric, parse_faults(fabric, faults))
+    known = known_at_start(arrays_of(fabric), parse_faults(fabric, faults))
     schedule = build(known, "allreduce", "ring", size, **options)
     return clusim.simulate(fabric, schedule, faults=faults, granularity=4096, verify=True)
 
@@ -64,19 +66,19 @@ def test_nodes_planes_and_nics_lose_all_their_links() -> None:
     assert len(wires("plane nvswitch2 down at 1ms")) == 32
     assert wires("node nvswitch2 down") == wires("plane nvswitch2 down")
     assert len(wires("node gpu0 down")) == 2 * 13
-    faults = parse_fault(two(), "nic n0/nic2 flap at 1ms for 500us")
+    faults = parse_faults(two(), ["nic n0/nic2 flap at 1ms for 500us"])
     assert [(f.time_ps, f.factor) for f in faults[:2]] == [(1000 * US, 0), (1500 * US, 1)]
     assert len(faults) == 2 * 4
 
 
 def test_times_factors_and_durations() -> None:
-    (slow, fine) = parse_fault(a100(), "rank 3 slow x1.3 at 0 for 10ms")
+    (slow, fine) = parse_faults(a100(), ["rank 3 slow x1.3 at 0 for 10ms"])
     assert (slow.rank, slow.factor, slow.time_ps) == (3, Fraction(13, 10), 0)
     assert (fine.rank, fine.factor, fine.time_ps) == (3, 1, 10_000 * US)
-    assert parse_fault(a100(), "rank gpu5 slow x2")[0].rank == 5
-    (half, _) = parse_fault(a100(), "lanes gpu3-nvswitch0.1 1/4 at 3 us")
+    assert parse_faults(a100(), ["rank gpu5 slow x2"])[0].rank == 5
+    (half, _) = parse_faults(a100(), ["lanes gpu3-nvswitch0.1 1/4 at 3 us"])
     assert (half.factor, half.time_ps) == (Fraction(1, 4), 3 * US)
-    assert parse_fault(a100(), "link gpu0-nvswitch1.1 down at 0")[0].time_ps == 0
+    assert parse_faults(a100(), ["link gpu0-nvswitch1.1 down at 0"])[0].time_ps == 0
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,7 @@ def test_times_factors_and_durations() -> None:
 )  # fmt: skip
 def test_mistakes_are_one_line_that_says_what_is_right(text: str, message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)) as caught:
-        parse_fault(a100(), text)
+        parse_faults(a100(), [text])
     assert "\n" not in str(caught.value)
 
 
@@ -136,7 +138,7 @@ def test_what_is_down_from_the_start_is_planned_around() -> None:
     dead = [names["gpu0->gpu3.1"], names["gpu3->gpu0.1"]]
     assert not hurt.wires.counters["packets"][dead].any()
     assert base.time_ps < hurt.time_ps < 3 * base.time_ps
-    known = known_at_start(fabric, parse_faults(fabric, ["link gpu0-gpu3 down"]))
+    known = known_at_start(arrays_of(fabric), parse_faults(fabric, ["link gpu0-gpu3 down"]))
     schedule = build(known, "allreduce", "ring", MIB)
     assert not any({c.src, c.dst} == {0, 3} for c in schedule.connections)
 
@@ -149,7 +151,7 @@ def test_routes_avoid_a_dead_plane() -> None:
     image = lower(
         a100(),
         build(a100(), "allreduce", "ring", MIB),
-        faults=parse_fault(a100(), "plane nvswitch2 down"),
+        faults=parse_faults(a100(), ["plane nvswitch2 down"]),
     ).image
     assert not set(image.group_wires.tolist()) & set(on)
 
@@ -222,7 +224,7 @@ def test_bit_errors_are_replayed() -> None:
     image = lower(
         a100(),
         build(a100(), "allreduce", "ring", MIB),
-        faults=parse_fault(a100(), "errors gpu0->nvswitch1.0 1e-6"),
+        faults=parse_faults(a100(), ["errors gpu0->nvswitch1.0 1e-6"]),
     ).image
     bits = 8 * (16 + 256)
     assert image.wires["error_threshold"][wire] == pytest.approx(2**32 * bits * 1e-6, rel=0.01)

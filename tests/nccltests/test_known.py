@@ -1,4 +1,4 @@
-"""What predictions share: equal images are one run, and nothing else is; workers and what they tell each other."""
+"""What predictions share: equal images are one run, and nothing else is; workers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import pytest
 
 from clusim.engine.image import DTYPES, Image
 from clusim.nccltests import jobs
-from clusim.nccltests.jobs import PerfKernel, kernel
-from clusim.simulation import extrapolate_bytes
-from clusim.simulation import extrapolate_bytes as module
-from clusim.simulation.extrapolate_bytes import known_times, learn, time_of
+from clusim.nccltests.jobs import kernel
+from clusim.simulation import extrapolate, samples
 from clusim.simulation.job import Job, RunOptions, job_of
 from clusim.simulation.job import run_job as simulated
 from clusim.simulation.request import Request
+from clusim.simulation.samples import SampleCache, time_of
 from clusim.simulation.setup import Setup
 
 KIB = 1 << 10
@@ -36,10 +35,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         made.append(job.image.digest())
         return simulated(job, options)
 
-    monkeypatch.setattr(extrapolate_bytes, "run_job", counted)
-    monkeypatch.setattr(extrapolate_bytes, "_TIMES", {})
-    monkeypatch.setattr(module, "_TIMED", {})
-    monkeypatch.setattr(module, "_ANCHORS", {})
+    monkeypatch.setattr(samples, "run_job", counted)
+    monkeypatch.setattr(samples, "TIMES", SampleCache(None))
+    monkeypatch.setattr(extrapolate, "_TIMED", {})
     return made
 
 
@@ -90,7 +88,7 @@ def test_different_questions_do_not_share(runs: list[bytes]) -> None:
     for one in asked:
         time_of(job_of(one))
     # Data of another type of the same size move alike.
-    assert len(runs) == len(set(runs)) == len(known_times()) == len(asked) - 1
+    assert len(runs) == len(set(runs)) == len(samples.TIMES.answers) == len(asked) - 1
 
 
 def test_a_burst_is_another_question(runs: list[bytes]) -> None:
@@ -104,7 +102,7 @@ def test_engines_do_not_share(runs: list[bytes]) -> None:
         time_of(job_of(request(512, engine=engine)))
     assert len(runs) == 2
     assert len(set(runs)) == 1
-    assert len(set(known_times().values())) == 1
+    assert len(set(samples.TIMES.answers.values())) == 1
 
 
 def test_what_is_forced_and_what_is_chosen_are_one_run(runs: list[bytes]) -> None:
@@ -119,29 +117,12 @@ def test_what_is_forced_and_what_is_chosen_are_one_run(runs: list[bytes]) -> Non
 def test_curves_of_more_machines_share_the_runs_of_few(
     runs: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST_RANKS", 4)
+    monkeypatch.setattr(extrapolate, "MOST_RANKS", 4)
     for nodes in (8, 16):
         setup = Setup("alps-gh200", nodes, 1, "2.23", RING_LL)
         kernel(Request(setup, "allreduce", nodes * 16 * KIB, granularity="quick"))
     # Two machines with 32 KiB, four with 64 KiB.
     assert len(runs) == 2
-
-
-def test_a_worker_tells_what_is_new(runs: list[bytes]) -> None:
-    first = jobs._batch([request()], {})
-    assert len(runs) == 1
-    assert list(first.new) == list(known_times())
-    again = jobs._batch([request(), request(8192)], first.new)
-    assert len(runs) == 2
-    assert not set(again.new) & set(first.new)
-    assert [type(found) for found in again.kernels] == [PerfKernel, PerfKernel]
-
-
-def test_what_another_process_found_is_not_run_again(runs: list[bytes]) -> None:
-    job = job_of(request())
-    learn({(job.image.digest(), "c"): 123})
-    assert time_of(job) == 123
-    assert not runs
 
 
 def test_two_workers_find_what_one_finds() -> None:
@@ -155,40 +136,3 @@ def test_two_workers_find_what_one_finds() -> None:
     both = jobs.kernels(cases, jobs=2, progress=lambda *at: seen.append(at))
     assert both == jobs.kernels(cases, jobs=1)
     assert seen[-1] == (len(cases), len(cases))
-
-
-def test_a_worker_stays_with_its_machine_and_then_helps() -> None:
-    cases = [
-        Request(Setup(name, env=env), "allreduce", size)
-        for name, count in (("dgx-h100", 40), ("a100x4-mesh", 8), ("gh200x4-mesh", 4))
-        for env in ((), RING_LL)
-        for size in range(4, 4 * count + 4, 4)
-    ]
-    agenda = jobs._Agenda(cases, 2)
-    mine, given = None, []
-    while (batch := agenda.next(mine)) is not None:
-        agenda.times.setdefault(batch.machine, {})
-        mine = batch.machine
-        given.append(batch)
-    order = [batch.machine for batch in given]
-    # The one with the most to do first, and each to its end.
-    assert list(dict.fromkeys(order)) == ["dgx-h100", "a100x4-mesh", "gh200x4-mesh"]
-    assert order == sorted(order, key=["dgx-h100", "a100x4-mesh", "gh200x4-mesh"].index)
-    done = [case for batch in given for case in batch.cases]
-    assert len(done) == len(cases)
-    assert set(done) == set(cases)
-
-
-def test_a_second_worker_takes_a_machine_of_its_own() -> None:
-    cases = [
-        Request(Setup(name), "allreduce", size)
-        for name in ("dgx-h100", "a100x4-mesh")
-        for size in range(4, 84, 4)
-    ]
-    agenda = jobs._Agenda(cases, 2)
-    first = agenda.next(None)
-    assert first is not None
-    agenda.times[first.machine] = {}
-    second = agenda.next(None)
-    assert second is not None
-    assert (first.machine, second.machine) == ("dgx-h100", "a100x4-mesh")

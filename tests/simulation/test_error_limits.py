@@ -17,7 +17,7 @@ import pytest
 import clusim
 from clusim.base.errors import InputError
 from clusim.lowering import grain
-from clusim.simulation import approximate
+from clusim.simulation import extrapolate
 from clusim.simulation.api import result_of
 from clusim.simulation.job import RunOptions, job_of, run_job
 from clusim.simulation.request import Request
@@ -120,8 +120,8 @@ def test_limits_of_traffic(number: int, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("number", range(100 if THOROUGH else 2))
 def test_limits_of_extrapolated_runs(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(number)
-    monkeypatch.setattr(approximate, "MANY_HOPS", 100_000)
-    monkeypatch.setattr("clusim.simulation.extrapolate_bytes.MOST_RANKS", 16)
+    monkeypatch.setattr(extrapolate, "MANY_HOPS", 100_000)
+    monkeypatch.setattr(extrapolate, "MOST_RANKS", 16)
     name = draw.choice(["dgx-a100", "dgx-h100", "hgx-b200", "aws-p5", "aws-p4d"])
     operation = draw.choice(["allreduce", "allreduce", "allgather", "reducescatter", "broadcast"])
     algorithms = ["Ring"] if operation != "allreduce" else ["Ring", "Tree", "NVLSTree"]

@@ -11,9 +11,9 @@ import clusim
 from clusim.analysis.limits import wire_tables
 from clusim.nccltests.jobs import kernel
 from clusim.report.runreport import collective_report
-from clusim.simulation import approximate
+from clusim.simulation import extrapolate, samples
 from clusim.simulation.api import result_of
-from clusim.simulation.approximate import FOLLOWED_ERROR, stood_for
+from clusim.simulation.extrapolate import ERROR_LIMIT, stood_for
 from clusim.simulation.job import RunOptions, job_of, run_job
 from clusim.simulation.plan import plan
 from clusim.simulation.request import Request
@@ -37,8 +37,8 @@ def request(algorithm: str, nodes: int, size: int, **fields: Any) -> Request:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let other runs stand for what takes more than a second."""
-    monkeypatch.setattr(approximate, "MANY_HOPS", 100_000)
-    monkeypatch.setattr("clusim.simulation.extrapolate_bytes.MOST_RANKS", 16)
+    monkeypatch.setattr(extrapolate, "MANY_HOPS", 100_000)
+    monkeypatch.setattr(extrapolate, "MOST_RANKS", 16)
 
 
 @pytest.mark.usefixtures("small")
@@ -48,9 +48,9 @@ def test_runs_on_fewer_machines_are_within_the_error_that_is_said(algorithm: str
     found = result_of(asked, BRIEF)
     assert found.followed.startswith("from ")
     assert "nodes" in found.followed
-    assert found.provenance.error_bound == FOLLOWED_ERROR
+    assert found.provenance.error_bound == ERROR_LIMIT
     whole = run_job(job_of(asked, BRIEF), BRIEF)
-    assert abs(found.time_ps / whole.time_ps - 1) <= FOLLOWED_ERROR
+    assert abs(found.time_ps / whole.time_ps - 1) <= ERROR_LIMIT
     assert found.call == whole.call
 
 
@@ -76,7 +76,7 @@ def test_a_run_and_nccl_tests_give_one_answer(
     operation: str, algorithm: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both follow a size, or do not, by one rule and from the same runs: their times are equal to the picosecond."""
-    monkeypatch.setattr(approximate, "MANY_HOPS", most)
+    monkeypatch.setattr(extrapolate, "MANY_HOPS", most)
     asked = replace(request(algorithm, 12, 128 << 10), operation=operation)
     found, row = result_of(asked, BRIEF), kernel(asked)
     assert row.time_ps == found.time_ps
@@ -84,8 +84,8 @@ def test_a_run_and_nccl_tests_give_one_answer(
 
 
 def test_long_streams_of_one_machine_give_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(approximate, "MOST_HOPS", 50_000)
-    monkeypatch.setattr("clusim.simulation.extrapolate_bytes.STREAM_HOPS", 50_000)
+    monkeypatch.setattr(extrapolate, "MOST_HOPS", 50_000)
+    monkeypatch.setattr(extrapolate, "STREAM_HOPS", 50_000)
     asked = Request(
         Setup("gh200x4-mesh", env=(("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "LL"))),
         "allreduce",
@@ -121,7 +121,8 @@ def test_what_takes_seconds_is_simulated_whole() -> None:
 
 @pytest.mark.usefixtures("small")
 def test_a_time_limit_ends_runs_that_stand_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusim.simulation.extrapolate_bytes._TIMES", {})
+    monkeypatch.setattr(samples, "TIMES", samples.SampleCache(None))
+    monkeypatch.setattr(extrapolate, "_TIMED", {})
 
     class Late(Watch):
         over = True

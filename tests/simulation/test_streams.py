@@ -8,7 +8,7 @@ import pytest
 
 from clusim.nccl.choice import choose
 from clusim.nccl.programs import filling_bytes
-from clusim.simulation.extrapolate_bytes import FOLLOWED, timed
+from clusim.simulation.extrapolate import FOLLOWED, kernel_time
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 
@@ -20,11 +20,11 @@ def test_two_shorter_streams_stand_for_a_long_one(machine: str) -> None:
     request = Request(setup, "allreduce", 256 << 20, granularity="quick")
     plan = choose(setup.comm, "allreduce", request.size_bytes).plan
     assert plan is not None
-    followed_ps, told = timed(request, plan)
-    assert any(note.startswith(FOLLOWED) for note in told)
-    whole_ps, said = timed(replace(request, granularity="auto"), plan)
-    assert not any(note.startswith(FOLLOWED) for note in said)
-    assert followed_ps == pytest.approx(whole_ps, rel=0.03)
+    followed = kernel_time(request, plan)
+    assert any(note.startswith(FOLLOWED) for note in followed.notes)
+    whole = kernel_time(replace(request, granularity="auto"), plan)
+    assert not any(note.startswith(FOLLOWED) for note in whole.notes)
+    assert followed.time_ps == pytest.approx(whole.time_ps, rel=0.03)
 
 
 @pytest.mark.parametrize(

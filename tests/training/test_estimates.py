@@ -11,11 +11,12 @@ import pytest
 
 import clusim
 from clusim.results.diagnosis import CauseKind
+from clusim.simulation import samples
+from clusim.simulation.samples import PLACE, SampleCache
 from clusim.training import TrainRequest, parts, train
 from clusim.training.api import inputs
 from clusim.training.clock import Clock, PhaseTime
 from clusim.training.estimate import estimate, estimated
-from clusim.training.parts import PLACE, Kept
 from clusim.training.uncomposed import StepEstimate
 from support.workloads import ideal, tiny
 
@@ -111,11 +112,11 @@ def request(text: str, **options: Any) -> TrainRequest:
 
 def test_parts_are_simulated_once_and_shared_by_what_differs_elsewhere(folder: Path) -> None:
     text = "parallel: {tensor: 2, pipeline: %d, data: 1}\npipeline: {schedule: %s}"
-    first = estimated(request(text % (2, "1f1b")), Kept(folder))
+    first = estimated(request(text % (2, "1f1b")), SampleCache(folder))
     assert 0 < first.simulated <= first.parts
-    again = estimated(request(text % (2, "1f1b")), Kept(folder))
+    again = estimated(request(text % (2, "1f1b")), SampleCache(folder))
     assert (again.simulated, again.step_ps, again.ranks) == (0, first.step_ps, first.ranks)
-    other = estimated(request(text % (2, "gpipe")), Kept(folder))
+    other = estimated(request(text % (2, "gpipe")), SampleCache(folder))
     assert other.simulated == 0
     assert other.bubble_fraction == pytest.approx(first.bubble_fraction, rel=0.2)
 
@@ -123,10 +124,10 @@ def test_parts_are_simulated_once_and_shared_by_what_differs_elsewhere(folder: P
 def test_what_another_version_kept_is_not_read(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Kept(folder).put("question", 1)
-    assert Kept(folder).get("question") == 1
-    monkeypatch.setattr(parts, "model_digest", lambda: "another")
-    assert Kept(folder).get("question") is None
+    SampleCache(folder).put("question", 1)
+    assert SampleCache(folder).get("question") == 1
+    monkeypatch.setattr(samples, "model_digest", lambda: "another")
+    assert SampleCache(folder).get("question") is None
 
 
 def test_a_step_that_is_one_part_has_the_verdict_and_limit_of_the_simulated_one() -> None:
@@ -152,23 +153,27 @@ def test_a_step_that_is_one_part_has_the_verdict_and_limit_of_the_simulated_one(
 )
 def test_a_damaged_part_is_simulated_again(folder: Path, damage: Callable[[bytes], bytes]) -> None:
     wanted = request("parallel: {tensor: 2, data: 1}")
-    first = estimated(wanted, Kept(folder))
+    first = estimated(wanted, SampleCache(folder))
     for path in folder.glob("parts-*/*"):
         path.write_bytes(damage(path.read_bytes()))
-    again = estimated(wanted, Kept(folder))
+    again = estimated(wanted, SampleCache(folder))
     assert (again.simulated, again.step_ps) == (first.simulated, first.step_ps)
-    assert estimated(wanted, Kept(folder)).simulated == 0
+    assert estimated(wanted, SampleCache(folder)).simulated == 0
 
 
 def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path) -> None:
     place = tmp_path / "file"
     place.write_text("no folder")
     wanted = request("parallel: {tensor: 2, data: 1}")
-    assert estimated(wanted, Kept(place)).simulated == estimated(wanted, Kept(place)).simulated > 0
+    assert (
+        estimated(wanted, SampleCache(place)).simulated
+        == estimated(wanted, SampleCache(place)).simulated
+        > 0
+    )
 
 
 def test_clearing_removes_parts_and_nothing_else(folder: Path) -> None:
-    kept = Kept(folder)
+    kept = SampleCache(folder)
     kept.put("question", [1, 2])
     (folder / "mine.txt").write_text("stays")
     assert kept.sizes() == (1, 41 + len("[1, 2]"))
@@ -188,7 +193,7 @@ def test_clearing_removes_parts_and_nothing_else(folder: Path) -> None:
 def test_a_step_whose_ranks_differ_is_one_part(text: str, folder: Path) -> None:
     real = train(tiny(text), A100, steps=1, granularity="coarse")
     for simulated in (1, 0):
-        found = estimated(request(text), Kept(folder))
+        found = estimated(request(text), SampleCache(folder))
         assert (found.parts, found.simulated) == (1, simulated)
         assert (found.step_ps, found.ranks) == (real.step_ps, real.ranks)
 
@@ -208,17 +213,17 @@ def test_a_file_that_was_changed_is_another_question(folder: Path) -> None:
     for layers in (1, 2):
         (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": layers}))
         wanted = TrainRequest(*inputs(path, A100), steps=1, granularity="coarse")
-        found.append(estimated(wanted, Kept(folder)))
+        found.append(estimated(wanted, SampleCache(folder)))
     assert [one.simulated for one in found] == [1, 1]
     assert found[1].step_ps[-1] > found[0].step_ps[-1]
 
 
 def test_a_fault_is_part_of_the_question(folder: Path) -> None:
     text = "parallel: {tensor: 2, data: 1}"
-    plain = estimated(request(text), Kept(folder))
+    plain = estimated(request(text), SampleCache(folder))
     setup, work = inputs(tiny(text), A100, faults=("rank 1 slow x2",))
     wanted = TrainRequest(setup, work, steps=1, granularity="coarse", estimate=True)
-    assert estimated(wanted, Kept(folder)).step_ps[-1] > 1.5 * plain.step_ps[-1]
+    assert estimated(wanted, SampleCache(folder)).step_ps[-1] > 1.5 * plain.step_ps[-1]
 
 
 FOUR = clusim.load("dgx-a100", nodes=4)
@@ -230,8 +235,8 @@ def test_parts_do_not_feel_machines_that_take_no_part(
 ) -> None:
     asked = inputs(tiny(f"parallel: {text}\npipeline: {{schedule: 1f1b}}"), FOUR)
     wanted = TrainRequest(*asked, steps=1, granularity="coarse")
-    cut = estimated(wanted, Kept(folder / "cut"))
+    cut = estimated(wanted, SampleCache(folder / "cut"))
     monkeypatch.setattr(parts, "_on_machines", lambda plan, _: plan)
-    whole = estimated(wanted, Kept(folder / "whole"))
+    whole = estimated(wanted, SampleCache(folder / "whole"))
     assert cut.simulated == whole.simulated > 0
     assert (cut.step_ps, cut.ranks, cut.traffic) == (whole.step_ps, whole.ranks, whole.traffic)

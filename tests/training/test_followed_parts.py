@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,13 @@ import pytest
 
 import clusim
 from clusim.nccl import NcclPlan
-from clusim.simulation import approximate
-from clusim.simulation.approximate import FOLLOWED_ERROR
+from clusim.nccl.choice import choose
+from clusim.schedule.dtypes import element
+from clusim.simulation import extrapolate
+from clusim.simulation.extrapolate import ERROR_LIMIT
 from clusim.simulation.job import RunOptions, job_of, run_job
 from clusim.simulation.request import Request
+from clusim.simulation.samples import SampleCache
 from clusim.training import TrainRequest, extrapolated
 from clusim.training.api import inputs
 from clusim.training.estimate import estimated
@@ -22,7 +26,6 @@ from clusim.training.extrapolated import (
     followed_part,
     part_beside,
 )
-from clusim.training.parts import Kept
 from clusim.workload import Emitter, make_plan
 from clusim.workload.parallel.emitter import Exchange, Tails
 from support.wires import leaving_gpus
@@ -43,7 +46,7 @@ TENSOR = "parallel: {tensor: 4, data: 12}\ndata: {kind: ddp}"
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let fewer machines stand also for groups of one GPU of each."""
-    monkeypatch.setattr("clusim.simulation.extrapolate_bytes.MOST_RANKS", 8)
+    monkeypatch.setattr(extrapolate, "MOST_RANKS", 8)
     monkeypatch.setattr(extrapolated, "MOST_RANKS", 8)
 
 
@@ -67,17 +70,27 @@ def part(
     return followed_part(request.setup, plan, granularity, (ranks, write))
 
 
+def complete(found: FollowedPart, size: int, nodes: int = MACHINES) -> tuple[Request, NcclPlan]:
+    """Return the collective that is followed, in the same bursts, and its plan."""
+    some = found.fewer.runs[-1][0]
+    whole = replace(some, setup=replace(some.setup, nodes=nodes), size_bytes=size)
+    width = element(whole.dtype).size_bytes
+    plan = choose(whole.setup.comm, whole.operation, size, element_bytes=width).plan
+    assert plan is not None
+    return whole, plan
+
+
 @pytest.mark.parametrize("text", [DDP, TENSOR], ids=["all GPUs", "a GPU of each node"])
 def test_a_followed_part_is_as_near_the_whole_as_is_said(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = estimated(asked(text), Kept(tmp_path / "followed"))
-    monkeypatch.setattr(approximate, "MANY", ())
-    whole = estimated(asked(text), Kept(tmp_path / "whole"))
+    found = estimated(asked(text), SampleCache(tmp_path / "followed"))
+    monkeypatch.setattr(extrapolate, "MANY", ())
+    whole = estimated(asked(text), SampleCache(tmp_path / "whole"))
     assert found.followed > 0 == whole.followed
     assert abs(found.step_ps[-1] - whole.step_ps[-1]) <= found.followed_ps
     assert found.mean("communication") == pytest.approx(
-        whole.mean("communication"), rel=FOLLOWED_ERROR
+        whole.mean("communication"), rel=ERROR_LIMIT
     )
     assert found.kernel_slowdown_s == pytest.approx(whole.kernel_slowdown_s, rel=0.05)
     assert found.traffic == whole.traffic
@@ -92,12 +105,12 @@ def test_kernels_lose_as_much_as_beside_the_whole(size: int, machines: str) -> N
     assert found is not None
     # 2 TB/s of memory traffic beside, for longer than the collective takes.
     beside = 40 * 10**9, 80 * 10**9
-    whole, followed = part_beside(found.fewer.request, found.plan, *beside), found.run(*beside)
-    assert found.note.startswith(f"from {machines} nodes")
-    assert followed.end_ps == pytest.approx(whole.end_ps, rel=FOLLOWED_ERROR)
+    whole, followed = part_beside(*complete(found, size), *beside), found.run(*beside)
+    assert followed.note.startswith(f"from {machines} nodes")
+    assert followed.end_ps == pytest.approx(whole.end_ps, rel=ERROR_LIMIT)
     lost_ps = whole.kernels_ps - beside[0]
     assert lost_ps > 0
-    assert followed.kernels_ps - beside[0] == pytest.approx(lost_ps, rel=FOLLOWED_ERROR)
+    assert followed.kernels_ps - beside[0] == pytest.approx(lost_ps, rel=ERROR_LIMIT)
 
 
 def test_a_level_costs_time_and_kernels_the_same_wherever_it_is(
@@ -135,7 +148,7 @@ def test_a_step_costs_time_and_kernels_the_same_however_many_there_are(
 def test_what_a_followed_part_moves_is_what_leaves_the_gpus_of_the_whole() -> None:
     found = part(asked(DDP.replace("48", "80"), "dgx-h100", 10), 16 * MIB)
     assert found is not None
-    whole = run_job(job_of(found.fewer.request, BRIEF), BRIEF)
+    whole = run_job(job_of(complete(found, 16 * MIB, 10)[0], BRIEF), BRIEF)
     assert whole.call is not None
     assert whole.call.algorithm == "nvlstree"
     calls, sent_bytes = found.moved["data"]
@@ -162,19 +175,19 @@ def test_what_fewer_machines_cannot_stand_for_is_simulated_whole(
     assert part(asked(turned)) is None
     # `auto` is followed only where much is to be simulated.
     assert part(asked(), granularity="auto") is None
-    monkeypatch.setattr(approximate, "MANY_HOPS", 0)
+    monkeypatch.setattr(extrapolate, "MANY_HOPS", 0)
     assert part(asked(), granularity="auto") is not None
 
 
 def test_a_step_is_off_by_what_its_exposed_parts_may_be_off(tmp_path: Path) -> None:
-    found = estimated(asked(DDP.replace("ddp}", "ddp, overlap: false}")), Kept(tmp_path))
+    found = estimated(asked(DDP.replace("ddp}", "ddp, overlap: false}")), SampleCache(tmp_path))
     assert found.mean("exposed") == pytest.approx(found.mean("communication"))
-    assert found.followed_ps == pytest.approx(FOLLOWED_ERROR * found.mean("exposed") * 1e12)
+    assert found.followed_ps == pytest.approx(ERROR_LIMIT * found.mean("exposed") * 1e12)
     assert found.error_bound is None
     said = found.to_json()["estimate"]
     assert said["parts_followed"] == found.followed > 0
     assert said["followed_error_s"] == found.followed_ps / 1e12
     rows = dict(found.origin)
     assert rows["followed"].startswith(f"{found.followed} parts from fewer nodes; error limit ")
-    again = estimated(asked(DDP.replace("ddp}", "ddp, overlap: false}")), Kept(tmp_path))
+    again = estimated(asked(DDP.replace("ddp}", "ddp, overlap: false}")), SampleCache(tmp_path))
     assert (again.simulated, again.followed_ps) == (0, found.followed_ps)

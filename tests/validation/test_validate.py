@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusim.base.errors import InputError
-from clusim.nccltests.jobs import _batches
+from clusim.nccltests.jobs import batches_of
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.validation.collectives.accuracypage import report_lines, write_page
@@ -310,8 +310,8 @@ def test_runs_on_fewer_and_more_machines_are_one_workers() -> None:
         for name in ("aws-p5en", "polaris")
         for nodes in (2, 4)
     ]
-    batches = _batches(cases, 1)
-    assert [len(batch.cases) for batch in batches] == [8] * 8
+    batches = batches_of(cases, 8)
+    assert [len(batch) for batch in batches] == [8] * 8
     for batch in batches:
-        assert {case.setup.name for case in batch.cases} == {batch.machine}
-        assert {case.setup.nodes for case in batch.cases} == {2, 4}
+        assert len({case.setup.name for case in batch}) == 1
+        assert {case.setup.nodes for case in batch} == {2, 4}

@@ -17,7 +17,6 @@ from clusim.analysis.blame import blame
 from clusim.analysis.calls import collectives
 from clusim.analysis.congestion import congestion
 from clusim.analysis.critical import open_traced
-from clusim.analysis.intervals import Union
 from clusim.analysis.memory import memory
 from clusim.analysis.overlap import overlap
 from clusim.analysis.pipeline import timeline
@@ -28,6 +27,7 @@ from clusim.report.export.nccl_log import write_nccl_log
 from clusim.report.export.perfetto import write_perfetto
 from clusim.report.export.run import Run
 from clusim.report.page_data import Feed
+from clusim.results.intervals import Union
 from clusim.results.trace.reader import read_result
 from clusim.training import TrainingResult, train
 from clusim.workload import load_workload

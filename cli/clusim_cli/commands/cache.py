@@ -22,9 +22,9 @@ def command(clear: bool, as_json: bool) -> int:
     The folder is the platform's cache folder, unless the environment variable CLUSIM_CACHE is set. Parts are never
     shared between versions of clusim.
     """
-    from clusim.training.parts import Kept
+    from clusim.simulation.samples import SampleCache
 
-    kept = Kept()
+    kept = SampleCache()
     count, size_bytes = kept.sizes()
     if clear:
         kept.clear()

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.analysis.critical import Traced, open_traced
-from clusim.analysis.intervals import Usage
 from clusim.analysis.overlap import exposed_ps
 from clusim.analysis.tablejson import CollectiveRowJson
 from clusim.analysis.tasks import RankTasks, RunTasks, run_tasks
@@ -18,6 +17,7 @@ from clusim.base.tables import ColumnTable
 from clusim.base.terms.operations import bus_factor
 from clusim.base.units import format_time
 from clusim.engine.abi import NEVER
+from clusim.results.bins import Usage
 from clusim.results.replicated import FoldedBlocks
 
 Array = NDArray[Any]

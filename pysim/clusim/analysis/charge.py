@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.analysis.intervals import Usage
 from clusim.analysis.network import Network, Stage
 from clusim.analysis.rivals import Rivals
 from clusim.analysis.walk import Step, StepKind, Walk
 from clusim.engine.abi import NONE, ConnKind, Op
+from clusim.results.bins import Usage
 from clusim.results.diagnosis import CauseKind, wire_key
 
 Array = NDArray[Any]

@@ -16,10 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.analysis import loops
 from clusim.analysis.charge import Charge, Charger
 from clusim.analysis.expanded import expanded
-from clusim.analysis.intervals import Usage
 from clusim.analysis.network import Network
 from clusim.analysis.rivals import Rivals
 from clusim.analysis.slices import Slices
@@ -28,8 +26,10 @@ from clusim.analysis.whatif import Change
 from clusim.base.errors import TraceError
 from clusim.engine.abi import ConnKind, Op
 from clusim.engine.image import OP_FLAGS
+from clusim.results.bins import Usage
 from clusim.results.diagnosis import CauseKind
-from clusim.results.replicated import FoldedBlocks, merged
+from clusim.results.intervals import Union, spread
+from clusim.results.replicated import FoldedBlocks
 from clusim.results.result import Result
 from clusim.results.trace.held import Inputs, Records
 
@@ -50,9 +50,6 @@ def unit_busy_ps(
         or len(edge_ps) < 2
     ):
         return None
-    count_spans = loops.count_spans
-    if records.count * len(image["units"]) > loops.PLAIN:
-        from clusim.analysis._kernels import count_spans
     reduces = (OP_FLAGS[image["prims"]["opcode"]] & Op.REDUCE) != 0
     busy = np.zeros((len(image["units"]), len(edge_ps) - 1))
     for block in records.blocks():
@@ -75,9 +72,9 @@ def unit_busy_ps(
                 start = block["gate"][mine][wanted][now]
                 end = block["time"][mine][wanted][now]
                 size = table.bytes[seq[wanted]][now] * (members / max(1, len(units)))
-                spread = count_spans(start, end, size.astype(np.float64), edge_ps)
+                amount = spread(start, end, size.astype(np.float64), edge_ps)
                 for unit in units:
-                    busy[unit] += spread * (int(image["units"]["cost16"][unit]) / 65536)
+                    busy[unit] += amount * (int(image["units"]["cost16"][unit]) / 65536)
     return busy
 
 
@@ -107,8 +104,8 @@ class BlockCharges:
         place, slot = int(folded.blocks_place[block]), pause - int(folded.off[block])
         rank = f"rank {int(folded.ranks_rank[folded.places_ranks_off[place] + slot])}"
         pattern, length = folded.pattern(place, slot), step.length_ps
-        compute = min(length, _length(pattern.compute))
-        exposed = _length(merged(np.concatenate([pattern.compute, pattern.moving]))) - compute
+        compute = min(length, Union.of(pattern.compute).length_ps)
+        exposed = Union.of(pattern.compute, pattern.moving).length_ps - compute
         exposed = min(length - compute, exposed)
         words = "in folded blocks"
         yield Charge("work", f"kernels of {rank}", f"kernels {words}", compute, CauseKind.COMPUTE)
@@ -116,10 +113,6 @@ class BlockCharges:
         yield Charge("work", f"data of {rank}", reason, exposed, CauseKind.EXPOSED)
         rest = length - compute - exposed
         yield Charge("cost", f"waits of {rank}", f"waits {words}", rest, CauseKind.IDLE)
-
-
-def _length(spans: Array) -> int:
-    return int((spans[:, 1] - spans[:, 0]).sum())
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.analysis.critical import Traced, open_traced
-from clusim.analysis.intervals import Union, first_come
 from clusim.analysis.tablejson import OverlapRowJson
 from clusim.analysis.tasks import RankTasks, RunTasks, run_tasks
 from clusim.base.tables import ColumnTable
 from clusim.base.units import format_time
+from clusim.results.intervals import Union, first_come
 from clusim.results.replicated import SUFFIX
 
 Array = NDArray[Any]

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.analysis.critical import open_traced
-from clusim.analysis.intervals import Union
 from clusim.analysis.tablejson import PipelineRowJson
 from clusim.analysis.tasks import RankTasks, run_tasks
 from clusim.base.tables import ColumnTable
 from clusim.base.units import format_time
+from clusim.results.intervals import Union
 
 Array = NDArray[Any]
 

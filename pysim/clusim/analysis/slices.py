@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.analysis import loops
 from clusim.base.errors import TraceError
 from clusim.engine.abi import NONE, Mode, Op
 from clusim.engine.image import OP_FLAGS
@@ -72,11 +71,77 @@ class SliceTable:
         return np.asarray(self.prim[seq])
 
 
-def _turns(prims: Array, shape: list[int]) -> int:
-    """Return an approximate upper limit of the slice loop's iterations; `shape` is the loop's."""
-    nchunks, mode, length, chunk = shape[:4]
-    span = max(1, nchunks * chunk if mode == Mode.INTERLEAVED else chunk)
-    return max(1, -(-length // span)) * int(prims[:, 3].sum()) * max(1, shape[10])
+class _Shape(NamedTuple):
+    """Numbers of an instance that divide its work into slices; see `clusim.engine.image`."""
+
+    nchunks: int
+    mode: int
+    length: int
+    chunk: int
+    stride: int
+    offset: int
+    limit: int
+    slice_min: int
+    rotation: int
+    align: int
+    slices: int
+    slots: int
+
+    @property
+    def span(self) -> int:
+        """Bytes of a loop."""
+        return max(1, self.nchunks * self.chunk if self.mode == Mode.INTERLEAVED else self.chunk)
+
+    def pieces(self, loops: Array, chunks: Array) -> Array:
+        """Return the bytes of chunks (columns) in loops (rows); at least 0."""
+        if self.mode == Mode.INTERLEAVED:
+            left = np.clip(self.length - loops * self.span, 0, self.span)
+            even = -(-left // max(1, self.nchunks))
+            tail = np.minimum(self.chunk, -(-even // max(1, self.align)) * self.align)
+            chunk = np.where(left < self.span, tail, self.chunk)
+            return np.asarray(np.minimum(np.maximum(left - chunks * chunk, 0), chunk))
+        begin = chunks * self.stride + self.offset
+        low = begin + loops * self.chunk
+        high = np.minimum(np.minimum(low + self.chunk, begin + self.length), self.limit)
+        return np.asarray(np.maximum(0, high - low))
+
+
+def slice_rows(prims: Array, shape: _Shape, most: int) -> list[Array] | None:
+    """Enumerate the slices of an instance that are not skipped (contract, section 7).
+
+    Returns arrays of (primitive, bytes, slots), or None if there are more than `most`, or 64 times as many steps.
+    `prims` has columns (base, coef, step, repeat, sync).
+    """
+    base, coef, step, repeat, sync = prims.T
+    loops, steps = -(-shape.length // shape.span), sum(repeat.tolist())
+    if loops == 0 and sync.any():
+        loops = 1
+    if steps > most or loops * steps > 64 * most:
+        return None
+    prim = np.repeat(np.arange(len(prims)), repeat)
+    turn = np.arange(steps) - np.repeat(np.cumsum(repeat) - repeat, repeat)
+    chunk = (base[prim] + coef[prim] * shape.rotation + step[prim] * turn) % max(1, shape.nchunks)
+    parts, count = [np.zeros((3, 0), np.int64)], 0
+    at_once = max(1, _STEPS // max(1, steps))
+    for first in range(0, loops if steps else 0, at_once):
+        rows = np.arange(first, min(loops, first + at_once))[:, None]
+        piece = np.where(sync[prim] != 0, 0, shape.pieces(rows, chunk))
+        even = -(-piece // max(1, shape.slices))
+        size = np.maximum(np.maximum(-(-even // 16) * 16, shape.slice_min), 1)
+        number = np.where(sync[prim] != 0, 1, -(-piece // size)).ravel()
+        if number.max(initial=0) > most or (count := count + int(number.sum())) > most:
+            return None
+        of = np.repeat(np.arange(len(number)), number)
+        turns = np.arange(len(of)) - np.repeat(np.cumsum(number) - number, number)
+        size, left = size.ravel()[of], piece.ravel()[of]
+        last = (turns == number[of] - 1) & (sync[prim[of % steps]] == 0)
+        slots = shape.slots * np.where(last, shape.slices - turns, 1)
+        parts.append(np.stack([prim[of % steps], np.minimum(size, left - turns * size), slots]))
+    return list(np.concatenate(parts, axis=1))
+
+
+_STEPS = 1 << 18
+"""Steps of primitives that are enumerated at once."""
 
 
 class Slices:
@@ -107,7 +172,6 @@ class Slices:
         self._own: dict[tuple[int, int, bool], Array] = {}
         self._slots: dict[tuple[int, int, bool], Array] = {}
         self._own_size = 0
-        self._plain = 0
 
     def table(self, instance: int) -> SliceTable:
         """Return the slices of an instance."""
@@ -118,33 +182,21 @@ class Slices:
         row = self.image["instances"][instance]
         template = self.image["templates"][row["template"]]
         low, high = int(template["prim_lo"]), int(template["prim_hi"])
-        names = ("length", "chunk_bytes", "stride", "offset", "limit", "slice_min", "rotation")
-        shape = [int(template["nchunks"]), int(template["mode"])]
-        shape += [
-            min(int(row[name]), 2**62) for name in (*names, "align", "slices", "slots_per_slice")
-        ]
-        numbers = np.array(shape, np.int64)
-        prims = np.ascontiguousarray(self._prims[low:high])
-        turns = _turns(prims, shape)
-        slice_table = loops.slice_table
-        if self._plain + turns > loops.PLAIN:
-            from clusim.analysis._kernels import slice_table
-        else:
-            self._plain += turns
-        # Damaged numbers overflow, as they do where the loop is compiled.
-        with np.errstate(over="ignore"):
-            count = slice_table(prims, numbers, np.empty((0, 3), np.int64), MOST_SLICES)
-            if count < 0:
-                raise TraceError(
-                    f"{self.where}: instance {instance} has more than {MOST_SLICES} slices; too many to follow"
-                )
-            rows = np.empty((count, 3), np.int64)
-            if count:
-                slice_table(prims, numbers, rows, count)
-        prim = rows[:, 0].astype(np.int32) + np.int32(low)
-        result = SliceTable(prim, rows[:, 1].copy(), rows[:, 2].astype(np.int32), self.where)
+        names = ["length", "chunk_bytes", "stride", "offset", "limit", "slice_min", "rotation"]
+        names += ["align", "slices", "slots_per_slice"]
+        shape = (template["nchunks"], template["mode"], *(row[name] for name in names))
+        rows = slice_rows(
+            self._prims[low:high], _Shape(*(min(int(n), 2**62) for n in shape)), MOST_SLICES
+        )
+        if rows is None:
+            raise TraceError(
+                f"{self.where}: instance {instance} has more than {MOST_SLICES} slices; too many to follow"
+            )
+        prim, size, slots = rows
+        prim = (prim + low).astype(np.int32)
+        result = SliceTable(prim, size, slots.astype(np.int32), self.where)
         self._tables[instance] = result
-        self._kept += count
+        self._kept += len(prim)
         while self._kept > KEPT_SLICES and len(self._tables) > 1:
             _, old = self._tables.popitem(last=False)
             self._kept -= len(old.prim)

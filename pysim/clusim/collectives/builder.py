@@ -124,7 +124,13 @@ class ScheduleBuilder(ProgramBuilder):
         for task in tasks:
             self.assign(task, index)
         write_send(
-            CollectiveWriter(self, call, shape_of(call.protocol, fabric=fabric), tasks), fabric
+            CollectiveWriter(
+                self,
+                call,
+                shape_of(call.protocol, protocols=fabric.protocols if fabric else None),
+                tasks,
+            ),
+            fabric,
         )
 
     def build(self) -> Schedule:

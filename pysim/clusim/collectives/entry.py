@@ -208,12 +208,12 @@ ENTRIES: dict[tuple[str, str], AlgorithmEntry] = {}
 
 def step_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
     """Return chunks of one slot, as for algorithms whose steps depend on each other."""
-    return shape_of(call.protocol, fabric=fabric)
+    return shape_of(call.protocol, protocols=fabric.protocols if fabric else None)
 
 
 def ring_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
     """Return the chunks of NCCL's rings."""
-    return shape_of(call.protocol, ring=True, fabric=fabric)
+    return shape_of(call.protocol, ring=True, protocols=fabric.protocols if fabric else None)
 
 
 def message_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:

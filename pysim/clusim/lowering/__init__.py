@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from clusim.lowering.api import Lowered, arriving_ps, lower
 from clusim.lowering.faults import Fault, describe_faults, known_at_start, plan_change
-from clusim.lowering.faulttext import Broken, parse_fault, parse_faults
+from clusim.lowering.faulttext import Broken, parse_faults
 from clusim.lowering.grain import (
     EXACT_HOPS,
     MOST_HOPS,
@@ -35,7 +35,6 @@ __all__ = [
     "describe_faults",
     "known_at_start",
     "lower",
-    "parse_fault",
     "parse_faults",
     "plan_change",
 ]

@@ -7,7 +7,7 @@ At any granularity, bursts are no larger than the buffers shared by reads and wr
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,6 @@ from clusim.lowering.grain import (
     Grain,
     automatic,
     checked,
-    forced,
     power_below,
 )
 from clusim.lowering.hops import CarriedTraffic, Leg
@@ -55,8 +54,6 @@ class Lowered:
     """
 
     image: Image
-    wire_names: Sequence[str]
-    wire_class: Sequence[str]
     grain: Grain
     owner: Sequence[int] = ()
     proxy_of: Sequence[int] = ()
@@ -86,16 +83,15 @@ def lower(
     ScheduleError
         The schedule cannot run on this topology: a missing path, protocol or reduction unit, too many CTAs.
     """
-    if schedule.num_ranks > fabric.num_ranks:
+    arrays, given = arrays_of(fabric), list(faults)
+    if schedule.num_ranks > arrays.num_ranks:
         raise ScheduleError(
-            f"{schedule.name}: needs {schedule.num_ranks} ranks; {fabric.name} has {fabric.num_ranks}"
+            f"{schedule.name}: needs {schedule.num_ranks} ranks; {fabric.name} has {arrays.num_ranks}"
         )
-    given = list(faults)
-    arrays = arrays_of(fabric)
     dead = dead_wires(arrays, given)
-    _check_alive(fabric, schedule, dead)
-    links = LinkLowering(fabric, schedule, without_wires(fabric, dead), seed)
-    programs = ProgramLowering(fabric, schedule, links)
+    _check_alive(arrays, schedule, dead)
+    links = LinkLowering(without_wires(arrays, dead), schedule, seed)
+    programs = ProgramLowering(links)
     cut = _cut(links, granularity)
     packets = cut.used()
     wires = roomy_wires(arrays, worn_wires(arrays, given), packets)
@@ -115,10 +111,9 @@ def lower(
     )
     single = [item._replace(burst=1) for item in packets]
     exact = wires if single == packets else roomy_wires(arrays, worn_wires(arrays, given), single)
-    lowered = _lowered(image, arrays, cut, str(granularity))
-    return replace(
-        lowered,
-        grain=replace(lowered.grain, buffer_growth=growth(wires, exact)),
+    return Lowered(
+        image,
+        cut.grain(str(granularity), growth(wires, exact)),
         owner=links.owner,
         proxy_of=[item.instance for item in programs.proxies],
         least_ps=_least_ps(image, arrays.wires, cut.traffic),
@@ -143,100 +138,95 @@ def arriving_ps(image: Image, nominal: Array, endpoint: Array, size_bytes: Array
     return int(np.divide(come, rate, out=np.zeros(count), where=rate > 0).max(initial=0.0))
 
 
-def _check_alive(fabric: Fabric, schedule: Schedule, dead: Sequence[int]) -> None:
+def _check_alive(arrays: FabricArrays, schedule: Schedule, dead: Sequence[int]) -> None:
     """Reject a schedule that uses a rank with all links down from the start."""
     if not dead:
         return
-    arrays = arrays_of(fabric)
-    alive = np.ones(len(arrays.wires), bool)
-    alive[dead] = False
-    linked = set(arrays.wires["src"][alive].tolist())
+    linked = set(np.delete(arrays.wires["src"], dead).tolist())
     for rank in sorted({instance.rank for instance in schedule.instances}):
         if arrays.node_of(rank) not in linked:
             raise InputError(
-                f"rank {rank} ({fabric.ranks[rank]}) is down from the start; leave it out of the group"
+                f"rank {rank} ({arrays.fabric.ranks[rank]}) is down from the start; leave it out of the group"
             )
-
-
-def _lowered(image: Image, arrays: FabricArrays, cut: _Cut, requested: str) -> Lowered:
-    sizes = [item.packet_bytes * item.burst for item in cut.used()] or [0]
-    hops = cut.hops()
-    return Lowered(
-        image=image,
-        wire_names=arrays.wire_names,
-        wire_class=arrays.wire_class,
-        grain=Grain(
-            requested,
-            max((item.burst for item in cut.used()), default=1),
-            (min(sizes), max(sizes)),
-            sum(hops),
-            sum(-(-count // burst) for count, burst in zip(hops, cut.bursts, strict=True)),
-            cut.least_hops,
-        ),
-    )
 
 
 @dataclass(slots=True)
 class _Cut:
-    """Cut of every connection's traffic: payload limit [bytes] and packets per burst."""
+    """Cut of every connection's traffic: its leg, packets per burst, and packet-hops in exact packets.
+
+    `least_hops` are the burst-hops in the largest bursts that the rule allows without loss of accuracy.
+    """
 
     traffic: Sequence[CarriedTraffic]
-    packets: Sequence[int]
+    legs: Sequence[Leg]
+    hops: Sequence[int]
     bursts: list[int]
-    forms: Sequence[frozenset[int]]
     least_hops: int = 0
 
-    def hops(self) -> list[int]:
-        """Return the exact packet-hops of every connection."""
-        pairs = zip(self.traffic, self.packets, strict=True)
-        return [item.packets(packet) * item.hops for item, packet in pairs]
+    @property
+    def packets(self) -> list[int]:
+        """Payload limit of the packets of every connection [bytes]."""
+        return [leg.packet_bytes for leg in self.legs]
 
     def used(self) -> list[Packets]:
         """Return the distinct (payload limit, burst, formats) of connections with traffic."""
-        rows = zip(self.packets, self.bursts, self.forms, self.traffic, strict=True)
-        kinds = {row[:3] for row in rows if row[3].wire_bytes}
-        result = [Packets(packet, burst, forms) for packet, burst, forms in kinds]
-        return sorted(result, key=lambda item: (item.packet_bytes, item.burst, sorted(item.forms)))
+        rows = zip(self.legs, self.bursts, self.traffic, strict=True)
+        kinds = {
+            Packets(leg.packet_bytes, burst, leg.forms)
+            for leg, burst, item in rows
+            if item.wire_bytes
+        }
+        return sorted(kinds, key=lambda item: (item.packet_bytes, item.burst, sorted(item.forms)))
+
+    def grain(self, requested: str, buffer_growth: float) -> Grain:
+        """Return the granularity of the run."""
+        used = self.used()
+        sizes = [item.packet_bytes * item.burst for item in used] or [0]
+        return Grain(
+            requested,
+            max((item.burst for item in used), default=1),
+            (min(sizes), max(sizes)),
+            sum(self.hops),
+            sum(-(-count // burst) for count, burst in zip(self.hops, self.bursts, strict=True)),
+            self.least_hops,
+            buffer_growth,
+        )
 
 
 def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
     """Choose the packets per burst of every connection of the image."""
-    packets = [leg.packet_bytes for leg in links.leg_of]
-    forms = [leg.forms for leg in links.leg_of]
-    cut = _Cut(links.traffic(), packets, [1] * len(packets), forms)
+    traffic, legs = links.traffic(), links.leg_of
+    pairs = zip(traffic, legs, strict=True)
+    hops = [item.packets(leg.packet_bytes) * item.hops for item, leg in pairs]
+    cut = _Cut(traffic, legs, hops, [1] * len(legs))
     word = checked(granularity)
     if word == "packet":
         return cut
-
-    if isinstance(granularity, int):
-
-        def asked(factor: int) -> list[int]:
-            most = [max(1, granularity // packet) for packet in packets]
-            return _within(links, range(len(packets)), most, factor)
-
-        cut.bursts = forced(cut.hops(), asked)
-        return cut
-    # Only connections with payload have bursts; flags do not.
-    moving = [number for number, item in enumerate(cut.traffic) if item.slices]
+    # A named rule is for connections with payload only.
+    given = isinstance(word, int)
+    moving = [number for number, item in enumerate(traffic) if given or item.slices]
 
     def limits(factor: int) -> list[int]:
-        shares = [SLICE_SHARE // _factor(links.leg_of[number], word, factor) for number in moving]
-        most = [
-            _largest(cut.traffic[number], packets[number], share)
-            for number, share in zip(moving, shares, strict=True)
-        ]
+        most = []
+        for number in moving:
+            leg, item = legs[number], traffic[number]
+            if isinstance(word, int):
+                most.append(max(1, word // leg.packet_bytes))
+            else:
+                most.append(_largest(item, leg, SLICE_SHARE // _factor(leg, word, factor)))
         return _within(links, moving, most, factor)
 
-    hops = cut.hops()
-    result = automatic([hops[number] for number in moving], limits, str(word))
-    allowed = zip(moving, limits(1), strict=True)
-    cut.least_hops = sum(-(-hops[number] // most) for number, most in allowed)
-    for number, burst in zip(moving, result, strict=True):
+    moving_hops = [hops[number] for number in moving]
+    for number, burst in zip(moving, automatic(moving_hops, limits, word), strict=True):
         cut.bursts[number] = burst
+    if not given:
+        cut.least_hops = sum(
+            -(-count // most) for count, most in zip(moving_hops, limits(1), strict=True)
+        )
     return cut
 
 
-def _factor(leg: Leg, word: str | int, factor: int) -> int:
+def _factor(leg: Leg, word: str, factor: int) -> int:
     """Return the factor by which bursts of a leg may exceed their limit.
 
     In-switch reductions never do with ``auto`` and ``quick``: requests and sums share the wires of a switch, so that
@@ -254,7 +244,7 @@ def _within(
     """
     share = BURSTS_PER_BUFFER // min(factor, FACTORS[-1])
     legs = {id(leg): leg for leg in links.leg_of}
-    most = largest_bursts(links.arrays, list(legs.values()), links.fabric.window_bytes, share)
+    most = largest_bursts(links.arrays, list(legs.values()), share)
     limit_of = dict(zip(legs, most, strict=True))
     limits = [limit_of[id(links.leg_of[number])] for number in numbers]
     return [
@@ -263,8 +253,6 @@ def _within(
     ]
 
 
-def _largest(item: CarriedTraffic, packet_bytes: int, share: int) -> int:
+def _largest(item: CarriedTraffic, leg: Leg, share: int) -> int:
     """Return the largest power of two of packets that is at most 1/`share` of a mean slice."""
-    if not item.slices:
-        return 1
-    return power_below(item.wire_bytes // (item.slices * packet_bytes * share))
+    return power_below(item.wire_bytes // (item.slices * leg.packet_bytes * share))

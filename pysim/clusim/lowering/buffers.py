@@ -48,7 +48,7 @@ def _wire_bytes(form: Any, packet_bytes: int, burst: int) -> int:
 
 
 def largest_bursts(
-    arrays: FabricArrays, legs: Sequence[Leg], window_bytes: int, share: int = BURSTS_PER_BUFFER
+    arrays: FabricArrays, legs: Sequence[Leg], share: int = BURSTS_PER_BUFFER
 ) -> list[int | None]:
     """Return the most packets per burst of every leg, a power of two; None is no limit.
 
@@ -58,7 +58,7 @@ def largest_bursts(
     reading: set[int] = set()
     writing: set[int] = set()
     for leg in legs:
-        if window_bytes and (leg.kind == ConnKind.READ or leg.stage != NONE):
+        if arrays.fabric.window_bytes and (leg.kind == ConnKind.READ or leg.stage != NONE):
             reading |= leg.forms
         if leg.kind == ConnKind.WRITE:
             writing |= leg.forms

@@ -19,7 +19,7 @@ from clusim.base.errors import InputError, TopologyError
 from clusim.base.units import format_time
 from clusim.engine.abi import FaultKind
 from clusim.engine.image import empty
-from clusim.topology.arrays import FabricArrays, arrays_of
+from clusim.topology.arrays import FabricArrays
 from clusim.topology.arrays import lower as lower_fabric
 from clusim.topology.model import Fabric
 
@@ -87,12 +87,12 @@ def dead_wires(arrays: FabricArrays, faults: Iterable[Fault]) -> list[int]:
     return sorted(wire for wire, stays in down.items() if stays)
 
 
-def without_wires(fabric: Fabric, dead: Sequence[int]) -> FabricArrays:
-    """Return a topology as arrays with routes that avoid the wires in `dead`."""
+def without_wires(arrays: FabricArrays, dead: Sequence[int]) -> FabricArrays:
+    """Return a topology with routes that avoid the wires in `dead`."""
     if not dead:
-        return arrays_of(fabric)
+        return arrays
     try:
-        return lower_fabric(fabric, dead)
+        return lower_fabric(arrays.fabric, dead)
     except TopologyError as error:
         raise InputError(f"faults: {error}") from error
 
@@ -118,9 +118,9 @@ def worn_wires(arrays: FabricArrays, faults: Iterable[Fault]) -> Array:
     return wires
 
 
-def known_at_start(fabric: Fabric, faults: Iterable[Fault]) -> Fabric:
+def known_at_start(arrays: FabricArrays, faults: Iterable[Fault]) -> Fabric:
     """Return the topology that planning sees: no link with a direction down at the start."""
-    arrays = arrays_of(fabric)
+    fabric = arrays.fabric
     dead = dead_wires(arrays, faults)
     if not dead:
         return fabric

@@ -88,13 +88,18 @@ class _Span:
 
 
 def parse_faults(fabric: Fabric, texts: Iterable[str]) -> list[Fault]:
-    """Return the faults of several texts; of overlapping faults, the worst counts."""
-    return _changes([span for text in texts for span in _spans(fabric, text)])
+    """Return the faults of several texts; of overlapping faults, the worst counts.
+
+    Raises
+    ------
+    InputError
+        A text is not a fault of this topology; the message has the correct form.
+    """
+    return _parsed(arrays_of(fabric), texts)
 
 
-def parse_fault(fabric: Fabric, text: str) -> list[Fault]:
-    """Return the faults of `text`; raise `InputError` with the correct form."""
-    return parse_faults(fabric, [text])
+def _parsed(arrays: FabricArrays, texts: Iterable[str]) -> list[Fault]:
+    return _changes([span for text in texts for span in _spans(arrays, text)])
 
 
 def _changes(spans: Sequence[_Span]) -> list[Fault]:
@@ -131,7 +136,7 @@ def _meant(kind: str) -> str:
     return suggest(kind.rstrip("0123456789:.->"), FORMS, _MEANT)
 
 
-def _spans(fabric: Fabric, text: str) -> list[_Span]:
+def _spans(arrays: FabricArrays, text: str) -> list[_Span]:
     words = " ".join(text.split())
     if len(words) > MAX_TEXT:
         raise InputError(
@@ -149,7 +154,7 @@ def _spans(fabric: Fabric, text: str) -> list[_Span]:
         word = "down"
     if len(parts) != (3 if kind == "rank" else 2) or (word is not None and parts[1] != word):
         raise InputError(expected)
-    reader = _Reader(fabric, words)
+    reader = _Reader(arrays, words)
     start_ps, length_ps = reader.time(match["at"]), reader.time(match["for"])
     if kind == "errors":
         if match["at"] or match["for"]:
@@ -177,9 +182,8 @@ def _spans(fabric: Fabric, text: str) -> list[_Span]:
 class _Reader:
     """Parser of one fault text on a topology."""
 
-    def __init__(self, fabric: Fabric, text: str) -> None:
-        self.fabric, self.text = fabric, text
-        self.arrays: FabricArrays = arrays_of(fabric)
+    def __init__(self, arrays: FabricArrays, text: str) -> None:
+        self.arrays, self.fabric, self.text = arrays, arrays.fabric, text
 
     def error(self, problem: str) -> InputError:
         """Return the error of this text."""
@@ -353,27 +357,27 @@ class Broken:
         Faults in addition to the topology's faults: texts, or `Fault`.
     """
 
-    fabric: Fabric
+    arrays: FabricArrays
     own: Sequence[Any] = ()
 
     @cached_property
     def _texts(self) -> list[str]:
-        return [*self.fabric.faults, *(item for item in self.own if isinstance(item, str))]
+        return [*self.arrays.fabric.faults, *(item for item in self.own if isinstance(item, str))]
 
     @cached_property
     def faults(self) -> list[Fault]:
         """Faults by wire and rank; raises `InputError` for an invalid text."""
         return [
-            *parse_faults(self.fabric, self._texts),
+            *_parsed(self.arrays, self._texts),
             *(item for item in self.own if not isinstance(item, str)),
         ]
 
     @cached_property
     def known(self) -> Fabric:
         """Topology that planning sees; unchanged if all links are up at the start."""
-        return known_at_start(self.fabric, self.faults)
+        return known_at_start(self.arrays, self.faults)
 
     @cached_property
     def lines(self) -> tuple[str, ...]:
         """Line for every fault, with the remaining rates."""
-        return describe_faults(arrays_of(self.fabric), self.faults, self._texts)
+        return describe_faults(self.arrays, self.faults, self._texts)

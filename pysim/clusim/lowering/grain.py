@@ -110,6 +110,9 @@ RULES = {
 }
 """Rules of the named granularities."""
 
+REQUESTED = GrainRule(-1, -1, MOST_HOPS, FACTORS)
+"""Rule of a requested burst size: no exact packets and no target, only limits."""
+
 Limits = Callable[[int], Sequence[int]]
 """Most packets per burst of every stream, for a factor of `FACTORS`."""
 
@@ -196,26 +199,15 @@ def checked(granularity: str | int) -> str | int:
     return word
 
 
-def forced(hops: Sequence[int], limits: Limits) -> list[int]:
-    """Return the largest bursts within `limits`, for a requested burst size.
+def automatic(hops: Sequence[int], limits: Limits, word: str | int = "auto") -> list[int]:
+    """Return the bursts of every stream by a rule of `RULES`; of a requested size, the largest within `limits`.
 
     Parameters
     ----------
     hops : sequence of int
         Packet-hops of every stream.
     """
-    result: list[int] = []
-    for factor in FACTORS:
-        result = list(limits(factor))
-        counts, most = np.asarray(hops, np.int64), np.asarray(result, np.int64)
-        if _total(counts, most, max(result, default=1)) <= MOST_HOPS:
-            break
-    return result
-
-
-def automatic(hops: Sequence[int], limits: Limits, word: str = "auto") -> list[int]:
-    """Return the bursts that a rule of `RULES` chooses; parameters as of `forced`."""
-    rule = RULES[word]
+    rule = REQUESTED if isinstance(word, int) else RULES[word]
     burst = 1
     if sum(hops) <= rule.exact_hops:
         return [1] * len(hops)

@@ -7,16 +7,18 @@ from typing import Literal
 
 from clusim.base.errors import ScheduleError
 from clusim.engine.abi import NONE
-from clusim.topology.model import Fabric, Protocol
+from clusim.topology.arrays import FabricArrays
+from clusim.topology.model import Protocol
 from clusim.topology.node import HostTraits, NicTraits
 
 
-def protocol_of(fabric: Fabric, name: str) -> Protocol:
+def protocol_of(arrays: FabricArrays, name: str) -> Protocol:
     """Return the topology's protocol called `name`."""
-    result = fabric.protocols.get(name)
+    protocols = arrays.fabric.protocols
+    result = protocols.get(name)
     if result is None:
-        known = ", ".join(fabric.protocols) or "none"
-        raise ScheduleError(f"{fabric.name}: has no protocol {name!r}; it has {known}")
+        known = ", ".join(protocols) or "none"
+        raise ScheduleError(f"{arrays.fabric.name}: has no protocol {name!r}; it has {known}")
     return result
 
 

@@ -21,14 +21,13 @@ from clusim.engine.image import OPCODES, empty
 from clusim.lowering.aggregation import Trees
 from clusim.lowering.cta_contention import asking_warps
 from clusim.lowering.hops import CarriedTraffic, Leg, protocol_of
-from clusim.lowering.paths import route_keys
+from clusim.lowering.paths import remembered, route_keys
 from clusim.lowering.proxies import ProxiedConnection, largest_messages
 from clusim.lowering.rank_paths import places_of
 from clusim.schedule.ir import ABSENT, CTA_WARPS, Connection, Instance, Prim, Schedule
 from clusim.schedule.iteration import ChunkTotals, chunk_totals, sum_chunks
 from clusim.schedule.shapes import nvls_warps
-from clusim.topology.arrays import FabricArrays, arrays_of
-from clusim.topology.model import Fabric
+from clusim.topology.arrays import FabricArrays
 from clusim.topology.node import NicTraits
 
 WINDOW_BURSTS = 2
@@ -71,36 +70,26 @@ class LinkLowering:
         Connection of the schedule for each of them.
     links : dict
         The connections between nodes that need a proxy.
-    by_proxy : set of int
-        Connections whose receiving (`to_proxy`) or sending (`from_proxy`) program a NIC's proxy runs.
     """
 
-    def __init__(
-        self,
-        fabric: Fabric,
-        schedule: Schedule,
-        arrays: FabricArrays | None = None,
-        seed: int = 0,
-    ) -> None:
-        self.fabric = fabric
-        self.seed = seed
-        self.schedule = schedule
-        self.arrays = arrays or arrays_of(fabric)
-        self.places = places_of(self.arrays)
+    def __init__(self, arrays: FabricArrays, schedule: Schedule, seed: int = 0) -> None:
+        self.arrays, self.schedule, self.seed = arrays, schedule, seed
+        self.fabric = arrays.fabric
+        self.places = places_of(arrays)
         self.leg_of: list[Leg] = []
         self.owner: list[int] = list(range(len(schedule.connections)))
         self.links: dict[int, ProxiedConnection] = {}
-        self.control_rows: list[tuple[int, ...]] = []
-        self._controls: dict[tuple[NicTraits, int], int] = {}
+        self.control_rows: dict[tuple[int, ...], int] = {}
         self._mgroups: dict[tuple[int, ...], int] = {}
         self._unit_groups: dict[int, int] = {}
-        self._unit_wires: dict[int, list[int]] = {}
-        self._unit_ways: dict[int, tuple[int, frozenset[int]]] = {}
         self._tree_packets: dict[int, int] = {}
         self._paths: list[list[int]] = []
         self.trees = Trees(self.arrays, self._paths)
         self._vertex: dict[int, int] = {}
         self._proxied = _proxied_flags(schedule)
+        names = {item.protocol for item in schedule.connections}
+        names |= {item.protocol for item in schedule.instances}
+        self._expand_120 = {name: protocol_of(arrays, name).expand_120 for name in names}
         self._find_legs()
 
     def _find_legs(self) -> None:
@@ -139,6 +128,7 @@ class LinkLowering:
         end = places.endpoint(rank)
         return Leg(end, end, ConnKind.FLAG, tail, head)
 
+    @remembered
     def _adapter(self, rank: int, channel: int) -> tuple[int, NicTraits]:
         """Return the NIC (target index) that aggregates for a rank on a channel."""
         rail = self.places.rails.choice(rank, channel)
@@ -146,7 +136,7 @@ class LinkLowering:
             raise ScheduleError(
                 f"{self.fabric.name}: rank {rank} lacks a NIC; sharp needs one for every rank, use ring"
             )
-        nic = self.places.rails.nics(self.places.zone(rank))[rail]
+        nic = self.places.rails.nics(self.places.zones[rank])[rail]
         node = self.fabric.nodes[int(self.arrays.targets["node"][nic])]
         return nic, node.nic or NicTraits()
 
@@ -185,31 +175,32 @@ class LinkLowering:
         rank = connection.src
         wires = self.unit_wires(rank)
         end = self.places.endpoint(rank)
-        if rank not in self._unit_ways:
-            self._unit_ways[rank] = (
-                self.places.packet_limit(rank, wires),
-                self.places.formats(wires),
-            )
-        packet, forms = self._unit_ways[rank]
+        packet, forms = self._unit_packets(rank)
         hops = 3 + 3 * len(connection.members)
         return Leg(end, 0, ConnKind.MULTIMEM, 0, 0, hops, packet, len(wires), forms)
 
+    @remembered
+    def _unit_packets(self, rank: int) -> tuple[int, frozenset[int]]:
+        """Return the payload limit [bytes] and the formats of packets of a rank to reduction units."""
+        wires = self.unit_wires(rank)
+        return self.places.packet_limit(rank, wires), self.places.formats(wires)
+
+    @remembered
     def unit_wires(self, rank: int) -> list[int]:
-        """Return the wires a multimem connection of `rank` may leave on."""
-        if rank not in self._unit_wires:
-            ways, ends = self.arrays.unit_wires(rank), self.arrays.wires["dst"]
-            self._unit_wires[rank] = [w for w in ways if self._reaches_all(int(ends[w]), rank)]
-        if not self._unit_wires[rank]:
+        """Return the wires a multimem connection of `rank` may leave on, to switches that reach its partners."""
+        members = [self.places.endpoint(other) for other in self._partners.get(rank, ())]
+        ends, reaches = self.arrays.wires["dst"], self.places.reaches
+        wires = [
+            wire
+            for wire in self.arrays.unit_wires(rank)
+            if all(reaches(int(ends[wire]), member) for member in members)
+        ]
+        if not wires:
             raise ScheduleError(
                 f"{self.fabric.name}: rank {rank} reaches no switch with a reduction unit;"
                 " use ring or tree instead of nvls"
             )
-        return self._unit_wires[rank]
-
-    def _reaches_all(self, switch: int, rank: int) -> bool:
-        """Return True if a switch has a path to every GPU with which a rank reduces."""
-        members = map(self.places.endpoint, self._partners.get(rank, ()))
-        return all(self.places.reaches(switch, member) for member in members)
+        return wires
 
     @cached_property
     def _partners(self) -> dict[int, set[int]]:
@@ -228,25 +219,48 @@ class LinkLowering:
             for leg in self.leg_of
         ]
         connections = self.schedule.connections
-        expand = {name: protocol.expand_120 for name, protocol in self.fabric.protocols.items()}
-        sums = _Sums(self.schedule)
         for instance in self.schedule.instances:
-            for slot, ops in sums.sending[instance.template].items():
+            for slot, prims in self._sending[instance.template].items():
                 number = instance.connections[slot]
                 leg = self.leg_of[number]
                 if leg.kind == ConnKind.FLAG:
                     continue
                 item = result[number]
                 if leg.kind == ConnKind.MULTIMEM:
-                    item.hops = max(_multimem_hops(connections[number], op) for op in ops)
-                moved_bytes, slices = sums.moved(instance, slot)
-                item.wire_bytes += -(-moved_bytes * expand[connections[number].protocol] // 120)
+                    item.hops = max(_multimem_hops(connections[number], prim.op) for prim in prims)
+                moved_bytes, slices = self._moved(instance, slot)
+                expand_120 = self._expand_120[connections[number].protocol]
+                item.wire_bytes += -(-moved_bytes * expand_120 // 120)
                 item.slices += slices
         for link in self.links.values():
             if self.leg_of[link.first].kind != ConnKind.FLAG:
                 source, copy = result[link.second], result[link.first]
                 copy.wire_bytes, copy.slices = source.wire_bytes, source.slices
         return result
+
+    @cached_property
+    def _sending(self) -> list[dict[int, list[Prim]]]:
+        """Per template, the primitives that send data, by connection slot."""
+        result: list[dict[int, list[Prim]]] = []
+        for template in self.schedule.templates:
+            by_slot: dict[int, list[Prim]] = {}
+            for prim in template.prims:
+                if prim.send != ABSENT and not prim.sync:
+                    by_slot.setdefault(prim.send, []).append(prim)
+            result.append(by_slot)
+        return result
+
+    def _moved(self, instance: Instance, slot: int) -> tuple[int, int]:
+        """Return the bytes and slices that an instance sends on a slot."""
+        totals = chunk_totals(instance, self.schedule.templates[instance.template])
+        rotation = 0 if totals.even else instance.rotation
+        return self._sum_chunks(totals, instance.template, slot, rotation)
+
+    @remembered
+    def _sum_chunks(
+        self, totals: ChunkTotals, template: int, slot: int, rotation: int
+    ) -> tuple[int, int]:
+        return sum_chunks(totals, self._sending[template][slot], rotation)
 
     def conns(self, packets: Sequence[int], bursts: Sequence[int]) -> Array:
         """Return the rows of all connections of the image, for these packet sizes and bursts."""
@@ -261,17 +275,14 @@ class LinkLowering:
         rows["key"] = route_keys(self.arrays, of_leg, self.leg_of, self.seed)
         rows["slots"] = [connection.slots for connection in of_leg]
         rows["packet_bytes"], rows["burst"] = packets, bursts
-        for index, size in largest_messages(self.schedule, self.links, self.fabric).items():
+        for index, size in largest_messages(self.schedule, self.links, self._expand_120).items():
             proxy = self.links[index].proxy
             if size <= proxy.nic.eager_bytes:
                 rows["head_ps"][index] -= proxy.ask_ps
             else:
                 rows["tail_ps"][index] += proxy.nic.rendezvous_ps
         rows["vc_response"] = self.fabric.response_vc
-        expand = {name: protocol.expand_120 for name, protocol in self.fabric.protocols.items()}
-        for name in {connection.protocol for connection in of_leg}:
-            protocol_of(self.fabric, name)
-        rows["expand_120"] = [expand[connection.protocol] for connection in of_leg]
+        rows["expand_120"] = [self._expand_120[connection.protocol] for connection in of_leg]
         for name in ("first_group", "path", "path_back", "mgroup", "vertex"):
             rows[name] = NONE
         rows["control"] = np.array([self._control(leg) for leg in legs], np.uint32)[codes]
@@ -290,15 +301,9 @@ class LinkLowering:
         """Return the rate control of a leg, or NONE."""
         if leg.nic is None or leg.nic.rate_control is None or leg.line_wire == NONE or leg.adaptive:
             return NONE
-        key = (leg.nic, leg.line_wire)
         row = self.arrays.wires[leg.line_wire]
-        rate = int(row["rate_num"]) * 10**12 / int(row["rate_den"])
-        values = control_row(leg.nic, rate)
-        if key not in self._controls:
-            if values not in self.control_rows:
-                self.control_rows.append(values)
-            self._controls[key] = self.control_rows.index(values)
-        return self._controls[key]
+        values = control_row(leg.nic, int(row["rate_num"]) * 10**12 / int(row["rate_den"]))
+        return self.control_rows.setdefault(values, len(self.control_rows))
 
     def _windows(self, rows: Array, bursts: Sequence[int], by_path: Array) -> Array:
         """Return the limit of outstanding requests of each connection [bytes]; 0 is unlimited."""
@@ -390,7 +395,7 @@ class LinkLowering:
             result[name] = np.cumsum([0, *map(len, lists)]).astype(np.uint32)
             result[body] = np.array([item for rows in lists for item in rows], np.uint32)
         result["vertices"] = self.trees.rows(self.vertex_slots(bursts) if self._vertex else None)
-        result["controls"] = np.array(self.control_rows, empty("controls").dtype)
+        result["controls"] = np.array(list(self.control_rows), empty("controls").dtype)
         return result
 
 
@@ -421,41 +426,6 @@ def _policy(connection: Connection, leg: Leg) -> int:
     if leg.adaptive is not None:
         return _POLICIES["adaptive" if leg.adaptive else "pinned"]
     return _POLICIES[connection.policy]
-
-
-class _Sums:
-    """Totals of the data that programs send, cached per template and sizes.
-
-    Attributes
-    ----------
-    sending : list of dict
-        Per template the operations that send, by connection slot.
-    """
-
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
-        self._prims: list[dict[int, list[Prim]]] = []
-        for template in schedule.templates:
-            by_slot: dict[int, list[Prim]] = {}
-            for prim in template.prims:
-                if prim.send != ABSENT and not prim.sync:
-                    by_slot.setdefault(prim.send, []).append(prim)
-            self._prims.append(by_slot)
-        self.sending = [
-            {slot: {prim.op for prim in prims} for slot, prims in by_slot.items()}
-            for by_slot in self._prims
-        ]
-        self._known: dict[tuple[int, int, int, ChunkTotals], tuple[int, int]] = {}
-
-    def moved(self, instance: Instance, slot: int) -> tuple[int, int]:
-        """Return (bytes, slices) that an instance sends on a slot."""
-        totals = chunk_totals(instance, self.schedule.templates[instance.template])
-        rotation = 0 if totals.even else instance.rotation
-        key = (instance.template, slot, rotation, totals)
-        if key not in self._known:
-            prims = self._prims[instance.template][slot]
-            self._known[key] = sum_chunks(totals, prims, rotation)
-        return self._known[key]
 
 
 def _multimem_hops(connection: Connection, op: str) -> int:

@@ -18,21 +18,24 @@ port (LMC), subnet managers with other routing engines, weighted and resilient h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.base.errors import ScheduleError
 from clusim.engine.abi import NONE
 from clusim.lowering.hops import Leg
 from clusim.schedule.ir import Connection
 from clusim.topology.arrays import FabricArrays
 from clusim.topology.node import HostTraits
-from clusim.topology.rails import Rails
+from clusim.topology.rails import PathType, Rails, path_type
 
 Array = NDArray[Any]
+Value = TypeVar("Value")
 
 BY_DESTINATION = "infiniband"
 """Packet format of the networks with switches that forward by destination."""
@@ -139,59 +142,53 @@ def _destination_numbers(arrays: FabricArrays) -> Array:
     return result
 
 
+def remembered(method: Callable[..., Value]) -> Callable[..., Value]:
+    """Compute the result of a method once per object and positional arguments."""
+    name = f"_results_of_{method.__name__}"
+
+    @wraps(method)
+    def result_of(owner: Any, *given: Any) -> Value:
+        results: dict[tuple[Any, ...], Value] = owner.__dict__.setdefault(name, {})
+        if given not in results:
+            results[given] = method(owner, *given)
+        return results[given]
+
+    return result_of
+
+
 class WireWays:
     """Shortest paths on a topology from ranks, and the nodes of ranks.
 
     Attributes
     ----------
-    helpers : dict
-        (rank, rail) -> the GPU next to the NIC that a rank sends over, or -1.
-    stages : dict
-        (rank, NIC) -> the host memory in which data wait between the two, or NONE.
+    zones : list of int
+        Node of every rank.
     """
 
     def __init__(self, arrays: FabricArrays) -> None:
         self.arrays = arrays
         self.fabric = arrays.fabric
         self.rails = Rails(arrays)
-        self._zones = [arrays.zone_of(rank) for rank in range(arrays.num_ranks)]
-        self._memory: dict[int, int] = {}
-        self._latency: dict[tuple[int, int], int] = {}
-        self._ways: dict[tuple[int, ...], tuple[int, ...]] = {}
-        self._members: dict[int, list[int]] = {}
-        for rank, zone in enumerate(self._zones):
-            self._members.setdefault(zone, []).append(rank)
-        self.helpers: dict[tuple[int, int], int] = {}
-        self.stages: dict[tuple[int, int], int] = {}
-        self._reached: dict[tuple[int, int], bool] = {}
-        self._live: dict[int, frozenset[int]] = {}
+        self.zones = [arrays.zone_of(rank) for rank in range(arrays.num_ranks)]
 
+    @remembered
     def live(self, zone: int) -> frozenset[int]:
-        """Return the rails of a node that are on the network; cached."""
-        if zone not in self._live:
-            self._live[zone] = frozenset(self.rails.live((zone,)))
-        return self._live[zone]
+        """Return the rails of a node that are on the network."""
+        return frozenset(self.rails.live((zone,)))
 
+    @remembered
     def steps(self, node: int, targets: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the first shortest path from a graph node over targets; cached."""
-        key = (node, *targets)
-        if key not in self._ways:
-            self._ways[key] = tuple(self.arrays.steps(node, targets))
-        return self._ways[key]
+        """Return the first shortest path from a graph node over targets."""
+        return tuple(self.arrays.steps(node, targets))
 
+    def way(self, rank: int, target: int) -> tuple[int, ...]:
+        """Return the path from a rank to a target."""
+        return self.steps(self.arrays.node_of(rank), (target,))
+
+    @remembered
     def reaches(self, node: int, target: int) -> bool:
-        """Return True if there is a path from a graph node to a target; cached."""
-        if (node, target) not in self._reached:
-            self._reached[node, target] = self.arrays.distance(node, target) >= 0
-        return self._reached[node, target]
-
-    def back(self, src: int, dst: int) -> tuple[int, ...]:
-        """Return the path from one rank's destination back to it."""
-        return self.steps(self.arrays.node_of(dst), (self.endpoint(src),))
-
-    def group(self, node: int, target: int) -> list[int]:
-        """Return the first wires from a node towards a target."""
-        return self.arrays.group(node, target)
+        """Return True if there is a path from a graph node to a target."""
+        return self.arrays.distance(node, target) >= 0
 
     def formats(self, wires: Sequence[int]) -> frozenset[int]:
         """Return the formats of wires."""
@@ -202,65 +199,86 @@ class WireWays:
 
         Packets that pass a root complex from PCIe to PCIe are cut to its peer payload.
         """
-        requester = "sm" if self.fabric.nodes[self.arrays.node_of(rank)].kind == "gpu" else "nic"
-        return self.limit(requester, way)
-
-    def limit(self, requester: str, way: Sequence[int]) -> int:
-        """Return the payload limit of packets of a requester class on a way [bytes]."""
-        arrays = self.arrays
-        limits = []
-        for wire in way:
-            name = arrays.format_names[int(arrays.wires["format"][wire])]
-            limits.append(self.fabric.formats[name].payload_bytes[requester])
+        arrays, nodes = self.arrays, self.fabric.nodes
+        requester = "sm" if nodes[arrays.node_of(rank)].kind == "gpu" else "nic"
+        names = (arrays.format_names[int(arrays.wires["format"][wire])] for wire in way)
+        limits = [self.fabric.formats[name].payload_bytes[requester] for name in names]
         for before, after in pairwise(way):
-            node = self.fabric.nodes[int(arrays.wires["dst"][before])]
+            node = nodes[int(arrays.wires["dst"][before])]
             peers = arrays.wire_class[before] == arrays.wire_class[after] == "pcie"
             if peers and node.peer_payload_bytes:
                 limits.append(node.peer_payload_bytes)
         return min(limits, default=128)
 
+    @remembered
     def memory(self, rank: int) -> int:
         """Return the host memory nearest to a rank, or NONE."""
-        if rank not in self._memory:
-            self._memory[rank] = self.arrays.memory_of(rank)
-        return self._memory[rank]
+        return self.arrays.memory_of(rank)
 
     def host(self, rank: int) -> HostTraits:
         """Return the thread costs of the processor with the memory nearest to a rank."""
         memory = self.memory(rank)
         if memory == NONE:
             return HostTraits()
-        root = int(self.arrays.wires["src"][self.steps(self.arrays.node_of(rank), (memory,))[-1]])
+        root = int(self.arrays.wires["src"][self.way(rank, memory)[-1]])
         return self.fabric.nodes[root].host or HostTraits()
 
+    @remembered
     def to_host(self, rank: int) -> int:
         """Return the time from a GPU's write of a flag until the host can see it [ps]."""
-        return self._flight(rank)
+        memory = self.memory(rank)
+        return 0 if memory == NONE else self.arrays.latency_ps(self.way(rank, memory))
 
     def to_gpu(self, rank: int) -> int:
         """Return the time from a host's write of a flag until a polling GPU has seen it [ps]."""
         memory = self.memory(rank)
         if memory == NONE:
             return 0
-        return 2 * self._flight(rank) + int(self.arrays.endpoints["read_latency_ps"][memory])
-
-    def _flight(self, rank: int) -> int:
-        memory = self.memory(rank)
-        if memory == NONE:
-            return 0
-        key = self.arrays.node_of(rank), memory
-        if key not in self._latency:
-            self._latency[key] = self.arrays.latency_ps(self.steps(key[0], (memory,)))
-        return self._latency[key]
+        poll_ps = int(self.arrays.endpoints["read_latency_ps"][memory])
+        return 2 * self.to_host(rank) + poll_ps
 
     def endpoint(self, rank: int) -> int:
         """Return the endpoint index of a rank."""
         return int(self.arrays.rank_endpoint[rank])
 
-    def zone(self, rank: int) -> int:
-        """Return the node of a rank."""
-        return self._zones[rank]
+    def is_host(self, rank: int) -> bool:
+        """Return True if a rank is a host without a GPU."""
+        return self.fabric.nodes[self.arrays.node_of(rank)].kind == "host"
 
-    def ranks_in(self, zone: int) -> list[int]:
-        """Return the ranks of a node."""
-        return self._members[zone]
+    @remembered
+    def helper(self, rank: int, rail: int) -> int:
+        """Return a GPU next to a NIC that a rank reaches over NVLink (PXN), or -1."""
+        zone = self.zones[rank]
+        others = [other for other, home in enumerate(self.zones) if home == zone and other != rank]
+        for other in self.rails.heads(others, rail) if others else ():
+            if not self.rails.direct(other, rail):
+                continue
+            if path_type(self.arrays, self.way(rank, self.endpoint(other))) == PathType.NVL:
+                return other
+        return -1
+
+    @remembered
+    def stage(self, rank: int, nic: int) -> int:
+        """Return the host memory reachable by a rank and nearest to a NIC of its node, or NONE.
+
+        Raises
+        ------
+        ScheduleError
+            There is none, and NICs do not access the memory of GPUs.
+        """
+        arrays, fabric = self.arrays, self.fabric
+        low, high = arrays.machines.target_lo[self.zones[rank] : self.zones[rank] + 2]
+        node, start = int(arrays.targets["node"][nic]), arrays.node_of(rank)
+        memories = [
+            (arrays.distance(node, target), target)
+            for target in arrays.machines.targets[low:high].tolist()
+            if fabric.nodes[int(arrays.targets["node"][target])].kind == "memory"
+            and self.reaches(start, target)
+        ]
+        best = min((item for item in memories if item[0] >= 0), default=(0, NONE))[1]
+        if best == NONE and (fabric.gdr_level == "loc" or not fabric.gdr_read):
+            raise ScheduleError(
+                f"{fabric.name}: rank {rank} lacks host memory to send from or to, and GPUDirect is disabled"
+                " (NCCL_NET_GDR_LEVEL, NCCL_NET_GDR_READ, or the topology); add nodes of kind memory"
+            )
+        return best

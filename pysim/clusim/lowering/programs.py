@@ -39,12 +39,9 @@ from clusim.schedule.ir import (
     MOST_PROGRAMS,
     Connection,
     Instance,
-    Schedule,
     Task,
     Template,
 )
-from clusim.topology.arrays import FabricArrays
-from clusim.topology.model import Fabric
 from clusim.topology.node import COST_ONE
 
 LOADS = 1
@@ -107,23 +104,21 @@ class _Cost(NamedTuple):
 class ProgramLowering:
     """Lowering of the instances, templates and tasks of a schedule."""
 
-    def __init__(self, fabric: Fabric, schedule: Schedule, links: LinkLowering) -> None:
-        self.fabric = fabric
-        self.schedule = schedule
-        self.links = links
-        self.arrays: FabricArrays = links.arrays
+    def __init__(self, links: LinkLowering) -> None:
+        self.links, self.schedule, self.arrays = links, links.schedule, links.arrays
+        self.fabric = links.arrays.fabric
         self._costs: dict[_Cost, int] = {}
         self._slots = self._count_slots()
         room = [MOST_PROGRAMS - count for count in self._slots]
-        self.proxies: list[Proxy] = plan_proxies(schedule, links.links, room)
+        self.proxies: list[Proxy] = plan_proxies(self.schedule, links.links, room)
         self._proxy_tasks = sorted(
-            {schedule.instances[item.instance].task for item in self.proxies}
+            {self.schedule.instances[item.instance].task for item in self.proxies}
         )
         self._extra: dict[Template, int] = {}
-        self._exchanging = exchanging(schedule)
+        self._exchanging = exchanging(self.schedule)
         self._aggregates = [
             any(OPCODES[prim.op].flags & Op.AGGREGATE for prim in template.prims)
-            for template in schedule.templates
+            for template in self.schedule.templates
         ]
 
     def _count_slots(self) -> list[int]:
@@ -215,7 +210,7 @@ class ProgramLowering:
     def _cost(self, item: Instance) -> int:
         node = self.fabric.nodes[self.arrays.node_of(item.rank)]
         memory_Bps = node.endpoint.mem_Bps if node.endpoint is not None else 0.0
-        protocol = protocol_of(self.fabric, item.protocol)
+        protocol = protocol_of(self.arrays, item.protocol)
         trips = host_trips(item, self.schedule.connections, self.links.links)
         more_ps = trips and trips * self.links.places.to_gpu(item.rank)
         crowd = crowd_1024(protocol, self._exchanging.get(item.task, 0), memory_Bps)
@@ -242,7 +237,7 @@ class ProgramLowering:
                     cost.look_ps * COST_ONE // LL_LINE_BYTES
                 )
                 continue
-            protocol = protocol_of(self.fabric, cost.protocol)
+            protocol = protocol_of(self.arrays, cost.protocol)
             row["fixed_ps"] = (protocol.fixed_ps + cost.after_ps) // cost.fixed
             for opcode in OPCODES.values():
                 if opcode.name not in ("signal", "waitSignal"):

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from clusim.base.errors import ScheduleError
 from clusim.lowering.hops import Proxied
 from clusim.schedule.ir import ABSENT, MOST_PROGRAMS, Instance, Prim, Schedule, Template
-from clusim.topology.model import Fabric
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +137,12 @@ def whole_messages(item: Instance) -> Instance:
 
 
 def largest_messages(
-    schedule: Schedule, links: Mapping[int, ProxiedConnection], fabric: Fabric
+    schedule: Schedule, links: Mapping[int, ProxiedConnection], expand_120: Mapping[str, int]
 ) -> dict[int, int]:
-    """Return the largest message [bytes on the wire] of every connection between nodes."""
+    """Return the largest message [bytes on the wire] of every connection between nodes.
+
+    `expand_120` is the size of 120 bytes of each protocol on the wire.
+    """
     result: dict[int, int] = {}
     if not links:
         return result
@@ -150,7 +152,7 @@ def largest_messages(
         if not networked:
             continue
         size = _message(whole_messages(item), schedule.templates[item.template])
-        size = size * fabric.protocols[item.protocol].expand_120 // 120
+        size = size * expand_120[item.protocol] // 120
         for slot in networked:
             number = item.connections[slot]
             result[number] = max(result.get(number, 0), size)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from clusim.base.errors import InputError
@@ -17,7 +18,7 @@ from clusim.base.terms.operations import COLLECTIVE_OF, OF_NCCL, Algorithm, Coll
 from clusim.nccl import programs
 from clusim.nccl.communicator import Communicator, NcclPlan, communicator
 from clusim.nccl.constants import LATEST, Version
-from clusim.nccl.env import Settings
+from clusim.nccl.env import Settings, parse_env
 from clusim.nccl.graph import CollectivePayload
 from clusim.nccl.programs.api import WRITERS
 from clusim.nccl.tuner import Selection, channels_and_threads
@@ -269,6 +270,14 @@ class Communicators:
         placed = [(position[src], position[dst], size) for src, dst, size in messages]
         tasks = programs.emit_messages(_turned(site, position), self.fabric, members.comm, placed)
         return [tasks[at] for at in position]
+
+
+@lru_cache(24)
+def shared_communicators(
+    fabric: Fabric, version: Version, env: tuple[tuple[str, str], ...]
+) -> Communicators:
+    """Return the communicators of a fabric, release and environment, which runs of a process share."""
+    return Communicators(fabric, version, parse_env(dict(env)))
 
 
 def _turned(site: Site, position: Sequence[int]) -> Site:

@@ -340,7 +340,9 @@ def _join_all(
 def _tell(system: System, fabric: Fabric) -> None:
     """Replace the NVLinks by the overrides that NCCL reads, separately for each direction."""
     gpus = {gpu.name: gpu for gpu in system.gpus}
-    told = {gpu: links for gpu in system.gpus if (links := told_of(fabric, gpu.name)) is not None}
+    told = {
+        gpu: links for gpu in system.gpus if (links := told_of(fabric.told, gpu.name)) is not None
+    }
     if not told:
         return
     system.told += told_lines(fabric)

@@ -1,7 +1,7 @@
 """Replay of a recording of any format, and of jobs whose ranks all do the same work.
 
 The latter are replayed by one representative rank. A collective is simulated together with all groups of its kind
-on the nodes of rank 0's group; large groups are extrapolated as in `clusim.simulation.extrapolate_bytes`. The steps
+on the nodes of rank 0's group; large groups are extrapolated as in `clusim.simulation.extrapolate`. The steps
 of rank 0 are then played with these times: kernels run on the SMs that CTAs of concurrent communication leave free,
 by the engine's rule.
 

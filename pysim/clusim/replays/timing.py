@@ -21,10 +21,10 @@ from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.simulation.api import whole_of
-from clusim.simulation.extrapolate_bytes import ITERATIONS
 from clusim.simulation.job import RunOptions
 from clusim.simulation.plan import OVERLAPPING
 from clusim.simulation.request import ScheduleRequest
+from clusim.simulation.samples import ITERATIONS, interval_ps
 from clusim.simulation.session import Watch
 from clusim.simulation.setup import Setup
 
@@ -151,7 +151,7 @@ class Timer:
         if harness.kind == "nccl-tests" and call.operation in OVERLAPPING:
             # nccl-tests synchronises only after all iterations: early ranks start the next one before the last ends.
             more = self._run(members, call, ITERATIONS)
-            each_ps = max(1, (more.time_ps - each_ps) // (ITERATIONS - 1))
+            each_ps = interval_ps(each_ps, more.time_ps)
         busy = result.wires.counters["busy_ps"].tolist()
         way = way_of(comm, choice.plan)
         return Timed(

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.analysis.intervals import Union
 from clusim.analysis.tasks import RunTasks
+from clusim.results.intervals import Union
 from clusim.results.result import Result
 
 Array = NDArray[Any]

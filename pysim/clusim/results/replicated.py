@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.results.intervals import Union
+
 Array = NDArray[Any]
 
 KINDS = ("kernel", "program", "delay", "marker")
@@ -113,18 +115,6 @@ class BlockTasks:
             counters=np.zeros(0, np.int64),
             hbm_bytes=zeros,
         )
-
-
-def merged(spans: Array) -> Array:
-    """Return the union of intervals, an array of (start, end), as ordered disjoint intervals."""
-    if not len(spans):
-        return np.zeros((0, 2), np.int64)
-    spans = spans[np.argsort(spans[:, 0], kind="stable")]
-    reach = np.maximum.accumulate(spans[:, 1])
-    first = np.concatenate(([True], spans[1:, 0] > reach[:-1]))
-    starts = spans[first, 0]
-    ends = reach[np.concatenate((np.flatnonzero(first)[1:] - 1, [len(spans) - 1]))]
-    return np.stack([starts, ends], axis=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,8 +261,8 @@ class FoldedBlocks:
             rows = self.rows(place, slot)
             kernels, moving = rows[self.tasks_kind[rows] == 0], rows[self.moving[rows]]
             self._patterns[key] = RankPattern(
-                merged(np.stack([self.tasks_start[kernels], self.tasks_end[kernels]], axis=1)),
-                merged(np.stack([self.tasks_moves[moving], self.tasks_end[moving]], axis=1)),
+                Union(self.tasks_start[kernels], self.tasks_end[kernels]).spans,
+                Union(self.tasks_moves[moving], self.tasks_end[moving]).spans,
                 int(self.tasks_end[rows].max(initial=0)),
             )
         return self._patterns[key]

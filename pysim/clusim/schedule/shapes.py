@@ -11,13 +11,14 @@ pipelined inside a chunk by cutting it into slices of about the data of one roun
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from clusim.base.errors import InputError
 from clusim.base.terms.operations import PROTOCOL_NAMES
 from clusim.hardware.ctas import cta_figure
-from clusim.topology.model import Fabric, Protocol
+from clusim.topology.model import Protocol
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -105,15 +106,17 @@ _STANDARD = {
 }
 
 
-def shape_of(name: str, *, ring: bool = False, fabric: Fabric | None = None) -> Shape:
-    """Return the shape of protocol `name`: the fabric's, or NCCL's without one.
+def shape_of(
+    name: str, *, ring: bool = False, protocols: Mapping[str, Protocol] | None = None
+) -> Shape:
+    """Return the shape of protocol `name`: one of a topology's `protocols`, or NCCL's without any.
 
     `ring` is for rings of all-reduce, all-gather and reduce-scatter, which use larger chunks.
     """
-    protocol = (fabric.protocols if fabric and fabric.protocols else _STANDARD).get(name)
+    protocol = (protocols or _STANDARD).get(name)
     if name not in PROTOCOL_NAMES or protocol is None:
-        known = fabric.protocols if fabric and fabric.protocols else PROTOCOL_NAMES
-        raise InputError(f"protocol {name!r}: not known here; use one of {', '.join(known)}")
+        known = ", ".join(protocols or PROTOCOL_NAMES)
+        raise InputError(f"protocol {name!r}: not known here; use one of {known}")
     step = protocol.step_bytes // 16 * 16
     cut = _CUTS[name]
     pieces = max(1, min(cut.pieces, MAX_SLOTS // protocol.slots))

@@ -17,7 +17,7 @@ from clusim.nccl import parse_assignments, parse_env
 from clusim.results.bins import MAX_BINS
 from clusim.results.result import Result
 from clusim.schedule import Schedule
-from clusim.simulation.approximate import stood_for
+from clusim.simulation.extrapolate import stood_for
 from clusim.simulation.job import TRACE_LIMIT_BYTES, RunOptions, job_of, run_job
 from clusim.simulation.plan import Plan, plan
 from clusim.simulation.request import (

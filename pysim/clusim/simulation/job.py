@@ -144,7 +144,7 @@ def _planned_job(planned: Plan, options: RunOptions) -> Job:
     return Job(
         image,
         lowered.grain,
-        _provenance(
+        provenance_of(
             *(asked, lowered.grain, options),
             seed=asked.seed,
             schedule_text=to_text(schedule) if traced and len(names) <= MOST_TEXT_TASKS else "",
@@ -177,7 +177,7 @@ def _traffic_job(request: TrafficRequest, options: RunOptions) -> Job:
     return Job(
         image,
         grain,
-        _provenance(
+        provenance_of(
             *(request, grain, options),
             seed=traffic.seed,
             schedule_text=traffic.describe(arrays),
@@ -200,7 +200,10 @@ def _least_ps(image: Image, nominal: Array) -> int:
     return max(arriving, int(rows["start_ps"].max()))
 
 
-def _provenance(request: AnyRequest, grain: Grain, options: RunOptions, **rest: Any) -> Provenance:
+def provenance_of(
+    request: AnyRequest, grain: Grain, options: RunOptions, **rest: Any
+) -> Provenance:
+    """Return the provenance of a run; `rest` are further fields."""
     fabric = request.setup.fabric
     return Provenance(
         fabric=fabric.name,

@@ -90,16 +90,15 @@ class Plan:
         InputError
             No algorithm implements the operation, or an option is set that the algorithm does not have.
         """
-        options, setup = self.options, self.setup
+        options, setup, choice = self.options, self.setup, self.choice
         if isinstance(options, ScheduleRequest):
             return PlannedProgram(options.schedule, options.notes)
-        result = _written(options, self.choice, setup.known)
+        result = _written(options, choice)
         if setup.known is setup.fabric:
             return result
-        choice = self.choice
         if choice is not None:
-            choice = nccl_choice(choice.request, choice.request.setup.fabric)
-        healthy = _written(options, choice, setup.fabric)
+            choice = nccl_choice(choice.request, healthy=True)
+        healthy = _written(options, choice, healthy=True)
         change = plan_change(healthy.schedule.calls, result.schedule.calls)
         return replace(result, notes=(*result.notes, change))
 
@@ -130,24 +129,28 @@ def plan(request: Request | ScheduleRequest) -> Plan:
     request = replace(request, operation=operation, size_bytes=size_bytes)
     if is_plan(request.algorithm):
         return Plan(request)
-    ranks = _checked_ranks(request.setup)
-    default = not request.algorithm and _runs_nccl(request.setup.known, ranks, operation)
+    _check_ranks(request.setup)
+    default = not request.algorithm and _runs_nccl(request.setup, operation)
     if not default and request.algorithm != NCCL:
         return Plan(request)
     return Plan(request, nccl_choice(_with_variables(request)))
 
 
-def _runs_nccl(machine: Fabric, ranks: tuple[int, ...] | None, operation: str) -> bool:
+def _runs_nccl(setup: Setup, operation: str) -> bool:
     """Return True if NCCL has the operation and all ranks are GPUs of a known generation."""
+    machine, ranks = setup.known, setup.ranks
     chosen = machine.ranks if ranks is None else [machine.ranks[r] for r in ranks]
     ends = [machine.nodes[machine.node_index[name]].endpoint for name in chosen]
     known = all(end is not None and end.compute_capability > 0 for end in ends)
     return known and len(chosen) > 1 and Communicators.knows(operation)
 
 
-def _written(request: Request, choice: NcclChoice | None, machine: Fabric) -> PlannedProgram:
-    """Return the program of a request as planned on a topology."""
+def _written(
+    request: Request, choice: NcclChoice | None, *, healthy: bool = False
+) -> PlannedProgram:
+    """Return the program of a request, planned with or without the faults that are active at time 0."""
     setup = request.setup
+    machine = setup.fabric if healthy else setup.known
     if is_plan(request.algorithm):
         return _of_file(request, machine)
     if choice is not None:
@@ -180,14 +183,13 @@ def _in_graph(machine: Fabric, schedule: Schedule) -> LaunchContext | None:
     return LaunchContext(start_ps + prelude_ps, 0)
 
 
-def _checked_ranks(setup: Setup) -> tuple[int, ...] | None:
+def _check_ranks(setup: Setup) -> None:
     machine, ranks = setup.known, setup.ranks
     for rank in ranks or ():
         if not 0 <= rank < machine.num_ranks:
             raise InputError(f"rank {rank}: {machine.name} has ranks 0 to {machine.num_ranks - 1}")
     if ranks is not None and len(set(ranks)) < len(ranks):
         raise InputError(f"ranks {', '.join(map(str, ranks))}: one of them twice")
-    return ranks
 
 
 def _of_file(request: Request, machine: Fabric) -> PlannedProgram:
@@ -281,16 +283,10 @@ class NcclChoice:
         )
 
 
-def nccl_choice(request: Request, machine: Fabric | None = None) -> NcclChoice:
-    """Return NCCL's choice for a collective.
-
-    Parameters
-    ----------
-    machine : Fabric or None
-        Topology to plan on; None is the one without the faults that are active at time 0.
-    """
+def nccl_choice(request: Request, *, healthy: bool = False) -> NcclChoice:
+    """Return NCCL's choice for a collective, without the faults that are active at time 0 if `healthy`."""
     operation, setup = request.operation, request.setup
-    comm = setup.comm if machine is None else setup.communicator(machine)
+    comm = setup.healthy if healthy else setup.comm
     if request.root is not None and operation not in ROOTED:
         raise InputError(f"{operation}: takes no root; leave out root {request.root}")
     if request.root is not None and request.root not in comm.ranks:

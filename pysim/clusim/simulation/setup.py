@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,16 @@ from clusim.base.files import note_input
 from clusim.base.terms.operations import Collective
 from clusim.lowering import Broken, plan_change
 from clusim.nccl import LATEST, Communicator, parse_env, parse_version
-from clusim.nccl.choice import Communicators, ways
+from clusim.nccl.choice import Communicators, shared_communicators, ways
 from clusim.nccl.constants import Version
 from clusim.nccl.env import SYMMETRIC
 from clusim.nccl.transports import transported, with_plugins
 from clusim.topology import Fabric, load
+from clusim.topology.arrays import arrays_of
 from clusim.topology.model import doubts_of
 
 KEPT = 24
-"""Maximum fabrics, and communicators, cached per process."""
+"""Maximum topologies cached per process, and sets of faults cached per topology."""
 
 CHOICES = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_SYM_KERNEL", "NCCL_SYM_CTAS", SYMMETRIC)
 """Variables that only the tuner reads, not the search for channels."""
@@ -55,7 +56,7 @@ class Setup:
         Participating GPUs of every node, by their local number; None is all, or as set by `per_node`.
     beside : tuple of tuple of int
         GPUs of every node of further communicators that run the same operation concurrently, in
-        `clusim.simulation.extrapolate_bytes`.
+        `clusim.simulation.samples`.
     """
 
     topology: str | Path | Fabric
@@ -96,8 +97,12 @@ class Setup:
 
     @cached_property
     def broken(self) -> Broken:
-        """Return the faults of the topology's file and the given faults."""
-        return _broken(self.fabric, self.faults)
+        """Return the faults of the topology's file and the given faults; setups share them."""
+        arrays = arrays_of(self.fabric)
+        known: dict[tuple[Any, ...], Broken] = self.fabric.derived.setdefault("faults", {})
+        if len(known) >= KEPT:
+            known.clear()
+        return known.setdefault(self.faults, Broken(arrays, self.faults))
 
     @property
     def doubts(self) -> list[str]:
@@ -120,22 +125,27 @@ class Setup:
         notes = self.comm.notes
         if self.known is self.fabric:
             return notes
-        healthy = ways(self.communicator(self.fabric), collective, sizes)
+        healthy = ways(self.healthy, collective, sizes)
         return (*notes, plan_change(healthy, ways(self.comm, collective, sizes)))
 
     @cached_property
     def comm(self) -> Communicator:
         """Return the communicator of the participating GPUs."""
-        return self.communicator(self.known)
+        return self._communicator_on(self.known)
+
+    @cached_property
+    def healthy(self) -> Communicator:
+        """Return the communicator as planned without the faults that are active at time 0."""
+        return self._communicator_on(self.fabric)
 
     def communicators(self) -> Communicators:
         """Return new communicators of any ranks on the known topology; their rings may be changed."""
         return Communicators(self.known, self.release, parse_env(dict(self.env)))
 
-    def communicator(self, machine: Fabric) -> Communicator:
+    def _communicator_on(self, machine: Fabric) -> Communicator:
         """Return the communicator on a topology; setups that differ only in tuner variables share one search."""
         searched = tuple(item for item in self.env if item[0] not in CHOICES)
-        common = _communicators(machine, self.release, searched)
+        common = shared_communicators(machine, self.release, searched)
         settings = with_plugins(self.fabric, parse_env(dict(self.env)), self.release)
         comm = replace(common.of(self._chosen).comm, settings=settings)
         if self.messages is None:
@@ -222,29 +232,6 @@ def loaded(topology: str | Path | Fabric, nodes: int | None) -> Fabric:
         del _KNOWN[next(iter(_KNOWN))]
     _KNOWN[key] = result, _stamps(result.source_files)
     return result
-
-
-_BROKEN: dict[tuple[int, tuple[Any, ...]], Broken] = {}
-"""Faults by topology, oldest first; topologies are compared by identity, not equality."""
-
-
-def _broken(machine: Fabric, faults: tuple[Any, ...]) -> Broken:
-    """Return the faults of a fabric; setups share them, and with them the known topology."""
-    if not faults and not machine.faults:
-        return Broken(machine)
-    key = id(machine), faults
-    if key not in _BROKEN:
-        while len(_BROKEN) >= KEPT:
-            del _BROKEN[next(iter(_BROKEN))]
-        _BROKEN[key] = Broken(machine, faults)
-    return _BROKEN[key]
-
-
-@lru_cache(KEPT)
-def _communicators(
-    machine: Fabric, release: Version, env: tuple[tuple[str, str], ...]
-) -> Communicators:
-    return Communicators(machine, release, parse_env(dict(env)))
 
 
 def _of_each(machine: Fabric, gpus: Sequence[int]) -> tuple[int, ...]:

@@ -297,7 +297,7 @@ class Fabric(Shown):
         """Number of nodes that the topology joins."""
         return 1 + max((node.zone for node in self.nodes), default=0)
 
-    @property
+    @cached_property
     def num_ranks(self) -> int:
         """Largest number of ranks of a job."""
         return len(self.ranks)
@@ -307,7 +307,7 @@ class Fabric(Shown):
         """Index of every node by name."""
         return {node.name: index for index, node in enumerate(self.nodes)}
 
-    @property
+    @cached_property
     def response_vc(self) -> int:
         """VC of responses, above the dateline class of the requests."""
         return self.num_vcs // 2

@@ -9,7 +9,7 @@ links that carry data.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from clusim.topology.model import Fabric
 
@@ -17,12 +17,12 @@ SWITCH = "switch"
 """Key of all NVSwitches, which NCCL treats as one."""
 
 
-def told_of(fabric: Fabric, name: str) -> dict[str, int] | None:
-    """Return NCCL's overridden links of a GPU of any node, by peer; None if not overridden."""
-    result = fabric.told.get(name)
+def told_of(told: Mapping[str, Mapping[str, int]], name: str) -> dict[str, int] | None:
+    """Return NCCL's links of a GPU of any node in `Fabric.told`, by peer; None if not overridden."""
+    result = told.get(name)
     if result is None and "/" in name:
         zone, _, local = name.partition("/")
-        result = fabric.told.get(local)
+        result = told.get(local)
         if result is not None:
             return {to if to == SWITCH else f"{zone}/{to}": n for to, n in result.items()}
     return None if result is None else dict(result)

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.analysis.intervals import Union
 from clusim.base.json_schema import JsonObject
 from clusim.lowering.grain import step_error
+from clusim.results.intervals import Union
 from clusim.results.replicated import MOVING, FoldedBlocks, RankPattern
 from clusim.results.result import Result
 from clusim.schedule.ir import ABSENT, Schedule
@@ -174,14 +174,14 @@ def _parts(spans: Spans, low: Array, high: Array, pipeline_end: int) -> Array:
     One row per window, columns in the order of `Breakdown`.
     """
     computes, moves, pauses = unfolded(spans)
-    compute, moving, waits = _union(computes), _union(moves), _union(spans.issuing)
-    either = _union(compute.spans, moving.spans)
+    compute, moving, waits = Union.of(computes), Union.of(moves), Union.of(spans.issuing)
+    either = Union.of(compute.spans, moving.spans)
     compute_ps, communication_ps = compute.within(low, high), moving.within(low, high)
     exposed_ps = either.within(low, high) - compute_ps
     host_ps = np.zeros_like(low)
     if len(spans.issuing):
-        busy = _union(either.spans, pauses)
-        host_ps = _union(busy.spans, waits.spans).within(low, high) - busy.within(low, high)
+        busy = Union.of(either.spans, pauses)
+        host_ps = Union.of(busy.spans, waits.spans).within(low, high) - busy.within(low, high)
     left = np.maximum(0, high - low - compute_ps - exposed_ps - host_ps)
     idle = left
     if pipeline_end:
@@ -190,11 +190,6 @@ def _parts(spans: Spans, low: Array, high: Array, pipeline_end: int) -> Array:
         done = sum(each.within(after, end) for each in (compute, moving, waits))
         idle = np.minimum(left, np.maximum(0, end - after - done))
     return np.stack([compute_ps, exposed_ps, left - idle, idle, communication_ps, host_ps], axis=1)
-
-
-def _union(*spans: Array) -> Union:
-    every = np.concatenate(spans)
-    return Union(every[:, 0], every[:, 1])
 
 
 def unfolded(spans: Spans) -> tuple[Array, Array, Array]:

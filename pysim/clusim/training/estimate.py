@@ -15,19 +15,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
-import numpy as np
-
 from clusim.base.files import guarded
 from clusim.base.limits import uncollected
 from clusim.lowering.grain import COARSE, STEP
-from clusim.results.replicated import RankPattern, merged
+from clusim.results.intervals import Union
+from clusim.results.replicated import RankPattern
+from clusim.simulation.samples import SampleCache
 from clusim.topology import Fabric
 from clusim.training.api import EstimateOptions, train_request
 from clusim.training.clock import Clock, RankRows, Repeated
 from clusim.training.depth import memory_notes, plan_notes
 from clusim.training.expected import expected_text
 from clusim.training.extrapolated import Write
-from clusim.training.parts import Kept, StepPart, StepParts
+from clusim.training.parts import StepPart, StepParts
 from clusim.training.request import WANTED_ERROR, TrainRequest
 from clusim.training.result import StepResult
 from clusim.training.run import trained
@@ -167,7 +167,7 @@ class StepEstimator(Emitter):
         self._count(moved)
         end = max(clock.when(self.tail[rank]), begin)
         part = RankRows(row.compute[sizes[0] :], row.moving[sizes[1] :]).spans()
-        spans = merged(part.compute) - begin, merged(part.moving) - begin
+        spans = Union.of(part.compute).spans - begin, Union.of(part.moving).spans - begin
         pattern = RankPattern(*spans, end - begin)
         kernel_ps, alone_ps = clock.kernel_ps - sums[0], clock.alone_ps - sums[1]
         return _Done(Repeated(pattern, kernel_ps, alone_ps, self.flops - sums[2]), moved)
@@ -284,7 +284,7 @@ def _sum(blocks: Sequence[_Done]) -> _Done:
         compute.append(took.pattern.compute + end_ps)
         moving.append(took.pattern.moving + end_ps)
         end_ps += took.pattern.end_ps
-    spans = merged(np.concatenate(compute)), merged(np.concatenate(moving))
+    spans = Union.of(*compute).spans, Union.of(*moving).spans
     pattern = RankPattern(*spans, end_ps)
     kernel_ps, alone_ps = (
         sum(took.kernel_ps for took in blocks_took),
@@ -306,12 +306,12 @@ def _traffic_Bps(plan: ParallelPlan, stage: int) -> float:
     return sum(kernel.bytes for kernel in all_kernels) * 1e12 / max(1, time_ps)
 
 
-def estimated(request: TrainRequest, kept: Kept | None = None) -> StepEstimate:
+def estimated(request: TrainRequest, kept: SampleCache | None = None) -> StepEstimate:
     """Estimate training steps, as a run of the same request would simulate them.
 
     Parameters
     ----------
-    kept : Kept or None
+    kept : SampleCache or None
         Cache of parts; None is the user's folder.
 
     Returns
@@ -322,10 +322,10 @@ def estimated(request: TrainRequest, kept: Kept | None = None) -> StepEstimate:
     """
     # Passes are many small objects without reference cycles.
     with uncollected():
-        return _estimated(request, kept or Kept())
+        return _estimated(request, kept or SampleCache())
 
 
-def _estimated(request: TrainRequest, kept: Kept) -> StepEstimate:
+def _estimated(request: TrainRequest, kept: SampleCache) -> StepEstimate:
     began = time.perf_counter()
     plan = make_plan(request.workload, request.setup.known)
     memory = [plan.memory(stage) for stage in range(plan.mesh.pipeline)]
@@ -385,7 +385,7 @@ def _uneven(request: TrainRequest, plan: ParallelPlan) -> Iterator[bool]:
     yield plan.crew.stages < plan.mesh.pipeline
 
 
-def _bounded(request: TrainRequest, plan: ParallelPlan, kept: Kept) -> StepEstimate:
+def _bounded(request: TrainRequest, plan: ParallelPlan, kept: SampleCache) -> StepEstimate:
     """Compose a step; if parts are extrapolated, again with these at their error limit.
 
     A step is a longest path, so that it loses no more where they are shorter.

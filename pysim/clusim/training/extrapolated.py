@@ -1,7 +1,7 @@
 """Parts extrapolated from fewer nodes: a NCCL collective of the same GPUs of every node.
 
-`clusim.simulation.approximate` decides which parts are extrapolated and from which nodes,
-`clusim.simulation.extrapolate_machines` how: with one term per level or step of the algorithm.
+`clusim.simulation.extrapolate` decides which parts are extrapolated, from which nodes, and with which law: one term per
+level or step of the algorithm.
 The loss of concurrent kernels is extrapolated by the same terms: a GPU cedes SMs to a collective for its duration, and
 memory bandwidth for its traffic, which grow with them. The traffic is counted as for a part that is simulated in full.
 """
@@ -14,16 +14,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from clusim.collectives import ScheduleBuilder
+from clusim.lowering import Grain
 from clusim.nccl import NcclPlan
 from clusim.nccl.choice import choose
 from clusim.nccl.programs import CollectivePayload
 from clusim.schedule.dtypes import element
 from clusim.simulation.api import result_of
-from clusim.simulation.approximate import Fewer, fewer_machines
-from clusim.simulation.extrapolate_bytes import MOST_RANKS, emit_together
-from clusim.simulation.extrapolate_machines import followed
+from clusim.simulation.extrapolate import MOST_RANKS, Extrapolation, in_one_size, over_nodes
 from clusim.simulation.job import RunOptions
 from clusim.simulation.request import Request, ScheduleRequest
+from clusim.simulation.samples import emit_together
 from clusim.simulation.setup import Setup
 from clusim.training.breakdown import grain_error
 from clusim.workload.layers import Comm
@@ -43,11 +43,14 @@ class PartRan(NamedTuple):
         End of the part, and of the concurrent kernels [ps]; 0 without kernels.
     bound : float or None
         Error limit of its time against exact packets; None is unknown.
+    note : str
+        The runs on fewer nodes that it was extrapolated from; empty if simulated in full.
     """
 
     end_ps: int
     kernels_ps: int
     bound: float | None
+    note: str = ""
 
 
 def ran(request: ScheduleRequest, tasks: Sequence[int], kernels: Sequence[int]) -> PartRan:
@@ -58,7 +61,7 @@ def ran(request: ScheduleRequest, tasks: Sequence[int], kernels: Sequence[int]) 
     return PartRan(done, behind, grain_error(result))
 
 
-@dataclass
+@dataclass(frozen=True)
 class FollowedPart:
     """An extrapolated part.
 
@@ -68,29 +71,21 @@ class FollowedPart:
         Calls and bytes sent by dimension.
     """
 
-    fewer: Fewer
-    plan: NcclPlan
+    fewer: Extrapolation
+    grain: Grain
     moved: dict[str, tuple[int, int]]
-    note: str = ""
 
     def run(self, work_ps: int, hbm_bytes: int) -> PartRan:
         """Extrapolate the part beside kernels of `work_ps` [ps] and `hbm_bytes` [bytes].
 
         0 is without concurrent kernels.
         """
-        runs: dict[Request, PartRan] = {}
-
-        def on(request: Request, plan: NcclPlan | None) -> PartRan:
-            if request not in runs:
-                runs[request] = part_beside(request, plan, work_ps, hbm_bytes)
-            return runs[request]
-
-        asked = self.fewer.request, self.plan, self.fewer.nodes
-        end_ps, self.note = followed(*asked, lambda there, plan: on(there, plan).end_ps)
+        runs = [part_beside(*run, work_ps, hbm_bytes) for run in self.fewer.runs]
+        end_ps, note = self.fewer.of([run.end_ps for run in runs])
         lost_ps = 0
         if work_ps:
-            lost_ps, _ = followed(*asked, lambda there, plan: on(there, plan).kernels_ps - work_ps)
-        return PartRan(end_ps, work_ps + lost_ps, self.fewer.grain.step_error)
+            lost_ps, _ = self.fewer.of([run.kernels_ps - work_ps for run in runs])
+        return PartRan(end_ps, work_ps + lost_ps, self.grain.step_error, note)
 
 
 def part_beside(request: Request, plan: NcclPlan | None, work_ps: int, hbm_bytes: int) -> PartRan:
@@ -118,11 +113,15 @@ def followed_part(
         return None
     asking = _Asking(plan, ScheduleBuilder(plan.fabric, "part"), only=frozenset(ranks), setup=setup)
     write(asking, {rank: rank for rank in ranks})
-    result = asking.found(granularity)
-    if result is None:
-        return None
-    moved = {name: (volume.calls, volume.sent_bytes) for name, volume in asking.traffic.items()}
-    return FollowedPart(*result, moved)
+    request = asking.request(granularity)
+    nodes = None if request is None else over_nodes(request, asking.chosen)
+    found = None if request is None or nodes is None else in_one_size(request, nodes)
+    return None if found is None else FollowedPart(*found, moved_by(asking))
+
+
+def moved_by(emitter: Emitter) -> dict[str, tuple[int, int]]:
+    """Return the calls and bytes sent that an emitter counted, by dimension."""
+    return {name: (volume.calls, volume.sent_bytes) for name, volume in emitter.traffic.items()}
 
 
 @dataclass
@@ -153,17 +152,14 @@ class _Asking(Emitter):
             self._number.append(seen[zone])
             seen[zone] += 1
 
-    def found(self, granularity: str | int) -> tuple[Fewer, NcclPlan] | None:
-        """Return the runs to extrapolate the recorded collective from, and its complete plan."""
+    def request(self, granularity: str | int) -> Request | None:
+        """Return the recorded collective; None if there are others, or work that NCCL does not plan."""
         if self.others or self.own is None or self.moved is None or self.chosen is None:
             return None
-        setup = replace(self.own, beside=tuple(self.gpus[1:]))
-        moved = self.moved
-        request = Request(
+        setup, moved = replace(self.own, beside=tuple(self.gpus[1:])), self.moved
+        return Request(
             setup, moved.operation, moved.bytes, dtype=moved.dtype, granularity=granularity
         )
-        fewer = fewer_machines(request, self.chosen)
-        return None if fewer is None else (fewer, self.chosen)
 
     def _write(
         self, operation: str, size: int, stream: str, waits: Tails, options: dict[str, Any]

@@ -1,121 +1,31 @@
-"""Parts of training steps, simulated once, and their cache on disk.
+"""Parts of training steps, simulated once and cached on disk.
 
 A part is the joint communication of some ranks of a stage, with or without concurrent kernels, written as in the step
 and run by the engine. Its result is cached by content: location of the ranks, communication, and the settings of the
 workload.
-
-The cache has one file per content and one folder per model version. Files are completely written under another name and
-then renamed, and equal keys mean equal contents, so any number of processes may read and write concurrently. Files of
-another version of clusim are never read. A file begins with the checksum of its question and answer; a file that does
-not match is ignored, and overwritten with the new answer.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
-from clusim.base.errors import InputError
-from clusim.base.executors import file_digest, model_digest
-from clusim.base.files import write_bytes
+from clusim.base.executors import file_digest
 from clusim.collectives import ScheduleBuilder
-from clusim.simulation.approximate import FOLLOWED_ERROR
+from clusim.simulation.extrapolate import ERROR_LIMIT
 from clusim.simulation.request import ScheduleRequest
+from clusim.simulation.samples import SampleCache
 from clusim.simulation.setup import Setup
 from clusim.topology.model import Fabric
 from clusim.training.clock import PhaseTime
-from clusim.training.extrapolated import PartRan, Write, followed_part, ran
+from clusim.training.extrapolated import PartRan, Write, followed_part, moved_by, ran
 from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.emitter import Emitter
 from clusim.workload.parallel.plan import ParallelPlan
 from clusim.workload.parallel.symmetry import EqualPlaces
 from clusim.workload.parallel.volumes import Volume
-
-PLACE = "CLUSIM_CACHE"
-"""Environment variable that overrides the folder."""
-
-
-def kept_folder() -> Path:
-    """Return the folder of all versions: `PLACE`, or the platform's user cache folder."""
-    if given := os.environ.get(PLACE):
-        return Path(given)
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "clusim"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "clusim"
-
-
-@dataclass
-class Kept:
-    """Answers by the content of their questions, as JSON.
-
-    Attributes
-    ----------
-    found, made : int
-        Answers read from the cache, and answers added by this process.
-    """
-
-    folder: Path = field(default_factory=kept_folder)
-    found: int = 0
-    made: int = 0
-    _known: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def own(self) -> Path:
-        """Return the folder of this version."""
-        return self.folder / f"parts-{model_digest()}"
-
-    def get(self, question: Any) -> Any:
-        """Return the answer to a question, identified by its complete text; None if it is missing."""
-        key = _key(question)
-        if key not in self._known:
-            with suppress(OSError):
-                checksum, _, text = (self.own / key).read_bytes().partition(b"\n")
-                if checksum == _checksum(key, text):
-                    self._known[key] = json.loads(text)
-        self.found += key in self._known
-        return self._known.get(key)
-
-    def put(self, question: Any, answer: Any) -> None:
-        """Store an answer.
-
-        A folder that cannot be written is ignored: the answer is then computed again.
-        """
-        key = _key(question)
-        self._known[key] = answer
-        self.made += 1
-        with suppress(OSError, InputError):
-            self.own.mkdir(parents=True, exist_ok=True)
-            text = json.dumps(answer).encode()
-            write_bytes(self.own / key, _checksum(key, text) + b"\n" + text)
-
-    def sizes(self) -> tuple[int, int]:
-        """Return the number of files of all versions, and their size [bytes]."""
-        files = [path for path in self.folder.glob("parts-*/*") if path.is_file()]
-        return len(files), sum(path.stat().st_size for path in files)
-
-    def clear(self) -> None:
-        """Remove only the cached files of all versions."""
-        for path in self.folder.glob("parts-*"):
-            shutil.rmtree(path, ignore_errors=True)
-        self._known.clear()
-
-
-def _checksum(key: str, text: bytes) -> bytes:
-    return blake2b(key.encode() + text, digest_size=20).hexdigest().encode()
-
-
-def _key(question: Any) -> str:
-    return blake2b(repr(question).encode(), digest_size=20).hexdigest() + ".json"
-
 
 LONGER = 4
 """Duration of kernels beside a part, relative to the part in isolation: they outlast the slowed part."""
@@ -162,7 +72,7 @@ class StepParts:
     setup: Setup
     plan: ParallelPlan
     granularity: str | int
-    kept: Kept
+    kept: SampleCache
     bounds: list[float | None] = field(default_factory=list)
     simulated: int = 0
     longer: bool = False
@@ -223,7 +133,7 @@ class StepParts:
     def _read(self, answer: dict[str, Any]) -> StepPart:
         """Return a part from its cached form."""
         followed_note = answer["followed"]
-        times = 1 + FOLLOWED_ERROR if followed_note and self.longer else 1
+        times = 1 + ERROR_LIMIT if followed_note and self.longer else 1
         took = PhaseTime(round(answer["time_ps"] * times), answer["share"])
         moved = {name: (calls, sent) for name, (calls, sent) in answer["moved"].items()}
         return StepPart(took, moved, answer["bound"], followed_note)
@@ -267,7 +177,7 @@ class StepParts:
             "share": min(1.0, share),
             "moved": part.moved,
             "bound": result.bound,
-            "followed": part.note,
+            "followed": result.note,
         }
 
     def _written(self, ranks: tuple[int, ...], write: Write) -> _WrittenPart:
@@ -285,7 +195,6 @@ class _WrittenPart:
     write: Write
     granularity: str | int
     moved: dict[str, tuple[int, int]] = field(default_factory=dict)
-    note: str = ""
 
     def run(self, work_ps: int, hbm_bytes: int) -> PartRan:
         """Run the part beside kernels of `work_ps` [ps] and `hbm_bytes` [bytes]; 0: no kernels."""
@@ -298,9 +207,7 @@ class _WrittenPart:
         ]
         tails = self.write(writer, self.there)
         asked = ScheduleRequest(self.setup, builder.build(), granularity=self.granularity)
-        self.moved = {
-            name: (members.calls, members.sent_bytes) for name, members in writer.traffic.items()
-        }
+        self.moved = moved_by(writer)
         return ran(asked, [task for tasks in tails.values() for task in tasks], kernels)
 
 

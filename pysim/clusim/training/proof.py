@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from clusim.base.errors import TimeLimitReached
 from clusim.base.json_schema import JsonObject, Picoseconds, Round6
 from clusim.base.units import format_time
-from clusim.results.replicated import merged
+from clusim.results.intervals import Union
 from clusim.results.result import Result
 from clusim.results.resultjson import Ended, Unfinished
 from clusim.training.breakdown import NOTHING, Spans
@@ -133,9 +133,8 @@ class _Rows:
     def beside(self, spans: Mapping[int, Spans]) -> Array:
         """Return by block the time of concurrent work, summed over its ranks [ps]."""
         result = np.zeros(len(self.message), np.int64)
-        anywhere = merged(
-            np.concatenate([NOTHING.active, *(rank_spans.active for rank_spans in spans.values())])
-        )
+        active = (rank_spans.active for rank_spans in spans.values())
+        anywhere = Union.of(NOTHING.active, *active).spans
         order = np.argsort(self.rank, kind="stable")
         edges = np.flatnonzero(np.diff(self.rank[order])) + 1
         for rows in np.split(order, edges):
@@ -149,7 +148,7 @@ class _Rows:
                 # Other traffic on its wires may be of other ranks.
                 (message, (busy, blocks, anywhere)),
             ):
-                overlap = _overlap(merged(np.concatenate(others)), at[wanted])
+                overlap = Union.of(*others).within(*at[wanted].T)
                 np.add.at(result, self.index[rows[wanted]], overlap)
         return result
 
@@ -158,22 +157,6 @@ def _late(block: FoldedBlock, end: list[int]) -> int:
     """Return the spread of the ready times of a block's ranks [ps]."""
     ready = {max((end[t] for t in tasks), default=0) for tasks in set(block.waits.values())}
     return max(ready) - min(ready)
-
-
-def _overlap(busy: Array, spans: Array) -> Array:
-    """Return the overlap of each of `spans` with sorted, disjoint intervals [ps]."""
-    if not len(busy) or not len(spans):
-        return np.zeros(len(spans), np.int64)
-    before = np.concatenate(([0], np.cumsum(busy[:, 1] - busy[:, 0])))
-
-    def until(times: Array) -> Array:
-        at = np.searchsorted(busy[:, 0], times, side="right")
-        last = np.maximum(at - 1, 0)
-        part = np.clip(times - busy[last, 0], 0, busy[last, 1] - busy[last, 0])
-        return np.where(at > 0, before[last] + part, 0)
-
-    result: Array = until(spans[:, 1]) - until(spans[:, 0])
-    return result
 
 
 def _crossing(blocks: Sequence[FoldedBlock], rows: _Rows) -> Array:
@@ -195,7 +178,7 @@ def _crossing(blocks: Sequence[FoldedBlock], rows: _Rows) -> Array:
     spans = {
         kind: np.stack([low[members], high[members]], axis=1) for kind, members in kinds.items()
     }
-    busy = {kind: merged(members) for kind, members in spans.items()}
+    busy = {kind: Union.of(members) for kind, members in spans.items()}
     pairs = {
         (one, two)
         for together in set(map(tuple, users.values()))
@@ -204,7 +187,7 @@ def _crossing(blocks: Sequence[FoldedBlock], rows: _Rows) -> Array:
         if one != two
     }
     for one, two in pairs:
-        result[kinds[one]] = np.maximum(result[kinds[one]], _overlap(busy[two], spans[one]))
+        result[kinds[one]] = np.maximum(result[kinds[one]], busy[two].within(*spans[one].T))
     return result
 
 

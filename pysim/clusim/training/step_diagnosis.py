@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.analysis.expanded import expanded
-from clusim.analysis.intervals import Union
 from clusim.base.terms.links import joined, several
 from clusim.results.diagnosis import (
     LEAST_PHASE,
@@ -39,6 +38,7 @@ from clusim.results.diagnosis import (
     summed,
     wire_key,
 )
+from clusim.results.intervals import Union
 from clusim.results.result import Result
 from clusim.schedule.ir import Schedule
 from clusim.training.breakdown import (
@@ -147,12 +147,9 @@ def full_wire(
 def _exposed(spans: Spans, edges: Array) -> Array:
     """Return the exposed communication of a rank between edges [ps]."""
     compute, moving, _ = unfolded(spans)
-    computing = Union(compute[:, 0], compute[:, 1])
-    either = np.concatenate((compute, moving))
-    both = Union(either[:, 0], either[:, 1])
     low, high = edges[:-1], edges[1:]
-    result: Array = both.within(low, high) - computing.within(low, high)
-    return result
+    either = Union.of(compute, moving).within(low, high)
+    return np.asarray(either - Union.of(compute).within(low, high))
 
 
 def _named(result: Result, load: Array, exposed_ps: float) -> FullWire:

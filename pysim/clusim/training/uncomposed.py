@@ -12,8 +12,9 @@ from clusim.base.executors import file_digest
 from clusim.base.json_schema import JsonObject, Round6
 from clusim.base.units import format_time
 from clusim.results.diagnosis import Verdict
+from clusim.simulation.samples import SampleCache
 from clusim.training.breakdown import Breakdown
-from clusim.training.parts import Kept, machine_of
+from clusim.training.parts import machine_of
 from clusim.training.request import TrainRequest
 from clusim.training.result import StepResult
 from clusim.training.run import trained
@@ -103,7 +104,7 @@ class StepEstimate(StepResult):
         return Parts(self.parts, self.simulated, self.followed, self.followed_ps)
 
 
-def whole(request: TrainRequest, plan: ParallelPlan, kept: Kept) -> StepEstimate:
+def whole(request: TrainRequest, plan: ParallelPlan, kept: SampleCache) -> StepEstimate:
     """Return the engine's result for the steps of a request, simulated unless it is cached."""
     setup = request.setup
     where = machine_of(setup), setup.nodes, str(setup.faults)

@@ -28,7 +28,7 @@ from clusim.base.errors import InputError
 from clusim.base.files import write_text
 from clusim.base.version import version
 from clusim.lowering import QUICK
-from clusim.simulation.extrapolate_bytes import FOLLOWED
+from clusim.simulation.extrapolate import FOLLOWED
 
 
 def table_rows(

@@ -397,10 +397,8 @@ def test_operations_are_the_same_however_many_are_matched_at_once(
     ]
     whole = read(tmp_path, *files)
     monkeypatch.setattr("clusim.formats.logs.operations._TOGETHER", 64)
-    monkeypatch.setattr("clusim.formats.logs.operations.PART_ROWS", 50)
     monkeypatch.setattr("clusim.formats.logs.columns.PART_ROWS", 30)
     some = read(tmp_path, *files)
-    assert len(some.operations.parts()) > 5
     for name in whole.operations.names:
         np.testing.assert_array_equal(whole.operations[name], some.operations[name], err_msg=name)
     assert summarize(whole)["calls"] == summarize(some)["calls"]

@@ -12,7 +12,7 @@ import pytest
 from clusim.formats.logs import Log, read_logs, report, summarize
 from clusim.formats.logs.anomalies import find_anomalies
 from clusim.formats.logs.columns import OwnedRows
-from clusim.formats.logs.lines import LONGEST, MOST_TEXTS, parts, remembered
+from clusim.formats.logs.lines import LONGEST, MOST_TEXTS, Remembered, parts
 from formats.logs.samples import ALL, begin, call, read
 from support.work import calls_of
 
@@ -122,15 +122,15 @@ def test_what_is_remembered_has_bounds() -> None:
         asked.append(text)
         return text.upper()
 
-    look = remembered(parse)
-    assert [look("a"), look("a")] == ["A", "A"]
+    look = Remembered(parse)
+    assert [look["a"], look["a"]] == ["A", "A"]
     assert asked == ["a"]
     long = "b" * (LONGEST + 1)
-    assert [look(long), look(long)] == [long.upper()] * 2
+    assert [look[long], look[long]] == [long.upper()] * 2
     assert asked == ["a", long, long]
     for number in range(MOST_TEXTS):
-        look(str(number))
-    look("a")
+        look[str(number)]
+    look["a"]
     assert asked[-1] == "a"
 
 

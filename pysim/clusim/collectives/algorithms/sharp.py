@@ -40,7 +40,9 @@ def uses_switches(fabric: Fabric | None, ranks: tuple[int, ...]) -> bool:
 def sharp_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
     """Return chunks of 256 KiB, smaller for sizes that would not fill the pipeline."""
     heads = max(1, even_layout(fabric, call.ranks).local_size)
-    chunk = min(256 * KIB, shape_of("simple", fabric=fabric).chunk_bytes)
+    chunk = min(
+        256 * KIB, shape_of("simple", protocols=fabric.protocols if fabric else None).chunk_bytes
+    )
     while chunk > 16 * KIB and call.bytes < 8 * call.channels * heads * chunk:
         chunk //= 2
     return Shape(chunk // 16 * 16)

@@ -164,7 +164,7 @@ def _shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
 
     NCCL up to 2.12 (``src/enqueue.cc``): 128, 64, 32 KiB below 8, 4, 1 chunks per channel and level.
     """
-    shape = shape_of(call.protocol, fabric=fabric)
+    shape = shape_of(call.protocol, protocols=fabric.protocols if fabric else None)
     depth = len(call.ranks).bit_length()
     if call.protocol != "simple":
         return shape

@@ -45,7 +45,7 @@ class Kernels:
         self._running: list[_Kernel] = []
         self._set_changed = False
         self._busy_before = 0
-        self._epoch: int | None = None  # number of the present epoch, None without one
+        self._epoch: int | None = None  # number of the present epoch
         self._epochs = 0
         self._epoch_due = False
         self._mark_bytes = 0

@@ -140,7 +140,7 @@ def start(
         builder.task(Task("program", rank, name=f"{call.operation} {plan.tool}", call=number))
         for rank in group
     ]
-    shape = shape_of(wanted.protocol, ring=True, fabric=fabric)
+    shape = shape_of(wanted.protocol, ring=True, protocols=fabric.protocols if fabric else None)
     return CollectiveWriter(builder, call, shape, tuple(tasks), chunk), chunk
 
 

@@ -345,11 +345,8 @@ def _links(log: Log, communicator: LoggedCommunicator, member: Member) -> Iterat
 
 def _first_odd(operations: Repeating) -> int:
     """Return the line of the first operation about which ranks disagree."""
-    for part in operations.parts():
-        rows = np.flatnonzero(part.column("agree") == 0)
-        if len(rows):
-            return int(part.column("line", rows[:1])[0])
-    return NONE
+    rows = np.flatnonzero(operations.column("agree") == 0)[:1]
+    return int(operations.column("line", rows)[0]) if len(rows) else NONE
 
 
 def _calls(log: Log) -> Iterator[Anomaly]:

@@ -169,8 +169,8 @@ class _Row:
 
 
 def _rows(operations: Repeating) -> Iterator[_Row]:
-    for part in operations.parts():
-        columns = [part.column(column.name).tolist() for column in fields(_Row)]
+    for rows in operations.windows():
+        columns = [operations.column(column.name, rows).tolist() for column in fields(_Row)]
         yield from (_Row(*values) for values in zip(*columns, strict=True))
 
 

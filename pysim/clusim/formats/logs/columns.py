@@ -1,14 +1,14 @@
 """Growing columns of integers in the smallest type that holds them, plain or compressed.
 
 Compressed columns store equal values once, and counters as small offsets. A job repeats the same calls. Each call is
-stored as the index of its kind, and its number, line and time relative to the smallest of its part: 6 bytes, or 10
-with times.
+stored as the index of its kind, and its number, line and time relative to the smallest: 6 to 10 bytes, or 18 with
+times.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +28,10 @@ def small(values: NDArray[np.integer]) -> NDArray[np.integer]:
     if len(values) == 0:
         return values.astype(np.int8)
     low, high = int(values.min()), int(values.max())
-    return values.astype(np.promote_types(np.min_scalar_type(low), np.min_scalar_type(high)))
+    ends = (
+        (low, high) if low >= 0 else (low, -1 - high)
+    )  # signed types have one more negative value
+    return values.astype(np.result_type(*map(np.min_scalar_type, ends)))
 
 
 def translated(values: NDArray[np.integer], to: Mapping[int, int]) -> NDArray[np.integer]:
@@ -76,9 +79,9 @@ class _Growing:
         """Return the number of rows."""
         return self._length + len(self._rows) // len(self.names)
 
-    def append(self, *row: int) -> None:
-        """Add one row, a value for each column."""
-        self._rows.extend(row)
+    def append(self, *rows: int) -> None:
+        """Add rows, a value for each column."""
+        self._rows.extend(rows)
         if len(self._rows) >= PART_ROWS * len(self.names):
             self._flush()
 
@@ -126,8 +129,7 @@ class Columns(_Growing):
         self._flush()
         whole: dict[str, Column] = {}
         for name in self.names:
-            parts = [part.pop(name) for part in self._parts]
-            whole[name] = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+            whole[name] = _joined([part.pop(name) for part in self._parts])
         self._parts = [whole] if self._length else []
         return dict(whole)
 
@@ -152,85 +154,119 @@ class OwnedRows:
         return zip(*(self._columns[name][rows].tolist() for name in names), strict=True)
 
 
-class RepeatingPart(NamedTuple):
-    """Some rows: `kinds` has the columns' values by kind of row, `which` the kind of each row.
-
-    `running` has the other columns: the smallest value, and the offset of each row from it.
-    """
-
-    kinds: dict[str, Column]
-    which: Column
-    running: dict[str, tuple[int, Column]]
-
-    def column(self, name: str, rows: NDArray[np.int64] | slice = slice(None)) -> Column:
-        """Return the values of some rows in a column."""
-        if name in self.kinds:
-            values: Column = self.kinds[name][self.which[rows]]
-            return values
-        low, more = self.running[name]
-        counted: Column = more[rows].astype(np.int64) + low
-        return counted
-
-
 class Repeating(_Growing):
     """Columns of a few distinct rows.
 
-    Values of `running` columns are close to each other; the other columns have few distinct values.
+    Values of `running` columns are close to each other; the other columns have few distinct values: rows that differ
+    in them are stored once, as `kinds`, and `which` has the kind of each row.
     """
 
     def __init__(self, *names: str, running: tuple[str, ...]) -> None:
         """Start empty, with these columns."""
         super().__init__(*names)
+        self._of_kind = tuple(name for name in names if name not in running)
         self._running = running
-        self._alike = tuple(name for name in names if name not in running)
-        self._parts: list[RepeatingPart] = []
+        self._parts: list[tuple[dict[str, Column], Column, dict[str, _Offsets]]] = []
+
+    @property
+    def kinds(self) -> dict[str, Column]:
+        """Values of the columns by kind of row."""
+        return self._whole()[0]
+
+    @property
+    def which(self) -> Column:
+        """Kind of each row."""
+        return self._whole()[1]
 
     def __getitem__(self, name: str) -> Column:
         """Return a column in full."""
-        parts = [part.column(name) for part in self.parts()]
-        return small(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+        return small(self.column(name))
 
-    def parts(self) -> list[RepeatingPart]:
-        """Return all rows, in order."""
-        self._flush()
-        return self._parts
+    def column(self, name: str, rows: NDArray[np.int64] | slice = slice(None)) -> Column:
+        """Return the values of some rows in a column."""
+        kinds, which, running = self._whole()
+        if name in running:
+            return running[name].values(rows)
+        values: Column = kinds[name][which[rows]]
+        return values
+
+    def windows(self) -> Iterator[slice]:
+        """Yield slices of all rows, in order."""
+        yield from (slice(at, at + PART_ROWS) for at in range(0, len(self), PART_ROWS))
 
     def replace(self, name: str, values: Mapping[int, int]) -> None:
         """Replace the keys of `values` by their values in a column of few values."""
-        for part in self.parts():
-            part.kinds[name] = translated(part.kinds[name], values)
+        self.kinds[name] = translated(self.kinds[name], values)
 
     def tally(self, *names: str) -> NDArray[np.int64]:
         """Return the distinct rows of some columns of few values, with counts as last column."""
-        result = []
-        for part in self.parts():
-            times = np.bincount(part.which, minlength=len(part.kinds[names[0]]))
-            result.append(
-                counted(
-                    np.stack((*(part.kinds[name].astype(np.int64) for name in names), times), 1)
-                )
-            )
-        none = np.zeros((0, len(names) + 1), np.int64)
-        return counted(np.concatenate(result)) if result else none
+        times = np.bincount(self.which, minlength=len(self.kinds[names[0]]))
+        columns = [self.kinds[name].astype(np.int64) for name in names]
+        return counted(np.stack((*columns, times), 1))
 
     @property
     def kept_bytes(self) -> int:
         """Memory of the rows [B]."""
-        arrays = [
-            array
-            for part in self.parts()
-            for array in (part.which, *part.kinds.values(), *(x for _, x in part.running.values()))
-        ]
+        kinds, which, running = self._whole()
+        arrays = [which, *kinds.values(), *(column.above for column in running.values())]
         return sum(0 if 0 in array.strides else array.nbytes for array in arrays)
 
     def _pack(self, part: Mapping[str, Column]) -> None:
         rows = {name: part[name].astype(np.int64) for name in self.names}
         _, first, which = np.unique(
-            row_hash(*(rows[name] for name in self._alike)), return_index=True, return_inverse=True
+            row_hash(*(rows[name] for name in self._of_kind)),
+            return_index=True,
+            return_inverse=True,
         )
-        kinds = {name: small(rows[name][first]) for name in self._alike}
-        running = {name: _offsets(rows[name]) for name in self._running}
-        self._parts.append(RepeatingPart(kinds, _narrow(which), running))
+        kinds = {name: small(rows[name][first]) for name in self._of_kind}
+        running = {name: _Offsets.of(rows[name]) for name in self._running}
+        self._parts.append((kinds, _narrow(which), running))
+
+    def _whole(self) -> tuple[dict[str, Column], Column, dict[str, _Offsets]]:
+        """Merge and return the parts."""
+        self._flush()
+        if len(self._parts) != 1:
+            kinds, which, running = zip(*self._parts, strict=True) if self._parts else ((), (), ())
+            starts = np.cumsum([0, *(len(part[self._of_kind[0]]) for part in kinds)]).tolist()
+            self._parts = [
+                (
+                    {name: _joined([part[name] for part in kinds]) for name in self._of_kind},
+                    _narrow(
+                        _joined(
+                            [
+                                part.astype(np.int64) + at
+                                for part, at in zip(which, starts, strict=False)
+                            ]
+                        )
+                    ),
+                    {
+                        name: _Offsets.of(_joined([part[name].values() for part in running]))
+                        for name in self._running
+                    },
+                )
+            ]
+        return self._parts[0]
+
+
+class _Offsets(NamedTuple):
+    """Values of a column as the smallest value, and the others above it."""
+
+    low: int
+    above: Column
+
+    @classmethod
+    def of(cls, values: Column) -> _Offsets:
+        """Store values."""
+        low = int(values.min()) if len(values) else 0
+        return cls(low, _narrow(values - low))
+
+    def values(self, rows: NDArray[np.int64] | slice = slice(None)) -> Column:
+        """Return the values of some rows."""
+        return self.above[rows].astype(np.int64) + self.low
+
+
+def _joined(parts: Sequence[Column]) -> Column:
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
 def counted(table: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -241,14 +277,9 @@ def counted(table: NDArray[np.int64]) -> NDArray[np.int64]:
     return result
 
 
-def _offsets(values: Column) -> tuple[int, Column]:
-    low = int(values.min())
-    return low, _narrow(values - low)
-
-
 def _narrow(values: Column) -> Column:
     """Return integers from 0 in the smallest type that holds them; all zeros need no memory."""
-    top = int(values.max())
+    top = int(values.max()) if len(values) else 0
     if top == 0:
         return np.broadcast_to(np.zeros(1, np.uint8), len(values))
     return values.astype(np.min_scalar_type(top))

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clusim.base.limits import MOST_RANKS
 from clusim.base.units import format_ranges
@@ -75,19 +74,10 @@ class _Signatures:
     @cached_property
     def _first(self) -> OwnedRows:
         """The first `_SIGNATURE` calls of each handle."""
-        seen = np.zeros(0, np.int64)
-        result: list[list[NDArray[np.integer]]] = []
-        for part in self._calls.parts():
-            handles = part.kinds["member"].astype(np.int64)
-            seen = np.append(seen, np.zeros(max(0, int(handles.max()) + 1 - len(seen)), np.int64))
-            if (seen[handles] >= _SIGNATURE).all():
-                continue
-            member = handles[part.which]
-            rows = np.flatnonzero(seen[member] + ordinals(member) < _SIGNATURE)
-            seen += np.bincount(member, minlength=len(seen))
-            result.append([member[rows], *(part.column(name, rows) for name in _COMPARED)])
-        whole = [np.concatenate(column) for column in zip(*result, strict=True)] or [seen] * 6
-        return OwnedRows(whole[0], dict(zip(_COMPARED, whole[1:], strict=True)))
+        calls = self._calls
+        member = calls.column("member").astype(np.int64)
+        rows = np.flatnonzero(ordinals(member) < _SIGNATURE)
+        return OwnedRows(member[rows], {name: calls.column(name, rows) for name in _COMPARED})
 
     def of(self, member: int) -> dict[int, tuple[int, int, int]]:
         result = self._known.get(member)

@@ -40,7 +40,9 @@ _TAGGED = re.compile(
 )
 """Rank tags of PRRTE (Open MPI 5), with the job's name, and of Open MPI 4 after times."""
 
-_COMPOSED = re.compile(rb"[a-z][\w.-]{0,80}-\d{1,9} +\| ")
+_COMPOSED = re.compile(rb"\n[a-z][\w.-]{0,80}-\d{1,9} +\| ")
+"""Name before a line of Docker Compose: ``worker-1  | ``."""
+
 _TITLE = re.compile(rb"^(.{0,200}?)# {0,16}(?:nThread |size .{0,80}time +algbw)", re.MULTILINE)
 _FRONT = re.compile(
     rb"^[ \t]{0,16}(?:\[[\w/.,:@-]{1,80}\]:?|(?:> ?){1,4}"
@@ -53,7 +55,11 @@ _FRONT = re.compile(
 
 
 _TYPES = "|".join(sorted(IN_TABLES, reverse=True)).encode()
-_WORDS = tuple(word.encode() for word in IN_TABLES)
+_TYPE_PARTS = [
+    word.encode() for word in IN_TABLES if not any(o in word for o in IN_TABLES if o != word)
+]
+"""Parts of types' names: each name has at least one."""
+
 _CELL = re.compile(rb"\||\xe2\x94[\x82\x83]")
 """A pipe, or the bar of a drawn box."""
 
@@ -128,14 +134,11 @@ class Dressing:
         tagged = ord("[") in firsts and any(
             tag in data for tag in (b"[default", b"[pod/", b"[trainer")
         )
-        if tagged or (b"|" in data and _composed(data)):
+        if tagged or (b" | " in data and _COMPOSED.search(b"\n" + data)):
             data = _NAMED.sub(b"", data)
         plain = data.count(b" NCCL INFO ") >= data.count(b"\n")
-        if (
-            not plain
-            and any(word in data for word in _WORDS)
-            and _ROW.search(_CELL.sub(b" ", data))
-        ):
+        typed = not plain and any(part in data for part in _TYPE_PARTS)
+        if typed and _ROW.search(_CELL.sub(b" ", data)):
             data = b"\n".join(_pasted(line) for line in data.split(b"\n"))
         if not self._tables and b"#" in data and (b"nThread " in data or b" algbw" in data):
             title = _TITLE.search(data)
@@ -157,15 +160,3 @@ def _first_bytes(data: bytes) -> set[int]:
     buffer = np.frombuffer(data, np.uint8)
     at = np.flatnonzero(buffer[:-1] == ord("\n")) + 1
     return {*buffer[:1].tolist(), *np.flatnonzero(np.bincount(buffer[at], minlength=1)).tolist()}
-
-
-def _composed(data: bytes) -> bool:
-    """Return True if a line has a name as prefix, as of Docker Compose: ``worker-1  | ``."""
-    at = data.find(b" | ")
-    while at >= 0:
-        start = data.rfind(b"\n", 0, at) + 1
-        if _COMPOSED.fullmatch(data, start, at + 3):
-            return True
-        end = data.find(b"\n", at)
-        at = data.find(b" | ", end) if end >= 0 else -1
-    return False

@@ -1,21 +1,31 @@
-"""Log lines about rings, trees, connections, graph search, topology and cost tables."""
+"""Log lines about rings, trees, connections, graph search, topology and cost tables; and the table of all lines."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 
 from clusim.base.limits import MOST_CHANNELS, MOST_RANKS
 from clusim.base.terms.operations import PROTOCOLS, Collective
 from clusim.formats.logs.columns import NONE
-from clusim.formats.logs.lines import remembered
-from clusim.formats.logs.messages import HANDLERS, Handler, choice, environment
+from clusim.formats.logs.infer_collective import parse_route
+from clusim.formats.logs.lines import Remembered
+from clusim.formats.logs.messages import (
+    READERS,
+    Fill,
+    Reader,
+    choice,
+    counted,
+    environment,
+    ignored,
+    of_member,
+)
 from clusim.formats.logs.raw_log import (
     MOST_ORDERED,
     MOST_ORDERS,
     MOST_PATH_LINES,
     LoggedPattern,
+    Member,
     RawLog,
     SystemNode,
 )
@@ -66,110 +76,119 @@ def _legal(channel: int, *ranks: int) -> bool:
     return channel < MOST_CHANNELS and max(ranks, default=0) < MOST_RANKS
 
 
-@remembered
-def _ends(text: str) -> tuple[int, int, int, int, str, int] | None:
-    """Return channel, index, source, target, route and side (1: send, 2: receive)."""
+def _connection(text: str) -> Fill | None:
     match = CONNECTION.match(text)
     if match is None:
         return None
     channel, source, target = int(match[1]), int(match[3]), int(match[5])
+    side = {"send": 1, "receive": 2, None: 0}[match[7]]
+    ends = (channel, int(match[2] or 0), source, target)
     if not _legal(channel, source, target):
         return None
-    side = {"send": 1, "receive": 2, None: 0}[match[7]]
-    return channel, int(match[2] or 0), source, target, match[8].rstrip(), side
+    return _connected(ends, match[8], target if side == 2 else source, side)
 
 
-def _connection(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    result = _ends(text)
-    if result is None:
-        return False
-    channel, index, source, target, how, side = result
-    route = facts.route_of(how)
-    if route == NONE:
-        return False
-    member = facts.member_of(thread, line, target if side == 2 else source)
-    facts.connections.append(member, channel, index, source, target, route, side)
-    return True
+def _collnet(text: str) -> Fill | None:
+    match = _COLLNET.match(text)
+    if match is None or not _legal(int(match[1]), int(match[3])):
+        return None
+    rank = int(match[3])
+    ends = (int(match[1]), int(match[2] or 0), rank, NONE)
+    return _connected(ends, match[5], rank, 1 if match[4] == "send" else 2)
 
 
-@remembered
-def _order_of(text: str) -> tuple[int, list[int], int, bool, bool] | None:
-    """Return channel, ranks, number of channels, and flags: line is cut, numbers are valid."""
+def _connected(ends: tuple[int, ...], how: str, writer: int, side: int) -> Fill | None:
+    """Return the fill of a connection, None for an unknown transport.
+
+    Parameters
+    ----------
+    ends : tuple of int
+        Channel, index, source and target.
+    how : str
+        The transport.
+    writer : int
+        The rank that wrote the line.
+    side : int
+        1 for the sender's line, 2 for the receiver's, 0 if unknown.
+    """
+    how = how.rstrip()
+    route = parse_route(how)
+    if route is None:
+        return None
+
+    def fill(facts: RawLog, thread: int, line: int) -> None:
+        member = facts.member_of(thread, line, writer)
+        facts.connections.append(member, *ends, facts.route_of(how, route), side)
+
+    return fill
+
+
+def _order(text: str) -> Fill | None:
+    """Read the ranks of a ring, in order."""
     match = _ORDER.match(text)
     if match is None:
         return None
     channel, ranks = int(match[1]), [int(rank) for rank in match[3].split()]
-    total = NONE if match[2] is None else int(match[2])
-    return channel, ranks, total, bool(match[4]), _legal(channel, *ranks)
+
+    def fill(facts: RawLog, thread: int, line: int) -> bool:
+        facts.ordered += len(ranks)
+        if not _legal(channel, *ranks) or facts.ordered > MOST_ORDERED:
+            return False
+        member = facts.members[facts.member_of(thread, line, 0)]
+        member.orders[channel] = ranks
+        if match[4]:  # the line is cut
+            member.cut_orders |= {channel}
+        elif len(set(ranks)) != len(ranks):
+            return False
+        if match[2] is not None:
+            member.channel_total = int(match[2])
+        return True
+
+    return fill
 
 
-def _order(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    result = _order_of(text)
-    if result is None:
-        return False
-    channel, ranks, total, cut, legal = result
-    facts.ordered += len(ranks)
-    if not legal or facts.ordered > MOST_ORDERED:
-        return False
-    member = facts.members[facts.member_of(thread, line, 0)]
-    member.orders[channel] = ranks
-    if cut:
-        member.cut_orders |= {channel}
-    elif len(set(ranks)) != len(ranks):
-        return False
-    if total != NONE:
-        member.channel_total = total
-    return True
+def _channel(text: str) -> Fill | None:
+    return _connection(text) or _order(text)
 
 
-def _channel(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    return _connection(facts, thread, line, text) or _order(facts, thread, line, text)
+def _row(table: str, pattern: re.Pattern[str], text: str) -> Fill | None:
+    """Return the fill of a row of numbers, channel first and the writer third."""
+    match = pattern.match(text)
+    numbers = () if match is None else tuple(int(number) for number in match.groups())
+    return _rows(table, [numbers]) if numbers and _legal(*numbers) else None
 
 
-def _integers(pattern: re.Pattern[str]) -> Callable[[str], tuple[int, ...] | None]:
-    """Return a parser of the numbers in texts of a pattern."""
+def _rows(table: str, rows: list[tuple[int, ...]], *, whole: bool = True) -> Fill:
+    flat = [number for row in rows for number in (NONE, *row)]
 
-    def parse(text: str) -> tuple[int, ...] | None:
-        match = pattern.match(text)
-        return None if match is None else tuple(int(number) for number in match.groups())
+    def fill(facts: RawLog, thread: int, line: int) -> bool:
+        if rows:
+            member = facts.member_of(thread, line, rows[0][2])
+            flat[:: 1 + len(rows[0])] = [member] * len(rows)
+            getattr(facts, table).append(*flat)
+        return whole
 
-    return remembered(parse)
-
-
-_link = _integers(_LINK)
-"""Channel of a ring, the previous rank, the rank, and the next rank."""
-
-_branch = _integers(_TREE_LINE)
-"""Channel of a tree, the parent, the rank, and the children."""
+    return fill
 
 
-def _ring(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    result = _link(text)
-    if result is None:
-        return _connection(facts, thread, line, text)
-    if not _legal(*result):
-        return False
-    facts.links.append(facts.member_of(thread, line, result[2]), *result)
-    return True
+def _ring(text: str) -> Fill | None:
+    """Read channel of a ring, the previous rank, the rank, and the next rank."""
+    return _row("links", _LINK, text) or _connection(text)
 
 
-def _tree(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    result = _branch(text)
-    if result is None or not _legal(*result):
-        return False
-    facts.trees.append(facts.member_of(thread, line, result[2]), *result)
-    return True
+def _tree(text: str) -> Fill | None:
+    """Read channel of a tree, the parent, the rank, and the children."""
+    return _row("trees", _TREE_LINE, text)
 
 
-@remembered
-def _branches(text: str) -> tuple[list[tuple[int, ...]], bool]:
-    """Return the trees of a line, as `_branch` does, and True if they are complete."""
+def _trees(text: str) -> Fill | None:
+    """Read the trees of a line, as `_tree` does."""
     if _TREES_NOW.fullmatch(text):  # format since 2.8; one long line per rank
         numbers = [int(number) for number in _INTEGER.findall(text)]
         if not _legal(max(numbers[::6]), *numbers):
-            return [], False
+            return None
         cut = (numbers[at : at + 6] for at in range(0, len(numbers), 6))
-        return [(channel, up, rank, *down) for channel, *down, rank, up in cut], True
+        return _rows("trees", [(channel, up, rank, *down) for channel, *down, rank, up in cut])
     rows: list[tuple[int, ...]] = []
     result = _TREES.findall(text)
     for channel, left, more_left, rank, right, more_right in result:
@@ -182,93 +201,61 @@ def _branches(text: str) -> tuple[list[tuple[int, ...]], bool]:
             continue
         rows.append((int(channel), up, int(rank), *(int(down) for down in downs)))
         if not _legal(*rows[-1]):
-            return rows[:-1], False
-    return rows, bool(result)
+            return _rows("trees", rows[:-1], whole=False)
+    return _rows("trees", rows) if result else None
 
 
-def _trees(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    rows, whole = _branches(text)
-    if rows:
-        member = facts.member_of(thread, line, rows[0][2])
-        for row in rows:
-            facts.trees.append(member, *row)
-    return whole
-
-
-def _collnet(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    match = _COLLNET.match(text)
-    if match is None:
-        return False
-    route = facts.route_of(match[5].rstrip())
-    if route == NONE:
-        return False
-    rank, side = int(match[3]), 1 if match[4] == "send" else 2
-    if not _legal(int(match[1]), rank):
-        return False
-    member, index = facts.member_of(thread, line, rank), int(match[2] or 0)
-    facts.connections.append(member, int(match[1]), index, rank, NONE, route, side)
-    return True
-
-
-@remembered
-def _counts_of(text: str) -> dict[str, int]:
-    """Return the number of channels of each sort."""
+def _counts(text: str) -> Fill | None:
+    """Read the number of channels of each sort."""
     match = _COUNTS.match(text)
     if match is None:
-        return {}
+        return None
     names = ("coll", "collnet", "nvls", "p2p", "p2p per peer")
     result = zip(names, match.groups(), strict=True)
-    return {name: int(value) for name, value in result if value is not None}
+    counts = {name: int(value) for name, value in result if value is not None}
+    return of_member(lambda member: setattr(member, "counts", counts))
 
 
-def _counts(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    counts = _counts_of(text)
-    if counts:
-        facts.members[facts.member_of(thread, line)].counts = counts
-    return bool(counts)
-
-
-@remembered
-def _pattern_of(text: str) -> LoggedPattern | None:
+def _pattern(text: str) -> Fill | None:
     match = _PATTERN.match(text)
     if match is None:
         return None
-    return LoggedPattern(
+    pattern = LoggedPattern(
         int(match[1]), int(match[2]), int(match[3]), float(match[4]), float(match[5]),
         match[6], match[7], int(match[8]),
     )  # fmt: skip
+    return of_member(lambda member: member.patterns.append(pattern))
 
 
-def _pattern(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    result = _pattern_of(text)
-    if result is not None:
-        facts.members[facts.member_of(thread, line)].patterns.append(result)
-    return result is not None
-
-
-def _pattern_order(facts: RawLog, thread: int, line: int, text: str) -> bool:
+def _pattern_order(text: str) -> Fill | None:
     match = _PATTERN_ORDER.match(text)
     if match is None:
-        return False
-    patterns = facts.members[facts.member_of(thread, line)].patterns
-    if patterns and len(patterns[-1].orders) < MOST_ORDERS:
-        last = patterns[-1]
-        patterns[-1] = replace(last, orders=(*last.orders, tuple(match[1].split())))
-    return True
+        return None
+    order = tuple(match[1].split())
+
+    def fill(member: Member) -> None:
+        last = member.patterns[-1] if member.patterns else None
+        if last is not None and len(last.orders) < MOST_ORDERS:
+            member.patterns[-1] = replace(last, orders=(*last.orders, order))
+
+    return of_member(fill)
 
 
-def _system_start(facts: RawLog, thread: int, line: int, text: str) -> bool:
+def _system_start(text: str) -> Fill | None:
     match = _SYSTEM.match(text)
     if match is None:
-        return text.startswith("=====")
-    member = facts.members[facts.member_of(thread, line)]
-    member.system_bw = (float(match[1]), float(match[2]))
-    member.system = []
-    facts.threads[thread].in_system = True
-    return True
+        return None
+    bandwidths = (float(match[1]), float(match[2]))
+
+    def fill(facts: RawLog, thread: int, line: int) -> None:
+        member = facts.members[facts.member_of(thread, line)]
+        member.system_bw, member.system = bandwidths, []
+        facts.threads[thread].in_system = True
+
+    return fill
 
 
-@remembered
+@Remembered
 def _node_of(text: str) -> tuple[int, str, float, str, str] | None:
     """Return indent, link, bandwidth [GB/s], name and note of a line of the topology print.
 
@@ -284,7 +271,7 @@ def _node_of(text: str) -> tuple[int, str, float, str, str] | None:
 def system_line(facts: RawLog, thread: int, line: int, text: str) -> bool:
     """Note a line of the topology print of `thread`, or its end."""
     member = facts.members[facts.member_of(thread, line)]
-    result = _node_of(text)
+    result = _node_of[text]
     if result is None:
         facts.threads[thread].in_system = False
         return text.startswith("=====")
@@ -300,96 +287,80 @@ def system_line(facts: RawLog, thread: int, line: int, text: str) -> bool:
     return True
 
 
-_Paths = dict[str, tuple[int, float, str]]
-
-
-@remembered
-def _paths_of(text: str) -> tuple[str, _Paths] | None:
-    """Return the source of a line's paths, and hops, bandwidth [GB/s] and kind by target."""
+def _path_line(text: str) -> Fill | None:
+    """Read the source of a line's paths, and hops, bandwidth [GB/s] and kind by target."""
     match = _PATH_LINE.match(text)
     if match is None:
         return None
-    paths = _PATH.findall(text, match.end())
-    return match[1], {to: (int(n), float(bw), kind) for to, n, bw, kind in paths}
+    found = _PATH.findall(text, match.end())
+    paths = {to: (int(n), float(bw), kind) for to, n, bw, kind in found}
+
+    def fill(facts: RawLog, thread: int, line: int) -> bool:
+        member = facts.members[facts.member_of(thread, line)]
+        if facts.path_lines < MOST_PATH_LINES:
+            facts.path_lines += 1
+            member.paths[match[1]] = paths
+        return bool(paths)
+
+    return fill
 
 
-def _path_line(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    result = _paths_of(text)
-    if result is None:
-        return False
-    member = facts.members[facts.member_of(thread, line)]
-    if facts.path_lines < MOST_PATH_LINES:
-        facts.path_lines += 1
-        member.paths[result[0]] = result[1]
-    return bool(result[1])
-
-
-@remembered
-def _cell(text: str) -> tuple[float, float] | None:
-    """Return latency [us] and bandwidth [GB/s] of a cell of the table."""
-    match = _COST.match(text)
-    return None if match is None else (float(match[1]), float(match[2]))
-
-
-def _cost(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    """Note a line of the tuner's table of latencies [us] and bandwidths [GB/s]."""
+def _cost(text: str) -> Fill | None:
+    """Read a line of the tuner's table of latencies [us] and bandwidths [GB/s]."""
     name, *cells = (cell.strip() for cell in text.split("|"))
-    speaker = facts.threads[thread]
     cells = [cell for cell in cells if cell]
-    if not cells:
-        return False
+    if not cells or name in ("Protocol", "Max NThreads"):
+        return ignored if cells else None
+    titles: list[str] = []
     if name == "Algorithm":
-        speaker.table = [f"{algorithm}/{p}" for algorithm in cells for p in PROTOCOLS]
+        titles = [f"{algorithm}/{p}" for algorithm in cells for p in PROTOCOLS]
+    elif name.startswith("Latency"):  # up to 2.20: one header, "Tree/ LL | Tree/ LL128 | ..."
+        titles = ["/".join(part.strip() for part in cell.split("/")) for cell in cells]
+    if titles:
+        return lambda facts, thread, line: setattr(facts.threads[thread], "table", titles)
+    if name not in _COLLECTIVES:
+        return None
+    costs = [_COST.match(cell) for cell in cells]
+
+    def fill(facts: RawLog, thread: int, line: int) -> bool:
+        table = facts.threads[thread].table
+        if len(cells) > len(table):
+            return False
+        member = facts.members[facts.member_of(thread, line)]
+        for column, cost in zip(table, costs, strict=False):
+            if cost:
+                algorithm, _, protocol = column.partition("/")
+                member.costs[name, algorithm, protocol] = (float(cost[1]), float(cost[2]))
         return True
-    if name in ("Protocol", "Max NThreads"):
-        return True
-    if name.startswith("Latency"):  # up to 2.20: one header, "Tree/ LL | Tree/ LL128 | ..."
-        speaker.table = ["/".join(part.strip() for part in cell.split("/")) for cell in cells]
-        return True
-    if name not in _COLLECTIVES or len(cells) > len(speaker.table):
-        return False
-    member = facts.members[facts.member_of(thread, line)]
-    for column, cell in zip(speaker.table, cells, strict=False):
-        if cost := _cell(cell):
-            algorithm, _, protocol = column.partition("/")
-            member.costs[name, algorithm, protocol] = cost
-    return True
+
+    return fill
 
 
-def _thresholds(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    facts.members[facts.member_of(thread, line)].thresholds = text[16:].strip()
-    return True
+def _thresholds(text: str) -> Fill | None:
+    return of_member(lambda member: setattr(member, "thresholds", text[16:].strip()))
 
 
-HANDLERS |= {
-    "Channel": _channel,
-    "Ring": _ring,
-    "Tree": _tree,
-    "Trees": _trees,
-    "CollNet": _collnet,
-    "Coll": _collnet,
-    "Pattern": _pattern,
-    "===": _system_start,
-    "threadThresholds": _thresholds,
-}
-
-BARE = ("Channel", "Ring", "Tree", "Trees", "Pattern", "===")
-"""Messages that are understood without a header."""
-
-
-def _search_path(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    """Note a line about the path search of modified builds."""
+def _search_path(text: str) -> Fill | None:
+    """Count a line about the path search of modified builds."""
     known = text.startswith(("--", "Paths from ", " ("))
-    if known:
-        facts.count(facts.notes, text.split("->")[0], line)
-    return known
+    return counted("notes", text.split("->")[0]) if known else None
 
 
-def _ruler(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    return text.startswith("=====")
+def _ruler(text: str) -> Fill | None:
+    return ignored if text.startswith("=====") else None
 
 
-SHAPES: tuple[tuple[str, Handler], ...] = (
+OF_GRAPHS: dict[str, Reader] = {
+    "Channel": _channel, "Ring": _ring, "Tree": _tree, "Trees": _trees, "Pattern": _pattern,
+    "===": _system_start,
+}  # fmt: skip
+"""Readers of messages that are also understood without a header, by the first word."""
+
+_BY_WORD = READERS | OF_GRAPHS | {
+    "CollNet": _collnet, "Coll": _collnet, "threadThresholds": _thresholds,
+}  # fmt: skip
+
+_BY_CONTENT: tuple[tuple[str, Reader], ...] = (
     ("|", _cost),
     ("coll channels", _counts),
     (" set by ", environment),
@@ -397,6 +368,21 @@ SHAPES: tuple[tuple[str, Handler], ...] = (
     (" :", _pattern_order),
     (" :", _path_line),
     ("", _search_path),
-    ("=====", _ruler),
+    ("", _ruler),
 )
-"""Handlers of messages without an identifying first word, by a contained text."""
+"""Readers of messages without an identifying first word, by a contained text."""
+
+
+@Remembered
+def fills_of(text: bytes) -> tuple[Fill, bool]:
+    """Return the fill of a message, and False if the message is unknown: its fill counts it."""
+    shown = text.decode("utf-8", "replace")
+    word = shown.partition(" ")[0]
+    # RCCL since 2.26 appends _impl.
+    by_word = _BY_WORD.get(word) or _BY_WORD.get(word.removesuffix("_impl"))
+    readers = [by_word] if by_word is not None else []
+    readers += [reader for part, reader in _BY_CONTENT if part in shown]
+    for reader in readers:
+        if fill := reader(shown):
+            return fill, True
+    return counted("unknown", shown), False

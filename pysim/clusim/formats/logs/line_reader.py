@@ -6,7 +6,7 @@ import re
 
 from clusim.formats.logs.call_lines import CallReader
 from clusim.formats.logs.columns import NONE
-from clusim.formats.logs.graphs import BARE, CONNECTION, SHAPES, system_line
+from clusim.formats.logs.graphs import CONNECTION, OF_GRAPHS, fills_of, system_line
 from clusim.formats.logs.infer_collective import parse_route
 from clusim.formats.logs.lines import (
     LinePart,
@@ -16,11 +16,11 @@ from clusim.formats.logs.lines import (
     regular_front,
     stamp_ns,
 )
-from clusim.formats.logs.messages import HANDLERS, note_version
+from clusim.formats.logs.messages import note_version
 from clusim.formats.logs.raw_log import Process, RawLog
 from clusim.formats.logs.tables import MOST_ROWS, TableReader
 
-_CALL_START = re.compile(r"\w+: opCount [0-9a-fA-F]")
+_CALL_START = re.compile(rb"\w+: opCount [0-9a-fA-F]")
 _LIBRARY = re.compile(rb"NCCL(?!_)")
 """The library's name outside variable names."""
 
@@ -41,6 +41,15 @@ _SPEAKER_BYTES = 64
 
 _MOST_WRITERS = 1 << 14
 """Maximum number of cached headers."""
+
+_STARTS = "[#0123456789" + "".join(word[0] for word in OF_GRAPHS)
+"""First letters of tags, table lines and messages without headers."""
+
+_WORDS = ("CCL", " via ", "failure", "_perf", "Watchdog", ">:")
+"""Words without which no other line is read; the last ends a launcher's tag."""
+
+_SHORT_REST = 48
+"""Longest rest of a torn line without header and transport [B]."""
 
 _OPEN_HEADS = 64
 _TORN_WORK = 200_000
@@ -70,7 +79,7 @@ class LineReader:
 
     def block(self, data: bytes) -> None:
         """Read the next lines of the file, complete and without added text."""
-        facts, writers = self.facts, self._writers
+        facts, writers, calls, regular = self.facts, self._writers, self._calls, 0
         for number, line in enumerate(data.split(b"\n")[:-1], facts.lines + 1):
             head, mark, text = line.partition(b" NCCL INFO ")
             writer = (writers.get(head) or self._writer(head, text)) if mark else None
@@ -81,13 +90,16 @@ class LineReader:
                 self._irregular(line, number)
                 continue
             thread, process, stamp = writer
-            if not self._calls.read(thread, number, text, stamp):
+            if text in fills_of:
+                self.message(thread, number, text)
+            elif not calls.read(thread, number, text, stamp):
                 if _LIBRARY.search(text):
                     self._irregular(line, number)
                     continue
-                self.message(thread, number, text.decode("utf-8", "replace"))
+                self.message(thread, number, text)
             process.lines += 1
-            facts.nccl_lines += 1
+            regular += 1
+        facts.nccl_lines += regular
         facts.lines += data.count(b"\n")
         self._calls.flush()
 
@@ -125,7 +137,7 @@ class LineReader:
         if tag and label == NONE:
             return None
         thread = self.facts.thread_of(host.decode(), int(pid), int(tid), int(device))
-        process = self.facts.processes[self.facts.threads[thread].process]
+        process = self.facts.process_at(thread)
         if label != NONE:
             process.label = label
         self.facts.clean_hosts.add(process.host)
@@ -140,6 +152,9 @@ class LineReader:
 
     def _irregular(self, raw: bytes, number: int) -> None:
         """Read a line without a single header of the library at its start."""
+        if self._foreign(raw):
+            self.facts.app_lines += 1
+            return
         self.facts.nccl_lines += b"NCCL" in raw
         if len(raw) > _LONGEST:
             self.facts.long_lines += 1
@@ -162,6 +177,13 @@ class LineReader:
             self.facts.spliced += 1
         for part in result:
             self._part(part, number, line, label)
+
+    def _foreign(self, line: bytes) -> bool:
+        """Return True if a line cannot be of NCCL, nccl-tests, or the rest of a torn line."""
+        if self._bare != NONE or self.tables.in_row or (self._heads and len(line) <= _SHORT_REST):
+            return False
+        text = line.decode("latin-1")
+        return text.lstrip()[:1] not in _STARTS and not any(word in text for word in _WORDS)
 
     def _afford(self, work: int) -> bool:
         """Return True, and count the work, if the limit for torn lines permits it."""
@@ -197,44 +219,38 @@ class LineReader:
         if part.cut and CONNECTION.match(part.text):
             self._open_head(_rebuilt(part), number)
             return
-        text = part.text
         if part.cut:
             self._open_head(_rebuilt(part), number)
         if 0 <= part.stamp < _STAMP_END:
             self._stamp = part.stamp * 1000
-        self.message(thread, number, text, cut=part.cut)
+        self.message(thread, number, part.text.encode(), cut=part.cut)
 
     def _thread(self, part: LinePart, label: int) -> int:
         facts = self.facts
         if not part.host:
             return facts.thread_of("", NONE, NONE, part.device)
         thread = facts.thread_of(part.host, part.pid, part.tid, part.device)
-        facts.processes[facts.threads[thread].process].lines += 1
+        process = facts.process_at(thread)
+        process.lines += 1
         if part.start == 0:
             facts.clean_hosts.add(part.host)
-            if label != NONE:
-                facts.processes[facts.threads[thread].process].label = label
+            process.label = label if label != NONE else process.label
         return thread
 
-    def message(self, thread: int, number: int, text: str, *, cut: bool = False) -> None:
+    def message(self, thread: int, number: int, text: bytes, *, cut: bool = False) -> None:
         """Read the message after a header."""
         facts = self.facts
-        if facts.threads[thread].in_system and system_line(facts, thread, number, text):
+        if facts.threads[thread].in_system and system_line(
+            facts, thread, number, text.decode("utf-8", "replace")
+        ):
             return
-        word = text.partition(" ")[0]
-        # RCCL since 2.26 appends _impl.
-        handler = HANDLERS.get(word) or HANDLERS.get(word.removesuffix("_impl"))
-        if handler is not None and handler(facts, thread, number, text):
-            return
-        if _CALL_START.match(text):
-            if not self._calls.read(thread, number, text.encode(), self._stamp):
+        if text not in fills_of and _CALL_START.match(text):
+            if not self._calls.read(thread, number, text, self._stamp):
                 facts.cut_calls += not cut
             return
-        for mark, shaped in SHAPES:
-            if mark in text and shaped(facts, thread, number, text):
-                return
-        if not cut:
-            facts.count(facts.unknown, text, number)
+        fill, known = fills_of[text]
+        if (known or not cut) and fill(facts, thread, number) is False and not cut:
+            facts.count(facts.unknown, text.decode("utf-8", "replace"), number)
 
     def _text(self, text: str, number: int) -> None:
         """Read a line without a header."""
@@ -265,7 +281,8 @@ class LineReader:
         if self.tables.text(text, number - self._offset()):
             self._new_run()
             return True
-        if note_version(facts, text):
+        if version := note_version(text):
+            version(facts, NONE, number)
             return True
         if "Watchdog" in text and (match := _WATCHDOG.search(text)):
             timeout = f"rank {match[1]}: {match[3]} {match[2]} ran over {int(match[4]) / 1000:g} s"
@@ -273,10 +290,11 @@ class LineReader:
             facts.count(facts.timeouts, timeout, number, kind)
             return True
         word = bare.partition(" ")[0]
-        if word not in BARE or (word == "===" and not bare.startswith("=== System : ")):
+        fill = OF_GRAPHS[word](bare) if word in OF_GRAPHS else None
+        if fill is None:
             return False
         self._indent = text[: len(text) - len(bare)]
-        return self._bare_message(bare, number, word)
+        return fill(facts, self._bare_thread(), number) is not False
 
     def _bare_system(self, text: str, number: int) -> bool:
         """Read a line of a topology print without headers."""
@@ -287,15 +305,14 @@ class LineReader:
             return False
         return system_line(self.facts, thread, number, text.removeprefix(self._indent))
 
-    def _bare_message(self, text: str, number: int, word: str) -> bool:
-        """Read a message without header; all messages up to a heading belong together."""
+    def _bare_thread(self) -> int:
+        """Return the thread of messages without header; all up to a heading belong together."""
         facts = self.facts
         if self._bare == NONE:
             self._bare = len(facts.bare_threads)
             thread = facts.thread_of("", -2 - self._bare, NONE, NONE)
             facts.bare_threads.append(thread)
-        thread = facts.bare_threads[self._bare]
-        return HANDLERS[word](facts, thread, number, text)
+        return facts.bare_threads[self._bare]
 
     def _offset(self) -> int:
         return self.facts.file_lines[-1]
@@ -326,7 +343,8 @@ class LineReader:
         if len(writers) != 1:
             return False
         facts.rejoined += 1
-        return HANDLERS["Channel"](facts, writers[0].thread, number, matched[1] if matched else "")
+        fill = OF_GRAPHS["Channel"](match[0])
+        return fill is not None and fill(facts, writers[0].thread, number) is not False
 
     def _join(self, text: str, number: int) -> bool:
         """Append a rest to the only head that it completes.
@@ -334,7 +352,7 @@ class LineReader:
         The result is a connection, or a header of a known thread.
         """
         whole = "NCCL INFO " in text
-        if not self._heads or len(text) > (256 if whole or " via " in text else 48):
+        if not self._heads or len(text) > (256 if whole or " via " in text else _SHORT_REST):
             return False
         self._heads = [head for head in self._heads if head[1] > number - _HEADS_LIVE]
         fitting: list[tuple[int, LinePart]] = []
@@ -355,7 +373,7 @@ class LineReader:
         i, part = fitting[-1]
         del self._heads[i]
         self.facts.rejoined += 1
-        self.message(self._thread(part, NONE), number, part.text)
+        self.message(self._thread(part, NONE), number, part.text.encode())
         return True
 
 

@@ -10,33 +10,41 @@ import re
 from calendar import timegm
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from functools import lru_cache, wraps
+from functools import lru_cache
 from typing import TypeVar
 
 from clusim.base.limits import MOST_RANKS
 from clusim.formats.logs.columns import NONE
 
+K = TypeVar("K", str, bytes)
 T = TypeVar("T")
 
-MOST_TEXTS = 1 << 12
+MOST_TEXTS = 1 << 14
 """Maximum number of cached texts of one kind."""
 
-LONGEST = 256
+LONGEST = 1024
 """Maximum length of a cached text [characters]."""
 
 
-def remembered(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Cache a function of a text for recent short texts; results must not be modified.
+class Remembered(dict[K, T]):
+    """Results of a function of a text for recent short texts, which must not be modified.
 
     Ranks write mostly equal lines, and programs restart: three of four messages are repeats.
     """
-    known = lru_cache(MOST_TEXTS)(parse)
 
-    @wraps(parse)
-    def look(text: str) -> T:
-        return known(text) if len(text) <= LONGEST else parse(text)
+    def __init__(self, parse: Callable[[K], T]) -> None:
+        """Remember the results of `parse`."""
+        super().__init__()
+        self._parse: Callable[[K], T] = parse
 
-    return look
+    def __missing__(self, text: K) -> T:
+        """Compute a result, and keep it if the text is short."""
+        result = self._parse(text)
+        if len(text) <= LONGEST:
+            if len(self) >= MOST_TEXTS:
+                self.clear()
+            self[text] = result
+        return result
 
 
 _LEVEL = re.compile(rb"NCCL (INFO|WARN|TRACE|CALL|ABORT|VERSION) ?")
@@ -148,7 +156,7 @@ def _append(line_parts: list[LinePart], head: LinePart, text: bytes, *, cut: boo
     line_parts.append(replace(head, text=shown, cut=cut))
 
 
-@lru_cache(MOST_TEXTS)
+@lru_cache(1 << 12)
 def _second(text: bytes) -> int:
     """Return a time in whole seconds [s], or -1; since midnight without a date."""
     day, _, clock = text.replace(b"T", b" ").rpartition(b" ")

@@ -1,24 +1,24 @@
 """Log lines of NCCL and RCCL about communicators, networks and settings.
 
-Lines about channels are in `graphs`.
-
-Arguments of a handler are the facts, the writing thread, the line number and the message. It returns
-True if it has understood the message.
+Lines about channels are in `graphs`. A reader takes the text of a message and returns what to do with it (`Fill`),
+None for another message. Equal texts are read once: fills keep the values, which must not be modified.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.operations import ALGORITHMS, PROTOCOLS, find_algorithm, find_protocol
 from clusim.formats.logs.columns import NONE
-from clusim.formats.logs.lines import remembered
-from clusim.formats.logs.raw_log import MOST_CHOSEN, LoggedChoice, RawLog
+from clusim.formats.logs.raw_log import MOST_CHOSEN, LoggedChoice, Member, RawLog, kind_of
 
-Handler = Callable[[RawLog, int, int, str], bool]
+Fill = Callable[[RawLog, int, int], object]
+"""Stores a message in the facts, given its thread and line number; returns False if a limit forbids it."""
+
+Reader = Callable[[str], Fill | None]
+"""Returns the fill of a message; None if it cannot read the message."""
 
 _COMM = re.compile(
     r"(?:\[Rank \d{1,9}\] )?(?:(\w+) )?comm (0x[0-9a-fA-F]{1,16}) rank (\d{1,9}) n[rR]anks (\d{1,9})\b(.*)",
@@ -49,78 +49,72 @@ _NVLS_DEV = re.compile(r"NVLS multicast support is (not )?available on dev (\d{1
 _NVLS_COMM = re.compile(r"NVLS comm (0x[0-9a-f]{1,16}) headRank (-?\d{1,9}) nHeads (\d{1,9})")
 _NVLS_HEAD = re.compile(r"NVLS Head +(\d{1,9}): +(\d{1,9}(?: +\d{1,9})*)$")
 _NVLS_TREE = re.compile(r"(-?\d{1,9})/(-?\d{1,9})/(-?\d{1,9})->(\d{1,9})->(-?\d{1,9})")
-_MOST_SETTINGS = 4096
+_MOST_SETTINGS, _MOST_VALUES, _MOST_KERNELS = 4096, 64, 10_000
 _KERNEL = re.compile(r"## \[[\d.]+\] \[\w+:\w+\] \w+ (K[LE])\b(?: HWID \w+ (\w+))?")
 
 
-class NamedHandle(NamedTuple):
-    """Content of a line about a communicator: handle, creation or end, and numbers.
-
-    The numbers are by attribute of `Member`.
-    """
-
-    function: str
-    pointer: int
-    rank: int
-    n_ranks: int
-    verb: str
-    state: str
-    parent: int | None
-    details: tuple[tuple[str, int], ...]
+def of_member(fill: Callable[[Member], object], rank: int = NONE) -> Fill:
+    """Return a fill of the handle of a line, which is about this rank."""
+    return lambda facts, thread, line: fill(facts.members[facts.member_of(thread, line, rank)])
 
 
-@remembered
-def _named(text: str) -> NamedHandle | None:
+def counted(table: str, text: str, kind: str | None = None) -> Fill:
+    """Return a fill that counts a line in a table of kinds of lines."""
+    kind = kind_of[text] if kind is None else kind
+    return lambda facts, thread, line: facts.count(getattr(facts, table), text, line, kind)
+
+
+def ignored(facts: RawLog, thread: int, line: int) -> None:
+    """Skip a message without data."""
+
+
+def _comm(text: str) -> Fill | None:
+    """Read a line about a communicator: address, rank, creation or end, and numbers."""
     match = _COMM.match(text)
     if match is None:
         return None
     pairs = dict(_PAIR.findall(match[5].partition(" - ")[0].replace("- Init", " - Init")))
-    pointer, rank, n_ranks = int(match[2], 16), int(match[3]), int(match[4])
+    function, pointer, rank, n_ranks = (
+        match[1] or "",
+        int(match[2], 16),
+        int(match[3]),
+        int(match[4]),
+    )
     event = _EVENT.search(match[5])
     verb, state = (event[1] or "", event[2]) if event else ("", "")
     if not rank < n_ranks <= MOST_RANKS or pointer == 0:
         return None
     parent = int(pairs["parent"], 16) if "parent" in pairs else None
-    return NamedHandle(
-        (match[1] or "").removesuffix("_impl"),
-        pointer,
-        rank,
-        n_ranks,
-        verb,
-        state,
-        parent,
-        tuple(_details(pairs)),
-    )
+    details = dict(_details(pairs))
 
-
-def _comm(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    named = _named(text)
-    if named is None:
-        return False
-    function, pointer, rank, n_ranks, verb, state, parent, details = named
-    number = facts.member_at(thread, pointer, line)
-    member = facts.members[number]
-    # The address of a destroyed communicator is soon reused.
-    known = member.rank not in (NONE, rank) or member.n_ranks not in (NONE, n_ranks)
-    again = verb == "Init" and state == "START" and (member.started or member.complete)
-    if (known or again or (member.ended and verb == "Init")) and verb not in ("Destroy", "Abort"):
-        number = facts.new_member(thread, line, pointer)
+    def fill(facts: RawLog, thread: int, line: int) -> None:
+        number = facts.member_at(thread, pointer, line)
         member = facts.members[number]
-    member.rank, member.n_ranks = rank, n_ranks
-    member.function = function or member.function
-    for name, value in details:
-        setattr(member, name, value)
-    if parent is not None:
-        member.parent = facts.bindings.get((member.process, parent), NONE)
-    if verb == "Init":
-        member.started |= state == "START"
-        member.complete |= state == "COMPLETE"
-        member.ended = "aborted" if state == "ABORT" else member.ended
-    elif verb in ("Destroy", "Abort") and state in ("COMPLETE", "START"):
-        member.ended = "destroyed" if verb == "Destroy" else "aborted"
-    if verb in ("", "Init"):
-        facts.speaks_of(thread, number)
-    return True
+        # The address of a destroyed communicator is soon reused.
+        known = member.rank not in (NONE, rank) or member.n_ranks not in (NONE, n_ranks)
+        again = verb == "Init" and state == "START" and (member.started or member.complete)
+        if (known or again or (member.ended and verb == "Init")) and verb not in _ENDS:
+            number = facts.new_member(thread, line, pointer)
+            member = facts.members[number]
+        member.rank, member.n_ranks = rank, n_ranks
+        member.function = function.removesuffix("_impl") or member.function
+        for name, value in details.items():
+            setattr(member, name, value)
+        if parent is not None:
+            member.parent = facts.bindings.get((member.process, parent), NONE)
+        if verb == "Init":
+            member.started |= state == "START"
+            member.complete |= state == "COMPLETE"
+            member.ended = "aborted" if state == "ABORT" else member.ended
+        elif verb in _ENDS and state in ("COMPLETE", "START"):
+            member.ended = _ENDS[verb]
+        if verb in ("", "Init"):
+            facts.speaks_of(thread, number)
+
+    return fill
+
+
+_ENDS = {"Destroy": "destroyed", "Abort": "aborted"}
 
 
 _FIELDS = {
@@ -142,57 +136,41 @@ def _details(pairs: dict[str, str]) -> Iterator[tuple[str, int]]:
                 continue
 
 
-@remembered
-def _version_of(text: str) -> tuple[str, str] | None:
-    """Return the library and its version if `text` names them."""
-    match = _VERSION.search(text)
+def note_version(text: str) -> Fill | None:
+    """Read the version of the library, which lines without header also contain."""
+    match = _VERSION.search(text) if "CCL" in text else None
     if match is None:
         return None
-    return ("RCCL" if match[1] == "R" else "NCCL"), f"{match[2]}{match[3] or ''}"
+    library, version = f"{match[1]}CCL", f"{match[2]}{match[3] or ''}"
+
+    def fill(facts: RawLog, thread: int, line: int) -> None:
+        facts.library = library if library == "RCCL" else facts.library or library
+        facts.versions[version] += 1
+
+    return fill
 
 
-def note_version(facts: RawLog, text: str) -> bool:
-    """Note the version of the library if `text` names it."""
-    result = _version_of(text) if "CCL" in text else None
-    if result is None:
-        return False
-    library, version = result
-    facts.library = library if library == "RCCL" else facts.library or library
-    facts.versions[version] += 1
-    return True
+def _version(text: str) -> Fill | None:
+    return note_version(text) or (ignored if text.startswith("NCCL git version") else None)
 
 
-def _version(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    return note_version(facts, text) or text.startswith("NCCL git version")
-
-
-@remembered
-def _timings_of(text: str) -> tuple[int, int, dict[str, float]] | None:
-    """Return rank, number of ranks, and the times of initialisation [s]."""
+def _timings(text: str) -> Fill | None:
+    """Read rank, number of ranks, and the times of initialisation [s]."""
     match = _TIMINGS.match(text)
-    if match is None:
+    if match is None or not int(match[2]) < int(match[3]) <= MOST_RANKS:
         return None
-    rank, n_ranks = int(match[2]), int(match[3])
-    if not rank < n_ranks <= MOST_RANKS:
-        return None
-    parts = {name: float(value) for name, value in _TIMING.findall(match[5])}
-    return rank, n_ranks, {"total": float(match[4])} | parts
+    n_ranks = int(match[3])
+    timings = {"total": float(match[4])} | {k: float(v) for k, v in _TIMING.findall(match[5])}
+
+    def fill(member: Member) -> None:
+        member.n_ranks = n_ranks if member.n_ranks == NONE else member.n_ranks
+        member.timings = timings
+
+    return of_member(fill, int(match[2]))
 
 
-def _timings(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    result = _timings_of(text)
-    if result is None:
-        return False
-    rank, n_ranks, timings = result
-    member = facts.members[facts.member_of(thread, line, rank)]
-    member.n_ranks = n_ranks if member.n_ranks == NONE else member.n_ranks
-    member.timings = timings
-    return True
-
-
-@remembered
-def _choice_of(text: str) -> LoggedChoice | None:
-    """Return name, bytes, algorithm, protocol, first and last channel, time [us] of a choice."""
+def choice(text: str) -> Fill | None:
+    """Read name, bytes, algorithm, protocol, first and last channel, time [us] of a choice."""
     match = _NAMED.match(text)
     if match is None:
         return None
@@ -203,122 +181,114 @@ def _choice_of(text: str) -> LoggedChoice | None:
         algorithm, protocol = ALGORITHMS[int(algorithm)].value, PROTOCOLS[int(protocol)].value
     low, high = (int(match[5]), int(match[6])) if match[5] is not None else (NONE, NONE)
     known, way = find_algorithm(algorithm), find_protocol(protocol)
-    return LoggedChoice(
+    result = LoggedChoice(
         match[1] or "", int(match[2]), known.value if known else algorithm,
         way.value if way else protocol, low, high, float(match[7] or NONE),
     )  # fmt: skip
 
+    def fill(facts: RawLog, thread: int, line: int) -> None:
+        if len(facts.tunings) < MOST_CHOSEN:
+            facts.tunings.append(facts.choice_of(result), thread, line)
+        else:
+            facts.later_calls += 1
 
-def choice(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    """Note a choice of the tuner."""
-    result = _choice_of(text)
-    if result is None:
-        return False
-    if len(facts.tunings) < MOST_CHOSEN:
-        facts.tunings.append(facts.choice_of(result), thread, line)
-    else:
-        facts.later_calls += 1
-    return True
+    return fill
 
 
-@remembered
-def _setting_of(text: str) -> tuple[str, str] | None:
-    """Return name and value of a setting."""
+def environment(text: str) -> Fill | None:
+    """Read a setting, with any prefix of its name."""
     match = _ENV.match(text)
     if match is None:
         return None
-    value = match[2].strip()
-    return match[1], value[:-1] if _WHOLE_WITH_DOT.fullmatch(value) else value
+    name, value = match[1], match[2].strip()
+    value = value[:-1] if _WHOLE_WITH_DOT.fullmatch(value) else value
 
-
-def environment(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    """Note a setting, with any prefix of its name."""
-    setting = _setting_of(text)
-    if setting is None:
-        return False
-    name, value = setting
-    if name not in facts.environment and len(facts.environment) >= _MOST_SETTINGS:
-        return False
-    values = facts.environment.setdefault(name, {})
-    if value not in values and len(values) >= 64:
-        value = "(others)"
-    values.setdefault(value, set()).add(facts.threads[thread].process)
-    return True
-
-
-def _network(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    process = facts.processes[facts.threads[thread].process]
-    if text.startswith("Using network "):
-        process.network = text[14:].strip()
-        return True
-    if text.startswith("Initialized NET plugin "):
-        process.network = text[23:].strip()
-        return True
-    host = facts.nics.setdefault(process.host, {})
-    if text.startswith(("NET/IB : Using", "NET/Socket : Using")):
-        for _index, name, speed in _NET_LIST.findall(text):
-            host.setdefault(name, speed)
-        return True
-    if match := _NET_DEV.search(text):
-        host[match[2]] = f"{match[3]}/{match[4]} {int(match[5]) / 1000:g} Gb/s"
-        return True
-    return _VIRTUAL.search(text) is not None
-
-
-def _noted(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    facts.count(facts.notes, text, line)
-    return True
-
-
-@remembered
-def _nvls_trees(text: str) -> list[tuple[int, ...]]:
-    """Return the trees of a line, by channel; empty if one contains an impossible rank."""
-    trees = [tuple(map(int, result)) for result in _NVLS_TREE.findall(text)]
-    return trees if max(map(max, trees), default=0) < MOST_RANKS else []
-
-
-def _nvls(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    if match := _NVLS_DEV.match(text):
-        member = facts.members[facts.member_of(thread, line)]
-        member.nvls = match[1] is None
-        return True
-    if match := _NVLS_COMM.match(text):
-        member = facts.members[facts.member_at(thread, int(match[1], 16), line)]
-        member.n_heads = int(match[3])
-        return True
-    if match := _NVLS_HEAD.match(text.rstrip()):
-        heads = [int(rank) for rank in match[2].split()]
-        if max(heads) >= MOST_RANKS or int(match[1]) >= MOST_RANKS:
+    def fill(facts: RawLog, thread: int, line: int) -> bool:
+        if name not in facts.environment and len(facts.environment) >= _MOST_SETTINGS:
             return False
-        facts.members[facts.member_of(thread, line)].nvls_heads[int(match[1])] = heads
+        values = facts.environment.setdefault(name, {})
+        kept = value if value in values or len(values) < _MOST_VALUES else "(others)"
+        values.setdefault(kept, set()).add(facts.threads[thread].process)
         return True
-    if text.startswith("NVLS Trees"):
-        trees = _nvls_trees(text)
-        for channel, (d0, d1, d2, rank, up) in enumerate(trees):
-            member_number = facts.member_of(thread, line, rank)
-            facts.nvls_trees.append(member_number, channel, up, rank, d0, d1, d2)
-        return bool(trees)
-    return False
+
+    return fill
 
 
-def _connected(facts: RawLog, thread: int, line: int, text: str) -> bool:
+def _network(text: str) -> Fill | None:
+    for start in ("Using network ", "Initialized NET plugin "):
+        if text.startswith(start):
+            name = text.removeprefix(start).strip()
+            return lambda facts, thread, line: setattr(facts.process_at(thread), "network", name)
+    listed = text.startswith(("NET/IB : Using", "NET/Socket : Using"))
+    nics = [(name, speed) for _, name, speed in _NET_LIST.findall(text)] if listed else []
+    device = None if listed else _NET_DEV.search(text)
+    if not listed and device is None:
+        return ignored if _VIRTUAL.search(text) else None
+
+    def fill(facts: RawLog, thread: int, line: int) -> None:
+        host = facts.nics.setdefault(facts.process_at(thread).host, {})
+        for name, speed in nics:
+            host.setdefault(name, speed)
+        if device is not None:
+            host[device[2]] = f"{device[3]}/{device[4]} {int(device[5]) / 1000:g} Gb/s"
+
+    return fill
+
+
+def _noted(text: str) -> Fill | None:
+    return counted("notes", text)
+
+
+def _nvls(text: str) -> Fill | None:
+    if match := _NVLS_DEV.match(text):
+        available = match[1] is None
+        return of_member(lambda member: setattr(member, "nvls", available))
+    if match := _NVLS_COMM.match(text):
+        pointer, n_heads = int(match[1], 16), int(match[3])
+        return lambda facts, thread, line: setattr(
+            facts.members[facts.member_at(thread, pointer, line)], "n_heads", n_heads
+        )
+    if match := _NVLS_HEAD.match(text.rstrip()):
+        number, heads = int(match[1]), [int(rank) for rank in match[2].split()]
+        if max(*heads, number) >= MOST_RANKS:
+            return None
+        return of_member(lambda member: member.nvls_heads.update({number: heads}))
+    trees = _NVLS_TREE.findall(text) if text.startswith("NVLS Trees") else []
+    rows = [
+        (c, up, rank, *down)
+        for c, (*down, rank, up) in enumerate(tuple(map(int, t)) for t in trees)
+    ]
+    if max((max(row[1:]) for row in rows), default=MOST_RANKS) >= MOST_RANKS:
+        return None
+
+    def fill(facts: RawLog, thread: int, line: int) -> None:
+        for row in rows:
+            facts.nvls_trees.append(facts.member_of(thread, line, row[2]), *row)
+
+    return fill
+
+
+def _connected(text: str) -> Fill | None:
     graph = text[10:].partition(",")[0].strip()
     if graph not in ("all rings", "all trees", "NVLS tree", "NVLS", "all collnets", "collnet"):
-        return text.startswith("Connected ")
-    facts.members[facts.member_of(thread, line)].connected |= {graph}
-    return True
+        return ignored if text.startswith("Connected ") else None
+    return of_member(lambda member: setattr(member, "connected", member.connected | {graph}))
 
 
-def _kernel(facts: RawLog, thread: int, line: int, text: str) -> bool:
+def _kernel(text: str) -> Fill | None:
     match = _KERNEL.match(text)
     if match is None:
-        return False
-    if match[1] == "KL" and match[2] and len(facts.kernels) < 10_000:
-        facts.kernels[match[2]] += 1
-    return True
+        return None
+    name = match[2] if match[1] == "KL" else None
+
+    def fill(facts: RawLog, thread: int, line: int) -> None:
+        if name and len(facts.kernels) < _MOST_KERNELS:
+            facts.kernels[name] += 1
+
+    return fill
 
 
-HANDLERS: dict[str, Handler] = {
+READERS: dict[str, Reader] = {
     "comm": _comm, "ncclCommInitRank": _comm, "ncclCommInitRankConfig": _comm,
     "ncclCommInitRankScalable": _comm, "ncclCommInitAll": _comm, "ncclCommSplit": _comm,
     "ncclCommInitRankFunc": _comm, "ncclCommShrink": _comm, "ncclCommGrow": _comm,
@@ -330,9 +300,7 @@ HANDLERS: dict[str, Handler] = {
     "Using": _network, "NET/IB": _network, "NET/Socket": _network, "NET/IB:": _network,
     "Initialized": _network,
     "##": _kernel,
+    "Bootstrap": _noted, "Setting": _noted, "P2P": _noted, "Launch": _noted, "DMA-BUF": _noted,
+    "ncclTopoGetCpuAffinity:": _noted,
 }  # fmt: skip
-"""Handlers by the first word of a message."""
-
-
-for _word in ("Bootstrap", "Setting", "P2P", "Launch", "DMA-BUF", "ncclTopoGetCpuAffinity:"):
-    HANDLERS[_word] = _noted
+"""Readers by the first word of a message."""

@@ -15,12 +15,11 @@ from clusim.base.terms.dtypes import BY_NUMBER
 from clusim.base.terms.operations import BLOCKWISE, find_operation
 from clusim.formats.logs.columns import (
     NONE,
-    PART_ROWS,
     Repeating,
-    RepeatingPart,
     counted,
     ordinals,
     row_hash,
+    small,
 )
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.raw_log import RawLog
@@ -28,7 +27,7 @@ from clusim.formats.logs.raw_log import RawLog
 Numbers = NDArray[np.integer]
 
 
-def find_choices(facts: RawLog, *sizes: list[NDArray[np.int64]]) -> list[Numbers]:
+def find_choices(facts: RawLog, *sizes: NDArray[np.int64]) -> Numbers:
     """Return the tuner's choice for each call, NONE if the same thread did not print it.
 
     The device in the header of a tuner's line can differ from that of the call: a thread that drives several
@@ -37,21 +36,19 @@ def find_choices(facts: RawLog, *sizes: list[NDArray[np.int64]]) -> list[Numbers
 
     Parameters
     ----------
-    sizes : lists of ndarray
-        By part of the calls: the size of each kind of call [B]; the first list with a matching line counts.
+    sizes : ndarray
+        The size of each kind of call [B]; the first array with a matching line counts.
 
     Returns
     -------
-    list of ndarray
-        By part of the calls: the number of the choice of each call.
+    ndarray
+        The number of the choice of each call.
     """
-    parts = facts.calls.parts()
-    tunings = facts.tunings.columns()
+    tunings, calls = facts.tunings.columns(), facts.calls
     if len(tunings["choice"]) == 0:
-        return [np.broadcast_to(np.full(1, NONE, np.int8), len(part.which)) for part in parts]
-    narrow = np.min_scalar_type(-len(facts.choices) - 1)
-    chosen: list[Numbers] = [np.full(len(part.which), NONE, narrow) for part in parts]
-    matching = _Matching(facts, parts, chosen, np.ones(len(tunings["choice"]), np.bool_))
+        return np.broadcast_to(np.full(1, NONE, np.int8), len(calls))
+    chosen = np.full(len(calls), NONE, np.min_scalar_type(-len(facts.choices) - 1))
+    matching = _Matching(facts, chosen, np.ones(len(tunings["choice"]), np.bool_))
     for speaker in (np.arange(max(len(facts.threads), 1)), _without_device(facts)):
         for each in sizes:
             for named in (True, False):
@@ -68,47 +65,32 @@ def _without_device(facts: RawLog) -> NDArray[np.int64]:
 
 @dataclass
 class _Matching:
-    """Calls by part, their choices, and the tuner's lines that are not assigned to a call yet."""
+    """Choices of calls, and the tuner's lines that are not assigned to a call yet."""
 
     facts: RawLog
-    parts: list[RepeatingPart]
-    chosen: list[Numbers]
+    chosen: Numbers
     free: NDArray[np.bool_]
 
-    def attach(
-        self, speaker: NDArray[np.int64], sizes: list[NDArray[np.int64]], *, named: bool
-    ) -> None:
+    def attach(self, speaker: NDArray[np.int64], sizes: NDArray[np.int64], *, named: bool) -> None:
         """Assign free tuner lines to calls without a choice, by handle, size and name if present."""
         lines, key, numbers = self._lines(speaker, named=named)
         if len(lines) == 0:
             return
         keys, begin, count = np.unique(key, return_index=True, return_counts=True)
-        slots = [
-            self._slots(part, speaker, size, keys, named=named)
-            for part, size in zip(self.parts, sizes, strict=True)
-        ]
-        handles = len(self.facts.members)
-        pairs = [
-            slot * handles + p.kinds["member"] for slot, p in zip(slots, self.parts, strict=True)
-        ]
-        known = np.unique(
-            np.concatenate([pair[slot >= 0] for pair, slot in zip(pairs, slots, strict=True)])
-        )
-        if len(known) == 0:
-            return
-        seen = np.zeros(len(known), np.int64)
-        for part, slot, pair, chosen in zip(self.parts, slots, pairs, self.chosen, strict=True):
-            if not (slot >= 0).any():
-                continue
-            rows = np.flatnonzero((slot[part.which] >= 0) & (chosen == NONE))
-            counter = np.searchsorted(known, pair)[part.which[rows]]
-            place = seen[counter] + ordinals(counter)
-            seen += np.bincount(counter, minlength=len(seen))
-            of_line = slot[part.which[rows]]
-            fits = place < count[of_line]
-            hit = (begin[of_line] + place)[fits]
-            chosen[rows[fits]] = numbers[hit]
-            self.free[lines[hit]] = False
+        calls = self.facts.calls
+        kinds, which = calls.kinds, calls.which
+        name = kinds["name"].astype(np.int64)
+        spoken = speaker[kinds["thread"].astype(np.int64)]
+        wanted = row_hash(spoken, sizes, name if named else np.full_like(name, NONE))
+        at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        line_of = np.where(keys[at] == wanted, at, NONE)
+        rows = np.flatnonzero((line_of[which] >= 0) & (self.chosen == NONE))
+        of_line = line_of[which[rows]]
+        place = ordinals(of_line, kinds["member"][which[rows]])
+        fits = place < count[of_line]
+        hit = (begin[of_line] + place)[fits]
+        self.chosen[rows[fits]] = numbers[hit]
+        self.free[lines[hit]] = False
 
     def _lines(
         self, speaker: NDArray[np.int64], *, named: bool
@@ -128,22 +110,6 @@ class _Matching:
         )
         order = np.argsort(key, kind="stable")
         return lines[order], key[order], numbers[order]
-
-    @staticmethod
-    def _slots(
-        part: RepeatingPart,
-        speaker: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        keys: NDArray[np.uint64],
-        *,
-        named: bool,
-    ) -> NDArray[np.int64]:
-        """Return the index of each kind of call among `keys`, NONE if it is missing."""
-        name = part.kinds["name"].astype(np.int64)
-        spoken = speaker[part.kinds["thread"].astype(np.int64)]
-        key = row_hash(spoken, sizes, name if named else np.full_like(name, NONE))
-        at = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
-        return np.where(keys[at] == key, at, NONE)
 
 
 Columns = dict[str, NDArray[np.integer]]
@@ -198,32 +164,27 @@ def find_operations(facts: RawLog, communicators: Sequence[LoggedCommunicator]) 
     for communicator in communicators:
         of_member[communicator.handles] = communicator.number
         n_ranks[communicator.handles] = max(communicator.n_ranks, 1)
-    parts = facts.calls.parts()
-    if not parts:
+    calls = facts.calls
+    if not len(calls):
         return _from_tunings(facts, of_member)
-    sizes = [message_bytes(facts, part.kinds, n_ranks[part.kinds["member"]]) for part in parts]
-    of_a_rank = [message_bytes(facts, part.kinds, np.ones(1, np.int64)) for part in parts]
+    sizes = message_bytes(facts, calls.kinds, n_ranks[calls.kinds["member"]])
+    of_a_rank = message_bytes(facts, calls.kinds, np.ones(1, np.int64))
     choices = find_choices(facts, of_a_rank, sizes)
     # Calls of one operation share one opCount; opCounts are matched in shares to limit memory.
-    shares = 1 + len(facts.calls) // _TOGETHER
-    share = [
-        (part.column("op_count") % shares).astype(np.min_scalar_type(shares)) for part in parts
-    ]
-    result = []
+    shares = 1 + len(calls) // _TOGETHER
+    share = (calls.column("op_count") % shares).astype(np.min_scalar_type(shares))
+    found = []
     for number in range(shares):
-        rows = [np.flatnonzero(each == number) for each in share]
-        calls = {
-            name: np.concatenate([p.column(name, r) for p, r in zip(parts, rows, strict=True)])
-            for name in ("member", *_OF_FIRST)
-        }
-        calls["size"] = np.concatenate(
-            [s[p.which[r]] for s, p, r in zip(sizes, parts, rows, strict=True)]
-        )
-        calls["choice"] = np.concatenate([c[r] for c, r in zip(choices, rows, strict=True)])
-        operations = _empty()
-        operations.add(_matched(facts, calls, of_member))
-        result += operations.parts()
-    return _merged(result)
+        rows = np.flatnonzero(share == number)
+        some = {name: calls.column(name, rows) for name in ("member", *_OF_FIRST)}
+        some |= {"size": sizes[calls.which[rows]], "choice": choices[rows]}
+        matched = _matched(facts, some, of_member)
+        found.append({name: small(column) for name, column in matched.items()})
+    operations = _empty()
+    whole = {name: np.concatenate([part[name] for part in found]) for name in operations.names}
+    order = np.argsort(whole["line"], kind="stable")
+    operations.add({name: column[order] for name, column in whole.items()})
+    return operations
 
 
 _OF_FIRST = ("name", "op_count", "count", "type", "op", "root", "stream", "time_ns", "line")
@@ -237,32 +198,6 @@ def _empty() -> Repeating:
         "communicator", "ranks", "agree", "rank", "choice", "size", *_OF_FIRST,
         running=("op_count", "time_ns", "line"),
     )  # fmt: skip
-
-
-def _merged(parts: list[RepeatingPart]) -> Repeating:
-    """Merge parts that are sorted by line."""
-    whole = _empty()
-    if len(parts) < 2:
-        for part in parts:
-            whole.add({name: part.column(name) for name in whole.names})
-        return whole
-    lines = [part.column("line") for part in parts]
-    # Shares are selected by opCount: the lines of each share span the entire log.
-    longest = max(lines, key=len)
-    limits = longest[:: max(1, PART_ROWS // len(parts))][1:]
-    cuts = [np.concatenate(([0], np.searchsorted(at, limits), [len(at)])) for at in lines]
-    for number in range(len(limits) + 1):
-        rows = [np.arange(cut[number], cut[number + 1]) for cut in cuts]
-        order = np.argsort(np.concatenate([at[r] for at, r in zip(lines, rows, strict=True)]))
-        whole.add(
-            {
-                name: np.concatenate([p.column(name, r) for p, r in zip(parts, rows, strict=True)])[
-                    order
-                ]
-                for name in whole.names
-            }
-        )
-    return whole
 
 
 def _matched(facts: RawLog, calls: Columns, of_member: NDArray[np.int64]) -> Columns:
@@ -307,19 +242,16 @@ def _from_tunings(facts: RawLog, of_member: NDArray[np.int64]) -> Repeating:
     names = np.array([facts.name_of(c.name) if c.name else NONE for c in facts.choices] or [NONE])
     sizes = np.array([c.size for c in facts.choices] or [0], np.int64)
     operations = _empty()
-    for begin in range(0, len(facts.tunings), PART_ROWS):
-        some = {name: values[begin : begin + PART_ROWS] for name, values in tunings.items()}
-        choice, member = some["choice"], spoken[some["thread"]]
-        unknown = dict.fromkeys(operations.names, np.full(len(choice), NONE))
-        operations.add(
-            unknown
-            | {
-                "communicator": np.where(member >= 0, of_member[member], NONE),
-                "name": names[choice], "op_count": np.zeros(len(choice), np.int64),
-                "size": sizes[choice], "ranks": np.ones(len(choice), np.int64),
-                "agree": np.ones(len(choice), np.int64), "choice": choice, "line": some["line"],
-            }
-        )  # fmt: skip
+    choice, member = tunings["choice"], spoken[tunings["thread"]]
+    one = np.ones(len(choice), np.int64)
+    operations.add(
+        dict.fromkeys(operations.names, -one)
+        | {
+            "communicator": np.where(member >= 0, of_member[member], NONE),
+            "name": names[choice], "op_count": 0 * one, "size": sizes[choice], "ranks": one,
+            "agree": one, "choice": choice, "line": tunings["line"],
+        }
+    )  # fmt: skip
     return operations
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from clusim.formats.logs.columns import NONE, Columns, Repeating
-from clusim.formats.logs.infer_collective import LoggedRoute, parse_route
-from clusim.formats.logs.lines import remembered
+from clusim.formats.logs.infer_collective import LoggedRoute
+from clusim.formats.logs.lines import Remembered
 
 T = TypeVar("T")
 
@@ -164,7 +164,7 @@ class LineKind:
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|(?<!\w)[0-9][0-9a-fA-F.:]*")
 
 
-@remembered
+@Remembered
 def kind_of(text: str) -> str:
     """Return the common pattern of lines like `text`: its words, with # for numbers."""
     return _NUMBERS.sub("#", text[:160]).strip()[:100]
@@ -269,6 +269,10 @@ class RawLog:
             self.processes.append(Process(host, pid))
         return result
 
+    def process_at(self, thread: int) -> Process:
+        """Return the process of a thread."""
+        return self.processes[self.threads[thread].process]
+
     def thread_of(self, host: str, pid: int, tid: int, device: int) -> int:
         """Return the number of a thread for a device; create it if it is new."""
         if len(self.threads) >= MOST_THREADS and not self.knows(host, pid, tid, device):
@@ -292,18 +296,12 @@ class RawLog:
         process = self._process.get((host, pid))
         return process is not None and (process, tid, device) in self._thread
 
-    def route_of(self, text: str) -> int:
-        """Return the number of the transport written as `text`, or NONE if it is unknown."""
-        result = self._route.get(text)
-        if result is None:
-            route = parse_route(text)
-            result = NONE
-            if route is not None:
-                result = len(self.routes)
-                self.routes.append(route)
-            if len(self._route) < 100_000:
-                self._route[text] = result
-        return result
+    def route_of(self, text: str, route: LoggedRoute) -> int:
+        """Return the number of a transport in the notation of a line."""
+        index = self._route.setdefault(text, len(self.routes))
+        if index == len(self.routes):
+            self.routes.append(route)
+        return index
 
     def name_of(self, name: str) -> int:
         """Return the number of a kind of call."""
@@ -418,12 +416,12 @@ class RawLog:
         self, table: dict[str, LineKind], text: str, line: int, kind: str | None = None
     ) -> None:
         """Count a line in one of the tables, by its kind or the kind of `text`, which is an example."""
-        kind = kind_of(text) if kind is None else kind
-        if kind not in table and len(table) >= MAX_KINDS:
-            kind = "(others)"
-        if kind not in table:
-            table[kind] = LineKind(0, text.strip()[:200], self.place(line))
-        table[kind].count += 1
+        kind = kind_of[text] if kind is None else kind
+        entry = table.get(kind)
+        if entry is None:
+            kind = kind if len(table) < MAX_KINDS else "(others)"
+            entry = table.setdefault(kind, LineKind(0, text.strip()[:200], self.place(line)))
+        entry.count += 1
 
     def miscounted(self, member: int, n_ranks: int, line: int) -> None:
         """Note a call with another number of ranks than its handle."""

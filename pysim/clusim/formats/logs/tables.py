@@ -157,6 +157,11 @@ class TableReader:
         """True if a table has started, so that lines of numbers may be its rows."""
         return bool(self.runs) and bool(self.runs[-1].header)
 
+    @property
+    def in_row(self) -> bool:
+        """True if a row lacks numbers, which the next line may contain."""
+        return self._head is not None
+
     def comment(self, text: str, line: int) -> bool:
         """Read a line that starts with #."""
         if match := _RANK.match(text):

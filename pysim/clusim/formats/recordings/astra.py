@@ -73,12 +73,13 @@ def read(
     table = _Table(name, calls)
     table.divide(num_ranks, machine_ranks or num_ranks)
     table.write()
-    return table.recording("astra", num_ranks, table.strides)
+    return table.recording(num_ranks, table.strides)
 
 
 class _Table(LayerTable):
     """Layers of a file, and the order of their parts in a step."""
 
+    kind = "astra"
     gathers_parts = True
 
     def __init__(self, name: str, calls: int | None) -> None:
@@ -97,7 +98,7 @@ class _Table(LayerTable):
 
     def divide(self, num_ranks: int, machine_ranks: int) -> None:
         """Divide the ranks into groups."""
-        self.assumed.append(
+        self.found.assume(
             f"no number of ranks in the file: all {num_ranks} GPUs of the topology; a cycle is 1 ns; one pass"
         )
         inside = min(machine_ranks, num_ranks)
@@ -109,7 +110,7 @@ class _Table(LayerTable):
                     1, f"{dimension} of {size} ranks: must divide the {num_ranks} of the topology"
                 )
         if self.policy.startswith("HYBRID_TRANSFORMER") and given is None:
-            self.assumed.append(
+            self.found.assume(
                 f"no model_parallel_NPU_group: the {inside} ranks of a machine are a group"
             )
         self.strides = {
@@ -153,7 +154,7 @@ class _Table(LayerTable):
     def _micro(self) -> None:
         """Run only the communication of weight gradients, in sequence."""
         if len(self.layers) > 1:
-            self.assumed.append(
+            self.found.assume(
                 "MICRO: the communications of all lines one after the other; ASTRA-sim itself runs the first only"
             )
         for layer in self.layers:
@@ -176,7 +177,7 @@ class _Table(LayerTable):
     def _omit(self, layer: TableLayer, part: int) -> None:
         """Count a communication that is not done."""
         if layer.parts[part].operation:
-            self.skipped[f"communications that {self.policy} does not do"] += 1
+            self.found.skipped[f"communications that {self.policy} does not do"] += 1
 
     def _hybrid(self) -> None:
         """Overlap the communication of a layer's input gradient with its weight gradient.

@@ -25,7 +25,7 @@ from clusim.formats.recordings.chakra_graph import (
 )
 from clusim.formats.recordings.chakra_ranks import ChakraGraph, ChakraHost
 from clusim.formats.recordings.chakra_schema import is_printed
-from clusim.formats.recordings.common import Groups, clone_peers, finish
+from clusim.formats.recordings.common import finish
 from clusim.formats.recordings.jsonstream import read_items
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
 from clusim.formats.recordings.source import FileStream, Paths, names_of, streams
@@ -76,9 +76,7 @@ class _Reader:
         names = names_of(paths)
         self.name = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
         self.machine, self.machine_ranks = num_ranks, machine_ranks
-        self.skipped: Counter[str] = Counter()
-        self.found = Recording("chakra", self.name, 0)
-        self.groups = Groups()
+        self.found = Recording("chakra", self.name)
         self.ranks: list[Rank] = []
         self.everyone: tuple[int, ...] = ()
         self.callers: dict[str, tuple[int, ...]] = {}
@@ -86,7 +84,7 @@ class _Reader:
         self.notes: Counter[str] = Counter()
         self.files = _find_files(self.name, names)
         self.size, self.common = self.files.siblings, self.files.tables
-        self.skipped.update(self.files.skipped)
+        self.found.skipped.update(self.files.skipped)
         if self.files.table_file:
             self.found.assumed.append(f"groups are read from {self.files.table_file}")
 
@@ -97,9 +95,7 @@ class _Reader:
             if self.files.hosts:
                 self._host(number, part)
             else:
-                self.ranks.append(
-                    ChakraGraph(number, part, self.skipped, self.found.assumed.append).rank
-                )
+                self.ranks.append(ChakraGraph(number, part, self.found).rank)
         self.ranks.sort(key=lambda rank: rank.number)
         self._count_ranks()
         for rank in self.ranks:
@@ -111,11 +107,10 @@ class _Reader:
         self._events(play(self.ranks))
         self.found.assumed += list(self.undefined)
         self.found.assumed += [f"{count} x {note}" for note, count in self.notes.items()]
-        clone_peers(self.found, self.groups)
-        return finish(self.found, self.groups, self.skipped)
+        return finish(self.found)
 
     def _host(self, number: int, part: FileStream) -> None:
-        host = ChakraHost(number, part, self.skipped)
+        host = ChakraHost(number, part, self.found)
         rank = host.rank
         if len(self.files.hosts) == 1 and number:
             rank.number = 0
@@ -172,7 +167,7 @@ class _Reader:
                 f"{node.where}: rank {rank.number} calls {node.operation} on group {node.comm!r}, whose ranks are"
                 f" {_shown(ranks)}"
             )
-        node.group = self.groups.add(name, ranks)
+        node.group = self.found.group(name, ranks)
         if node.operation in GATHERING:
             node.bytes = full_bytes(node.operation, node.bytes, len(ranks))
         if node.operation in ROOTED and node.root == ABSENT:
@@ -187,7 +182,7 @@ class _Reader:
         everyone = self.everyone
         if node.peer == ABSENT:
             key = "comm_dst" if node.kind == "send" else "comm_src"
-            self.skipped[f"{node.kind} nodes without {key}"] += 1
+            self.found.skipped[f"{node.kind} nodes without {key}"] += 1
             node.kind = "none"
             return
         if node.peer not in everyone or node.peer == rank.number:
@@ -195,7 +190,7 @@ class _Reader:
                 f"{node.where}: {node.kind} of rank {rank.number} with rank {node.peer}; the job has ranks"
                 f" 0..{everyone[-1]}"
             )
-        node.group = self.groups.add("all ranks", everyone)
+        node.group = self.found.group("all ranks", everyone)
 
     def _members(self, rank: Rank, node: ChakraNode) -> tuple[str, tuple[int, ...]]:
         ranks = rank.communicators.get(node.comm, self.common.get(node.comm))

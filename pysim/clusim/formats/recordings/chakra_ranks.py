@@ -7,8 +7,6 @@ communication is read from ``record_param_comms``: data, sequence, group, rank o
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable
 from typing import Any, Final
 
 from clusim.base.errors import InputError
@@ -25,7 +23,7 @@ from clusim.formats.recordings.chakra_schema import (
     read_printed,
 )
 from clusim.formats.recordings.jsonstream import read_items
-from clusim.formats.recordings.model import ABSENT, MOST_BYTES, PS_PER_US
+from clusim.formats.recordings.model import ABSENT, MOST_BYTES, PS_PER_US, Recording
 from clusim.formats.recordings.source import FileStream
 from clusim.formats.recordings.values import integer, list_of, tables_of, time_ps
 
@@ -40,15 +38,12 @@ _CALL_KINDS: Final = {"COMM_COLL_NODE": "collective", "COMM_SEND_NODE": "send", 
 class ChakraGraph:
     """Reader of the graph of one rank, with the result in `rank`."""
 
-    def __init__(
-        self, number: int, part: FileStream, skipped: Counter[str], cut: Callable[[str], None]
-    ) -> None:
-        self.rank = Rank(number, part.name)
-        self.skipped = skipped
+    def __init__(self, number: int, part: FileStream, recording: Recording) -> None:
+        self.rank, self.skipped = Rank(number, part.name), recording.skipped
         if is_printed(part):
             read_printed(part, self._take)
         else:
-            for message in messages(part.name, part.begin(), cut):
+            for message in messages(part.name, part.begin(), recording.assumed.append):
                 self._take(message)
         nodes = self.rank.nodes
         for deps in (deps for node in nodes.values() for deps in (node.deps, node.calls)):
@@ -157,8 +152,8 @@ class ChakraHost:
         The file is not such a trace, or has two nodes of one number.
     """
 
-    def __init__(self, number: int, file: FileStream, skipped: Counter[str]) -> None:
-        self.rank, self.skipped = Rank(number, file.name), skipped
+    def __init__(self, number: int, file: FileStream, recording: Recording) -> None:
+        self.rank, self.skipped = Rank(number, file.name), recording.skipped
         self.recorded_by: int | None = None
         self.size = 0
         self.by_id: dict[int, str] = {}

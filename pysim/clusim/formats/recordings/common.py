@@ -1,36 +1,19 @@
-"""Shared parts of readers: operation and type names, groups, unrecorded peers."""
+"""Shared parts of readers: unrecorded peers, limits of a recording."""
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS
 from clusim.engine.ranges import DURATION_END_PS
-from clusim.formats.recordings.model import ABSENT, Group, Recording
+from clusim.formats.recordings.model import ABSENT, Recording
 
 MOST_EVENTS = 2_000_000
 """Maximum number of events copied from recorded ranks to their peers."""
-
-
-class Groups:
-    """Communicators of a recording; equal ranks with the same name are one communicator."""
-
-    def __init__(self) -> None:
-        self.found: list[Group] = []
-        self._index: dict[tuple[str, tuple[int, ...]], int] = {}
-
-    def add(self, name: str, ranks: Sequence[int]) -> int:
-        """Return the index of a group."""
-        key = (name, tuple(ranks))
-        if key not in self._index:
-            self._index[key] = len(self.found)
-            self.found.append(Group(name, key[1]))
-        return self._index[key]
 
 
 def tile(ranks: Sequence[int], rank: int) -> tuple[int, ...] | None:
@@ -46,9 +29,8 @@ def tile(ranks: Sequence[int], rank: int) -> tuple[int, ...] | None:
     return tuple(first + i * stride for i in range(size))
 
 
-def clone_peers(recording: Recording, groups: Groups) -> None:
+def clone_peers(recording: Recording) -> None:
     """Copy the events of the first recorded rank to unrecorded ranks, moved into their groups."""
-    _check(recording)
     recorded = sorted({event.rank for event in recording.events})
     missing = sorted(set(range(recording.num_ranks)) - set(recorded))
     if not missing or not recorded:
@@ -63,7 +45,7 @@ def clone_peers(recording: Recording, groups: Groups) -> None:
     ):
         recording.assumed.append(f"{missing_words}; assumed ready as soon as a recorded rank is")
         return
-    tiles = {(g, rank): tile(groups.found[g].ranks, rank) for g in used for rank in missing}
+    tiles = {(g, rank): tile(recording.groups[g].ranks, rank) for g in used for rank in missing}
     if any(t is None or max(t) >= recording.num_ranks for t in tiles.values()):
         recording.assumed.append(
             f"{missing_words}, and groups are not a regular grid; assumed ready as soon as a recorded rank is"
@@ -75,7 +57,7 @@ def clone_peers(recording: Recording, groups: Groups) -> None:
         for group in used:
             ranks = tiles[group, rank]
             assert ranks is not None
-            moved[group] = groups.add(groups.found[group].name, ranks)
+            moved[group] = recording.group(recording.groups[group].name, ranks)
         first = len(recording.events)
         for at in copied:
             event = recording.events[at]
@@ -86,16 +68,16 @@ def clone_peers(recording: Recording, groups: Groups) -> None:
     )
 
 
-def finish(recording: Recording, groups: Groups, skipped: Counter[str]) -> Recording:
-    """Complete a recording; raise `InputError` if it contains no event to simulate."""
-    recording.groups = groups.found
-    recording.skipped = dict(skipped)
+def finish(recording: Recording) -> Recording:
+    """Complete a recording by unrecorded ranks; raise `InputError` if it contains no event to simulate."""
     if not recording.events:
-        seen = "; ".join(f"{count} x {reason}" for reason, count in skipped.items())
+        seen = "; ".join(f"{count} x {reason}" for reason, count in recording.skipped.items())
         raise InputError(
             f"{recording.name}: no event that can be simulated{': ' + seen if seen else ''}"
         )
     _check(recording)
+    if not recording.alike:
+        clone_peers(recording)
     return recording
 
 

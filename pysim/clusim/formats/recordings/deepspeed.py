@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 
 from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.operations import GATHERING, ROOTED, operation_starting
-from clusim.formats.recordings.common import Groups, clone_peers, finish
+from clusim.formats.recordings.common import finish
 from clusim.formats.recordings.model import Event, Recording
 from clusim.formats.recordings.source import Paths, lines, only_file
 
@@ -57,7 +56,6 @@ class _Reader:
     def __init__(self, name: str, num_ranks: int) -> None:
         self.name, self.num_ranks = name, num_ranks
         self.found = Recording(KIND, name, num_ranks)
-        self.skipped: Counter[str] = Counter()
         self.logged = -1
         self.summary = ""
         self.in_table = False
@@ -73,15 +71,13 @@ class _Reader:
                 self._row(match, line)
             elif self.in_table and (match := _NAME.match(text)):
                 self.summary = match[1]
-        groups = Groups()
-        groups.add("world", range(self.num_ranks))
+        self.found.group("world", range(self.num_ranks))
         if self.found.events:
             self.found.assumed += [
                 f"the number of ranks is not recorded: all {self.num_ranks} GPUs of the topology, one group",
                 "sizes are rounded in the log, to two decimals; types are not recorded",
             ]
-            clone_peers(self.found, groups)
-        return finish(self.found, groups, self.skipped)
+        return finish(self.found)
 
     def _call(self, match: re.Match[str], line: int) -> None:
         rank = int(match[1])
@@ -90,7 +86,7 @@ class _Reader:
                 self.found.events.clear()  # a summary of calls that are also logged individually
             self.logged = rank
         if rank != self.logged:
-            self.skipped["calls of further ranks, which are taken to be the same"] += 1
+            self.found.skipped["calls of further ranks, which are taken to be the same"] += 1
             return
         self._add(match[2], _bytes(match[4], match[5]), float(match[3]), line)
 
@@ -106,10 +102,10 @@ class _Reader:
         operation = operation_starting(name)
         if not operation or operation in ("send", "recv") or (size == 0 and operation != "barrier"):
             call_words = "of 0 bytes" if operation and not size else f"{name[:40]!r}"
-            self.skipped[f"calls {call_words}"] += 1
+            self.found.skipped[f"calls {call_words}"] += 1
             return
         if len(self.found.events) >= MOST_CALLS:
-            self.skipped[f"calls after the first {MOST_CALLS}"] += 1
+            self.found.skipped[f"calls after the first {MOST_CALLS}"] += 1
             return
         full = size * self.num_ranks if operation in GATHERING else size
         dtype = "uint8" if full % 2 else "float16"

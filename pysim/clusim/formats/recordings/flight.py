@@ -25,7 +25,7 @@ from clusim.base.errors import InputError, one_line
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import BLOCKWISE, GATHERING, ROOTED, operation_starting
-from clusim.formats.recordings.common import Groups, clone_peers, finish
+from clusim.formats.recordings.common import finish
 from clusim.formats.recordings.jsonstream import read_items
 from clusim.formats.recordings.model import (
     ABSENT,
@@ -118,11 +118,10 @@ class _Job:
     Events have the name of their group as stream, times since the epoch, and for messages the peer's position.
     """
 
+    recording: Recording
     calls: list[Event] = field(default_factory=list)
     ranks: dict[str, tuple[int, ...]] = field(default_factory=dict)
     recorded: dict[int, str] = field(default_factory=dict)
-    skipped: Counter[str] = field(default_factory=Counter)
-    version: str = ""
     everyone: tuple[int, ...] = ()
 
     def members(self, call: Event) -> tuple[int, ...]:
@@ -138,23 +137,23 @@ def read(paths: Paths) -> Recording:
     InputError
         A file is not a dump, or two are of the same rank.
     """
-    job, name = _Job(), ""
+    result = Recording(KIND, "")
+    job = _Job(result)
     for index, file in enumerate(
         streams(paths, lambda base: not base.endswith((".py", ".md", ".log")))
     ):
-        name = name or file.name
+        result.name = result.name or file.name
         _file(job, file, index)
     most = max((rank for ranks in job.ranks.values() for rank in ranks), default=-1)
-    result = Recording(KIND, name, max(most, *job.recorded, -1) + 1, nccl_version=job.version)
+    result.num_ranks = max(most, *job.recorded, -1) + 1
     job.everyone = tuple(range(result.num_ranks))
-    groups = Groups()
     kept = _whole(job)
     origin = min((call.start_ps for call in kept if call.start_ps >= 0), default=0)
     messages: Counter[_Pair] = Counter()
     for call in kept:
         event = replace(
             call,
-            group=groups.add(call.stream, job.members(call)),
+            group=result.group(call.stream, job.members(call)),
             start_ps=call.start_ps - origin if call.start_ps >= 0 else ABSENT,
         )
         if call.kind != "collective":
@@ -164,8 +163,7 @@ def read(paths: Paths) -> Recording:
         result.events.append(event)
     if kept:
         _assume(result, job, kept)
-        clone_peers(result, groups)
-    return finish(result, groups, job.skipped)
+    return finish(result)
 
 
 def _file(job: _Job, file: FileStream, index: int) -> None:
@@ -188,7 +186,8 @@ def _file(job: _Job, file: FileStream, index: int) -> None:
         )
     job.recorded[rank] = file.name
     version = table.get("nccl_version") or table.get("comm_lib_version")
-    job.version = job.version or (version if isinstance(version, str) and len(version) < 32 else "")
+    if not job.recording.nccl_version and isinstance(version, str) and len(version) < 32:
+        job.recording.nccl_version = version
     _groups(job, table.get("pg_config"), file.name)
     calls: list[tuple[int, Event]] = []
     count = 0
@@ -199,7 +198,7 @@ def _file(job: _Job, file: FileStream, index: int) -> None:
             return
         count += 1
         if len(job.calls) + len(calls) >= MOST_CALLS:
-            job.skipped[f"calls after the first {MOST_CALLS}"] += 1
+            job.recording.skipped[f"calls after the first {MOST_CALLS}"] += 1
             return
         call = _call(job, entry, rank, f"{file.name}: entry {count - 1}")
         if call is not None:
@@ -212,7 +211,7 @@ def _file(job: _Job, file: FileStream, index: int) -> None:
     else:
         _, listed = read_items(file, "entries", take)
     if not listed:
-        job.skipped["dumps without entries"] += 1
+        job.recording.skipped["dumps without entries"] += 1
     calls.sort(key=lambda item: item[0])
     job.calls += [call for _, call in calls]
 
@@ -238,14 +237,14 @@ def _call(job: _Job, entry: dict[str, Any], rank: int, where: str) -> Event | No
     name = entry.get("profiling_name")
     backend, _, call_name = name.partition(":") if isinstance(name, str) else ("", "", "")
     if backend != "nccl":
-        job.skipped[f"entries of {backend[:20]}"] += 1
+        job.recording.skipped[f"entries of {backend[:20]}"] += 1
         return None
     if call_name == "coalesced":
-        job.skipped["entries of complete launches"] += 1
+        job.recording.skipped["entries of complete launches"] += 1
         return None
     state = entry.get("state")
     if state not in (None, "completed"):
-        job.skipped[f"calls that were only {str(state)[:20]}"] += 1
+        job.recording.skipped[f"calls that were only {str(state)[:20]}"] += 1
         return None
     pair = entry.get("process_group")
     group = pair[0] if isinstance(pair, (list, tuple)) and pair else entry.get("pg_id", "0")
@@ -262,7 +261,9 @@ def _call(job: _Job, entry: dict[str, Any], rank: int, where: str) -> Event | No
     if sequence is None:
         sequence = integer(entry.get("seq_id"))
     if (not operation and not message) or sequence is None or sent is None or got is None:
-        job.skipped[f"calls {call_name[:40]!r} without a known operation, number or size"] += 1
+        job.recording.skipped[
+            f"calls {call_name[:40]!r} without a known operation, number or size"
+        ] += 1
         return None
     kind: EventKind = "collective"
     if message:
@@ -336,12 +337,14 @@ def _whole(job: _Job) -> list[Event]:
     for call in job.calls:
         ranks, collective = job.members(call), call.kind == "collective"
         if call.rank not in ranks or (not collective and not 0 <= call.peer < len(ranks)):
-            job.skipped["calls of ranks that their group does not have"] += 1
+            job.recording.skipped["calls of ranks that their group does not have"] += 1
             continue
         if collective:
             recorded = sum(rank in job.recorded for rank in ranks)
             if seen[call.stream, call.operation, call.sequence] != recorded:
-                job.skipped["calls that not every rank of their group has (any more)"] += 1
+                job.recording.skipped[
+                    "calls that not every rank of their group has (any more)"
+                ] += 1
                 continue
         else:
             ends[_pair(call)] += 1
@@ -355,7 +358,7 @@ def _met(job: _Job, call: Event, ends: Counter[_Pair]) -> bool:
     peer, other = ranks[call.peer], "recv" if call.kind == "send" else "send"
     same = ends[_pair(call)] == ends[call.stream, peer, ranks.index(call.rank), other]
     if peer in job.recorded and not same:
-        job.skipped["messages with only one end recorded"] += 1
+        job.recording.skipped["messages with only one end recorded"] += 1
         return False
     return True
 

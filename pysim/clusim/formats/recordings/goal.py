@@ -27,7 +27,7 @@ from clusim.formats.recordings.goal_order import (
     Order,
     play,
 )
-from clusim.formats.recordings.model import ABSENT, PS_PER_NS, Event, EventKind, Group, Recording
+from clusim.formats.recordings.model import ABSENT, PS_PER_NS, Event, EventKind, Recording
 from clusim.formats.recordings.source import Paths, head, lines, only_file
 
 EAGER_BYTES = 65_535
@@ -91,9 +91,9 @@ class _Reader:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.num_ranks = self.count = 0
+        self.count = 0
         self.ranks: dict[int, _Rank] = {}
-        self.skipped: Counter[str] = Counter()
+        self.found = Recording("goal", name)
         self.plain = name.replace("{", "{{").replace("}", "}}")
         self.where = f"{self.plain}:{{line}}"
 
@@ -115,16 +115,14 @@ class _Reader:
                 self._operation(rank, line, text)
         if rank is not None:
             raise self._bad(line, f"rank {rank.number} has no closing '}}'; is the file complete?")
-        if not self.num_ranks:
+        if not self.found.num_ranks:
             raise self._bad(line, "no num_ranks; a GOAL schedule begins with `num_ranks N`")
         return self._finish({number: self.ranks[number].steps for number in sorted(self.ranks)})
 
     def binary(self) -> Recording:
         """Read a file of ``txt2bin``; its operations have numbers instead of lines."""
         self.where = f"{self.plain}: rank {{rank}} operation {{line}}"
-        result = read_binary(self.name)
-        self.num_ranks, self.skipped = result.num_ranks, result.skipped
-        return self._finish(result.steps)
+        return self._finish(read_binary(self.name, self.found))
 
     def _bad(self, line: int, message: str) -> InputError:
         return InputError(f"{self.name}:{line}: {message}")
@@ -133,16 +131,18 @@ class _Reader:
         """Read a statement between ranks; return the rank that begins."""
         count = _RANKS.fullmatch(text)
         if count is not None:
-            if self.num_ranks or not 1 <= int(count[1]) <= MAX_RANKS:
+            if self.found.num_ranks or not 1 <= int(count[1]) <= MAX_RANKS:
                 raise self._bad(line, f"{text[:60]}: must be there once, with 1..{MAX_RANKS}")
-            self.num_ranks = int(count[1])
+            self.found.num_ranks = int(count[1])
             return None
         begin = _RANK.fullmatch(text)
         if begin is None:
             raise self._bad(line, f"{text[:60]!r}: expected `num_ranks N` or `rank R {{`")
         number = int(begin[1])
-        if number >= self.num_ranks or number in self.ranks:
-            problem = "occurs twice" if number in self.ranks else f"num_ranks is {self.num_ranks}"
+        if number >= self.found.num_ranks or number in self.ranks:
+            problem = (
+                "occurs twice" if number in self.ranks else f"num_ranks is {self.found.num_ranks}"
+            )
             raise self._bad(line, f"rank {number}: {problem}")
         self.ranks[number] = _Rank(number, self.name)
         return self.ranks[number]
@@ -178,9 +178,9 @@ class _Reader:
         if word != ("to" if kind == "send" else "from"):
             raise self._bad(line, f"{kind} ... {word}: must be `send Nb to R` or `recv Nb from R`")
         anyone = kind == "recv" and peer == ANY
-        if not anyone and not 0 <= peer < self.num_ranks:
+        if not anyone and not 0 <= peer < self.found.num_ranks:
             raise self._bad(
-                line, f"{kind} {word} {peer}: must be a rank of 0..{self.num_ranks - 1}"
+                line, f"{kind} {word} {peer}: must be a rank of 0..{self.found.num_ranks - 1}"
             )
         if int(match[3]) > MAX_BYTES:
             raise self._bad(line, f"{kind} {match[3]}b: at most 1 TiB")
@@ -201,11 +201,11 @@ class _Reader:
             elif name == "cpu":
                 step.cpu = int(value)
             else:
-                self.skipped[f"attribute {name[:40]}"] += 1
+                self.found.skipped[f"attribute {name[:40]}"] += 1
 
     def _finish(self, steps: dict[int, list[GoalStep]]) -> Recording:
-        result = Recording("goal", self.name, self.num_ranks)
-        result.groups.append(Group("world", tuple(range(self.num_ranks))))
+        result = self.found
+        result.group("world", range(result.num_ranks))
         if not any(steps.values()):
             raise InputError(f"{self.name}: no operations to simulate")
         order = play(steps, EAGER_BYTES)
@@ -226,7 +226,6 @@ class _Reader:
                 f"{place}: {operation} of rank {rank} never gets done: operations wait for each other in a circle;"
                 " remove a requires, or change the order of sends and receives",
             )
-        result.skipped = dict(self.skipped)
         _Events(self.where, result, order).write()
         return result
 

@@ -8,8 +8,7 @@ whose end and start it waits for by indices in a list after all operations. Labe
 from __future__ import annotations
 
 import struct
-from collections import Counter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from clusim.base.errors import InputError
 from clusim.formats.recordings.common import MOST_EVENTS
 from clusim.formats.recordings.goal_order import ANY, MAX_BYTES, MAX_NS, MAX_RANKS, GoalStep
-from clusim.formats.recordings.model import EventKind
+from clusim.formats.recordings.model import EventKind, Recording
 from clusim.formats.recordings.source import mapped
 
 COOKIE: Final = struct.pack("<Q", 4223)
@@ -35,21 +34,19 @@ _OPERATION = np.dtype(
 _KINDS: Final[dict[int, EventKind]] = {1: "send", 2: "recv", 3: "compute"}
 
 
-class BinaryGoal(NamedTuple):
-    """Content of a file: operations of every rank that has any."""
-
-    num_ranks: int
-    steps: dict[int, list[GoalStep]]
-    skipped: Counter[str]
-
-
 def is_binary(data: bytes) -> bool:
     """Return True if data begin as a binary schedule."""
     return data[:8] in (COOKIE, USED_UP)
 
 
-def read_binary(name: str) -> BinaryGoal:
-    """Read a file; raise `InputError` with the rank and operation if it is invalid."""
+def read_binary(name: str, recording: Recording) -> dict[int, list[GoalStep]]:
+    """Return the operations of every rank of a file, and set the number of ranks.
+
+    Raises
+    ------
+    InputError
+        The file is invalid; the message has the rank and the operation.
+    """
     data = mapped(name)
     if bytes(data[:8]) == USED_UP:
         raise InputError(
@@ -64,7 +61,8 @@ def read_binary(name: str) -> BinaryGoal:
     if len(base) < _HEAD.size + 16 * num_ranks:
         raise InputError(f"{name}: ends in its table of {num_ranks} ranks; copy it again")
     table = np.frombuffer(base, "<u8", 2 * num_ranks, _HEAD.size).reshape(num_ranks, 2)
-    result = BinaryGoal(num_ranks, {}, Counter())
+    recording.num_ranks = num_ranks
+    result = {}
     spent = 0
     for rank in range(num_ranks):
         first, end = int(table[rank, 0]), int(table[rank, 1])
@@ -74,9 +72,9 @@ def read_binary(name: str) -> BinaryGoal:
             raise InputError(
                 f"{name}: rank {rank}: more than {MOST_EVENTS} operations and requires; use a shorter schedule"
             )
-        result.steps[rank] = part.steps(num_ranks)
+        result[rank] = part.steps(num_ranks)
         if nics := int(np.count_nonzero(part.operations["nic"])):
-            result.skipped["attribute nic"] += nics
+            recording.skipped["attribute nic"] += nics
     return result
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.dtypes import find_dtype
-from clusim.formats.recordings.common import Groups, finish
+from clusim.formats.recordings.common import finish
 from clusim.formats.recordings.model import ABSENT, MOST_BYTES, Event, EventKind, Recording
 from clusim.formats.recordings.source import Paths, lines, only_file
 
@@ -101,22 +101,20 @@ def read(paths: Paths, *, num_ranks: int | None = None) -> Recording:
     """
     name = only_file(paths, "a module")
     module = read_module(name)
-    program = _Program(name, module, _devices(module, num_ranks, name))
+    result = Recording(KIND, name, _devices(module, num_ranks, name))
+    result.assume(
+        "no times in the program: matrix products are timed by their operations, other steps by their memory traffic"
+    )
+    program = _Program(result, module)
     program.run(module.entry, _NOTHING, 0)
-    result = Recording(KIND, name, program.num_ranks)
-    total = len(program.steps) * program.num_ranks
+    total = len(program.steps) * result.num_ranks
     if total > MOST_EVENTS:
         raise InputError(
-            f"{name}: {program.num_ranks} devices with {len(program.steps)} steps each are {total} events; at most"
+            f"{name}: {result.num_ranks} devices with {len(program.steps)} steps each are {total} events; at most"
             f" {MOST_EVENTS}"
         )
-    groups = Groups()
-    _write(result, program, groups)
-    result.assumed += [
-        "no times in the program: matrix products are timed by their operations, other steps by their memory traffic",
-        *program.notes,
-    ]
-    return finish(result, groups, program.skipped)
+    _write(result, program)
+    return finish(result)
 
 
 def _devices(module: HloModule, given: int | None, name: str) -> int:
@@ -148,24 +146,16 @@ def _latest(several: list[Ready]) -> Ready:
 class _Program:
     """Content read so far; `steps` in the order of the schedule."""
 
-    name: str
+    recording: Recording
     module: HloModule
-    num_ranks: int
     steps: list[_Step] = field(default_factory=list)
-    skipped: Counter[str] = field(default_factory=Counter)
-    notes: list[str] = field(default_factory=list)
     turns: int = 0
     flops: dict[str, int] = field(default_factory=dict)
-
-    def note(self, text: str) -> None:
-        """Add a note once."""
-        if text not in self.notes:
-            self.notes.append(text)
 
     def add(self, item: HloInstruction, kind: EventKind, before: Ready, **fields: Any) -> _Step:
         """Append the step of an instruction."""
         deps = tuple(at for at in before if at != ABSENT)
-        where = f"{self.name}:{item.line}"
+        where = f"{self.recording.name}:{item.line}"
         event = Event(kind, 0, name=item.name[:80], deps=deps, where=where, **fields)
         self.steps.append(_Step(event))
         return self.steps[-1]
@@ -177,17 +167,19 @@ class _Program:
         """
         items = self.module.computations.get(name)
         if items is None or depth > _DEPTH:
-            self.skipped["computations that are missing or nested too deep"] += 1
+            self.recording.skipped["computations that are missing or nested too deep"] += 1
             return _NOTHING
         self.turns += 1
         if self.turns > MOST_EVENTS:
-            raise InputError(f"{self.name}: more than {MOST_EVENTS} computations are run")
+            raise InputError(f"{self.recording.name}: more than {MOST_EVENTS} computations are run")
         ready: dict[str, Ready] = {}
         shapes = {item.name: item.shape for item in items}
         last = _NOTHING
         for item in items:
             if len(self.steps) > MOST_EVENTS:
-                raise InputError(f"{self.name}:{item.line}: more than {MOST_EVENTS} steps")
+                raise InputError(
+                    f"{self.recording.name}:{item.line}: more than {MOST_EVENTS} steps"
+                )
             before = _latest([ready.get(operand, _NOTHING) for operand in item.operands])
             if item.opcode == "parameter":
                 before = given
@@ -219,11 +211,11 @@ class _Program:
         trips = _TRIPS.search(item.attributes)
         times = int(trips[1]) if trips else 1
         if item.opcode == "while" and trips is None:
-            self.note("loops without a number of iterations: run once")
+            self.recording.assume("loops without a number of iterations: run once")
         if item.opcode == "conditional":
-            self.note("of branches the first is taken")
+            self.recording.assume("of branches the first is taken")
         if times > MOST_EVENTS:
-            raise InputError(f"{self.name}:{item.line}: a loop of {times} turns")
+            raise InputError(f"{self.recording.name}:{item.line}: a loop of {times} turns")
         first = len(self.steps)
         for _ in range(times):
             held = len(self.steps)
@@ -251,17 +243,17 @@ class _Program:
             match = _PAIRS.search(item.attributes)
             listed = [(int(a[:9]), int(b[:9])) for a, b in _PAIR.findall(match[1] if match else "")]
             pairs = tuple((a, b) for a, b in listed if a != b)
-            bad = any(max(pair) >= self.num_ranks for pair in listed)
+            bad = any(max(pair) >= self.recording.num_ranks for pair in listed)
             useful = bool(pairs) and not bad
             useful &= all(len(set(end)) == len(listed) for end in zip(*listed, strict=True))
         else:
-            groups = replica_groups(item.attributes, self.num_ranks) or []
+            groups = replica_groups(item.attributes, self.recording.num_ranks) or []
             size *= len(groups[0]) if base == "reduce-scatter" and groups else 1
             equal = len({len(group) for group in groups}) == 1
             groups = [group for group in groups if len(group) > 1]
             useful = bool(groups) and equal
         if not useful or not size:
-            self.skipped[f"{base} without bytes or groups of several devices"] += 1
+            self.recording.skipped[f"{base} without bytes or groups of several devices"] += 1
             return before
         step = self.add(
             item,
@@ -308,9 +300,9 @@ class _Program:
         return self.flops[name]
 
 
-def _write(recording: Recording, program: _Program, groups: Groups) -> None:
+def _write(recording: Recording, program: _Program) -> None:
     """Add the steps of every device."""
-    everyone = groups.add("all devices", range(program.num_ranks))
+    everyone = recording.group("all devices", range(recording.num_ranks))
     members: dict[tuple[tuple[int, ...], ...], dict[int, int]] = {}
     calls: Counter[int] = Counter()
     numbers: list[dict[int, int]] = []
@@ -319,7 +311,7 @@ def _write(recording: Recording, program: _Program, groups: Groups) -> None:
             members[step.groups] = {
                 rank: at
                 for group in step.groups
-                for at in (groups.add("", group),)
+                for at in (recording.group("", group),)
                 for rank in group
             }
         here = dict.fromkeys(members[step.groups].values())
@@ -327,7 +319,7 @@ def _write(recording: Recording, program: _Program, groups: Groups) -> None:
         calls.update(here.keys())
     ends = [(dict(step.pairs), {b: a for a, b in step.pairs}) for step in program.steps]
     events = recording.events
-    for rank in range(program.num_ranks):
+    for rank in range(recording.num_ranks):
         first = [0] * (len(program.steps) + 1)
         for at, step in enumerate(program.steps):
             first[at] = len(events)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import median
@@ -22,7 +21,7 @@ from statistics import median
 from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS, uncollected
 from clusim.base.terms.operations import OF_NCCL, ROOTED
-from clusim.formats.recordings.common import Groups, clone_peers, finish
+from clusim.formats.recordings.common import finish
 from clusim.formats.recordings.kineto_calls import Resolver, number_calls
 from clusim.formats.recordings.kineto_trace import (
     MOST_KERNELS,
@@ -224,29 +223,27 @@ def read(paths: Paths) -> Recording:
 
 
 def _read(paths: Paths) -> Recording:
-    skipped: Counter[str] = Counter()
+    result = Recording(KIND, "")
     traces: list[Trace] = []
     for file in streams(paths, lambda name: ".json" in name):
-        traces.append(read_trace(file, len(traces), skipped))
+        traces.append(read_trace(file, len(traces), result.skipped))
         if sum(len(trace.spans) for trace in traces) > MOST_KERNELS:
             raise InputError(f"{file.name}: more than {MOST_KERNELS} kernels; record fewer steps")
     traces.sort(key=lambda trace: trace.rank)
     _apart(traces)
-    result = Recording(KIND, traces[0].name, _num_ranks(traces))
+    result.name, result.num_ranks = traces[0].name, _num_ranks(traces)
     result.nccl_version = next((trace.version for trace in traces if trace.version), "")
-    for trace in traces:
-        result.assumed += [note for note in trace.notes if note not in result.assumed]
-    groups = Groups()
-    _resolve(result, traces, groups, skipped)
+    for note in (note for trace in traces for note in trace.notes):
+        result.assume(note)
+    _resolve(result, traces)
     _one_clock(result, traces)
     _from_zero(traces)
-    spread = _uneven(result, traces, groups)
-    guessed = sum(_Writer(result, groups, trace, spread).write() for trace in traces)
+    spread = _uneven(result, traces)
+    guessed = sum(_Writer(result, trace, spread).write() for trace in traces)
     _say(result, traces, guessed)
     if len(traces) == result.num_ranks and all(trace.host for trace in traces):
         result.hosts = [trace.host for trace in traces]
-    clone_peers(result, groups)
-    return finish(result, groups, skipped)
+    return finish(result)
 
 
 def _apart(traces: Sequence[Trace]) -> None:
@@ -269,23 +266,15 @@ def _num_ranks(traces: Sequence[Trace]) -> int:
     return world
 
 
-def _resolve(
-    recording: Recording, traces: Sequence[Trace], groups: Groups, skipped: Counter[str]
-) -> None:
+def _resolve(recording: Recording, traces: Sequence[Trace]) -> None:
     """Find and number the calls of each trace by span."""
-
-    def assume(text: str) -> None:
-        if text not in recording.assumed:
-            recording.assumed.append(text)
-
     for trace in traces:
-        trace.resolved = Resolver(trace, groups, recording.num_ranks, skipped, assume).calls()
-    recording.num_ranks = max(
-        [recording.num_ranks, *(max(group.ranks) + 1 for group in groups.found)]
-    )
+        trace.resolved = Resolver(trace, recording).calls()
+    highest = (max(group.ranks) + 1 for group in recording.groups)
+    recording.num_ranks = max([recording.num_ranks, *highest])
     calls = [(t.rank, call) for t in traces for at in sorted(t.resolved) for call in t.resolved[at]]
     for note in number_calls(calls):
-        assume(note)
+        recording.assume(note)
 
 
 def _one_clock(recording: Recording, traces: Sequence[Trace]) -> None:
@@ -346,7 +335,7 @@ def _from_zero(traces: Sequence[Trace]) -> None:
                 )
 
 
-def _uneven(recording: Recording, traces: Sequence[Trace], groups: Groups) -> Spread:
+def _uneven(recording: Recording, traces: Sequence[Trace]) -> Spread:
     """Return the bytes that every rank sends in all-to-alls with uneven splits.
 
     Only calls recorded by all ranks of the group are included.
@@ -358,10 +347,10 @@ def _uneven(recording: Recording, traces: Sequence[Trace], groups: Groups) -> Sp
             if call.splits:
                 uneven.add((call.group, call.number))
             if call.operation == "alltoall":
-                size = len(groups.found[call.group].ranks)
+                size = len(recording.groups[call.group].ranks)
                 even = (call.bytes // size,) * size
                 sent.setdefault((call.group, call.number), {})[trace.rank] = call.splits or even
-    whole = {key for key in uneven if len(sent[key]) == len(groups.found[key[0]].ranks)}
+    whole = {key for key in uneven if len(sent[key]) == len(recording.groups[key[0]].ranks)}
     if len(whole) < len(uneven):
         recording.assumed.append(
             "uneven all-to-alls of partly recorded groups are assumed even, with the largest buffer"
@@ -372,8 +361,8 @@ def _uneven(recording: Recording, traces: Sequence[Trace], groups: Groups) -> Sp
 class _Writer:
     """Converter of the spans of one rank to events."""
 
-    def __init__(self, recording: Recording, groups: Groups, trace: Trace, spread: Spread) -> None:
-        self.found, self.groups, self.trace, self.spread = recording, groups, trace, spread
+    def __init__(self, recording: Recording, trace: Trace, spread: Spread) -> None:
+        self.found, self.trace, self.spread = recording, trace, spread
         self.first = array(
             "q", [len(recording.events)]
         )  # first event of each span, and of the next
@@ -424,7 +413,7 @@ class _Writer:
 
     def _parts(self, event: Event, call: KinetoCall, at: int) -> list[Event]:
         """Return the messages of an uneven all-to-all, without the rank's message to itself."""
-        ranks, sent = self.groups.found[call.group].ranks, self.spread[call.group, call.number]
+        ranks, sent = self.found.groups[call.group].ranks, self.spread[call.group, call.number]
         position, message = ranks.index(event.rank), self._message(event, call, at)
         result: list[Event] = []
         for peer, rank in enumerate(ranks):

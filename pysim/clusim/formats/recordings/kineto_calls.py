@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -23,7 +23,6 @@ from clusim.base.terms.operations import (
     full_bytes,
     operation_starting,
 )
-from clusim.formats.recordings.common import Groups
 from clusim.formats.recordings.kineto_trace import (
     SIZES,
     HostCall,
@@ -36,7 +35,7 @@ from clusim.formats.recordings.kineto_trace import (
     ranks_in,
     sized,
 )
-from clusim.formats.recordings.model import ABSENT, MOST_BYTES
+from clusim.formats.recordings.model import ABSENT, MOST_BYTES, Recording
 from clusim.formats.recordings.values import integer
 
 _MESSAGES = ("send", "recv")
@@ -52,22 +51,12 @@ class Resolver:
 
     Parameters
     ----------
-    groups : Groups
-        Collects the process groups.
-    num_ranks : int
-        Known number of ranks of the job.
+    recording : Recording
+        Receives the process groups, assumptions and kernels without a known call.
     """
 
-    def __init__(
-        self,
-        trace: Trace,
-        groups: Groups,
-        num_ranks: int,
-        skipped: Counter[str],
-        assume: Callable[[str], None],
-    ) -> None:
-        self.trace, self.groups, self.num_ranks = trace, groups, num_ranks
-        self.skipped, self.assume = skipped, assume
+    def __init__(self, trace: Trace, recording: Recording) -> None:
+        self.trace, self.found = trace, recording
         self.by_id = {call.external: call for call in trace.calls if call.external}
         self.threads: dict[str, list[HostCall]] = {}
         for call in sorted(trace.calls, key=lambda call: (call.start, -call.length)):
@@ -89,7 +78,7 @@ class Resolver:
             calls = [self._call(args) for args in known[at]]
             result[at] = [call for call in calls if call is not None]
             if not calls:
-                self.skipped[_UNKNOWN] += 1
+                self.found.skipped[_UNKNOWN] += 1
         return result
 
     def _args(self, span: Span, used: set[int]) -> dict[str, Any] | None:
@@ -162,11 +151,11 @@ class Resolver:
         name = operation_of(args.get("Collective name"))
         kind, ranks = find_dtype(str(args.get("dtype"))), self._ranks(args)
         if not name or kind is None or not ranks:
-            self.skipped[_UNKNOWN] += 1
+            self.found.skipped[_UNKNOWN] += 1
             return None
         num_bytes = _bytes(name, args, kind.size_bytes, len(ranks))
         if num_bytes is None:
-            self.skipped[
+            self.found.skipped[
                 "collectives without a size: kept as kernels of their recorded length"
             ] += 1
             return None
@@ -177,7 +166,7 @@ class Resolver:
         if name in _MESSAGES:
             peer = self._peer(name, args, ranks)
             if peer is None:
-                self.skipped[
+                self.found.skipped[
                     "messages without a peer: kept as kernels of their recorded length"
                 ] += 1
                 return None
@@ -185,12 +174,12 @@ class Resolver:
         elif name in ROOTED:
             root = integer(args.get("Root", args.get("Rank")), len(ranks) - 1)
             if root is None:
-                self.assume("roots are not recorded; taken as position 0 of the group")
+                self.found.assume("roots are not recorded; taken as position 0 of the group")
             result.root = root or 0
         elif name == "alltoall":
             result.splits = self._splits(args, len(ranks), kind.size_bytes)
         result.redop = find_redop(str(args.get("Reduction", ""))) or "sum"
-        result.group = self.groups.add(str(args.get("Process Group Name", "")), ranks)
+        result.group = self.found.group(str(args.get("Process Group Name", "")), ranks)
         return result
 
     def _ranks(self, args: dict[str, Any]) -> tuple[int, ...]:
@@ -213,20 +202,20 @@ class Resolver:
             step = ranks[1] - ranks[0]
             regular = tuple(ranks[0] + i * step for i in range(size))
             if step > 0 and regular[: len(ranks)] == ranks:
-                self.assume(
+                self.found.assume(
                     "lists of ranks are cut in the trace; continued in the steps they begin with"
                 )
                 yield regular
-        if size and size == self.num_ranks:
+        if size and size == self.found.num_ranks:
             yield tuple(range(size))
         first, stride = (integer(args.get(f"Global rank {key}")) for key in ("start", "stride"))
         if size and first is not None and stride:
             yield tuple(first + stride * i for i in range(size))
         if size is None and args.get("shapes") and len(self.trace.groups) < 2:
-            self.assume(
+            self.found.assume(
                 "process groups are not recorded; every collective is taken to be of all ranks"
             )
-            yield tuple(range(self.num_ranks))
+            yield tuple(range(self.found.num_ranks))
 
     def _peer(self, name: str, args: dict[str, Any], ranks: tuple[int, ...]) -> int | None:
         """Return the position of the other end of a message."""
@@ -242,11 +231,11 @@ class Resolver:
         if not parts and not ranks_in(args.get("Out split size"))[0]:
             sent, got = (integer(args.get(key)) for key in SIZES)
             if got not in (None, sent):
-                self.assume("splits of some all-to-alls are not recorded; taken as even")
+                self.found.assume("splits of some all-to-alls are not recorded; taken as even")
             return ()
         total, count = sum(parts), integer(args.get("In msg nelems")) or 0
         if not whole or len(parts) != size or not total or not count:
-            self.assume("splits of some all-to-alls are cut or missing; taken as even")
+            self.found.assume("splits of some all-to-alls are cut or missing; taken as even")
             return ()
         if len(set(parts)) == 1:
             return ()

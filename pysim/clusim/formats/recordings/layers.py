@@ -16,7 +16,7 @@ from typing import Any
 from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS, uncollected
 from clusim.base.terms.operations import OPERATIONS
-from clusim.formats.recordings.common import Groups, finish
+from clusim.formats.recordings.common import finish
 from clusim.formats.recordings.model import MOST_BYTES, PS_PER_NS, Event, EventKind, Recording
 from clusim.formats.recordings.source import lines
 
@@ -61,10 +61,11 @@ class RankStep:
         Requested number of calls; later events are omitted.
     """
 
+    kind = ""
+
     def __init__(self, name: str, most: int | None) -> None:
         self.name, self.most = name, most
-        self.skipped: Counter[str] = Counter()
-        self.assumed: list[str] = []
+        self.found = Recording(self.kind, name)
         self.events: list[Event] = []
         self.now: tuple[int, ...] = ()
         self.calls: Counter[str] = Counter()
@@ -82,7 +83,7 @@ class RankStep:
         self.events.append(Event(kind, 0, stream, name, **fields))
         return len(self.events) - 1
 
-    def recording(self, kind: str, num_ranks: int, strides: Strides) -> Recording:
+    def recording(self, num_ranks: int, strides: Strides) -> Recording:
         """Return the recording in which all ranks execute the events.
 
         Above `MOST_LAYER_EVENTS` events it contains only those of rank 0.
@@ -94,18 +95,15 @@ class RankStep:
         if self.most is not None:
             steps = steps[: next(islice(calls, self.most - 1, None), len(steps) - 1) + 1]
         if len(steps) < len(self.events):
-            self.assumed.append(
-                f"the first {self.most} calls of each rank, of {self.calls.total()}"
-            )
-        groups = Groups()
-        result = Recording(kind, self.name, num_ranks, assumed=self.assumed)
-        result.alike = num_ranks * len(steps) > MOST_LAYER_EVENTS
+            self.found.assume(f"the first {self.most} calls of each rank, of {self.calls.total()}")
+        result = self.found
+        result.num_ranks, result.alike = num_ranks, num_ranks * len(steps) > MOST_LAYER_EVENTS
         with uncollected():
-            _repeat(result, steps, strides, groups)
-        return finish(result, groups, self.skipped)
+            _repeat(result, steps, strides)
+        return finish(result)
 
 
-def _repeat(recording: Recording, steps: Sequence[Event], strides: Strides, groups: Groups) -> None:
+def _repeat(recording: Recording, steps: Sequence[Event], strides: Strides) -> None:
     """Add the events of every rank, or only of rank 0 if `recording.alike`."""
     numbers: dict[tuple[str, int], int] = {}
     for rank in range(1 if recording.alike else recording.num_ranks):
@@ -116,7 +114,7 @@ def _repeat(recording: Recording, steps: Sequence[Event], strides: Strides, grou
                 ranks = group_of(*strides[event.stream], rank)
                 key = (event.stream, ranks[0])
                 if key not in numbers:
-                    numbers[key] = groups.add(event.stream, ranks)
+                    numbers[key] = recording.group(event.stream, ranks)
                 group = numbers[key]
             deps = tuple(first + d for d in event.deps)
             recording.events.append(
@@ -185,7 +183,7 @@ class LayerTable(RankStep):
         self.layers: list[TableLayer] = []
         for line, words in rows:
             if len(self.layers) == declared:
-                self.skipped[f"lines after the {declared} layers of the second line"] += 1
+                self.found.skipped[f"lines after the {declared} layers of the second line"] += 1
                 continue
             self.layers.append(self._layer(line, words))
         if len(self.layers) < declared:
@@ -212,9 +210,9 @@ class LayerTable(RankStep):
         part = LayerPart(compute)
         if operation not in _OPERATIONS:
             if word != "NONE":
-                self.skipped[f"communications {word[:40]}"] += 1
+                self.found.skipped[f"communications {word[:40]}"] += 1
         elif size < 1:
-            self.skipped["communications of 0 bytes"] += 1
+            self.found.skipped["communications of 0 bytes"] += 1
         else:
             part = LayerPart(compute, _OPERATIONS[operation], suffix, size, word)
         return self._same.setdefault(part, part)  # layers repeat
@@ -261,7 +259,7 @@ class LayerTable(RankStep):
         _, ranks = self.strides.get(role, (0, 0))
         if ranks < 2:
             reason = "in groups of one rank" if ranks else f"without a group: {comm.word}"
-            self.skipped[f"communications {reason}"] += 1
+            self.found.skipped[f"communications {reason}"] += 1
             return None
         gathered = self.gathers_parts and comm.operation == "all_gather"
         name, size = f"{layer.name} {_PARTS[part]}", comm.size * (ranks if gathered else 1)

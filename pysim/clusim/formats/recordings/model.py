@@ -7,7 +7,8 @@ format: its name, the start of its files, and its reader.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -141,7 +142,7 @@ class Recording:
         In the order of each rank and stream.
     assumed : list of str
         Assumptions about information missing from the file, one line each.
-    skipped : dict
+    skipped : Counter
         Entries that were not understood -> number of them.
     nccl_version : str
         NCCL version, if recorded.
@@ -156,12 +157,26 @@ class Recording:
 
     kind: str
     name: str
-    num_ranks: int
+    num_ranks: int = 0
     groups: list[Group] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
-    skipped: dict[str, int] = field(default_factory=dict)
+    skipped: Counter[str] = field(default_factory=Counter)
     nccl_version: str = ""
     hosts: list[str] = field(default_factory=list)
     alike: bool = False
     unrecorded: frozenset[int] = frozenset()
+    _index: dict[Group, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def group(self, name: str, ranks: Iterable[int]) -> int:
+        """Return the index of a communicator; equal ranks with the same name are one."""
+        group = Group(name, tuple(ranks))
+        if group not in self._index:
+            self._index[group] = len(self.groups)
+            self.groups.append(group)
+        return self._index[group]
+
+    def assume(self, text: str) -> None:
+        """Add an assumption, once."""
+        if text not in self.assumed:
+            self.assumed.append(text)

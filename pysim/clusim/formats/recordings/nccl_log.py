@@ -7,6 +7,7 @@ of a call, not its duration.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable
 
 from clusim.formats.logs import Log, read_logs
@@ -43,7 +44,7 @@ def recording_of(log: Log, table: CallTable, ranks: JobRanks) -> Recording:
         len(ranks.hosts),
         [Group(f"communicator {comm}", members) for comm, members in ranks.of.items()],
         assumed=[*ranks.assumed, *table.assumed],
-        skipped=dict(table.skipped),
+        skipped=Counter(table.skipped),
         nccl_version=version,
     )
     rows = zip(table.call, table.stream, table.time_ns, table.line, strict=True)

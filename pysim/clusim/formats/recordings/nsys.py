@@ -24,7 +24,7 @@ from clusim.base.files import note_input
 from clusim.base.limits import MOST_RANKS, natural, uncollected
 from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import ROOTED, full_bytes, operation_starting
-from clusim.formats.recordings.common import Groups, finish
+from clusim.formats.recordings.common import finish
 from clusim.formats.recordings.model import ABSENT, MOST_BYTES, PS_PER_NS, Event, Recording
 from clusim.formats.recordings.source import Paths, names_of
 
@@ -84,13 +84,13 @@ def read(paths: Paths) -> Recording:
         A file is not such an export, or is damaged.
     """
     names = list(_files(paths))
-    result, skipped = Recording(KIND, names[0], 0), Counter[str]()
+    result = Recording(KIND, names[0])
     ranks: list[list[_Span]] = []
     with uncollected():
         for name in names:
             with closing(_open(name)) as base:
                 try:
-                    ranks += _ranks(base, name, skipped)
+                    ranks += _ranks(base, name, result.skipped)
                 except sqlite3.Error as error:
                     raise InputError(
                         f"{name}: is damaged, or no export of Nsight Systems: {one_line(str(error))}"
@@ -98,13 +98,12 @@ def read(paths: Paths) -> Recording:
             if len(ranks) > MOST_RANKS or sum(map(len, ranks)) > MOST_EVENTS:
                 raise InputError(f"{name}: more than {MOST_EVENTS} kernels; record fewer steps")
         result.num_ranks = len(ranks)
-        groups = Groups()
-        groups.add("all", range(len(ranks)))
+        result.group("all", range(len(ranks)))
         origin = min((span.start for spans in ranks for span in spans), default=0)
         for rank, spans in enumerate(ranks):
             _append(result, rank, spans, origin)
     _assume(result, ranks)
-    return finish(result, groups, skipped)
+    return finish(result)
 
 
 def _files(paths: Paths) -> Iterator[str]:

@@ -17,7 +17,7 @@ from typing import Any
 from clusim.base.errors import InputError, one_line
 from clusim.base.limits import MOST_RANKS, natural
 from clusim.base.terms.operations import ROOTED, full_bytes, operation_written
-from clusim.formats.recordings.common import Groups, clone_peers, finish
+from clusim.formats.recordings.common import finish
 from clusim.formats.recordings.jsonstream import objects
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
 from clusim.formats.recordings.source import FileStream, Paths, streams
@@ -35,6 +35,9 @@ Owner = tuple[str, int]
 
 MOST_MEMBERS = 1 << 24
 """Maximum total number of ranks of all communicators."""
+
+Ranks = dict[str, tuple[int, ...]]
+"""Communicator -> its ranks, as ranks of the job."""
 
 _Gpu = tuple[str, int, int]
 """Host, process, and index of the GPU in the process."""
@@ -61,26 +64,10 @@ class RecordedComm:
         self.where.setdefault(rank, where)
 
 
-@dataclass(slots=True)
-class World:
-    """Ranks of a job.
+def job_ranks(comms: dict[str, RecordedComm], recording: Recording) -> Ranks:
+    """Number the GPUs of a job as in its largest communicator; return the ranks of every communicator.
 
-    Attributes
-    ----------
-    ranks : dict
-        Communicator -> its ranks, as ranks of the job.
-    hosts : list of str
-        Node of each rank; empty unless all are known.
-    """
-
-    num_ranks: int
-    ranks: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    hosts: list[str] = field(default_factory=list)
-    assumed: list[str] = field(default_factory=list)
-
-
-def world_of(comms: dict[str, RecordedComm]) -> World:
-    """Number the GPUs of a job as in its largest communicator.
+    Number of ranks, nodes and assumptions are added to the recording.
 
     Raises
     ------
@@ -90,6 +77,7 @@ def world_of(comms: dict[str, RecordedComm]) -> World:
     if sum(comm.n_ranks for comm in comms.values()) > MOST_MEMBERS:
         raise InputError(f"{len(comms)} communicators with more than {MOST_MEMBERS} ranks together")
     gpus, notes = _gpus(comms)
+    recording.assumed += notes
     largest = max(comms.values(), key=lambda comm: (comm.n_ranks, len(comm.owners)))
     number = {gpu: rank for rank, gpu in gpus[largest.name].items()}
     others = sorted(
@@ -97,16 +85,19 @@ def world_of(comms: dict[str, RecordedComm]) -> World:
     )
     for gpu in others:
         number[gpu] = largest.n_ranks + len(number) - len(gpus[largest.name])
-    result = World(largest.n_ranks + len(others), assumed=notes)
+    recording.num_ranks = largest.n_ranks + len(others)
     if others:
-        notes.append("no communicator has all ranks; the ranks of the largest are numbered first")
+        recording.assume(
+            "no communicator has all ranks; the ranks of the largest are numbered first"
+        )
+    result = {}
     for comm in comms.values():
-        result.ranks[comm.name] = _members(result, comm, gpus[comm.name], number)
-        if result.num_ranks > MOST_RANKS:
+        result[comm.name] = _members(recording, comm, gpus[comm.name], number)
+        if recording.num_ranks > MOST_RANKS:
             raise InputError(
-                f"communicator {comm.name}: the job would have {result.num_ranks} ranks; at most {MOST_RANKS}"
+                f"communicator {comm.name}: the job would have {recording.num_ranks} ranks; at most {MOST_RANKS}"
             )
-    result.hosts = _hosts(result, largest, number)
+    recording.hosts = _hosts(recording, largest, number)
     return result
 
 
@@ -137,25 +128,27 @@ def _gpus(comms: dict[str, RecordedComm]) -> tuple[dict[str, dict[int, _Gpu]], l
 
 
 def _members(
-    world: World, comm: RecordedComm, gpus: dict[int, _Gpu], number: dict[_Gpu, int]
+    recording: Recording, comm: RecordedComm, gpus: dict[int, _Gpu], number: dict[_Gpu, int]
 ) -> tuple[int, ...]:
     """Return the job's ranks in a communicator; unrecorded ranks follow a pattern or are new."""
     known = {rank: number[gpu] for rank, gpu in gpus.items()}
     if len(known) == comm.n_ranks:
         return tuple(known[rank] for rank in range(comm.n_ranks))
-    if all(rank == number for rank, number in known.items()) and comm.n_ranks <= world.num_ranks:
+    if (
+        all(rank == number for rank, number in known.items())
+        and comm.n_ranks <= recording.num_ranks
+    ):
         return tuple(range(comm.n_ranks))
-    regular = _regular(known, comm.n_ranks, world.num_ranks)
+    regular = _regular(known, comm.n_ranks, recording.num_ranks)
     if regular is not None:
         return regular
     text = "communicators with unrecorded ranks and an irregular pattern: these ranks are assumed on further GPUs"
-    if text not in world.assumed:
-        world.assumed.append(text)
+    recording.assume(text)
     members = []
     for rank in range(comm.n_ranks):
         if rank not in known:
-            known[rank] = world.num_ranks
-            world.num_ranks += 1
+            known[rank] = recording.num_ranks
+            recording.num_ranks += 1
         members.append(known[rank])
     return tuple(members)
 
@@ -184,25 +177,25 @@ def _regular(known: dict[int, int], size: int, world: int) -> tuple[int, ...] | 
     return None
 
 
-def _hosts(world: World, largest: RecordedComm, number: dict[_Gpu, int]) -> list[str]:
+def _hosts(recording: Recording, largest: RecordedComm, number: dict[_Gpu, int]) -> list[str]:
     """Return the node of every rank; empty if neither known nor implied by the node count."""
     known = {rank: gpu[0] for gpu, rank in number.items()}
     if not all(known.values()):
         return []
     names, nodes = set(known.values()), largest.nodes
-    if len(known) == world.num_ranks and (
-        not nodes or len(names) == nodes or world.num_ranks > largest.n_ranks
+    if len(known) == recording.num_ranks and (
+        not nodes or len(names) == nodes or recording.num_ranks > largest.n_ranks
     ):
-        return [known[rank] for rank in range(world.num_ranks)]
-    if not nodes or world.num_ranks % nodes or world.num_ranks != largest.n_ranks:
+        return [known[rank] for rank in range(recording.num_ranks)]
+    if not nodes or recording.num_ranks % nodes or recording.num_ranks != largest.n_ranks:
         return []
-    size = world.num_ranks // nodes
+    size = recording.num_ranks // nodes
     blocks = {(rank // size, host) for rank, host in known.items()}
     if len(blocks) > len({block for block, _ in blocks}) or len(blocks) > len(names):
-        world.assumed.append(
+        recording.assumed.append(
             f"{len(names)} host names, and {nodes} nodes in the headers: ranks are taken to fill nodes in order"
         )
-    return [f"machine {rank // size}" for rank in range(world.num_ranks)]
+    return [f"machine {rank // size}" for rank in range(recording.num_ranks)]
 
 
 @dataclass(slots=True)
@@ -288,18 +281,12 @@ class PluginJob:
             name = name or part.name
             self.file(part)
         self.settle()
-        result = Recording(self.kind, name, 0)
-        groups = Groups()
+        result = Recording(self.kind, name)
         if self.comms:
-            world = world_of(self.comms)
-            result.num_ranks, result.hosts = world.num_ranks, world.hosts
-            result.assumed += world.assumed
-            self.write(result, groups, world)
-            clone_peers(result, groups)
-        skipped = {
-            f"{reason} (first: {self.first[reason]})": n for reason, n in self.skipped.items()
-        }
-        return finish(result, groups, Counter(skipped))
+            self.write(result, job_ranks(self.comms, result))
+        for reason, count in self.skipped.items():
+            result.skipped[f"{reason} (first: {self.first[reason]})"] = count
+        return finish(result)
 
     def wanted(self, base: str) -> bool:
         """Return True if a file of a directory or archive is read."""
@@ -353,7 +340,7 @@ class PluginJob:
         else:
             self.skip("calls that contradict an earlier record of the same call", call.where)
 
-    def write(self, result: Recording, groups: Groups, world: World) -> None:
+    def write(self, result: Recording, ranks: Ranks) -> None:
         """Append assumptions and events, in the order of each rank and communicator."""
         self.assume(result)
         self.seen.clear()
@@ -365,7 +352,7 @@ class PluginJob:
         self.calls.sort(key=lambda call: order[call.identity])
         order.clear()
         self.calls.reverse()
-        write_calls(result, groups, world, _popped(self.calls))
+        write_calls(result, ranks, _popped(self.calls))
 
     def assume(self, result: Recording) -> None:
         """Add the assumptions about missing information."""
@@ -391,15 +378,13 @@ def lowered(value: Any) -> str:
     return intern(value.lower()) if isinstance(value, str) and len(value) < 40 else ""
 
 
-def write_calls(
-    result: Recording, groups: Groups, world: World, calls: Iterable[PluginCall]
-) -> None:
+def write_calls(result: Recording, ranks_of: Ranks, calls: Iterable[PluginCall]) -> None:
     """Append the events of calls in their order."""
-    index = {comm: groups.add(comm, ranks) for comm, ranks in world.ranks.items()}
+    index = {comm: result.group(comm, ranks) for comm, ranks in ranks_of.items()}
     messages: Counter[tuple[str, int, int, str]] = Counter()
     numbers: dict[tuple[str, str, int], int] = {}
     for call in calls:
-        members = world.ranks[call.comm]
+        members = ranks_of[call.comm]
         stream, size = call.comm, call.size
         if call.kind == "collective":
             size = full_bytes(call.operation, size, len(members))

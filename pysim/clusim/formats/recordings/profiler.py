@@ -16,14 +16,13 @@ from typing import Any
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import REDUCING, operation_starting
-from clusim.formats.recordings.common import Groups
 from clusim.formats.recordings.model import ABSENT, MOST_BYTES, PS_PER_US, Recording
 from clusim.formats.recordings.plugincalls import (
     CONCURRENT,
     PluginCall,
     PluginJob,
+    Ranks,
     RecordedComm,
-    World,
     known,
     lowered,
     write_calls,
@@ -184,12 +183,12 @@ class _Profiler(PluginJob):
         for ident, comm in self.comms.items():
             comm.n_ranks = self.highest[ident] + 1
 
-    def write(self, result: Recording, groups: Groups, world: World) -> None:
+    def write(self, result: Recording, ranks: Ranks) -> None:
         """Append assumptions and events, in the order of each file."""
-        result.hosts = self._hosts(result, world)
+        result.hosts = self._hosts(result, ranks)
         clocks = [call.clock[0] for call in self.traced if call.clock]
         on_gpu = len(clocks) == len(self.traced)
-        write_calls(result, groups, world, self._timed(world, min(clocks) if on_gpu else ABSENT))
+        write_calls(result, ranks, self._timed(ranks, min(clocks) if on_gpu else ABSENT))
         result.assumed.append(
             "sizes of communicators are not recorded: the number of ranks found, also as peers"
         )
@@ -209,11 +208,11 @@ class _Profiler(PluginJob):
         if len(self.comms) > 1:
             result.assumed.append(CONCURRENT)
 
-    def _hosts(self, result: Recording, world: World) -> list[str]:
+    def _hosts(self, result: Recording, ranks: Ranks) -> list[str]:
         """Return the node of every rank, with ranks connected by proxies on different nodes."""
         edges = set()
         for call in self.traced:
-            members = world.ranks[call.comm]
+            members = ranks[call.comm]
             edges |= {(members[call.rank], members[peer]) for peer in call.peers - {call.rank}}
         count = result.num_ranks
         fits = (
@@ -231,7 +230,7 @@ class _Profiler(PluginJob):
         )
         return [f"machine {rank // size}" for rank in range(count)]
 
-    def _timed(self, world: World, origin: int) -> Iterator[PluginCall]:
+    def _timed(self, ranks: Ranks, origin: int) -> Iterator[PluginCall]:
         """Yield the calls that are complete, with times from `origin`, or from the first of a rank."""
         first: dict[tuple[str, int], int] = {}
         for call in self.traced:
@@ -241,7 +240,7 @@ class _Profiler(PluginJob):
         count: Counter[tuple[str, int, str]] = Counter()
         seen: set[tuple[str, int, str, int]] = set()
         for call in self.traced:
-            result = self._resolved(call, len(world.ranks[call.comm]))
+            result = self._resolved(call, len(ranks[call.comm]))
             if result is None:
                 continue
             if result.kind == "collective":

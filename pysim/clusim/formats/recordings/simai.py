@@ -74,9 +74,9 @@ def read(
     ranks = table.divide(num_ranks)
     for key in ("checkpoints", "checkpoint_initiates"):
         if table.parameter(10**9, key):
-            table.skipped[f"{key}: SimAI runs no layers again"] += 1
+            table.found.skipped[f"{key}: SimAI runs no layers again"] += 1
     table.transformer(set(), set())
-    return table.recording("simai", ranks, table.strides)
+    return table.recording(ranks, table.strides)
 
 
 def _strides(tp: int, dp: int, ep: int) -> Strides:
@@ -86,6 +86,8 @@ def _strides(tp: int, dp: int, ep: int) -> Strides:
 
 class _Table(LayerTable):
     """Layers of a file, and the sizes of groups."""
+
+    kind = "simai"
 
     def divide(self, given: int | None) -> int:
         """Divide the ranks into groups; return their number."""
@@ -99,12 +101,10 @@ class _Table(LayerTable):
         if ranks is None:
             raise self.bad(1, "no all_gpus; set --topology and --nodes: all their GPUs are used")
         if not self.parameter(MOST_RANKS, "all_gpus"):
-            self.assumed.append(
-                f"no all_gpus in the file: all {ranks} GPUs of the topology are used"
-            )
+            self.found.assume(f"no all_gpus in the file: all {ranks} GPUs of the topology are used")
         tp = self.parameter(MOST_RANKS, "model_parallel_NPU_group")
         if tp is None:
-            self.assumed.append("no model_parallel_NPU_group in the file: 1")
+            self.found.assume("no model_parallel_NPU_group in the file: 1")
         tp = max(1, tp or 1)
         ep = max(1, self.parameter(MOST_RANKS, "ep", "expert_parallel_npu_group") or 1)
         pp = max(1, self.parameter(MOST_RANKS, "pp") or 1)
@@ -128,7 +128,7 @@ class _Table(LayerTable):
     def _pipeline(self, pp: int) -> None:
         ga = self.parameter(10**9, "ga") or 1
         num_bytes = self.parameter(MOST_BYTES, "pp_comm") or 0
-        self.assumed.append(
+        self.found.assume(
             f"pp: {pp}: the file has the layers of one stage; all stages run them at the same time, without the"
             f" messages between them ({num_bytes} bytes each) and without the bubble, which adds about"
             f" {(pp - 1) / ga:.0%} with {ga} micro-batches"
@@ -143,6 +143,8 @@ class _Table(LayerTable):
 
 class _Commands(RankStep):
     """Events of one rank, and the sizes of groups read so far; `ranks` is 0 if unknown."""
+
+    kind = "simai"
 
     def __init__(self, name: str, num_ranks: int | None, calls: int | None) -> None:
         super().__init__(name, calls)
@@ -178,11 +180,11 @@ class _Commands(RankStep):
                 f"{self.name}: groups of {tp} (tp), {dp} (dp) and {ep} (ep) ranks; ep must divide dp, and tp x dp be"
                 f" {most}"
             )
-        self.assumed.append(
+        self.found.assume(
             f"{tp * dp} ranks: tensor-parallel groups of {tp} x data-parallel groups of {dp}"
         )
         strides = {**_strides(tp, dp, ep), "all ranks": (1, tp * dp)}
-        return self.recording("simai", tp * dp, strides)
+        return self.recording(tp * dp, strides)
 
     def _line(self, line: int, text: str) -> None:
         try:
@@ -214,7 +216,7 @@ class _Commands(RankStep):
                 f"groups of {tp} (tp) and {ep} (ep), from the file's name, do not divide {ranks} ranks",
             )
         self.sizes = {"tp": tp, "dp": ranks // tp, "ep": ep}
-        self.assumed.append(
+        self.found.assume(
             f"no sizes of groups in the file: {ranks} ranks of the topology, groups of {tp} (tp) and {ep} (ep)"
             f" {'from the name of the file' if named else 'by default'}"
         )
@@ -232,7 +234,7 @@ class _Commands(RankStep):
         elif word in _OPERATIONS:
             self._communication(line, row, _OPERATIONS[word])
         else:
-            self.skipped[f"communications {word[:40]}"] += 1
+            self.found.skipped[f"communications {word[:40]}"] += 1
 
     def _number(self, line: int, row: dict[str, str], key: str, most: int) -> int:
         text = row.get(key, "").removesuffix(".0")
@@ -247,12 +249,12 @@ class _Commands(RankStep):
         role = _GROUPS.get(group, "all ranks" if operation == "barrier" else "")
         size = self._number(line, row, "msg_size", MOST_BYTES)
         if size == 0 and operation != "barrier":
-            self.skipped["communications of 0 bytes"] += 1
+            self.found.skipped["communications of 0 bytes"] += 1
             return
         if not role:
             alone = group in ("pp_group", "ep_tp_group") and row.get("comm_group_size") == "1"
             group_words = "in groups of one rank" if alone else f"of groups {group[:40]!r}"
-            self.skipped[f"communications {group_words}"] += 1
+            self.found.skipped[f"communications {group_words}"] += 1
             return
         if role != "all ranks":
             known = row.get("comm_group_size", "None") == "None" and role in self.sizes
@@ -266,7 +268,7 @@ class _Commands(RankStep):
                     line, f"{group} of {ranks} ranks; it had {self.sizes.get(role, 0)} before"
                 )
             if ranks < 2:
-                self.skipped["communications in groups of one rank"] += 1
+                self.found.skipped["communications in groups of one rank"] += 1
                 return
         root = 0 if operation in ROOTED else ABSENT
         name = row.get("stage", "") or operation
@@ -286,7 +288,7 @@ class _Commands(RankStep):
         ]
         flops = 2 * prod(shapes[0]) * shapes[1][-1] if len(shapes) == 2 else 0
         if not 0 < flops <= MAX_FLOPS:
-            self.skipped["computations without a time or the shapes of two matrices"] += 1
+            self.found.skipped["computations without a time or the shapes of two matrices"] += 1
             return
         self._follow("compute", "compute", stage, line, flops=flops, dtype="bfloat16")
 

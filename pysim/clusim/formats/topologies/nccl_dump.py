@@ -151,7 +151,7 @@ class _Machine:
         names = list(self.rank)
         name = names[int(gpu.get("dev"))]
         tag = "xgmi" if "gcn" in gpu.attributes else "nvlink"
-        told = told_of(self.fabric, name)
+        told = told_of(self.fabric.told, name)
         ends = self._wired(name) if told is None else self._told(told)
         for target, count in ends.items():
             leads = PciClass.GPU if target in self.bus.values() else PciClass.NVSWITCH

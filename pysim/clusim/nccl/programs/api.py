@@ -102,7 +102,9 @@ def _shape(
     if context_algorithm in BY_HEADS:
         return Shape(chunk)
     looping = call.operation not in ROOTED
-    base = shape_of(call.protocol, ring=looping and context_algorithm is Algorithm.RING, fabric=f)
+    base = shape_of(
+        call.protocol, ring=looping and context_algorithm is Algorithm.RING, protocols=f.protocols
+    )
     return replace(base, chunk_bytes=chunk)
 
 

@@ -190,8 +190,8 @@ def shape_of_message(
     channels = message_parts(comm, num_bytes)[0]
     num_bytes = max(num_bytes, comm.p2p_least_bytes)
     if _early_ll(comm, num_bytes, same) or (same and num_bytes <= channels * LL_THRESHOLD):
-        return "ll", shape_of("ll", fabric=fabric)
-    base = shape_of("simple", fabric=fabric)
+        return "ll", shape_of("ll", protocols=fabric.protocols)
+    base = shape_of("simple", protocols=fabric.protocols)
     nvlink = same and comm.group.num_nodes == 1 and comm.group.nvlink_only
     settings = comm.settings
     chunk = settings.p2p_nvl_chunksize if nvlink else settings.p2p_pci_chunksize
@@ -213,7 +213,7 @@ class _Writer:
     def __init__(
         self, site: Site, fabric: Fabric, comm: Communicator, call: CollectiveCall
     ) -> None:
-        base = shape_of("simple", fabric=fabric)
+        base = shape_of("simple", protocols=fabric.protocols)
         self.writer = CollectiveWriter.add(
             site.builder, call, base, stream=site.stream, after=site.after
         )

@@ -87,7 +87,7 @@ def write_uneven(
     group, parts = uneven.group, uneven.parts()
     count = len(group)
     call = CollectiveCall("alltoallv", sum(parts), tuple(group), "uint8", algorithm="direct")
-    shape = shape_of("simple", fabric=fabric)
+    shape = shape_of("simple", protocols=fabric.protocols)
     writer = CollectiveWriter.add(
         builder, call, shape, stream=stream, after=[after.get(rank, ()) for rank in group]
     )

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusim.analysis.intervals import Union, Usage, first_come
-from clusim.results.bins import COLUMNS, Bins
+from clusim.results.bins import COLUMNS, Bins, Usage
+from clusim.results.intervals import Union, first_come
 
 SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 15)), max_size=8)
 

@@ -1,0 +1,209 @@
+"""Samples: simulated runs of a communication phase, each made once; and the cache of simulated results.
+
+**Cache.** Runs with images that are equal, byte for byte, are simulated once. Curves request the same run in several
+forms: a size from which larger ones are extrapolated, two nodes from which both eight and sixteen are extrapolated,
+an algorithm that is forced or chosen by NCCL. Their requests differ, their images do not. The laws of a run are
+checked when it is simulated.
+
+On disk, the cache has one file per question and one folder per model version. Files are completely written under
+another name and then renamed, and equal keys mean equal contents, so any number of processes may read and write
+concurrently. Files of another version of clusim are never read. A file begins with the checksum of its question and
+answer; a file that does not match is ignored, and overwritten with the new answer.
+
+**Pipelines.** In a broadcast or reduce the first ranks finish long before the last, and nccl-tests waits only after
+all iterations: it measures the interval between iterations, not the duration of one. `ITERATIONS` consecutive
+iterations are simulated.
+
+**Concurrent communicators** (`Setup.beside`) run the same operation at the same time, with the plan of the first; the
+time is until all of them end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from clusim.base.errors import InputError
+from clusim.base.executors import model_digest
+from clusim.base.files import write_bytes
+from clusim.nccl import NcclPlan, programs
+from clusim.schedule import Schedule
+from clusim.schedule.builder import ProgramBuilder, Site
+from clusim.simulation.job import Job, RunOptions, job_of, run_job
+from clusim.simulation.plan import OVERLAPPING, moved_of, nccl_program
+from clusim.simulation.request import Request
+
+PLACE = "CLUSIM_CACHE"
+"""Environment variable that overrides the folder."""
+
+
+def user_folder() -> Path:
+    """Return the folder of all versions: `PLACE`, or the platform's user cache folder."""
+    if given := os.environ.get(PLACE):
+        return Path(given)
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "clusim"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "clusim"
+
+
+@dataclass
+class SampleCache:
+    """Answers by the content of their questions, as JSON.
+
+    Attributes
+    ----------
+    folder : Path or None
+        Folder of all versions; None keeps answers in memory only.
+    answers : dict
+        Answers in memory, by the digest of their questions.
+    """
+
+    folder: Path | None = field(default_factory=user_folder)
+    answers: dict[str, Any] = field(default_factory=dict)
+
+    def get(self, question: Any) -> Any:
+        """Return the answer to a question, identified by its complete text; None if it is missing."""
+        key = _key(question)
+        if key not in self.answers and self.folder is not None:
+            with suppress(OSError):
+                checksum, _, text = self._file(self.folder, key).read_bytes().partition(b"\n")
+                if checksum == _checksum(key, text):
+                    self.answers[key] = json.loads(text)
+        return self.answers.get(key)
+
+    def put(self, question: Any, answer: Any) -> None:
+        """Store an answer.
+
+        A folder that cannot be written is ignored: the answer is then computed again.
+        """
+        key = _key(question)
+        self.answers[key] = answer
+        if self.folder is None:
+            return
+        with suppress(OSError, InputError):
+            path = self._file(self.folder, key)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(answer).encode()
+            write_bytes(path, _checksum(key, text) + b"\n" + text)
+
+    def sizes(self) -> tuple[int, int]:
+        """Return the number of files of all versions, and their size [bytes]."""
+        files = [] if self.folder is None else self.folder.glob("parts-*/*")
+        sizes = [path.stat().st_size for path in files if path.is_file()]
+        return len(sizes), sum(sizes)
+
+    def clear(self) -> None:
+        """Remove only the cached files of all versions."""
+        for path in [] if self.folder is None else self.folder.glob("parts-*"):
+            shutil.rmtree(path, ignore_errors=True)
+        self.answers.clear()
+
+    def _file(self, folder: Path, key: str) -> Path:
+        """Return the file of an answer, in the folder of this version."""
+        return folder / f"parts-{model_digest()}" / key
+
+
+def _checksum(key: str, text: bytes) -> bytes:
+    return blake2b(key.encode() + text, digest_size=20).hexdigest().encode()
+
+
+def _key(question: Any) -> str:
+    return blake2b(repr(question).encode(), digest_size=20).hexdigest() + ".json"
+
+
+TIMES = SampleCache(None)
+"""End times of the runs of this process [ps], by the digest of the image and the engine."""
+
+BRIEF = RunOptions(histories=False)
+"""Options for runs that only return a time."""
+
+ITERATIONS = 3
+"""Consecutive iterations that are simulated for overlapping operations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Time of a collective [ps]; notes on granularity or extrapolation, empty if exact."""
+
+    time_ps: int
+    notes: tuple[str, ...] = ()
+
+
+def time_of(job: Job, options: RunOptions = BRIEF) -> int:
+    """Return the end time of a job [ps], simulated unless this process has run an equal one.
+
+    Raises
+    ------
+    TimeLimitReached
+        The wall-clock limit of `options` was reached.
+    """
+    question = job.image.digest(), job.provenance.engine
+    time_ps: int | None = TIMES.get(question)
+    if time_ps is None:
+        options.watch.begins(f"{job.provenance.fabric} is simulated for extrapolation")
+        result = run_job(job, options)
+        if result.unfinished is not None:
+            raise result.unfinished.reached(f"the run on {job.provenance.fabric} for extrapolation")
+        time_ps = result.time_ps
+        TIMES.put(question, time_ps)
+    return time_ps
+
+
+def sample(
+    request: Request, plan: NcclPlan | None, job: Job, options: RunOptions = BRIEF
+) -> Sample:
+    """Return the kernel time of a NCCL plan, run as `job`; if iterations overlap, their interval."""
+    notes = grain_notes(job.grain.describe(), job.grain.error_bound)
+    if request.operation not in OVERLAPPING:
+        return Sample(time_of(job, options), notes)
+    more = phase(request, plan, ITERATIONS)
+    if job.grain.exact and not more.grain.exact:
+        # Equal granularity: the difference of the two runs is then one of time.
+        request = replace(request, granularity=more.grain.burst_bytes[1])
+        job = phase(request, plan)
+    return Sample(interval_ps(time_of(job, options), time_of(more, options)), notes)
+
+
+def interval_ps(one_ps: int, all_ps: int) -> int:
+    """Return the interval between iterations from the times of one and of `ITERATIONS` [ps]."""
+    return max(1, (all_ps - one_ps) // (ITERATIONS - 1))
+
+
+def grain_notes(note: str, bound: float | None) -> tuple[str, ...]:
+    """Return the note on a kernel's granularity: empty if it was exact."""
+    return () if bound == 0 else (note,)
+
+
+def phase(request: Request, plan: NcclPlan | None, count: int = 1) -> Job:
+    """Return the run of `count` consecutive iterations of a collective, only for its time."""
+    return job_of(request.of(stream(request, plan, count)), BRIEF)
+
+
+def stream(request: Request, plan: NcclPlan | None, count: int = 1) -> Schedule:
+    """Return the schedule of `count` consecutive iterations of a collective."""
+    setup, operation, size_bytes = request.setup, request.operation, request.size_bytes
+    if count == 1 and not setup.beside:
+        return nccl_program(request, setup.comm, plan)
+    builder = ProgramBuilder(setup.fabric.num_ranks, f"{count} x {operation} {size_bytes} B")
+    emit_together(builder, request, plan, count)
+    return builder.build()
+
+
+def emit_together(
+    builder: ProgramBuilder, request: Request, plan: NcclPlan | None, count: int = 1
+) -> list[int]:
+    """Append `count` iterations to every communicator of a request; return all their tasks."""
+    tasks: list[int] = []
+    for number, member in enumerate(request.setup.together):
+        moved = moved_of(replace(request, setup=member))
+        for _ in range(count):
+            site = Site(builder, f"comm{number}")
+            tasks += programs.emit(site, request.setup.known, member.comm, moved, plan)
+    return tasks
