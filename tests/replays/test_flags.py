@@ -112,7 +112,7 @@ def test_another_release_plans_anew(request_: ReplayRequest) -> None:
     same, older = (replay(replace(request_, version=v)) for v in ("2.27.3", "2.18"))
     assert same.calls[0].from_log
     assert not older.calls[0].from_log
-    assert older.version.startswith("2.18")
+    assert older.nccl_version.startswith("2.18")
     assert any(note.startswith("--nccl-version 2.18: rings, trees") for note in older.notes)
 
 

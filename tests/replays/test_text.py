@@ -19,8 +19,8 @@ def report(calls: list[CallResult]) -> str:
 
 
 def test_symmetric_groups_are_one_row() -> None:
-    calls = [replace(CALL, comm=number) for number in (0, 1, 2, 5)]
-    calls.append(replace(CALL, comm=3, time_ps=11_000_000))
+    calls = [replace(CALL, communicator=number) for number in (0, 1, 2, 5)]
+    calls.append(replace(CALL, communicator=3, time_ps=11_000_000))
     text = report(calls)
     rows = [line.split() for line in text.splitlines() if "allreduce" in line]
     assert [row[0] for row in rows] == ["0-2,5", "3"]
