@@ -48,5 +48,5 @@ def test_usage_is_the_mean_over_the_span(busy: list[int], low: int, length: int)
     table = {name: np.array([busy], np.int64) for name in COLUMNS}
     usage = Usage(Bins(edges, table, np.zeros((1, len(busy)), np.int64)), np.array([65536]))
     moments = [busy[t // 10] / 10 if t < edges[-1] else 0.0 for t in range(low, low + length)]
-    found = usage.busy([0], low, low + length)[0]
+    found = usage.of("wire", [0], low, low + length)[0]
     assert abs(found - sum(moments) / length) < 1e-9

@@ -263,7 +263,7 @@ def test_capacity_of_known_fabrics() -> None:
     rate_Bps = capacity_Bps(mesh, uniform, 4096)
     router = next(w for w, name in enumerate(mesh.wire_class) if name.startswith("dim"))
     link_Bps = mesh.wires["rate_num"][router] / mesh.wires["rate_den"][router] * 1e12
-    payload = 4096 / wire_bytes(mesh, 4096, 1)[router]
+    payload = 4096 / wire_bytes(mesh, 4096)[router]
     assert rate_Bps == pytest.approx(link_Bps * payload * 8 / (32 * 32 / 63), rel=1e-6)
 
 

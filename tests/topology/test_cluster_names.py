@@ -17,7 +17,7 @@ from clusim.base.errors import TopologyError
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of
 from clusim.topology.cluster_names import superpods
-from clusim.topology.graph import from_data
+from clusim.topology.loading import from_data
 from clusim.topology.schema import NetworkSpec
 from clusim_cli import options
 from support.boxes import box_text, cluster, cluster_data

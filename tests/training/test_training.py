@@ -14,7 +14,8 @@ import clusim
 from clusim.base.errors import ClusimError, InputError
 from clusim.base.resources import cluster_workloads, shipped_workloads
 from clusim.collectives import ScheduleBuilder
-from clusim.results.replicated import RankPattern, merged
+from clusim.results.intervals import Union
+from clusim.results.replicated import RankPattern
 from clusim.simulation.setup import Setup
 from clusim.topology.arrays import arrays_of
 from clusim.training import scaling, train, training_report
@@ -35,8 +36,8 @@ def spans(*pairs: tuple[int, int]) -> Any:
 
 class TestBreakdown:
     def test_unions(self) -> None:
-        assert merged(spans((5, 9), (0, 3), (2, 4), (9, 10))).tolist() == [[0, 4], [5, 10]]
-        assert merged(spans((0, 10), (2, 3), (4, 12))).tolist() == [[0, 12]]
+        assert Union.of(spans((5, 9), (0, 3), (2, 4), (9, 10))).spans.tolist() == [[0, 4], [5, 10]]
+        assert Union.of(spans((0, 10), (2, 3), (4, 12))).spans.tolist() == [[0, 12]]
 
     def test_every_picosecond_is_one_thing(self) -> None:
         own = Spans(spans((0, 40), (60, 80)), spans((30, 50)), spans((20, 50)), [])

@@ -51,7 +51,7 @@ def collectives(path: str | Path) -> ColumnTable:
         busbw = algbw * bus_factor(call_info.operation, call_info.ranks)
         limit, busy = "", 0.0
         if len(used) and together and call < run.calls:
-            uses = usage.busy(used, start + skew, end)
+            uses = usage.of("wire", used, start + skew, end)
             limit, busy = result.wires.names[int(used[np.argmax(uses)])], float(uses.max())
         rows.append(
             (

@@ -30,8 +30,24 @@ NEAR = 0.98
 Later resources on the path only follow the rate of the first.
 """
 
-_KINDS = {"hbm": CauseKind.MEMORY, "unit": CauseKind.UNIT}
-"""Kind of resource of a transfer, besides wires and CTAs -> its cause."""
+_PLAIN = {
+    StepKind.TAIL: ("cost", "flags {ends}", "flag: data ready", CauseKind.LATENCY),
+    StepKind.HEAD: ("cost", "flags {ends}", "flag: slots free", CauseKind.LATENCY),
+    StepKind.LAUNCH: ("cost", "launch of {rank}", "staggered CTA start", CauseKind.LAUNCH),
+    StepKind.SLOT: ("stall", "CTA slots of {rank}", "all in use", CauseKind.SLOTS),
+    StepKind.DELAY: ("cost", "delays of {rank}", "pause in the schedule", CauseKind.LAUNCH),
+    StepKind.TASK: ("cost", "{rank}", "task without slices", CauseKind.OTHER),
+}
+"""Segments with one part: its group, resource, reason and cause."""
+
+_SCALED_AS = {
+    **{StepKind.PACE: "cta", StepKind.FIXED: "step", StepKind.TAIL: "latency"},
+    **{StepKind.HEAD: "latency", StepKind.LAUNCH: "launch", StepKind.DELAY: "launch"},
+}
+"""Segments on one resource, by its name in `Scale`."""
+
+_Times = tuple[tuple[int, int], tuple[int, int]]
+"""Slice and task of a transfer, from start to end [ps]."""
 
 Scale = Callable[[str, int], float]
 """Factors of faster hardware by kind (wire hbm unit cta step latency compute launch) and number."""
@@ -103,174 +119,128 @@ class Charger:
             name: np.flatnonzero(used & (names == name)) for name in set(network.classes)
         }
 
-    # ---- parts of a segment
-
-    def charges(self, step: Step) -> Iterator[Charge]:
-        """Yield the parts of a step; their times add up to its length."""
+    def charges(self, step: Step) -> list[Charge]:
+        """Return the parts of a step; their times add up to its length."""
         if step.kind is StepKind.TRANSFER:
-            return self._transfer(step)
-        if step.kind is StepKind.FLIGHT:
-            return self._flight(step)
-        if step.kind is StepKind.KERNEL:
-            return self._kernel(step)
-        if step.kind in (StepKind.PACE, StepKind.FIXED):
-            return self._cta(step)
-        return iter([self._plain(step)])
+            parts = self._transfer(step)
+        elif step.kind is StepKind.FLIGHT:
+            parts = self._flight(step)
+        elif step.kind is StepKind.KERNEL:
+            parts = self._kernel(step)
+        elif step.kind in (StepKind.PACE, StepKind.FIXED):
+            parts = self._cta(step)
+        else:
+            rank, ends = self._rank(step.endpoint), self._ends(step.connection)
+            group, resource, reason, cause = _PLAIN[step.kind]
+            resource = resource.format(rank=rank, ends=ends)
+            return [Charge(group, resource, reason, step.length_ps, cause)]
+        return [part for part in parts if part.ps]
 
     def _rank(self, endpoint: int) -> str:
         if endpoint not in self.network.with_rank:
             return self.network.endpoint_name(endpoint)
         return f"rank {self.network.ranks[endpoint]}"
 
-    def _is_proxy(self, step: Step) -> bool:
-        return step.instance >= self.network.num_programs
-
-    def _plain(self, step: Step) -> Charge:
-        rank, length = self._rank(step.endpoint), step.length_ps
-        if step.kind in (StepKind.TAIL, StepKind.HEAD):
-            conn = self._image["conns"][step.connection]
-            ends = [self.network.ranks[int(conn[end])] for end in ("src", "dst")]
-            flag = "data ready" if step.kind is StepKind.TAIL else "slots free"
-            return Charge(
-                *("cost", f"flags {ends[0]}->{ends[1]}", f"flag: {flag}", length),
-                CauseKind.LATENCY,
-            )
-        if step.kind is StepKind.LAUNCH:
-            return Charge(
-                *("cost", f"launch of {rank}", "staggered CTA start", length),
-                CauseKind.LAUNCH,
-            )
-        if step.kind is StepKind.SLOT:
-            return Charge("stall", f"CTA slots of {rank}", "all in use", length, CauseKind.SLOTS)
-        if step.kind is StepKind.DELAY:
-            return Charge(
-                *("cost", f"delays of {rank}", "pause in the schedule", length), CauseKind.LAUNCH
-            )
-        return Charge("cost", rank, "task without slices", length, CauseKind.OTHER)
+    def _ends(self, connection: int) -> str:
+        """Return the ranks that a connection joins: ``0->1``; empty without connection."""
+        if connection < 0:
+            return ""
+        conn, ranks = self._image["conns"][connection], self.network.ranks
+        return f"{ranks[int(conn['src'])]}->{ranks[int(conn['dst'])]}"
 
     def _cta(self, step: Step) -> Iterator[Charge]:
-        """Yield the nominal time of a CTA's segment, and the excess of a slow rank."""
-        rank = self._rank(step.endpoint)
-        if self.walk.threads.serves(step.instance):
-            nominal_ps = min(step.length_ps, self._fixed_ps(step))
-            where = f"proxies at {rank}"
-            yield Charge("cost", where, "work posted to the NIC", nominal_ps, CauseKind.PROXY)
-            rest = step.length_ps - nominal_ps
-            yield Charge(
-                "stall", where, "proxy thread busy with other messages", rest, CauseKind.PROXY
-            )
-            return
-        nominal = self._nominal(step, step.length_ps)
-        if self._is_proxy(step):
-            charge = ("cost", f"proxies at {rank}", "work posted to the NIC", nominal)
-            yield Charge(*charge, CauseKind.PROXY)
+        """Yield the nominal time of a CTA's segment, and the excess of a slow rank or a busy proxy thread."""
+        rank, length = self._rank(step.endpoint), step.length_ps
+        served = self.walk.threads.serves(step.instance)
+        nominal = min(length, self._fixed_ps(step)) if served else self._nominal(step, length)
+        proxies = f"proxies at {rank}"
+        if served or step.instance >= self.network.num_programs:
+            yield Charge("cost", proxies, "work posted to the NIC", nominal, CauseKind.PROXY)
         elif step.kind is StepKind.FIXED:
-            yield Charge(
-                *("cost", f"CTAs of {rank}", "per-slice overhead", nominal), CauseKind.STEP
-            )
+            yield Charge("cost", f"CTAs of {rank}", "per-slice overhead", nominal, CauseKind.STEP)
         else:
-            yield Charge(*("work", f"CTAs of {rank}", "copy/reduce", nominal), CauseKind.CTA)
-        yield from self._slow(rank, step.length_ps - nominal)
+            yield Charge("work", f"CTAs of {rank}", "copy/reduce", nominal, CauseKind.CTA)
+        rest = length - nominal
+        if served:
+            reason = "proxy thread busy with other messages"
+            yield Charge("stall", proxies, reason, rest, CauseKind.PROXY)
+        else:
+            yield _slow(rank, rest)
 
     def _nominal(self, step: Step, length_ps: int) -> int:
         """Return the time of a CTA's work at the nominal pace of its rank [ps]."""
         slow = self.network.slow_1024(step.endpoint, step.start_ps)
         return min(length_ps, length_ps * 1024 // max(1, slow))
 
-    @staticmethod
-    def _slow(rank: str, lost_ps: int) -> Iterator[Charge]:
-        if lost_ps:
-            yield Charge("stall", rank, "slow rank", lost_ps, CauseKind.STRAGGLER)
+    def _alone(self, step: Step) -> tuple[int, int]:
+        """Return the time of a kernel's compute and of its memory traffic if nothing shares its GPU [ps]."""
+        task, ends = self._image["tasks"][step.task], self._image["endpoints"][step.endpoint]
+        return int(task["compute_ps"]), int(task["mem_bytes"]) * int(ends["mem_cost16"]) >> 16
 
     def _kernel(self, step: Step) -> Iterator[Charge]:
         """Yield the time of a kernel without contention on its GPU, and its loss to SM sharing."""
-        task = self._image["tasks"][step.task]
-        ends = self._image["endpoints"][step.endpoint]
-        compute = int(task["compute_ps"])
-        memory = int(task["mem_bytes"]) * int(ends["mem_cost16"]) >> 16
+        compute, memory = self._alone(step)
         rank, length = self._rank(step.endpoint), step.length_ps
         alone = min(length, max(compute, memory))
-        bound = "memory" if memory > compute else "compute"
-        cause = CauseKind.MEMORY if bound == "memory" else CauseKind.COMPUTE
+        bound, cause, shared = "compute", CauseKind.COMPUTE, "SMs"
+        if memory > compute:
+            bound, cause, shared = "memory", CauseKind.MEMORY, "HBM"
         yield Charge("work", f"kernels of {rank}", f"kernel, {bound}-bound", alone, cause)
-        slow = self.network.slow_1024(step.endpoint, step.start_ps)
-        lost = length - alone
-        dragged = min(lost, max(0, compute * (slow - 1024) // 1024)) if slow > 1024 else 0
-        yield from self._slow(rank, dragged)
-        if lost > dragged:
-            memory_bound = bound == "memory"
-            resource = f"HBM of {rank}" if memory_bound else f"SMs of {rank}"
-            reason = "kernel shares with others"
-            yield Charge("stall", resource, reason, lost - dragged, CauseKind.SHARING)
+        slow, lost = self.network.slow_1024(step.endpoint, step.start_ps), length - alone
+        dragged = min(lost, max(0, compute * (slow - 1024) // 1024))
+        yield _slow(rank, dragged)
+        reason = "kernel shares with others"
+        yield Charge("stall", f"{shared} of {rank}", reason, lost - dragged, CauseKind.SHARING)
 
     # ---- transfers
 
     def _transfer(self, step: Step) -> Iterator[Charge]:
         latency, loads = self.loads(step)
-        if latency:
-            where = f"latency to {self._rank(step.endpoint)}"
-            yield Charge("cost", where, "round trips", latency, CauseKind.LATENCY)
-        length = step.length_ps - latency
-        if not length:
-            return
+        where, length = f"latency to {self._rank(step.endpoint)}", step.length_ps - latency
+        yield Charge("cost", where, "round trips", latency, CauseKind.LATENCY)
         first = _busiest(loads)
         busy = int(length * first.use)
         # While this CTA was otherwise occupied, the busiest resource served other transfers: use the complete turn.
-        turn = length + latency + self._fixed_ps(step)
-        stall = int(turn * first.use * (1.0 - self._next(first, loads)))
-        load = busy - min(stall, busy)
-        yield from self._split(step, first, load, busy)
-        idle = length - busy
-        if idle:
-            yield from self._idle(step, first, idle)
+        turn = step.length_ps + self._fixed_ps(step)
+        stall = int(turn * first.use * (1.0 - _next(first, loads)))
+        yield from self._split(step, first, busy - min(stall, busy), busy)
+        yield from self._idle(step, first, length - busy)
 
     def _split(self, step: Step, first: _Load, load: int, busy: int) -> Iterator[Charge]:
         """Yield the time in which the busiest thing was busy, as load and as stall."""
         if first.what == "wire":
-            yield from self._on_wire(step, first, load, busy)
-            return
-        if first.what == "cta":
+            yield from self._on_wire(step, first.number, load, busy)
+        elif first.what == "cta":
             rank, nominal = self._rank(step.endpoint), self._nominal(step, busy)
             yield Charge("work", f"CTAs of {rank}", "CTA throughput", nominal, CauseKind.CTA)
-            yield from self._slow(rank, busy - nominal)
-            return
-        name, cause = self._name(first), _KINDS[first.what]
-        yield Charge("work", name, "bytes served", load, cause)
-        if busy > load:
+            yield _slow(rank, busy - nominal)
+        else:
+            name, cause = self._named(first)
+            yield Charge("work", name, "bytes served", load, cause)
             yield Charge("stall", name, "slowest component of the path", busy - load, cause)
 
-    def _on_wire(self, step: Step, first: _Load, load: int, busy: int) -> Iterator[Charge]:
+    def _on_wire(self, step: Step, wire: int, load: int, busy: int) -> Iterator[Charge]:
         """Yield the busy time of a wire by cause.
 
         The parts are the load of this and the parallel wires, rivals, and the excess of a slow or overloaded wire.
         """
-        wire, name, rivals = first.number, self.network.link(first.number), frozenset[int]()
+        name = self.network.link(wire)
         if self.rivals is not None:
             part, who = self.rivals.share(step.task, wire, step.start_ps, step.end_ps)
-            taken, rivals = int(busy * part), frozenset(who)
-            if taken:
-                charge = ("stall", name, "busy with other collectives", taken)
-                yield Charge(*charge, CauseKind.CONTENTION, wire, rivals)
+            taken = int(busy * part)
+            charge = ("stall", name, "busy with other collectives", taken)
+            yield Charge(*charge, CauseKind.CONTENTION, wire, frozenset(who))
             busy -= taken
             load = min(load, busy)
-        cause = self.wire_cause(wire)
-        yield Charge("work", name, "transmission", load, cause, wire)
-        if busy > load:
-            broken = self.network.rate(wire, step.start_ps) < self._best[self.network.classes[wire]]
-            why = CauseKind.FAULT if broken else CauseKind.UNEVEN
-            reason = "degraded or overloaded, against parallel wires"
-            yield Charge("stall", name, reason, busy - load, why, wire)
+        yield Charge("work", name, "transmission", load, self.wire_cause(wire), wire)
+        broken = self.network.rate(wire, step.start_ps) < self._best[self.network.classes[wire]]
+        why = CauseKind.FAULT if broken else CauseKind.UNEVEN
+        reason = "degraded or overloaded, against parallel wires"
+        yield Charge("stall", name, reason, busy - load, why, wire)
 
     def wire_cause(self, wire: int) -> CauseKind:
         """Return the kind of cause of traffic on a wire."""
         return wire_key(self.network.classes[wire])[0]
-
-    def _next(self, first: _Load, loads: list[_Load]) -> float:
-        """Return the utilisation of the next limit, as a share of the busiest resource's time."""
-        if first.mean <= 0.0:
-            return 1.0
-        others = [load.mean for load in loads if load is not first]
-        return min(1.0, max([first.usual, *others]) / first.mean)
 
     def _fixed_ps(self, step: Step) -> int:
         """Return the fixed cost of the slice that a segment transfers [ps]."""
@@ -278,30 +248,31 @@ class Charger:
         slow = self.network.slow_1024(step.endpoint, step.start_ps)
         return (int(cost["fixed_ps"]) * slow) >> 10
 
-    def _name(self, load: _Load) -> str:
+    def _named(self, load: _Load) -> tuple[str, CauseKind]:
+        """Return the name of a resource besides CTAs, and the kind of cause that it is."""
+        if load.what == "wire":
+            return self.network.link(load.number), self.wire_cause(load.number)
         if load.what == "hbm":
-            return f"HBM of {self._rank(load.number)}"
+            return f"HBM of {self._rank(load.number)}", CauseKind.MEMORY
         node = int(self._image["units"]["node"][load.number])
-        return f"reduction unit of {self.network.nodes[node]}"
+        return f"reduction unit of {self.network.nodes[node]}", CauseKind.UNIT
 
     def _idle(self, step: Step, first: _Load, idle: int) -> Iterator[Charge]:
         """Yield the time in which not even the busiest thing was busy."""
         if first.what == "wire":
-            stalled = self.usage.no_credit(first.number, step.start_ps, step.end_ps)
+            stalled = self.usage.of("credit", [first.number], step.start_ps, step.end_ps)[0]
             credit = min(idle, int(step.length_ps * stalled))
-            if credit:
-                charge = ("stall", self.network.link(first.number), "no credit", credit)
-                yield Charge(*charge, CauseKind.CREDIT, first.number)
+            name = self.network.link(first.number)
+            yield Charge("stall", name, "no credit", credit, CauseKind.CREDIT, first.number)
             idle -= credit
-        if not idle:
-            return
         rank = self._rank(step.endpoint)
         if self._asks(step):
-            charge = ("stall", f"window of {rank}", "read window exhausted, wire idle", idle)
-            yield Charge(*charge, CauseKind.WINDOW)
+            reason = "read window exhausted, wire idle"
+            yield Charge("stall", f"window of {rank}", reason, idle, CauseKind.WINDOW)
         else:
-            charge = ("stall", f"CTAs of {rank}", "wire idle between packets", idle)
-            yield Charge(*charge, CauseKind.CTA)
+            yield Charge(
+                "stall", f"CTAs of {rank}", "wire idle between packets", idle, CauseKind.CTA
+            )
 
     def _asks(self, step: Step) -> bool:
         """Return True if a transfer is one of requests and answers."""
@@ -319,30 +290,25 @@ class Charger:
 
     def loads(self, step: Step) -> tuple[int, list[_Load]]:
         """Return the latency of a transfer [ps], and the things it needs in the order of its way."""
-        flags = self._flags(step)
-        network = self.network
+        flags, network = self._flags(step), self.network
         # While this CTA was otherwise occupied, the wire served other transfers: use the complete turn.
         span = (step.start_ps - self._fixed_ps(step), step.end_ps)
         latency = 0
         if self._asks(step):
             latency = min(step.length_ps, network.latency_ps(step.connection, step.endpoint, flags))
         stages = network.stages_of(step.connection, step.endpoint, flags)
-        whole = self._whole(step)
-        result = [
-            self._wire_load(stage, span, whole) for stage in narrow(stages, step.wire, network)
-        ]
+        times = span, self._whole(step)
+        result = [self._wire_load(stage, times) for stage in narrow(stages, step.wire, network)]
         conn = self._image["conns"][step.connection]
         ends = (int(conn["src"]), int(conn["dst"]))
         if int(conn["stage"]) != NONE:
             ends = (step.endpoint, int(conn["stage"]))
         if int(conn["kind"]) in (ConnKind.MULTIMEM, ConnKind.AGGREGATION):
             ends = (step.endpoint, step.endpoint)
-        for end in dict.fromkeys(ends):
-            use, mean = (self.usage.memory(end, *time) for time in (span, whole))
-            result.append(_Load("hbm", end, use, mean))
-        for unit in network.units_of(step.connection) if flags & (Op.REDUCE | Op.AGGREGATE) else ():
-            use, mean = (self.usage.unit(unit, *time) for time in (span, whole))
-            result.append(_Load("unit", unit, use, mean))
+        result += [self._load("hbm", end, times) for end in dict.fromkeys(ends)]
+        if flags & (Op.REDUCE | Op.AGGREGATE):
+            units = network.units_of(step.connection)
+            result += [self._load("unit", unit, times) for unit in units]
         turn = max(1, step.end_ps - span[0])
         pace = self._pace_ps(step, flags)
         utilisation = min(1.0, pace / max(1, step.length_ps - latency))
@@ -355,17 +321,21 @@ class Charger:
         start_ps, end_ps = self.walk.task_span(step.task)
         return start_ps, max(end_ps, step.end_ps)
 
-    def _wire_load(self, stage: Stage, span: tuple[int, int], whole: tuple[int, int]) -> _Load:
+    def _load(self, what: str, number: int, times: _Times) -> _Load:
+        use, mean = (float(self.usage.of(what, [number], *time)[0]) for time in times)
+        return _Load(what, number, use, mean)
+
+    def _wire_load(self, stage: Stage, times: _Times) -> _Load:
         """Return the busiest lane of a stage."""
-        uses = self.usage.busy(stage.lanes, *span)
-        lane = int(np.argmax(uses))
-        wire = stage.lanes[lane]
+        wire = stage.lanes[int(np.argmax(self.usage.of("wire", stage.lanes, *times[0])))]
         peers = [other for other in stage.group if other != wire]
         if not peers:
             peers = [int(w) for w in self._peers[self.network.classes[wire]] if w != wire]
-        mean = float(self.usage.busy([wire], *whole)[0])
-        usual = float(np.median(self.usage.busy(peers, *whole))) if peers else 0.0
-        return _Load("wire", wire, float(uses[lane]), mean, usual, peers[0] if peers else -1)
+        load = self._load("wire", wire, times)
+        if not peers:
+            return load
+        usual = float(np.median(self.usage.of("wire", peers, *times[1])))
+        return load._replace(usual=usual, sibling=peers[0])
 
     def _pace_ps(self, step: Step, flags: int) -> int:
         """Return the time that the CTA itself needs for the bytes of a transfer [ps]."""
@@ -381,36 +351,26 @@ class Charger:
     def _flight(self, step: Step) -> Iterator[Charge]:
         """Yield the latency of a write's last packets, and their queueing after the first wire."""
         alone = min(step.length_ps, self.network.flight_ps(step.connection))
-        conn = self._image["conns"][step.connection]
-        source, target = int(conn["src"]), int(conn["dst"])
-        ends = [self.network.ranks[end] for end in (source, target)]
-        if alone:
-            charge = ("cost", f"latency {ends[0]}->{ends[1]}", "flight of packets", alone)
-            yield Charge(*charge, CauseKind.LATENCY)
+        where = f"latency {self._ends(step.connection)}"
+        yield Charge("cost", where, "flight of packets", alone, CauseKind.LATENCY)
         rest = step.length_ps - alone
         if not rest:
             return
         loads = self._behind(step)
         first = _busiest(loads)
         busy = int(rest * first.use)
-        load = int(busy * self._next(first, loads))
-        yield from self._split(step, first, load, busy)
-        if rest > busy:
-            wire = first.number if first.what == "wire" else -1
-            name = self.network.link(wire) if wire >= 0 else self._name(first)
-            cause = self.wire_cause(wire) if wire >= 0 else CauseKind.MEMORY
-            charge = ("stall", name, "queueing upstream", rest - busy)
-            yield Charge(*charge, cause, wire)
+        yield from self._split(step, first, int(busy * _next(first, loads)), busy)
+        name, cause = self._named(first)
+        wire = first.number if first.what == "wire" else -1
+        yield Charge("stall", name, "queueing upstream", rest - busy, cause, wire)
 
     def _behind(self, step: Step) -> list[_Load]:
         """Return the time of written packets after their first wire."""
         conn = self._image["conns"][step.connection]
-        source, target = int(conn["src"]), int(conn["dst"])
-        span, whole = (step.start_ps, step.end_ps), self._whole(step)
-        stages = self.network.stages_of(step.connection, source, 0)
-        loads = [self._wire_load(stage, span, whole) for stage in stages[1:] or stages]
-        use, mean = (self.usage.memory(target, *time) for time in (span, whole))
-        return [*loads, _Load("hbm", target, use, mean)]
+        times = (step.start_ps, step.end_ps), self._whole(step)
+        stages = self.network.stages_of(step.connection, int(conn["src"]), 0)
+        loads = [self._wire_load(stage, times) for stage in stages[1:] or stages]
+        return [*loads, self._load("hbm", int(conn["dst"]), times)]
 
     # ---- effect of faster resources
 
@@ -424,19 +384,12 @@ class Charger:
             first = _busiest(self._behind(step))
             queue = (length - alone) / scale(first.what, first.number)
             return alone / scale("latency", endpoint) + queue
-        proxied = step.instance >= 0 and self.walk.threads.serves(step.instance)
-        name = {
-            StepKind.PACE: "cta",
-            StepKind.FIXED: "proxy" if proxied else "step",
-            StepKind.TAIL: "latency",
-            StepKind.HEAD: "latency",
-            StepKind.LAUNCH: "launch",
-            StepKind.DELAY: "launch",
-        }.get(kind)
+        name = _SCALED_AS.get(kind)
+        if kind is StepKind.FIXED and self.walk.threads.serves(step.instance):
+            name = "proxy"
         if kind is StepKind.KERNEL:
-            task = self._image["tasks"][step.task]
-            memory = int(task["mem_bytes"]) * int(self._image["endpoints"]["mem_cost16"][endpoint])
-            name = "hbm" if memory >> 16 > int(task["compute_ps"]) else "compute"
+            compute, memory = self._alone(step)
+            name = "hbm" if memory > compute else "compute"
         return length / scale(name, endpoint) if name else length
 
     def _scaled_transfer(self, step: Step, scale: Scale) -> float:
@@ -454,11 +407,23 @@ class Charger:
         return latency / scale("latency", step.endpoint) + max(least, length - turn * gain, 0.0)
 
 
+def _slow(rank: str, lost_ps: int) -> Charge:
+    return Charge("stall", rank, "slow rank", lost_ps, CauseKind.STRAGGLER)
+
+
 def _busiest(loads: list[_Load]) -> _Load:
     """Return the first of the things that are about as busy as the busiest."""
     most = max(load.use for load in loads)
     cta = [load for load in loads if load.what == "cta" and load.use >= most]
     return cta[0] if cta else next(load for load in loads if load.use >= NEAR * most)
+
+
+def _next(first: _Load, loads: list[_Load]) -> float:
+    """Return the utilisation of the next limit, as a share of the busiest resource's time."""
+    if first.mean <= 0.0:
+        return 1.0
+    others = [load.mean for load in loads if load is not first]
+    return min(1.0, max([first.usual, *others]) / first.mean)
 
 
 def narrow(stages: list[Stage], wire: int, network: Network) -> list[Stage]:
@@ -469,12 +434,11 @@ def narrow(stages: list[Stage], wire: int, network: Network) -> list[Stage]:
     kept = list(stages)
     kept[where] = Stage([wire], stages[where].group)
     source, target = network.wires["src"], network.wires["dst"]
-    for i in range(where + 1, len(stages)):
-        ends = {int(target[w]) for w in kept[i - 1].lanes}
-        lanes = [w for w in stages[i].lanes if int(source[w]) in ends]
-        kept[i] = Stage(lanes or stages[i].lanes, stages[i].group)
-    for i in range(where - 1, -1, -1):
-        ends = {int(source[w]) for w in kept[i + 1].lanes}
-        lanes = [w for w in stages[i].lanes if int(target[w]) in ends]
-        kept[i] = Stage(lanes or stages[i].lanes, stages[i].group)
+    for onward, near, far in ((1, target, source), (-1, source, target)):
+        i = where + onward
+        while 0 <= i < len(stages):
+            ends = {int(near[w]) for w in kept[i - onward].lanes}
+            lanes = [w for w in stages[i].lanes if int(far[w]) in ends]
+            kept[i] = Stage(lanes or stages[i].lanes, stages[i].group)
+            i += onward
     return kept

@@ -171,7 +171,7 @@ def _sources(traced: Traced) -> Array | None:
     result: list[set[int]] = [set() for _ in traced.network.names]
     for source, target in pairs:
         for stage in traced.network.stages(source, target):
-            for wire in stage:
+            for wire in stage.lanes:
                 result[wire].add(source)
     return np.array([len(sources) for sources in result])
 

@@ -144,7 +144,7 @@ class Critical:
     charger: Charger
     blocks: BlockCharges | None = None
 
-    def charges(self, step: Step) -> Iterator[Charge]:
+    def charges(self, step: Step) -> Iterable[Charge]:
         """Yield the parts of a step; their times add up to its length."""
         if self.blocks is not None and self.blocks.stands(step):
             return self.blocks.charges(step)

@@ -55,7 +55,7 @@ class Network:
         for rank, endpoint in enumerate(inputs.rank_endpoint.tolist()):
             self.ranks[endpoint] = rank
         self._endpoint_nodes = endpoints["node"].astype(np.int64)
-        self._stages: dict[tuple[int, int, int, tuple[int, ...]], list[list[int]]] = {}
+        self._stages: dict[tuple[int, int, int, tuple[int, ...]], list[Stage]] = {}
         self._of: dict[tuple[int, int, int], list[Stage]] = {}
         self._faults = self.image["faults"]
 
@@ -85,29 +85,47 @@ class Network:
 
     def stages(
         self, source: int, target: int, first_group: int = NONE, vias: tuple[int, ...] = ()
-    ) -> list[list[int]]:
+    ) -> list[Stage]:
         """Return the wires between two endpoints over given NICs, hop by hop."""
         key = (source, target, first_group, vias)
         if key not in self._stages:
-            result: list[list[int]] = []
-            node = int(self._endpoint_nodes[source])
-            for goal in (*vias, target):
-                given = first_group != NONE and not result
-                hop = self.group(first_group) if given else self._routed(node, goal)
-                result += self._follow(hop, goal)
-                node = int(self.image["targets"]["node"][goal])
-            self._stages[key] = result
+            self._stages[key], _ = self._legs(source, [*vias, target], first_group)
         return self._stages[key]
 
-    def _follow(self, hop: list[int], target: int) -> list[list[int]]:
-        """Return the hop and the following hops, up to a target."""
+    def _legs(
+        self, source: int, goals: list[int], first_group: int = NONE, key: int | None = None
+    ) -> tuple[list[Stage], int | None]:
+        """Return the stages from an endpoint to each of some goals in turn, and the rest of a route key."""
+        result: list[Stage] = []
+        node = int(self._endpoint_nodes[source])
+        for goal in goals:
+            given = first_group != NONE and not result
+            hop = self.group(first_group) if given else self._routed(node, goal)
+            leg, key = self._follow(hop, goal, key, result[-1].lanes[0] if result else None)
+            result += leg
+            node = int(self.image["targets"]["node"][goal])
+        return result, key
+
+    def _follow(
+        self, hop: list[int], target: int, key: int | None, came: int | None
+    ) -> tuple[list[Stage], int | None]:
+        """Return the stages from a group of wires to a target, and the rest of a route key.
+
+        With a key all packets use one wire of each group, otherwise any.
+        """
         goal = int(self.image["targets"]["node"][target])
-        result: list[list[int]] = []
+        result: list[Stage] = []
         while hop and len(result) <= len(self.nodes):
-            result.append(hop)
-            ahead = sorted({int(self.wires["dst"][wire]) for wire in hop} - {goal})
-            hop = sorted({wire for node in ahead for wire in self._routed(node, target)})
-        return result
+            lanes = hop
+            if key is not None:
+                ordinal = 0 if came is None else int(self.wires["ordinal"][came])
+                came = hop[(key + ordinal) % len(hop)]
+                lanes, key = [came], key // len(hop)
+            result.append(Stage(lanes, hop))
+            ahead = {int(self.wires["dst"][wire]) for wire in lanes} - {goal}
+            hops = [self._routed(node, target) for node in sorted(ahead)]
+            hop = hops[0] if key is not None and hops else sorted({w for one in hops for w in one})
+        return result, key
 
     def stages_of(self, connection: int, endpoint: int, flags: int) -> list[Stage]:
         """Return the stages of a transfer's data on a connection, requested by an endpoint."""
@@ -120,28 +138,31 @@ class Network:
         conn = self.image["conns"][connection]
         kind = int(conn["kind"])
         if kind == ConnKind.MULTIMEM:
-            return [Stage(lanes, lanes) for lanes in self._multimem(conn, endpoint, flags)]
-        if kind == ConnKind.AGGREGATION:
-            return [Stage([wire], [wire]) for wire in self._up_and_down(int(conn["vertex"]))]
+            return self._multimem(conn, endpoint, flags)
         path = int(conn["path_back"] if kind == ConnKind.READ else conn["path"])
-        if path != NONE:
-            off = self.image["path_off"]
-            wires = self.image["path_wires"][off[path] : off[path + 1]]
-            return [Stage([int(w)], [int(w)]) for w in wires]
+        if kind == ConnKind.AGGREGATION or path != NONE:
+            fixed = kind != ConnKind.AGGREGATION
+            wires = self._path(path) if fixed else self._up_and_down(int(conn["vertex"]))
+            return [Stage([wire], [wire]) for wire in wires]
         source, target, read = self._ends(conn, endpoint)
         first = int(conn["first_group"])
         if int(conn["policy"]) == Policy.PINNED:
             return self._pinned(conn, endpoint)
-        if read:
-            # Responses use the same links as the requests.
-            asked = self.stages(target, source, first)
-            back = self.stages(source, target)
-            arriving = asked[-1] if asked else []
-            leaving = [int(w) for w in self.wires["reverse"][arriving] if int(w) != NONE]
-            result = [leaving, *back[1:]] if leaving else back
-        else:
-            result = self.stages(source, target, first, self._vias(conn))
-        return [Stage(lanes, lanes) for lanes in result]
+        if not read:
+            return self.stages(source, target, first, self._vias(conn))
+        # Responses use the same links as the requests.
+        asked = self.stages(target, source, first)
+        back = self.stages(source, target)
+        leaving = self._reverse(asked[-1].lanes) if asked else []
+        return [Stage(leaving, leaving), *back[1:]] if leaving else back
+
+    def _path(self, number: int) -> list[int]:
+        off = self.image["path_off"]
+        return list(self.image["path_wires"][off[number] : off[number + 1]].tolist())
+
+    def _reverse(self, wires: list[int]) -> list[int]:
+        """Return the opposite wires, where there are any."""
+        return [int(wire) for wire in self.wires["reverse"][wires] if int(wire) != NONE]
 
     def _ends(self, conn: Any, endpoint: int) -> tuple[int, int, bool]:
         """Return source and destination of an endpoint's transfer, and whether it is a read."""
@@ -157,61 +178,31 @@ class Network:
 
     def _up_and_down(self, vertex: int) -> list[int]:
         """Return the wires from a member of an aggregation tree to its root and back."""
-        vertices, off = self.image["vertices"], self.image["path_off"]
+        vertices = self.image["vertices"]
         up: list[int] = []
         down: list[int] = []
         while int(vertices["parent"][vertex]) != NONE:
-            there, back = int(vertices["path_up"][vertex]), int(vertices["path_down"][vertex])
-            up += self.image["path_wires"][off[there] : off[there + 1]].tolist()
-            down = self.image["path_wires"][off[back] : off[back + 1]].tolist() + down
+            up += self._path(int(vertices["path_up"][vertex]))
+            down = self._path(int(vertices["path_down"][vertex])) + down
             vertex = int(vertices["parent"][vertex])
         return up + down
 
     def _pinned(self, conn: Any, endpoint: int) -> list[Stage]:
         """Return the path of a connection whose packets all use the same wires."""
         source, target, read = self._ends(conn, endpoint)
-        if read:
-            source, target = target, source
-        goals = [target] if read else [*self._vias(conn), target]
-        group, key = int(conn["first_group"]), int(conn["key"])
-        node, came = int(self._endpoint_nodes[source]), None
-        result: list[Stage] = []
-        for goal in goals:
-            hop = self._routed(node, goal) if group == NONE or result else self.group(group)
-            leg, key = self._descend(hop, goal, key, came)
-            result += leg
-            node = int(self.image["targets"]["node"][goal])
-            came = leg[-1].lanes[0] if leg else came
-        if not read or not result:
-            return result
-        last = int(self.wires["reverse"][result[-1].lanes[0]])
-        if last == NONE:
+        if not read:
+            goals = [*self._vias(conn), target]
+            return self._legs(source, goals, int(conn["first_group"]), int(conn["key"]))[0]
+        asked, key = self._legs(target, [source], int(conn["first_group"]), int(conn["key"]))
+        last = self._reverse(asked[-1].lanes) if asked else []
+        if not last:
             return []
-        first = Stage([last], self._routed(int(self._endpoint_nodes[target]), source))
-        node = int(self.wires["dst"][last])
-        behind, _ = self._descend(self._routed(node, source), source, key, last)
+        first = Stage(last, self._routed(int(self._endpoint_nodes[source]), target))
+        node = int(self.wires["dst"][last[0]])
+        behind, _ = self._follow(self._routed(node, target), target, key, last[0])
         return [first, *behind]
 
-    def _descend(
-        self, hop: list[int], target: int, key: int, came: int | None
-    ) -> tuple[list[Stage], int]:
-        """Return the stages of a route key from a group of wires to a target, and the key's rest."""
-        goal = int(self.image["targets"]["node"][target])
-        result: list[Stage] = []
-        while hop and len(result) <= len(self.nodes):
-            wire = hop[0]
-            if len(hop) > 1:
-                ordinal = 0 if came is None else int(self.wires["ordinal"][came])
-                wire = hop[(key + ordinal) % len(hop)]
-                key //= len(hop)
-            result.append(Stage([wire], hop))
-            came, node = wire, int(self.wires["dst"][wire])
-            if node == goal:
-                break
-            hop = self._routed(node, target)
-        return result, key
-
-    def _multimem(self, conn: Any, endpoint: int, flags: int) -> list[list[int]]:
+    def _multimem(self, conn: Any, endpoint: int, flags: int) -> list[Stage]:
         """Return the stages of a multicast (flag 4), an in-network reduction (8) or both."""
         up = self.group(int(conn["first_group"]))
         switches = sorted({int(self.wires["dst"][wire]) for wire in up})
@@ -219,11 +210,10 @@ class Network:
         group = int(conn["mgroup"])
         members = self.image["mgroup_members"][off[group] : off[group + 1]].tolist()
         down = sorted({w for s in switches for m in members for w in self._routed(s, m)})
-        gather = [int(w) for w in self.wires["reverse"][down] if int(w) != NONE]
-        back = [int(w) for w in self.wires["reverse"][up] if int(w) != NONE]
-        if flags & Op.REDUCE and flags & Op.MCAST:
-            return [gather, back, up, down]
-        return [gather, back] if flags & Op.REDUCE else [up, down]
+        gather, back = self._reverse(down), self._reverse(up)
+        ways = [gather, back] if flags & Op.REDUCE else []
+        ways += [up, down] if flags & Op.MCAST or not ways else []
+        return [Stage(lanes, lanes) for lanes in ways]
 
     def units_of(self, connection: int) -> list[int]:
         """Return the reduction units of a multimem or aggregation connection."""
@@ -279,11 +269,11 @@ class Network:
         size = -(-int(form["header_bytes"][kind]) // flit) * flit
         return -(-size * int(row["rate_den"]) // int(row["rate_num"]))
 
-    def _way_ps(self, stages: list[list[int]], kind: int) -> int:
+    def _way_ps(self, stages: list[Stage], kind: int) -> int:
         """Return the latency of a packet's head over each stage's first wire if idle [ps]."""
         total = 0
         for hop, stage in enumerate(stages):
-            wire = stage[0]
+            wire = stage.lanes[0]
             total += int(self.wires["latency_ps"][wire]) + self._header_ps(wire, kind)
             if hop:
                 total += int(self.image["nodes"]["latency_ps"][self.wires["src"][wire]])
@@ -295,8 +285,7 @@ class Network:
         if int(conn["kind"]) != ConnKind.WRITE:
             return 0
         _, target, _ = self._ends(conn, int(conn["src"]))
-        stages = [stage.lanes for stage in self.stages_of(connection, int(conn["src"]), 0)]
-        way = self._way_ps(stages, Kind.WRITE) if stages else 0
+        way = self._way_ps(self.stages_of(connection, int(conn["src"]), 0), Kind.WRITE)
         return way + int(self.image["endpoints"]["write_latency_ps"][target])
 
     def latency_ps(self, connection: int, endpoint: int, flags: int) -> int:
@@ -309,14 +298,14 @@ class Network:
             return self._aggregation_ps(connection, endpoint, flags)
         if read:
             there = self._way_ps(self.stages(endpoint, source), Kind.READ_REQ)
-            stages = [stage.lanes for stage in self.stages_of(connection, endpoint, flags)]
-            back = self._way_ps(stages, Kind.READ_RESP)
+            back = self._way_ps(self.stages_of(connection, endpoint, flags), Kind.READ_RESP)
             return there + int(ends["read_latency_ps"][source]) + back + response
         if int(conn["kind"]) != ConnKind.MULTIMEM or not flags & Op.REDUCE:
             return 0
         stages = self._multimem(conn, endpoint, flags)
         data = self._way_ps(stages, Kind.READ_RESP)
-        asked = self._way_ps([self.group(int(conn["first_group"])), stages[0]], Kind.READ_REQ)
+        up = self.group(int(conn["first_group"]))
+        asked = self._way_ps([Stage(up, up), stages[0]], Kind.READ_REQ)
         members = self.image["mgroup_members"]
         fetch = int(ends["read_latency_ps"][members].max(initial=0))
         units = self.units_of(connection)
@@ -325,8 +314,7 @@ class Network:
 
     def _aggregation_ps(self, connection: int, endpoint: int, flags: int) -> int:
         """Return the latency of a packet up to its tree's root and of the result to memory [ps]."""
-        stages = [stage.lanes for stage in self.stages_of(connection, endpoint, flags)]
-        way = self._way_ps(stages, Kind.AGG_UP) if stages else 0
+        way = self._way_ps(self.stages_of(connection, endpoint, flags), Kind.AGG_UP)
         units = self.units_of(connection)
         inside = sum(int(self.image["units"]["latency_ps"][unit]) for unit in units)
         return way + inside + int(self.image["endpoints"]["write_latency_ps"][endpoint])

@@ -85,7 +85,7 @@ def path_rows(path: str | Path, most: int) -> PathRows:
         for step in run.walk.steps():
             if len(result) == MOST_STEPS:
                 break
-            charges = [part for part in run.charger.charges(step) if part.ps]
+            charges = run.charger.charges(step)
             if not charges:
                 continue
             first = max(charges, key=lambda part: part.ps)

@@ -169,9 +169,8 @@ class Slices:
         self._prims = np.stack([prims[name].astype(np.int64) for name in names], axis=1)
         self._flags = OP_FLAGS[prims["opcode"]] if len(prims) else np.empty(0, np.int64)
         self._users: dict[bool, dict[int, list[int]]] = {}
-        self._own: dict[tuple[int, int, bool], Array] = {}
-        self._slots: dict[tuple[int, int, bool], Array] = {}
-        self._own_size = 0
+        self._used: dict[tuple[int, int, bool], tuple[Array, Array]] = {}
+        self._used_size = 0
 
     def table(self, instance: int) -> SliceTable:
         """Return the slices of an instance."""
@@ -215,24 +214,22 @@ class Slices:
         offset = int(self.image["instances"]["conn_off"][instance])
         return int(self.image["inst_conns"][offset + int(local)])
 
-    def _on_connection(self, instance: int, connection: int, *, send: bool) -> Array:
-        """Return the numbers of an instance's slices that use a connection's slots on one side."""
+    def _uses(self, instance: int, connection: int, *, send: bool) -> tuple[Array, Array]:
+        """Return the slices of an instance that use slots on a side of a connection, and the slots up to each."""
         key = (instance, connection, send)
-        if key in self._own:
-            return self._own[key]
-        if self._own_size > KEPT_SLICES:
-            self._own, self._slots, self._own_size = {}, {}, 0
-        row = self.image["instances"][instance]
-        template = self.image["templates"][row["template"]]
-        low, high = int(template["prim_lo"]), int(template["prim_hi"])
-        flag = Op.SEND if send else Op.RECV
-        uses = np.zeros(high - low, bool)
-        for prim in range(low, high):
-            if self._flags[prim] & flag:
-                uses[prim - low] = self.connection(instance, prim, send=send) == connection
-        self._own[key] = np.flatnonzero(uses[self.table(instance).prim - low])
-        self._own_size += len(self._own[key])
-        return self._own[key]
+        if key not in self._used:
+            if self._used_size > KEPT_SLICES:
+                self._used, self._used_size = {}, 0
+            table, row = self.table(instance), self.image["instances"][instance]
+            flag, side = (Op.SEND, "send") if send else (Op.RECV, "recv")
+            prims = np.unique(table.prim)
+            prims = prims[(self._flags[prims] & flag) != 0]
+            offset = int(row["conn_off"])
+            of_prim = self.image["inst_conns"][offset + self.image["prims"][side][prims]]
+            rows = np.flatnonzero(np.isin(table.prim, prims[of_prim == connection]))
+            self._used[key] = rows, np.cumsum(table.slots[rows], dtype=np.int64)
+            self._used_size += len(rows)
+        return self._used[key]
 
     def users(self, connection: int, *, send: bool) -> list[int]:
         """Return the instances that send or receive on a connection, in order of task start."""
@@ -258,33 +255,25 @@ class Slices:
                     users.append(instance)
         return result
 
-    def _used(self, instance: int, connection: int, *, send: bool) -> Array:
-        """Return an instance's cumulative slots on a connection's side, by slice that uses slots."""
-        key = (instance, connection, send)
-        rows = self._on_connection(instance, connection, send=send)
-        if key not in self._slots:
-            self._slots[key] = np.cumsum(self.table(instance).slots[rows], dtype=np.int64)
-        return self._slots[key]
-
     def _upto(self, instance: int, connection: int, seq: int, *, send: bool) -> int:
         """Return the slots used on one side of a connection up to and including slice `seq`."""
         slots = 0
         for user in self.users(connection, send=send):
-            used = self._used(user, connection, send=send)
+            rows, used = self._uses(user, connection, send=send)
+            count = len(rows)
             if user == instance:
-                rows = self._on_connection(user, connection, send=send)
                 count = int(np.searchsorted(rows, seq, side="right"))
-                return slots + (int(used[count - 1]) if count else 0)
-            slots += int(used[-1]) if len(used) else 0
+            slots += int(used[count - 1]) if count else 0
+            if user == instance:
+                break
         return slots
 
     def _reaching(self, connection: int, slots: int, *, send: bool) -> tuple[int, int] | None:
         """Return the slice with which one side of a connection has used `slots` slots."""
         for user in self.users(connection, send=send):
-            used = self._used(user, connection, send=send)
+            rows, used = self._uses(user, connection, send=send)
             total = int(used[-1]) if len(used) else 0
             if 0 < slots <= total:
-                rows = self._on_connection(user, connection, send=send)
                 return user, int(rows[int(np.searchsorted(used, slots))])
             slots -= total
         return None

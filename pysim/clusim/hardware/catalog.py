@@ -66,6 +66,9 @@ PCIE_SWITCH_IDS = {identity: item.name for item in CROSSBARS.values() for identi
 USUAL_SWITCHES = {what: item.name for item in CROSSBARS.values() for what in item.usual_for}
 """Switch that a link, or a kind of network, usually leads to."""
 
+SWITCHES_BY_LINK = {link: item.name for item in CROSSBARS.values() for link in item.links}
+"""Switch of a cluster whose description names only the link type."""
+
 ADAPTER_IDS: dict[tuple[int, int], Pci] = {
     (item.vendor, item.device): item for item in map(pci_of, _NICS["pci_ids"])
 }

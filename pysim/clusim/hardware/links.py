@@ -51,12 +51,15 @@ class Switch(Sourced):
         PCI vendor and device numbers.
     usual_for : tuple of str
         Links, and kinds of networks, that usually lead to it.
+    links : tuple of str
+        Link types of clusters that it joins if their description names no switch.
     """
 
     name: str
     figures: Preset
     pci_ids: tuple[tuple[int, int], ...] = ()
     usual_for: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the figures."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from clusim.base.errors import ScheduleError
 from clusim.engine.abi import NONE
 from clusim.engine.image import empty
+from clusim.lowering.paths import remembered
 from clusim.topology.arrays import FabricArrays
 
 DEFAULT_SLOTS = 64
@@ -42,15 +44,13 @@ class Trees:
         self.arrays = arrays
         self.paths = paths
         self._rows: list[dict[str, int]] = []
-        self._shapes: dict[tuple[int, ...], list[dict[int, int]]] = {}
-        self._neighbours: dict[int, dict[int, list[int]]] | None = None
-        self._ups: dict[tuple[int, int], list[int]] = {}
 
     def add(self, members: Sequence[tuple[int, int]], turn: int) -> list[int]:
         """Add the tree of (endpoint, NIC target) members and return the vertex of each."""
-        ups = [self._way_up(endpoint, nic) for endpoint, nic in members]
+        ups = [self.way_up(endpoint, nic) for endpoint, nic in members]
         leaves = [int(self.arrays.wires["dst"][way[-1]]) for way in ups]
-        parents = self._over(tuple(sorted(set(leaves))), turn)
+        shapes = self._shapes(tuple(sorted(set(leaves))))
+        parents = shapes[turn % len(shapes)]
         root = next(node for node in parents if parents[node] == node)
         below: dict[int, list[int]] = {}
         for node, parent in parents.items():
@@ -74,14 +74,6 @@ class Trees:
                 waiting.append((way[-1], self._vertex(way[-1], vertex, wires)))
             self._rows[vertex]["child_lo"], self._rows[vertex]["child_hi"] = low, len(self._rows)
         return vertex_of
-
-    def hops(self, endpoint: int, nic: int) -> int:
-        """Return the wires of a member's packet and its result, except between switches."""
-        return 2 * len(self._way_up(endpoint, nic))
-
-    def way_up(self, endpoint: int, nic: int) -> list[int]:
-        """Return the wires from a member to its leaf switch."""
-        return self._way_up(endpoint, nic)
 
     def slots(self) -> int:
         """Return the least number of slots of any vertex so far."""
@@ -123,92 +115,79 @@ class Trees:
         self.paths.append(wires)
         return len(self.paths) - 1
 
-    def _way_up(self, endpoint: int, nic: int) -> list[int]:
+    @remembered
+    def way_up(self, endpoint: int, nic: int) -> list[int]:
         """Return the wires from a member over its NIC to the leaf switch."""
-        key = endpoint, nic
-        if key not in self._ups:
-            arrays = self.arrays
-            way = arrays.steps(int(arrays.endpoints["node"][endpoint]), (nic,))
-            adapter = int(arrays.targets["node"][nic])
-            away = arrays.wires_from(adapter)
-            switches = arrays.nodes[arrays.wires["dst"][away]]
-            usable = away[(switches["zone"] == NONE) & (switches["unit"] != NONE)]
-            if not len(usable):
-                name = arrays.fabric.nodes[adapter].name
-                raise ScheduleError(
-                    f"{arrays.fabric.name}: the switch at NIC {name} lacks a reduction unit; use ring or tree"
-                )
-            self._ups[key] = [*way, int(usable[0])]
-        return self._ups[key]
+        arrays = self.arrays
+        way = arrays.steps(int(arrays.endpoints["node"][endpoint]), (nic,))
+        adapter = int(arrays.targets["node"][nic])
+        away = arrays.wires_from(adapter)
+        switches = arrays.nodes[arrays.wires["dst"][away]]
+        usable = away[(switches["zone"] == NONE) & (switches["unit"] != NONE)]
+        if not len(usable):
+            name = arrays.fabric.nodes[adapter].name
+            raise ScheduleError(
+                f"{arrays.fabric.name}: the switch at NIC {name} lacks a reduction unit; use ring or tree"
+            )
+        return [*way, int(usable[0])]
 
+    @cached_property
     def _graph(self) -> dict[int, dict[int, list[int]]]:
-        """Return the wires between switches with a unit: node -> neighbour -> wires."""
-        if self._neighbours is None:
-            arrays = self.arrays
-            src, dst = arrays.wires["src"], arrays.wires["dst"]
-            useful = (arrays.nodes["zone"] == NONE) & (arrays.nodes["unit"] != NONE)
-            result: dict[int, dict[int, list[int]]] = {}
-            for wire in np.flatnonzero(useful[src] & useful[dst]).tolist():
-                result.setdefault(int(src[wire]), {}).setdefault(int(dst[wire]), []).append(wire)
-            self._neighbours = result
-        return self._neighbours
-
-    def _distances(self, start: int) -> dict[int, int]:
-        graph, result, queue = self._graph(), {start: 0}, deque([start])
-        while queue:
-            node = queue.popleft()
-            for other in graph.get(node, ()):
-                if other not in result:
-                    result[other] = result[node] + 1
-                    queue.append(other)
+        """Wires between switches with a unit: node -> neighbour -> wires."""
+        arrays = self.arrays
+        src, dst = arrays.wires["src"], arrays.wires["dst"]
+        useful = (arrays.nodes["zone"] == NONE) & (arrays.nodes["unit"] != NONE)
+        result: dict[int, dict[int, list[int]]] = {}
+        for wire in np.flatnonzero(useful[src] & useful[dst]).tolist():
+            result.setdefault(int(src[wire]), {}).setdefault(int(dst[wire]), []).append(wire)
         return result
 
-    def _over(self, leaves: tuple[int, ...], turn: int) -> dict[int, int]:
-        """Return the parents in tree `turn`, modulo their number, among the equal trees.
+    @remembered
+    def _reached(self, start: int) -> dict[int, tuple[int, int]]:
+        """Return the distance from `start` and the node before it on a shortest path, of every reachable switch."""
+        reached, queue = {start: (0, start)}, deque([start])
+        while queue:
+            node = queue.popleft()
+            for other in sorted(self._graph.get(node, ())):
+                if other not in reached:
+                    reached[other] = reached[node][0] + 1, node
+                    queue.append(other)
+        return reached
 
-        The parent of the root is the root.
-        """
-        if leaves not in self._shapes:
-            self._shapes[leaves] = self._all_over(leaves)
-        choices = self._shapes[leaves]
-        return choices[turn % len(choices)]
-
-    def _all_over(self, leaves: tuple[int, ...]) -> list[dict[int, int]]:
+    @remembered
+    def _shapes(self, leaves: tuple[int, ...]) -> list[dict[int, int]]:
+        """Return the equally good trees over leaf switches as parents by node; the root's parent is the root."""
         if len(leaves) == 1:
             return [{leaves[0]: leaves[0]}]
-        maps = [self._distances(leaf) for leaf in leaves]
+        maps = [self._reached(leaf) for leaf in leaves]
         common = set(maps[0]).intersection(*maps[1:])
         if not common:
             names = ", ".join(self.arrays.fabric.nodes[leaf].name for leaf in leaves[:4])
             raise ScheduleError(
                 f"{self.arrays.fabric.name}: no switch with a reduction unit joins {names}; use ring or tree"
             )
-        cost = {node: (max(m[node] for m in maps), sum(m[node] for m in maps)) for node in common}
-        best = min(cost.values())
-        roots = sorted(node for node, sum_ps in cost.items() if sum_ps == best)
+        costs = {}
+        for node in common:
+            distances = [reached[node][0] for reached in maps]
+            costs[node] = max(distances), sum(distances)
+        best = min(costs.values())
+        roots = sorted(node for node, cost in costs.items() if cost == best)
         return [self._from_root(root, leaves) for root in roots]
 
     def _from_root(self, root: int, leaves: tuple[int, ...]) -> dict[int, int]:
         """Return the shortest-path tree from `root`, cut to the branches to `leaves`."""
-        graph, parents, queue = self._graph(), {root: root}, deque([root])
-        while queue:
-            node = queue.popleft()
-            for other in sorted(graph.get(node, ())):
-                if other not in parents:
-                    parents[other] = node
-                    queue.append(other)
-        kept = {root: root}
+        reached, kept = self._reached(root), {root: root}
         for leaf in leaves:
             node = leaf
             while node not in kept:
-                kept[node] = parents[node]
-                node = parents[node]
+                parent = reached[node][1]
+                kept[node] = parent
+                node = parent
         return kept
 
     def _wires(self, nodes: Sequence[int], turn: int) -> list[int]:
-        graph = self._graph()
         result = []
         for a, b in pairwise(nodes):
-            parallel = graph[a][b]
+            parallel = self._graph[a][b]
             result.append(parallel[turn % len(parallel)])
         return result

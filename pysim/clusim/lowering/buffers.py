@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.engine.abi import NONE, ConnKind
+from clusim.engine.abi import KINDS, NONE, ConnKind
 from clusim.lowering.hops import Leg
 from clusim.lowering.links import BURSTS_PER_BUFFER, least_buffer
 from clusim.topology.arrays import FabricArrays
@@ -33,14 +33,15 @@ class Packets(NamedTuple):
     forms: frozenset[int]
 
 
-def _wire_bytes(form: Any, packet_bytes: int, burst: int) -> int:
-    """Return the largest size of a burst on a wire, cut at the format's limits [bytes]."""
+def burst_bytes(
+    form: Any, packet_bytes: int, burst: int = 1, kinds: Sequence[int] = range(KINDS)
+) -> int:
+    """Return the largest size of a burst on a wire over `kinds` of packets, cut at the format's limits [bytes]."""
     flit, payload = int(form["flit_bytes"]), packet_bytes * burst
     most = 0
-    for header, limit in zip(
-        form["header_bytes"].tolist(), form["limit_bytes"].tolist(), strict=True
-    ):
-        piece = min(packet_bytes, limit)
+    for kind in kinds:
+        header, piece = int(form["header_bytes"][kind]), int(form["limit_bytes"][kind])
+        piece = min(packet_bytes, piece)
         full, rest = divmod(payload, piece)
         size = full * -(-(header + piece) // flit) * flit
         most = max(most, size + (-(-(header + rest) // flit) * flit if rest else 0))
@@ -74,7 +75,7 @@ def largest_bursts(
         key = leg.packet_bytes, leg.forms
         if key not in known:
             fits = [
-                room[index] // (share * _wire_bytes(arrays.formats[index], leg.packet_bytes, 1))
+                room[index] // (share * burst_bytes(arrays.formats[index], leg.packet_bytes, 1))
                 for index in leg.forms & room.keys()
             ]
             known[key] = 1 << (max(1, min(fits)).bit_length() - 1) if fits else None
@@ -90,7 +91,7 @@ def roomy_wires(arrays: FabricArrays, wires: Array, packets: Sequence[Packets]) 
     for index, form in enumerate(arrays.formats):
         crossing = [item for item in packets if index in item.forms]
         sizes = [
-            (item.burst, _wire_bytes(form, item.packet_bytes, item.burst)) for item in crossing
+            (item.burst, burst_bytes(form, item.packet_bytes, item.burst)) for item in crossing
         ]
         least = max((least_buffer(burst, size) for burst, size in sizes), default=0)
         coarse = max((size for burst, size in sizes if burst > 1), default=0)

@@ -11,11 +11,9 @@ more slowly: a CTA of sends and receives moves 21 GB/s with 4 active CTAs and 18
 
 from __future__ import annotations
 
-from clusim.schedule.ir import (
-    ABSENT,
-    CTA_WARPS,
-    Schedule,
-)
+from collections.abc import Iterable
+
+from clusim.schedule.ir import ABSENT, CTA_WARPS, Instance, Schedule
 from clusim.topology.model import Protocol
 
 CROWD_ONE = 1024
@@ -24,9 +22,7 @@ CROWD_ONE = 1024
 
 def start_order(schedule: Schedule) -> list[int]:
     """Return, per instance, the number of CTAs of its kernel that start earlier."""
-    used: dict[int, set[int]] = {}
-    for item in schedule.instances:
-        used.setdefault(item.task, set()).add(item.channel)
+    used = _channels(schedule.instances)
     order = {task: {c: i for i, c in enumerate(sorted(ctas))} for task, ctas in used.items()}
     return [order[item.task][item.channel] for item in schedule.instances]
 
@@ -37,11 +33,15 @@ def exchanging(schedule: Schedule) -> dict[int, int]:
         any(prim.send != ABSENT or prim.recv != ABSENT for prim in template.prims)
         for template in schedule.templates
     ]
-    used: dict[int, set[int]] = {}
-    for item in schedule.instances:
-        if moves[item.template]:
-            used.setdefault(item.task, set()).add(item.channel)
+    used = _channels(item for item in schedule.instances if moves[item.template])
     return {task: len(ctas) for task, ctas in used.items()}
+
+
+def _channels(instances: Iterable[Instance]) -> dict[int, set[int]]:
+    used: dict[int, set[int]] = {}
+    for item in instances:
+        used.setdefault(item.task, set()).add(item.channel)
+    return used
 
 
 def crowd_1024(protocol: Protocol, ctas: int, memory_Bps: float) -> int:

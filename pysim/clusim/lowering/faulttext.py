@@ -67,7 +67,21 @@ _TAIL = re.compile(
 )
 _NETWORK = frozenset({"infiniband", "roce", "ethernet", "slingshot", "efa"})
 _SHORT = {"nvl": "nvlink", "ib": "infiniband", "eth": "ethernet"}
-_LEAST_ERRORS = 1e-18
+_NUMBERS = {
+    "errors": (
+        *("a bit error rate such as 1e-7", "1e-18", "0.01"),
+        "bit error rate {}: must be from 1e-18 to 0.01",
+    ),
+    "lanes": (
+        *("a part such as 1/2", "0", "1"),
+        "{} of the lanes: must be from 0 to 1; 1/2 leaves half",
+    ),
+    "rank": (
+        *("a factor such as x1.3", "1/1024", "1000000"),
+        "factor {}: must be from x0.001 to x1000000; x2 is twice as long",
+    ),
+}
+"""Kind -> example of its number, least, most, and the error beyond these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,24 +172,18 @@ def _spans(arrays: FabricArrays, text: str) -> list[_Span]:
     start_ps, length_ps = reader.time(match["at"]), reader.time(match["for"])
     if kind == "errors":
         if match["at"] or match["for"]:
-            raise InputError(
-                f"fault {words!r}: errors last for the complete run; leave out 'at' and 'for'"
-            )
-        return [
-            _Span(0, None, Fraction(1), words, wire, bit_errors=reader.errors(parts[1]))
-            for wire in reader.link(parts[0])
-        ]
+            raise reader.error("errors last for the complete run; leave out 'at' and 'for'")
+        wires, rate = reader.link(parts[0]), float(reader.number(kind, parts[1]))
+        return [_Span(0, None, Fraction(1), words, wire, bit_errors=rate) for wire in wires]
     if kind == "nic" and word == "flap" and not length_ps:
-        raise InputError(
-            f"fault {words!r}: for how long? write 'nic {parts[0]} flap at 1ms for 500us'"
-        )
+        raise reader.error(f"for how long? write 'nic {parts[0]} flap at 1ms for 500us'")
     if match["for"] and not length_ps:
-        raise InputError(f"fault {words!r}: a duration must be longer than 0")
+        raise reader.error("a duration must be longer than 0")
     end_ps = start_ps + length_ps if length_ps else None
     if kind == "rank":
-        rank, factor = reader.rank(parts[0]), reader.factor(parts[2])
+        rank, factor = reader.rank(parts[0]), reader.number(kind, parts[2])
         return [_Span(start_ps, end_ps, factor, words, rank=rank)]
-    part = reader.part(parts[1]) if kind == "lanes" else Fraction(0)
+    part = reader.number(kind, parts[1]) if kind == "lanes" else Fraction(0)
     return [_Span(start_ps, end_ps, part, words, wire) for wire in reader.wires(kind, parts[0])]
 
 
@@ -198,34 +206,18 @@ class _Reader:
         except UnitError as error:
             raise self.error(str(error)) from None
 
-    def factor(self, text: str) -> Fraction:
-        """Return the factor written as ``x1.3``."""
-        value = self._number(text.removeprefix("x"), "a factor such as x1.3")
-        if not Fraction(1, 1024) <= value <= 1_000_000:
-            raise self.error(f"factor {text}: must be from x0.001 to x1000000; x2 is twice as long")
-        return value
-
-    def part(self, text: str) -> Fraction:
-        """Return the remaining part of the rate."""
-        value = self._number(text, "a part such as 1/2")
-        if not 0 <= value <= 1:
-            raise self.error(f"{text} of the lanes: must be from 0 to 1; 1/2 leaves half")
-        return value
-
-    def errors(self, text: str) -> float:
-        """Return a bit error rate."""
-        value = float(self._number(text, "a bit error rate such as 1e-7"))
-        if not _LEAST_ERRORS <= value <= 0.01:
-            raise self.error(f"bit error rate {text}: must be from 1e-18 to 0.01")
-        return value
-
-    def _number(self, text: str, expected: str) -> Fraction:
+    def number(self, kind: str, text: str) -> Fraction:
+        """Return the number of a fault of `kind`."""
+        example, least, most, bounds = _NUMBERS[kind]
+        digits = text.removeprefix("x") if kind == "rank" else text
         try:
-            value = Fraction(text) if len(text) <= 40 else None
+            value = Fraction(digits) if len(digits) <= 40 else None
             if value is None or not math.isfinite(float(value)):
                 raise ValueError
         except (ValueError, ZeroDivisionError, OverflowError):
-            raise self.error(f"{text[:40]!r} is not {expected}") from None
+            raise self.error(f"{digits[:40]!r} is not {example}") from None
+        if not Fraction(least) <= value <= Fraction(most):
+            raise self.error(bounds.format(text))
         return value
 
     def rank(self, text: str) -> int:
@@ -251,7 +243,10 @@ class _Reader:
             names = [item.name for item in self.fabric.nodes if item.kind == "nic"]
             raise self.error(f"{name} is a {result} and no NIC{did_you_mean(name, names)}")
         wires = self.arrays.wires
-        return [int(w) for w in np.flatnonzero((wires["src"] == node) | (wires["dst"] == node))]
+        touching: list[int] = np.flatnonzero(
+            (wires["src"] == node) | (wires["dst"] == node)
+        ).tolist()
+        return touching
 
     def node(self, name: str) -> int:
         """Return the index of a node."""
@@ -262,12 +257,9 @@ class _Reader:
     def link(self, name: str) -> list[int]:
         """Return the wires of a link: of both directions, or of the one that is named."""
         if "->" in name:
-            ends, number = self._numbered(name, "->")
-            return self._between(name, *ends, number)
-        if ":" in name and self._port(name) is not None:
-            return self._of_node(name)
-        ends, number = self._numbered(name, "-")
-        there = self._between(name, *ends, number)
+            return self._between(name, "->")
+        port = re.fullmatch(r"(.+):([a-z0-9]*[a-z])(\d{1,5})?", name)
+        there = self._between(name, "-") if port is None else self._of_node(*port.groups())
         return sorted({*there, *(int(self.arrays.wires["reverse"][wire]) for wire in there)})
 
     def _numbered(self, name: str, arrow: str) -> tuple[tuple[str, str], int | None]:
@@ -285,21 +277,17 @@ class _Reader:
                     return ends, number
                 at = text.find(arrow, at + 1)
         one, _, two = forms[-1][0].partition(arrow)
-        for end in (one.strip(), two.strip()):
-            if end not in index:
-                raise self.error(
-                    f"link {name!r}: no node {end!r}{did_you_mean(end, index)}"
-                    if end
-                    else f"{name!r} is not a link; write A-B, A-B.0, A->B.0 or NODE:nvl1"
-                )
+        missing = next((end for end in (one.strip(), two.strip()) if end not in index), "")
+        if missing:
+            raise self.error(f"link {name!r}: no node {missing!r}{did_you_mean(missing, index)}")
         raise self.error(f"{name!r} is not a link; write A-B, A-B.0, A->B.0 or NODE:nvl1")
 
-    def _between(self, name: str, a: str, b: str, number: int | None) -> list[int]:
+    def _between(self, name: str, arrow: str) -> list[int]:
+        (a, b), number = self._numbered(name, arrow)
         parallel = self.arrays.parallel_wires(a, b)
         if not parallel:
-            wires = self.arrays.wires
-            node = self.fabric.node_index[a]
-            ends = dict.fromkeys(wires["dst"][wires["src"] == node].tolist())
+            leaving = self.arrays.wires_from(self.fabric.node_index[a])
+            ends = dict.fromkeys(self.arrays.wires["dst"][leaving].tolist())
             known = [self.fabric.nodes[end].name for end in ends]
             raise self.error(
                 f"no link from {a} to {b}; {a} is linked to {', '.join(known[:8]) or 'nothing'}"
@@ -312,20 +300,9 @@ class _Reader:
             )
         return [parallel[number]]
 
-    def _port(self, name: str) -> tuple[str, str, int | None] | None:
-        """Return (node, class, number from 1 or None for all) of ``gpu3:nvl5``."""
-        match = re.fullmatch(r"(.+):([a-z0-9]*[a-z])(\d{1,5})?", name)
-        if match is None:
-            return None
-        return match[1], match[2], None if match[3] is None else int(match[3])
-
-    def _of_node(self, name: str) -> list[int]:
-        port = self._port(name)
-        assert port is not None
-        node_name, short, number = port
-        node = self.node(node_name)
-        wires = self.arrays.wires
-        outgoing = np.flatnonzero(wires["src"] == node).tolist()
+    def _of_node(self, name: str, short: str, number: str | None) -> list[int]:
+        """Return the wires from a node of a class, all or one numbered from 1."""
+        outgoing = self.arrays.wires_from(self.node(name)).tolist()
         classes = {wire: self.arrays.wire_class[wire] for wire in outgoing}
         wanted = _SHORT.get(short, short)
         result = [
@@ -335,16 +312,14 @@ class _Reader:
         ]
         if not result:
             known = ", ".join(sorted(set(classes.values()))) or "no links"
-            raise self.error(f"{node_name} has no {short} links; it has {known}")
-        if number is not None:
-            if not 1 <= number <= len(result):
-                last = f" to {short}{len(result)}" if len(result) > 1 else ""
-                plural = "s" if len(result) > 1 else ""
-                raise self.error(
-                    f"{node_name} has {len(result)} {short} link{plural}, {short}1{last}"
-                )
-            result = [result[number - 1]]
-        return sorted({*result, *(int(wires["reverse"][wire]) for wire in result)})
+            raise self.error(f"{name} has no {short} links; it has {known}")
+        if number is None:
+            return result
+        if not 1 <= int(number) <= len(result):
+            last = f" to {short}{len(result)}" if len(result) > 1 else ""
+            plural = "s" if len(result) > 1 else ""
+            raise self.error(f"{name} has {len(result)} {short} link{plural}, {short}1{last}")
+        return [result[int(number) - 1]]
 
 
 @dataclass(frozen=True)

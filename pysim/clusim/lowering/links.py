@@ -68,6 +68,8 @@ class LinkLowering:
         Leg of every connection of the image; the schedule's connections first.
     owner : list of int
         Connection of the schedule for each of them.
+    aggregates : list of bool
+        Per template, True if its programs aggregate in the network.
     links : dict
         The connections between nodes that need a proxy.
     """
@@ -86,7 +88,11 @@ class LinkLowering:
         self._paths: list[list[int]] = []
         self.trees = Trees(self.arrays, self._paths)
         self._vertex: dict[int, int] = {}
-        self._proxied = _proxied_flags(schedule)
+        self.aggregates = [
+            any(OPCODES[prim.op].flags & Op.AGGREGATE for prim in template.prims)
+            for template in schedule.templates
+        ]
+        self._proxied = self._proxied_flags() if any(self.aggregates) else {}
         names = {item.protocol for item in schedule.connections}
         names |= {item.protocol for item in schedule.instances}
         self._expand_120 = {name: protocol_of(arrays, name).expand_120 for name in names}
@@ -117,6 +123,19 @@ class LinkLowering:
             second.append(place.legs[0])
             self.owner.append(index)
             self.links[index] = ProxiedConnection(index, number, index, place.proxy)
+
+    def _proxied_flags(self) -> dict[int, str]:
+        """Return the flags of aggregating programs by connection: ``recv`` or ``send``."""
+        result: dict[int, str] = {}
+        for instance in self.schedule.instances:
+            if not self.aggregates[instance.template]:
+                continue
+            for prim in self.schedule.templates[instance.template].prims:
+                if OPCODES[prim.op].flags & Op.RECV:
+                    result[instance.connections[prim.recv]] = "recv"
+                elif OPCODES[prim.op].flags & Op.SEND:
+                    result[instance.connections[prim.send]] = "send"
+        return result
 
     def _proxy_flag(self, index: int, connection: Connection) -> Leg:
         """Return the leg of a flag between a GPU and the proxy that aggregates for it."""
@@ -342,58 +361,50 @@ class LinkLowering:
     def _pin_path(self, row: Any, connection: Connection) -> None:
         forward = self._explicit(connection)
         backward = [int(self.arrays.wires["reverse"][wire]) for wire in reversed(forward)]
-        read = row["kind"] == ConnKind.READ
-        if (
-            row["kind"] not in (ConnKind.WRITE, ConnKind.READ)
-            or row["stage"] != NONE
-            or row["via_last"] != NONE
-        ):
+        if row["stage"] != NONE or row["via_last"] != NONE:
             return
-        row["path"] = self._add_path(backward if read else forward)
-        if read:
-            row["path_back"] = self._add_path(forward)
+        if row["kind"] == ConnKind.WRITE:
+            ways = {"path": forward}
+        elif row["kind"] == ConnKind.READ:
+            ways = {"path": backward, "path_back": forward}
+        else:
+            return
+        for name, wires in ways.items():
+            row[name] = len(self._paths)
+            self._paths.append(wires)
 
     def _explicit(self, connection: Connection) -> list[int]:
         """Return the wires of an explicit path of node names."""
         ends = (self.fabric.ranks[connection.src], self.fabric.ranks[connection.dst])
-        if len(connection.path) < 2 or (connection.path[0], connection.path[-1]) != ends:
-            raise ScheduleError(
-                f"path {'-'.join(connection.path)}: must lead from {ends[0]} to {ends[1]}"
-            )
+        path, name = connection.path, f"path {'-'.join(connection.path)}"
+        if len(path) < 2 or (path[0], path[-1]) != ends:
+            raise ScheduleError(f"{name}: must lead from {ends[0]} to {ends[1]}")
         wires = []
-        for a, b in pairwise(connection.path):
+        for a, b in pairwise(path):
             parallel = self.arrays.parallel_wires(a, b)
             if not parallel:
-                raise ScheduleError(f"path {'-'.join(connection.path)}: no wire from {a} to {b}")
+                raise ScheduleError(f"{name}: no wire from {a} to {b}")
             wires.append(parallel[connection.key % len(parallel)])
         return wires
 
-    def _add_path(self, wires: list[int]) -> int:
-        self._paths.append(wires)
-        return len(self._paths) - 1
-
-    def groups(self) -> tuple[Array, Array]:
-        """Return the route groups: the topology's, then the groups of multimem connections."""
-        group_wires = [self.unit_wires(rank) for rank in self._unit_groups]
-        ends = int(self.arrays.group_off[-1]) + np.cumsum(
-            [len(wires) for wires in group_wires], dtype=np.int64
-        )
-        wires = [wire for group in group_wires for wire in group]
-        return (
-            np.concatenate((self.arrays.group_off, ends)).astype(np.uint32),
-            np.concatenate((self.arrays.group_wires, wires)).astype(np.uint32),
-        )
-
     def connection_arrays(self, packets: Sequence[int], bursts: Sequence[int]) -> dict[str, Array]:
-        """Return connections, route groups, paths, multicast groups, trees, rate controls."""
+        """Return connections, route groups, paths, multicast groups, trees, rate controls.
+
+        The route groups are the topology's, then the groups of multimem connections.
+        """
         result = {"conns": self.conns(packets, bursts)}
-        result["group_off"], result["group_wires"] = self.groups()
         for name, body, lists in (
+            ("group_off", "group_wires", [self.unit_wires(rank) for rank in self._unit_groups]),
             ("path_off", "path_wires", self._paths),
             ("mgroup_off", "mgroup_members", list(self._mgroups)),
         ):
             result[name] = np.cumsum([0, *map(len, lists)]).astype(np.uint32)
             result[body] = np.array([item for rows in lists for item in rows], np.uint32)
+        arrays = self.arrays
+        ends = result["group_off"][1:] + arrays.group_off[-1]
+        result["group_off"] = np.concatenate((arrays.group_off, ends)).astype(np.uint32)
+        wires = np.concatenate((arrays.group_wires, result["group_wires"]))
+        result["group_wires"] = wires.astype(np.uint32)
         result["vertices"] = self.trees.rows(self.vertex_slots(bursts) if self._vertex else None)
         result["controls"] = np.array(list(self.control_rows), empty("controls").dtype)
         return result
@@ -432,23 +443,3 @@ def _multimem_hops(connection: Connection, op: str) -> int:
     flags, members = OPCODES[op].flags, len(connection.members)
     reduce, multicast = 2 + 2 * members, 1 + members
     return (reduce if flags & Op.REDUCE else 0) + (multicast if flags & Op.MCAST else 0)
-
-
-def _proxied_flags(schedule: Schedule) -> dict[int, str]:
-    """Return the flags of aggregating programs by connection: ``recv`` or ``send``."""
-    result: dict[int, str] = {}
-    aggregating = [
-        any(OPCODES[prim.op].flags & Op.AGGREGATE for prim in template.prims)
-        for template in schedule.templates
-    ]
-    if not any(aggregating):
-        return result
-    for instance in schedule.instances:
-        if not aggregating[instance.template]:
-            continue
-        for prim in schedule.templates[instance.template].prims:
-            if OPCODES[prim.op].flags & Op.RECV:
-                result[instance.connections[prim.recv]] = "recv"
-            elif OPCODES[prim.op].flags & Op.SEND:
-                result[instance.connections[prim.send]] = "send"
-    return result

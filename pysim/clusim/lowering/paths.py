@@ -102,7 +102,7 @@ def _choices(arrays: FabricArrays, node: Array, first: Array, last: Array) -> tu
         if not len(moving):
             break
         target = np.where(passed, last, first)[moving]
-        group = _groups(arrays, node[moving], target)
+        group = route_groups(arrays, node[moving], target)
         moving, group = moving[group != NONE], group[group != NONE]
         if not len(moving):
             break
@@ -112,7 +112,7 @@ def _choices(arrays: FabricArrays, node: Array, first: Array, last: Array) -> tu
     return leaving, between
 
 
-def _groups(arrays: FabricArrays, node: Array, target: Array) -> Array:
+def route_groups(arrays: FabricArrays, node: Array, target: Array) -> Array:
     """Return the route groups from graph nodes to targets, or NONE.
 
     Numbers are those of `FabricArrays.group_number`.

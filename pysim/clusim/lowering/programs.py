@@ -14,6 +14,7 @@ LL128; gdrcopy, with which counters are in GPU memory. **Parameters** The latenc
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Sequence
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.errors import ScheduleError
-from clusim.engine.abi import NONE, Mode, Op, PrimFlag, TaskKind
+from clusim.engine.abi import NONE, Mode, PrimFlag, TaskKind
 from clusim.engine.image import OPCODES, empty
 from clusim.lowering.cta_contention import CROWD_ONE, crowd_1024, exchanging, start_order
 from clusim.lowering.hops import protocol_of
@@ -116,19 +117,12 @@ class ProgramLowering:
         )
         self._extra: dict[Template, int] = {}
         self._exchanging = exchanging(self.schedule)
-        self._aggregates = [
-            any(OPCODES[prim.op].flags & Op.AGGREGATE for prim in template.prims)
-            for template in self.schedule.templates
-        ]
 
     def _count_slots(self) -> list[int]:
         """Return the most programs any task runs at each endpoint; too many CTAs are refused."""
-        programs: dict[int, int] = {}
-        ctas: dict[int, int] = {}
+        programs = Counter(item.task for item in self.schedule.instances)
+        ctas = Counter(item.task for item in self.schedule.instances if item.sm > 0)
         most = [0] * len(self.arrays.endpoints)
-        for item in self.schedule.instances:
-            programs[item.task] = programs.get(item.task, 0) + 1
-            ctas[item.task] = ctas.get(item.task, 0) + (item.sm > 0)
         for task, count in programs.items():
             rank = self.schedule.tasks[task].rank
             endpoint = int(self.arrays.rank_endpoint[rank])
@@ -166,7 +160,7 @@ class ProgramLowering:
         for number, item in enumerate(self.schedule.instances):
             endpoint = int(self.arrays.rank_endpoint[item.rank])
             cost = self._cost(item)
-            if self._aggregates[item.template]:
+            if self.links.aggregates[item.template]:
                 cost = self._posting(item)
             start = 0 if item.protocol == "direct" else order[number] * self.fabric.cta_skew_ps
             start += item.start_ps
@@ -275,13 +269,13 @@ class ProgramLowering:
         owner = np.array([*(item.task for item in schedule.instances), *proxies], np.int64)
         bounds = np.searchsorted(owner, np.arange(len(tasks) + 1))
         offsets = np.cumsum([0, *map(len, successors)])
-        for index, task in enumerate(tasks):
-            row = rows[index]
-            row["kind"], row["delay_ps"] = _TASK_KINDS[task.kind], task.delay_ps
-            row["endpoint"] = self.arrays.rank_endpoint[task.rank]
-            row["num_deps"] = len(set(task.deps))
-            row["inst_lo"], row["inst_hi"] = bounds[index], bounds[index + 1]
-            row["succ_lo"], row["succ_hi"] = offsets[index], offsets[index + 1]
+        rows["kind"] = [_TASK_KINDS[task.kind] for task in tasks]
+        rows["delay_ps"] = [task.delay_ps for task in tasks]
+        rows["endpoint"] = self.arrays.rank_endpoint[[task.rank for task in tasks]]
+        rows["num_deps"] = [len(set(task.deps)) for task in tasks]
+        rows["inst_lo"], rows["inst_hi"] = bounds[:-1], bounds[1:]
+        rows["succ_lo"], rows["succ_hi"] = offsets[:-1], offsets[1:]
+        for row, task in zip(rows, tasks, strict=True):
             if task.kind == "kernel":
                 row["sms"], row["compute_ps"] = self._kernel(task)
                 row["mem_bytes"] = task.mem_bytes

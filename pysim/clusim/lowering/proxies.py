@@ -13,6 +13,7 @@ is that of the thread's sends.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -97,10 +98,10 @@ def _fits(
     room: Sequence[int],
 ) -> bool:
     """Return True if the proxies of each call fit in addition to the programs."""
-    count: dict[tuple[int, int], int] = {}
-    for index, proxied in proxies:
-        key = schedule.tasks[schedule.instances[index].task].call, proxied[0][1].proxy.endpoint
-        count[key] = count.get(key, 0) + 1
+    count = Counter(
+        (schedule.tasks[schedule.instances[index].task].call, proxied[0][1].proxy.endpoint)
+        for index, proxied in proxies
+    )
     return all(number <= room[endpoint] for (_, endpoint), number in count.items())
 
 

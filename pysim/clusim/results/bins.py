@@ -128,10 +128,14 @@ class Usage:
 
     def __init__(self, bins: Bins, memory_cost16: Array, unit_busy_ps: Array | None = None) -> None:
         self.edge_ps = np.asarray(bins.edge_ps, np.int64)
-        self._sums = {name: _running(bins.wires[name]) for name in ("busy", "stall_credit")}
         cost = np.asarray(memory_cost16, np.float64)[:, None] / 65536.0
-        self._memory = _running(bins.hbm_bytes) * cost
-        self._units = None if unit_busy_ps is None else _running(unit_busy_ps)
+        self._sums = {
+            "wire": _running(bins.wires["busy"]),
+            "credit": _running(bins.wires["stall_credit"]),
+            "hbm": _running(bins.hbm_bytes) * cost,
+        }
+        if unit_busy_ps is not None:
+            self._sums["unit"] = _running(unit_busy_ps)
 
     def _at(self, sums: Array, rows: Any, time_ps: int) -> Array:
         """Return the running sums of some rows at a time, interpolated inside the bin."""
@@ -142,29 +146,19 @@ class Usage:
         part = (time_ps - start) / (end - start)
         return np.asarray(sums[rows, low] * (1 - part) + sums[rows, low + 1] * part)
 
-    def _part(self, sums: Array, rows: Any, start_ps: int, end_ps: int) -> Array:
-        if len(self.edge_ps) < 2 or end_ps <= start_ps:
+    def of(self, what: str, rows: Any, start_ps: int, end_ps: int) -> Array:
+        """Return the part of a span for which each of some resources was in use, or a wire in a credit stall.
+
+        Parameters
+        ----------
+        what : str
+            ``wire``, ``credit``, ``hbm`` (by communication; rows are endpoints) or ``unit``; 0 if unknown.
+        """
+        sums = self._sums.get(what)
+        if sums is None or len(self.edge_ps) < 2 or end_ps <= start_ps:
             return np.zeros(len(rows))
         grown = self._at(sums, rows, end_ps) - self._at(sums, rows, start_ps)
         return np.clip(grown / (end_ps - start_ps), 0.0, 1.0)
-
-    def busy(self, wires: Any, start_ps: int, end_ps: int) -> Array:
-        """Return the part of a span in which each of `wires` was busy."""
-        return self._part(self._sums["busy"], wires, start_ps, end_ps)
-
-    def no_credit(self, wire: int, start_ps: int, end_ps: int) -> float:
-        """Return the share of a span in which a wire was in a credit stall."""
-        return float(self._part(self._sums["stall_credit"], [wire], start_ps, end_ps)[0])
-
-    def memory(self, endpoint: int, start_ps: int, end_ps: int) -> float:
-        """Return the part of a span for which communication kept an endpoint's memory busy."""
-        return float(self._part(self._memory, [endpoint], start_ps, end_ps)[0])
-
-    def unit(self, unit: int, start_ps: int, end_ps: int) -> float:
-        """Return the share of a span in which a reduction unit was busy; 0 if unknown."""
-        if self._units is None:
-            return 0.0
-        return float(self._part(self._units, [unit], start_ps, end_ps)[0])
 
 
 def _running(table: Array) -> Array:

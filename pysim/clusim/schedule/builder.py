@@ -114,10 +114,9 @@ class ProgramBuilder:
         """Add a kernel: `compute_ps` [ps] or `flops` on `sms` SMs (0 = all), and `hbm_bytes` of memory traffic."""
         if compute_ps < 0 or flops < 0 or hbm_bytes < 0 or (compute_ps and flops):
             raise InputError(f"kernel {name!r}: set compute_ps or flops, not negative")
-        fields: dict[str, Any] = {"flops": flops, "precision": precision, "sms": sms, "name": name}
         deps = self._waits(rank, stream, after)
-        fields |= {"compute_ps": compute_ps, "mem_bytes": hbm_bytes, "deps": deps}
-        return self._append(Task("kernel", rank, stream, **fields))
+        work = (compute_ps, flops, precision, hbm_bytes, sms)
+        return self._append(Task("kernel", rank, stream, name, deps, ABSENT, *work))
 
     def delay(
         self,
@@ -176,13 +175,17 @@ class ProgramBuilder:
         return index
 
     def shared_template(
-        self, key: Hashable, name: str, make: Callable[[], Iterable[Prim]], nchunks: int, mode: Mode
+        self,
+        key: Hashable,
+        name: str,
+        make: Callable[[], Iterable[Prim]],
+        nchunks: int = 1,
+        mode: Mode = "interleaved",
     ) -> int:
-        """Return the index of the template that `make` returns; `make` is called once per `key`."""
-        result = self._shared.get(key)
-        if result is None:
-            result = self._shared[key] = self.template(name, make(), nchunks, mode)
-        return result
+        """Return the index of the template of many primitives that `make` returns, called once per `key`."""
+        if key not in self._shared:
+            self._shared[key] = self.template(name, make(), nchunks, mode)
+        return self._shared[key]
 
     def connection(self, connection: Connection) -> int:
         """Add a connection and return its index."""
@@ -190,7 +193,7 @@ class ProgramBuilder:
         return len(self._connections) - 1
 
     def new_group(self) -> int:
-        """Return the number of a new aggregation group."""
+        """Return the number of a new aggregation group: the `key` of its connections."""
         self._groups += 1
         return self._groups - 1
 
@@ -392,21 +395,6 @@ class CollectiveWriter:
         )
         return self.builder.connection(way)
 
-    def new_group(self) -> int:
-        """Return the number of a new aggregation group: the `key` of its connections."""
-        return self.builder.new_group()
-
-    def shared_template(
-        self,
-        key: Hashable,
-        name: str,
-        make: Callable[[], Iterable[Prim]],
-        nchunks: int = 1,
-        mode: Mode = "interleaved",
-    ) -> int:
-        """Return a template for `program`, built once per `key`, for programs of many primitives."""
-        return self.builder.shared_template(key, name, make, nchunks, mode)
-
     def program(
         self,
         position: int,
@@ -415,7 +403,7 @@ class CollectiveWriter:
         connections: Sequence[int] = (),
         **given: Unpack[ProgramFields],
     ) -> None:
-        """Let the rank at `position` run `prims` (or a template of `shared_template`) on `part`."""
+        """Let the rank at `position` run `prims` (or the index of a template) on `part`."""
         fields: dict[str, Any] = {**given}
         usual = f"{self.call.operation}/{self.call.algorithm}"
         name, nchunks = fields.pop("name", usual), fields.pop("nchunks", 1)

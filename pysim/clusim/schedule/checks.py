@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from graphlib import CycleError, TopologicalSorter
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
@@ -199,20 +200,12 @@ def _check_ends(schedule: Schedule, uses: Sequence[Sequence[_Use]]) -> None:
 
 
 def _check_acyclic(schedule: Schedule) -> None:
-    waiting = [len(task.deps) for task in schedule.tasks]
-    successors: list[list[int]] = [[] for _ in schedule.tasks]
-    for index, task in enumerate(schedule.tasks):
-        for dep in task.deps:
-            successors[dep].append(index)
-    ready = [index for index, count in enumerate(waiting) if count == 0]
-    done = 0
-    while ready:
-        index = ready.pop()
-        done += 1
-        for successor in successors[index]:
-            waiting[successor] -= 1
-            if waiting[successor] == 0:
-                ready.append(successor)
-    if done != len(schedule.tasks):
-        stuck = next(index for index, count in enumerate(waiting) if count)
-        raise ScheduleError(f"task {stuck}: its dependencies form a cycle; remove a dependency")
+    if all(dep < index for index, task in enumerate(schedule.tasks) for dep in task.deps):
+        return
+    order = TopologicalSorter({index: task.deps for index, task in enumerate(schedule.tasks)})
+    try:
+        order.prepare()
+    except CycleError as error:
+        raise ScheduleError(
+            f"task {min(error.args[1])}: its dependencies form a cycle; remove a dependency"
+        ) from None

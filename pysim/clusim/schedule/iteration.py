@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
-from clusim.schedule.ir import Instance, Mode, Prim, Template
+from clusim.schedule.ir import Instance, Prim, Template
 
 
 class Slice(NamedTuple):
@@ -23,6 +23,68 @@ class Slice(NamedTuple):
     slots: int
 
 
+class _Cut(NamedTuple):
+    """Inputs of an instance's piece sizes, as in `Instance` and `Template`; many instances share them."""
+
+    interleaved: bool
+    nchunks: int
+    offset: int
+    length: int
+    chunk_bytes: int
+    stride: int
+    limit: int
+    align: int
+    slices: int
+    slice_min: int
+
+    @classmethod
+    def of(cls, instance: Instance, template: Template) -> _Cut:
+        """Return the cut of an instance."""
+        return cls(
+            *(template.mode == "interleaved", template.nchunks),
+            *(instance.offset, instance.length, instance.chunk_bytes, instance.stride),
+            *(instance.limit, instance.align, instance.slices, instance.slice_min),
+        )
+
+    @property
+    def loops(self) -> int:
+        """Loops that move data."""
+        return -(-self.length // (self.chunk_bytes * (self.nchunks if self.interleaved else 1)))
+
+    def piece(self, loop: int, chunk: int) -> tuple[int, int]:
+        """Return (offset, size) of the piece of chunk number `chunk` in a loop."""
+        if not self.interleaved:
+            low = chunk * self.stride + self.offset + loop * self.chunk_bytes
+            end = min(chunk * self.stride + self.offset + self.length, self.limit)
+            return low, max(0, min(low + self.chunk_bytes, end) - low)
+        span = self.nchunks * self.chunk_bytes
+        rest, size = self.length - loop * span, self.chunk_bytes
+        if rest < span:
+            even = -(-rest // self.nchunks)
+            size = min(size, -(-even // self.align) * self.align)
+        left = min(rest, span) - chunk * size
+        return self.offset + loop * span + chunk * size, min(max(left, 0), size)
+
+    def slice_size(self, size: int) -> int:
+        """Return the largest slice of a piece [bytes]."""
+        even = -(-size // self.slices)
+        return max(-(-even // 16) * 16, self.slice_min)
+
+    def total(self, chunk: int) -> tuple[int, int]:
+        """Return the bytes and slices of a chunk number over all loops, without iterating over the loops."""
+        if self.length == 0:
+            return 0, 0
+        if self.interleaved:
+            sizes = [(self.piece(self.loops - 1, chunk)[1], 1), (self.chunk_bytes, self.loops - 1)]
+        else:
+            block = chunk * self.stride + self.offset
+            moved = max(0, min(block + self.length, self.limit) - block)
+            full, rest = divmod(moved, self.chunk_bytes)
+            sizes = [(self.chunk_bytes, full), (rest, 1)]
+        slices = sum(-(-size // self.slice_size(size)) * count for size, count in sizes if size)
+        return sum(size * count for size, count in sizes), slices
+
+
 def chunk_of(prim: Prim, rotation: int, index: int, nchunks: int) -> int:
     """Return the number of the chunk that repetition `index` of `prim` works on."""
     return (prim.base + prim.coef * rotation + prim.step * index) % nchunks
@@ -36,42 +98,12 @@ def _target_of(prim: Prim, rotation: int, index: int, nchunks: int) -> int:
 
 def loop_count(instance: Instance, template: Template) -> int:
     """Return the number of loops of an instance."""
-    return max(-(-instance.length // _span(instance, template)), 1 if template.has_sync else 0)
-
-
-def _span(instance: Instance, template: Template) -> int:
-    """Return the bytes of the instance's range that one loop covers."""
-    return instance.chunk_bytes * (template.nchunks if template.mode == "interleaved" else 1)
-
-
-def _interleaved(instance: Instance, template: Template, loop: int) -> tuple[int, int, int]:
-    """Return (start of the loop's chunks, real chunk size, bytes in the loop)."""
-    span = template.nchunks * instance.chunk_bytes
-    rest = instance.length - loop * span
-    chunk = instance.chunk_bytes
-    if rest < span:
-        even = -(-rest // template.nchunks)
-        chunk = min(chunk, -(-even // instance.align) * instance.align)
-    return instance.offset + loop * span, chunk, min(rest, span)
-
-
-def _piece(instance: Instance, template: Template, loop: int, chunk: int) -> tuple[int, int]:
-    """Return (offset, size) of the piece of chunk number `chunk` in loop `loop`."""
-    if template.mode == "interleaved":
-        start, size, total = _interleaved(instance, template, loop)
-        return start + chunk * size, min(max(total - chunk * size, 0), size)
-    low = chunk * instance.stride + instance.offset + loop * instance.chunk_bytes
-    end = min(chunk * instance.stride + instance.offset + instance.length, instance.limit)
-    return low, max(0, min(low + instance.chunk_bytes, end) - low)
-
-
-def _slice_size(instance: Instance, size: int) -> int:
-    even = -(-size // instance.slices)
-    return max(-(-even // 16) * 16, instance.slice_min)
+    return max(_Cut.of(instance, template).loops, 1 if template.has_sync else 0)
 
 
 def iter_slices(instance: Instance, template: Template) -> Iterator[Slice]:
     """Yield the non-empty slices of an instance in execution order."""
+    cut = _Cut.of(instance, template)
     for loop in range(loop_count(instance, template)):
         for prim in template.prims:
             for index in range(prim.repeat):
@@ -79,35 +111,17 @@ def iter_slices(instance: Instance, template: Template) -> Iterator[Slice]:
                     yield Slice(prim, 0, 0, 0, instance.slots_per_slice)
                     continue
                 chunk = chunk_of(prim, instance.rotation, index, template.nchunks)
-                offset, size = _piece(instance, template, loop, chunk)
+                offset, size = cut.piece(loop, chunk)
                 if size == 0:
                     continue
                 target = _target_of(prim, instance.rotation, index, template.nchunks)
-                shift = (
-                    _piece(instance, template, loop, target)[0] - offset if target != chunk else 0
-                )
-                step = _slice_size(instance, size)
+                shift = cut.piece(loop, target)[0] - offset if target != chunk else 0
+                step = cut.slice_size(size)
                 for place, start in enumerate(range(0, size, step)):
                     where, left = offset + start, size - start
                     count = 1 if left > step else instance.slices - place
                     slots = count * instance.slots_per_slice
                     yield Slice(prim, where, where + shift, min(step, left), slots)
-
-
-class _Cut(NamedTuple):
-    """Inputs of an instance's piece sizes; many instances share them."""
-
-    mode: str
-    nchunks: int
-    loops: int
-    offset: int
-    length: int
-    chunk_bytes: int
-    stride: int
-    limit: int
-    align: int
-    slices: int
-    slice_min: int
 
 
 class ChunkTotals:
@@ -139,52 +153,14 @@ class ChunkTotals:
 
 
 @lru_cache(maxsize=4096)
-def _chunk_totals(cut: _Cut) -> ChunkTotals:
-    """Return the traffic of every chunk number over all loops, without iterating over the loops."""
-    fields = cut._asdict()
-    del fields["mode"], fields["nchunks"], fields["loops"]
-    mode: Mode = "interleaved" if cut.mode == "interleaved" else "blocked"
-    instance = Instance(0, 0, 0, **fields)
-    template = Template("", (), cut.nchunks, mode)
-    return ChunkTotals(
-        tuple(_chunk_total(instance, template, cut.loops, chunk) for chunk in range(cut.nchunks))
-    )
-
-
-def _chunk_total(instance: Instance, template: Template, loops: int, chunk: int) -> tuple[int, int]:
-    if loops == 0 or instance.length == 0:
-        return 0, 0
-    if template.mode == "interleaved":
-        last = _piece(instance, template, loops - 1, chunk)[1]
-        sizes = [(last, 1), (instance.chunk_bytes, loops - 1)]
-    else:
-        block = chunk * instance.stride + instance.offset
-        total = max(0, min(block + instance.length, instance.limit) - block)
-        full, rest = divmod(total, instance.chunk_bytes)
-        sizes = [(instance.chunk_bytes, full), (rest, 1)]
-    total_bytes = sum(size * count for size, count in sizes)
-    slices = sum(-(-size // _slice_size(instance, size)) * count for size, count in sizes if size)
-    return total_bytes, slices
+def _totals(cut: _Cut) -> ChunkTotals:
+    return ChunkTotals(tuple(map(cut.total, range(cut.nchunks))))
 
 
 def chunk_totals(instance: Instance, template: Template) -> ChunkTotals:
     """Return the traffic of every chunk number over all loops of an instance."""
-    loops = -(-instance.length // _span(instance, template))
-    return _chunk_totals(
-        _Cut(
-            template.mode,
-            template.nchunks,
-            loops,
-            instance.offset if template.mode == "blocked" else 0,
-            instance.length,
-            instance.chunk_bytes,
-            instance.stride,
-            instance.limit,
-            instance.align,
-            instance.slices,
-            instance.slice_min,
-        )
-    )
+    cut = _Cut.of(instance, template)
+    return _totals(cut._replace(offset=0) if cut.interleaved else cut)
 
 
 def prim_totals(instance: Instance, template: Template, prim: Prim) -> tuple[int, int]:

@@ -7,35 +7,11 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from graphlib import TopologicalSorter
 
 from clusim.base.errors import DeadlockError
 from clusim.schedule.executor import CallCheck, Executor
 from clusim.schedule.ir import ABSENT, Schedule
-
-
-class _Graph:
-    """Counts down tasks and their successors."""
-
-    def __init__(self, executor: Executor) -> None:
-        tasks = executor.schedule.tasks
-        self.waiting = [len(set(task.deps)) for task in tasks]
-        self.successors: list[list[int]] = [[] for _ in tasks]
-        for index, task in enumerate(tasks):
-            for dep in set(task.deps):
-                self.successors[dep].append(index)
-        self.instances: list[list[int]] = [[] for _ in tasks]
-        for index, instance in enumerate(executor.schedule.instances):
-            self.instances[instance.task].append(index)
-        self.left = [len(prims) for prims in self.instances]
-
-    def finish(self, task: int) -> list[int]:
-        """Mark a task done and return the tasks that start."""
-        started = []
-        for successor in self.successors[task]:
-            self.waiting[successor] -= 1
-            if self.waiting[successor] == 0:
-                started.append(successor)
-        return started
 
 
 class _Untimed:
@@ -44,17 +20,17 @@ class _Untimed:
     def __init__(self, executor: Executor, rng: random.Random | None) -> None:
         self.executor = executor
         self.rng = rng
-        self.graph = _Graph(executor)
+        tasks = executor.schedule.tasks
+        self.order = TopologicalSorter({index: task.deps for index, task in enumerate(tasks)})
+        self.order.prepare()
+        self.left = [len(executor.schedule.instances_of(task)) for task in range(len(tasks))]
+        self.unfinished = len(tasks)
         self.queue: deque[int] = deque()
         self.waiting: dict[tuple[str, int], int] = {}
-        self.unfinished = len(executor.schedule.tasks)
-        self.started = [False] * len(executor.schedule.instances)
 
     def run(self) -> None:
         """Run until all tasks are done, or raise `DeadlockError`."""
-        for task, count in enumerate(self.graph.waiting):
-            if count == 0:
-                self._start([task])
+        self._start()
         while self.queue:
             self._advance(self._pick())
         if self.unfinished:
@@ -65,24 +41,28 @@ class _Untimed:
             self.queue.rotate(self.rng.randrange(len(self.queue)))
         return self.queue.popleft()
 
-    def _start(self, tasks: list[int]) -> None:
-        pending = list(tasks)
-        while pending:
-            task = pending.pop()
-            for index in self.graph.instances[task]:
-                self.started[index] = True
-                if self.executor.finished(index):
-                    self.graph.left[task] -= 1
-                else:
-                    self.queue.append(index)
-            if self.graph.left[task] == 0:
-                self.unfinished -= 1
-                pending.extend(self.graph.finish(task))
+    def _start(self) -> None:
+        """Start all tasks whose dependencies are done."""
+        while ready := self.order.get_ready():
+            for task in ready:
+                for index in self.executor.schedule.instances_of(task):
+                    if self.executor.finished(index):
+                        self.left[task] -= 1
+                    else:
+                        self.queue.append(index)
+                self._finish(task)
+
+    def _finish(self, task: int) -> bool:
+        """Mark a task done if all its instances are; return True if it is."""
+        if self.left[task]:
+            return False
+        self.unfinished -= 1
+        self.order.done(task)
+        return True
 
     def _advance(self, index: int) -> None:
         """Advance an instance until it blocks, or by one slice if the order is random."""
         executor = self.executor
-        instance = executor.schedule.instances[index]
         while not executor.finished(index):
             blocked = executor.blocked_on(index)
             if blocked is not None:
@@ -95,10 +75,10 @@ class _Untimed:
             if self.rng is not None and not executor.finished(index):
                 self.queue.append(index)
                 return
-        self.graph.left[instance.task] -= 1
-        if self.graph.left[instance.task] == 0:
-            self.unfinished -= 1
-            self._start(self.graph.finish(instance.task))
+        task = executor.schedule.instances[index].task
+        self.left[task] -= 1
+        if self._finish(task):
+            self._start()
 
     def _report(self) -> str:
         stuck = [index for index in self.waiting.values() if not self.executor.finished(index)]

@@ -27,7 +27,7 @@ finish long before the last.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import log2
@@ -104,6 +104,10 @@ class Linear:
         """Return the quantity at `to` from its values in the two runs."""
         (low, high), (first, last) = self.at, values
         return last + (last - first) * (self.to - high) / (high - low)
+
+    def each(self, first: Iterable[int], last: Iterable[int]) -> list[int]:
+        """Return several quantities, rounded, from their values in the two runs."""
+        return [round(self.of(values)) for values in zip(first, last, strict=True)]
 
     def words(self, _values: Sequence[float]) -> str:
         """Return a description of the law."""

@@ -7,7 +7,7 @@ random (Poisson) for a duration at a given load, and the latency is measured. Eq
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -19,9 +19,9 @@ from clusim.engine.abi import NONE, Kind, Policy
 from clusim.engine.image import Image, empty
 from clusim.engine.ranges import packets_refused
 from clusim.lowering import Grain
-from clusim.lowering.buffers import Packets, growth, roomy_wires
+from clusim.lowering.buffers import Packets, burst_bytes, growth, roomy_wires
 from clusim.lowering.grain import automatic, checked, power_below
-from clusim.lowering.paths import flow_hash
+from clusim.lowering.paths import flow_hash, route_groups
 from clusim.results.result import Messages
 from clusim.topology import Fabric, FabricArrays
 from clusim.topology.arrays import arrays_of
@@ -185,10 +185,7 @@ def _lanes(
     different message, so that they do not all send to the same destination.
     """
     node = arrays.endpoints["node"][arrays.rank_endpoint[source]]
-    rows, goals = arrays.nodes[node], arrays.targets[arrays.rank_endpoint[destination]]
-    inside = rows["route_lo"].astype(np.int64) + goals["local"]
-    beyond = rows["wide_lo"].astype(np.int64) + goals["wide"].astype(np.int64) * rows["wide_stride"]
-    group = arrays.routes[np.where(rows["zone"] == goals["zone"], inside, beyond)].astype(np.int64)
+    group = route_groups(arrays, node, arrays.rank_endpoint[destination])
     ways, first, way, counts = np.unique(
         source.astype(np.int64) << 32 | group,
         return_index=True,
@@ -239,9 +236,6 @@ def _demand(pattern: Pattern, num: int) -> Array:
 def capacity_Bps(arrays: FabricArrays, demand: Array, packet_bytes: int) -> float:
     """Return the maximum payload rate per source, limited by the first full wire [bytes/s].
 
-    Traffic `demand` (shares per source and destination) is spread evenly over the shortest paths. Headers count;
-    acknowledgements do not.
-
     Traffic `demand` (shares per source and destination) is spread evenly over the shortest paths; the wire
     that fills up first sets the limit. Headers count; acknowledgements do not.
     """
@@ -249,7 +243,7 @@ def capacity_Bps(arrays: FabricArrays, demand: Array, packet_bytes: int) -> floa
     for destination in range(arrays.num_ranks):
         load += _wire_load(arrays, demand[:, destination], destination)
     rate_Bps = arrays.wires["rate_num"] / arrays.wires["rate_den"] * PS_PER_S
-    share = packet_bytes / wire_bytes(arrays, packet_bytes, 1)
+    share = packet_bytes / wire_bytes(arrays, packet_bytes)
     return float(np.min(rate_Bps[load > 0] * share[load > 0] / load[load > 0]))
 
 
@@ -308,36 +302,22 @@ def _spread(arrays: FabricArrays, sent: dict[int, float], goal: int, load: Array
                 ready.append(after)
 
 
-def wire_bytes(arrays: FabricArrays, packet_bytes: int, burst: int) -> Array:
-    """Return the bytes of a full burst on each wire, headers and padding included.
+def wire_bytes(arrays: FabricArrays, packet_bytes: int) -> Array:
+    """Return the bytes of a full packet on each wire, headers and padding included.
 
     On wires that segment packets (PCIe): the sum of all segments, for the larger of writes and NIC reads.
     """
-    total = burst * packet_bytes
-    formats = arrays.formats
-    flit = formats["flit_bytes"].astype(np.int64)
-    sizes = []
-    for kind in (Kind.WRITE, Kind.FETCH):
-        header = formats["header_bytes"][:, kind].astype(np.int64)
-        limit = np.minimum(formats["limit_bytes"][:, kind].astype(np.int64), packet_bytes)
-        pieces = -(-total // limit)
-        last = total - (pieces - 1) * limit
-        whole = -(-(limit + header) // flit) * flit
-        sizes.append((pieces - 1) * whole + -(-(last + header) // flit) * flit)
-    return np.asarray(np.maximum(*sizes)[arrays.wires["format"]])
+    kinds = (Kind.WRITE, Kind.FETCH)
+    sizes = [burst_bytes(form, packet_bytes, kinds=kinds) for form in arrays.formats]
+    return np.asarray(np.array(sizes)[arrays.wires["format"]])
 
 
 def resolve_routing(arrays: FabricArrays, routing: Routing) -> Routing:
     """Return the routing that ``auto`` selects on this topology."""
     if routing != "auto":
         return routing
-    return "spray" if _first_hop_width(arrays) > 1 else "ecmp"
-
-
-def _first_hop_width(arrays: FabricArrays) -> int:
-    """Return the maximum number of parallel first-hop wires over all endpoints."""
-    groups = arrays.first_groups()
-    return int(np.diff(arrays.group_off.astype(np.int64))[groups].max(initial=1))
+    widths = np.diff(arrays.group_off.astype(np.int64))[arrays.first_groups()]
+    return "spray" if widths.max(initial=1) > 1 else "ecmp"
 
 
 def grain_of(
@@ -349,27 +329,24 @@ def grain_of(
     """
     whole = -(-traffic.message_bytes // traffic.packet_bytes)
     hops = round(whole * len(messages.source) * _mean_hops(arrays, messages))
-    burst = 1
-    word = checked(granularity)
-    if isinstance(granularity, int):
-        burst = max(1, min(granularity // traffic.packet_bytes, whole))
+    burst, word = 1, checked(granularity)
+    if isinstance(word, int):
+        burst = max(1, min(word // traffic.packet_bytes, whole))
     elif word != "packet":
-        burst = automatic([hops], lambda factor: [_largest(whole, factor)], str(word))[0]
+        burst = automatic(
+            [hops], lambda factor: [power_below(whole * factor // MESSAGE_SHARE)], word
+        )[0]
     size = min(burst * traffic.packet_bytes, traffic.message_bytes)
-    result = Grain(str(granularity), burst, (size, size), hops, -(-hops // burst))
     grown = growth(_wires(arrays, traffic, burst), _wires(arrays, traffic, 1))
-    return replace(result, buffer_growth=grown)
+    return Grain(
+        *(str(granularity), burst, (size, size), hops, -(-hops // burst)), buffer_growth=grown
+    )
 
 
 def _wires(arrays: FabricArrays, traffic: Traffic, burst: int) -> Array:
     """Return the wires with buffers for bursts of `burst` packets."""
     every = frozenset(range(len(arrays.formats)))
     return roomy_wires(arrays, arrays.wires.copy(), [Packets(traffic.packet_bytes, burst, every)])
-
-
-def _largest(whole: int, factor: int) -> int:
-    """Return the largest burst [packets] for a message of `whole` packets."""
-    return power_below(whole * factor // MESSAGE_SHARE)
 
 
 def _mean_hops(arrays: FabricArrays, messages: Messages) -> float:
@@ -379,18 +356,7 @@ def _mean_hops(arrays: FabricArrays, messages: Messages) -> float:
         return 0.0
     shown = np.unique(np.linspace(0, count - 1, min(count, PATHS)).round().astype(np.int64))
     pairs = np.stack((messages.source[shown], messages.destination[shown]), axis=1)
-    return float(np.mean([_hops(arrays, a, b) for a, b in pairs.tolist()]))
-
-
-def _hops(arrays: FabricArrays, source: int, destination: int) -> int:
-    """Return the length of a shortest path between two ranks [wires], across NICs if needed."""
-    goals = (*(arrays.vias(source, destination) or ()), int(arrays.rank_endpoint[destination]))
-    node, count = arrays.node_of(source), 0
-    for goal in goals:
-        while node != int(arrays.targets["node"][goal]):
-            node = int(arrays.wires["dst"][arrays.group(node, goal)[0]])
-            count += 1
-    return count
+    return float(np.mean([len(arrays.path(a, b)) for a, b in pairs.tolist()]))
 
 
 _POLICY = {"spray": Policy.STRIPE, "ecmp": Policy.PINNED, "adaptive": Policy.ADAPTIVE}

@@ -216,7 +216,7 @@ class FabricArrays:
         return total
 
     def nics(self, zone: int) -> list[int]:
-        """Return the NICs of a node (target indices); in a cluster those on the network."""
+        """Return the NICs of a node (target indices); in a cluster only NICs on the network."""
         of_zone = self._all_nics(zone)
         if self.fabric.num_zones > 1:
             of_zone = of_zone[self.machines.plane[of_zone] >= 0]

@@ -103,7 +103,7 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
 
 
 def _look_at_buses(topology: Topology, nodes: list[Node], problems: Problems) -> None:
-    """Report PCI buses that cannot be those of the GPUs."""
+    """Report PCI buses that cannot belong to the GPUs."""
     buses, gpus = topology.logs.buses, sum(node.kind == "gpu" for node in nodes)
     if buses and (len(buses) != gpus or len(set(buses)) != gpus):
         message = (
@@ -357,27 +357,11 @@ def _pairs(
             return []
         ends.append(names)
     sources, targets = ends
-    if spec.pair == "zip" and len(sources) != len(targets):
-        state.problems.add(
-            (*path, "pair"),
-            f"zip of {len(sources)} with {len(targets)} nodes; must be equally many",
-        )
-        return []
-    if spec.pair == "blocks" and max(len(sources), len(targets)) % min(len(sources), len(targets)):
-        state.problems.add(
-            (*path, "pair"),
-            f"blocks of {len(sources)} and {len(targets)} nodes; one must be a multiple of the other",
-        )
-        return []
     counts = spec.count if len(spec.count) > 1 else spec.count * len(targets)
-    if len(counts) != len(targets):
-        state.problems.add(
-            (*path, "count"),
-            f"{len(counts)} counts for {len(targets)} nodes in 'to'; write one or one each",
-        )
-        return []
-    if len(sources) * len(targets) > MAX_LINKS and spec.pair == "all":
-        state.problems.add(path, f"more than {MAX_LINKS} links; that is the limit")
+    mismatch = _mismatch(spec, len(sources), len(targets), len(counts))
+    if mismatch is not None:
+        key, message = mismatch
+        state.problems.add((*path, key) if key else path, message)
         return []
     if spec.pair == "blocks":
         pairs = _blocks(sources, targets, counts)
@@ -390,6 +374,20 @@ def _pairs(
         state.problems.add(path, f"links {loop!r} to itself; name two different nodes")
         return []
     return pairs
+
+
+def _mismatch(spec: LinkSpec, sources: int, targets: int, counts: int) -> tuple[str, str] | None:
+    """Return the key and the message of ranges that cannot be paired."""
+    if spec.pair == "zip" and sources != targets:
+        return "pair", f"zip of {sources} with {targets} nodes; must be equally many"
+    if spec.pair == "blocks" and max(sources, targets) % min(sources, targets):
+        message = "nodes; one must be a multiple of the other"
+        return "pair", f"blocks of {sources} and {targets} {message}"
+    if counts != targets:
+        return "count", f"{counts} counts for {targets} nodes in 'to'; write one or one each"
+    if spec.pair == "all" and sources * targets > MAX_LINKS:
+        return "", f"more than {MAX_LINKS} links; that is the limit"
+    return None
 
 
 def _blocks(

@@ -1,6 +1,6 @@
 """Types by name, from the description and the hardware presets, with their bases resolved.
 
-Includes NICs with a transport other than that of their base.
+Includes NICs with another transport than their base.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 **Deadlock** Cycles in the channel dependency graph of Dally and Seitz. A packet in the input buffer of
 wire `a` on VC `v` waits for credit of wire `b` on VC `w` if some route uses `b` after `a`. With
-deterministic or oblivious routing the topology cannot deadlock if this relation has no cycle. Packets
+deterministic or oblivious routing the topology cannot deadlock if this relation is acyclic. Packets
 between nodes are re-steered at NICs: from the route to one NIC onto the route to another, or to an
 endpoint. Endpoints use their nearest NICs, host memory the NICs without GPUDirect.
 
@@ -20,13 +20,13 @@ from clusim.base.errors import TopologyError
 from clusim.engine.abi import NONE
 from clusim.topology.arrays import FabricArrays, arrays_of
 from clusim.topology.check_flow import check_flow
-from clusim.topology.check_links import MOST, Finding, check_links, listed
+from clusim.topology.check_links import MOST, Finding, by_level, check_links, listed
 from clusim.topology.model import Fabric
 from clusim.topology.nccl_overrides import told_lines
 
 
 def unreachable(arrays: FabricArrays, most: int) -> list[tuple[int, int]]:
-    """Return pairs of ranks (from, to) without a route, at most about `most` of them."""
+    """Return pairs of ranks (from, to) without a route, at most about `most` pairs."""
     return (_inside(arrays, most) + _between(arrays, most))[:most]
 
 
@@ -82,7 +82,7 @@ def _between(arrays: FabricArrays, most: int) -> list[tuple[int, int]]:
 
 
 def _holes(arrays: FabricArrays, zones: list[list[int]]) -> list[tuple[int, int]]:
-    """Return ranks with a first NIC on a switch that has no route to the other rank's NIC."""
+    """Return ranks with a first NIC on a switch without a route to the other rank's NIC."""
     nics = arrays.nic_targets[arrays.machines.plane[arrays.nic_targets] >= 0]
     at = np.full(len(arrays.nodes), -1, np.int64)
     at[arrays.targets["node"][nics]] = nics
@@ -298,8 +298,7 @@ def check(fabric: Fabric) -> list[Finding]:
     result += [Finding("warning", line) for line in told_lines(fabric)]
     result += _deadlock(arrays)
     result += check_flow(fabric, arrays)
-    order = {"error": 0, "warning": 1, "info": 2}
-    return sorted(result, key=lambda finding: order[finding.level])
+    return by_level(result)
 
 
 def _memory(fabric: Fabric) -> list[Finding]:

@@ -99,7 +99,7 @@ def bisection_Bps(arrays: FabricArrays, zone: int = 0) -> float:
     """Return the one-way bandwidth between the lower and upper half of a node's ranks [B/s].
 
     It is the maximum flow over the directed graph, an upper bound for any routing between the halves. If
-    GPUs have direct links, those of the host are excluded.
+    GPUs have direct links, links of the host are excluded.
     """
     nodes = arrays.endpoints["node"][arrays.rank_endpoint]
     nodes = nodes[arrays.nodes["zone"][nodes] == zone]

@@ -5,9 +5,9 @@ nodes.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from clusim.base.json_schema import JsonObject
 from clusim.base.tables import grouped
@@ -52,20 +52,32 @@ class _Ends:
     rate_Bps: Counter[str]
 
 
+def by_level(findings: Iterable[Finding]) -> list[Finding]:
+    """Return findings in order: errors, warnings, information."""
+    return sorted(findings, key=lambda finding: get_args(Level).index(finding.level))
+
+
 def check_links(fabric: Fabric) -> list[Finding]:
     """Return the anomalies of single links and nodes."""
     ends = _ends(fabric)
     by_name = {node.name: node for node in fabric.nodes}
     return [
-        *_chips(fabric, ends),
-        *_pcie(fabric, by_name),
-        *_ports(fabric, ends),
+        *_warnings(_chips(fabric, ends)),
+        *_warnings(_pcie(fabric, by_name)),
+        *_warnings(_ports(fabric, ends)),
         *_siblings(fabric, ends),
         *_uneven(fabric),
-        *_adapters(fabric, ends, by_name),
-        *_buffers(fabric),
-        *_shared_buffers(fabric),
+        *_warnings(_adapters(fabric, ends)),
+        *_warnings(_nodes_without_nic(fabric, by_name)),
+        *_warnings(_buffers(fabric)),
+        *_warnings(_shared_buffers(fabric)),
     ]
+
+
+def _warnings(problems: Iterable[tuple[str, str]]) -> Iterator[Finding]:
+    """Yield a warning for each problem, with the graph nodes or links that have it."""
+    for text, names in grouped(problems).items():
+        yield Finding("warning", f"{listed(names)}: {text}")
 
 
 def _ends(fabric: Fabric) -> dict[str, _Ends]:
@@ -77,51 +89,35 @@ def _ends(fabric: Fabric) -> dict[str, _Ends]:
     return result
 
 
-def _chips(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[Finding]:
-    """Compare links between GPUs with those of the chip; a card without its bridge is usual."""
-
-    def wrong() -> Iterator[tuple[str, str]]:
-        for node in fabric.nodes:
-            chip = node.endpoint
-            if chip is None or not chip.links:
-                continue
-            have = sum(n for cls, n in ends[node.name].count.items() if cls not in HOST_CLASSES)
-            if have != chip.links and have:
-                yield f"{have} links, but {chip.chip} has {chip.links}", node.name
-
-    for text, names in grouped(wrong()).items():
-        yield Finding("warning", f"{listed(names)}: {text}")
+def _chips(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[tuple[str, str]]:
+    """Compare links between GPUs with the number of the chip; a card without its bridge is usual."""
+    for node in fabric.nodes:
+        chip = node.endpoint
+        if chip is None or not chip.links:
+            continue
+        have = sum(n for cls, n in ends[node.name].count.items() if cls not in HOST_CLASSES)
+        if have != chip.links and have:
+            yield f"{have} links, but {chip.chip} has {chip.links}", node.name
 
 
-def _pcie(fabric: Fabric, by_name: dict[str, Node]) -> Iterator[Finding]:
+def _pcie(fabric: Fabric, by_name: dict[str, Node]) -> Iterator[tuple[str, str]]:
     """Find PCIe links wider or faster than the chip's."""
-
-    def wrong() -> Iterator[tuple[str, str]]:
-        for link in fabric.links:
-            for name in (link.a, link.b):
-                chip = by_name[name].endpoint
-                if link.cls != "pcie" or chip is None or not chip.pcie_Bps:
-                    continue
-                if link.rate.bytes_per_s > chip.pcie_Bps * TOLERANCE:
-                    text = f"PCIe of {format_rate(link.rate)}, but {chip.chip} has"
-                    yield f"{text} {format_rate(chip.pcie_Bps)}", name
-
-    for text, names in grouped(wrong()).items():
-        yield Finding("warning", f"{listed(names)}: {text}")
+    for link in fabric.links:
+        for name in (link.a, link.b):
+            chip = by_name[name].endpoint
+            if link.cls != "pcie" or chip is None or not chip.pcie_Bps:
+                continue
+            if link.rate.bytes_per_s > chip.pcie_Bps * TOLERANCE:
+                text = f"PCIe of {format_rate(link.rate)}, but {chip.chip} has"
+                yield f"{text} {format_rate(chip.pcie_Bps)}", name
 
 
-def _ports(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[Finding]:
-    def wrong() -> Iterator[tuple[str, str]]:
-        for node in fabric.nodes:
-            counts = ends[node.name].count
-            have = sum(
-                n for cls, n in counts.items() if node.kind != "nic" or cls not in HOST_CLASSES
-            )
-            if node.ports and have > node.ports:
-                yield f"{have} links on {node.ports} ports", node.name
-
-    for text, names in grouped(wrong()).items():
-        yield Finding("warning", f"{listed(names)}: {text}")
+def _ports(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[tuple[str, str]]:
+    for node in fabric.nodes:
+        counts = ends[node.name].count
+        have = sum(n for cls, n in counts.items() if node.kind != "nic" or cls not in HOST_CLASSES)
+        if node.ports and have > node.ports:
+            yield f"{have} links on {node.ports} ports", node.name
 
 
 def _siblings(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[Finding]:
@@ -156,31 +152,25 @@ def _uneven(fabric: Fabric) -> Iterator[Finding]:
             yield Finding("warning", f"{links[0].a}-{links[0].b}: parallel links differ: {text}")
 
 
-def _adapters(
-    fabric: Fabric, ends: dict[str, _Ends], by_name: dict[str, Node]
-) -> Iterator[Finding]:
+def _adapters(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[tuple[str, str]]:
     """Find NICs faster than their slot, without a host or, in a cluster, without a network."""
+    for node in fabric.nodes:
+        if node.kind != "nic":
+            continue
+        rates = ends[node.name].rate_Bps
+        host = sum(rate for cls, rate in rates.items() if cls in HOST_CLASSES)
+        net = sum(rate for cls, rate in rates.items() if cls not in HOST_CLASSES)
+        if net and host and net > host * TOLERANCE:
+            yield f"{format_rate(net)} of network over {format_rate(host)} of PCIe", node.name
+        if fabric.num_zones > 1 and not net:
+            yield "on no network; link to a switch or leave out", node.name
 
-    def wrong() -> Iterator[tuple[str, str]]:
-        for node in fabric.nodes:
-            if node.kind != "nic":
-                continue
-            rates = ends[node.name].rate_Bps
-            host = sum(rate for cls, rate in rates.items() if cls in HOST_CLASSES)
-            net = sum(rate for cls, rate in rates.items() if cls not in HOST_CLASSES)
-            if net and host and net > host * TOLERANCE:
-                yield f"{format_rate(net)} of network over {format_rate(host)} of PCIe", node.name
-            if fabric.num_zones > 1 and not net:
-                yield "on no network; link to a switch or leave out", node.name
 
-    for text, names in grouped(wrong()).items():
-        yield Finding("warning", f"{listed(names)}: {text}")
-    if fabric.num_zones > 1:
-        homes = {node.zone for node in fabric.nodes if node.kind == "nic"}
-        lost = sorted({by_name[name].zone for name in fabric.ranks} - homes - {NETWORK})
-        if lost:
-            names = [f"node {zone}" for zone in lost]
-            yield Finding("warning", f"{listed(names)}: no NIC, cannot reach other nodes")
+def _nodes_without_nic(fabric: Fabric, by_name: dict[str, Node]) -> Iterator[tuple[str, str]]:
+    homes = {node.zone for node in fabric.nodes if node.kind == "nic"}
+    lost = {by_name[name].zone for name in fabric.ranks} - homes - {NETWORK}
+    for zone in sorted(lost) if fabric.num_zones > 1 else ():
+        yield "no NIC, cannot reach other nodes", f"node {zone}"
 
 
 def _largest_packet(fabric: Fabric, link: Link) -> int:
@@ -191,28 +181,24 @@ def _largest_packet(fabric: Fabric, link: Link) -> int:
     return min(form.limit_bytes[0], payload) + form.header_bytes[0]
 
 
-def _buffers(fabric: Fabric) -> Iterator[Finding]:
+def _buffers(fabric: Fabric) -> Iterator[tuple[str, str]]:
     """Compare buffers with the bytes in flight during a round trip: PFC headroom, or credits."""
     packets = {link.format: _largest_packet(fabric, link) for link in fabric.links}
     seen: dict[tuple[object, ...], str | None] = {}
 
-    def wrong() -> Iterator[tuple[str, str]]:
-        for link in fabric.links:
-            key = (
-                link.rate,
-                link.latency_ps,
-                link.buffer_bytes,
-                link.xoff_bytes,
-                link.format,
-                link.ecn_min_bytes,
-            )
-            if key not in seen:
-                seen[key] = _buffer_text(link, packets[link.format])
-            if text := seen[key]:
-                yield text, f"{link.a}-{link.b}"
-
-    for text, names in grouped(wrong()).items():
-        yield Finding("warning", f"{listed(names)}: {text}")
+    for link in fabric.links:
+        key = (
+            link.rate,
+            link.latency_ps,
+            link.buffer_bytes,
+            link.xoff_bytes,
+            link.format,
+            link.ecn_min_bytes,
+        )
+        if key not in seen:
+            seen[key] = _buffer_text(link, packets[link.format])
+        if text := seen[key]:
+            yield text, f"{link.a}-{link.b}"
 
 
 def _buffer_text(link: Link, packet_bytes: int) -> str | None:
@@ -234,7 +220,7 @@ def _buffer_text(link: Link, packet_bytes: int) -> str | None:
     return None
 
 
-def _shared_buffers(fabric: Fabric) -> Iterator[Finding]:
+def _shared_buffers(fabric: Fabric) -> Iterator[tuple[str, str]]:
     """Compare the receive buffers of a switch with its packet memory."""
     memory = {node.name: node.buffer_bytes for node in fabric.nodes if node.buffer_bytes}
     used: Counter[str] = Counter()
@@ -243,11 +229,7 @@ def _shared_buffers(fabric: Fabric) -> Iterator[Finding]:
             if name in memory:
                 used[name] += link.count * link.buffer_bytes
 
-    def wrong() -> Iterator[tuple[str, str]]:
-        for name, size in memory.items():
-            if used[name] > size:
-                text = f"buffers of {format_size(used[name])}, but the switch has"
-                yield f"{text} {format_size(size)}", name
-
-    for text, names in grouped(wrong()).items():
-        yield Finding("warning", f"{listed(names)}: {text}")
+    for name, size in memory.items():
+        if used[name] > size:
+            text = f"buffers of {format_size(used[name])}, but the switch has"
+            yield f"{text} {format_size(size)}", name

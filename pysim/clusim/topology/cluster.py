@@ -2,7 +2,7 @@
 
 **Hardware** Servers or racks with NICs cabled to InfiniBand, Ethernet or Slingshot switches. A scalable
 unit of a DGX SuperPOD has as many nodes as a leaf has downlink ports, half of its ports being uplinks;
-NIC i of each of them is on leaf i. The uplinks of a leaf spread evenly over all spines. If there are
+NIC i of each node is on leaf i. The uplinks of a leaf spread evenly over all spines. If there are
 more leaves than a spine has ports, the leaves of one rail have separate spines, which cores join.
 **Model** Every node is a copy of one topology, its graph nodes named ``n3/gpu5`` and its zone 3; the
 network is built around the NICs by kind: leaves, spines and cores here (one switch, rail-optimised, fat

@@ -116,7 +116,7 @@ def _standard(name: str, specs: Mapping[str, Spec], known: Mapping[str, T]) -> T
 
 
 def _linked_by(topology: Topology, catalogue: Catalogue, kinds: Mapping[str, str]) -> LinkedBy:
-    """Return the connection of GPUs, from links of other classes than those of hosts."""
+    """Return the connection of GPUs, from links of other classes than links of hosts."""
     ends = []
     for number, link in enumerate(topology.links):
         names = [*names_of(link.from_), *names_of(link.to)]

@@ -20,13 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import combinations, product
 from math import ceil, prod
 from typing import Any
 
 from clusim.base.errors import TopologyError
+from clusim.hardware import SWITCHES_BY_LINK
 from clusim.topology.assemble import assemble
 from clusim.topology.catalogue import Catalogue, Section
+from clusim.topology.generators import group_pairs, neighbours
 from clusim.topology.model import Fabric, Format, Link
 from clusim.topology.node import NETWORK, Node
 from clusim.topology.schema import LengthsSpec, LinkSpec, NetworkSpec, NodeSpec, Topology
@@ -34,30 +36,6 @@ from clusim.topology.validate import KeyPath, Problems
 
 UNLIMITED = 1 << 20
 """Ports of a switch without a port limit."""
-
-SWITCH_OF_LINK = {
-    "ib-fdr": "switchx2",
-    "ib-edr": "switch-ib2",
-    "ib-hdr100": "quantum-hdr100",
-    "ib-hdr": "quantum",
-    "ib-ndr200": "quantum2",
-    "ib-ndr": "quantum2",
-    "ib-xdr": "quantum-x800",
-    "slingshot-100": "rosetta",
-    "slingshot-200": "rosetta",
-    "roce-25": "spectrum2",
-    "roce-50": "spectrum2",
-    "roce-100": "spectrum2",
-    "roce-200": "spectrum3",
-    "roce-400": "spectrum4",
-    "roce-800": "tomahawk5",
-    "efa-25": "efa-fabric",
-    "efa-50": "efa-fabric",
-    "efa-100": "efa-fabric",
-    "efa-200": "efa-fabric",
-    "efa-400": "efa-fabric",
-}
-"""Switches that link types are usually used with."""
 
 SLOTS = ((100e9, "ib-xdr"), (50e9, "ib-ndr"), (25e9, "ib-hdr"), (12.5e9, "ib-edr"))
 """Link types by rate [B/s], fastest first, for NICs known only by their slot."""
@@ -156,11 +134,11 @@ def _link_of_slot(machine: Fabric) -> str:
 
 
 def make_parts(spec: NetworkSpec, machine: Fabric, topology: Topology, problems: Problems) -> Parts:
-    """Resolve the types that `spec` names; raise `TopologyError` for unknown ones."""
+    """Resolve the types that `spec` names; raise `TopologyError` for unknown types."""
     if spec.link is None:
         spec = spec.model_copy(update={"link": _link_of_slot(machine)})
     if spec.switch is None:
-        spec = spec.model_copy(update={"switch": SWITCH_OF_LINK.get(str(spec.link), "generic")})
+        spec = spec.model_copy(update={"switch": SWITCHES_BY_LINK.get(str(spec.link), "generic")})
     types = _types(machine, topology)
     _check_types(spec, types, topology, problems)
     sample = _sample(spec, types, problems)
@@ -314,25 +292,14 @@ def draw_dragonfly(drawing: Drawing) -> None:
         for index, nic in enumerate(machine):
             drawing.nic(nic, switches[group][(place * len(machine) + index) % plan.size])
     for members in switches:
-        for i, j in product(range(plan.size), range(plan.size)):
-            if i < j:
-                drawing.trunk("local", members[i], members[j], plan.local, dim=1)
-    _global(drawing, switches, plan.links)
+        for a, b in combinations(members, 2):
+            drawing.trunk("local", a, b, plan.local, dim=1)
+    for i, j, one, two in group_pairs(plan.count, plan.size * plan.links):
+        ends = switches[i][one % plan.size], switches[j][two % plan.size]
+        drawing.trunk("global", *ends, dim=1, weight=GLOBAL_WEIGHT, dateline=(True, True))
     drawing.facts.append(
         f"{amount(plan.count, 'group')} of {amount(plan.size, 'switch', 'switches')}"
     )
-
-
-def _global(drawing: Drawing, switches: list[list[str]], links: int) -> None:
-    """Join any two groups by as many cables as the ports allow, spread over their switches."""
-    groups = len(switches)
-    size = len(switches[0])
-    copies = size * links // (groups - 1) if groups > 1 else 0
-    for i, j in product(range(groups), range(groups)):
-        for copy in range(copies if i < j else 0):
-            one = switches[i][(copy * (groups - 1) + j - 1) % size]
-            two = switches[j][(copy * (groups - 1) + i) % size]
-            drawing.trunk("global", one, two, dim=1, weight=GLOBAL_WEIGHT, dateline=(True, True))
 
 
 def draw_torus(drawing: Drawing) -> None:
@@ -362,15 +329,9 @@ def draw_torus(drawing: Drawing) -> None:
     for place, machine in zip(places, drawing.nics, strict=True):
         for nic in machine:
             drawing.nic(nic, names[place])
-    for place in places:
-        for axis, length in enumerate(shape):
-            last = place[axis] == length - 1
-            if last and length <= 2:
-                continue
-            following = (*place[:axis], (place[axis] + 1) % length, *place[axis + 1 :])
-            drawing.trunk(
-                "torus", names[place], names[following], cables, dim=axis + 1, dateline=(last, last)
-            )
+    for place, following, axis, last in neighbours(shape, wrap=True):
+        here, there = names[place], names[following]
+        drawing.trunk("torus", here, there, cables, dim=axis + 1, dateline=(last, last))
     drawing.dimension_order = True
     drawing.facts.append(f"torus {text}, {amount(cables, 'link')} to each neighbour")
 
@@ -379,11 +340,6 @@ def _cubic(count: int, dimensions: int) -> list[int]:
     """Return the `dimensions` most equal factors of a number, largest first."""
     if dimensions == 1:
         return [count]
-    best = max(
-        (
-            factor
-            for factor in range(1, count + 1)
-            if count % factor == 0 and factor**dimensions <= count
-        ),
-    )
+    factors = (factor for factor in range(1, count + 1) if count % factor == 0)
+    best = max(factor for factor in factors if factor**dimensions <= count)
     return [*_cubic(count // best, dimensions - 1), best]

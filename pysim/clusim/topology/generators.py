@@ -1,7 +1,7 @@
 """Well-known networks by formula.
 
 ``fat-tree:k=8``, ``torus:4x4x4``, ``mesh:8x8``, ``dragonfly:h=2``, ``ring:8``, ``star:16``,
-``fully-connected:8``. Endpoints are ideal hosts. The defaults are the usual ones in comparisons of
+``fully-connected:8``. Endpoints are ideal hosts. The defaults are usual in comparisons of
 packet-level simulators: 400 Gb/s links of 500 ns, packets of 4096 B with 64 B of header,
 store-and-forward switches with zero latency.
 
@@ -14,9 +14,9 @@ default.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import combinations, product
 from math import prod
 from typing import Any
 
@@ -63,34 +63,18 @@ class _Sketch:
         self.nodes.append(Node(name, "switch", latency, self.store_and_forward, tier=tier))
         return name
 
-    def link(
-        self,
-        a: str,
-        b: str,
-        cls: str,
-        **overrides: Any,
-    ) -> None:
+    def link(self, a: str, b: str, cls: str, **overrides: Any) -> None:
         """Add a link of the common kind; `overrides` overrides fields of `Link`."""
-        self.links.append(
-            Link(
-                a,
-                b,
-                rate=self.rate,
-                latency_ps=self.latency_ps,
-                format="packet",
-                buffer_bytes=self.buffer_bytes,
-                cls=cls,
-                **overrides,
-            )
-        )
+        rate, latency_ps, buffer_bytes = self.rate, self.latency_ps, self.buffer_bytes
+        link = Link(a, b, 1, rate, latency_ps, "packet", buffer_bytes, cls=cls, **overrides)
+        self.links.append(link)
 
     def host_link(self, host: str, router: str, radix: int) -> None:
         """Connect a host to its router, as fast as the router's `radix` other links."""
         rate = self.host_rate or self.rate * max(1, radix)
-        buffer = self.buffer_bytes * max(1, radix)
-        self.links.append(
-            Link(host, router, 1, rate, self.host_latency_ps, "packet", buffer, cls="host")
-        )
+        buffer_bytes = self.buffer_bytes * max(1, radix)
+        link = Link(host, router, 1, rate, self.host_latency_ps, "packet", buffer_bytes, cls="host")
+        self.links.append(link)
 
     def format(self) -> Format:
         """Return the packet format of all links."""
@@ -126,6 +110,26 @@ def _fat_tree(sketch: _Sketch, args: Arguments) -> None:
         sketch.link(middle[pod * half + a], cores[a * half + c], "aggregation-core")
 
 
+def neighbours(
+    shape: tuple[int, ...], *, wrap: bool
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], int, bool]]:
+    """Yield the links of a mesh or torus: both places, the axis, and True if it wraps around."""
+    for place in product(*map(range, shape)):
+        for axis, size in enumerate(shape):
+            last = place[axis] == size - 1
+            if not last or (wrap and size > 2):
+                following = (*place[:axis], (place[axis] + 1) % size, *place[axis + 1 :])
+                yield place, following, axis, last
+
+
+def group_pairs(groups: int, ports: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the links between any two groups of a dragonfly: both groups, and a port of each."""
+    others = groups - 1
+    for i, j in combinations(range(groups), 2):
+        for copy in range(ports // others):
+            yield i, j, copy * others + j - 1, copy * others + i
+
+
 def _grid(sketch: _Sketch, shape: tuple[int, ...], *, wrap: bool) -> None:
     """Build an n-dimensional mesh or torus; the last coordinate varies fastest."""
     _limit(2 * prod(shape))
@@ -135,18 +139,12 @@ def _grid(sketch: _Sketch, shape: tuple[int, ...], *, wrap: bool) -> None:
         sketch.host(f"host{index}")
     for place in places:
         sketch.switch(f"router{suffix[place]}", "router")
-    ends = 2 if wrap else 0
     radix = sum(min(2, size - 1) if wrap or size < 3 else 2 for size in shape)
     for index, place in enumerate(places):
         sketch.host_link(f"host{index}", f"router{suffix[place]}", radix)
-    for place in places:
-        for axis, size in enumerate(shape):
-            last = place[axis] == size - 1
-            if last and not (size > ends > 0):
-                continue
-            following = (*place[:axis], (place[axis] + 1) % size, *place[axis + 1 :])
-            a, b = f"router{suffix[place]}", f"router{suffix[following]}"
-            sketch.link(a, b, f"dim{axis}", dim=axis + 1, dateline=(last, last))
+    for place, following, axis, last in neighbours(shape, wrap=wrap):
+        a, b = f"router{suffix[place]}", f"router{suffix[following]}"
+        sketch.link(a, b, f"dim{axis}", dim=axis + 1, dateline=(last, last))
 
 
 def _dragonfly(sketch: _Sketch, args: Arguments) -> None:
@@ -168,20 +166,11 @@ def _dragonfly(sketch: _Sketch, args: Arguments) -> None:
     for index in range(groups * a * p):
         sketch.link(f"host{index}", routers[index // (a * p)][index // p % a], "host")
     for group in routers:
-        for r, s in product(range(a), range(a)):
-            if r < s:
-                sketch.link(group[r], group[s], "local")
-    copies = a * h // (groups - 1)
-    for i, j in product(range(groups), range(groups)):
-        for copy in range(copies if i < j else 0):
-            one, two = (j - 1) + copy * (groups - 1), i + copy * (groups - 1)
-            sketch.link(
-                routers[i][one // h],
-                routers[j][two // h],
-                "global",
-                weight=4,
-                dateline=(True, True),
-            )
+        for r, s in combinations(range(a), 2):
+            sketch.link(group[r], group[s], "local")
+    for i, j, one, two in group_pairs(groups, a * h):
+        ends = routers[i][one // h], routers[j][two // h]
+        sketch.link(*ends, "global", weight=4, dateline=(True, True))
 
 
 def _star(sketch: _Sketch, args: Arguments) -> None:
@@ -201,9 +190,8 @@ def _fully_connected(sketch: _Sketch, args: Arguments) -> None:
     if count > 1024:
         raise TopologyError(f"n={count}: more than {MAX_LINKS // 2} links; at most 1024 hosts")
     hosts = [sketch.host(f"host{i}") for i in range(count)]
-    for i, j in product(range(count), range(count)):
-        if i < j:
-            sketch.link(hosts[i], hosts[j], "direct")
+    for a, b in combinations(hosts, 2):
+        sketch.link(a, b, "direct")
 
 
 def _limit(nodes: int) -> None:
@@ -215,7 +203,7 @@ def _limit(nodes: int) -> None:
 class _Generator:
     """Generator: its function and arguments.
 
-    `arguments` maps names to defaults: None for required ones, 0 for optional ones without default.
+    `arguments` maps names to defaults: None if required, 0 if optional without default.
     """
 
     draw: Callable[[_Sketch, Arguments], None]
@@ -241,7 +229,7 @@ GENERATORS: Mapping[str, _Generator] = {
 
 
 def _latency(text: object) -> int:
-    return max(1, parse_time(_text(text)))
+    return max(1, parse_time(str(text)))
 
 
 def _flag(text: object) -> bool:
@@ -253,7 +241,7 @@ def _flag(text: object) -> bool:
 
 
 def _rate(text: object) -> Rate:
-    rate = parse_rate(_text(text))
+    rate = parse_rate(str(text))
     if rate.num == 0:
         raise TopologyError(f"{text!r}: zero bandwidth; set a rate above 0")
     return rate
@@ -261,7 +249,7 @@ def _rate(text: object) -> Rate:
 
 def _bytes(low: int, high: int) -> Callable[[object], int]:
     def read(text: object) -> int:
-        size = parse_size(_text(text))
+        size = parse_size(str(text))
         if not low <= size <= high:
             raise TopologyError(f"{text!r}: must be {low}..{high} bytes")
         return size
@@ -274,10 +262,6 @@ def _vcs(text: object) -> int:
     if count > 16:
         raise TopologyError(f"{count}: at most 16 virtual channels")
     return count
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else str(value)
 
 
 _OPTIONS: Mapping[str, tuple[str, Callable[[object], object]]] = {

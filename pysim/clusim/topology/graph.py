@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusim.base.errors import TopologyError
 from clusim.base.limits import number
+from clusim.topology.loading import from_data
 from clusim.topology.model import Fabric
 from clusim.topology.save import to_data
 
@@ -72,19 +73,6 @@ class FabricBuilder:
     def build(self) -> Fabric:
         """Return the topology; raise `TopologyError` with all problems."""
         return from_data(self._data)
-
-
-def from_data(data: dict[str, Any]) -> Fabric:
-    """Return the topology of plain data, in the form of a topology file."""
-    import yaml
-
-    from clusim.topology.loading import build_topology
-    from clusim.topology.validate import Problems, validate
-
-    problems = Problems(str(data.get("name") or "custom"))
-    topology = validate(data, problems)
-    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
-    return build_topology(topology, problems, text)
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusim.base import importer_hook, resources
 from clusim.base.errors import TopologyError, suggest
@@ -139,20 +139,33 @@ def build_topology(
     return fabric
 
 
-def joined(machine: Fabric, nodes: int) -> Fabric:
-    """Return a number of copies of a node, joined by its usual network."""
+def from_data(data: dict[str, Any], machine: Fabric | None = None) -> Fabric:
+    """Return the topology of plain data in the form of a topology file.
+
+    Parameters
+    ----------
+    machine : Fabric or None
+        Node of a cluster; None is that named in `data`.
+    """
     import yaml
 
     from clusim.topology.cluster import build_cluster
     from clusim.topology.validate import Problems, validate
 
+    problems = Problems(printable(data.get("name") or "custom", 200))
+    topology = validate(data, problems)
+    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    if machine is None:
+        return build_topology(topology, problems, text)
+    return build_cluster(topology, problems, lambda _: machine, source_text=text)
+
+
+def joined(machine: Fabric, nodes: int) -> Fabric:
+    """Return a number of copies of a node, joined by its usual network."""
     if nodes < 2:
         return machine
-    where = f"{machine.name}:nodes={nodes}"
-    data = {"name": where, "cluster": {"node": machine.name, "nodes": nodes}}
-    problems = Problems(where)
-    text = yaml.safe_dump(data, sort_keys=False)
-    return build_cluster(validate(data, problems), problems, lambda _: machine, source_text=text)
+    cluster = {"node": machine.name, "nodes": nodes}
+    return from_data({"name": f"{machine.name}:nodes={nodes}", "cluster": cluster}, machine)
 
 
 def _machine(base: Path | None, name: str) -> Fabric:
@@ -186,18 +199,12 @@ def _load_file(path: Path, where: str, name: str, nodes: int | None) -> Fabric:
 
 def _named_cluster(name: str, shown: str, nodes: int | None) -> Fabric:
     """Return the cluster of a name such as ``aws-p5:nodes=4``."""
-    import yaml
-
     from clusim.topology.cluster_names import cluster_data
-    from clusim.topology.validate import Problems, validate
 
     try:
         data = cluster_data(name, nodes)
     except TopologyError as error:
         raise TopologyError(f"{shown}: {error}") from None
-    where = printable(data["name"], 200)
     if data["cluster"]["nodes"] == 1 and "network" not in data["cluster"]:
         return load(data["cluster"]["node"])
-    problems = Problems(where)
-    text = yaml.safe_dump(data, sort_keys=False)
-    return build_topology(validate(data, problems), problems, text)
+    return from_data(data)

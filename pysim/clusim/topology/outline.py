@@ -67,7 +67,7 @@ class OutlinedMachine:
     side_links: list[Link] = field(default_factory=list)
 
     def shown_roots(self, most: int) -> list[list[Branch]]:
-        """Return the trees to show; if more than `most` are equal, the first is followed by the omitted ones."""
+        """Return the trees to show; if more than `most` are equal, the first is followed by the omitted trees."""
         alike = grouped((root.signature(), root) for root in self.roots)
         groups = [(alike[root.signature()], root) for root in self.roots]
         return [

@@ -135,7 +135,7 @@ class Rails:
         return self._near[key]
 
     def choice(self, rank: int, channel: int) -> int:
-        """Return the rail a rank uses on a channel, or -1 if it has no NIC.
+        """Return the rail a rank uses on a channel, or -1 without a NIC.
 
         Ranks with the same nearest NICs alternate.
         """

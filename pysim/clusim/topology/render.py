@@ -61,45 +61,48 @@ def _nodes(fabric: Fabric) -> Iterator[str]:
         yield f"{ranges(names)} ({len(names)}): {text}"
 
 
+def _list(*parts: str) -> str:
+    """Join the parts that are not empty."""
+    return ", ".join(part for part in parts if part)
+
+
 def _node(node: Node) -> str:
-    end = node.endpoint
-    if end is None:
-        text = f"{node.tier}, {format_time(node.latency_ps)}"
-        text += ", store-and-forward" if node.store_and_forward else ", cut-through"
-        if node.ports:
-            text += f", {node.ports} ports"
-        if node.unit is not None:
-            unit = node.unit
-            text += f", reduction unit {format_time(unit.latency_ps)}, {format_size(unit.capacity_bytes)}"
-            text += f", {unit.slots} slots per tree"
-        if node.peer_payload_bytes:
-            text += f", {node.peer_payload_bytes} B packets between PCIe peers"
-        if node.host is not None:
-            host = node.host
-            text += f", thread {format_time(host.thread_ps)} + {format_time(host.thread_after_ps)} a message"
-            text += f", {format_time(host.look_ps)} a line of LL"
-        if node.buffer_bytes:
-            text += f", {format_size(node.buffer_bytes)} packet memory"
-        return text + (_nic(node.nic) if node.nic is not None else "")
-    text = f"{node.kind} {end.chip}, {end.sms} SMs, {end.cta_slots} CTA slots, memory {format_rate(end.mem_Bps)}"
-    text += f" x {end.mem_efficiency:g}"
-    if node.relay:
-        text += f", relays after {format_time(node.latency_ps)}"
-    return text
+    latency, end, unit, host = format_time(node.latency_ps), node.endpoint, node.unit, node.host
+    if end is not None:
+        memory = f"memory {format_rate(end.mem_Bps)} x {end.mem_efficiency:g}"
+        relay = f"relays after {latency}" if node.relay else ""
+        sizes = f"{end.sms} SMs, {end.cta_slots} CTA slots"
+        return _list(f"{node.kind} {end.chip}", sizes, memory, relay)
+    reduction = threads = ""
+    if unit is not None:
+        reduction = f"reduction unit {format_time(unit.latency_ps)}"
+        reduction += f", {format_size(unit.capacity_bytes)}, {unit.slots} slots per tree"
+    if host is not None:
+        threads = f"thread {format_time(host.thread_ps)} + {format_time(host.thread_after_ps)}"
+        threads += f" a message, {format_time(host.look_ps)} a line of LL"
+    peers, buffer = node.peer_payload_bytes, node.buffer_bytes
+    return _list(
+        f"{node.tier}, {latency}",
+        "store-and-forward" if node.store_and_forward else "cut-through",
+        f"{node.ports} ports" if node.ports else "",
+        reduction,
+        f"{peers} B packets between PCIe peers" if peers else "",
+        threads,
+        f"{format_size(buffer)} packet memory" if buffer else "",
+        _nic(node.nic) if node.nic is not None else "",
+    )
 
 
 def _nic(nic: NicTraits) -> str:
-    text = f", MTU {nic.mtu_bytes} B, {'GPUDirect' if nic.gpudirect else 'through host memory'}"
-    text += f", post {format_time(nic.post_ps)}, completion {format_time(nic.completion_ps)}"
-    if nic.transit_ps:
-        text += f", transit {format_time(nic.transit_ps)}"
-    if nic.eager_bytes:
-        text += f", eager up to {format_size(nic.eager_bytes)}"
-    if nic.flush_ps and nic.gpudirect:
-        text += f", flush {format_time(nic.flush_ps)}"
-    if nic.rate_control is not None:
-        text += ", DCQCN"
-    return text + (", adaptive" if nic.adaptive else "")
+    return _list(
+        f"MTU {nic.mtu_bytes} B, {'GPUDirect' if nic.gpudirect else 'through host memory'}",
+        f"post {format_time(nic.post_ps)}, completion {format_time(nic.completion_ps)}",
+        f"transit {format_time(nic.transit_ps)}" if nic.transit_ps else "",
+        f"eager up to {format_size(nic.eager_bytes)}" if nic.eager_bytes else "",
+        f"flush {format_time(nic.flush_ps)}" if nic.flush_ps and nic.gpudirect else "",
+        "DCQCN" if nic.rate_control is not None else "",
+        "adaptive" if nic.adaptive else "",
+    )
 
 
 def _links(fabric: Fabric) -> Iterator[str]:
@@ -115,21 +118,19 @@ def _links(fabric: Fabric) -> Iterator[str]:
 
 
 def _link(link: Link) -> str:
-    text = f"{link.count} x {format_rate(link.rate)}, {format_time(link.latency_ps)}"
-    text += f", {format_size(link.buffer_bytes)} per VC, {link.cls} ({link.format})"
-    if link.dim:
-        text += f", dimension {link.dim}"
-    if link.weight != 1:
-        text += f", weight {link.weight}"
-    if link.xoff_bytes:
-        text += f", pause {format_size(link.xoff_bytes)}/{format_size(link.xon_bytes)}"
-    if link.ecn_max_bytes:
-        text += f", marks {format_size(link.ecn_min_bytes)}..{format_size(link.ecn_max_bytes)}"
-    if any(link.dateline):
-        text += ", dateline"
-    if link.error_rate:
-        text += f", {link.error_rate:g} of packets replayed after {format_time(link.replay_ps)}"
-    return text
+    pause = f"pause {format_size(link.xoff_bytes)}/{format_size(link.xon_bytes)}"
+    marks = f"marks {format_size(link.ecn_min_bytes)}..{format_size(link.ecn_max_bytes)}"
+    replays = f"{link.error_rate:g} of packets replayed after {format_time(link.replay_ps)}"
+    return _list(
+        f"{link.count} x {format_rate(link.rate)}, {format_time(link.latency_ps)}",
+        f"{format_size(link.buffer_bytes)} per VC, {link.cls} ({link.format})",
+        f"dimension {link.dim}" if link.dim else "",
+        f"weight {link.weight}" if link.weight != 1 else "",
+        pause if link.xoff_bytes else "",
+        marks if link.ecn_max_bytes else "",
+        "dateline" if any(link.dateline) else "",
+        replays if link.error_rate else "",
+    )
 
 
 def _bandwidth(fabric: Fabric) -> Iterator[str]:

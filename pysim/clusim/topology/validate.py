@@ -249,7 +249,6 @@ def read_text(path: Path, where: str, *, is_input: bool = True) -> str:
 
 def describe(text: str, where: str, default_name: str) -> tuple[Topology, Problems]:
     """Return the content of a YAML text, and the list of further problems."""
-    from clusim.topology.validate import Problems, validate
     from clusim.topology.yamltext import parse
 
     document = parse(text, where)

@@ -185,7 +185,7 @@ def _check_depth(text: str, where: str) -> None:
     """Raise the error of a nesting that the C parser rejects before its first event.
 
     The C parser scans `READ_AHEAD` characters for a key before it reports a bracket, and since PyYAML 6.0.4
-    it has a separate limit, so that its error would be first. The Python parser has no limit.
+    it has a separate limit, so that its error would be first. The Python parser is without a limit.
     """
     tail = text[-READ_AHEAD:]
     if tail.count("[") + tail.count("{") > MAX_DEPTH:

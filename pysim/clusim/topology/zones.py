@@ -30,7 +30,7 @@ from clusim.topology.routing import RouteTable, Wiring, route
 
 @dataclass(frozen=True, slots=True)
 class Zoned:
-    """Inputs of routing between nodes besides the `Wiring`.
+    """Inputs of routing between nodes in addition to the `Wiring`.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class RoutingTables:
         return begin
 
     def add_groups(self, sizes: Array, wires: Array) -> int:
-        """Append groups of these sizes; return the number of the first."""
+        """Append groups by size; return the number of the first."""
         begin = self.num_groups
         self.sizes.append(sizes)
         self.wires.append(wires.ravel().astype(np.uint32, copy=False))

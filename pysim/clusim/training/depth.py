@@ -15,6 +15,7 @@ from clusim.collectives import ScheduleBuilder
 from clusim.lowering import plan_change
 from clusim.nccl.env import chips_of, notes_on_chips
 from clusim.schedule.ir import Schedule
+from clusim.simulation.extrapolate import Linear
 from clusim.topology.model import Fabric
 from clusim.training.breakdown import Breakdown
 from clusim.training.result import TrainingResult
@@ -94,31 +95,25 @@ def by_depth(
     if plan.mesh.pipeline > 1 or (isinstance(model, Transformer) and model.dense_layers):
         raise complain(workload, ("depth",), "needs like layers, and no pipeline")
     one, two = (run(_cut(workload, count)) for count in (few, more))
-
-    def line(a: int, b: int) -> int:
-        return a + (b - a) * (layers - few) // (more - few)
-
-    step_ps = [line(a, b) for a, b in zip(one.step_ps, two.step_ps, strict=True)]
+    law = Linear((few, more), layers)
+    step_ps = law.each(one.step_ps, two.step_ps)
     ranks = []
     for a, b in zip(one.ranks, two.ranks, strict=True):
-        parts = [max(0, line(x, y)) for x, y in zip(astuple(a)[1:], astuple(b)[1:], strict=True)]
+        parts = [max(0, part) for part in law.each(astuple(a)[1:], astuple(b)[1:])]
         compute, exposed = min(parts[0], step_ps[-1]), parts[1]
         exposed = min(exposed, step_ps[-1] - compute)
         host = min(parts[5], step_ps[-1] - compute - exposed)
         idle = step_ps[-1] - compute - exposed - host
         ranks.append(Breakdown(a.rank, compute, exposed, 0, idle, parts[4], host))
-    traffic = {
-        dim: Volume(
-            line(one.traffic[dim].calls, moved.calls),
-            line(one.traffic[dim].sent_bytes, moved.sent_bytes),
-        )
-        for dim, moved in two.traffic.items()
-    }
+    traffic = {}
+    for dim, moved in two.traffic.items():
+        fewer = one.traffic[dim].calls, one.traffic[dim].sent_bytes
+        calls, sent_bytes = law.each(fewer, (moved.calls, moved.sent_bytes))
+        traffic[dim] = Volume(calls, sent_bytes)
     saved, checkpoint = None, checkpoint_of(plan)
     if one.saved is not None and two.saved is not None and checkpoint is not None:
-        stall_ps = max(0, line(one.saved.stall_ps, two.saved.stall_ps))
-        saved = SavedStep(checkpoint, stall_ps, two.saved.every_steps, step_ps[-1])
-    shared = zip(astuple(one.sharing), astuple(two.sharing), strict=True)
+        (stall_ps,) = law.each([one.saved.stall_ps], [two.saved.stall_ps])
+        saved = SavedStep(checkpoint, max(0, stall_ps), two.saved.every_steps, step_ps[-1])
     return replace(
         two,
         plan=plan,
@@ -127,8 +122,8 @@ def by_depth(
         judged=None,
         traffic=traffic,
         saved=saved,
-        executed_flops=line(one.executed_flops, two.executed_flops),
-        sharing=Sharing(*(line(a, b) for a, b in shared)),
+        executed_flops=law.each([one.executed_flops], [two.executed_flops])[0],
+        sharing=Sharing(*law.each(astuple(one.sharing), astuple(two.sharing))),
         notes=[
             f"simulated with {few} and with {more} of {layers} layers, and extrapolated; wires, tasks and"
             f" fingerprint: {more} layers"

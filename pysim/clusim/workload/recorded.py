@@ -108,13 +108,14 @@ class _Writer:
         self.units = self._units()
         self.unit_of = {number: at for at, unit in enumerate(self.units) for number in unit.events}
 
+    def _bad(self, event: Event, message: str) -> InputError:
+        return InputError(f"{event.where or self.recording.name}: {message}")
+
     def _group(self, event: Event) -> Group:
         if event.group == ABSENT:
             return self.groups[-1]
         if not 0 <= event.group < len(self.recording.groups):
-            raise InputError(
-                f"{event.where or self.recording.name}: group {event.group} does not exist"
-            )
+            raise self._bad(event, f"group {event.group} does not exist")
         return self.groups[event.group]
 
     def _kept(self, most: int | None) -> list[int]:
@@ -123,9 +124,8 @@ class _Writer:
         kept = []
         for number, event in enumerate(self.recording.events):
             if not 0 <= event.rank < self.recording.num_ranks:
-                raise InputError(
-                    f"{event.where or self.recording.name}: rank {event.rank}; the job has ranks"
-                    f" 0..{self.recording.num_ranks - 1}"
+                raise self._bad(
+                    event, f"rank {event.rank}; the job has ranks 0..{self.recording.num_ranks - 1}"
                 )
             if most is not None and done[event.rank] >= most:
                 self.notes[f"events after {most} calls of their rank omitted"] += 1
@@ -221,9 +221,10 @@ class _Writer:
         event = self.recording.events[number]
         group = self._group(event)
         if event.rank not in group.ranks or not 0 <= event.peer < len(group.ranks):
-            raise InputError(
-                f"{event.where or self.recording.name}: {event.kind} of rank {event.rank} with peer {event.peer}"
-                f" of group {group.name!r} ({len(group.ranks)} ranks)"
+            raise self._bad(
+                event,
+                f"{event.kind} of rank {event.rank} with peer {event.peer}"
+                f" of group {group.name!r} ({len(group.ranks)} ranks)",
             )
         rank = group.ranks.index(event.rank)
         pair = (rank, event.peer) if event.kind == "send" else (event.peer, rank)
@@ -254,10 +255,11 @@ class _Writer:
         if len(order) < len(self.units):
             stuck = next(at for at, count in enumerate(open_) if count)
             event = self.recording.events[self.units[stuck].events[0]]
-            raise InputError(
-                f"{event.where or self.recording.name}: rank {event.rank} cannot reach {event.operation or event.kind}"
+            raise self._bad(
+                event,
+                f"rank {event.rank} cannot reach {event.operation or event.kind}"
                 f" {event.name!r}: ranks call in different orders ({len(self.units) - len(order)} of"
-                f" {len(self.units)} steps are left)"
+                f" {len(self.units)} steps are left)",
             )
         return Translation(self.builder.build(), order, self.tasks, self.notes)
 
@@ -356,9 +358,10 @@ class _Writer:
         for number in unit.events:
             other = self.recording.events[number]
             if other.rank in of_rank or other.rank not in group.ranks:
-                raise InputError(
-                    f"{other.where or self.recording.name}: rank {other.rank} participates in call {event.sequence} of"
-                    f" group {group.name!r} {'twice' if other.rank in of_rank else 'and is not in it'}"
+                raise self._bad(
+                    other,
+                    f"rank {other.rank} participates in call {event.sequence} of"
+                    f" group {group.name!r} {'twice' if other.rank in of_rank else 'and is not in it'}",
                 )
             of_rank[other.rank] = number
             if (other.operation, other.bytes) != (event.operation, event.bytes):
@@ -375,9 +378,10 @@ class _Writer:
         if event.operation in ROOTED and event.root == ABSENT:
             self.notes["roots are not recorded; taken as position 0 of the group"] += 1
         elif event.operation in ROOTED and not 0 <= event.root < len(group.ranks):
-            raise InputError(
-                f"{event.where or self.recording.name}: root {event.root} of {event.operation};"
-                f" group {group.name!r} has positions 0..{len(group.ranks) - 1}"
+            raise self._bad(
+                event,
+                f"root {event.root} of {event.operation};"
+                f" group {group.name!r} has positions 0..{len(group.ranks) - 1}",
             )
         if unit.missing:
             self.notes["ranks without a recording, assumed to be ready for their collectives"] += (

@@ -16,7 +16,7 @@ from clusim.formats.recordings import jsonstream as module
 from clusim.formats.recordings import layers
 from clusim.formats.recordings.jsonstream import objects
 from clusim.formats.recordings.kinds import reader
-from clusim.formats.recordings.layers import group_of
+from clusim.formats.recordings.model import group_of
 from clusim.formats.recordings.source import FileStream
 from clusim.workload.recorded import to_schedule
 from clusim.workload.recorded_emitter import NcclEmitter

@@ -50,7 +50,7 @@ class Local:
     def shared(self, name: str, make: Callable[[], list[Prim]]) -> int:
         """Return the template called `name`; ranks, nodes and channels with the same hops share it."""
         key = (name, *self.hops, -1, *self.order)
-        return self.writer.shared_template(key, name, make, self.nchunks)
+        return self.writer.builder.shared_template(key, name, make, self.nchunks)
 
     @property
     def nchunks(self) -> int:

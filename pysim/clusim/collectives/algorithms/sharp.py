@@ -85,7 +85,7 @@ def _group(writer: CollectiveWriter, layout: Layout, part: Part, index: int) -> 
     """Return the aggregation connection of every node's rank number `index`."""
     positions = [node_positions[index] for node_positions in layout.machines]
     members = tuple(writer.call.ranks[position] for position in positions)
-    key = writer.new_group()
+    key = writer.builder.new_group()
     return [
         writer.connect(
             position, position, part.channel, kind="aggregation", members=members, key=key
@@ -161,7 +161,7 @@ def _reduce_by_switches(writer: CollectiveWriter, local: Local, nets: list[int])
 def _shared(local: Local, name: str, make: Callable[[int], list[Prim]]) -> int:
     """Return the template that `make` returns for nodes of this size; ranks and channels share it."""
     key = ("by switches", name, local.size)
-    return local.writer.shared_template(key, name, partial(make, local.size), local.size)
+    return local.writer.builder.shared_template(key, name, partial(make, local.size), local.size)
 
 
 def _copy(size: int) -> list[Prim]:

@@ -239,11 +239,7 @@ class _Emitter:
     """Writer of a program's instances; `chunk_bytes` is the size of a plan's chunk [bytes]."""
 
     def __init__(
-        self,
-        plan: MscclPlan,
-        written: CollectiveWriter,
-        program: _Program,
-        chunk_bytes: int,
+        self, plan: MscclPlan, written: CollectiveWriter, program: _Program, chunk_bytes: int
     ) -> None:
         self.plan, self.written, self.program = plan, written, program
         self.chunk_bytes = chunk_bytes

@@ -125,8 +125,7 @@ def _number(element: XmlElement, name: str, low: int, high: int, default: int | 
         value = None
     if value is None or not low <= value <= high:
         raise _bad(
-            element,
-            f"{name}={text[:40]!r} of <{element.tag}>: must be an integer {low}..{high}",
+            element, f"{name}={text[:40]!r} of <{element.tag}>: must be an integer {low}..{high}"
         )
     return value
 

@@ -116,7 +116,6 @@ class ThreadBlock:
     """Operations of a thread block, in order."""
 
     ops: tuple[MscclppOp, ...]
-    line: int
 
     def all_ops(self) -> Iterator[MscclppOp]:
         """Yield all operations, also of pipelines."""
@@ -191,7 +190,7 @@ def read_plan(path: str | Path) -> MscclppPlan:
         tuple(gpu.read(tables) for gpu in gpus),
         root.number("min_message_size", 0, MAX_BYTES, 0),
         root.number("max_message_size", 0, MAX_BYTES, MAX_BYTES),
-        frozenset(redop for gpu in gpus for redop in gpu.redops()),
+        frozenset(redop for gpu in gpus for redop in gpu.redops),
     )
     _check_barriers(plan)
     return plan
@@ -222,16 +221,16 @@ class _Gpu:
             for letter, name in (("i", "input"), ("o", "output"), ("s", "scratch"))
         }
         self.last = gpus - 1
+        self.redops: set[str] = set()
         self.channels: dict[str, list[tuple[str, int, int]]] = {"memory": [], "port": []}
         self.groups: list[tuple[str, tuple[int, ...]]] = []
         seen: Counter[tuple[str, int]] = Counter()
         for item in node.nodes("channels"):
             self._channel(item, seen)
-        self.remote = [
-            (item.number("rank", 0, self.last), _buffer(item, "type"), item)
-            for item in node.nodes("remote_buffers")
-        ]
-        for peer, _, item in self.remote:
+        self.remote: list[tuple[int, str]] = []
+        for item in node.nodes("remote_buffers"):
+            peer = item.number("rank", 0, self.last)
+            self.remote.append((peer, _buffer(item, "type")))
             if peer == number:
                 raise item.bad(f"rank={peer}: a remote buffer of gpu {peer} itself")
         self.semaphores = tuple(
@@ -257,16 +256,6 @@ class _Gpu:
                 raise item.bad(f"connected_to: gpu {peer} is itself")
             self.channels[kind].append((kind, peer, seen[kind, peer]))
             seen[kind, peer] += 1
-
-    def redops(self) -> set[str]:
-        """Return the reductions that operations name."""
-        result = set()
-        for block in self.node.nodes("threadblocks"):
-            ops = block.nodes("ops")
-            for op in [*ops, *(inner for outer in ops for inner in outer.nodes("ops"))]:
-                if "reduce_op" in op:
-                    result.add(op.text("reduce_op").lower())
-        return result
 
     def read(self, tables: list[dict[str, int]]) -> MscclppGpu:
         """Return the GPU; `tables` are the chunks of the buffers of all GPUs."""
@@ -305,19 +294,19 @@ class _Block:
 
     def read(self) -> ThreadBlock:
         """Return the thread block."""
-        return ThreadBlock(
-            tuple(self._op(node, False) for node in self.node.nodes("ops")), self.node.line
-        )
+        return ThreadBlock(tuple(self._op(node, False) for node in self.node.nodes("ops")))
 
     def _op(self, node: JsonNode, inside: bool) -> MscclppOp:
         name = node.text("name")
         kind = OPS.get(name)
         if kind is None:
             raise node.bad(f"operation {name[:40]!r}: unknown; one of {', '.join(OPS)}")
+        if "reduce_op" in node:
+            self.gpu.redops.add(node.text("reduce_op").lower())
         if name == "pipeline":
             return self._pipeline(node, inside)
         where = node.text("channel_type", "memory")
-        part, parts = 0, 1
+        part, parts, barrier = 0, 1, (0, 0)
         group = node.get("tbg_info")
         if isinstance(group, JsonNode):
             parts = group.number("tbg_size", 1, MAX_BLOCKS)
@@ -325,6 +314,9 @@ class _Block:
         sources = self._refs(node, "src_buff", kind.sources, where)
         targets = self._refs(node, "dst_buff", kind.targets, where)
         _check_sizes(node, name, kind, sources, targets)
+        if name == "barrier":
+            number = node.number("barrier_id", 0, 1023)
+            barrier = number, node.number("num_threadblocks", 1, MAX_BLOCKS)
         return MscclppOp(
             name,
             node.line,
@@ -333,7 +325,7 @@ class _Block:
             self._ends(node, name, where),
             part,
             parts,
-            self._barrier(node) if name == "barrier" else (0, 0),
+            barrier,
             tuple(node.numbers("semaphore_ids", 0, len(self.gpu.semaphores) - 1)),
         )
 
@@ -345,9 +337,6 @@ class _Block:
         chunks = context.number("num_chunks", 1, MAX_CHUNKS)
         inner = tuple(self._op(item, True) for item in node.nodes("ops"))
         return MscclppOp("pipeline", node.line, unit_bytes=unit, unit_chunks=chunks, inner=inner)
-
-    def _barrier(self, node: JsonNode) -> tuple[int, int]:
-        return node.number("barrier_id", 0, 1023), node.number("num_threadblocks", 1, MAX_BLOCKS)
 
     def _ends(self, node: JsonNode, name: str, where: str) -> tuple[tuple[str, int, int], ...]:
         if name not in ("signal", "wait", "rlxsignal", "rlxwait", "pws", "pwsf"):
@@ -384,7 +373,7 @@ class _Block:
         else:
             refs = self.remote.get(where, [])
             number = item.number("buffer_id", 0, len(refs) - 1)
-            gpu, buffer, _ = self.gpu.remote[refs[number]]
+            gpu, buffer = self.gpu.remote[refs[number]]
         if letter in "pP" and buffer != "s":
             raise item.bad(f"packets are in scratch buffers, not in {buffer!r}")
         most = self.gpu.tables[gpu][buffer]

@@ -491,9 +491,5 @@ class MscclppRun(Knowledge):
                 )
 
 
-_SENDING = {
-    "recvReduceCopy": "recvReduceCopySend",
-    "recv": "recvCopySend",
-    "copy": "copySend",
-}
+_SENDING = {"recvReduceCopy": "recvReduceCopySend", "recv": "recvCopySend", "copy": "copySend"}
 """Primitives, and the primitives that also send the stored data."""

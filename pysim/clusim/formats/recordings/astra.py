@@ -12,13 +12,7 @@ waits for it. A step ends when all communication has ended.
 from __future__ import annotations
 
 from clusim.base.errors import InputError
-from clusim.formats.recordings.layers import (
-    FORWARD,
-    INPUT,
-    WEIGHT,
-    LayerTable,
-    TableLayer,
-)
+from clusim.formats.recordings.layers import FORWARD, INPUT, WEIGHT, LayerTable, TableLayer
 from clusim.formats.recordings.model import Recording
 from clusim.formats.recordings.source import Paths, only_file
 
@@ -92,8 +86,7 @@ class _Table(LayerTable):
         for layer in self.layers if self.policy == "HYBRID_CUSTOMIZED" else ():
             if not layer.policy:
                 raise self.bad(
-                    layer.line,
-                    "no parallelism in column 13; HYBRID_CUSTOMIZED has one per layer",
+                    layer.line, "no parallelism in column 13; HYBRID_CUSTOMIZED has one per layer"
                 )
 
     def divide(self, num_ranks: int, machine_ranks: int) -> None:

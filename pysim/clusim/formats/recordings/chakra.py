@@ -25,7 +25,6 @@ from clusim.formats.recordings.chakra_graph import (
 )
 from clusim.formats.recordings.chakra_ranks import ChakraGraph, ChakraHost
 from clusim.formats.recordings.chakra_schema import is_printed
-from clusim.formats.recordings.common import finish
 from clusim.formats.recordings.jsonstream import read_items
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
 from clusim.formats.recordings.source import FileStream, Paths, names_of, streams
@@ -80,7 +79,6 @@ class _Reader:
         self.ranks: list[Rank] = []
         self.everyone: tuple[int, ...] = ()
         self.callers: dict[str, tuple[int, ...]] = {}
-        self.undefined: dict[str, None] = {}
         self.notes: Counter[str] = Counter()
         self.files = _find_files(self.name, names)
         self.size, self.common = self.files.siblings, self.files.tables
@@ -105,9 +103,8 @@ class _Reader:
         self._sorted()
         self._mark_eager()
         self._events(play(self.ranks))
-        self.found.assumed += list(self.undefined)
         self.found.assumed += [f"{count} x {note}" for note, count in self.notes.items()]
-        return finish(self.found)
+        return self.found.finish()
 
     def _host(self, number: int, part: FileStream) -> None:
         host = ChakraHost(number, part, self.found)
@@ -146,11 +143,9 @@ class _Reader:
             raise InputError(f"{self.name}: {most} ranks; at most {MOST_RANKS}")
         self.found.num_ranks = most
         self.everyone = tuple(range(most))
-        callers: dict[str, list[int]] = {}
         for rank in self.ranks:
             for comm in {n.comm for n in rank.nodes.values() if n.kind == "collective"}:
-                callers.setdefault(comm, []).append(rank.number)
-        self.callers = {comm: tuple(numbers) for comm, numbers in callers.items()}
+                self.callers[comm] = (*self.callers.get(comm, ()), rank.number)
 
     def _messages(self) -> list[ChakraNode]:
         nodes = (node for rank in self.ranks for node in rank.nodes.values())
@@ -200,9 +195,9 @@ class _Reader:
             callers = self.callers[node.comm]
             known = 1 < len(callers) < len(self.ranks)
             who = f"the ranks that call it, {_shown(callers)}" if known else "all ranks"
-            self.undefined[
+            self.found.assume(
                 f"group {node.comm!r} is not defined: {who} assumed; define it in comm_group.json"
-            ] = None
+            )
             if known:
                 return f"group {node.comm}", callers
         return self._dimensions(rank, node)

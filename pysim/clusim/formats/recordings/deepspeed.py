@@ -7,7 +7,6 @@ import re
 from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.operations import GATHERING, ROOTED, operation_starting
-from clusim.formats.recordings.common import finish
 from clusim.formats.recordings.model import Event, Recording
 from clusim.formats.recordings.source import Paths, lines, only_file
 
@@ -77,7 +76,7 @@ class _Reader:
                 f"the number of ranks is not recorded: all {self.num_ranks} GPUs of the topology, one group",
                 "sizes are rounded in the log, to two decimals; types are not recorded",
             ]
-        return finish(self.found)
+        return self.found.finish()
 
     def _call(self, match: re.Match[str], line: int) -> None:
         rank = int(match[1])

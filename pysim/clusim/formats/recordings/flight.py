@@ -25,7 +25,6 @@ from clusim.base.errors import InputError, one_line
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import BLOCKWISE, GATHERING, ROOTED, operation_starting
-from clusim.formats.recordings.common import finish
 from clusim.formats.recordings.jsonstream import read_items
 from clusim.formats.recordings.model import (
     ABSENT,
@@ -163,7 +162,7 @@ def read(paths: Paths) -> Recording:
         result.events.append(event)
     if kept:
         _assume(result, job, kept)
-    return finish(result)
+    return result.finish()
 
 
 def _file(job: _Job, file: FileStream, index: int) -> None:

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from clusim.base.errors import InputError
-from clusim.formats.recordings.common import MOST_EVENTS
 from clusim.formats.recordings.goal_binary import is_binary, read_binary
 from clusim.formats.recordings.goal_order import (
     ANY,
@@ -27,7 +26,14 @@ from clusim.formats.recordings.goal_order import (
     Order,
     play,
 )
-from clusim.formats.recordings.model import ABSENT, PS_PER_NS, Event, EventKind, Recording
+from clusim.formats.recordings.model import (
+    ABSENT,
+    MOST_EVENTS,
+    PS_PER_NS,
+    Event,
+    EventKind,
+    Recording,
+)
 from clusim.formats.recordings.source import Paths, head, lines, only_file
 
 EAGER_BYTES = 65_535
@@ -224,7 +230,7 @@ class _Reader:
             place = self.where.format(rank=rank, line=step.line)
             raise InputError(
                 f"{place}: {operation} of rank {rank} never gets done: operations wait for each other in a circle;"
-                " remove a requires, or change the order of sends and receives",
+                " remove a requires, or change the order of sends and receives"
             )
         _Events(self.where, result, order).write()
         return result

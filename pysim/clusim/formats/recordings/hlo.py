@@ -20,7 +20,6 @@ import numpy as np
 from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.dtypes import find_dtype
-from clusim.formats.recordings.common import finish
 from clusim.formats.recordings.model import ABSENT, MOST_BYTES, Event, EventKind, Recording
 from clusim.formats.recordings.source import Paths, lines, only_file
 
@@ -114,7 +113,7 @@ def read(paths: Paths, *, num_ranks: int | None = None) -> Recording:
             f" {MOST_EVENTS}"
         )
     _write(result, program)
-    return finish(result)
+    return result.finish()
 
 
 def _devices(module: HloModule, given: int | None, name: str) -> int:

@@ -121,20 +121,20 @@ class _Inspector(PluginJob):
         )
         return True
 
-    def assume(self, result: Recording) -> None:
-        super().assume(result)
+    def assume(self) -> None:
+        super().assume()
         if all(call.start < 0 for call in self.calls):
-            result.assumed.append(
+            self.found.assume(
                 "no start times (NCCL_INSPECTOR_DUMP_VERBOSE=1 records them): calls follow each other without pauses"
             )
         host = sum(n for source, n in self.sources.items() if source and source != "kernel_gpu")
         if host:
-            result.assumed.append(
+            self.found.assume(
                 f"{host} calls were timed by the host (kernel_cpu, collective_cpu): measured times are long"
             )
         lost = sum(self.dropped.values())
         if lost:
-            result.assumed.append(
+            self.found.assume(
                 f"the plugin itself dropped {lost} calls: NCCL_INSPECTOR_DUMP_COLL_RING_SIZE was too small"
             )
 

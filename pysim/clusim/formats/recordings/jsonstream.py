@@ -260,43 +260,48 @@ def read_items(
     listed : bool
         True if the list was found.
     """
-    reader = _Reader(file, item, cut)
+    document = _Document(file, item)
+    window = document.window
     try:
-        return reader.read(key)
+        document.read(key)
     except _BrokenError as broken:
-        raise reader.error(broken) from None
+        if broken.at == _NO_PLACE:
+            raise InputError(f"{file.name}: not JSON: {broken.said}") from None
+        place, line = window.dropped + broken.at, window.line_at(broken.at)
+        early = not document.items or not document.inside or place <= 0.9 * window.rest() - 1000
+        if cut is None or early:
+            raise InputError(
+                f"{file.name}:{line}: not JSON: {broken.said}; is the file cut?"
+            ) from None
+        cut(f"the file is cut in line {line}; the part before was read")
+    return document.table, document.listed
 
 
-class _Reader:
-    """State of reading one file."""
+class _Document:
+    """State of reading one file: the rest of its table, and the number of items of its list."""
 
-    def __init__(
-        self, file: FileStream, item: Callable[[Any], None], cut: Callable[[str], None] | None
-    ) -> None:
-        self.name = file.name
+    def __init__(self, file: FileStream, item: Callable[[Any], None]) -> None:
         self.window = TextWindow(file.begin())
-        self.item, self.cut = item, cut
+        self.item = item
+        self.table: dict[str, Any] | None = None
+        self.listed = self.inside = False
         self.items = 0
-        self.stopped = False
 
-    def read(self, key: str) -> tuple[dict[str, Any] | None, bool]:
+    def read(self, key: str) -> None:
         """Read the file."""
-        result: tuple[dict[str, Any] | None, bool] = None, False
         first = self.window.skip(_SPACE)
         if first == "[":
+            self.table = {}
             self._list()
-            result = {}, True
         elif first == "{":
-            result = self._table(key)
+            self._table(key)
         else:
             self._one()
-        if not self.stopped and self.window.skip(_SPACE):
+        if self.window.skip(_SPACE):
             self._bad("Extra data")
-        return result
 
-    def _table(self, key: str) -> tuple[dict[str, Any], bool]:
-        result: dict[str, Any] = {}
-        listed = False
+    def _table(self, key: str) -> None:
+        result = self.table = {}
         for letter in self._members("}"):
             if letter != '"':
                 self._bad("Expecting property name")
@@ -305,13 +310,9 @@ class _Reader:
                 self._bad("Expecting ':' delimiter")
             self.window.at += 1
             if self.window.skip(_SPACE) == "[" and name == key:
-                listed = True
                 self._list()
-                if self.stopped:
-                    break
             else:
                 result[name] = self._one()
-        return result, listed
 
     def _members(self, close: str) -> Iterator[str]:
         """Yield the first character of every member of a table or list, and advance to its end."""
@@ -329,21 +330,13 @@ class _Reader:
         window.at += 1
 
     def _list(self) -> None:
-        """Read the list; set `stopped` if it is truncated and `cut` permits that."""
-        window = self.window
-        try:
-            for _ in self._members("]"):
-                self._quick()
-                self.item(self._one())
-                self.items += 1
-        except _BrokenError as broken:
-            if self.cut is None or not self.items or broken.at == _NO_PLACE:
-                raise
-            here, line = window.dropped + broken.at, window.line_at(broken.at)
-            if here <= 0.9 * window.rest() - 1000:
-                raise
-            self.cut(f"the file is cut in line {line}; the part before was read")
-            self.stopped = True
+        """Read the list."""
+        self.listed = self.inside = True
+        for _ in self._members("]"):
+            self._quick()
+            self.item(self._one())
+            self.items += 1
+        self.inside = False
 
     def _quick(self) -> None:
         """Consume items that are complete in the window, with their commas; leave the last item."""
@@ -371,10 +364,3 @@ class _Reader:
 
     def _bad(self, said: str) -> None:
         raise _BrokenError(self.window.at, said)
-
-    def error(self, broken: _BrokenError) -> InputError:
-        """Return the error, with its line."""
-        if broken.at == _NO_PLACE:
-            return InputError(f"{self.name}: not JSON: {broken.said}")
-        line = self.window.line_at(broken.at)
-        return InputError(f"{self.name}:{line}: not JSON: {broken.said}; is the file cut?")

@@ -21,7 +21,6 @@ from statistics import median
 from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS, uncollected
 from clusim.base.terms.operations import OF_NCCL, ROOTED
-from clusim.formats.recordings.common import finish
 from clusim.formats.recordings.kineto_calls import Resolver, number_calls
 from clusim.formats.recordings.kineto_trace import (
     MOST_KERNELS,
@@ -243,7 +242,7 @@ def _read(paths: Paths) -> Recording:
     _say(result, traces, guessed)
     if len(traces) == result.num_ranks and all(trace.host for trace in traces):
         result.hosts = [trace.host for trace in traces]
-    return finish(result)
+    return result.finish()
 
 
 def _apart(traces: Sequence[Trace]) -> None:
@@ -258,9 +257,9 @@ def _apart(traces: Sequence[Trace]) -> None:
 
 
 def _num_ranks(traces: Sequence[Trace]) -> int:
-    world = max(max(trace.world, trace.rank + 1) for trace in traces)
-    listed = [max(ranks) for trace in traces for ranks in trace.groups.values()]
-    world = max([world, *(rank + 1 for rank in listed)])
+    ends = ((trace.rank, *map(max, trace.groups.values())) for trace in traces)
+    world = max(trace.world for trace in traces)
+    world = max(world, *(rank + 1 for ranks in ends for rank in ranks))
     if world > MOST_RANKS:
         raise InputError(f"{traces[0].name}: {world} ranks; at most {MOST_RANKS}")
     return world

@@ -22,7 +22,7 @@ from clusim.base.errors import InputError
 from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import operation_starting
 from clusim.formats.recordings.jsonstream import read_items
-from clusim.formats.recordings.model import ABSENT, PS_PER_US
+from clusim.formats.recordings.model import ABSENT, PS_PER_NS, PS_PER_US
 from clusim.formats.recordings.source import FileStream
 from clusim.formats.recordings.values import (
     integer,
@@ -178,7 +178,9 @@ def read_trace(file: FileStream, order: int, skipped: Counter[str]) -> Trace:
             f"{file.name}: no list traceEvents; is it a trace of the PyTorch profiler?"
         )
     _job(result, top, order)
-    _from_base(result, (integer(top.get("baseTimeNanoseconds")) or 0) * 1000)
+    base_ps = (integer(top.get("baseTimeNanoseconds")) or 0) * PS_PER_NS
+    for span in result.spans:
+        span.start += base_ps  # host times are compared within the file only
     result.spans.sort(key=lambda span: (span.start, span.launch, span.at))
     if len(result.spans) > MOST_KERNELS:
         raise InputError(f"{file.name}: more than {MOST_KERNELS} kernels; record fewer steps")
@@ -279,18 +281,6 @@ class _Events:
             call = call | {"External id": number}
         thread = intern(str(event.get("tid")))
         self.found.calls.append(HostCall(start, length, thread, number, call))
-
-
-def _from_base(trace: Trace, base_ps: int) -> None:
-    """Convert times to count from 1970 instead of the base at the end of the file."""
-    if not base_ps:
-        return
-    for span in trace.spans:
-        span.start += base_ps
-    for call in trace.calls:
-        call.start += base_ps
-    for launch, (thread, time) in trace.launches.items():
-        trace.launches[launch] = (thread, base_ps + time)
 
 
 def _job(trace: Trace, top: dict[str, Any], order: int) -> None:

@@ -16,8 +16,14 @@ from typing import Any
 from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS, uncollected
 from clusim.base.terms.operations import OPERATIONS
-from clusim.formats.recordings.common import finish
-from clusim.formats.recordings.model import MOST_BYTES, PS_PER_NS, Event, EventKind, Recording
+from clusim.formats.recordings.model import (
+    MOST_BYTES,
+    PS_PER_NS,
+    Event,
+    EventKind,
+    Recording,
+    group_of,
+)
 from clusim.formats.recordings.source import lines
 
 MAX_NS = 10**15
@@ -38,12 +44,6 @@ _OPERATIONS = {item.astra: item.name for item in OPERATIONS.values() if item.ast
 
 Strides = Mapping[str, tuple[int, int]]
 """Role of groups -> stride between the ranks of a group, and number of its ranks."""
-
-
-def group_of(stride: int, size: int, rank: int) -> Sequence[int]:
-    """Return the group of a rank: `size` ranks at distances of `stride`."""
-    first = rank // (stride * size) * (stride * size) + rank % stride
-    return range(first, first + stride * size, stride)
 
 
 class RankStep:
@@ -100,7 +100,7 @@ class RankStep:
         result.num_ranks, result.alike = num_ranks, num_ranks * len(steps) > MOST_LAYER_EVENTS
         with uncollected():
             _repeat(result, steps, strides)
-        return finish(result)
+        return result.finish()
 
 
 def _repeat(recording: Recording, steps: Sequence[Event], strides: Strides) -> None:

@@ -7,10 +7,19 @@ format: its name, the start of its files, and its reader.
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
+
+from clusim.base.errors import InputError
+from clusim.base.limits import MOST_RANKS
+from clusim.engine.ranges import DURATION_END_PS
+
+MOST_EVENTS = 2_000_000
+"""Maximum number of events copied from recorded ranks to their peers, and of operations of a GOAL schedule."""
 
 LAST = 8
 """Place of patterns that are tried after all others except logs."""
@@ -180,3 +189,83 @@ class Recording:
         """Add an assumption, once."""
         if text not in self.assumed:
             self.assumed.append(text)
+
+    def finish(self) -> Recording:
+        """Complete a recording by unrecorded ranks; raise `InputError` if it contains no event to simulate."""
+        if not self.events:
+            seen = "; ".join(f"{count} x {reason}" for reason, count in self.skipped.items())
+            raise InputError(
+                f"{self.name}: no event that can be simulated{': ' + seen if seen else ''}"
+            )
+        self._check()
+        if not self.alike:
+            self._clone_peers()
+        return self
+
+    def _clone_peers(self) -> None:
+        """Copy the events of the first recorded rank to unrecorded ranks, moved into their groups."""
+        recorded = sorted({event.rank for event in self.events})
+        missing = sorted(set(range(self.num_ranks)) - set(recorded))
+        if not missing:
+            return
+        source = recorded[0]
+        copied = array("q", (at for at, event in enumerate(self.events) if event.rank == source))
+        used = [g for g in dict.fromkeys(self.events[at].group for at in copied) if g >= 0]
+        missing_words = f"{len(missing)} of {self.num_ranks} ranks did not record"
+        if (
+            any(self.events[at].kind in ("send", "recv") for at in copied)
+            or len(copied) * len(missing) > MOST_EVENTS
+        ):
+            self.assumed.append(f"{missing_words}; assumed ready as soon as a recorded rank is")
+            return
+        tiles = {(g, rank): tile(self.groups[g].ranks, rank) for g in used for rank in missing}
+        if any(t is None or max(t) >= self.num_ranks for t in tiles.values()):
+            self.assumed.append(
+                f"{missing_words}, and groups are not a regular grid; assumed ready as soon as a recorded rank is"
+            )
+            return
+        self.unrecorded = frozenset(missing)
+        for rank in missing:
+            moved = {ABSENT: ABSENT}
+            for group in used:
+                ranks = tiles[group, rank]
+                assert ranks is not None
+                moved[group] = self.group(self.groups[group].name, ranks)
+            first = len(self.events)
+            for at in copied:
+                event = self.events[at]
+                deps = tuple(first + bisect_left(copied, d) for d in event.deps)
+                self.events.append(replace(event, rank=rank, group=moved[event.group], deps=deps))
+        self.assumed.append(
+            f"{missing_words}; assumed to do the same work as rank {source} (symmetric peers)"
+        )
+
+    def _check(self) -> None:
+        """Raise `InputError` for numbers above the limits of any job."""
+        if self.num_ranks > MOST_RANKS:
+            raise InputError(f"{self.name}: {self.num_ranks} ranks; at most {MOST_RANKS}")
+        starts = [event.start_ps for event in self.events if event.start_ps != ABSENT]
+        if starts and max(starts) - min(starts) >= DURATION_END_PS:
+            raise InputError(f"{self.name}: events more than {DURATION_END_PS // 10**12} s apart")
+        for event in self.events:
+            for name in ("duration_ps", "flops", "mem_bytes", "bytes"):
+                value = getattr(event, name)
+                if not ABSENT <= value < DURATION_END_PS:
+                    raise InputError(
+                        f"{event.where or self.name}: {name} of {value}; must be below 2^61"
+                    )
+
+
+def tile(ranks: Sequence[int], rank: int) -> tuple[int, ...] | None:
+    """Return the group of `rank` in a job divided like `ranks`; None if not a regular grid."""
+    size = len(ranks)
+    stride = ranks[1] - ranks[0] if size > 1 else 1
+    if stride < 1 or any(ranks[i] != ranks[0] + i * stride for i in range(size)):
+        return None
+    return tuple(group_of(stride, size, rank)) if ranks[0] % (stride * size) < stride else None
+
+
+def group_of(stride: int, size: int, rank: int) -> Sequence[int]:
+    """Return the group of a rank: `size` ranks at distances of `stride`."""
+    first = rank // (stride * size) * (stride * size) + rank % stride
+    return range(first, first + stride * size, stride)

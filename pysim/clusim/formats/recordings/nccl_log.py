@@ -73,11 +73,7 @@ def recording_of(log: Log, table: CallTable, ranks: JobRanks) -> Recording:
 
 
 def _messages(
-    call: LoggedCall,
-    ranks: tuple[int, ...],
-    group: int,
-    sequence: int,
-    rest: tuple[str, int, str],
+    call: LoggedCall, ranks: tuple[int, ...], group: int, sequence: int, rest: tuple[str, int, str]
 ) -> list[Event]:
     """Return both ends of the messages of a launch."""
     stream, start, where = rest

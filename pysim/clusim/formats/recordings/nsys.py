@@ -24,7 +24,6 @@ from clusim.base.files import note_input
 from clusim.base.limits import MOST_RANKS, natural, uncollected
 from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import ROOTED, full_bytes, operation_starting
-from clusim.formats.recordings.common import finish
 from clusim.formats.recordings.model import ABSENT, MOST_BYTES, PS_PER_NS, Event, Recording
 from clusim.formats.recordings.source import Paths, names_of
 
@@ -103,7 +102,7 @@ def read(paths: Paths) -> Recording:
         for rank, spans in enumerate(ranks):
             _append(result, rank, spans, origin)
     _assume(result, ranks)
-    return finish(result)
+    return result.finish()
 
 
 def _files(paths: Paths) -> Iterator[str]:

@@ -17,7 +17,6 @@ from typing import Any
 from clusim.base.errors import InputError, one_line
 from clusim.base.limits import MOST_RANKS, natural
 from clusim.base.terms.operations import ROOTED, full_bytes, operation_written
-from clusim.formats.recordings.common import finish
 from clusim.formats.recordings.jsonstream import objects
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
 from clusim.formats.recordings.source import FileStream, Paths, streams
@@ -260,13 +259,13 @@ class PluginJob:
         self.comms: dict[str, RecordedComm] = {}
         self.calls: list[PluginCall] = []
         self.seen: dict[tuple[str, int, str, int, int], PluginCall] = {}
-        self.skipped: Counter[str] = Counter()
-        self.first: dict[str, str] = {}
+        self.found = Recording(self.kind, "")
+        self.reasons: dict[str, str] = {}
 
     def skip(self, reason: str, where: str) -> None:
         """Count a skipped record, and keep the place of the first."""
-        self.skipped[reason] += 1
-        self.first.setdefault(reason, where)
+        key = self.reasons.setdefault(reason, f"{reason} (first: {where})")
+        self.found.skipped[key] += 1
 
     def read(self, paths: Paths) -> Recording:
         """Read the files of the job: plain or packed, or in a directory or an archive.
@@ -276,17 +275,14 @@ class PluginJob:
         InputError
             The files contain no call, or contradict each other.
         """
-        name = ""
+        found = self.found
         for part in streams(paths, self.wanted):
-            name = name or part.name
+            found.name = found.name or part.name
             self.file(part)
         self.settle()
-        result = Recording(self.kind, name)
         if self.comms:
-            self.write(result, job_ranks(self.comms, result))
-        for reason, count in self.skipped.items():
-            result.skipped[f"{reason} (first: {self.first[reason]})"] = count
-        return finish(result)
+            self.write(job_ranks(self.comms, found))
+        return found.finish()
 
     def wanted(self, base: str) -> bool:
         """Return True if a file of a directory or archive is read."""
@@ -340,9 +336,9 @@ class PluginJob:
         else:
             self.skip("calls that contradict an earlier record of the same call", call.where)
 
-    def write(self, result: Recording, ranks: Ranks) -> None:
+    def write(self, ranks: Ranks) -> None:
         """Append assumptions and events, in the order of each rank and communicator."""
-        self.assume(result)
+        self.assume()
         self.seen.clear()
         order = _order(self.calls)
         origin = min((call.start for call in self.calls if call.start >= 0), default=0)
@@ -352,19 +348,19 @@ class PluginJob:
         self.calls.sort(key=lambda call: order[call.identity])
         order.clear()
         self.calls.reverse()
-        write_calls(result, ranks, _popped(self.calls))
+        write_calls(self.found, ranks, _popped(self.calls))
 
-    def assume(self, result: Recording) -> None:
+    def assume(self) -> None:
         """Add the assumptions about missing information."""
-        result.assumed.append(self.untyped)
+        self.found.assume(self.untyped)
         if {call.operation for call in self.calls} & set(ROOTED):
-            result.assumed.append("roots are not recorded; taken as rank 0 of the communicator")
+            self.found.assume("roots are not recorded; taken as rank 0 of the communicator")
         if any(call.kind != "collective" for call in self.calls):
-            result.assumed.append(
+            self.found.assume(
                 "sends and receives wait only for previous ones with the same peer: groups are not recorded"
             )
         if len(self.comms) > 1:
-            result.assumed.append(CONCURRENT)
+            self.found.assume(CONCURRENT)
 
 
 def known(value: Any, most: int = 1 << 62) -> int:

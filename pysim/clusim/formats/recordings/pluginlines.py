@@ -175,10 +175,10 @@ class _Lines(PluginJob):
         self.unplaced.clear()
         self.of_address.clear()
 
-    def assume(self, result: Recording) -> None:
-        super().assume(result)
+    def assume(self) -> None:
+        super().assume()
         if self.untimed:
-            result.assumed.append(
+            self.found.assume(
                 f"{self.untimed} calls without a time of their kernels or proxies (NCCL_PROFILER_TRACK_PROXYOP,"
                 " NCCL_PROFILE_EVENT_MASK): not compared"
             )

@@ -183,30 +183,29 @@ class _Profiler(PluginJob):
         for ident, comm in self.comms.items():
             comm.n_ranks = self.highest[ident] + 1
 
-    def write(self, result: Recording, ranks: Ranks) -> None:
+    def write(self, ranks: Ranks) -> None:
         """Append assumptions and events, in the order of each file."""
+        result = self.found
         result.hosts = self._hosts(result, ranks)
         clocks = [call.clock[0] for call in self.traced if call.clock]
         on_gpu = len(clocks) == len(self.traced)
         write_calls(result, ranks, self._timed(ranks, min(clocks) if on_gpu else ABSENT))
-        result.assumed.append(
+        result.assume(
             "sizes of communicators are not recorded: the number of ranks found, also as peers"
         )
         if {event.operation for event in result.events} & set(REDUCING):
-            result.assumed.append("reductions are sums: the operation is not recorded")
+            result.assume("reductions are sums: the operation is not recorded")
         if on_gpu:
-            result.assumed.append("times are from the GPUs' clocks, assumed synchronised")
+            result.assume("times are from the GPUs' clocks, assumed synchronised")
         elif any(event.duration_ps > 0 for event in result.events):
-            result.assumed.append(
+            result.assume(
                 "times are the host's where the GPU's are missing, with launching and waiting; clocks of processes"
                 " begin with their first call"
             )
         if self.mended:
-            result.assumed.append(
-                f"{self.mended} events were no JSON and were read with quotes added"
-            )
+            result.assume(f"{self.mended} events were no JSON and were read with quotes added")
         if len(self.comms) > 1:
-            result.assumed.append(CONCURRENT)
+            result.assume(CONCURRENT)
 
     def _hosts(self, result: Recording, ranks: Ranks) -> list[str]:
         """Return the node of every rank, with ranks connected by proxies on different nodes."""
@@ -222,9 +221,9 @@ class _Profiler(PluginJob):
         )
         size = next(fits, 1)
         if size == count:
-            result.assumed.append("hosts are not recorded: ranks fill nodes in order")
+            result.assume("hosts are not recorded: ranks fill nodes in order")
             return []
-        result.assumed.append(
+        result.assume(
             f"hosts are not recorded: {count // size} nodes with {size} rank{'s' * (size > 1)} each are assumed, which"
             " fit the recorded proxies"
         )
@@ -270,10 +269,8 @@ class _Profiler(PluginJob):
             return None
         result = PluginCall(call.comm, call.rank, call.where, size=elements * dtype.size_bytes)
         result.dtype = dtype.moved
-        result.algorithm, result.protocol = (
-            lowered(args.get("Algorithm")),
-            lowered(args.get("Protocol")),
-        )
+        result.algorithm = lowered(args.get("Algorithm"))
+        result.protocol = lowered(args.get("Protocol"))
         given = integer(args.get("nChannels", args.get("nMaxChannels")), 64)
         result.channels = given or len(call.channels)
         if lower in ("send", "recv"):

@@ -110,8 +110,7 @@ class _Table(LayerTable):
         pp = max(1, self.parameter(MOST_RANKS, "pp") or 1)
         if ranks % (tp * pp):
             raise self.bad(
-                1,
-                f"model_parallel_NPU_group {tp} x pp {pp}: must divide the {ranks} ranks",
+                1, f"model_parallel_NPU_group {tp} x pp {pp}: must divide the {ranks} ranks"
             )
         dp = ranks // (tp * pp)
         if dp % ep:

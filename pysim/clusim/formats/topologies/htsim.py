@@ -1,6 +1,6 @@
 """Importer of htsim topology files (``.topo``): fat trees of two or three tiers.
 
-A file gives radixes, rates and latencies: first ``Nodes``, ``Tiers`` and ``Podsize``, then one section
+A file contains radixes, rates and latencies: first ``Nodes``, ``Tiers`` and ``Podsize``, then one section
 per tier. Tier 0 has the switches to which hosts are connected. The links of a section are the downlinks
 of its switches; ``Bundle`` is the number of parallel links. As in htsim, the number of switches follows
 from the port counts, which must be consistent.

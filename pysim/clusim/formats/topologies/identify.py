@@ -168,7 +168,7 @@ class ImportedDevice:
         return self.cls is not None and self.cls >> 16 in bases
 
     def join(self, target: BusId, count: int, tclass: int = PciClass.GPU, **keys: Any) -> None:
-        """Add links from a GPU to `target`; `keys` are those of a `Peer`."""
+        """Add links from a GPU to `target`; `keys` are fields of `Peer`."""
         if self.gpu is not None:
             self.gpu.peers.append(Peer(target, count, tclass, **keys))
 

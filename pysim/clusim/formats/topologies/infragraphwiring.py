@@ -330,7 +330,7 @@ class _Reader:
         self.draft.link(one, two, **self._figures(keys, edge))
 
     def _figures(self, keys: dict[str, Any], edge: InfraEdge) -> dict[str, Any]:
-        """Add rate and latency of the file if they differ from those of the link type."""
+        """Add rate and latency of the file if they differ from the link type."""
         preset = LINKS[keys["type"]]
         where = f"{self.names[edge.a]}-{self.names[edge.b]}"
         usual = parse_rate(str(preset["rate"].value)).bytes_per_s

@@ -21,7 +21,7 @@ from clusim.base.errors import TopologyError
 from clusim.base.limits import fail, number, printable
 from clusim.topology.arrays import FabricArrays, arrays_of
 from clusim.topology.check_flow import device_wires, max_flow
-from clusim.topology.check_links import Finding, listed
+from clusim.topology.check_links import Finding, by_level, listed
 from clusim.topology.model import Fabric
 from clusim.topology.validate import read_text
 
@@ -137,8 +137,7 @@ def compared(machine: Fabric, tests: Sequence[BandwidthTest]) -> list[Finding]:
             result += _of_test(paths, test)
     if left:
         result.append(Finding("info", f"not compared: {listed(left)}"))
-    order = {"error": 0, "warning": 1, "info": 2}
-    return sorted(result, key=lambda finding: order[finding.level])
+    return by_level(result)
 
 
 def _of_test(paths: _Paths, test: BandwidthTest) -> Iterator[Finding]:

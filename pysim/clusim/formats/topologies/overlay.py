@@ -32,7 +32,7 @@ class Combined:
 
 
 def combine(text: str, where: str, machine: str, name: str) -> Combined:
-    """Overlay the XML `text`, of a file called `where`, on that of a node called `name`.
+    """Overlay the XML `text`, of a file called `where`, on the XML of a node called `name`.
 
     Raises
     ------

@@ -139,7 +139,7 @@ def direct_keys(chip: Gpu, *, xgmi: bool = False) -> dict[str, Any]:
 
 
 DIRECT_LATENCY = "275ns"
-"""Egress of 150 to 200 ns, twice a SerDes of 50 ns; a link to a switch is half of it."""
+"""Egress of 150 to 200 ns, twice a SerDes of 50 ns; a link to a switch has half."""
 
 _USUAL_Gbps = {3: 100, 4: 200, 5: 400, 6: 800}
 """Usual rate of the NICs of nodes by PCIe generation [Gb/s]."""
@@ -199,7 +199,7 @@ def adapter_of(net: Net, device: ImportedDevice | None, generation: int) -> Adap
 
 
 def _adapters(kind: str, family: str) -> dict[int, str]:
-    """Return the NICs for a network by rate [Gb/s]: those of a family, or the usual models."""
+    """Return the NICs for a network by rate [Gb/s]: the NICs of a family, or the usual models."""
     nics = [nic for nic in ADAPTERS.values() if nic.kind == kind]
     told = family if kind in ("ib", "roce") else ""
     same = {nic.gbps: nic.name for nic in nics if told and nic.family == told}

@@ -205,7 +205,7 @@ def write_collnet_chain(context: Context) -> None:
         chains = [_chain(context, part.channel, m) for m in range(len(context.comm.machines))]
         heads = [chain[0] for chain in chains]
         members = tuple(writer.call.ranks[head] for head in heads)
-        key = writer.new_group()
+        key = writer.builder.new_group()
         for chain in chains:
             fields = {"kind": "aggregation", "members": members, "key": key}
             net = writer.connect(chain[0], chain[0], part.channel, **fields)

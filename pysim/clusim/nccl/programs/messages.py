@@ -336,7 +336,7 @@ class _Writer:
                 pipes.append(pipe)
         size: int = self.writer.size if blocked else 1
         mode: Mode = "blocked" if blocked else "interleaved"
-        template = self.writer.shared_template(
+        template = self.writer.builder.shared_template(
             ("messages", side, mode, size, *prims),
             side,
             lambda: [Prim(*prim) for prim in prims],

@@ -30,12 +30,14 @@ from itertools import combinations
 from typing import Any
 
 from clusim.base.errors import ClusimError, InputError
+from clusim.simulation.extrapolate import Linear
 from clusim.training.request import TrainRequest
 from clusim.training.run import trained
 from clusim.validation.measured import Prediction, Unpredicted, by, errors
 from clusim.validation.steps.cases import StepCase, case_of
 from clusim.validation.steps.rows import StepRow
 from clusim.workload import Workload, make_plan
+from clusim.workload.kernels import Chip
 from clusim.workload.memory import ZERO
 from clusim.workload.parallel.plan import ParallelPlan, model_of
 
@@ -214,18 +216,14 @@ class _Run:
 
     Attributes
     ----------
-    fixed_s : float
-        Time that is independent of the number of microbatches: optimiser and host [s].
-    full_flops, peak_flops : float
-        Operations of the complete model in the measured step per GPU, and the peak of a GPU [FLOP/s].
+    full_flops : float
+        Operations of the complete model in the measured step per GPU.
     """
 
     step_s: float
     host_s: float
-    fixed_s: float
-    chip: str
-    full_flops: float = 0.0
-    peak_flops: float = 1.0
+    chip: Chip
+    full_flops: float
 
 
 def predicted(row: StepRow, granularity: str | int) -> StepPoint | Unpredicted:
@@ -240,12 +238,12 @@ def predicted(row: StepRow, granularity: str | int) -> StepPoint | Unpredicted:
             notes = (*notes, f"measured: from TFLOP/s per GPU, {how}")
     except ClusimError as error:
         return Unpredicted(row, str(error))
-    if run.full_flops / measured_s > run.peak_flops:
-        share = run.full_flops / measured_s / run.peak_flops
+    share = run.full_flops / measured_s / run.chip.peak_flops
+    if share > 1:
         return Unpredicted(
             row, f"{share:.0%} of the peak: the row states more work than was computed"
         )
-    return StepPoint(row, measured_s, run.step_s, run.host_s, run.chip, (*case.notes, *notes))
+    return StepPoint(row, measured_s, run.step_s, run.host_s, run.chip.name, (*case.notes, *notes))
 
 
 def _fitting(case: StepCase) -> StepCase:
@@ -283,8 +281,8 @@ def _step(case: StepCase, granularity: str | int) -> tuple[_Run, tuple[str, ...]
     if sharded or replica < each or data % (2 * few) or 2 * few * replica > MOST_GPUS:
         return one, (f"{few} of {data} replicas simulated",)
     two = _run(case, 2 * few, granularity)
-    share = (1 / few - 1 / data) / (1 / few - 1 / (2 * few))
-    step_s = one.step_s + (two.step_s - one.step_s) * share
+    law = Linear((1 - 1 / few, 1 - 1 / (2 * few)), 1 - 1 / data)
+    step_s = law.of((one.step_s, two.step_s))
     return replace(two, step_s=step_s), (f"{few} and {2 * few} of {data} replicas simulated",)
 
 
@@ -305,31 +303,34 @@ def _run(case: StepCase, data: int, granularity: str | int) -> _Run:
     each = work.batch.micro * data
     count = work.batch.all // (work.batch.micro * (work.parallel.data or 1))
 
-    def simulate(microbatches: int) -> _Run:
+    def simulate(microbatches: int) -> tuple[float, float, ParallelPlan]:
+        """Return the time of a step and the wait for the host [s]."""
         batch = work.batch.model_copy(update={"all": microbatches * each})
         workload = work.model_copy(update={"batch": batch, "parallel": parallel, "depth": depth})
         request = TrainRequest(setup, workload, steps=1, fold="all", granularity=granularity)
         result = trained(request)
-        plan = result.plan
-        full = plan.model_flops * count / microbatches / plan.mesh.size
-        times = (result.step_time_s, result.mean("host"), _fixed_s(plan))
-        return _Run(*times, plan.chip.name, full, plan.chip.peak_flops)
+        return result.step_time_s, result.mean("host"), result.plan
 
+    few = FEW * work.parallel.pipeline
     if depth:
         # Gathers and scatters are equal for every microbatch; the optimiser steps once.
-        one = simulate(1)
-        more_s = (count - 1) * (one.step_s - one.fixed_s)
-        return replace(one, step_s=one.step_s + more_s, host_s=one.host_s * count)
-    few = FEW * work.parallel.pipeline
-    if count <= 2 * few:
-        return simulate(count)
-    one, two = simulate(few), simulate(2 * few)
-    share = (count - few) / few
-    line = [a + (b - a) * share for a, b in ((one.step_s, two.step_s), (one.host_s, two.host_s))]
-    return replace(one, step_s=line[0], host_s=line[1])
+        few = 1
+        step_s, host_s, plan = simulate(1)
+        step_s += (count - 1) * (step_s - _fixed_s(plan))
+        host_s *= count
+    elif count <= 2 * few:
+        few = count
+        step_s, host_s, plan = simulate(count)
+    else:
+        (one_s, one_host_s, plan), (two_s, two_host_s, _) = simulate(few), simulate(2 * few)
+        law = Linear((few, 2 * few), count)
+        step_s, host_s = law.of((one_s, two_s)), law.of((one_host_s, two_host_s))
+    flops = plan.model_flops * count / few / plan.mesh.size
+    return _Run(step_s, host_s, plan.chip, flops)
 
 
 def _fixed_s(plan: ParallelPlan) -> float:
+    """Return the time that is independent of the number of microbatches: optimiser and host [s]."""
     host, kernel = plan.host(), plan.optimizer.kernel(plan.stepped(0))
     return (plan.chip.time_ps(kernel) + (host.step_ps if host is not None else 0)) / 1e12
 

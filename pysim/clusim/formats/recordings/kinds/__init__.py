@@ -40,10 +40,7 @@ _KINDS: Final[dict[str, RecordingKind]] = {
 KINDS: Final = {name: kind.what for name, kind in _KINDS.items()}
 """Kinds of recordings -> description."""
 
-PLANS: Final = {
-    "msccl": "MSCCL algorithm, XML",
-    "mscclpp": "MSCCL++ execution plan, JSON",
-}
+PLANS: Final = {"msccl": "MSCCL algorithm, XML", "mscclpp": "MSCCL++ execution plan, JSON"}
 """Kinds of algorithm files, not recordings -> description.
 
 `clusim.formats.algorithms` reads them.
