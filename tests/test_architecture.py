@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "nccl": "base collectives hardware schedule topology",
     "simulation": "analysis base collectives engine formats lowering nccl results schedule topology",
     "workload": "base collectives formats hardware nccl results schedule topology",
-    "training": "analysis base collectives engine lowering nccl report results schedule simulation topology workload",
+    "training": "analysis base collectives lowering nccl report results schedule simulation topology workload",
     "nccltests": "base hardware nccl report results simulation",
     "replays": "base formats hardware lowering nccl nccltests report results schedule simulation topology workload",
     "validation": "analysis base engine formats hardware lowering nccl nccltests schedule simulation topology"

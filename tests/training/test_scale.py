@@ -88,7 +88,7 @@ def test_reductions_beside_kernels_are_not_called_proved(monkeypatch: pytest.Mon
 
 def block(rank: int, wires: tuple[str, ...], *, message: bool = True) -> FoldedBlock:
     """Return a block of 100 ps at a rank; its task has the number of the rank."""
-    found = Folded((rank,), {rank: 100}, BlockTasks.of_kernels(1, 100, 0), {}, 0, wires)
+    found = Folded((rank,), {rank: 100}, BlockTasks.of_kernels((rank,), 100, 0), {}, 0, wires)
     return FoldedBlock({rank: rank}, {rank: ()}, found, message=message)
 
 

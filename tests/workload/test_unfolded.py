@@ -15,7 +15,6 @@ import pytest
 import clusim
 from clusim.analysis.blame import blame
 from clusim.analysis.calls import collectives
-from clusim.analysis.congestion import congestion
 from clusim.analysis.critical import open_traced
 from clusim.analysis.memory import memory
 from clusim.analysis.overlap import overlap
@@ -31,6 +30,7 @@ from clusim.results.intervals import Union
 from clusim.results.trace.reader import read_result
 from clusim.training import TrainingResult, train
 from clusim.workload import load_workload
+from clusim.workload.parallel import fold
 from support.limits import Counted
 from support.workloads import tiny
 
@@ -72,8 +72,6 @@ def test_totals_of_a_trace_are_those_of_the_command(name: str, tmp_path: Path) -
     page = zip(shares.ranks, shares.compute + shares.both, shares.exposed, strict=True)
     shown = {rank: (busy, bare) for rank, busy, bare in page}
     assert {rank: shown[rank] for rank in wanted} == {rank: own[:2] for rank, own in wanted.items()}
-    wires = {row["name"]: row["busy"] for row in congestion(path).rows() if row["level"] == "wire"}
-    assert found.wires == [(wire, pytest.approx(wires[wire])) for wire, _ in found.wires]
     assert blame(path).facts["time_ps"] == found.step_ps[-1]
     assert sum(row["time_ps"] for row in blame(path).rows()) == found.step_ps[-1]
 
@@ -94,8 +92,8 @@ def test_a_trace_takes_no_run_more_and_has_the_answer_of_steps_without(
     shown = read_result(path)
     assert shown.fingerprint == traced.result.fingerprint == found.result.fingerprint
     assert shown.provenance.granularity_note == found.result.provenance.granularity_note
-    folded = shown.tasks.folded
-    assert found.fold.folded == (0 if folded is None else len(folded.blocks_place))
+    rows = shown.tasks.blocks
+    assert (found.fold.folded == 0) == (rows is None)
 
 
 @pytest.mark.parametrize("name", ["pipeline", "overlapped"])
@@ -145,29 +143,10 @@ def test_a_folded_trace_has_what_a_written_one_has(tmp_path: Path) -> None:
     ]
     assert set(asked[0]) == set(asked[1])
     assert collectives(paths[0]).facts["collectives"] == collectives(paths[1]).facts["collectives"]
-    bytes_of = [
-        {
-            row["endpoint"]: (row["communication_bytes"], row["kernel_bytes"])
-            for row in memory(path).rows()
-        }
-        for path in paths
+    kernel_bytes = [
+        {row["endpoint"]: row["kernel_bytes"] for row in memory(path).rows()} for path in paths
     ]
-    assert bytes_of[0] == bytes_of[1]
-    carried = [
-        {row["name"]: row["bytes"] for row in congestion(path).rows() if row["level"] == "tier"}
-        for path in paths
-    ]
-    assert carried[0] == carried[1]
-
-
-def test_histories_add_up_to_the_totals(tmp_path: Path) -> None:
-    path = tmp_path / "step.h5"
-    traced("pipeline", path, steps=1)
-    result = open_traced(path).result
-    for name, counter in (("busy", "busy_ps"), ("bytes", "bytes")):
-        own = result.bins.wires[name].sum(axis=1)
-        assert own.tolist() == result.wires.counters[counter].tolist()
-    assert result.bins.wires["busy"].min() >= 0
+    assert kernel_bytes[0] == kernel_bytes[1]
 
 
 def test_the_timeline_shows_passes(tmp_path: Path) -> None:
@@ -203,15 +182,12 @@ def test_exports_have_the_tasks_of_blocks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "row", "value", "said"),
     [
-        ("tasks/slot", 0, 2, "a rank that the part does not have"),
-        ("tasks/call", 0, 1 << 20, "a collective that the part does not have"),
-        ("tasks/start", 0, 1 << 50, "an end before its start"),
-        ("tasks/stream", 0, 99, "must be 0 to"),
-        ("calls/root", 0, 50, "a rank that the part does not have"),
-        ("places/part", 0, 99, "must be 0 to"),
-        ("places/ranks_off", 1, 0, "number of ranks differs from that of their part"),
-        ("pauses/task", 0, 1 << 30, "must be 0 to"),
-        ("tasks/end", -1, 1 << 60, "after the last pause"),
+        ("call", 0, 1 << 20, "must be 0 to"),
+        ("start", 0, 1 << 50, "an end before its start"),
+        ("stream", 0, 99, "must be 0 to"),
+        ("rank", 0, 50, "must be 0 to"),
+        ("pause", 0, 1 << 30, "must be 0 to"),
+        ("end", -1, 1 << 60, "a task that ends after its pause"),
     ],
 )
 def test_damaged_blocks_are_refused_in_a_line(
@@ -220,8 +196,18 @@ def test_damaged_blocks_are_refused_in_a_line(
     path = tmp_path / "step.h5"
     traced("pipeline", path, steps=1)
     with h5py.File(path, "r+") as file:
-        values = file[f"/folded/{column}"][:]
+        values = file[f"/blocks/{column}"][:]
         values[row] = value
-        file[f"/folded/{column}"][...] = values
+        file[f"/blocks/{column}"][...] = values
     with pytest.raises(TraceError, match=said):
         read_result(path)
+
+
+def test_too_many_tasks_of_blocks_are_not_in_a_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fold, "MOST_ROWS", 10)
+    found = traced("pipeline", tmp_path / "step.h5", steps=1)
+    assert found.fold.folded
+    names = {t.name for rank in Run.open(tmp_path / "step.h5").by_rank() for t in rank}
+    assert "F0 [folded]" in names

@@ -26,11 +26,10 @@ def command(file: Path, as_json: bool) -> None:
     Also reads FILE.partial of an interrupted run or a run in progress.
     """
     from clusim.analysis.diff import judged_trace
-    from clusim.analysis.expanded import expanded
     from clusim.report.runreport import collective_report, traffic_report
     from clusim.results.trace.reader import columns
 
-    result, table = expanded(judged_trace(file)), columns(file)
+    result, table = judged_trace(file), columns(file)
     if as_json:
         names = {c.name: {"shape": c.shape, "dtype": c.dtype, "units": c.units} for c in table}
         origin = {"command": result.provenance.command, "complete": result.complete}

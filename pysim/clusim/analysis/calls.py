@@ -18,7 +18,6 @@ from clusim.base.terms.operations import bus_factor
 from clusim.base.units import format_time
 from clusim.engine.abi import NEVER
 from clusim.results.bins import Usage
-from clusim.results.replicated import FoldedBlocks
 
 Array = NDArray[Any]
 
@@ -38,7 +37,7 @@ def collectives(path: str | Path) -> ColumnTable:
     result, run = traced.result, run_tasks(traced)
     usage = Usage(result.bins, traced.network.image["endpoints"]["mem_cost16"])
     used = np.flatnonzero(result.wires.counters["packets"] > 0)
-    asked = [*_asked(traced), *_asked_of_blocks(result.tasks.folded)]
+    asked = list(_asked(traced))
     seen = _Seen(run, len(asked))
     rows: list[tuple[Any, ...]] = []
     for call in np.flatnonzero(seen.count).tolist():
@@ -95,20 +94,9 @@ def _asked(traced: Traced) -> Iterator[_Asked]:
     numbers = [inputs.numbers(f"calls/{name}").tolist() for name in ("bytes", "channels")]
     ranks, called = np.diff(inputs.numbers("calls/ranks_off")), inputs.numbers("tasks/call")
     tasks = np.bincount(called[called >= 0], minlength=len(ranks))
+    # Those of replicated blocks have a task per rank.
+    tasks = np.where(tasks == 0, ranks, tasks)
     yield from map(_Asked, *texts, *numbers, ranks.tolist(), tasks.tolist())
-
-
-def _asked_of_blocks(folded: FoldedBlocks | None) -> Iterator[_Asked]:
-    """Yield the collectives of folded blocks."""
-    if folded is None:
-        return
-    texts = [getattr(folded, f"calls_{name}") for name in _Asked._fields[:4]]
-    numbers = [getattr(folded, f"calls_{name}").tolist() for name in _Asked._fields[4:7]]
-    of_part = np.repeat(folded.parts_calls_off[:-1], np.diff(folded.parts_tasks_off))
-    in_call = folded.tasks_call >= 0
-    called = (folded.tasks_call + of_part)[in_call]
-    tasks = np.bincount(called, minlength=len(folded.calls_operation))
-    yield from map(_Asked, *texts, *numbers, tasks.tolist())
 
 
 class _Seen:
@@ -127,7 +115,7 @@ class _Seen:
             self.ended[call[~tasks.ended[in_call]]] = False
             # By start, so that the first repetition of a block precedes the others.
             different, index, back = np.unique(call, return_index=True, return_inverse=True)
-            same = tasks.number[in_call] == tasks.number[in_call][index][back]
+            same = tasks.pause[in_call] == tasks.pause[in_call][index][back]
             self._first(tasks, in_call[same | (call < run.calls)], run.calls)
             self.stream[different] = tasks.stream[in_call[index]]
 

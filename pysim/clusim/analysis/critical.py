@@ -1,6 +1,6 @@
 """Run prepared for the analysis of its critical path, with records in a file or in memory.
 
-A trace is read once: result with the traffic of replicated blocks, inputs and network. Reduction units have no
+A trace is read once: result, inputs and network. Reduction units have no
 counters; their busy time is computed from the completed slices. Time of the critical path in replicated blocks is
 broken down by the tasks of the paused rank.
 """
@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.analysis.charge import Charge, Charger
-from clusim.analysis.expanded import expanded
 from clusim.analysis.network import Network
 from clusim.analysis.rivals import Rivals
 from clusim.analysis.slices import Slices
@@ -29,7 +28,7 @@ from clusim.engine.image import OP_FLAGS
 from clusim.results.bins import Usage
 from clusim.results.diagnosis import CauseKind
 from clusim.results.intervals import Union, spread
-from clusim.results.replicated import FoldedBlocks
+from clusim.results.replicated import BlockRows, is_moving
 from clusim.results.result import Result
 from clusim.results.trace.held import Inputs, Records
 
@@ -87,27 +86,34 @@ class BlockCharges:
         Tasks of the run.
     """
 
-    def __init__(self, folded: FoldedBlocks, tasks: int) -> None:
-        self._folded = folded
-        self._pause = np.full(tasks, -1, np.int64)
-        self._pause[folded.pauses_task] = np.arange(len(folded.pauses_task))
+    def __init__(self, blocks: BlockRows, tasks: int) -> None:
+        self._blocks = blocks
+        self._order = np.argsort(blocks.pause, kind="stable")
+        self._first = np.searchsorted(blocks.pause[self._order], np.arange(tasks + 1))
+
+    def _rows(self, step: Step) -> Array:
+        """Return the rows of the tasks that a step represents."""
+        if step.kind is not StepKind.DELAY or not 0 <= step.task < len(self._first) - 1:
+            return self._order[:0]
+        return self._order[self._first[step.task] : self._first[step.task + 1]]
 
     def stands(self, step: Step) -> bool:
         """Return True if a step is the pause of a block."""
-        is_pause = step.kind is StepKind.DELAY and 0 <= step.task < len(self._pause)
-        return bool(is_pause and self._pause[step.task] >= 0)
+        return bool(len(self._rows(step)))
 
     def charges(self, step: Step) -> Iterator[Charge]:
         """Yield the parts of the pause of a block; their times add up to its length."""
-        folded, pause = self._folded, int(self._pause[step.task])
-        block = int(np.searchsorted(folded.off, pause, side="right")) - 1
-        place, slot = int(folded.blocks_place[block]), pause - int(folded.off[block])
-        rank = f"rank {int(folded.ranks_rank[folded.places_ranks_off[place] + slot])}"
-        pattern, length = folded.pattern(place, slot), step.length_ps
-        compute = min(length, Union.of(pattern.compute).length_ps)
-        exposed = Union.of(pattern.compute, pattern.moving).length_ps - compute
+        blocks, rows, length = self._blocks, self._rows(step), step.length_ps
+        last = int(blocks.rank[rows].max())
+        rows = rows[blocks.rank[rows] == last]
+        kernels = rows[blocks.kind[rows] == 0]
+        moving = rows[is_moving(blocks.kind[rows], blocks.stream[rows], blocks.streams)]
+        spans = blocks.start[kernels], blocks.end[kernels]
+        compute = min(length, Union(*spans).length_ps)
+        both = zip(spans, (blocks.moves[moving], blocks.end[moving]), strict=True)
+        exposed = Union(*(np.append(*side) for side in both)).length_ps - compute
         exposed = min(length - compute, exposed)
-        words = "in folded blocks"
+        words, rank = "in folded blocks", f"rank {last}"
         yield Charge("work", f"kernels of {rank}", f"kernels {words}", compute, CauseKind.COMPUTE)
         reason = f"communication {words} that nothing hides"
         yield Charge("work", f"data of {rank}", reason, exposed, CauseKind.EXPOSED)
@@ -172,8 +178,8 @@ def critical_of(traced: Traced, records: Records) -> Critical:
     usage = Usage(result.bins, network.image["endpoints"]["mem_cost16"], units)
     used = result.wires.counters["packets"] > 0
     rivals = Rivals(walk, network, traced.inputs)
-    folded, many = result.tasks.folded, len(result.tasks.names)
-    blocks = BlockCharges(folded, many) if folded is not None else None
+    rows, many = result.tasks.blocks, len(result.tasks.names)
+    blocks = BlockCharges(rows, many) if rows is not None else None
     return Critical(traced, walk, Charger(walk, network, usage, used, rivals), blocks)
 
 
@@ -182,7 +188,7 @@ def open_traced(path: str | Path) -> Traced:
     from clusim.results.trace.inputs import read_run
 
     result, inputs = read_run(path)
-    return Traced.of(Path(path), expanded(result), inputs)
+    return Traced.of(Path(path), result, inputs)
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from clusim.analysis.critical import open_traced
 from clusim.analysis.tablejson import MemoryRowJson
 from clusim.base.tables import ColumnTable
 from clusim.engine.abi import TaskKind
-from clusim.results.result import Result
 
 Array = NDArray[Any]
 
@@ -36,7 +35,10 @@ def memory(path: str | Path) -> ColumnTable:
         np.add.at(
             kernel_bytes, tasks["endpoint"][kernels], tasks["mem_bytes"][kernels].astype(np.int64)
         )
-    _add_blocks(kernel_bytes, result)
+    if (blocks := result.tasks.blocks) is not None:
+        done = result.tasks.end_ps[blocks.pause] >= 0
+        owner = traced.inputs.rank_endpoint[blocks.rank[done]]
+        np.add.at(kernel_bytes, owner, blocks.memory[done])
     rows = []
     for endpoint in range(len(rate)):
         history = result.bins.hbm_bytes[endpoint]
@@ -71,17 +73,3 @@ def memory(path: str | Path) -> ColumnTable:
             f" {row['kernels']:.1%}; communication peaks at {max(table.columns['peak']):.1%} of a memory's rate"
         )
     return table
-
-
-def _add_blocks(kernel_bytes: Array, result: Result) -> None:
-    """Add the traffic of kernels in replicated blocks to `kernel_bytes`, by endpoint [bytes]."""
-    folded = result.tasks.folded
-    if folded is None:
-        return
-    for place, pauses in enumerate(folded.by_place):
-        low, high = folded.places_ranks_off[place : place + 2].tolist()
-        times = (result.tasks.end_ps[pauses] >= 0).sum(axis=0)
-        bytes_of_slots = [
-            folded.tasks_memory[folded.rows(place, slot)].sum() for slot in range(high - low)
-        ]
-        np.add.at(kernel_bytes, folded.ranks_endpoint[low:high], np.array(bytes_of_slots) * times)

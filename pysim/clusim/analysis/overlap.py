@@ -16,7 +16,6 @@ from clusim.analysis.tasks import RankTasks, RunTasks, run_tasks
 from clusim.base.tables import ColumnTable
 from clusim.base.units import format_time
 from clusim.results.intervals import Union, first_come
-from clusim.results.replicated import SUFFIX
 
 Array = NDArray[Any]
 
@@ -117,13 +116,9 @@ def _streams(
 
 
 def _call_names(traced: Traced) -> list[str]:
-    """Return the names of all collectives, first of the schedule, then of replicated blocks."""
-    names = list(traced.inputs.texts("calls/operation"))
-    folded = traced.result.tasks.folded
-    replicated = (
-        [f"{name}{SUFFIX}" for name in folded.calls_operation] if folded is not None else []
-    )
-    return [f"{call} {name}" for call, name in enumerate([*names, *replicated])]
+    """Return the names of all collectives."""
+    names = traced.inputs.texts("calls/operation")
+    return [f"{call} {name}" for call, name in enumerate(names)]
 
 
 @dataclass(slots=True)

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from clusim.analysis.critical import Traced
 from clusim.base.errors import TraceError
-from clusim.results.replicated import KINDS, MOVING, OWN_NAME, SUFFIX
+from clusim.results.replicated import KINDS, NO_BLOCKS, is_moving
 from clusim.results.result import Result
 
 Array = NDArray[Any]
 
 Columns = Mapping[str, Array | list[str]]
 
-KERNEL, PROGRAM, DELAY = (KINDS.index(kind) for kind in ("kernel", "program", "delay"))
+KERNEL = KINDS.index("kernel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,9 @@ class RankTasks:
     communicates : ndarray of bool
         True for programs, and for pauses that represent moving data.
     number : ndarray
-        Number of the task in the schedule; in a replicated block the number of its pause.
+        Number of the task in the schedule; tasks of replicated blocks are numbered after them.
+    pause : ndarray
+        Number of the pause of its block, or of the task itself.
     call : ndarray
         Collective call, or -1; calls of replicated blocks are numbered after the calls of the schedule.
     kind, stream, name : ndarray
@@ -48,6 +50,7 @@ class RankTasks:
     rank: int
     communicates: Array
     number: Array
+    pause: Array
     call: Array
     kind: Array
     stream: Array
@@ -66,11 +69,6 @@ class RankTasks:
 class RunTasks:
     """Tasks of a run, assembled for one rank at a time.
 
-    Parameters
-    ----------
-    by_place : bool
-        True to number the collectives of replicated blocks separately for every place; otherwise places share them.
-
     Attributes
     ----------
     ranks : list of int
@@ -81,40 +79,49 @@ class RunTasks:
         Collectives of the schedule; collectives of replicated blocks are numbered from there.
     """
 
-    def __init__(self, result: Result, schedule: Columns, *, by_place: bool = False) -> None:
-        tasks = result.tasks
-        self._tasks, self._folded, self._end_ps = tasks, tasks.folded, result.time_ps
-        self._rank = np.asarray(schedule["tasks/rank"], np.int64)
-        self._call = np.asarray(schedule["tasks/call"], np.int64)
-        self.calls = len(schedule["calls/operation"])
+    def __init__(self, result: Result, schedule: Columns) -> None:
+        tasks, blocks = result.tasks, result.tasks.blocks or NO_BLOCKS
         known = {kind: number for number, kind in enumerate(KINDS)}
-        self._kind = np.array([known[str(k)] for k in schedule["tasks/kind"]], np.int64)
-        folded, self._by_place = self._folded, by_place
-        self.streams, (self._stream, self._own_stream) = _numbered(
-            [str(name) for name in schedule["tasks/stream"]], folded.stream if folded else []
-        )
-        plain = [name.removesuffix(SUFFIX) for name in tasks.names] if folded else tasks.names
-        self.names, (self._name, self._own_name) = _numbered(plain, folded.name if folded else [])
-        self._paces = np.array([name.endswith(MOVING) for name in self.streams], bool)
-        self._moves = self._starts_of_calls()
+        kind = np.array([known[str(k)] for k in schedule["tasks/kind"]], np.int64)
+        call = np.asarray(schedule["tasks/call"], np.int64)
+        self.calls = int(call.max(initial=-1)) + 1
+        streams = [str(name) for name in schedule["tasks/stream"]]
+        self.streams, (stream, stream_of_blocks) = _numbered(streams, blocks.streams)
+        self.names, (name, name_of_blocks) = _numbered(tasks.names, blocks.names)
+        start, begun = tasks.start_ps, tasks.start_ps[blocks.pause]
+        self._columns = [
+            np.append(*columns)
+            for columns in (
+                (np.arange(len(kind)), blocks.pause),
+                (call, blocks.call),
+                (kind, blocks.kind),
+                (stream, stream_of_blocks[blocks.stream]),
+                (name, name_of_blocks[blocks.name]),
+                (start, begun + blocks.start),
+                (self._starts_of_calls(call, start), begun + blocks.moves),
+                (
+                    np.where(tasks.end_ps < 0, result.time_ps, tasks.end_ps),
+                    np.minimum(begun + blocks.end, result.time_ps),
+                ),
+                (tasks.end_ps >= 0, tasks.end_ps[blocks.pause] >= 0),
+            )
+        ]
+        self._rank = np.append(np.asarray(schedule["tasks/rank"], np.int64), blocks.rank)
         self._written = np.ones(len(self._rank), bool)
-        if folded is not None:
-            self._written[folded.pauses_task] = False
-        order = np.flatnonzero(self._written & (tasks.start_ps >= 0))
+        self._written[blocks.pause] = False
+        order = np.flatnonzero(self._written & (np.append(start, begun) >= 0))
         self._order = order[np.argsort(self._rank[order], kind="stable")]
-        simulated = set(np.unique(self._rank).tolist())
-        self.ranks = sorted(simulated | set(folded.of_rank if folded is not None else ()))
+        self.ranks = np.unique(self._rank).tolist()
         self._first = np.searchsorted(
             self._rank[self._order], np.arange(max(self.ranks, default=0) + 2)
         )
 
-    def _starts_of_calls(self) -> Array:
+    def _starts_of_calls(self, call: Array, start: Array) -> Array:
         """Return for every task when its data begin to move [ps]."""
-        start = self._tasks.start_ps
         last = np.full(self.calls, -1, np.int64)
-        within = self._call >= 0
-        np.maximum.at(last, self._call[within], start[within])
-        return np.where(within, last[self._call] if self.calls else start, start)
+        within = call >= 0
+        np.maximum.at(last, call[within], start[within])
+        return np.where(within, last[call] if self.calls else start, start)
 
     def __iter__(self) -> Iterator[RankTasks]:
         """Yield the tasks of every rank."""
@@ -123,67 +130,19 @@ class RunTasks:
     def lanes(self) -> list[tuple[int, int]]:
         """Return the rank and the stream of every lane on which something runs, in their order."""
         many = max(1, len(self.streams))
-        result = set(
-            np.unique(self._rank[self._written] * many + self._stream[self._written]).tolist()
-        )
-        for rank, places in self._folded.of_rank.items() if self._folded is not None else ():
-            assert self._folded is not None
-            for block in places:
-                streams = self._own_stream[self._folded.tasks_stream[self._folded.rows(*block)]]
-                result |= {rank * many + stream for stream in streams.tolist()}
-        return [divmod(key, many) for key in sorted(result)]
+        lanes = self._rank[self._written] * many + self._columns[3][self._written]
+        return [divmod(key, many) for key in np.unique(lanes).tolist()]
 
     def of(self, rank: int) -> RankTasks:
         """Return the tasks of a rank by start."""
         rows = self._order[self._first[rank] : self._first[rank + 1]]
-        start, end = self._tasks.start_ps[rows], self._tasks.end_ps[rows]
-        ended = end >= 0
-        end = np.where(ended, end, self._end_ps)
-        columns = [
-            [rows, self._call[rows], self._kind[rows], self._stream[rows], self._name[rows]],
-            [start, np.minimum(self._moves[rows], end), end, ended],
-        ]
-        parts = [[*columns[0], *columns[1]], *self._of_blocks(rank)]
-        result = [np.concatenate(column) for column in zip(*parts, strict=True)]
-        order = np.argsort(result[5], kind="stable")
-        result = [column[order] for column in result]
-        kind, stream = result[2], result[3]
-        moving = (kind == PROGRAM) | ((kind == DELAY) & self._paces[stream])
-        return RankTasks(rank, moving, *result)
-
-    def _of_blocks(self, rank: int) -> Iterator[list[Array]]:
-        """Yield the columns of the tasks of a rank in blocks, grouped by place."""
-        folded = self._folded
-        for place, slot in folded.of_rank.get(rank, ()) if folded is not None else ():
-            assert folded is not None
-            pauses = folded.by_place[place][:, slot]
-            pauses = pauses[self._tasks.start_ps[pauses] >= 0]
-            rows = folded.rows(place, slot)
-            at = self._tasks.start_ps[pauses][:, None]
-            done = np.repeat(self._tasks.end_ps[pauses] >= 0, len(rows))
-            own_call = folded.tasks_call[rows]
-            off, row = folded.parts_calls_off, int(folded.places_part[place])
-            if self._by_place:
-                off, row = folded.place_calls_off, place
-            first = self.calls + int(off[row])
-            call = np.where(own_call < 0, -1, own_call + first)
-            name = folded.tasks_name[rows]
-            called = np.append(self._own_name, 0)[name]
-            names = np.where(name == OWN_NAME, self._name[pauses][:, None], called)
-            times = [
-                np.minimum(at + column[rows], self._end_ps).ravel()
-                for column in (folded.tasks_start, folded.tasks_moves, folded.tasks_end)
-            ]
-            each = len(pauses)
-            yield [
-                np.repeat(pauses, len(rows)),
-                np.tile(call, each),
-                np.tile(folded.tasks_kind[rows], each),
-                np.tile(self._own_stream[folded.tasks_stream[rows]], each),
-                names.ravel(),
-                *times,
-                done,
-            ]
+        rows = rows[np.argsort(self._columns[5][rows], kind="stable")]
+        pause, call, kind, stream, name, start, moves, end, ended = (
+            column[rows] for column in self._columns
+        )
+        moving = is_moving(kind, stream, self.streams)
+        times = np.minimum(start, end), np.minimum(moves, end), end, ended
+        return RankTasks(rank, moving, rows, pause, call, kind, stream, name, *times)
 
 
 def _numbered(*texts: Sequence[str]) -> tuple[list[str], list[Array]]:

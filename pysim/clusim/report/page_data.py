@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from clusim.analysis.blame import blame
 from clusim.analysis.calls import collectives
 from clusim.analysis.diff import judged_trace
-from clusim.analysis.expanded import expanded
 from clusim.analysis.path import GROUPS, PathRows, RowSpans, path_rows
 from clusim.base.drawing.boxes import Picture
 from clusim.base.drawing.layout import draw
@@ -260,7 +259,7 @@ class Feed:
     ) -> Feed:
         """Prepare a result; without `inputs` it has no timeline."""
         schedule: Schedule = inputs.schedule if inputs else {}
-        result, idle = used_part(expanded(result))
+        result, idle = used_part(result)
         wires = result.wires
         nodes = inputs.nodes if inputs else ()
         machine = machine_of(wires.names, wires.classes, wires.from_endpoint, nodes)

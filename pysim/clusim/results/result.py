@@ -23,7 +23,7 @@ from clusim.base.units import format_size, format_time
 from clusim.engine.abi import FaultKind
 from clusim.results.bins import COLUMNS, Bins
 from clusim.results.diagnosis import Verdict
-from clusim.results.replicated import FoldedBlocks
+from clusim.results.replicated import BlockRows
 from clusim.results.resultjson import Call, CallTimes, Ended, EngineWork, Unfinished
 
 if TYPE_CHECKING:
@@ -128,12 +128,12 @@ class Wires:
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """Start and end of every task [ps], -1 if not reached, and the replicated blocks."""
+    """Start and end of every task [ps], -1 if not reached, and the tasks of replicated blocks."""
 
     names: list[str]
     start_ps: Array
     end_ps: Array
-    folded: FoldedBlocks | None = None
+    blocks: BlockRows | None = None
 
 
 @dataclass(frozen=True, slots=True)

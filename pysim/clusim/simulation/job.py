@@ -19,7 +19,7 @@ from clusim.engine.image import DTYPES, Image
 from clusim.lowering import Grain, arriving_ps, lower
 from clusim.results.bins import MAX_BINS, BinRecorder
 from clusim.results.diagnosis import Verdict
-from clusim.results.replicated import FoldedBlocks
+from clusim.results.replicated import BlockRows
 from clusim.results.result import (
     Messages,
     Provenance,
@@ -134,7 +134,7 @@ def _planned_job(planned: Plan, options: RunOptions) -> Job:
     traced = options.trace_out is not None
     names = [task.name or f"{task.kind} rank {task.rank} {task.stream}" for task in schedule.tasks]
     nothing = np.full(len(names), -1, np.int64)
-    folded = asked.folded if isinstance(asked, ScheduleRequest) else None
+    blocks = asked.blocks if isinstance(asked, ScheduleRequest) else None
 
     def stuck(session: Session) -> DeadlockError:
         engine = session.engine
@@ -153,10 +153,10 @@ def _planned_job(planned: Plan, options: RunOptions) -> Job:
             around=planned.program.around,
         ),
         _wires(arrays_of(fabric)),
-        Tasks(names, nothing, nothing, folded),
+        Tasks(names, nothing, nothing, blocks),
         stuck,
         call=_the_call(schedule),
-        inputs=lambda: _inputs(arrays_of(fabric), image, to_arrays(schedule), folded),
+        inputs=lambda: _inputs(arrays_of(fabric), image, schedule, blocks),
         instances=len(schedule.instances) if lowered.proxy_of else None,
         verified=schedule if planned.verifies else None,
         expected=partial(_expected, planned),
@@ -186,7 +186,7 @@ def _traffic_job(request: TrafficRequest, options: RunOptions) -> Job:
         Tasks([], nothing, nothing),
         _undelivered,
         messages=drawn.messages,
-        inputs=lambda: _inputs(arrays, image, {}),
+        inputs=lambda: _inputs(arrays, image),
         least_ps=_least_ps(image, arrays.wires),
     )
 
@@ -223,8 +223,8 @@ def provenance_of(
 def _inputs(
     arrays: FabricArrays,
     image: Image,
-    schedule: dict[str, Array],
-    folded: FoldedBlocks | None = None,
+    schedule: Schedule | None = None,
+    blocks: BlockRows | None = None,
 ) -> dict[str, Array | list[str]]:
     """Return the inputs of a run for its trace, sufficient for analysis and re-simulation."""
     nodes = arrays.fabric.nodes
@@ -237,10 +237,12 @@ def _inputs(
         "/image/scalars": np.array([image.nvc, image.seed], np.uint64),
     }
     result |= {f"/image/{name}": getattr(image, name) for name in DTYPES}
-    result |= {
-        f"/folded/{name}": column for name, column in (folded.columns() if folded else {}).items()
-    }
-    return result | {f"/schedule/{name}": values for name, values in schedule.items()}
+    if blocks is not None:
+        assert schedule is not None
+        schedule = replace(schedule, calls=(*schedule.calls, *blocks.calls))
+        result |= {f"/blocks/{name}": column for name, column in blocks.columns().items()}
+    columns = to_arrays(schedule) if schedule is not None else {}
+    return result | {f"/schedule/{name}": values for name, values in columns.items()}
 
 
 def _expected(planned: Plan) -> str:

@@ -12,7 +12,7 @@ from clusim.base.errors import InputError
 from clusim.base.terms.operations import WORDS
 from clusim.nccl.choice import NcclOverrides
 from clusim.nccl.env import windows
-from clusim.results.replicated import FoldedBlocks
+from clusim.results.replicated import BlockRows
 from clusim.schedule import Schedule
 from clusim.simulation.session import EngineName
 from clusim.simulation.setup import Setup
@@ -111,8 +111,8 @@ class ScheduleRequest:
         Notes on the plan to show with the result, such as that it differs from the plan without the faults.
     granularity, seed, verify, engine
         As for `Request`.
-    folded : FoldedBlocks or None
-        Replicated blocks, represented by pauses of the schedule.
+    blocks : BlockRows or None
+        Tasks of replicated blocks, represented by pauses of the schedule, for the trace.
     """
 
     setup: Setup
@@ -122,7 +122,7 @@ class ScheduleRequest:
     seed: int = 0
     verify: bool = False
     engine: EngineName = "c"
-    folded: FoldedBlocks | None = None
+    blocks: BlockRows | None = None
 
     def __post_init__(self) -> None:
         """Normalise the spelling of words."""

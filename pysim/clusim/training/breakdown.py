@@ -8,7 +8,7 @@ pipeline *bubble* until the last pass of any stage is done, and *idle* (waiting 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from clusim.base.json_schema import JsonObject
 from clusim.lowering.grain import step_error
 from clusim.results.intervals import Union
-from clusim.results.replicated import MOVING, FoldedBlocks, RankPattern
+from clusim.results.replicated import MOVING, RankPattern
 from clusim.results.result import Result
 from clusim.schedule.ir import ABSENT, Schedule
 from clusim.workload.host import HOST_STREAM
+from clusim.workload.parallel.fold import FoldedBlock, repetitions
 
 Array = NDArray[Any]
 
@@ -85,14 +86,14 @@ NOTHING = Spans(_NONE, _NONE, _NONE, [])
 
 
 def spans_of(
-    schedule: Schedule, start_ps: Array, end_ps: Array, folded: FoldedBlocks | None = None
+    schedule: Schedule, start_ps: Array, end_ps: Array, blocks: Iterable[FoldedBlock] = ()
 ) -> dict[int, Spans]:
-    """Return the intervals of every rank; `folded` are the replicated blocks, run as pauses."""
+    """Return the intervals of every rank; `blocks` are the replicated blocks, run as pauses."""
     tasks, starts, ends = schedule.tasks, start_ps.tolist(), end_ps.tolist()
     moving = starts_of_calls(schedule, start_ps)
     hosts = {index for index, task in enumerate(tasks) if task.stream == HOST_STREAM}
-    ranks = folded.of_rank if folded is not None else ()
-    rows: dict[int, tuple[list[Any], ...]] = {rank: ([], [], [], []) for rank in ranks}
+    folded = repetitions(blocks, start_ps)
+    rows: dict[int, tuple[list[Any], ...]] = {rank: ([], [], [], []) for rank in folded}
     for index, task in enumerate(tasks):
         columns = rows.setdefault(task.rank, ([], [], [], []))
         low, high = starts[index], ends[index]
@@ -115,7 +116,7 @@ def spans_of(
     return {
         rank: Spans(
             *(_pairs(columns[0]), _pairs(columns[1]), _pairs(columns[2])),
-            folded.done(rank, start_ps) if folded is not None else [],
+            folded.get(rank, []),
             _pairs(columns[3]),
         )
         for rank, columns in rows.items()

@@ -8,7 +8,6 @@ thousands of GPUs, with layers of milliseconds: there the interval is longer.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
@@ -18,13 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.analysis.expanded import expanded
 from clusim.base.errors import TimeLimitReached
 from clusim.base.limits import uncollected
-from clusim.engine.abi import WIRE_COUNTERS
 from clusim.lowering.grain import COARSE, STEP
 from clusim.results.diagnosis import CauseKind, Trial, Verdict, confirmed
-from clusim.results.replicated import KINDS, BlockTasks, FoldedBlocks, FoldedBuilder, FoldedCall
+from clusim.results.replicated import KINDS, BlockTasks
 from clusim.results.result import Result
 from clusim.schedule.ir import Schedule
 from clusim.simulation.api import result_of, whole_of
@@ -32,7 +29,6 @@ from clusim.simulation.diagnose import KnownVerdict
 from clusim.simulation.job import RunOptions
 from clusim.simulation.request import ScheduleRequest
 from clusim.simulation.setup import Setup
-from clusim.topology.arrays import arrays_of
 from clusim.topology.model import Fabric
 from clusim.training.breakdown import error_of, grain_error, spans_of, starts_of_calls
 from clusim.training.depth import by_depth, memory_notes, plan_notes, written
@@ -59,7 +55,7 @@ from clusim.training.without_bottleneck import (
 )
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.checkpoints import checkpoint_of
-from clusim.workload.parallel.fold import FoldedBlock, Folder, Measured
+from clusim.workload.parallel.fold import FoldedBlock, Folder, Measured, block_rows, by_kind
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import ParallelPlan, make_plan
 from clusim.workload.spec import Workload
@@ -97,49 +93,27 @@ ALONE = "block"
 """Task name in the schedule of an isolated block, in place of the name of its pass in a step."""
 
 
-def block_tasks(
-    schedule: Schedule, ranks: tuple[int, ...], result: Result, rank_endpoint: Array
-) -> BlockTasks:
+def block_tasks(schedule: Schedule, ranks: tuple[int, ...], result: Result) -> BlockTasks:
     """Return the work of ranks in the run of a block in isolation."""
     tasks, slots = schedule.tasks, {rank: slot for slot, rank in enumerate(ranks)}
     start, end = result.tasks.start_ps, result.tasks.end_ps
     moving = starts_of_calls(schedule, start)
     moves = np.array([moving.get(task.call, 0) for task in tasks], np.int64)
-    used = np.flatnonzero(result.wires.counters["busy_ps"])
-    traffic = result.bins.hbm_bytes.sum(axis=1)
+    busy_ps = result.wires.counters["busy_ps"]
     return BlockTasks(
-        ranks=len(ranks),
+        ranks=ranks,
         slot=np.array([slots[task.rank] for task in tasks], np.int64),
         kind=np.array([KINDS.index(task.kind) for task in tasks], np.int64),
         stream=[task.stream for task in tasks],
         name=["" if task.name == ALONE else task.name for task in tasks],
-        start_ps=start,
-        moves_ps=np.clip(moves, start, end),
-        end_ps=end,
+        start=start,
+        moves=np.clip(moves, start, end),
+        end=end,
         call=np.array([task.call for task in tasks], np.int64),
-        memory_bytes=np.array([task.mem_bytes for task in tasks], np.int64),
-        calls=[
-            FoldedCall(
-                *(call.operation, call.algorithm, call.protocol, call.dtype, call.redop),
-                *(call.bytes, call.channels, slots.get(call.root, -1), len(call.ranks)),
-            )
-            for call in schedule.calls
-        ],
-        counters=result.wires.counters[used],
-        hbm_bytes=traffic[rank_endpoint[list(ranks)]].astype(np.int64),
+        memory=np.array([task.mem_bytes for task in tasks], np.int64),
+        calls=schedule.calls,
+        busy_ps=busy_ps[busy_ps > 0],
     )
-
-
-def folded_blocks(blocks: Sequence[FoldedBlock], fabric: Fabric) -> FoldedBlocks:
-    """Return the blocks of a schedule on a fabric as columns."""
-    arrays = arrays_of(fabric)
-    counters = WIRE_COUNTERS.names or ()
-    builder = FoldedBuilder(arrays.wire_names, arrays.rank_endpoint, counters)
-    for block in blocks:
-        result = block.found
-        builder.add(result.done, result, result.ranks, result.wires)
-        builder.block(result, map(block.tasks.__getitem__, result.ranks))
-    return builder.build()
 
 
 MOST_ROUNDS = 4
@@ -180,7 +154,7 @@ class _Runs:
         start_ps, end_ps = result.tasks.start_ps, result.tasks.end_ps
         used = np.flatnonzero(result.wires.counters["busy_ps"])
         return Measured(
-            block_tasks(schedule, ranks, result, arrays_of(self.setup.fabric).rank_endpoint),
+            block_tasks(schedule, ranks, result),
             end_ps,
             tuple(result.wires.names[w] for w in used),
             astuple(sharing(schedule, start_ps, end_ps)),
@@ -344,9 +318,10 @@ class _Steps:
         options = replace(self.options, trace_out=None) if saved else self.options
         writer, schedule = written(self.plan, folder, request.steps, saved=saved)
         blocks = folder.blocks if folder is not None else []
+        rows = block_rows(blocks, schedule) if blocks and options.trace_out is not None else None
         asked = ScheduleRequest(
             *(request.setup, schedule, self.notes),
-            folded=folded_blocks(blocks, request.setup.fabric) if blocks else None,
+            blocks=rows,
             granularity=request.granularity,
             seed=request.seed,
         )
@@ -457,7 +432,7 @@ def _evaluate(
         ranks=run.rows,
         memory=memory,
         traffic=emitter.traffic,
-        wires=_wires(expanded(result)),
+        wires=_wires(run),
         fold=run.fold,
         result=result,
         executed_flops=emitter.flops // len(run.ends),
@@ -479,7 +454,12 @@ def _worker_steps(writer: StepWriter, end: Any) -> list[int]:
     ]
 
 
-def _wires(result: Result, count: int = 5) -> list[tuple[str, float]]:
-    busy = dict(zip(result.wires.names, result.wires.counters["busy_ps"].tolist(), strict=True))
+def _wires(run: StepTiming, count: int = 5) -> list[tuple[str, float]]:
+    """Return the busiest wires, replicated blocks included, and their utilisation."""
+    names = run.result.wires.names
+    busy = dict(zip(names, run.result.wires.counters["busy_ps"].tolist(), strict=True))
+    for found, repeated in by_kind(run.blocks):
+        for wire, busy_ps in zip(found.wires, found.done.busy_ps.tolist(), strict=True):
+            busy[wire] += busy_ps * len(repeated)
     top = sorted(busy.items(), key=lambda item: -item[1])[:count]
-    return [(name, value / max(1, result.time_ps)) for name, value in top if value]
+    return [(name, value / max(1, run.result.time_ps)) for name, value in top if value]

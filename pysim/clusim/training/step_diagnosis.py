@@ -14,7 +14,7 @@ that end late the ``tail``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.analysis.expanded import expanded
 from clusim.base.terms.links import joined, several
 from clusim.results.diagnosis import (
     LEAST_PHASE,
@@ -51,6 +50,7 @@ from clusim.training.breakdown import (
     unfolded,
 )
 from clusim.workload.mesh import Mesh
+from clusim.workload.parallel.fold import FoldedBlock, by_kind, pauses_of
 
 Array = NDArray[Any]
 
@@ -130,17 +130,29 @@ def heavy_stage(ranks: Sequence[Breakdown], mesh: Mesh) -> str:
 
 
 def full_wire(
-    result: Result, spans: Mapping[int, Spans], window: tuple[int, int]
+    result: Result,
+    blocks: Iterable[FoldedBlock],
+    spans: Mapping[int, Spans],
+    window: tuple[int, int],
 ) -> FullWire | None:
     """Return the wire with most load during exposed communication; None without load.
 
-    Histories of the run, with replicated blocks, are weighted by the exposed time of ranks in each bin.
+    Histories of the run, and busy times of replicated blocks, are weighted by the exposed time of ranks in each bin.
     """
-    run = expanded(result)
-    edges = np.clip(run.bins.edge_ps, *window)
-    lengths = np.maximum(1, np.diff(run.bins.edge_ps))
+    all_edges = result.bins.edge_ps
+    edges = np.clip(all_edges, *window)
+    lengths = np.maximum(1, np.diff(all_edges))
     exposed = np.mean([_exposed(rank_spans, edges) for rank_spans in spans.values()], axis=0)
-    load: Array = run.bins.wires["busy"] @ (exposed / lengths)
+    share = exposed / lengths
+    load: Array = result.bins.wires["busy"] @ share
+    row = {name: number for number, name in enumerate(result.wires.names)}
+    for found, repeated in by_kind(blocks):
+        pauses = pauses_of(found, repeated)
+        low = result.tasks.start_ps[pauses].min(axis=1)
+        length = np.maximum(1, result.tasks.end_ps[pauses].max(axis=1) - low)
+        done = [np.clip((edge - low) / length, 0.0, 1.0).sum() for edge in all_edges.tolist()]
+        wires = [row[name] for name in found.wires]
+        load[wires] += found.done.busy_ps * (np.diff(done) @ share)
     return _named(result, load, float(exposed.sum())) if load.any() else None
 
 

@@ -56,7 +56,7 @@ class StepTiming:
     def spans(self) -> dict[int, Spans]:
         """Return the work of every rank over time."""
         tasks = self.result.tasks
-        return spans_of(self.schedule, tasks.start_ps, tasks.end_ps, tasks.folded)
+        return spans_of(self.schedule, tasks.start_ps, tasks.end_ps, self.blocks)
 
     @cached_property
     def ends(self) -> list[int]:
@@ -146,5 +146,5 @@ class StepTiming:
                 int(rank): factor for rank, factor in self.plan.workload.stragglers.ranks.items()
             }
             slow = slow_ranks(self.schedule, tasks.start_ps, tasks.end_ps, self.window[0], slowed)
-        wire = full_wire(self.result, self.spans, self.window)
+        wire = full_wire(self.result, self.blocks, self.spans, self.window)
         return Culprits(slow, wire, "" if slow else heavy_stage(self.rows, self.plan.mesh))

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.analysis.expanded import expanded
 from clusim.analysis.slices import Slices, all_starts
-from clusim.analysis.tasks import Columns, RunTasks
+from clusim.analysis.tasks import RunTasks
 from clusim.base.errors import TraceError, one_line
 from clusim.base.terms.dtypes import DataType, find_dtype
 from clusim.engine.abi import NONE, Op
 from clusim.engine.image import OPCODES
-from clusim.results.replicated import KINDS, FoldedBlocks
+from clusim.results.replicated import KINDS
 from clusim.results.result import Result
 from clusim.results.trace.held import Inputs
 from clusim.results.trace.inputs import read_run
@@ -81,24 +80,17 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Trace opened for export.
-
-    Calls of `inputs` include those of replicated blocks; `schedule` is as executed.
-    """
+    """Trace opened for export."""
 
     path: Path
     result: Result
     inputs: Inputs
-    schedule: Columns
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
         """Read a trace."""
         result, inputs = read_run(path)
-        folded, written = result.tasks.folded, inputs.schedule
-        if folded is not None:
-            inputs = replace(inputs, schedule={**written, **_calls(inputs, folded)})
-        return cls(Path(path), expanded(result), inputs, written)
+        return cls(Path(path), result, inputs)
 
     @property
     def num_ranks(self) -> int:
@@ -137,22 +129,18 @@ class Run:
         """Return the tasks of `by_rank` as columns; None for synthetic traffic."""
         if not self.inputs.texts("tasks/stream"):
             return None
-        return RunTasks(self.result, self.schedule, by_place=True)
+        return RunTasks(self.result, self.inputs.schedule)
 
     def by_rank(self) -> Iterator[list[TaskRow]]:
         """Yield the started tasks of every rank by start time.
 
         Tasks of replicated blocks replace their pauses.
         """
-        run, beyond = self.columns(), len(self.result.tasks.names)
+        run = self.columns()
         if run is None:
             return
         for tasks in run:
-            numbers = tasks.number.copy()
-            # Separate numbers: several tasks replace the same pause.
-            repeated = self._folds[numbers]
-            numbers[repeated] = beyond + np.arange(int(repeated.sum()))
-            columns = (numbers, tasks.stream, tasks.name, tasks.kind, tasks.call)
+            columns = (tasks.number, tasks.stream, tasks.name, tasks.kind, tasks.call)
             rows = zip(
                 *(column.tolist() for column in (*columns, tasks.start_ps, tasks.end_ps)),
                 strict=True,
@@ -161,14 +149,6 @@ class Run:
                 TaskRow(n, tasks.rank, run.streams[s], run.names[name], KINDS[k], call, low, high)
                 for n, s, name, k, call, low, high in rows
             ]
-
-    @property
-    def _folds(self) -> Array:
-        """Return the mask of pauses that replace blocks."""
-        result, folded = np.zeros(len(self.result.tasks.names), bool), self.result.tasks.folded
-        if folded is not None:
-            result[folded.pauses_task] = True
-        return result
 
     def tasks(self) -> list[TaskRow]:
         """Return the tasks that started, by start."""
@@ -241,48 +221,3 @@ def _ends(
             int(conns["src"][source]) if source != NONE else -1,
         )
     return known[instance, prim]
-
-
-def _calls(inputs: Inputs, folded: FoldedBlocks) -> dict[str, Array | list[str]]:
-    """Return the columns of calls followed by those of replicated blocks, at each of their places."""
-    sizes = np.diff(folded.parts_calls_off)[folded.places_part]
-    place = np.repeat(np.arange(len(sizes)), sizes)
-    row = np.arange(len(place)) - folded.place_calls_off[place]
-    row += folded.parts_calls_off[folded.places_part[place]]
-    first = folded.places_ranks_off[place]
-    members = _members(folded)
-    ranks = [
-        folded.ranks_rank[low + members[call]]
-        for low, call in zip(first, row.tolist(), strict=True)
-    ]
-    columns: dict[str, Array] = {
-        name: getattr(folded, f"calls_{name}")[row] for name in ("bytes", "channels")
-    }
-    root = folded.calls_root[row]
-    columns["root"] = np.where(
-        root < 0, -1, folded.ranks_rank[np.minimum(first + root, len(folded.ranks_rank) - 1)]
-    )
-    columns["ranks"] = np.concatenate([np.zeros(0, np.int64), *ranks])
-    result: dict[str, Array | list[str]] = {
-        f"calls/{name}": np.append(inputs.numbers(f"calls/{name}"), values)
-        for name, values in columns.items()
-    }
-    off = inputs.numbers("calls/ranks_off")
-    result["calls/ranks_off"] = np.append(
-        off, off[-1] + np.cumsum([len(group) for group in ranks], dtype=np.int64)
-    )
-    for name in ("operation", "algorithm", "protocol", "dtype", "redop"):
-        texts = getattr(folded, f"calls_{name}")
-        result[f"calls/{name}"] = [*inputs.texts(f"calls/{name}"), *(texts[call] for call in row)]
-    return result
-
-
-def _members(folded: FoldedBlocks) -> dict[int, Array]:
-    """Return the ranks of a place that participate in every call of a part."""
-    of_part = np.repeat(folded.parts_calls_off[:-1], np.diff(folded.parts_tasks_off))
-    in_call = folded.tasks_call >= 0
-    called, slots = (folded.tasks_call + of_part)[in_call], folded.tasks_slot[in_call]
-    return {
-        call: np.array(list(dict.fromkeys(slots[called == call].tolist())), np.int64)
-        for call in range(len(folded.calls_operation))
-    }

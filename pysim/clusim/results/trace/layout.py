@@ -88,12 +88,6 @@ RULES = _rules()
 WIRE_TOTALS = [name.rpartition("/")[2] for name in RULES if name.startswith("/wires/total/")]
 """Final counters of each wire."""
 
-for _name in WIRE_TOTALS:
-    _rule = RULES[f"/wires/total/{_name}"]
-    RULES[f"/folded/wires/{_name}"] = replace(
-        _rule, rows="/folded/wires/wire", description=f"by a block: {_rule.description}"
-    )
-
 PRIMITIVES = {
     "time": ("time_ps", "<i8"),
     "gate": ("gate_ps", "<i8"),

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from clusim.base.files import destination, note_input
 from clusim.engine.abi import WIRE_COUNTERS, FaultKind
 from clusim.results.bins import COLUMNS, Bins
 from clusim.results.diagnosis import Verdict
-from clusim.results.replicated import FoldedBlocks
+from clusim.results.replicated import BLOCK_COLUMNS, BLOCK_TEXTS, BlockRows
 from clusim.results.result import (
     LaunchContext,
     Messages,
@@ -50,74 +50,29 @@ from clusim.results.trace.structure import Opened, check_structure
 
 Array = NDArray[Any]
 
-MOST_TASKS = 1 << 28
-"""Largest number of tasks in the blocks of a trace."""
 
-MOST_OF_RANK = 1 << 23
-"""Largest number of tasks in the blocks of one rank: they are in memory together."""
-
-
-def read_folded(file: Opened, start_ps: Array, end_ps: Array) -> FoldedBlocks | None:
-    """Return the replicated blocks, given starts and ends of tasks [ps]; None without blocks.
+def read_blocks(file: Opened, start_ps: Array, end_ps: Array) -> BlockRows | None:
+    """Return the tasks of replicated blocks, given starts and ends of tasks [ps]; None without blocks.
 
     Raises
     ------
     TraceError
-        Columns that do not fit each other.
+        A task that is not within its block.
     """
-    if "/folded" not in file:
+    if "/blocks" not in file:
         return None
-    result: dict[str, Any] = {}
-    for item in fields(FoldedBlocks):
-        name = "/folded/" + item.name.replace("_", "/", 1)
-        if item.name == "counters":
-            result[item.name] = {name: read(file, f"/folded/wires/{name}") for name in WIRE_TOTALS}
-        else:
-            result[item.name] = (
-                read_texts(file, name) if item.type == "list[str]" else read(file, name)
-            )
-    folded = FoldedBlocks(**result)
-    wrong = _wrong(folded, start_ps, end_ps)
-    if wrong:
-        raise TraceError(f"{file.filename}: /folded: {wrong}")
-    return folded
-
-
-def _wrong(folded: FoldedBlocks, start_ps: Array, end_ps: Array) -> str:
-    """Return the first inconsistency, empty if there is no error."""
-    ranks, pauses = folded.parts_ranks, len(folded.pauses_task)
-    tasks, calls = np.diff(folded.parts_tasks_off), np.diff(folded.parts_calls_off)
-    of_part, of_call = (np.repeat(np.arange(len(ranks)), rows) for rows in (tasks, calls))
-    slot, moves, end = folded.tasks_slot, folded.tasks_moves, folded.tasks_end
-    sizes = ranks[folded.places_part]
-    wrong = {
-        "places: a part without a place": len(np.unique(folded.places_part)) < len(ranks),
-        "places: number of ranks differs from that of their part": folded.sizes != sizes,
-        "tasks/slot: a rank that the part does not have": slot >= ranks[of_part],
-        "tasks/call: a collective that the part does not have": folded.tasks_call >= calls[of_part],
-        "calls/root: a rank that the part does not have": folded.calls_root >= ranks[of_call],
-        "calls: an empty text": "" in folded.calls_operation + folded.calls_dtype,
-        "tasks: an end before its start": (folded.tasks_start > moves) | (moves > end),
-        "pauses/task: not one for every rank of every block": pauses != folded.off[-1],
-    }
-    for words, cases in wrong.items():
-        if np.any(cases):
-            return words
-    each = tasks[folded.places_part[folded.blocks_place]]
-    if float(each.sum(dtype=np.float64)) > MOST_TASKS:
-        return f"blocks of more than {MOST_TASKS:,} tasks"
-    longest = np.zeros(len(tasks), np.int64)
-    np.maximum.at(longest, of_part, end)
-    starts, ends = start_ps[folded.pauses_task], end_ps[folded.pauses_task]
-    lasts = np.repeat(longest[folded.places_part[folded.blocks_place]], np.diff(folded.off))
-    ended = ends >= 0
-    if (starts[ended] + lasts[ended] > ends.max(initial=0)).any():
-        return "a block that ends after the last pause"
-    of_place = np.bincount(folded.blocks_place, weights=each, minlength=len(folded.places_part))
-    of_rank = np.bincount(folded.ranks_rank, weights=np.repeat(of_place, folded.sizes))
-    if of_rank.max(initial=0) > MOST_OF_RANK:
-        return f"blocks of more than {MOST_OF_RANK:,} tasks at a rank"
-    return ""
+    rows = BlockRows.of(
+        {
+            name: (read_texts if name in BLOCK_TEXTS else read)(file, f"/blocks/{name}")
+            for name in BLOCK_COLUMNS
+        }
+    )
+    where, over = f"{file.filename}: /blocks", end_ps[rows.pause]
+    if ((rows.start > rows.moves) | (rows.moves > rows.end)).any():
+        raise TraceError(f"{where}: an end before its start")
+    if ((over >= 0) & (rows.end > over - start_ps[rows.pause])).any():
+        raise TraceError(f"{where}: a task that ends after its pause")
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,8 +288,8 @@ _SUMMED = ("packets", "grants", "bytes", "payload", "control_bytes")
 def _tasks(file: Opened, time_ps: int) -> Tasks:
     start, end = read(file, "/tasks/start"), read(file, "/tasks/end")
     _check_spans(f"{file.filename}: /tasks", start, end, time_ps)
-    folded = read_folded(file, start, end)
-    return Tasks(read_texts(file, "/tasks/name"), start, end, folded)
+    names = read_texts(file, "/tasks/name")
+    return Tasks(names, start, end, read_blocks(file, start, end))
 
 
 def _check_spans(where: str, start: Array, end: Array, time_ps: int) -> None:

@@ -10,16 +10,24 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clusim.results.replicated import BlockTasks
-from clusim.schedule.ir import Schedule
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.results.replicated import BLOCK_COLUMNS, SUFFIX, BlockRows, BlockTasks, RankPattern
+from clusim.schedule.ir import CollectiveCall, Schedule
 from clusim.topology.arrays import arrays_of
 from clusim.topology.model import Fabric
 from clusim.workload.parallel.symmetry import EqualPlaces
 from clusim.workload.parallel.volumes import Volume
+
+Array = NDArray[Any]
+
+MOST_ROWS = 1 << 21
+"""Most tasks of replicated blocks in a trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +171,7 @@ class Folder:
         key = (ranks, each)
         if key not in self._kernels:
             time_ps, memory_bytes, flops = each
-            done = BlockTasks.of_kernels(len(ranks), time_ps, memory_bytes)
+            done = BlockTasks.of_kernels(ranks, time_ps, memory_bytes)
             all_ps, ends = time_ps * len(ranks), dict.fromkeys(ranks, time_ps)
             shared = (all_ps, all_ps, 0, 0)
             self._kernels[key] = Folded(ranks, ends, done, {}, flops * len(ranks), sharing=shared)
@@ -195,3 +203,60 @@ class Folder:
 
         end = {there[rank]: value for rank, value in block.end_ps.items()}
         return replace(block, ranks=ranks, end_ps=end, wires=tuple(map(renamed, block.wires)))
+
+
+def by_kind(blocks: Iterable[FoldedBlock]) -> list[tuple[Folded, list[FoldedBlock]]]:
+    """Return the blocks of a schedule by the result that they repeat."""
+    kinds: dict[int, tuple[Folded, list[FoldedBlock]]] = {}
+    for block in blocks:
+        kinds.setdefault(id(block.found), (block.found, []))[1].append(block)
+    return list(kinds.values())
+
+
+def pauses_of(found: Folded, blocks: Iterable[FoldedBlock]) -> Array:
+    """Return the tasks that represent blocks of a kind, shape (blocks, ranks)."""
+    return np.array([[block.tasks[rank] for rank in found.ranks] for block in blocks], np.int64)
+
+
+def repetitions(
+    blocks: Iterable[FoldedBlock], start_ps: Array
+) -> dict[int, list[tuple[Array, RankPattern]]]:
+    """Return the patterns of every rank with the starts of their blocks, given all task starts [ps]."""
+    result: dict[int, list[tuple[Array, RankPattern]]] = {}
+    for found, repeated in by_kind(blocks):
+        starts = start_ps[pauses_of(found, repeated)]
+        for slot, rank in enumerate(found.ranks):
+            at = starts[:, slot]
+            result.setdefault(rank, []).append((at[at >= 0], found.done.patterns[slot]))
+    return result
+
+
+def block_rows(blocks: Sequence[FoldedBlock], schedule: Schedule) -> BlockRows | None:
+    """Return the tasks of the blocks of a schedule for a trace; None if they exceed `MOST_ROWS`."""
+    if sum(len(block.found.done.slot) for block in blocks) > MOST_ROWS:
+        return None
+    streams: dict[str, int] = {}
+    names: dict[str, int] = {}
+    calls: list[CollectiveCall] = []
+    parts: list[list[Array]] = []
+    for found, repeated in by_kind(blocks):
+        done, there = found.done, dict(zip(found.done.ranks, found.ranks, strict=True))
+        first = len(schedule.calls) + len(calls)
+        for call in done.calls:
+            ranks = tuple(there[rank] for rank in call.ranks)
+            calls.append(replace(call, ranks=ranks, root=there.get(call.root, -1)))
+        stream = _numbered(streams, done.stream)
+        fixed = np.array(found.ranks)[done.slot], done.kind, stream
+        call_rows = np.where(done.call < 0, -1, done.call + first)
+        rest = call_rows, done.start, done.moves, done.end, done.memory
+        for block, pauses in zip(repeated, pauses_of(found, repeated), strict=True):
+            pass_name = schedule.tasks[next(iter(block.tasks.values()))].name.removesuffix(SUFFIX)
+            name = _numbered(names, [own or pass_name for own in done.name])
+            parts.append([pauses[done.slot], *fixed, name, *rest])
+    texts: dict[str, Any] = {"streams": list(streams), "names": list(names)}
+    columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return BlockRows.of(texts | dict(zip(BLOCK_COLUMNS[2:], columns, strict=True)), calls)
+
+
+def _numbered(known: dict[str, int], texts: Iterable[str]) -> Array:
+    return np.array([known.setdefault(text, len(known)) for text in texts], np.int64)
