@@ -18,7 +18,7 @@ from clusim.simulation.expected import ErrorClass, UnknownError
 from clusim.studies.crossover import Crossover
 from clusim.studies.sweep.grid import Cell
 from clusim.topology.check_links import Finding
-from clusim.training.layertable import LayerTable
+from clusim.training.layertable import LayersOfPlan
 from clusim.training.proof import EndedSteps
 from clusim.training.result import TrainingResult
 from clusim.training.sweep import ScaledStep
@@ -133,7 +133,7 @@ class EndedSaidJson(JsonObject):
     doubted: DoubtedJson
 
 
-TrainJson = SimulatedSaidJson | EstimatedSaidJson | EndedSaidJson | LayerTable | list[ScaledStep]
+TrainJson = SimulatedSaidJson | EstimatedSaidJson | EndedSaidJson | LayersOfPlan | list[ScaledStep]
 """A step, or the known part of ended steps; with --layers its layers, with --scaling a list."""
 
 

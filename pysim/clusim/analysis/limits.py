@@ -160,14 +160,6 @@ class BrokenWire(JsonObject):
 
 
 @dataclass(frozen=True, slots=True)
-class BusyWire(JsonObject):
-    """Wire, and the share of time in which it was busy."""
-
-    wire: str
-    busy: Round6
-
-
-@dataclass(frozen=True, slots=True)
 class WireTables(JsonObject):
     """Traffic over the wires of a run.
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Annotated, Any
 
-from clusim.analysis.limits import BusyWire
 from clusim.base.display import Columns, Shown, Summary
 from clusim.base.json_schema import IfKnown, JsonObject, Round6, Written
 from clusim.base.terms.operations import bus_factor
@@ -26,7 +25,7 @@ from clusim.results.diagnosis import (
     remedied_ps,
     scaled,
 )
-from clusim.results.resultjson import Ended, Unfinished
+from clusim.results.resultjson import BusyWire, Ended, Unfinished
 
 
 @cache

@@ -128,6 +128,14 @@ class EngineWork(JsonObject):
     followed: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class BusyWire(JsonObject):
+    """Wire, and the share of time in which it was busy."""
+
+    wire: str
+    busy: Round6
+
+
 LEAST_PART = 0.01
 """Share of the work from which on the rest may be guessed."""
 

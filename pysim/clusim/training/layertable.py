@@ -72,7 +72,7 @@ class OptimizerRow(JsonObject):
 
 
 @dataclass(frozen=True)
-class LayerTable(JsonObject):
+class LayersOfPlan(JsonObject):
     """Work of every layer, before any simulation.
 
     Attributes
@@ -97,10 +97,10 @@ class LayerTable(JsonObject):
     optimizer: list[OptimizerRow]
 
 
-def layer_table(plan: ParallelPlan) -> LayerTable:
+def layer_table(plan: ParallelPlan) -> LayersOfPlan:
     """Return the work of every layer and of the optimiser."""
     steps = [optimizer_row(plan, stage) for stage in range(len(plan.stages))]
-    return LayerTable(plan, layer_rows(plan), steps)
+    return LayersOfPlan(plan, layer_rows(plan), steps)
 
 
 def layer_rows(plan: ParallelPlan) -> list[LayerRow]:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from clusim.analysis.limits import BrokenWire, BusyWire, slowed_wires
+from clusim.analysis.limits import BrokenWire, slowed_wires
 from clusim.base.display import Columns, Shown, Summary, columns_of
 from clusim.base.json_schema import (
     IfKnown,
@@ -21,6 +21,7 @@ from clusim.base.json_schema import (
 from clusim.base.units import format_time
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
+from clusim.results.resultjson import BusyWire
 from clusim.training.breakdown import PARTS, Breakdown, error_of
 from clusim.training.expected import StepClass, expected_step, expected_text
 from clusim.training.goodput import Goodput, goodput_of
@@ -42,7 +43,7 @@ class Throughput(JsonObject):
 
 
 @dataclass(frozen=True, slots=True)
-class StepParts(JsonObject):
+class StepTimes(JsonObject):
     """Parts of the last step, means over its ranks [s]."""
 
     compute_s: Round9
@@ -254,10 +255,10 @@ class StepResult(Shown, JsonObject):
         return self.plan.model_flops * self.pace / self.plan.mesh.size / 1e12
 
     @property
-    def parts_s(self) -> StepParts:
+    def parts_s(self) -> StepTimes:
         """Parts of the last step."""
         names = ("compute", "exposed", "communication", "host", "bubble", "idle")
-        return StepParts(*map(self.mean, names))
+        return StepTimes(*map(self.mean, names))
 
     @property
     def fullest(self) -> Memory:

@@ -24,7 +24,7 @@ from clusim.workload.parallel.volumes import Volume
 
 
 @dataclass(frozen=True, slots=True)
-class Parts(JsonObject):
+class PartsCount(JsonObject):
     """Number of parts of the step, and number simulated for this estimate.
 
     Attributes
@@ -99,9 +99,9 @@ class StepEstimate(StepResult):
         return rows
 
     @property
-    def estimate(self) -> Parts:
+    def estimate(self) -> PartsCount:
         """Numbers of parts."""
-        return Parts(self.parts, self.simulated, self.followed, self.followed_ps)
+        return PartsCount(self.parts, self.simulated, self.followed, self.followed_ps)
 
 
 def whole(request: TrainRequest, plan: ParallelPlan, kept: SampleCache) -> StepEstimate:
