@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NotRequired
 
 from typing_extensions import TypedDict
 
@@ -11,6 +12,7 @@ from clusim.analysis.limits import WireTables
 from clusim.analysis.tablejson import CongestionJson, EstimateJson, HistoryJson, PathJson
 from clusim.base.json_schema import JsonObject
 from clusim.nccl.explainjson import ExplainJson
+from clusim.nccltests.perfjson import PerfJson
 from clusim.replays.report import Replay
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
@@ -23,6 +25,7 @@ from clusim.training.proof import EndedSteps
 from clusim.training.result import TrainingResult
 from clusim.training.sweep import ScaledStep
 from clusim.training.uncomposed import StepEstimate
+from clusim.validation.collectives.against import AgainstJson
 from clusim.validation.collectives.explained import ExplainedJson
 from clusim.validation.collectives.validationjson import ValidationJson
 from clusim.validation.steps.validate import StepReportJson
@@ -149,6 +152,12 @@ class CrossoverSaidJson(JsonObject):
 
     crossover: Crossover
     doubted: DoubtedJson
+
+
+class PerfAgainstJson(PerfJson):
+    """Output of ``-J``, and the comparison with a measured table."""
+
+    against: NotRequired[AgainstJson]
 
 
 @dataclass
