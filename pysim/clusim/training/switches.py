@@ -78,10 +78,10 @@ def sharing(
             sms += held.get(index, 0) * length
             moving += length
     for block in folded:
-        kernel += block.sharing[0]
-        alone += block.sharing[1]
-        sms += block.sharing[2]
-        moving += block.sharing[3]
+        kernel += block.done.sharing[0]
+        alone += block.done.sharing[1]
+        sms += block.done.sharing[2]
+        moving += block.done.sharing[3]
     return Sharing(kernel, alone, sms, moving)
 
 
