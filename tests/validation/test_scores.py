@@ -158,7 +158,7 @@ def test_expected_errors_are_those_of_the_nearest_class(
     others = [point(150, group=replace(GROUP, system="other")) for _ in range(9)]
     fitted = [point(100, group=OTHER, source="superbench") for _ in range(99)]
     several = [point(170, 2 * MIB, group=P5EN8, source="y") for _ in range(8)]
-    few = [point(300, 64 * MIB) for _ in range(validate.LEAST - 1)]
+    few = [point(300, 64 * MIB) for _ in range(validate.CollectiveReport.class_least - 1)]
     data = tmp_path / "accuracy.json"
     CollectiveReport([*h100, *others, *fitted, *several, *few]).write_data(data, [table])
     written = json.loads(data.read_text(encoding="utf-8"))

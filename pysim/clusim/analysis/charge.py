@@ -244,9 +244,7 @@ class Charger:
 
     def _fixed_ps(self, step: Step) -> int:
         """Return the fixed cost of the slice that a segment transfers [ps]."""
-        cost = self._image["costs"][int(self._image["instances"]["cost"][step.instance])]
-        slow = self.network.slow_1024(step.endpoint, step.start_ps)
-        return (int(cost["fixed_ps"]) * slow) >> 10
+        return self.network.cost_ps("fixed_ps", step.instance, step.start_ps)
 
     def _named(self, load: _Load) -> tuple[str, CauseKind]:
         """Return the name of a resource besides CTAs, and the kind of cause that it is."""
@@ -310,7 +308,7 @@ class Charger:
             units = network.units_of(step.connection)
             result += [self._load("unit", unit, times) for unit in units]
         turn = max(1, step.end_ps - span[0])
-        pace = self._pace_ps(step, flags)
+        pace = self._pace_ps(step)
         utilisation = min(1.0, pace / max(1, step.length_ps - latency))
         least = (turn - step.length_ps + latency + pace) / turn
         result.append(_Load("cta", step.endpoint, utilisation, min(1.0, least)))
@@ -337,16 +335,12 @@ class Charger:
         usual = float(np.median(self.usage.of("wire", peers, *times[1])))
         return load._replace(usual=usual, sibling=peers[0])
 
-    def _pace_ps(self, step: Step, flags: int) -> int:
+    def _pace_ps(self, step: Step) -> int:
         """Return the time that the CTA itself needs for the bytes of a transfer [ps]."""
         table = self.walk.slices.table(step.instance)
-        opcode = int(self._image["prims"]["opcode"][int(table.prim[step.seq])])
-        cost = int(self._image["instances"]["cost"][step.instance])
-        slow = self.network.slow_1024(step.endpoint, step.start_ps)
-        q = (int(self._image["costs"]["op_cost16"][cost][opcode]) * slow) >> 10
         expand = int(self._image["conns"]["expand_120"][step.connection])
         size = -(-int(table.bytes[step.seq]) * expand // 120)
-        return (size * q) >> 16
+        return self.network.copy_ps(step.instance, int(table.prim[step.seq]), size, step.start_ps)
 
     def _flight(self, step: Step) -> Iterator[Charge]:
         """Yield the latency of a write's last packets, and their queueing after the first wire."""
@@ -403,7 +397,7 @@ class Charger:
         after = max(mean / scale(resource, index) for resource, index, mean in needs)
         gain = first.use * (1.0 - after / before) if before > 0 else 0.0
         turn = step.length_ps + self._fixed_ps(step)
-        least = min(length, self._pace_ps(step, self._flags(step))) / scale("cta", step.endpoint)
+        least = min(length, self._pace_ps(step)) / scale("cta", step.endpoint)
         return latency / scale("latency", step.endpoint) + max(least, length - turn * gain, 0.0)
 
 

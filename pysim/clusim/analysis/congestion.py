@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,8 @@ def congestion(path: str | Path) -> ColumnTable:
     switch is incast. Wires are sorted by busy time plus credit stalls, then by contention.
     """
     traced = open_traced(path)
-    rows = [*_tiers(traced), *_groups(traced), *_wires(traced)]
+    measures = _measures(traced)
+    rows = [*_tiers(traced, measures), *_groups(traced, measures), *_wires(traced, measures)]
     return ColumnTable.of(COLUMNS, rows, traced.facts, _notes(rows, traced))
 
 
@@ -55,6 +56,13 @@ def hot_spots(traced: Traced) -> Array:
     return np.asarray(order[counters["packets"][order] > 0])
 
 
+_MERGED: dict[str, Callable[[Array], Any]] = {
+    **{"rate": np.mean, "busy": np.mean, "peak": np.max, "no_credit": np.mean},
+    **{"contended": np.mean, "queue": np.max, "full": np.mean, "bytes": np.sum},
+}
+"""Measures of wires, in the order of `COLUMNS`, and their value for several wires."""
+
+
 def _measures(traced: Traced) -> dict[str, Array]:
     """Return the measures of every wire."""
     result = traced.result
@@ -64,11 +72,14 @@ def _measures(traced: Traced) -> dict[str, Array]:
     use = result.bins.wires["busy"] / widths if len(widths) else np.zeros((len(counters), 1))
     share = widths / max(1, widths.sum()) if len(widths) else np.ones(1)
     return {
+        "rate": result.wires.rate_Bps,
         "busy": counters["busy_ps"] / total,
         "peak": use.max(axis=1, initial=0.0),
         "no_credit": counters["stall_credit_ps"] / total,
         "contended": counters["stall_arbitration_ps"] / total,
+        "queue": counters["queued_max"],
         "full": (use >= FULL) @ share,
+        "bytes": counters["bytes"],
     }
 
 
@@ -89,67 +100,50 @@ def tiers(traced: Traced) -> dict[str, Array]:
     return {name: np.array(ids) for name, ids in result.items()}
 
 
-def _tiers(traced: Traced) -> Iterator[tuple[Any, ...]]:
-    counters, result = traced.result.wires.counters, _measures(traced)
+def _row(who: tuple[str, str, str], mine: Array, measures: dict[str, Array]) -> tuple[Any, ...]:
+    """Return the row of several wires, given its level, name and class; sources are not counted."""
+    rate, *values, carried = (merge(measures[name][mine]).item() for name, merge in _MERGED.items())
+    imbalance = float(measures["busy"][mine].max()) / values[0] if values[0] else 1.0
+    return (*who, len(mine), rate / 1e9, *values, imbalance, 0, carried)
+
+
+def _tiers(traced: Traced, measures: dict[str, Array]) -> Iterator[tuple[Any, ...]]:
     for name, mine in tiers(traced).items():
-        carried = int(counters["bytes"][mine].sum())
-        yield ("tier", name, "", len(mine), *_merged(traced, mine, result), carried)
+        yield _row(("tier", name, ""), mine, measures)
 
 
-def _merged(traced: Traced, mine: Array, columns: dict[str, Array]) -> tuple[Any, ...]:
-    """Return the row of several wires, from their rate to the sources."""
-    wires = traced.result.wires
-    busy = columns["busy"][mine]
-    mean = float(busy.mean())
-    return (
-        float(wires.rate_Bps[mine].mean()) / 1e9, mean, float(columns["peak"][mine].max()),
-        float(columns["no_credit"][mine].mean()), float(columns["contended"][mine].mean()),
-        int(wires.counters["queued_max"][mine].max()), float(columns["full"][mine].mean()),
-        float(busy.max()) / mean if mean else 1.0, 0,
-    )  # fmt: skip
-
-
-def _groups(traced: Traced) -> Iterator[tuple[Any, ...]]:
-    """Yield the sets of parallel wires, most uneven first.
+def _groups(traced: Traced, measures: dict[str, Array]) -> list[tuple[Any, ...]]:
+    """Return the sets of parallel wires, most uneven first.
 
     Parallel wires join the same two graph nodes, or are alternatives of a route.
     """
-    wires, result, image = traced.result.wires, _measures(traced), traced.network.image
-    off, flat = image["group_off"], image["group_wires"]
+    wires, network = traced.result.wires, traced.network
+    off, flat = network.image["group_off"], network.image["group_wires"]
     sets = {tuple(flat[a:b].tolist()) for a, b in pairwise(off.tolist()) if b > a + 1}
     rows: list[tuple[Any, ...]] = []
     for members in sorted(sets):
         mine = np.array(members)
-        if not wires.counters["packets"][mine].any():
-            continue
-        source = traced.network.nodes[int(traced.network.wires["src"][mine[0]])]
-        ends = sorted({traced.network.nodes[int(n)] for n in traced.network.wires["dst"][mine]})
-        name = f"{source}->{ends[0]}" + (f"..{ends[-1]}" if len(ends) > 1 else "")
-        merged = _merged(traced, mine, result)
-        row = ("group", name, wires.classes[mine[0]], len(mine), *merged)
-        if merged[7] >= UNEVEN:
-            rows.append((*row, int(wires.counters["bytes"][mine].sum())))
-    yield from sorted(rows, key=lambda row: (-row[11], row[1]))
+        if wires.counters["packets"][mine].any():
+            source = network.nodes[int(network.wires["src"][mine[0]])]
+            ends = sorted({network.nodes[int(n)] for n in network.wires["dst"][mine]})
+            name = f"{source}->{ends[0]}" + (f"..{ends[-1]}" if len(ends) > 1 else "")
+            rows.append(_row(("group", name, wires.classes[mine[0]]), mine, measures))
+    rows = [row for row in rows if row[11] >= UNEVEN]
+    return sorted(rows, key=lambda row: (-row[11], row[1]))
 
 
-def _wires(traced: Traced) -> Iterator[tuple[Any, ...]]:
-    wires, result = traced.result.wires, _measures(traced)
-    sources = _sources(traced)
-    classes = np.array(wires.classes, object)
+def _wires(traced: Traced, measures: dict[str, Array]) -> Iterator[tuple[Any, ...]]:
+    wires, sources = traced.result.wires, _sources(traced)
+    classes, busy = np.array(wires.classes, object), measures["busy"]
     used = wires.counters["packets"] > 0
-    means = {
-        name: float(result["busy"][(classes == name) & used].mean()) for name in set(classes[used])
-    }
+    means = {name: float(busy[(classes == name) & used].mean()) for name in set(classes[used])}
     for wire in hot_spots(traced).tolist():
         name = wires.classes[wire]
-        row = wires.counters[wire]
-        yield (
-            "wire", wires.names[wire], name, 1, float(wires.rate_Bps[wire]) / 1e9,
-            *(float(result[key][wire]) for key in ("busy", "peak", "no_credit", "contended")),
-            int(row["queued_max"]), float(result["full"][wire]),
-            float(result["busy"][wire]) / means[name] if means[name] else 1.0,
-            int(sources[wire]) if sources is not None else 0, int(row["bytes"]),
-        )  # fmt: skip
+        rate, *values, carried = (measures[key][wire].item() for key in _MERGED)
+        imbalance = values[0] / means[name] if means[name] else 1.0
+        many = 0 if sources is None else int(sources[wire])
+        who = ("wire", wires.names[wire], name, 1)
+        yield (*who, rate / 1e9, *values, imbalance, many, carried)
 
 
 def _pairs(traced: Traced) -> set[tuple[int, int]]:

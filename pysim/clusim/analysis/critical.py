@@ -56,22 +56,16 @@ def unit_busy_ps(
             table = slices.table(instance)
             if not reduces[table.prim].any():
                 continue
-            mine = block["instance"] == instance
-            seq = block["seq"][mine]
-            wanted = reduces[table.prims(seq)]
-            if not wanted.any():
-                continue
-            prims = table.prim[seq[wanted]]
-            for prim in np.unique(prims).tolist():
+            mine = np.flatnonzero(block["instance"] == instance)
+            prims, size = table.prims(block["seq"][mine]), table.bytes[block["seq"][mine]]
+            for prim in np.unique(prims[reduces[prims]]).tolist():
                 connection = slices.connection(instance, prim, send=True)
                 units = network.units_of(connection)
                 off, group = image["mgroup_off"], int(image["conns"]["mgroup"][connection])
-                members = int(off[group + 1] - off[group])
+                operands = int(off[group + 1] - off[group]) / max(1, len(units))
                 now = prims == prim
-                start = block["gate"][mine][wanted][now]
-                end = block["time"][mine][wanted][now]
-                size = table.bytes[seq[wanted]][now] * (members / max(1, len(units)))
-                amount = spread(start, end, size.astype(np.float64), edge_ps)
+                span = block["gate"][mine[now]], block["time"][mine[now]]
+                amount = spread(*span, size[now] * operands, edge_ps)
                 for unit in units:
                     busy[unit] += amount * (int(image["units"]["cost16"][unit]) / 65536)
     return busy

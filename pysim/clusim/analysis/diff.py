@@ -67,7 +67,14 @@ def diff(path_a: str | Path, path_b: str | Path) -> ColumnTable:
         for line in verdict.lines()
     ]
     notes += _inputs(a, b)
-    notes += _phase_sentences(phases, time_a) + _blame_sentences(blames, time_a)
+    notes += [
+        f"phase {name!r}: {ps_a} in A, {ps_b} in B ({change})"
+        for name, change, ps_a, ps_b in _changes(phases, time_a, 3)
+    ]
+    notes += [
+        f"on the critical path, {name}: {change} ({ps_a} in A, {ps_b} in B)"
+        for name, change, ps_a, ps_b in _changes(blames, time_a, 5)
+    ]
     notes += _wire_sentences(wires, a, b)
     return ColumnTable.of(DiffRowJson.__annotations__, rows, facts, notes)
 
@@ -174,23 +181,12 @@ def _wire_busy(traced: Traced) -> dict[str, int]:
     }
 
 
-def _signed(ps: int) -> str:
-    return f"{'+' if ps >= 0 else '-'}{format_time(abs(ps))}"
-
-
-def _phase_sentences(rows: list[tuple[Any, ...]], whole: int) -> list[str]:
-    told = [row for row in rows if abs(row[4]) >= LEAST * whole][:3]
+def _changes(rows: list[tuple[Any, ...]], whole: int, most: int) -> list[tuple[str, str, str, str]]:
+    """Return name, change and both times of the largest changes."""
+    told = [row for row in rows if abs(row[4]) >= LEAST * whole][:most]
     return [
-        f"phase {name!r}: {format_time(a)} in A, {format_time(b)} in B ({_signed(change)})"
-        for _, name, a, b, change in told
-    ]
-
-
-def _blame_sentences(rows: list[tuple[Any, ...]], whole: int) -> list[str]:
-    told = [row for row in rows if abs(row[4]) >= LEAST * whole][:5]
-    return [
-        f"on the critical path, {name}: {_signed(change)} ({format_time(a)} in A, {format_time(b)} in B)"
-        for _, name, a, b, change in told
+        (name, f"{'+' if change >= 0 else '-'}{format_time(abs(change))}", *map(format_time, ab))
+        for _, name, *ab, change in told
     ]
 
 

@@ -262,6 +262,19 @@ class Network:
             slow = int(fault["num"])
         return slow
 
+    def cost_ps(self, what: str, instance: int, time_ps: int) -> int:
+        """Return the ``fixed_ps`` or ``after_ps`` of a slice of an instance that starts at a time [ps]."""
+        row = self.image["instances"][instance]
+        slow = self.slow_1024(int(row["endpoint"]), time_ps)
+        return (int(self.image["costs"][what][int(row["cost"])]) * slow) >> 10
+
+    def copy_ps(self, instance: int, prim: int, size: int, time_ps: int) -> int:
+        """Return the time in which an instance copies or reduces the bytes of a primitive [ps]."""
+        row, opcode = self.image["instances"][instance], int(self.image["prims"]["opcode"][prim])
+        per_byte = int(self.image["costs"]["op_cost16"][int(row["cost"])][opcode])
+        slow = self.slow_1024(int(row["endpoint"]), time_ps)
+        return (size * ((per_byte * slow) >> 10)) >> 16
+
     def _header_ps(self, wire: int, kind: int) -> int:
         row = self.wires[wire]
         form = self.image["formats"][int(row["format"])]

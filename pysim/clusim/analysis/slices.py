@@ -28,28 +28,31 @@ KEPT_SLICES = 1 << 24
 """Maximum number of slices whose primitives are kept in memory: 200 MB."""
 
 
+def predecessors(image: Mapping[str, Array]) -> list[list[int]]:
+    """Return for each task the tasks it waits for."""
+    tasks, successors = image["tasks"], image["succ"].tolist()
+    before: list[list[int]] = [[] for _ in range(len(tasks))]
+    ends = zip(tasks["succ_lo"].tolist(), tasks["succ_hi"].tolist(), strict=True)
+    for task, (low, high) in enumerate(ends):
+        for other in successors[low:high]:
+            before[other].append(task)
+    return before
+
+
 def all_starts(image: Mapping[str, Array], start_ps: Array) -> Array:
     """Return the start of every task of an image [ps], proxies after the schedule's tasks.
 
     A trace has the times of the schedule's tasks. A proxy starts at the end of its last dependency. This end is
     known, because no task depends on a proxy: it has the same dependencies as the sender's task.
     """
-    tasks, succ = image["tasks"], image["succ"]
-    result = np.zeros(len(tasks), np.int64)
-    result[: len(start_ps)] = start_ps
-    if len(tasks) == len(start_ps):
-        return result
-    owner = np.repeat(np.arange(len(tasks)), tasks["succ_hi"] - tasks["succ_lo"])
-    after: dict[int, set[int]] = {}
-    for before, later in zip(owner.tolist(), succ.tolist(), strict=True):
-        after.setdefault(later, set()).add(before)
-    alike = {
-        frozenset(predecessors): int(start_ps[task])
-        for task, predecessors in after.items()
-        if task < len(start_ps)
-    }
-    for task in range(len(start_ps), len(tasks)):
-        result[task] = alike.get(frozenset(after.get(task, set())), 0)
+    tasks, known = len(image["tasks"]), len(start_ps)
+    result = np.zeros(tasks, np.int64)
+    result[:known] = start_ps
+    if tasks > known:
+        before = [frozenset(others) for others in predecessors(image)]
+        pairs = zip(before[:known], start_ps.tolist(), strict=True)
+        alike = {others: ps for others, ps in pairs if others}
+        result[known:] = [alike.get(others, 0) for others in before[known:]]
     return result
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.analysis.network import Network
-from clusim.analysis.slices import Slices, all_starts
+from clusim.analysis.slices import Slices, all_starts, predecessors
 from clusim.base.errors import TraceError
 from clusim.engine.abi import NONE, Cause, ConnKind, Op, TaskKind
 from clusim.results.trace.held import Records
@@ -44,10 +44,6 @@ class ThreadClocks:
         """Return True if a thread does the work of an instance."""
         return int(self._thread[instance]) != NONE
 
-    def began_ps(self, instance: int, seq: int) -> int | None:
-        """Return the time at which a proxy thread had posted a slice [ps]; None if too many."""
-        return self.handed().get((instance, seq))
-
     def handed(self) -> dict[tuple[int, int], int]:
         """Return when proxy threads posted each slice (instance, number) [ps]; empty if too many."""
         if self._began is None:
@@ -64,23 +60,15 @@ class ThreadClocks:
         began: dict[tuple[int, int], int] = {}
         for gate_ps, instance, seq in sorted(rows):
             thread = int(self._thread[instance])
-            own_ps, after_ps = self._costs(instance, seq, gate_ps)
-            done_ps = max(gate_ps, free.get(thread, 0)) + own_ps
-            free[thread] = done_ps + after_ps
+            table, network = self._slices.table(instance), self._network
+            prim, size = int(table.prims(seq)), int(table.bytes[seq])
+            done_ps = max(gate_ps, free.get(thread, 0)) + network.cost_ps(
+                "fixed_ps", instance, gate_ps
+            )
+            done_ps += network.copy_ps(instance, prim, size, gate_ps)
+            free[thread] = done_ps + network.cost_ps("after_ps", instance, gate_ps)
             began[instance, seq] = done_ps
         return began
-
-    def _costs(self, instance: int, seq: int, time_ps: int) -> tuple[int, int]:
-        """Return the time of a thread with a slice before and after it hands it on [ps]."""
-        image = self._network.image
-        row, table = image["instances"][instance], self._slices.table(instance)
-        cost = image["costs"][int(row["cost"])]
-        slow = self._network.slow_1024(int(row["endpoint"]), time_ps)
-        opcode = int(image["prims"]["opcode"][int(table.prims(seq))])
-        q = (int(cost["op_cost16"][opcode]) * slow) >> 10
-        fixed_ps = (int(cost["fixed_ps"]) * slow) >> 10
-        own_ps = fixed_ps + ((int(table.bytes[seq]) * q) >> 16)
-        return own_ps, (int(cost["after_ps"]) * slow) >> 10
 
 
 class StepKind(IntEnum):
@@ -207,8 +195,7 @@ class Walk:
         self._records = records
         self._cursor = _Cursor(records)
         self._owner = self.image["instances"]["task"]
-        self._fixed_ps = self.image["costs"]["fixed_ps"]
-        self._before = _predecessors(self.image["tasks"], self.image["succ"])
+        self._before = predecessors(self.image)
 
     def steps(self) -> Iterator[Step]:
         """Yield the segments from last to first; together they cover the run from 0 to its end."""
@@ -286,14 +273,11 @@ class Walk:
     def _work(self, row: _Row, task: int) -> Iterator[Step]:
         """Yield the segments of a slice after its gate, the last first."""
         prim = int(self.slices.table(row.instance).prims(row.seq))
-        instance = self.image["instances"][row.instance]
-        endpoint = int(instance["endpoint"])
-        slow = self.network.slow_1024(endpoint, row.gate_ps)
-        fixed_ps = (int(self._fixed_ps[int(instance["cost"])]) * slow) >> 10
-        began_ps = row.gate_ps + fixed_ps
+        endpoint = int(self.image["instances"]["endpoint"][row.instance])
+        began_ps = row.gate_ps + self.network.cost_ps("fixed_ps", row.instance, row.gate_ps)
         if self.threads.serves(row.instance):
-            handed_ps = self.threads.began_ps(row.instance, row.seq)
-            began_ps = min(row.time_ps, began_ps if handed_ps is None else handed_ps)
+            handed_ps = self.threads.handed().get((row.instance, row.seq), began_ps)
+            began_ps = min(row.time_ps, handed_ps)
         if row.time_ps > began_ps:
             kind, connection, wire = StepKind.PACE, -1, -1
             if row.wire != NONE:
@@ -378,12 +362,3 @@ class Walk:
             yield Step(StepKind.SLOT, launched_ps, row.gate_ps, *who)
         if launched_ps > start_ps:
             yield Step(StepKind.LAUNCH, start_ps, launched_ps, *who)
-
-
-def _predecessors(tasks: Array, successors: Array) -> list[list[int]]:
-    """Return for each task the tasks it waits for."""
-    before: list[list[int]] = [[] for _ in range(len(tasks))]
-    for task in range(len(tasks)):
-        for other in successors[int(tasks["succ_lo"][task]) : int(tasks["succ_hi"][task])]:
-            before[int(other)].append(task)
-    return before

@@ -116,7 +116,10 @@ def replay_recording(
     if request.other is not None and result.unfinished is None:
         there = _on(request.setup(request.other, version, request.env), recording)
         try:
-            moved, outcome = _moved(recording, request, options, there)
+            untraced = replace(options, trace_out=None)
+            moved, outcome = _run(recording, request, untraced, there, recorded=False)
+            if outcome.unfinished is not None:
+                raise outcome.unfinished.reached(f"the replay on {there.placed.fabric.name}")
             others = _spans(recording, moved, outcome, recorded=False)
             results.other, results.other_ps = there.placed.fabric.name, outcome.time_ps
             results.notes += there.placed.notes
@@ -151,17 +154,6 @@ def _run(
     translation = to_schedule(recording, emitter, gap=request.gap, most=request.calls)
     asked = ScheduleRequest(setup, translation.schedule, granularity=request.granularity)
     return translation, result_of(asked, options)
-
-
-def _moved(
-    recording: Recording, request: ReplayRequest, options: RunOptions, where: KnownMachine
-) -> tuple[Translation, Result]:
-    """Run a recording on another system to its end, without a trace."""
-    untraced = replace(options, trace_out=None)
-    translation, result = _run(recording, request, untraced, where, recorded=False)
-    if result.unfinished is not None:
-        raise result.unfinished.reached(f"the replay on {where.placed.fabric.name}")
-    return translation, result
 
 
 def _on(setup: Setup, recording: Recording) -> KnownMachine:

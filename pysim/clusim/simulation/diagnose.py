@@ -174,8 +174,7 @@ class Evidence:
     def __call__(self, result: Result) -> Verdict:
         """Return the verdict on the run with this result."""
         if self._found is None:
-            results = self._judge(result)
-            self._found = replace(results, expected=self._expected())
+            self._found = replace(self._judge(result), expected=self._expected())
             # Large, and not needed again.
             self._inputs, self._records, self._progress = _gone, "known", None
         return self._found
@@ -188,7 +187,18 @@ class Evidence:
         if isinstance(self._records, str):
             return without_path(result, self._records)
         inputs = self._inputs()
-        return judge_held(result, inputs, self._records, self._confirm, self._progress)
+        try:
+            results = _judged(result, inputs, self._records)
+        except TraceError as error:
+            return without_path(result, str(error).partition(": ")[2])
+        if not result.complete:  # the complete time is unknown
+            return results.verdict.without_savings()
+        change, confirm = results.changes[0] if results.changes else None, self._confirm
+        if confirm is None:
+            confirm = result.provenance.engine == "c" and result.grants <= CHEAP_GRANTS
+        if change is None or not confirm:
+            return results.verdict
+        return confirmed(results.verdict, partial(_trial, result, inputs, change, self._progress))
 
 
 class KnownVerdict:
@@ -200,29 +210,6 @@ class KnownVerdict:
     def __call__(self, result: Result) -> Verdict:
         """Return the verdict."""
         return self._found or without_path(result, "the run was in another process")
-
-
-def judge_held(
-    result: Result,
-    inputs: Inputs,
-    records: HeldRecords,
-    confirm: bool | None,
-    progress: Progress | None = None,
-) -> Verdict:
-    """Return the verdict on a run from its records in memory."""
-    try:
-        results = _judged(result, inputs, records)
-    except TraceError as error:
-        return without_path(result, str(error).partition(": ")[2])
-    engine = result.provenance.engine
-    if not result.complete:  # the complete time is unknown
-        return results.verdict.without_savings()
-    change = results.changes[0] if results.changes else None
-    if change is None:
-        return results.verdict
-    if confirm or (confirm is None and engine == "c" and result.grants <= CHEAP_GRANTS):
-        return confirmed(results.verdict, partial(_trial, result, inputs, change, progress))
-    return results.verdict
 
 
 def _judged(result: Result, inputs: Inputs, records: HeldRecords) -> Judged:

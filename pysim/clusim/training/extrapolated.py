@@ -9,7 +9,7 @@ memory bandwidth for its traffic, which grow with them. The traffic is counted a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -53,6 +53,16 @@ class PartRan(NamedTuple):
     note: str = ""
 
 
+def kernels_beside(
+    builder: ScheduleBuilder, ranks: Iterable[int], work_ps: int, hbm_bytes: int
+) -> list[int]:
+    """Append concurrent kernels of `work_ps` [ps] and `hbm_bytes` [bytes] to ranks; 0: none."""
+    return [
+        builder.kernel(rank, compute_ps=work_ps, hbm_bytes=hbm_bytes)
+        for rank in (ranks if work_ps else ())
+    ]
+
+
 def ran(request: ScheduleRequest, tasks: Sequence[int], kernels: Sequence[int]) -> PartRan:
     """Run a part with these last tasks and these kernels."""
     result = result_of(request, RunOptions(bins=2, histories=False))
@@ -92,11 +102,8 @@ def part_beside(request: Request, plan: NcclPlan | None, work_ps: int, hbm_bytes
     """Run a collective concurrently with kernels of all its ranks."""
     setup = request.setup
     builder = ScheduleBuilder(setup.known, "part")
-    kernels = [
-        builder.kernel(rank, compute_ps=work_ps, hbm_bytes=hbm_bytes)
-        for setup_of_group in (setup.together if work_ps else ())
-        for rank in setup_of_group.comm.ranks
-    ]
+    ranks = [rank for group in setup.together for rank in group.comm.ranks]
+    kernels = kernels_beside(builder, ranks, work_ps, hbm_bytes)
     tasks = emit_together(builder, request, plan)
     return ran(request.of(builder.build()), tasks, kernels)
 

@@ -7,9 +7,9 @@ workload.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from clusim.base.executors import file_digest
@@ -20,7 +20,14 @@ from clusim.simulation.samples import SampleCache
 from clusim.simulation.setup import Setup
 from clusim.topology.model import Fabric
 from clusim.training.clock import PhaseTime
-from clusim.training.extrapolated import PartRan, Write, followed_part, moved_by, ran
+from clusim.training.extrapolated import (
+    PartRan,
+    Write,
+    followed_part,
+    kernels_beside,
+    moved_by,
+    ran,
+)
 from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.emitter import Emitter
 from clusim.workload.parallel.plan import ParallelPlan
@@ -162,53 +169,36 @@ class StepParts:
     ) -> dict[str, Any]:
         """Run a part, beside kernels if `intensity` gives their memory traffic."""
         self.simulated += 1
-        whose = ranks, write
-        part = followed_part(self.setup, self.plan, self.granularity, whose) or self._written(
-            *whose
-        )
         work_ps = bytes_there = 0
         if intensity is not None:
             work_ps = LONGER * self.find(key, ranks, write).took.time_ps
             bytes_there = round(float(intensity) * work_ps / 1e12)
-        result = part.run(work_ps, bytes_there)
+        part = followed_part(self.setup, self.plan, self.granularity, (ranks, write))
+        if part is None:
+            result, moved = self._in_full(ranks, write, work_ps, bytes_there)
+        else:
+            result, moved = part.run(work_ps, bytes_there), part.moved
         share = max(0.0, 1 - (result.kernels_ps - work_ps) / result.end_ps) if work_ps else 1.0
         return {
             "time_ps": result.end_ps,
             "share": min(1.0, share),
-            "moved": part.moved,
+            "moved": moved,
             "bound": result.bound,
             "followed": result.note,
         }
 
-    def _written(self, ranks: tuple[int, ...], write: Write) -> _WrittenPart:
+    def _in_full(
+        self, ranks: tuple[int, ...], write: Write, work_ps: int, hbm_bytes: int
+    ) -> tuple[PartRan, dict[str, tuple[int, int]]]:
+        """Run a part on all its ranks; return also the calls and bytes sent by dimension."""
         plan, there = self._ground(ranks)
-        return _WrittenPart(self.setup.on(plan.fabric), plan, there, write, self.granularity)
-
-
-@dataclass
-class _WrittenPart:
-    """A part that is simulated on all its ranks; `there` maps them to ranks of `plan`."""
-
-    setup: Setup
-    plan: ParallelPlan
-    there: Mapping[int, int]
-    write: Write
-    granularity: str | int
-    moved: dict[str, tuple[int, int]] = field(default_factory=dict)
-
-    def run(self, work_ps: int, hbm_bytes: int) -> PartRan:
-        """Run the part beside kernels of `work_ps` [ps] and `hbm_bytes` [bytes]; 0: no kernels."""
-        builder = ScheduleBuilder(self.plan.fabric, "part")
-        members = self.there.values()
-        writer = Emitter(self.plan, builder, only=frozenset(members))
-        kernels = [
-            builder.kernel(rank, compute_ps=work_ps, hbm_bytes=hbm_bytes)
-            for rank in (members if work_ps else ())
-        ]
-        tails = self.write(writer, self.there)
-        asked = ScheduleRequest(self.setup, builder.build(), granularity=self.granularity)
-        self.moved = moved_by(writer)
-        return ran(asked, [task for tasks in tails.values() for task in tasks], kernels)
+        builder = ScheduleBuilder(plan.fabric, "part")
+        writer = Emitter(plan, builder, only=frozenset(there.values()))
+        kernels = kernels_beside(builder, there.values(), work_ps, hbm_bytes)
+        tails = write(writer, there)
+        setup = self.setup.on(plan.fabric)
+        asked = ScheduleRequest(setup, builder.build(), granularity=self.granularity)
+        return ran(asked, [*chain.from_iterable(tails.values())], kernels), moved_by(writer)
 
 
 def _on_machines(plan: ParallelPlan, zones: tuple[int, ...]) -> ParallelPlan:

@@ -9,8 +9,11 @@ number of calls.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from clusim.collectives import ScheduleBuilder
 from clusim.collectives.algorithms.sharp import uses_switches
@@ -27,6 +30,8 @@ from clusim.topology.model import Fabric
 from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.fold import Folded
 from clusim.workload.parallel.volumes import SpannedMachines, Switched, Volume, sent_bytes
+
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +82,8 @@ def sharing(
         else:
             sms += held.get(index, 0) * length
             moving += length
-    for block in folded:
-        kernel += block.done.sharing[0]
-        alone += block.done.sharing[1]
-        sms += block.done.sharing[2]
-        moving += block.done.sharing[3]
-    return Sharing(kernel, alone, sms, moving)
+    parts = [(kernel, alone, sms, moving), *(block.done.sharing for block in folded)]
+    return Sharing(*map(sum, zip(*parts, strict=True)))
 
 
 MOST_KINDS = 4
@@ -100,15 +101,6 @@ class SwitchCost:
     memory_bytes: float
     sent_bytes: float
     time_ps: float
-
-    def times(self, factor: float) -> SwitchCost:
-        """Return the cost multiplied by `factor`; SMs become SMs x times."""
-        return SwitchCost(*(value * factor for value in astuple(self)))
-
-    def plus(self, other: SwitchCost) -> SwitchCost:
-        """Return the sum of both costs."""
-        pairs = zip(astuple(self), astuple(other), strict=True)
-        return SwitchCost(*(one + two for one, two in pairs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,56 +145,45 @@ def switching(
     if not kinds:
         return None
     order = sorted(kinds, key=lambda kind: -kind.bytes * kinds[kind][0])
-    known: dict[Switched, tuple[SwitchCost, SwitchCost]] = {}
-    parts = []
+    known: dict[Switched, Array] = {}
+    calls, costs = 0.0, np.zeros((2, 4))
     for kind in order:
         count, group = kinds[kind]
         like = kind if len(known) < MOST_KINDS else order[0]
         if like not in known:
             known[like] = _alone(setup, like, group, granularity)
         share = count * kind.ranks / gpus / steps
-        scale = kind.bytes / like.bytes
-        parts.append((share, scale, known[like]))
-    calls = sum(share for share, _, _ in parts)
-    switch, ring = (_sum((n, s, costs[k]) for n, s, costs in parts) for k in (0, 1))
-    return Switching(calls, switch, ring)
+        calls += share
+        costs += _scaled(known[like], kind.bytes / like.bytes) * share
+    costs[:, 0] /= calls
+    switch, ring = costs.tolist()
+    return Switching(calls, SwitchCost(*switch), SwitchCost(*ring))
 
 
-def _sum(parts: Iterable[tuple[float, float, SwitchCost]]) -> SwitchCost:
-    total, calls = SwitchCost(0, 0, 0, 0), 0.0
-    for count, scale, cost in parts:
-        one = cost.times(scale)
-        total = total.plus(
-            SwitchCost(cost.sms, one.memory_bytes, one.sent_bytes, one.time_ps).times(count)
-        )
-        calls += count
-    return SwitchCost(total.sms / calls, total.memory_bytes, total.sent_bytes, total.time_ps)
+def _scaled(costs: Array, factor: float) -> Array:
+    """Return the costs of collectives that are larger by a factor, in as many SMs."""
+    result: Array = costs * np.array([1, factor, factor, factor])
+    return result
 
 
-def _alone(
-    setup: Setup, kind: Switched, group: Sequence[int], granularity: str | int
-) -> tuple[SwitchCost, SwitchCost]:
-    """Run a collective as in-switch reduction and as a ring."""
+def _alone(setup: Setup, kind: Switched, group: Sequence[int], granularity: str | int) -> Array:
+    """Return the costs of a collective as in-switch reduction and as a ring.
+
+    Each is a row with the fields of `SwitchCost`.
+    """
     fabric, size = setup.known, min(kind.bytes, LARGEST_BYTES)
+    zones = zones_of(fabric)
+    machines = SpannedMachines(len({zones[r] for r in group}), uses_switches(fabric, tuple(group)))
     costs = []
     for algorithm in (kind.algorithm, "ring"):
         schedule = _schedule(fabric, kind, algorithm, size, group)
         asked = ScheduleRequest(setup, schedule, granularity=granularity)
         result = result_of(asked, RunOptions(bins=16))
-        zones = zones_of(fabric)
-        machines = SpannedMachines(
-            len({zones[r] for r in group}), uses_switches(fabric, tuple(group))
-        )
+        sms = sum(item.sm for item in schedule.instances)
         sent = sent_bytes(kind.operation, algorithm, size, len(group), machines)
-        in_switch = SwitchCost(
-            sum(item.sm for item in schedule.instances) / len(group),
-            float(result.bins.hbm_bytes.sum()) / len(group),
-            sent / len(group),
-            result.time_ps,
-        )
-        rest = in_switch.times(kind.bytes / size)
-        costs.append(SwitchCost(in_switch.sms, rest.memory_bytes, rest.sent_bytes, rest.time_ps))
-    return costs[0], costs[1]
+        of_group = np.array([sms, float(result.bins.hbm_bytes.sum()), sent]) / len(group)
+        costs.append([*of_group, result.time_ps])
+    return _scaled(np.array(costs), kind.bytes / size)
 
 
 def _schedule(

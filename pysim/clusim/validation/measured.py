@@ -22,10 +22,11 @@ from html import escape
 from pathlib import Path, PurePath
 from statistics import fmean, median
 from types import NoneType
-from typing import Any, Generic, Self, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, Generic, Self, TypeVar, get_args, get_type_hints
 
 from clusim.base.errors import InputError
 from clusim.base.files import write_text
+from clusim.base.tables import grouped
 from clusim.base.version import version
 from clusim.lowering import QUICK
 from clusim.simulation.extrapolate import FOLLOWED
@@ -139,10 +140,7 @@ def errors(points: Sequence[Prediction]) -> dict[str, Any]:
 
 def by(points: Iterable[Predicted], key: Callable[[Predicted], str]) -> dict[str, list[Predicted]]:
     """Return the points by key, sorted by its value."""
-    result: dict[str, list[Predicted]] = {}
-    for point in points:
-        result.setdefault(key(point), []).append(point)
-    return dict(sorted(result.items()))
+    return dict(sorted(grouped((key(point), point) for point in points).items()))
 
 
 @dataclass(frozen=True)
@@ -155,8 +153,14 @@ class Report(ABC, Generic[Predicted]):
         Rows omitted because fewer were requested.
     granularity : str
         Granularity of the simulation.
+    class_form : type
+        Errors of a class of rows: its words, and some of `errors`.
+    class_least : int
+        Rows that a class must have.
     """
 
+    class_form: ClassVar[type]
+    class_least: ClassVar[int]
     points: list[Predicted]
     unpredicted: list[Unpredicted] = field(default_factory=list)
     skipped: int = 0
@@ -205,10 +209,9 @@ class Report(ABC, Generic[Predicted]):
         """Return the rows without a prediction, one line per reason; `paths` as in `remarks`."""
         lines = []
         for why in (UNKNOWN, UNUSABLE, FAILED):
-            reasons: dict[str, list[Any]] = {}
-            for item in self.unpredicted:
-                if item.why == why:
-                    reasons.setdefault(item.reason, []).append(item.row)
+            reasons = grouped(
+                (item.reason, item.row) for item in self.unpredicted if item.why == why
+            )
             lines += [
                 f"{len(rows)} rows {why}: {reason} ({named(rows[0], paths)})"
                 for reason, rows in reasons.items()
@@ -220,8 +223,22 @@ class Report(ABC, Generic[Predicted]):
         """Return scores, every point and the rows without one."""
 
     @abstractmethod
-    def classes(self) -> tuple[type, list[list[Any]], dict[str, Any]]:
-        """Return the errors by class: the class, the values of its fields, and facts on the rows."""
+    def classes_of(self, point: Predicted) -> Iterable[tuple[str, ...]]:
+        """Return the words of the classes of a row."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return further facts on the rows for `write_data`."""
+        return {}
+
+    def classes(self) -> list[list[Any]]:
+        """Return the errors of every class with enough held-out rows, as fields of `class_form`."""
+        names = [item.name for item in fields(self.class_form)]
+        rows = grouped((key, point) for point in self.left_out for key in self.classes_of(point))
+        return [
+            [*key, *(figure for name, figure in errors(some).items() if name in names)]
+            for key, some in sorted(rows.items())
+            if len(some) >= self.class_least
+        ]
 
     def write_data(self, target: Path, measurements: Sequence[Path]) -> None:
         """Write the classes of errors and their origin, which `clusim.simulation.expected` reads.
@@ -231,8 +248,7 @@ class Report(ABC, Generic[Predicted]):
         measurements : sequence of Path
             The files with the predicted rows.
         """
-        kind, classes, facts = self.classes()
-        rows = ",\n".join(f"    {json.dumps(row)}" for row in classes)
+        rows = ",\n".join(f"    {json.dumps(row)}" for row in self.classes())
         about = {
             "written_by": "clusim validate --data",
             "version": version(),
@@ -242,8 +258,8 @@ class Report(ABC, Generic[Predicted]):
             },
             "rows": len(self.points),
             "left_out": len(self.left_out),
-            **facts,
-            "columns": [item.name for item in fields(kind)],
+            **self.facts(),
+            "columns": [item.name for item in fields(self.class_form)],
         }
         text = json.dumps(about, indent=2)[:-2]
         write_text(target, f'{text},\n  "classes": [\n{rows}\n  ]\n}}\n')

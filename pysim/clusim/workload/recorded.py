@@ -380,8 +380,7 @@ class _Writer:
         elif event.operation in ROOTED and not 0 <= event.root < len(group.ranks):
             raise self._bad(
                 event,
-                f"root {event.root} of {event.operation};"
-                f" group {group.name!r} has positions 0..{len(group.ranks) - 1}",
+                f"root {event.root} of {event.operation}; group {group.name!r} has positions 0..{len(group.ranks) - 1}",
             )
         if unit.missing:
             self.notes["ranks without a recording, assumed to be ready for their collectives"] += (

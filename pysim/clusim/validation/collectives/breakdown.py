@@ -262,65 +262,56 @@ def calibrated_by(points: Sequence[Point]) -> dict[str, list[str]]:
     return result
 
 
+_HELD_OUT: dict[str, tuple[str, Callable[[Point], str]]] = {
+    "system": ("", lambda p: p.row.group.system),
+    "source": ("", lambda p: p.row.source or "-"),
+    "collective": ("", lambda p: p.row.group.collective),
+    "algorithm and protocol": ("As they ran; P2P are sends and receives.", lambda p: p.ran),
+    "harness": (
+        "Program of the measurement, and the known part of the launch: processes and threads (launch known), only"
+        " GPUs per process or thread (threads not given), or no part (launch not given).",
+        lambda p: p.row.group.launch_class,
+    ),
+    "release": ("", lambda p: "release given" if p.row.group.nccl_version else "not given"),
+    "method of simulation": (
+        "Followed: extrapolated from runs of fewer nodes or smaller sizes.",
+        lambda p: "followed" if p.followed else "simulated in full",
+    ),
+}
+"""Properties that divide held-out rows into classes -> a remark, and the class of a row."""
+
+
 def class_tables(points: Sequence[Point]) -> list[ClassTable]:
     """Return the tables of a validation, without empty ones."""
     out = [point for point in points if point.held_out]
+    held_out = [
+        ClassTable(f"Held-out rows by {noun}", text, _placed(out, key))
+        for noun, (text, key) in _HELD_OUT.items()
+    ]
+    open_launch = [point for point in points if not point.calibrated and point.launch_open]
     tables = [
-        _headline(points, out),
-        ClassTable("Held-out rows by system", "", _placed(out, lambda p: p.row.group.system)),
-        ClassTable("Held-out rows by source", "", _placed(out, lambda p: p.row.source or "-")),
-        ClassTable(
-            "Held-out rows by collective", "", _placed(out, lambda p: p.row.group.collective)
-        ),
-        ClassTable(
-            "Held-out rows by algorithm and protocol",
-            "As they ran; P2P are sends and receives.",
-            _placed(out, lambda p: p.ran),
-        ),
-        ClassTable(
-            "Held-out rows by harness",
-            "Program of the measurement, and the known part of the launch: processes and threads (launch known), only"
-            " GPUs per process or thread (threads not given), or no part (launch not given).",
-            _placed(out, lambda p: p.row.group.launch_class),
-        ),
-        _launches([p for p in points if not p.calibrated and p.launch_open]),
-        ClassTable(
-            "Held-out rows by release",
-            "",
-            _placed(out, lambda p: "release given" if p.row.group.nccl_version else "not given"),
-        ),
-        ClassTable(
-            "Held-out rows by method of simulation",
-            "Followed: extrapolated from runs of fewer nodes or smaller sizes.",
-            _placed(out, lambda p: "followed" if p.followed else "simulated in full"),
-        ),
-        _calibration(points),
-        _without("source", points, lambda p: p.row.source or "-"),
-        _without("system", points, lambda p: p.row.group.system),
+        *(_headline(points, out), *held_out[:5], _launches(open_launch), *held_out[5:]),
+        *(_calibration(points), *(_without(noun, points) for noun in ("source", "system"))),
     ]
     return [table for table in tables if table.lines]
 
 
 def _placed(points: Sequence[Point], key: Callable[[Point], str]) -> list[ClassLine]:
     """Return a line for every class, separately for one node and for several."""
-    result = []
-    for name, class_points in by(points, key).items():
-        for place, some in by(class_points, lambda p: p.place).items():
-            result.append(ClassLine(f"{name}, {place}", some))
-    return result
+    return [
+        ClassLine(f"{name}, {place}", some)
+        for name, class_points in by(points, key).items()
+        for place, some in by(class_points, lambda p: p.place).items()
+    ]
 
 
 def _headline(points: Sequence[Point], out: Sequence[Point]) -> ClassTable:
     lines = []
     for place in (ONE, SEVERAL):
-        some = [point for point in out if point.place == place]
-        lines += [ClassLine(place, some)] if some else []
-    lines += [ClassLine("all", out)] if out else []
-    keys: dict[str, Callable[[Point], str]] = {
-        "source": lambda p: p.row.source,
-        "system": lambda p: p.row.group.system,
-    }
-    for noun, key in keys.items():
+        lines.append(ClassLine(place, [point for point in out if point.place == place]))
+    lines = [line for line in (*lines, ClassLine("all", out)) if line.points]
+    for noun in ("source", "system"):
+        _, key = _HELD_OUT[noun]
         tainted = {key(point) for point in points if point.calibrated}
         clean = [point for point in out if key(point) not in tainted]
         for place, some in by(clean, lambda p: p.place).items():
@@ -371,8 +362,9 @@ def _calibration(points: Sequence[Point]) -> ClassTable:
     )
 
 
-def _without(noun: str, points: Sequence[Point], key: Callable[[Point], str]) -> ClassTable:
+def _without(noun: str, points: Sequence[Point]) -> ClassTable:
     """Return every source or system with a remark on its calibrations, scored by all its rows."""
+    _, key = _HELD_OUT[noun]
     lines = []
     for name, class_points in by(points, key).items():
         names = [

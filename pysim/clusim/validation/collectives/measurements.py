@@ -11,6 +11,7 @@ from clusim.base import resources
 from clusim.base.errors import InputError
 from clusim.base.files import note_input
 from clusim.base.limits import MOST_COUNT, MOST_RANKS, integer, read_text, real
+from clusim.base.tables import grouped
 from clusim.base.terms.operations import find_algorithm, find_protocol
 from clusim.engine.ranges import DURATION_END_PS
 from clusim.hardware import TRANSPORTS
@@ -389,13 +390,9 @@ def _release(library: str) -> str:
 
 def groups(rows: Sequence[Row]) -> dict[CurveGroup, list[Row]]:
     """Return the rows by their common properties, in the order of sizes."""
-    result: dict[CurveGroup, list[Row]] = {}
-    for row in rows:
-        result.setdefault(row.group, []).append(row)
-    return {
-        group: sorted(group_rows, key=lambda row: row.size_bytes)
-        for group, group_rows in result.items()
-    }
+    ordered = sorted(rows, key=lambda row: row.size_bytes)
+    curves = grouped((row.group, row) for row in ordered)
+    return {row.group: curves[row.group] for row in rows}
 
 
 def setup_of(group: CurveGroup) -> Setup:

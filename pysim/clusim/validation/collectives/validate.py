@@ -7,7 +7,7 @@ size with one panel per system: lines are predicted, dots measured.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -17,6 +17,7 @@ from clusim.base.display import picture_format
 from clusim.base.errors import InputError
 from clusim.base.executors import Jobs
 from clusim.base.files import Staging, replacing
+from clusim.base.tables import grouped
 from clusim.base.terms.times import ONE, REGIMES, SEVERAL, regime_of
 from clusim.base.units import format_size
 from clusim.lowering import QUICK
@@ -44,7 +45,6 @@ from clusim.validation.measured import (
     Tell,
     Unpredicted,
     by,
-    errors,
     filled,
 )
 
@@ -108,10 +108,7 @@ def _panels(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
 
 
 def _split(curves: Iterable[Curve], key: Callable[[CurveGroup], str]) -> dict[str, list[Curve]]:
-    result: dict[str, list[Curve]] = {}
-    for curve in curves:
-        result.setdefault(key(curve[0].row.group), []).append(curve)
-    return result
+    return grouped((key(curve[0].row.group), curve) for curve in curves)
 
 
 def _draw(panels: Mapping[str, Sequence[Curve]], out: BinaryIO, form: str, dpi: int) -> None:
@@ -177,12 +174,12 @@ def _panel(axes: Any, title: str, curves: Sequence[Curve]) -> None:
 class CollectiveReport(Report[Point]):
     """All points, and the rows without one; granularity is of the simulated kernels."""
 
+    class_form = ErrorClass
+    class_least = 8
+
     def by_group(self) -> dict[CurveGroup, list[Point]]:
         """Return the points by their common properties."""
-        result: dict[CurveGroup, list[Point]] = {}
-        for point in self.points:
-            result.setdefault(point.row.group, []).append(point)
-        return result
+        return grouped((point.row.group, point) for point in self.points)
 
     def further(self) -> list[str]:
         """Return the number of rows within their spread."""
@@ -190,25 +187,16 @@ class CollectiveReport(Report[Point]):
         met = sum(point.met for point in known)
         return [f"{met} of {len(known)} rows with a known spread are within it"] if known else []
 
-    def classes(self) -> tuple[type, list[list[Any]], dict[str, Any]]:
-        """Return the errors of every class with enough rows."""
-        result: dict[tuple[str, str, str, str, str], list[Point]] = {}
-        for point in self.left_out:
-            place, regime = point.place, regime_of(point.row.size_bytes)
-            for where in places_of(point.family, point.row.group.system, place):
-                for algorithm in (point.algorithm, ANY):
-                    result.setdefault((*where, regime, algorithm), []).append(point)
-        class_rows = [
-            [*key, *errors(class_points).values()]
-            for key, class_points in sorted(result.items())
-            if len(class_points) >= LEAST
-        ]
+    def classes_of(self, point: Point) -> Iterator[tuple[str, ...]]:
+        """Return the words of the classes of a row, with its algorithm and with any."""
+        for where in places_of(point.family, point.row.group.system, point.place):
+            for algorithm in (point.algorithm, ANY):
+                yield (*where, regime_of(point.row.size_bytes), algorithm)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the number of rows of every source."""
         sources = by(self.points, lambda point: point.row.source or "-")
-        return (
-            ErrorClass,
-            class_rows,
-            {"sources": {name: len(class_points) for name, class_points in sources.items()}},
-        )
+        return {"sources": {name: len(some) for name, some in sources.items()}}
 
     def to_json(self) -> dict[str, Any]:
         """Return every point, groups, scores by class, and omitted rows."""
@@ -250,10 +238,6 @@ def _group_json(group: CurveGroup, points: list[Point]) -> dict[str, Any]:
     notes = sorted({note for point in points for note in point.notes})
     extra = {"points": len(points), **scores_json(points), "notes": notes}
     return filled(CurveJson, group) | extra
-
-
-LEAST = 8
-"""Minimum number of rows of a class."""
 
 
 def thinned(rows: Sequence[Row], most: int) -> list[Row]:

@@ -30,6 +30,7 @@ from itertools import combinations
 from typing import Any
 
 from clusim.base.errors import ClusimError, InputError
+from clusim.base.tables import grouped
 from clusim.simulation.extrapolate import Linear
 from clusim.training.request import TrainRequest
 from clusim.training.run import trained
@@ -109,11 +110,8 @@ def kendall_tau(points: Sequence[StepPoint]) -> float | None:
 
     Pairs with equal measurements do not count; pairs with equal predictions contribute 0.
     """
-    alike: dict[tuple[object, ...], list[StepPoint]] = {}
-    for point in points:
-        alike.setdefault(point.plans_of, []).append(point)
     right = pairs = 0
-    for group_points in alike.values():
+    for group_points in grouped((point.plans_of, point) for point in points).values():
         for one, two in combinations(group_points, 2):
             # Throughput in samples of a step over its time.
             each, other = one.row.global_batch, two.row.global_batch

@@ -106,6 +106,9 @@ class StepReportJson(TypedDict):
 class StepReport(Report[StepPoint]):
     """All points, and the rows without one; granularity is of the simulated steps."""
 
+    class_form = StepClass
+    class_least = 4
+
     def to_json(self) -> dict[str, Any]:
         """Return scores of held-out rows and of calibration rows, groups and every point."""
         return {
@@ -129,21 +132,17 @@ class StepReport(Report[StepPoint]):
         lines = super().left_out_lines(paths=False)
         return sorted(lines, key=lambda line: line.partition(": ")[2])
 
-    def classes(self) -> tuple[type, list[list[Any]], dict[str, Any]]:
-        """Return the errors by GPU, by framework and by both; raises `InputError` for too few rows."""
-        result: dict[tuple[str, str], list[StepPoint]] = {}
-        for point in self.left_out:
-            framework = framework_of(point.row)
-            for key in ((point.chip, framework), (point.chip, ""), ("", framework)):
-                result.setdefault(key, []).append(point)
-        classes = []
-        for key, class_points in sorted(result.items()):
-            if len(class_points) >= LEAST:
-                said = step_score(class_points)
-                classes.append([*key, said.n, said.mean_abs_pct, said.bias_pct])
-        if not classes:
+    def classes_of(self, point: StepPoint) -> list[tuple[str, ...]]:
+        """Return the words of the classes of a row: its GPU, its framework, and both."""
+        framework = framework_of(point.row)
+        return [(point.chip, framework), (point.chip, ""), ("", framework)]
+
+    def classes(self) -> list[list[Any]]:
+        """Return the errors of every class; raises `InputError` for too few rows."""
+        result = super().classes()
+        if not result:
             raise InputError("too few predicted rows for an expected error")
-        return StepClass, classes, {}
+        return result
 
 
 def _point_json(point: StepPoint) -> dict[str, Any]:
@@ -190,10 +189,6 @@ def _spread(rows: Sequence[StepRow], most: int) -> list[StepRow]:
     if not most or most >= len(rows):
         return list(rows)
     return [rows[number * len(rows) // most] for number in range(most)]
-
-
-LEAST = 4
-"""Rows that a class must have."""
 
 
 HEADING = "## Steps that others published"
