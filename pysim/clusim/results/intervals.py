@@ -60,6 +60,10 @@ class Union:
         """Its parts as rows of (start, end) [ps]."""
         return np.stack([self.start_ps, self.end_ps], axis=1)
 
+    def shared_ps(self, other: Union) -> int:
+        """Return the time that two unions have in common [ps]."""
+        return int(self.within(other.start_ps, other.end_ps).sum())
+
     def until(self, time_ps: Any) -> Array:
         """Return the time covered before each of some times [ps]."""
         times = np.asarray(time_ps, np.int64)
