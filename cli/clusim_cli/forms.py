@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -16,7 +16,7 @@ from clusim.analysis.tablejson import (
 )
 from clusim.base.json_schema import FieldsOf
 from clusim.nccl.explainjson import ExplainJson
-from clusim.nccltests.perfjson import CrossoverJson
+from clusim.nccltests.perfjson import CrossoverJson, PerfJson
 from clusim.replays.report import ReplayJson
 from clusim.results.diagnosis import VerdictJson
 from clusim.results.resultjson import ResultJson
@@ -30,6 +30,7 @@ from clusim.training.stepjson import (
     ScaledStepJson,
     SimulatedStepJson,
 )
+from clusim.validation.collectives.against import AgainstJson
 from clusim.validation.collectives.explained import ExplainedJson
 from clusim.validation.collectives.validationjson import ValidationJson
 from clusim.validation.steps.validate import StepReportJson
@@ -118,6 +119,12 @@ class ExplainSaidJson(ExplainJson, DoubtedJson):
 
 class CrossoverSaidJson(CrossoverJson, DoubtedJson):
     """The best algorithm of every size."""
+
+
+class PerfAgainstJson(PerfJson):
+    """Output of ``-J``, and the comparison with a measured table."""
+
+    against: NotRequired[AgainstJson]
 
 
 class CallsJson(TypedDict):

@@ -25,7 +25,7 @@ from clusim.results.replicated import KINDS, BlockTasks
 from clusim.results.result import Result
 from clusim.schedule.ir import Schedule
 from clusim.simulation.api import result_of, whole_of
-from clusim.simulation.diagnose import KnownVerdict
+from clusim.simulation.diagnose import Evidence
 from clusim.simulation.job import RunOptions
 from clusim.simulation.request import ScheduleRequest
 from clusim.simulation.setup import Setup
@@ -263,7 +263,7 @@ def _simulated(
         Setup(setup.known), result.traffic, plan.mesh.size, request.steps, request.granularity
     )
     judged = steps.told[0] if steps.told else steps.verdict(run)
-    told = replace(result.result, judge=KnownVerdict(judged))
+    told = replace(result.result, judge=Evidence.known(judged))
     return replace(result, switching=done, grain_error=runs.worst(run), result=told, judged=judged)
 
 
