@@ -214,7 +214,7 @@ def affordable(run_events: int, blocks: Iterable[FoldedBlock]) -> bool:
 
     `run_events` is the number of events of the run with the blocks replicated.
     """
-    events = sum(block.found.hops + INSTANCE_EVENTS * block.found.instances for block in blocks)
+    events = sum(b.found.done.hops + INSTANCE_EVENTS * b.found.done.instances for b in blocks)
     return run_events + events <= AFFORDABLE
 
 

@@ -83,7 +83,7 @@ def sharing(
         else:
             sms += held.get(index, 0) * length
             moving += length
-    parts = [(kernel, alone, sms, moving), *(block.sharing for block in folded)]
+    parts = [(kernel, alone, sms, moving), *(block.done.sharing for block in folded)]
     return Sharing(*map(sum, zip(*parts, strict=True)))
 
 

@@ -84,8 +84,8 @@ class Fix:
 
 def is_cheap(run: StepTiming) -> bool:
     """Return True if re-simulation of the steps, written out in full, is cheap."""
-    grants = run.result.grants + sum(block.found.hops for block in run.blocks)
-    tasks = len(run.schedule.tasks) + sum(block.found.instances for block in run.blocks)
+    grants = run.result.grants + sum(block.found.done.hops for block in run.blocks)
+    tasks = len(run.schedule.tasks) + sum(block.found.done.instances for block in run.blocks)
     return grants <= CHEAP_GRANTS and tasks <= CHEAP_TASKS
 
 
