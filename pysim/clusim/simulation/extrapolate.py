@@ -44,7 +44,8 @@ from clusim.nccl.choice import way_of
 from clusim.nccl.connect import NONE, double_tree
 from clusim.results.bins import BinRecorder
 from clusim.results.diagnosis import Verdict
-from clusim.results.result import Call, Result, Tasks, Wires
+from clusim.results.result import Result, Tasks, Wires
+from clusim.results.resultjson import Call
 from clusim.schedule.dtypes import element
 from clusim.simulation.expected import Expected, expected_of
 from clusim.simulation.job import Job, RunOptions, provenance_of

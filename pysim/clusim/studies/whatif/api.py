@@ -29,7 +29,7 @@ from clusim.simulation.job import Job, RunOptions, job_of, run_job
 from clusim.simulation.plan import plan
 from clusim.simulation.request import Request, ScheduleRequest
 from clusim.simulation.setup import Setup
-from clusim.studies.whatif.table import ChangeOutcome, ChangeRow, WhatIf
+from clusim.studies.whatif.table import BaselineRun, ChangeOutcome, ChangeRow, WhatIf
 from clusim.topology import Fabric
 from clusim.training import TrainingResult, TrainRequest
 from clusim.training.estimate import stepped
@@ -195,7 +195,7 @@ def what_if(
         return _tests(base, asked, title, counted)
     result = WhatIf(title, _TIMES[type(base)])
     first = _ran(base, None)
-    result.baseline.append(("", first))
+    result.baseline.append(BaselineRun("", first))
     for number, (name, change) in enumerate(asked):
         result.rows.append(_row(base, first, name, change))
         if counted is not None:
@@ -381,7 +381,7 @@ def _tests(
         size = format_size(head[0])
         row = row_request(base.where, base.test, base.options, head)
         first = _test_outcome(base, _result(whole(row), None))
-        result.baseline.append((size, first))
+        result.baseline.append(BaselineRun(size, first))
         for name, change in asked:
             result.rows.append(replace(_test_row(base, head, first, (name, change)), of=size))
         if counted is not None:
