@@ -147,7 +147,7 @@ class Table(Shown):
         further = {
             "faults": list(setup.broken.lines),
             "notes": list(self.notes),
-            "expected_errors": [item.to_json() for item in self.expected],
+            "expected_errors": [item.error.to_json() for item in self.expected],
             "verdicts": [item.to_json() for item in self.verdicts],
         }
         always = "expected_errors"

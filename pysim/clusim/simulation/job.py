@@ -21,14 +21,13 @@ from clusim.results.bins import MAX_BINS, BinRecorder
 from clusim.results.diagnosis import Verdict
 from clusim.results.replicated import BlockRows
 from clusim.results.result import (
-    Call,
     Messages,
     Provenance,
     Result,
     Tasks,
     Wires,
 )
-from clusim.results.resultjson import Unfinished
+from clusim.results.resultjson import Call, Unfinished
 from clusim.results.trace.held import HeldRecords
 from clusim.schedule import Schedule, to_arrays, to_text
 from clusim.simulation.diagnose import Columns, Evidence, inputs_of, run_wires
