@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from clusim.base.json_schema import JsonObject
 from clusim.base.tables import grouped
 from clusim.base.units import format_rate, format_size
 from clusim.topology.model import Fabric, Link
@@ -27,7 +28,7 @@ TOLERANCE = 1.001
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(JsonObject):
     """Finding about a topology.
 
     An error cannot be simulated, a warning is unusual, info is a value.

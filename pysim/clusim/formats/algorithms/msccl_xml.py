@@ -212,14 +212,12 @@ def _step(element: XmlElement, at: int) -> MscclStep:
 
 def _check_peers(element: XmlElement, block: MscclBlock, number: int) -> None:
     for step in block.steps:
-        for needed, peer, name in (
-            (step.op.sends, block.send, "send"),
-            (step.op.receives, block.recv, "recv"),
-        ):
-            if needed and peer < 0:
-                raise InputError(
-                    f"{element.where}:{step.line}: a step of gpu {number} needs a peer; its thread block has {name}=-1"
-                )
+        lost = "send" if step.op.sends and block.send < 0 else ""
+        lost = lost or ("recv" if step.op.receives and block.recv < 0 else "")
+        if lost:
+            raise InputError(
+                f"{element.where}:{step.line}: a step of gpu {number} needs a peer; its thread block has {lost}=-1"
+            )
 
 
 def _check_deps(element: XmlElement, gpu: MscclGpu) -> None:

@@ -275,8 +275,8 @@ def read_items(
         if broken.at == _NO_PLACE:
             raise InputError(f"{file.name}: not JSON: {broken.said}") from None
         place, line = window.dropped + broken.at, window.line_at(broken.at)
-        early = not document.items or not document.inside or place <= 0.9 * window.rest() - 1000
-        if cut is None or early:
+        begun = document.inside and document.items > 0
+        if cut is None or not begun or place <= 0.9 * window.rest() - 1000:
             raise InputError(
                 f"{file.name}:{line}: not JSON: {broken.said}; is the file cut?"
             ) from None
