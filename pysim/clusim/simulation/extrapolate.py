@@ -37,8 +37,8 @@ import numpy as np
 from clusim.analysis.judge import without_path
 from clusim.base.terms.operations import Algorithm, Collective
 from clusim.engine.abi import WIRE_COUNTERS
-from clusim.lowering import MOST_HOPS, QUICK, QUICK_HOPS, Grain
-from clusim.lowering.grain import COARSE, STEP
+from clusim.lowering import QUICK, Grain
+from clusim.lowering.grain import COARSE, MOST_HOPS, QUICK_HOPS, STEP
 from clusim.nccl import Communicator, NcclPlan, programs
 from clusim.nccl.choice import way_of
 from clusim.nccl.connect import NONE, double_tree
