@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import NotRequired
 
 from typing_extensions import TypedDict
 
-from clusim.analysis.tablejson import (
-    CongestionJson,
-    EstimateJson,
-    HistoryJson,
-    LatencyJson,
-    LimitsJson,
-    PathJson,
-)
-from clusim.base.json_schema import FieldsOf
+from clusim.analysis.latency import LatencySummary
+from clusim.analysis.limits import WireTables
+from clusim.analysis.tablejson import CongestionJson, EstimateJson, HistoryJson, PathJson
+from clusim.base.json_schema import JsonObject
 from clusim.nccl.explainjson import ExplainJson
-from clusim.nccltests.perfjson import CrossoverJson
-from clusim.replays.report import ReplayJson
-from clusim.results.diagnosis import VerdictJson
-from clusim.results.resultjson import ResultJson
-from clusim.simulation.expected import ErrorClass, ExpectedJson, UnknownErrorJson
+from clusim.nccltests.perfjson import PerfJson
+from clusim.replays.report import Replay
+from clusim.results.diagnosis import Verdict
+from clusim.results.result import Result
+from clusim.simulation.expected import ErrorClass, UnknownError
+from clusim.studies.crossover import Crossover
 from clusim.studies.sweep.grid import Cell
 from clusim.topology.check_links import Finding
-from clusim.training.stepjson import (
-    EndedStepsJson,
-    EstimatedStepJson,
-    LayersJson,
-    ScaledStepJson,
-    SimulatedStepJson,
-)
+from clusim.training.layertable import LayersOfPlan
+from clusim.training.proof import EndedSteps
+from clusim.training.result import TrainingResult
+from clusim.training.sweep import ScaledStep
+from clusim.training.uncomposed import StepEstimate
+from clusim.validation.collectives.against import AgainstJson
 from clusim.validation.collectives.explained import ExplainedJson
 from clusim.validation.collectives.validationjson import ValidationJson
 from clusim.validation.steps.validate import StepReportJson
@@ -51,14 +47,21 @@ class DoubtedJson(TypedDict):
     doubts: list[str]
 
 
-class RunJson(ResultJson, LimitsJson, DoubtedJson):
+@dataclass
+class RunJson(JsonObject):
     """A collective."""
 
-    verdict: VerdictJson
-    expected_error: ExpectedJson
+    KEYS = ("*result", "*tables", "verdict", "expected_error", "*doubted")
+
+    result: Result
+    tables: WireTables
+    verdict: Verdict
+    expected_error: ErrorClass | UnknownError
+    doubted: DoubtedJson
 
 
-class TrafficJson(ResultJson, LatencyJson, DoubtedJson):
+@dataclass
+class TrafficJson(JsonObject):
     """Synthetic traffic.
 
     Attributes
@@ -67,7 +70,12 @@ class TrafficJson(ResultJson, LatencyJson, DoubtedJson):
         Who sent to whom.
     """
 
+    KEYS = ("*result", "pattern", "*doubted", "*latency")
+
+    result: Result
     pattern: str
+    doubted: DoubtedJson
+    latency: LatencySummary
 
 
 class ColumnJson(TypedDict):
@@ -78,7 +86,8 @@ class ColumnJson(TypedDict):
     units: str
 
 
-class InfoJson(ResultJson):
+@dataclass
+class InfoJson(JsonObject):
     """Content of a trace.
 
     Attributes
@@ -89,26 +98,45 @@ class InfoJson(ResultJson):
         By name: shape, type and unit.
     """
 
-    verdict: VerdictJson
+    KEYS = ("*result", "verdict", "command", "columns")
+
+    result: Result
+    verdict: Verdict
     command: str
     columns: dict[str, ColumnJson]
 
 
-class SimulatedSaidJson(SimulatedStepJson, DoubtedJson):
+@dataclass
+class SimulatedSaidJson(JsonObject):
     """A simulated training step."""
 
+    KEYS = ("*step", "*doubted")
 
-class EstimatedSaidJson(EstimatedStepJson, DoubtedJson):
+    step: TrainingResult
+    doubted: DoubtedJson
+
+
+@dataclass
+class EstimatedSaidJson(JsonObject):
     """A training step put together from parts, with --estimate."""
 
+    KEYS = ("*step", "*doubted")
 
-class EndedSaidJson(EndedStepsJson, DoubtedJson):
+    step: StepEstimate
+    doubted: DoubtedJson
+
+
+@dataclass
+class EndedSaidJson(JsonObject):
     """Training steps that --time-limit ended."""
 
+    KEYS = ("*steps", "*doubted")
 
-TrainJson = (
-    SimulatedSaidJson | EstimatedSaidJson | EndedSaidJson | LayersJson | list[ScaledStepJson]
-)
+    steps: EndedSteps
+    doubted: DoubtedJson
+
+
+TrainJson = SimulatedSaidJson | EstimatedSaidJson | EndedSaidJson | LayersOfPlan | list[ScaledStep]
 """A step, or the known part of ended steps; with --layers its layers, with --scaling a list."""
 
 
@@ -116,21 +144,44 @@ class ExplainSaidJson(ExplainJson, DoubtedJson):
     """NCCL's decisions on a system."""
 
 
-class CrossoverSaidJson(CrossoverJson, DoubtedJson):
+@dataclass
+class CrossoverSaidJson(JsonObject):
     """The best algorithm of every size."""
 
+    KEYS = ("*crossover", "*doubted")
 
-class CallsJson(TypedDict):
-    """Number of calls."""
+    crossover: Crossover
+    doubted: DoubtedJson
 
+
+class PerfAgainstJson(PerfJson):
+    """Output of ``-J``, and the comparison with a measured table."""
+
+    against: NotRequired[AgainstJson]
+
+
+@dataclass
+class KnownCallsJson(JsonObject):
+    """Errors of a class of rows."""
+
+    KEYS = ("*error", "calls")
+
+    error: ErrorClass
     calls: int
 
 
-class UnknownCallsJson(UnknownErrorJson, CallsJson):
+@dataclass
+class UnknownCallsJson(JsonObject):
     """Calls without a known expected error."""
 
+    KEYS = ("*error", "calls")
 
-class ReplaySaidJson(ReplayJson):
+    error: UnknownError
+    calls: int
+
+
+@dataclass
+class ReplaySaidJson(JsonObject):
     """Replay of a recorded job.
 
     Attributes
@@ -139,9 +190,10 @@ class ReplaySaidJson(ReplayJson):
         Distinct expected errors of its calls; `calls` is the number of calls for each.
     """
 
-    expected_errors: list[
-        Annotated[dict[str, Any], FieldsOf(ErrorClass, CallsJson)] | UnknownCallsJson
-    ]
+    KEYS = ("*replay", "expected_errors")
+
+    replay: Replay
+    expected_errors: list[KnownCallsJson | UnknownCallsJson]
 
 
 class SweepJson(TypedDict):
@@ -305,7 +357,7 @@ class CheckedJson(TypedDict):
     ranks: int
     nodes: int
     wires: int
-    findings: list[Annotated[dict[str, Any], FieldsOf(Finding)]]
+    findings: list[Finding]
 
 
 CheckedListJson = list[CheckedJson]

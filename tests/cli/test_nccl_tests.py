@@ -219,3 +219,27 @@ def test_crossover_table_and_csv(clusim: Clusim) -> None:
     lines = clusim(*common, "--csv").out.splitlines()
     assert lines[0].startswith("# colltype,minbytes,maxbytes,algorithm,protocol")
     assert all(len(line.split(",")) == 10 for line in lines)
+
+
+def test_a_measured_table_is_compared_row_by_row(tmp_path: Path, clusim: Clusim) -> None:
+    measured = tmp_path / "mine.txt"
+    measured.write_text(
+        "# nThread 1 nGpus 4 minBytes 65536 maxBytes 1048576 step: 16(factor) warmup iters: 5 iters: 20\n"
+        "#       size         count      type   redop    root     time   algbw   busbw  #wrong\n"
+        "       65536         32768      half     sum      -1    52.43    1.25    1.88       0\n"
+        "     1048576        524288      half     sum      -1    69.91   15.00   22.50       0\n",
+        encoding="utf-8",
+    )
+    command = "nccl-tests", "all_reduce_perf", "dgx-h100", "--against", measured, "--jobs", 1
+    plot = tmp_path / "mine.png"
+    done = clusim(*command, "--plot", plot, "--json")
+    assert done.code == 0, done.err
+    compared = json.loads(done.out)["against"]
+    assert [row["size_bytes"] for row in compared["rows"]] == [64 << 10, 1 << 20]
+    misfits = [item["misfit_pct"] for item in compared["hypotheses"]]
+    assert misfits == sorted(misfits)
+    assert misfits
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    refused = clusim(*command, "-g", 8)
+    assert refused.code == 2
+    assert "4 GPUs; dgx-h100 runs 8" in refused.err

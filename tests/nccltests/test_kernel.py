@@ -106,9 +106,9 @@ def test_hypercube() -> None:
 
 def test_crossover_finds_where_the_best_changes() -> None:
     found = crossover(Setup("gh200x4-mesh"), sizes=(1024, 2 * MIB), jobs=1)
-    assert found.best(0) in ("oneshot-ll", "twoshot-ll")
-    assert found.best(0, nccl_only=True) == "Ring LL"
-    assert found.best(1, nccl_only=True) == "Ring LL128"
+    assert found.sizes[0].best in ("oneshot-ll", "twoshot-ll")
+    assert found.sizes[0].nccl_best == "Ring LL"
+    assert found.sizes[1].nccl_best == "Ring LL128"
     lines = tuner_csv(found)
     assert lines[1:] == [
         "allreduce,0,46340,ring,ll,-1,1,4,-1,-1",

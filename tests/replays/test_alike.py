@@ -98,7 +98,7 @@ def test_one_rank_takes_what_all_take(tmp_path: Path, monkeypatch: pytest.Monkey
     rows = [layer(n, 10_000, 20_000, 30_000, f=call, i=call, update=100) for n in "ab"]
     for tp, gpus in ((8, 8), (2, 8), (16, 16)):
         every, one = both(tmp_path, head(tp, gpus), rows, monkeypatch)
-        assert one.bounds_ps == (one.total_ps, one.total_ps)
+        assert one.bounds_ps == [one.total_ps, one.total_ps]
         assert one.total_ps == pytest.approx(every.total_ps, rel=2e-4)
         assert one.total_calls == every.total_calls
         assert one.compute_ps == every.compute_ps == 120_000_000

@@ -83,7 +83,7 @@ def test_one_run_of_everything_tells_the_calls_that_ended_in_it(tmp_path: Path) 
 def test_another_machine_that_has_no_time_leaves_this_one() -> None:
     whole = _replayed(Watch(), whole=True)
     part = _replayed(Again(1), whole=True, other="dgx-a100")
-    assert (part.calls, part.total_ps, part.other) == (whole.calls, whole.total_ps, "")
+    assert (part.calls, part.total_ps, part.other) == (whole.calls, whole.total_ps, None)
     assert part.unfinished is not None
     assert part.unfinished.why == "time limit of 1 s, reached on dgx-a100"
 

@@ -134,7 +134,7 @@ def test_measured_times_stand_beside_predicted_ones(tmp_path: Path) -> None:
     assert (call.operation, call.bytes, call.measured_us) == ("allreduce", 4 << 20, 80.0)
     assert call.error == pytest.approx(call.time_ps / 80e6 - 1)
     assert call.algorithm == "Ring"
-    assert call.busbw == pytest.approx(call.algbw * 7 / 4)
+    assert call.busbw_GBps == pytest.approx(call.algbw_GBps * 7 / 4)
     assert found.fabric == "dgx-h100"
     assert "each taken as one call" in " ".join(found.notes)
 
@@ -184,7 +184,7 @@ def test_disjoint_communicators_run_side_by_side(tmp_path: Path) -> None:
         log.call("AllReduce", 1 << 17, comm=comm, members=members, stream=comm)
     path = write(tmp_path, log)
     found = replay(ReplayRequest((path,), topology="dgx-h100"))
-    assert [c.number for c in found.comms] == [0, 1]
+    assert [c.number for c in found.communicators] == [0, 1]
     assert found.total_ps == max(c.time_ps for c in found.calls)
     whole = replay(ReplayRequest((path,), topology="dgx-h100", whole=True))
     assert whole.total_ps < 1.2 * max(c.kernel_ps for c in found.calls)

@@ -124,4 +124,4 @@ def test_groups_keep_their_members(tmp_path: Path) -> None:
     clusim.simulate(machine, builder.build(), trace_out=trace)
     write_nccl_log(trace, log_file)
     found = replay(ReplayRequest((str(log_file),), topology="dgx-h100"))
-    assert [(c.num_ranks, c.bytes) for c in found.calls] == [(2, 4096), (2, 8192), (2, 16384)]
+    assert [(c.ranks, c.bytes) for c in found.calls] == [(2, 4096), (2, 8192), (2, 16384)]

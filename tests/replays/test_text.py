@@ -12,15 +12,15 @@ CALL = CallResult(0, 2, "allreduce", 1 << 20, "float32", 3, "Ring", "LL", 4, 9_0
 
 def report(calls: list[CallResult]) -> str:
     found = Replay("goal", "job.goal", "dgx-h100", 8, 1, "2.30", ["dgx-h100: as given"])
-    numbers = sorted({call.comm for call in calls})
-    found.comms = [CommResult(n, 2, 1, 4, "dp", 3, 30_000_000) for n in numbers]
+    numbers = sorted({call.communicator for call in calls})
+    found.communicators = [CommResult(n, 2, 1, 4, "dp", 3, 30_000_000) for n in numbers]
     found.calls = calls
     return replay_report(found)
 
 
 def test_symmetric_groups_are_one_row() -> None:
-    calls = [replace(CALL, comm=number) for number in (0, 1, 2, 5)]
-    calls.append(replace(CALL, comm=3, time_ps=11_000_000))
+    calls = [replace(CALL, communicator=number) for number in (0, 1, 2, 5)]
+    calls.append(replace(CALL, communicator=3, time_ps=11_000_000))
     text = report(calls)
     rows = [line.split() for line in text.splitlines() if "allreduce" in line]
     assert [row[0] for row in rows] == ["0-2,5", "3"]

@@ -106,7 +106,7 @@ def test_what_if_is_a_page_with_the_plan_held_beside_the_other() -> None:
     text = found.page()
     (row,) = found.rows
     assert row.planned.busbw_GBps is not None
-    assert row.planned.busbw_GBps < (found.baseline[0][1].busbw_GBps or 0)
+    assert row.planned.busbw_GBps < (found.baseline[0].outcome.busbw_GBps or 0)
     assert 'class="held"' in text
     assert row.planned.cause.partition(" ")[2] in text
 

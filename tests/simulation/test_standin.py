@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import clusim
-from clusim.analysis.limits import tables_json
+from clusim.analysis.limits import wire_tables
 from clusim.nccltests.jobs import kernel
 from clusim.report.runreport import collective_report
 from clusim.simulation import extrapolate, samples
@@ -61,7 +61,7 @@ def test_what_is_not_known_of_a_run_that_others_stand_for_is_not_said() -> None:
     for name in ("packets", "packet_hops", "grants", "packet_hops_per_s", "fingerprint"):
         assert said[name] is None, name
     assert said["followed"] == found.followed
-    assert tables_json(found)["limit"] is None
+    assert wire_tables(found).limit is None
     text = collective_report(found)
     assert f"simulated  {found.followed}; error limit " in text
     assert "busiest wires" not in text

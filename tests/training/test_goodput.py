@@ -10,7 +10,7 @@ import pytest
 import clusim
 from clusim.base.errors import ClusimError
 from clusim.training import train, training_report
-from clusim.training.result import Failing, Goodput, daly_interval_s, goodput_of, young_interval_s
+from clusim.training.goodput import Failing, Goodput, daly_interval_s, goodput_of, young_interval_s
 from clusim.workload.host import host_way
 from clusim.workload.parallel.plan import make_plan
 from support.workloads import tiny

@@ -69,7 +69,7 @@ def test_folded_reductions_that_nothing_is_beside(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "MOST_RANKS", 1)
     folded = train(work, A100, steps=1, granularity="packet", fold="all")
     assert folded.result.grants == 0 < plain.result.grants
-    assert folded.fold.proved == folded.fold.folded
+    assert folded.fold.proved_identical == folded.fold.folded
     assert folded.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=1e-4)
     assert folded.traffic == plain.traffic
 
@@ -79,7 +79,7 @@ def test_reductions_beside_kernels_are_not_called_proved(monkeypatch: pytest.Mon
     plain = train(work, ideal(4), steps=1, granularity=65536, fold="none")
     monkeypatch.setattr(module, "MOST_RANKS", 1)
     folded = train(work, ideal(4), steps=1, granularity=65536, fold="all")
-    assert 0 < folded.fold.proved < folded.fold.folded
+    assert 0 < folded.fold.proved_identical < folded.fold.folded
     assert folded.fold.disturbed_share > 0
     # On links that cost nothing there is nothing to lose.
     assert folded.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=1e-3)

@@ -65,7 +65,7 @@ def test_what_switches_take_off_gpus_is_said() -> None:
     assert ring.to_json()["in_switch"] is None
     found = nvls.switching
     assert found is not None
-    assert found.calls == 1
+    assert found.collectives == 1
     assert found.switch.sms == nvls.sharing.sms < found.ring.sms == ring.sharing.sms
     assert found.switch.memory_bytes < 0.8 * found.ring.memory_bytes
     size = 2 * sum(layer.parameters for layer in nvls.plan.stages[0][0])

@@ -120,7 +120,7 @@ def test_folded_blocks_that_follow_each_other() -> None:
     folded = train(work, A100, steps=1, granularity="packet", fold="all")
     plain = train(work, A100, steps=1, granularity="packet", fold="none")
     assert folded.fold.folded == 2 * 4 + 1
-    assert folded.fold.proved >= 1
+    assert folded.fold.proved_identical >= 1
     assert folded.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=1e-3)
 
 
@@ -144,7 +144,7 @@ def test_only_what_was_proved_identical_stays_folded() -> None:
     proved = train(work, A100, steps=1, granularity=512, fold="proved")
     plain = train(work, A100, steps=1, granularity=512, fold="none")
     assert 0 < proved.fold.folded < every.fold.folded
-    assert proved.fold.proved == proved.fold.folded
+    assert proved.fold.proved_identical == proved.fold.folded
     # What is left is the state of arbiters and wires, which no task sees.
     assert proved.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=1e-4)
     assert proved.traffic == plain.traffic
@@ -161,7 +161,7 @@ def test_without_a_wish_small_runs_fold_only_what_was_proved(
     monkeypatch.setattr("clusim.training.proof.AFFORDABLE", 1000)
     large = train(work, A100, steps=1, granularity=65536)
     assert large.fold == train(work, A100, steps=1, granularity=65536, fold="all").fold
-    assert large.fold.proved < large.fold.folded
+    assert large.fold.proved_identical < large.fold.folded
 
 
 def test_kernels_alone_need_no_simulation_to_be_folded() -> None:
@@ -169,7 +169,7 @@ def test_kernels_alone_need_no_simulation_to_be_folded() -> None:
     folded = train(work, A100, granularity="packet")
     plain = train(work, A100, granularity="packet", fold="none")
     assert folded.fold.simulated == 0
-    assert folded.fold.proved == folded.fold.folded > 0
+    assert folded.fold.proved_identical == folded.fold.folded > 0
     assert folded.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=1e-7)
 
 
@@ -292,13 +292,13 @@ def test_scaling_loses_efficiency() -> None:
     work = small("parallel: {data: 8}")
     request = TrainRequest(Setup(A100), work, steps=1, granularity=32768)
     rows = scaling(request, (1, 2, 8), "weak")
-    assert [count for count, _, _ in rows] == [1, 2, 8]
-    assert [item.plan.workload.batch.all for _, item, _ in rows] == [1, 2, 8]
-    efficiency = [value for _, _, value in rows]
+    assert [row.replicas for row in rows] == [1, 2, 8]
+    assert [row.step.plan.workload.batch.all for row in rows] == [1, 2, 8]
+    efficiency = [row.efficiency for row in rows]
     assert efficiency[0] == 1.0 > efficiency[1] > efficiency[2] > 0.3
     strong = scaling(request, (1, 8), "strong")
-    assert [item.plan.microbatches for _, item, _ in strong] == [8, 1]
-    assert strong[1][1].step_ps[-1] < strong[0][1].step_ps[-1] / 3
+    assert [row.step.plan.microbatches for row in strong] == [8, 1]
+    assert strong[1].step.step_ps[-1] < strong[0].step.step_ps[-1] / 3
 
 
 def test_memory_that_does_not_suffice_is_said(capsys: pytest.CaptureFixture[str]) -> None:

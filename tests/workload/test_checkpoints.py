@@ -10,7 +10,7 @@ import clusim
 from clusim.base.errors import ClusimError
 from clusim.training import TrainingResult, train, training_report
 from clusim.training.depth import written
-from clusim.training.result import goodput_of
+from clusim.training.goodput import goodput_of
 from clusim.workload import Workload
 from clusim.workload.host import TO_HOST, host_way
 from clusim.workload.parallel.checkpoints import checkpoint_of

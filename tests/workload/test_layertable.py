@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import clusim
-from clusim.training.layertable import layer_json, layer_report, layer_rows, optimizer_row
+from clusim.training.layertable import layer_report, layer_rows, layer_table, optimizer_row
 from clusim.workload import make_plan
 from clusim.workload.layers import backward_steps
 from clusim_cli.main import run
@@ -26,34 +26,35 @@ def test_a_layer_by_hand() -> None:
     first, second = layer_rows(plan)
     assert (first.count, first.parameters) == (1, 1024 * 2048 + 2048)
     product = 2 * 128 * 1024 * 2048
-    assert first.flops == {"forward": product, "input": product, "weight": product}
+    assert first.forward_flops == first.input_flops == first.weight_flops == product
     matrices = 2 * (128 * 1024 + 1024 * 2048 + 128 * 2048)
     wide = 2 * 128 * 2048
-    assert first.traffic_bytes == {
-        "forward": matrices + 2 * wide, "input": matrices + 3 * wide, "weight": matrices,
-    }  # fmt: skip
+    assert first.forward_hbm_bytes == matrices + 2 * wide
+    assert first.input_hbm_bytes == matrices + 3 * wide
+    assert first.weight_hbm_bytes == matrices
     assert first.activation_bytes == 2 * 128 * (1024 + 2048)
     assert second.parameters == 2048 * 512 + 512
     # Momentum: read a 16-bit gradient, read and write 32-bit weights and momentum, write 16-bit weights.
-    elements, moved, time_ps = optimizer_row(plan, 0)
-    assert elements == first.parameters + second.parameters
-    assert moved == elements * (2 + 2 * 8 + 2)
-    assert time_ps == pytest.approx((1e-6 + moved / plan.chip.memory_Bps) * 1e12, rel=1e-6)
+    step = optimizer_row(plan, 0)
+    assert step.parameters == first.parameters + second.parameters
+    assert step.hbm_bytes == step.parameters * (2 + 2 * 8 + 2)
+    expected_s = 1e-6 + step.hbm_bytes / plan.chip.memory_Bps
+    assert step.step_ps == pytest.approx(expected_s * 1e12, rel=1e-6)
 
 
 def test_rows_are_what_stages_compute() -> None:
     work = tiny("parallel: {pipeline: 2, tensor: 2}\nrecompute: selective\nattention: plain")
     plan = make_plan(work, FABRIC)
     rows = layer_rows(plan)
-    assert [(row.stage, row.name, row.count) for row in rows] == [
+    assert [(row.stage, row.layer, row.count) for row in rows] == [
         (0, "embedding", 1), (0, "block", 2), (1, "block", 2), (1, "head", 1),
     ]  # fmt: skip
     block = rows[1]
-    assert block.messages["forward"] == ["2 x allreduce tensor 64 KiB"]
-    assert block.messages["backward"] == ["2 x allreduce tensor 64 KiB"]
+    assert block.collectives["forward"] == ["2 x allreduce tensor 64 KiB"]
+    assert block.collectives["backward"] == ["2 x allreduce tensor 64 KiB"]
     layer = plan.stages[0][0][1]
     # The attention core is computed again, which counts as backward towards the inputs.
-    assert block.flops["input"] - layer.flops("input") == 2 * 2 * 4 * 128 * 128 * 32
+    assert block.input_flops - layer.flops("input") == 2 * 2 * 4 * 128 * 128 * 32
     assert block.activation_bytes == layer.activations.selective
     assert 0 < block.memory_bound <= 1
 
@@ -68,7 +69,7 @@ def test_heads_and_embeddings_are_not_computed_again() -> None:
 
 def test_a_sharded_optimizer_steps_its_part() -> None:
     whole, part = (
-        optimizer_row(make_plan(tiny(f"data: {{kind: {kind}}}"), FABRIC), 0)[0]
+        optimizer_row(make_plan(tiny(f"data: {{kind: {kind}}}"), FABRIC), 0).parameters
         for kind in ("ddp", "zero1")
     )
     assert part == whole // 8
@@ -94,5 +95,5 @@ def test_the_command_shows_layers(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert "waits for memory" in out
     assert "adam (per step)" in out
     plan = make_plan(tiny(), FABRIC)
-    assert json.loads(json.dumps(layer_json(plan)))["microbatches"] == 1
+    assert json.loads(json.dumps(layer_table(plan).to_json()))["microbatches"] == 1
     assert layer_report(plan)

@@ -13,8 +13,9 @@ from clusim.base.errors import InputError
 from clusim.base.files import check_place, write_text
 from clusim.nccltests.options import FLAGS, parse_flags
 from clusim_cli import options
-from clusim_cli.outputs import GuardedCommand, doubts, working
+from clusim_cli.outputs import OUTPUT, GuardedCommand, doubts, working
 from clusim_cli.params import TOPOLOGY, one_of
+from clusim_cli.progress import counted_progress
 
 if TYPE_CHECKING:
     from clusim.nccltests.options import PerfOptions
@@ -55,8 +56,12 @@ def _flags(function: Any) -> Any:
 @click.option(
     "--explain", is_flag=True, help="Print the bottleneck of every row's kernel below the table."
 )
+@click.option("--against", type=click.Path(path_type=Path), metavar="FILE",
+              help="Compare with the nccl-tests output in FILE, and rank causes if it is slow.")  # fmt: skip
+@click.option("--plot", type=OUTPUT, metavar="FILE", help="Draw the bus bandwidth of every size.")
 @options.strict()
-@options.as_json("clusim.nccltests.perfjson:PerfJson", "As -J writes it.")
+@options.as_json("clusim_cli.forms:PerfAgainstJson", "As -J writes it.")
+@options.no_progress()
 @_flags
 def command(
     program: str,
@@ -69,8 +74,11 @@ def command(
     jobs: int | None,
     executor: str | None,
     explain: bool,
+    against: Path | None,
+    plot: Path | None,
     strict: bool,
     as_json: bool,
+    no_progress: bool,
     **flags: str | None,
 ) -> int:
     """Print the predicted output of the nccl-tests program PROGRAM on TOPOLOGY: all_reduce_perf, all_gather_perf,
@@ -80,23 +88,44 @@ def command(
     The table has nccl-tests' columns and can be read by its parsers. Times include start and end, divided by the
     iterations, as in nccl-tests; in place and out of place are equal. With -c 1, data of small sizes are simulated and
     checked; N/A is not checked. Flags without effect on the simulated times are reported in the output.
+
+    With --against, the sizes, type, reduction, -g and -t are read from the measured table. If a range of sizes is
+    slower than predicted, possible causes, such as a failed link, disabled GPUDirect RDMA or fewer channels, are
+    simulated and ranked by their deviation from the measurement.
     """
     from clusim.nccltests.api import table_of
     from clusim.nccltests.sweep import place, program_named
     from clusim.simulation.setup import Setup
+    from clusim.validation.collectives.against import compare, read_curve
 
     test, wanted = program_named(program), _wanted(flags)
+    curve = None if against is None else read_curve(against, test)
+    if curve is not None:
+        wanted = curve.applied(wanted)
     setup = Setup(topology, nodes, version=version, env=env)
     doubtful = doubts(setup, strict, mark="# ", quiet=as_json)
     where = place(setup, wanted, procs_per_node, harness)
     target = _output(wanted)
-    with working(jobs, executor) as workers:
-        show = None if as_json else click.echo
+    data: dict[str, Any] = {}
+    with (
+        working(jobs, executor) as workers,
+        counted_progress(not no_progress, "simulated") as progress,
+    ):
+        show = None if as_json or curve is not None else click.echo
         result = table_of(where, test, wanted, jobs=workers, show=show)
+        if curve is not None:
+            compared = compare(curve, result, jobs=workers, progress=progress)
+            data["against"] = compared.to_json()
+    if curve is not None and not as_json:
+        click.echo("\n".join(compared.lines()))
     for text in result.explained() if explain else ():
         if not as_json:
             click.echo(text)
-    data = result.to_json(["clusim", *sys.argv[1:]]) | ({"doubts": doubtful} if doubtful else {})
+    if plot is not None:
+        measured: dict[str, Any] = {} if curve is None else {"measured_us": curve.times_us}
+        result.plot(**measured).save(plot)
+    data |= {"doubts": doubtful} if doubtful else {}
+    data = result.to_json(["clusim", *sys.argv[1:]]) | data
     if target is not None:
         write_text(target, json.dumps(data) + "\n")
     if as_json:

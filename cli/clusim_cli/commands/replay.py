@@ -97,7 +97,7 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> int:
         write_bytes(given["html"], replay_page(result).encode())
     expected = _expected(result)
     if given["as_json"]:
-        errors = [{**item.to_json(), "calls": calls} for item, calls in expected.items()]
+        errors = [{**item.error.to_json(), "calls": calls} for item, calls in expected.items()]
         click.echo(json.dumps({**result.to_json(), "expected_errors": errors}))
         return said_ended(result.unfinished, result.total_ps, shown)
     click.echo(replay_report(result, everything=given["everything"]))
@@ -129,11 +129,11 @@ def _expected(replay: Replay) -> Counter[Expected]:
     from clusim.simulation.expected import Expected, RunPlace, expected_error
 
     errors: Counter[Expected] = Counter()
-    machines = {comm.number: comm.hosts for comm in replay.comms}
+    machines = {comm.number: comm.machines for comm in replay.communicators}
     # The name of a system of several nodes begins with the preset of a node.
     system = replay.fabric.partition(":nodes=")[0]
     for call in replay.calls:
-        place = RunPlace(system, replay.family, machines.get(call.comm, replay.num_machines))
+        place = RunPlace(system, replay.family, machines.get(call.communicator, replay.machines))
         if replay.faults:
             item = Expected(None, "no measurements of systems with faults")
         else:

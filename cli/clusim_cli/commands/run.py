@@ -72,7 +72,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
     "nic NIC flap for 500us"; with "at TIME" and "for TIME". LINK is A-B.0, A->B.0 (one direction) or gpu3:nvl5 (fifth
     NVLink of gpu3).
     """
-    from clusim.analysis.limits import tables_json
+    from clusim.analysis.limits import wire_tables
     from clusim.report.runreport import collective_report
     from clusim.simulation.api import result_of
     from clusim.simulation.expected import expected_of
@@ -95,8 +95,12 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
             _ = result.verdict
     if as_json:
         expected = expected_of(planned, result.call.algorithm if result.call else "")
-        more = {"verdict": result.verdict.to_json(), "expected_error": expected.to_json()}
-        click.echo(json.dumps(result.to_json() | tables_json(result) | more | {"doubts": results}))
+        more = {
+            "verdict": result.verdict.to_json(),
+            "expected_error": expected.error.to_json(),
+            "doubts": results,
+        }
+        click.echo(json.dumps(result.to_json() | wire_tables(result).to_json() | more))
     else:
         click.echo(collective_report(result))
     if result.unfinished is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from clusim_cli.params import CHIP, TOPOLOGY, TOPOLOGY_KIND, one_of
 if TYPE_CHECKING:
     from clusim.formats.topologies import Imported
     from clusim.topology import Fabric
-    from clusim_cli.forms import CheckedJson, MachineJson
+    from clusim_cli.forms import MachineJson
 
 FILE = click.Path(path_type=Path)
 
@@ -155,7 +154,7 @@ def check(
     from clusim.topology.arrays import arrays_of
 
     tests = read_nvbandwidth(measured) if measured is not None else []
-    result: list[CheckedJson] = []
+    result: list[dict[str, Any]] = []
     for name in topologies:
         machine = load(name, nodes=nodes)
         wires = len(arrays_of(machine).wires)
@@ -166,7 +165,7 @@ def check(
                 "ranks": machine.num_ranks,
                 "nodes": len(machine.nodes),
                 "wires": wires,
-                "findings": [asdict(finding) for finding in findings],
+                "findings": [finding.to_json() for finding in findings],
             }
         )
         if as_json:

@@ -73,22 +73,7 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
     request = asked(workload=workload, **given)
     if given["scaling"]:
         table = scaling(request, given["replicas"], given["scaling"], stepped)
-        rows = [
-            {
-                "replicas": count,
-                "gpus": item.plan.mesh.size,
-                "step_time_s": item.step_time_s,
-                f"{item.plan.model.unit}_per_s": item.samples_per_s,
-                "mfu": round(item.mfu, 6),
-                "exposed_comm_s": item.mean("exposed"),
-                "efficiency": efficiency,
-                "expected_error": item.expected.to_json() if item.expected is not None else None,
-                "expected_error_text": item.expected_text,
-                "faults": list(item.faults),
-                "notes": item.notes,
-            }
-            for count, item, efficiency in table
-        ]
+        rows = [row.to_json() for row in table]
         click.echo(json.dumps(rows) if as_json else _table(rows))
         return 0
     if not request.estimate:
@@ -153,12 +138,12 @@ def asked(changes: dict[str, Any] | None = None, **given: Any) -> TrainRequest:
 
 
 def _layers(spec: Workload, machine: Fabric, as_json: bool) -> str:
-    from clusim.training.layertable import layer_json, layer_report
+    from clusim.training.layertable import layer_report, layer_table
     from clusim.workload import make_plan
 
     plan = make_plan(spec, machine)
     if as_json:
-        return json.dumps(layer_json(plan))
+        return json.dumps(layer_table(plan).to_json())
     return layer_report(plan)
 
 

@@ -30,7 +30,7 @@ BASES = ("run", "nccl-tests", "replay", "train")
 @click.argument("baseline")
 @click.argument("changes", nargs=-1, required=True, metavar="CHANGE...")
 @options.html(more="Bottlenecks side by side, times and bandwidths on one axis, busy wires.")
-@options.as_json("clusim.studies.whatif.table:WhatIfJson")
+@options.as_json("clusim.studies.whatif.table:WhatIf")
 @options.no_progress()
 def command(
     baseline: str, changes: tuple[str, ...], html: Path | None, as_json: bool, no_progress: bool

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from clusim.base.json_schema import JsonObject, Round6
 from clusim.base.terms.links import tier_of
 from clusim.base.terms.operations import counted_share
 from clusim.results.result import Result
@@ -46,7 +47,7 @@ class WireUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(JsonObject):
     """Busiest wire, which limits every schedule of the same packets.
 
     Attributes
@@ -72,19 +73,19 @@ class Limit:
 
     name: str
     wire_class: str
-    reached: float
-    payload_share: float
-    busbw_bound_GBps: float | None
+    reached: Round6
+    payload_share: Round6
+    busbw_bound_GBps: Round6 | None
     tier_wires: int = 1
-    tier_GBps: float = 0.0
-    tier_busy: float = 0.0
-    rate_GBps: float = 0.0
-    effective_GBps: float = 0.0
-    tier_effective_GBps: float = 0.0
+    tier_GBps: Round6 = 0.0
+    tier_busy: Round6 = 0.0
+    rate_GBps: Round6 = 0.0
+    effective_GBps: Round6 = 0.0
+    tier_effective_GBps: Round6 = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class ClassTraffic:
+class ClassTraffic(JsonObject):
     """Traffic of one link class.
 
     Attributes
@@ -110,20 +111,20 @@ class ClassTraffic:
     wires: int
     payload_bytes: int
     wire_bytes: int
-    asked_bytes: float | None
-    mean_busy: float
-    max_busy: float
+    asked_bytes: Round6 | None
+    mean_busy: Round6
+    max_busy: Round6
     packets: int = 0
-    no_credit: float = 0.0
+    no_credit: Round6 = 0.0
     pauses: int = 0
     marks: int = 0
     replays: int = 0
-    rate_GBps: float = 0.0
-    effective_GBps: float = 0.0
+    rate_GBps: Round6 = 0.0
+    effective_GBps: Round6 = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class TierTraffic:
+class TierTraffic(JsonObject):
     """Traffic between two tiers, both directions together; fields as in `ClassTraffic`.
 
     Attributes
@@ -139,14 +140,46 @@ class TierTraffic:
     packets: int
     payload_bytes: int
     wire_bytes: int
-    mean_busy: float
-    max_busy: float
-    no_credit: float
+    mean_busy: Round6
+    max_busy: Round6
+    no_credit: Round6
     pauses: int
     marks: int
     replays: int
+    rate_GBps: Round6
+    effective_GBps: Round6
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenWire(JsonObject):
+    """Wire with a fault: its nominal rate, and its mean rate over the run [10^9 bytes/s]."""
+
+    name: str
     rate_GBps: float
     effective_GBps: float
+
+
+@dataclass(frozen=True, slots=True)
+class WireTables(JsonObject):
+    """Traffic over the wires of a run.
+
+    Attributes
+    ----------
+    machines : int
+        Number of nodes of the system.
+    limit : object or None
+        The busiest wire; None if no wire carried traffic.
+    tiers, classes : list
+        Traffic of each tier, and of each link class.
+    broken_wires : list
+        Wires with faults.
+    """
+
+    machines: int
+    limit: Limit | None
+    tiers: list[TierTraffic]
+    classes: list[ClassTraffic]
+    broken_wires: list[BrokenWire]
 
 
 def wire_use(result: Result, wire: int) -> WireUse:
@@ -236,32 +269,18 @@ def tier_traffic(result: Result) -> list[TierTraffic]:
     return [TierTraffic(tier=name, **totals) for name, totals in _totals(result, keys)]
 
 
-def tables_json(result: Result) -> dict[str, Any]:
-    """Return the tables by tier and class and the limit for a script."""
-    top = limit(result)
-    return {
-        "machines": machines_of(result),
-        "limit": None if top is None else _rounded(asdict(top)),
-        "tiers": [_rounded(asdict(row)) for row in tier_traffic(result)],
-        "classes": [_rounded(asdict(row)) for row in class_traffic(result)],
-        "broken_wires": broken_wires_json(result),
-    }
+def wire_tables(result: Result) -> WireTables:
+    """Return the tables by tier and class and the limit."""
+    tables = tier_traffic(result), class_traffic(result), slowed_wires(result)
+    return WireTables(machines_of(result), limit(result), *tables)
 
 
-def broken_wires_json(result: Result) -> list[dict[str, Any]]:
-    """Return the wires that faults touched, and the rates that were left, for a script."""
+def slowed_wires(result: Result) -> list[BrokenWire]:
+    """Return the wires that faults touched, and the rates that were left."""
     return [
-        {
-            "name": use.name,
-            "rate_GBps": use.rate_Bps / 1e9,
-            "effective_GBps": use.effective_Bps / 1e9,
-        }
+        BrokenWire(use.name, use.rate_Bps / 1e9, use.effective_Bps / 1e9)
         for use in broken_wires(result)
     ]
-
-
-def _rounded(row: dict[str, Any]) -> dict[str, Any]:
-    return {k: round(v, 6) if isinstance(v, float) else v for k, v in row.items()}
 
 
 def _totals(result: Result, keys: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:

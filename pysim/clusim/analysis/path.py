@@ -78,7 +78,7 @@ _Row = tuple[int, str]
 def path_rows(path: str | Path, most: int) -> PathRows:
     """Return a trace's critical path, at most `most` rows; raises `TraceError` without slices."""
     with critical(path) as run:
-        channels = run.traced.inputs.numbers("instances/channel")
+        places = _places(run)
         rows: list[_Row] = []
         result: list[tuple[int, int, int, int, int]] = []
         whats: dict[str, int] = {}
@@ -91,10 +91,9 @@ def path_rows(path: str | Path, most: int) -> PathRows:
             first = max(charges, key=lambda part: part.ps)
             reason = whats.setdefault(f"{first.resource}: {first.reason}", len(whats))
             task = step.task if step.task < len(run.traced.result.tasks.names) else -1
-            rows.append(_row_of(run, step, channels))
+            rows.append(_row_of(run, step, places))
             kind = GROUPS.index(first.group)
             result.append((step.start_ps, step.end_ps, kind, reason, task))
-        places = _places(run, channels)
         shown, row_of = _longest(rows, result, set(places), most)
         table = np.array(result, np.int64).reshape(-1, 5)[::-1]
         row = np.array([row_of.get(key, len(row_of)) for key in rows], np.int64)[::-1]
@@ -103,20 +102,19 @@ def path_rows(path: str | Path, most: int) -> PathRows:
         return PathRows(shown, spans, tasks, list(whats), _slices(run, row_of, places))
 
 
-def _places(run: Critical, channels: Array) -> list[_Row]:
+def _places(run: Critical) -> list[_Row]:
     """Return rank and channel of every program."""
     inputs = run.traced.inputs
     ranks = inputs.numbers("tasks/rank")[inputs.numbers("instances/task")]
-    keys = zip(ranks.tolist(), channels.tolist(), strict=True)
+    keys = zip(ranks.tolist(), inputs.numbers("instances/channel").tolist(), strict=True)
     return [(rank, f"channel {number}") for rank, number in keys]
 
 
-def _row_of(run: Critical, step: Step, channels: Array) -> _Row:
-    network = run.traced.network
+def _row_of(run: Critical, step: Step, places: list[_Row]) -> _Row:
+    if 0 <= step.instance < len(places):
+        return places[step.instance]
+    network, streams = run.traced.network, run.traced.inputs.texts("tasks/stream")
     rank = network.ranks[step.endpoint] if step.endpoint in network.with_rank else -1
-    if 0 <= step.instance < len(channels):
-        return rank, f"channel {int(channels[step.instance])}"
-    streams = run.traced.inputs.texts("tasks/stream")
     return rank, streams[step.task] if step.task < len(streams) else "proxy"
 
 

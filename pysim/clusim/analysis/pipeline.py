@@ -28,14 +28,11 @@ def pipeline(path: str | Path) -> ColumnTable:
     traced = open_traced(path)
     total, rows = traced.result.time_ps, []
     for tasks in run_tasks(traced):
-        mine, talk = tasks.computes, tasks.communicates
-        computing = Union(tasks.start_ps[mine], tasks.end_ps[mine])
-        talking = Union(tasks.moves_ps[talk], tasks.end_ps[talk])
+        computing, talking = tasks.computing(), tasks.talking()
         bubble = total - computing.length_ps
         fill = drain = 0
         if len(computing.start_ps):
             fill, drain = int(computing.start_ps[0]), total - int(computing.end_ps[-1])
-        hidden = int(computing.within(talking.start_ps, talking.end_ps).sum())
         gaps = bubble - fill - drain if computing.length_ps else 0
         rows.append(
             (
@@ -47,8 +44,8 @@ def pipeline(path: str | Path) -> ColumnTable:
                 drain,
                 gaps,
                 max(0, len(computing.start_ps) - 1),
-                talking.length_ps - hidden,
-                int(mine.sum()),
+                talking.length_ps - computing.shared_ps(talking),
+                int(tasks.computes.sum()),
             )
         )
     table = ColumnTable.of(PipelineRowJson.__annotations__, rows, traced.facts)

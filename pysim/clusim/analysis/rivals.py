@@ -75,11 +75,10 @@ class Rivals:
 
     def _call_spans(self) -> dict[int, tuple[int, int]]:
         spans: dict[int, tuple[int, int]] = {}
-        for task, call in enumerate(self.call_of.tolist()):
-            if call >= 0:
-                start, end = self._walk.task_span(task)
-                low, high = spans.get(call, (start, end))
-                spans[call] = (min(low, start), max(high, end))
+        for task in np.flatnonzero(self.call_of >= 0).tolist():
+            call, span = int(self.call_of[task]), self._walk.task_span(task)
+            low, high = zip(span, spans.get(call, span), strict=True)
+            spans[call] = min(low), max(high)
         return spans
 
     def _rate(self, call: int, wire: int) -> float:

@@ -2,66 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NotRequired
+from typing import NotRequired
 
 from typing_extensions import TypedDict
 
-from clusim.analysis.limits import ClassTraffic, Limit, TierTraffic
-from clusim.base.json_schema import FieldsOf
-from clusim.results.diagnosis import VerdictJson
-
-
-class BrokenWireJson(TypedDict):
-    """Wire with a fault: its nominal rate, and its mean rate over the run [10^9 bytes/s]."""
-
-    name: str
-    rate_GBps: float
-    effective_GBps: float
-
-
-class LimitsJson(TypedDict):
-    """Traffic over the wires of a run.
-
-    Attributes
-    ----------
-    machines : int
-        Number of nodes of the system.
-    limit : object or None
-        The busiest wire; None if no wire carried traffic.
-    tiers, classes : list
-        Traffic of each tier, and of each link class.
-    broken_wires : list
-        Wires with faults.
-    """
-
-    machines: int
-    limit: Annotated[dict[str, Any], FieldsOf(Limit)] | None
-    tiers: list[Annotated[dict[str, Any], FieldsOf(TierTraffic)]]
-    classes: list[Annotated[dict[str, Any], FieldsOf(ClassTraffic)]]
-    broken_wires: list[BrokenWireJson]
-
-
-class LatencyJson(TypedDict):
-    """Latency of messages, from their due time until their last byte is visible.
-
-    Attributes
-    ----------
-    messages : int
-        Number of messages that arrived.
-    throughput_GBps, per_source_GBps : float
-        Payload over the time of the run, total and mean per source [10^9 bytes/s].
-    """
-
-    messages: int
-    message_bytes: int
-    throughput_GBps: float
-    per_source_GBps: float
-    latency_mean_ps: float
-    latency_p50_ps: int
-    latency_p90_ps: int
-    latency_p99_ps: int
-    latency_p99_9_ps: int
-    latency_max_ps: int
+from clusim.results.diagnosis import Verdict
 
 
 class _Answer(TypedDict):
@@ -436,7 +381,7 @@ class DiffJson(TypedDict):
     time_a_ps: int
     time_b_ps: int
     complete: bool
-    verdict_a: VerdictJson
-    verdict_b: VerdictJson
+    verdict_a: Verdict
+    verdict_b: Verdict
     notes: list[str]
     rows: list[DiffRowJson]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from clusim.analysis.critical import Traced
 from clusim.base.errors import TraceError
+from clusim.results.intervals import Union
 from clusim.results.replicated import KINDS, NO_BLOCKS, is_moving
 from clusim.results.result import Result
 
@@ -64,6 +65,16 @@ class RankTasks:
     def computes(self) -> Array:
         """Mask of kernels."""
         return np.asarray(self.kind == KERNEL)
+
+    def computing(self, mine: Any = True) -> Union:
+        """Return when kernels run, of all tasks or of a mask."""
+        chosen = self.computes & mine
+        return Union(self.start_ps[chosen], self.end_ps[chosen])
+
+    def talking(self, mine: Any = True) -> Union:
+        """Return when data move, of all tasks or of a mask."""
+        chosen = self.communicates & mine
+        return Union(self.moves_ps[chosen], self.end_ps[chosen])
 
 
 class RunTasks:

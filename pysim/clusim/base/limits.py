@@ -106,7 +106,13 @@ def real(text: str, low: float, high: float) -> float | None:
     return value if isfinite(value) and low <= value <= high else None
 
 
-def read_text(path: str | Path, most_bytes: int = MOST_TEXT_BYTES, *, strict: bool = True) -> str:
+def read_text(
+    path: str | Path,
+    most_bytes: int = MOST_TEXT_BYTES,
+    *,
+    strict: bool = True,
+    advice: str = "use a smaller file",
+) -> str:
     """Return a file's text; invalid UTF-8 is an error, or replaced if `strict` is False.
 
     Raises
@@ -121,7 +127,7 @@ def read_text(path: str | Path, most_bytes: int = MOST_TEXT_BYTES, *, strict: bo
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{path}: cannot be read: {reason}") from None
     if len(data) > most_bytes:
-        raise InputError(f"{path}: larger than {most_bytes >> 20} MiB; use a smaller file")
+        raise InputError(f"{path}: larger than {most_bytes >> 20} MiB; {advice}")
     try:
         return data.decode("utf-8-sig", "strict" if strict else "replace")
     except UnicodeDecodeError as error:

@@ -100,10 +100,12 @@ def connect_all(
     return {(a, b): writer.connect(a, b, channel, **fields) for a, b in pairs}
 
 
-def connect_flags(writer: CollectiveWriter, channel: int) -> dict[tuple[int, int], int]:
-    """Return a flag connection between every pair of positions, each to itself included."""
-    positions = range(writer.size)
-    return {(a, b): writer.flag(a, b, channel) for a in positions for b in positions}
+def connect_flags(
+    writer: CollectiveWriter, channel: int, positions: Sequence[int] | None = None
+) -> dict[tuple[int, int], int]:
+    """Return a flag connection between every pair of positions, each to itself included, by their indices."""
+    ends = list(enumerate(range(writer.size) if positions is None else positions))
+    return {(i, j): writer.flag(a, b, channel) for i, a in ends for j, b in ends}
 
 
 Writer = Callable[[CollectiveWriter, Fabric | None], None]

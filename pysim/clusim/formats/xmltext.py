@@ -83,9 +83,10 @@ class XmlElement:
         yield f"{'  ' * depth}</{self.tag}>"
 
     @classmethod
-    def of(cls, tag: str, **attributes: object) -> XmlElement:
+    def of(cls, tag: str, *children: XmlElement, **attributes: object) -> XmlElement:
         """Return a new element outside any file; a trailing underscore of a name is removed."""
-        return cls(tag, {name.rstrip("_"): str(v) for name, v in attributes.items()}, 0, "")
+        said = {name.rstrip("_"): str(value) for name, value in attributes.items()}
+        return cls(tag, said, 0, "", list(children))
 
 
 class _Builder(ContentHandler):

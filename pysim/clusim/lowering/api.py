@@ -207,14 +207,18 @@ def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
     moving = [number for number, item in enumerate(traffic) if given or item.slices]
 
     def limits(factor: int) -> list[int]:
-        most = []
-        for number in moving:
-            leg, item = legs[number], traffic[number]
+        # Bursts of more than the last of `FACTORS` times the limit stall in the buffer.
+        share = BURSTS_PER_BUFFER // min(factor, FACTORS[-1])
+        of_leg = largest_bursts(links.arrays, links.legs, share)
+        result = []
+        for number, code in zip(moving, links.codes[moving].tolist(), strict=True):
+            leg, buffered = links.legs[code], of_leg[code]
             if isinstance(word, int):
-                most.append(max(1, word // leg.packet_bytes))
+                most = max(1, word // leg.packet_bytes)
             else:
-                most.append(_largest(item, leg, SLICE_SHARE // _factor(leg, word, factor)))
-        return _within(links, moving, most, factor)
+                most = _largest(traffic[number], leg, SLICE_SHARE // _factor(leg, word, factor))
+            result.append(most if buffered is None else min(most, buffered))
+        return result
 
     moving_hops = [hops[number] for number in moving]
     for number, burst in zip(moving, automatic(moving_hops, limits, word), strict=True):
@@ -233,24 +237,6 @@ def _factor(leg: Leg, word: str, factor: int) -> int:
     larger bursts stall them (-6% of the time of 4 GiB over 8 H100 with four times the limit).
     """
     return 1 if leg.kind == ConnKind.MULTIMEM and word in ("auto", QUICK) else factor
-
-
-def _within(
-    links: LinkLowering, numbers: Sequence[int], bursts: Sequence[int], factor: int
-) -> list[int]:
-    """Return the bursts of these connections, at most `factor` times the buffer limit.
-
-    `factor` counts at most as the last of `FACTORS`: larger bursts stall in the buffer.
-    """
-    share = BURSTS_PER_BUFFER // min(factor, FACTORS[-1])
-    legs = {id(leg): leg for leg in links.leg_of}
-    most = largest_bursts(links.arrays, list(legs.values()), share)
-    limit_of = dict(zip(legs, most, strict=True))
-    limits = [limit_of[id(links.leg_of[number])] for number in numbers]
-    return [
-        burst if limit is None else min(burst, limit)
-        for burst, limit in zip(bursts, limits, strict=True)
-    ]
 
 
 def _largest(item: CarriedTraffic, leg: Leg, share: int) -> int:

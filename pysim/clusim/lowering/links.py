@@ -115,6 +115,17 @@ class LinkLowering:
         for key, by_rank in groups.items():
             self._add_tree(key, by_rank)
 
+    @cached_property
+    def legs(self) -> list[Leg]:
+        """Distinct legs."""
+        return list({id(leg): leg for leg in self.leg_of}.values())
+
+    @cached_property
+    def codes(self) -> Array:
+        """Number in `legs` of the leg of every connection."""
+        place = {id(leg): number for number, leg in enumerate(self.legs)}
+        return np.array([place[id(leg)] for leg in self.leg_of], np.int64)
+
     def _point_to_point(self, index: int, connection: Connection, second: list[Leg]) -> None:
         place = self.places.of(connection)
         self.leg_of.append(place.legs[-1])
@@ -284,9 +295,7 @@ class LinkLowering:
     def conns(self, packets: Sequence[int], bursts: Sequence[int]) -> Array:
         """Return the rows of all connections of the image, for these packet sizes and bursts."""
         rows = empty("conns", len(self.leg_of))
-        known: dict[int, int] = {}
-        codes = np.array([known.setdefault(id(leg), len(known)) for leg in self.leg_of], np.int64)
-        legs = list({id(leg): leg for leg in self.leg_of}.values())
+        legs, codes = self.legs, self.codes
         for name in ("src", "dst", "kind", "tail_ps", "head_ps", "via_first", "via_last", "stage"):
             rows[name] = np.array([getattr(leg, name) for leg in legs], rows.dtype[name])[codes]
         of_leg = [self.schedule.connections[index] for index in self.owner]
@@ -330,7 +339,7 @@ class LinkLowering:
         burst = np.asarray(bursts, np.int64)
         size, kind = rows["packet_bytes"].astype(np.int64) * burst, rows["kind"]
         pinned = by_path | ((rows["policy"] == Policy.PINNED) & (rows["stage"] == NONE))
-        width = np.array([leg.width for leg in self.leg_of], np.int64)
+        width = np.array([leg.width for leg in self.legs], np.int64)[self.codes]
         result = np.zeros(len(rows), np.int64)
         if window:
             least = WINDOW_BURSTS * np.where(pinned, 1, width) * size

@@ -76,10 +76,10 @@ def route_keys(
     src, dst, channel = np.array([(c.src, c.dst, c.channel) for c, _ in flows], np.int64).T
     pair = src * arrays.num_ranks + dst
     hashed = flow_hash(first, last, pair * MOST_CHANNELS + channel, seed).astype(np.int64)
-    distinct = {id(leg): leg for _, leg in flows}
-    by_destination = {key: _by_destination(arrays, leg) for key, leg in distinct.items()}
-    table = np.array([by_destination[id(leg)] for _, leg in flows], bool)
-    number = np.where(table, _destination_numbers(arrays)[last], hashed)
+    line = np.array([leg.line_wire for _, leg in flows], np.int64)
+    network = np.array(arrays.format_names)[arrays.wires["format"][np.where(line == NONE, 0, line)]]
+    by_destination = (line != NONE) & (network == BY_DESTINATION)
+    number = np.where(by_destination, _destination_numbers(arrays)[last], hashed)
     start = arrays.endpoints["node"][[leg.src for _, leg in flows]]
     leaving, between = _choices(arrays, start.astype(np.int64), first, last)
     keys[away] = (channel % leaving + leaving * (number % between + between * channel)) % 2**32
@@ -122,12 +122,6 @@ def route_groups(arrays: FabricArrays, node: Array, target: Array) -> Array:
     far = rows["wide_lo"].astype(np.int64) + goals["wide"].astype(np.int64) * rows["wide_stride"]
     result: Array = arrays.routes[np.where(rows["zone"] == goals["zone"], near, far)]
     return result.astype(np.int64)
-
-
-def _by_destination(arrays: FabricArrays, leg: Leg) -> bool:
-    if leg.line_wire == NONE:
-        return False
-    return arrays.format_names[int(arrays.wires["format"][leg.line_wire])] == BY_DESTINATION
 
 
 def _destination_numbers(arrays: FabricArrays) -> Array:

@@ -234,7 +234,7 @@ def traffic_per_byte(collective: Collective, num_ranks: int) -> int:
     """Return the bytes that pass a rank per byte of the count: all-reduce 2, all-gather and reduce-scatter n."""
     if collective is Collective.ALLREDUCE:
         return 2
-    return num_ranks if collective in (Collective.ALLGATHER, Collective.REDUCESCATTER) else 1
+    return num_ranks if collective.blocked else 1
 
 
 def continuous_parts(
@@ -274,7 +274,7 @@ def continuous_parts(
         counts = [each, *[each_middle] * middle, each_middle + rest % (middle + 1)]
         counts = counts if most > 1 else [cells]
     parts, offset = [], 0
-    global_factor = num_ranks if collective in _SHARED else 1
+    global_factor = num_ranks if collective.blocked else 1
     for channel, number in enumerate(counts):
         length = min(number * cell, count_bytes - offset)
         whole = length * global_factor
@@ -282,9 +282,6 @@ def continuous_parts(
         parts.append(ChannelPart(channel, offset, length, chunk_bytes))
         offset += length
     return parts
-
-
-_SHARED = (Collective.ALLGATHER, Collective.REDUCESCATTER)
 
 
 def distributes_continuously(version: Version) -> bool:

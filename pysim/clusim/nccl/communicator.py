@@ -121,6 +121,12 @@ class Communicator:
         return (*notes, *told, *notes_on_variables(self.settings))
 
     @cached_property
+    def machine_of(self) -> tuple[int, ...]:
+        """Return the node of every position."""
+        of = {rank: i for i, machine in enumerate(self.machines) for rank in machine.ranks}
+        return tuple(of[rank] for rank in range(self.group.num_ranks))
+
+    @cached_property
     def channels(self) -> list[Channel]:
         """Return rings and trees over all nodes."""
         return connect(self.machines, self.num_searched, self.num_channels, self.version)
@@ -180,8 +186,8 @@ class Communicator:
         how = Cutting(algorithm, protocol, collective, shape, self.version, self.settings)
         parts: list[ChannelPart] = []
         if distributes_continuously(self.version) and algorithm not in LOOPS_OVER_HEADS:
-            share = collective in (Collective.ALLGATHER, Collective.REDUCESCATTER)
-            count_bytes = max(1, num_bytes // self.group.num_ranks) if share else num_bytes
+            ranks = self.group.num_ranks
+            count_bytes = max(1, num_bytes // ranks) if collective.blocked else num_bytes
             parts = continuous_parts(
                 how,
                 count_bytes,

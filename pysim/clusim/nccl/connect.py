@@ -123,7 +123,7 @@ def connect(
     both = [[_tree(machines, c, trees, which) for c in range(num_searched)] for which in (0, 1)]
     result: list[Channel] = []
     for number in range(num_channels):
-        # The first doubling adds the second tree; later ones repeat both trees.
+        # The first doubling adds the second tree; further doublings repeat both trees.
         place = number % (2 * num_searched)
         c, which = place % num_searched, place // num_searched
         order, ring_adapters = rings[c]

@@ -2,19 +2,19 @@
 
 Sources, if no other is named: NCCL v2.30.7 (src/graph/topo.h, topo.cc, search.cc, src/include/device.h).
 
-The table of releases (2.4 to 2.30) contains the release that introduced each behaviour, read from the published
-sources and from public logs; for a change between two examined releases the later one is given.
+``releases.yaml`` has the release (2.4 to 2.30) that introduced each behaviour, and the bandwidths of the search.
 """
 
 from __future__ import annotations
 
+import pathlib
 import re
-from collections.abc import Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
 from clusim.base.errors import InputError
 from clusim.hardware import PROCESSORS, nccl_link_GBps
+from clusim.hardware.datafiles import read
 
 
 class Version(NamedTuple):
@@ -33,40 +33,18 @@ OLDEST, LATEST = Version(2, 4), Version(2, 30)
 
 _FORM = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:\.(\d{1,4}))?(?:[-+].*)?")
 
-_INTRODUCED: dict[tuple[int, int], tuple[str, ...]] = {
-    (2, 5): ("32 channels",),
-    (2, 8): ("nvb", "collnet is ignored", "channels duplicated by the search"),
-    (2, 9): ("codes of five digits", "threads launch alone"),
-    (2, 10): (
-        *("collnet is simple", "ceilings by architecture", "nvlink of 22 GB/s"),
-        *("speeds by generation",),
-    ),
-    (2, 12): ("pxn", "larger tlps", "latency of plugins"),
-    (2, 14): (
-        *("net overhead", "peer access by driver", "chains of collnet", "no ceiling on a100"),
-        *("lone gpus as trees", "ll128 by generation", "rows by generation"),
-        *("trees chunk as rings",),
-    ),
-    (2, 16): ("speeds of hopper", "crossing as a last resort"),
-    (2, 17): ("nvls",),
-    (2, 18): ("plateau by channel", "trees of nvls", "plain trees lose", "nvlink of 20 GB/s"),
-    (2, 19): ("min/max path types", "continuous byte distribution", "socket bandwidth of AMD"),
-    (2, 20): (
-        *("nvls compares bandwidth", "no penalty for crossing NICs", "doubled channels"),
-        *("collnet for blocks", "p2p channels by ranks", "speed of 50 GB/s"),
-    ),
-    (2, 21): ("ll is half the bandwidth",),
-    (2, 22): ("crossing rings keep pairs", "messages of ll by all channels"),
-    (2, 23): ("pat", "ll128 of lone gpus", "speed of 11 GB/s"),
-    (2, 24): ("algorithms per collective", "64 channels"),
-    (2, 26): ("speeds of blackwell", "nvls channels of blackwell"),
-    (2, 27): ("p2p through c2c", "symmetric memory", "larger buffers by plugins"),
-    (2, 28): ("nvls efficiency",),
-    (2, 29): ("messages are cut for simple", "p2p channels by NICs", "gathers by copy engines"),
-    (2, 30): ("symmetric averages",),
-}
+_RELEASES = read(pathlib.Path(__file__).with_name("releases.yaml"))
 
-FEATURES = {name: release for release, names in _INTRODUCED.items() for name in names}
+
+def release_of(text: str) -> tuple[int, int]:
+    """Return the release written as ``2.27``."""
+    major, minor = map(int, text.split("."))
+    return major, minor
+
+
+FEATURES = {
+    name: release_of(text) for text, names in _RELEASES["features"].items() for name in names
+}
 """Features of NCCL -> first release with them."""
 
 
@@ -200,42 +178,12 @@ def max_channels(version: Version) -> int:
     return 64 if since(version, "64 channels") else 32
 
 
-_OLD = (42, 30, 24, 21, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 2.4, 1.2, 0.24, 0.12)
-_AMPERE: Mapping[str, tuple[float, ...]] = {
-    "intra": (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
-    "inter": (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 2.4, 1.2, 0.24, 0.12),
-}
-_HOPPER: Mapping[str, tuple[float, ...]] = {
-    "intra": (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3),
-    "inter": (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
-}
-_BLACKWELL: Mapping[str, tuple[float, ...]] = {
-    "intra": (90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18),
-    "inter": (
-        *(96, 86, 80, 48, 45.1, 42, 40, 30, 24, 22, 20, 17.5),
-        *(15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
-    ),
-}
-
-
 def speeds(compute_capability: int, version: Version, *, inter: bool) -> tuple[float, ...]:
     """Return the bandwidths of a channel that the search tries [GB/s], fastest first."""
-    if not since(version, "speeds by generation"):
-        return _OLD
-    kind = "inter" if inter else "intra"
-    if compute_capability >= 100 and since(version, "speeds of blackwell"):
-        return _BLACKWELL[kind]
-    if compute_capability < 90 or not since(version, "speeds of hopper"):
-        if not inter and not since(version, "nvlink of 20 GB/s"):
-            # Multiples of the 22 GB/s a link was taken for.
-            return (44, 30, 22, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3)
-        return _AMPERE[kind]
-    table = _HOPPER[kind]
-    if kind == "intra":
-        table = tuple(
-            speed
-            for speed in table
-            if not (speed == 50 and not since(version, "speed of 50 GB/s"))
-            and not (speed == 11 and not since(version, "speed of 11 GB/s"))
-        )
-    return table
+    row = next(
+        row
+        for row in _RELEASES["speeds"]
+        if compute_capability >= row["compute_capability"]
+        and (not row["since"] or since(version, row["since"]))
+    )
+    return tuple(row["inter" if inter else "intra"])

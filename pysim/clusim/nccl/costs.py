@@ -25,7 +25,6 @@ from clusim.nccl.tables import Tables, Triple, architecture_of, tables_for
 Key = tuple[Collective, Algorithm, Protocol]
 _COLLNET = (Algorithm.COLLNET_DIRECT, Algorithm.COLLNET_CHAIN)
 _IN_SWITCH = (Algorithm.NVLS, Algorithm.NVLS_TREE)
-_GATHERS = (Collective.ALLGATHER, Collective.REDUCESCATTER)
 _ROOTED = (Collective.BROADCAST, Collective.REDUCE)
 
 
@@ -138,7 +137,7 @@ class _Model:
         n = self.group.num_ranks
         if collective is Collective.ALLREDUCE:
             return 2 * (n - 1)
-        return n - 1 if collective in _GATHERS else n
+        return n - 1 if collective.blocked else n
 
     def exists(self, collective: Collective, algorithm: Algorithm) -> bool:
         """Return True if the release has this algorithm for this collective at all."""
@@ -157,7 +156,7 @@ class _Model:
             return since(version, "nvls")
         if algorithm is Algorithm.NVLS_TREE:
             return reduce_all and since(version, "trees of nvls")
-        return collective in _GATHERS and since(version, "pat") and self.group.ranks_per_node == 1
+        return collective.blocked and since(version, "pat") and self.group.ranks_per_node == 1
 
     def bandwidth(self, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> float:
         graph, group = self.graphs[algorithm], self.group
@@ -179,7 +178,7 @@ class _Model:
             bus = self.direct(collective, bus)
         if algorithm is Algorithm.RING:
             return bus * group.num_ranks / self.steps(collective)
-        return bus if collective in _GATHERS else bus * 0.5
+        return bus if collective.blocked else bus * 0.5
 
     def ring(self, collective: Collective, protocol: Protocol, bus: float) -> float:
         group, version = self.group, self.version

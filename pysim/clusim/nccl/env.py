@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 from clusim.base.errors import InputError, UnitError
 from clusim.base.terms.operations import (
@@ -53,173 +53,6 @@ class Allowed:
         """Return True if `name` may be used, or None if the variable does not decide."""
         names = self.allowed.get(collective)
         return None if names is None else name in names
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Values of the variables; None is NCCL's default. Sizes in bytes, names without ``NCCL_``.
-
-    Two are not variables: `symmetric`, True if jobs register their buffers as windows of all ranks, and `plugin`, the
-    release of the network plugin; empty follows from NCCL's release. `names` are the given
-    variables that are obeyed, `unread` the variables that the release does not read, and `by_plugin` the variables that
-    a network plugin set because the user did not.
-    """
-
-    algo: Allowed | None = None
-    proto: Allowed | None = None
-    min_nchannels: int | None = None
-    max_nchannels: int | None = None
-    min_ctas: int | None = None
-    max_ctas: int | None = None
-    nthreads: int | None = None
-    ll128_nthreads: int | None = None
-    buffsize: int | None = None
-    ll_buffsize: int | None = None
-    ll128_buffsize: int | None = None
-    thread_thresholds: tuple[int, ...] | None = None
-    p2p_level: Path | None = None
-    p2p_disable: bool = False
-    nvb_disable: bool = False
-    shm_disable: bool = False
-    p2p_nvl_chunksize: int | None = None
-    p2p_pci_chunksize: int | None = None
-    p2p_net_chunksize: int | None = None
-    net_gdr_level: Path | None = None
-    net_gdr_read: bool | None = None
-    net_overhead_ns: int | None = None
-    pxn_disable: bool = False
-    cross_nic: int = 2
-    ib_hca: str = ""
-    ib_disable: bool = False
-    net: str = ""
-    mnnvl_enable: int = 2
-    pat_enable: int = 2
-    win_enable: bool = True
-    cumem_enable: bool = True
-    nvls_enable: bool = True
-    nvls_nchannels: int | None = None
-    nvls_chunksize: int | None = None
-    nvlstree_max_chunksize: int | None = None
-    collnet_enable: bool = False
-    collnet_node_threshold: int = 2
-    sym_kernel: str = ""
-    sym_ctas: int | None = None
-    symmetric: bool = False
-    plugin: tuple[int, ...] = ()
-    names: tuple[str, ...] = field(default=(), compare=False)
-    unread: tuple[str, ...] = field(default=(), compare=False)
-    without_effect: tuple[str, ...] = field(default=(), compare=False)
-    by_plugin: tuple[str, ...] = field(default=(), compare=False)
-
-    @property
-    def given(self) -> tuple[str, ...]:
-        """Return the names of settings that differ from NCCL's default."""
-        none = Settings()
-        names = (item.name for item in fields(self) if item.compare)
-        return tuple(name for name in names if getattr(self, name) != getattr(none, name))
-
-    def with_env(self, env: Mapping[str, str]) -> Settings:
-        """Return these settings with the variables of `env` on top."""
-        result = _read(env, list(self.without_effect))
-        return replace(self, **result, names=(*self.names, *(n for n in env if n in _READERS)))
-
-    def of_release(self, version: Version) -> Settings:
-        """Return these settings without the variables that a release does not read."""
-        unread = [name for name in self.names if not VARIABLES[name].read_by(version)]
-        if not unread:
-            return self
-        none = Settings()
-        reset = {key: getattr(none, key) for key in (_READERS[name][0] for name in unread)}
-        names = tuple(name for name in self.names if name not in unread)
-        told = [name for name in unread if name not in _CHANNEL_LIMITS]
-        return replace(self, **reset, names=names, unread=(*self.unread, *told))
-
-
-WITHOUT_EFFECT = frozenset(n for n, known in VARIABLES.items() if known.effect == "no effect")
-"""Variables of NCCL that are accepted and have no effect here; results contain a note if one was given."""
-
-_OLD_NAMES = {"NCCL_MIN_NRINGS": "NCCL_MIN_NCHANNELS", "NCCL_MAX_NRINGS": "NCCL_MAX_NCHANNELS"}
-
-_CHANNEL_LIMITS = ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS")
-"""Limits that together set the channels of every algorithm: the first two bind rings and trees, CTAs also NVLS."""
-
-SYMMETRIC = "symmetric buffers"
-"""Name of the buffer registration setting; not an NCCL variable, so users cannot give it as one."""
-
-PLUGIN = "network plugin"
-"""Name of the release of the network plugin among the variables."""
-
-
-def parse_assignments(words: Iterable[str]) -> dict[str, str]:
-    """Return ``NAME=VALUE`` words as a mapping; a name without ``NCCL_`` gets it."""
-    env: dict[str, str] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        name = name.strip().upper()
-        if not equals or not name:
-            raise InputError(f"environment {word!r}: write NAME=VALUE, for example NCCL_ALGO=Ring")
-        env[name if name.startswith("NCCL_") else f"NCCL_{name}"] = value.strip()
-    return env
-
-
-def forced(
-    algorithm: str = "", protocol: str = "", channels: int | None = None
-) -> tuple[tuple[str, str], ...]:
-    """Return the variables that force NCCL to use the given algorithm and protocol."""
-    number = str(channels) if channels else ""
-    result = (
-        *(("NCCL_ALGO", algorithm), ("NCCL_PROTO", protocol)),
-        *((name, number) for name in _CHANNEL_LIMITS),
-    )
-    return tuple((name, value) for name, value in result if value)
-
-
-def windows(symmetric: bool) -> tuple[tuple[str, str], ...]:
-    """Return the entry listed with the variables if buffers are registered as symmetric windows."""
-    return ((SYMMETRIC, "1"),) if symmetric else ()
-
-
-def parse_env(env: Mapping[str, str]) -> Settings:
-    """Return the settings of the variables of `env` that start with ``NCCL_``."""
-    return Settings().with_env(env)
-
-
-def _read(env: Mapping[str, str], without_effect: list[str]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for given, value in env.items():
-        name = _OLD_NAMES.get(given, given)
-        if name == SYMMETRIC:
-            result["symmetric"] = True
-        if name == PLUGIN:
-            result["plugin"] = plugin_release(value)
-        if not name.startswith("NCCL_"):
-            continue
-        if _obeyed(name, value):
-            key, reader = _READERS[name]
-            result[key] = reader(name, value)
-        elif name in WITHOUT_EFFECT:
-            without_effect.append(name)
-    low, high = result.get("min_nchannels"), result.get("max_nchannels")
-    if low and high and low > high:
-        raise InputError(f"NCCL_MIN_NCHANNELS={low} is more than NCCL_MAX_NCHANNELS={high}")
-    result["without_effect"] = tuple(without_effect)
-    return result
-
-
-def _obeyed(name: str, value: str) -> bool:
-    """Return True if a variable is obeyed; raise `InputError` if it is unknown, or refused with this value."""
-    variable = VARIABLES.get(name)
-    if variable is None:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, VARIABLES, 1)
-        raise InputError(
-            f"{name}: unknown NCCL variable" + (f"; did you mean {near[0]}?" if near else "")
-        )
-    if variable.effect == "refused" and value not in variable.harmless:
-        default = f"; its default, {variable.harmless[0]}, is accepted" if variable.harmless else ""
-        raise InputError(f"{name}={value}: not simulated: {variable.reason}{default}")
-    return variable.effect == "obeyed"
 
 
 def _fail(name: str, value: str, problem: str) -> InputError:
@@ -337,36 +170,187 @@ def _list(names: tuple[Name, ...], noun: str) -> Callable[[str, str], Allowed]:
     return read
 
 
-def _by_name() -> dict[str, tuple[str, Callable[[str, str], Any]]]:
-    rows: tuple[tuple[str, Callable[[str, str], Any]], ...] = (
-        ("ALGO", _list(ALGORITHMS, "algorithm")),
-        ("PROTO", _list(PROTOCOLS, "protocol")),
-        ("MIN_NCHANNELS MAX_NCHANNELS MIN_CTAS MAX_CTAS NVLS_NCHANNELS SYM_CTAS", _whole(1, 64)),
-        ("NTHREADS", _threads(512)),
-        ("LL128_NTHREADS", _threads(640)),
-        ("BUFFSIZE LL_BUFFSIZE LL128_BUFFSIZE NVLS_CHUNKSIZE NVLSTREE_MAX_CHUNKSIZE", _size),
-        ("P2P_NVL_CHUNKSIZE P2P_PCI_CHUNKSIZE P2P_NET_CHUNKSIZE", _size),
-        ("THREAD_THRESHOLDS", _thresholds),
-        ("P2P_LEVEL NET_GDR_LEVEL", _level),
-        ("P2P_DISABLE SHM_DISABLE", _one),
-        ("NVB_DISABLE PXN_DISABLE IB_DISABLE COLLNET_ENABLE", _flag),
-        ("NET_GDR_READ", _reads),
-        ("NET_OVERHEAD", _whole(0, 1_000_000)),
-        ("CROSS_NIC MNNVL_ENABLE PAT_ENABLE", _whole(0, 2)),
-        ("COLLNET_NODE_THRESHOLD", _whole(1, 1_000_000)),
-        ("IB_HCA NET SYM_KERNEL", lambda _name, value: value),
-        ("NVLS_ENABLE WIN_ENABLE CUMEM_ENABLE", _enabled),
-    )
-    fields = {"NET_OVERHEAD": "net_overhead_ns"}
-    return {
-        f"NCCL_{name}": (fields.get(name, name.lower()), reader)
-        for names, reader in rows
-        for name in names.split()
-    }
+def _text(name: str, value: str) -> str:
+    return value
 
 
-_READERS = _by_name()
+_Channels = Annotated[int | None, _whole(1, 64)]
+_Size = Annotated[int | None, _size]
+_Level = Annotated[Path | None, _level]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Values of the variables; None is NCCL's default. Sizes in bytes, names without ``NCCL_``.
+
+    The annotation of a variable has the reader of its values. Two are not variables: `symmetric`, True if jobs register
+    their buffers as windows of all ranks, and `plugin`, the release of the network plugin; empty follows from NCCL's
+    release. `names` are the given variables that are obeyed, `unread` the variables that the release does not read, and
+    `by_plugin` the variables that a network plugin set because the user did not.
+    """
+
+    algo: Annotated[Allowed | None, _list(ALGORITHMS, "algorithm")] = None
+    proto: Annotated[Allowed | None, _list(PROTOCOLS, "protocol")] = None
+    min_nchannels: _Channels = None
+    max_nchannels: _Channels = None
+    min_ctas: _Channels = None
+    max_ctas: _Channels = None
+    nthreads: Annotated[int | None, _threads(512)] = None
+    ll128_nthreads: Annotated[int | None, _threads(640)] = None
+    buffsize: _Size = None
+    ll_buffsize: _Size = None
+    ll128_buffsize: _Size = None
+    thread_thresholds: Annotated[tuple[int, ...] | None, _thresholds] = None
+    p2p_level: _Level = None
+    p2p_disable: Annotated[bool, _one] = False
+    nvb_disable: Annotated[bool, _flag] = False
+    shm_disable: Annotated[bool, _one] = False
+    p2p_nvl_chunksize: _Size = None
+    p2p_pci_chunksize: _Size = None
+    p2p_net_chunksize: _Size = None
+    net_gdr_level: _Level = None
+    net_gdr_read: Annotated[bool | None, _reads] = None
+    net_overhead_ns: Annotated[int | None, _whole(0, 1_000_000)] = None
+    pxn_disable: Annotated[bool, _flag] = False
+    cross_nic: Annotated[int, _whole(0, 2)] = 2
+    ib_hca: Annotated[str, _text] = ""
+    ib_disable: Annotated[bool, _flag] = False
+    net: Annotated[str, _text] = ""
+    mnnvl_enable: Annotated[int, _whole(0, 2)] = 2
+    pat_enable: Annotated[int, _whole(0, 2)] = 2
+    win_enable: Annotated[bool, _enabled] = True
+    cumem_enable: Annotated[bool, _enabled] = True
+    nvls_enable: Annotated[bool, _enabled] = True
+    nvls_nchannels: _Channels = None
+    nvls_chunksize: _Size = None
+    nvlstree_max_chunksize: _Size = None
+    collnet_enable: Annotated[bool, _flag] = False
+    collnet_node_threshold: Annotated[int, _whole(1, 1_000_000)] = 2
+    sym_kernel: Annotated[str, _text] = ""
+    sym_ctas: _Channels = None
+    symmetric: bool = False
+    plugin: tuple[int, ...] = ()
+    names: tuple[str, ...] = field(default=(), compare=False)
+    unread: tuple[str, ...] = field(default=(), compare=False)
+    without_effect: tuple[str, ...] = field(default=(), compare=False)
+    by_plugin: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Return the names of settings that differ from NCCL's default."""
+        none = Settings()
+        names = (item.name for item in fields(self) if item.compare)
+        return tuple(name for name in names if getattr(self, name) != getattr(none, name))
+
+    def with_env(self, env: Mapping[str, str]) -> Settings:
+        """Return these settings with the variables of `env` on top."""
+        result = _read(env, list(self.without_effect))
+        return replace(self, **result, names=(*self.names, *(n for n in env if n in _READERS)))
+
+    def of_release(self, version: Version) -> Settings:
+        """Return these settings without the variables that a release does not read."""
+        unread = [name for name in self.names if not VARIABLES[name].read_by(version)]
+        if not unread:
+            return self
+        none = Settings()
+        reset = {key: getattr(none, key) for key in (_READERS[name][0] for name in unread)}
+        names = tuple(name for name in self.names if name not in unread)
+        told = [name for name in unread if name not in _CHANNEL_LIMITS]
+        return replace(self, **reset, names=names, unread=(*self.unread, *told))
+
+
+_READERS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+    f"NCCL_{name.removesuffix('_ns').upper()}": (name, annotation.__metadata__[0])
+    for name, annotation in get_type_hints(Settings, include_extras=True).items()
+    if hasattr(annotation, "__metadata__")
+}
 """Variables that are obeyed -> their field of `Settings`, and the reader of their values."""
+
+WITHOUT_EFFECT = frozenset(n for n, known in VARIABLES.items() if known.effect == "no effect")
+"""Variables of NCCL that are accepted and have no effect here; results contain a note if one was given."""
+
+_OLD_NAMES = {"NCCL_MIN_NRINGS": "NCCL_MIN_NCHANNELS", "NCCL_MAX_NRINGS": "NCCL_MAX_NCHANNELS"}
+
+_CHANNEL_LIMITS = ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS")
+"""Limits that together set the channels of every algorithm: the first two bind rings and trees, CTAs also NVLS."""
+
+SYMMETRIC = "symmetric buffers"
+"""Name of the buffer registration setting; not an NCCL variable, so users cannot give it as one."""
+
+PLUGIN = "network plugin"
+"""Name of the release of the network plugin among the variables."""
+
+
+def parse_assignments(words: Iterable[str]) -> dict[str, str]:
+    """Return ``NAME=VALUE`` words as a mapping; a name without ``NCCL_`` gets it."""
+    env: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        name = name.strip().upper()
+        if not equals or not name:
+            raise InputError(f"environment {word!r}: write NAME=VALUE, for example NCCL_ALGO=Ring")
+        env[name if name.startswith("NCCL_") else f"NCCL_{name}"] = value.strip()
+    return env
+
+
+def forced(
+    algorithm: str = "", protocol: str = "", channels: int | None = None
+) -> tuple[tuple[str, str], ...]:
+    """Return the variables that force NCCL to use the given algorithm and protocol."""
+    number = str(channels) if channels else ""
+    result = (
+        *(("NCCL_ALGO", algorithm), ("NCCL_PROTO", protocol)),
+        *((name, number) for name in _CHANNEL_LIMITS),
+    )
+    return tuple((name, value) for name, value in result if value)
+
+
+def windows(symmetric: bool) -> tuple[tuple[str, str], ...]:
+    """Return the entry listed with the variables if buffers are registered as symmetric windows."""
+    return ((SYMMETRIC, "1"),) if symmetric else ()
+
+
+def parse_env(env: Mapping[str, str]) -> Settings:
+    """Return the settings of the variables of `env` that start with ``NCCL_``."""
+    return Settings().with_env(env)
+
+
+def _read(env: Mapping[str, str], without_effect: list[str]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for given, value in env.items():
+        name = _OLD_NAMES.get(given, given)
+        if name == SYMMETRIC:
+            result["symmetric"] = True
+        if name == PLUGIN:
+            result["plugin"] = plugin_release(value)
+        if not name.startswith("NCCL_"):
+            continue
+        if _obeyed(name, value):
+            key, reader = _READERS[name]
+            result[key] = reader(name, value)
+        elif name in WITHOUT_EFFECT:
+            without_effect.append(name)
+    low, high = result.get("min_nchannels"), result.get("max_nchannels")
+    if low and high and low > high:
+        raise InputError(f"NCCL_MIN_NCHANNELS={low} is more than NCCL_MAX_NCHANNELS={high}")
+    result["without_effect"] = tuple(without_effect)
+    return result
+
+
+def _obeyed(name: str, value: str) -> bool:
+    """Return True if a variable is obeyed; raise `InputError` if it is unknown, or refused with this value."""
+    variable = VARIABLES.get(name)
+    if variable is None:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, VARIABLES, 1)
+        raise InputError(
+            f"{name}: unknown NCCL variable" + (f"; did you mean {near[0]}?" if near else "")
+        )
+    if variable.effect == "refused" and value not in variable.harmless:
+        default = f"; its default, {variable.harmless[0]}, is accepted" if variable.harmless else ""
+        raise InputError(f"{name}={value}: not simulated: {variable.reason}{default}")
+    return variable.effect == "obeyed"
 
 
 def allows(settings: Settings, collective: Collective, name: Algorithm | Protocol) -> bool | None:

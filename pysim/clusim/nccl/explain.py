@@ -56,10 +56,6 @@ def traffic(comm: Communicator, collective: Collective, plan: NcclPlan) -> RankT
         return RankTraffic((only, only))
     if algorithm not in (Algorithm.RING, Algorithm.TREE):
         return None
-    machine_of = [0] * n
-    for number, machine in enumerate(comm.machines):
-        for rank in machine.ranks:
-            machine_of[rank] = number
     inside = [0.0] * n
     outside: dict[tuple[int, int], float] = {
         (number, index): 0.0
@@ -90,8 +86,8 @@ def traffic(comm: Communicator, collective: Collective, plan: NcclPlan) -> RankT
                 )
             ]
         for sender, receiver, amount in hops:
-            number = machine_of[sender]
-            if machine_of[receiver] == number:
+            number = comm.machine_of[sender]
+            if comm.machine_of[receiver] == number:
                 inside[sender] += amount
             else:
                 outside[number, adapters[number][1]] += amount

@@ -229,7 +229,7 @@ class _Plan:
         time = Time(_SAME_STEPS if draft.same else _STEPS)
         channels, hops = self._bound()
         if draft.pattern not in HEADS and self._hopeless(channels, hops):
-            # NCCL tries all orders here; none can be better.
+            # NCCL tries all orders here, without an improvement.
             return time.left
         self.steps_left -= time.left
         conditions = self._conditions()

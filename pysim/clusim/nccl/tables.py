@@ -18,7 +18,7 @@ from typing import Any
 from clusim.base.terms.operations import Algorithm, Protocol
 from clusim.hardware.datafiles import read
 from clusim.hardware.figures import plain
-from clusim.nccl.constants import Version, since
+from clusim.nccl.constants import Version, release_of, since
 
 Triple = tuple[float, float, float]
 """LL, LL128 and Simple; or one node, two nodes, more."""
@@ -75,8 +75,7 @@ def _by_release() -> list[tuple[tuple[int, int], Tables]]:
                 known[key] = known.get(key, {}) | rows
             else:
                 known[key] = plain(value)
-        major, minor = map(int, release.split("."))
-        result.append(((major, minor), Tables(**known)))
+        result.append((release_of(release), Tables(**known)))
     return result
 
 

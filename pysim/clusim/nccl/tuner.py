@@ -123,7 +123,7 @@ def channels_and_threads(
         channels = _direct_channels(num_bytes, channels, threads, lanes.num_heads, limit)
         why = f"fewer than {limit} B per thread and head"
     else:
-        # A threshold of 0 B, possible with NCCL_THREAD_THRESHOLDS, is no limit.
+        # A threshold of 0 B, possible with NCCL_THREAD_THRESHOLDS, does not limit channels.
         channels = min(channels, max(1, num_bytes // (threads * limit))) if limit else channels
         if channels < num_channels:
             why = f"{num_channels} channels x {threads} threads x {limit} B exceed the size"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from clusim.hardware.datafiles import read
-from clusim.nccl.constants import Version
+from clusim.nccl.constants import Version, release_of
 
 Effect = Literal["obeyed", "no effect", "refused"]
 
@@ -68,16 +68,11 @@ def _variables() -> dict[str, Variable]:
             head, _, harmless = word.partition("=")
             name, _, releases = head.partition("@")
             first, _, last = releases.partition("-")
-            since, until = (_release(text) for text in (first, last))
+            since, until = (release_of(text) if "." in text else None for text in (first, last))
             values = tuple(harmless.split(",")) if harmless else ()
             full = f"NCCL_{name}"
             result[full] = Variable(full, effect, reason, since, until, values)
     return dict(sorted(result.items()))
-
-
-def _release(text: str) -> tuple[int, int] | None:
-    major, _, minor = text.partition(".")
-    return (int(major), int(minor)) if minor else None
 
 
 VARIABLES = _variables()

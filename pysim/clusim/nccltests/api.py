@@ -147,7 +147,7 @@ class Table(Shown):
         further = {
             "faults": list(setup.broken.lines),
             "notes": list(self.notes),
-            "expected_errors": [item.to_json() for item in self.expected],
+            "expected_errors": [item.error.to_json() for item in self.expected],
             "verdicts": [item.to_json() for item in self.verdicts],
         }
         always = "expected_errors"
@@ -210,8 +210,10 @@ def table_of(
     return result
 
 
-def plot_table(table: Table, figure: str = "", **look: Any) -> Figure:
-    """Draw ``busbw``, the bus bandwidth of every size."""
+def plot_table(
+    table: Table, figure: str = "", measured_us: Mapping[int, float] | None = None, **look: Any
+) -> Figure:
+    """Draw ``busbw``, the bus bandwidth of every size; and of measured times by size [bytes], if given."""
     if figure not in ("", "busbw"):
         raise InputError(f"figure {figure!r}: unknown; a table has one, 'busbw'")
     rows = [line for line in table.lines if line.size]
@@ -221,4 +223,11 @@ def plot_table(table: Table, figure: str = "", **look: Any) -> Figure:
         place: [line.halves[number].busbw for line in rows]
         for number, place in enumerate(("out of place", "in place"))
     }
+    if measured_us is not None:
+        halves = [line.halves[0] for line in rows]
+        times = [measured_us[line.size] for line in rows]
+        series = {
+            "measured": [h.busbw * h.time_us / us for h, us in zip(halves, times, strict=True)],
+            "predicted": [half.busbw for half in halves],
+        }
     return curves([line.size for line in rows], series, table.summary().title, **look)

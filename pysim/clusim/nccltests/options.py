@@ -105,6 +105,7 @@ class PerfOptions:
     per_iter_timing: int = _flag("I", 0, "only 0", most=1)
     per_iter_skip: int = _flag("K", 0, "without effect, as -I", without="it is for -I")
     given: set[str] = field(default_factory=set)
+    listed: tuple[int, ...] = ()
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -124,7 +125,9 @@ class PerfOptions:
         return "bytes", self.stepbytes
 
     def sizes(self) -> list[int]:
-        """Return the requested sizes, in order [bytes]."""
+        """Return the listed sizes, else those of the flags, in order [bytes]."""
+        if self.listed:
+            return list(self.listed)
         result = []
         size = self.minbytes
         kind, step = self.step

@@ -1,4 +1,4 @@
-"""JSON forms of nccl-tests (``-J``), and of the best algorithm per size."""
+"""JSON forms of nccl-tests (``-J``)."""
 
 from __future__ import annotations
 
@@ -6,20 +6,9 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
-from clusim.results.diagnosis import VerdictJson
-from clusim.simulation.expected import ExpectedJson
-
-
-class PerfRankJson(TypedDict):
-    """A rank, as nccl-tests lists it."""
-
-    rank: int
-    group: int
-    pid: int
-    hostname: str
-    device: int
-    device_hex: str
-    device_info: str
+from clusim.nccltests.table import PerfDevice
+from clusim.results.diagnosis import Verdict
+from clusim.simulation.expected import ErrorClass, UnknownError
 
 
 class PerfConfigJson(TypedDict):
@@ -48,7 +37,7 @@ class PerfConfigJson(TypedDict):
     graph: int
     blocking_collectives: str
     parallel_init: str
-    devices: list[PerfRankJson]
+    devices: list[PerfDevice]
 
 
 class PerfHalfJson(TypedDict):
@@ -149,48 +138,6 @@ class PerfJson(TypedDict):
     includes: str
     faults: NotRequired[list[str]]
     notes: NotRequired[list[str]]
-    expected_errors: list[ExpectedJson]
-    verdicts: NotRequired[list[VerdictJson]]
+    expected_errors: list[ErrorClass | UnknownError]
+    verdicts: NotRequired[list[Verdict]]
     doubts: NotRequired[list[str]]
-
-
-class CrossoverRowJson(TypedDict):
-    """A size.
-
-    Attributes
-    ----------
-    best, nccl_chooses : str
-        The fastest candidate, and NCCL's choice.
-    times_us : dict
-        Of an iteration, by candidate [us].
-    not_exact : dict
-        Granularity of the candidates that were not simulated in exact packets.
-    """
-
-    size_bytes: int
-    best: str
-    nccl_chooses: str
-    times_us: dict[str, float]
-    not_exact: dict[str, str]
-
-
-class CrossoverJson(TypedDict):
-    """The best algorithm of every size.
-
-    Attributes
-    ----------
-    includes : str
-        Scope of the times.
-    left_out : dict
-        Candidates that cannot run here, with the reason.
-    """
-
-    topology: str
-    collective: str
-    num_ranks: int
-    nccl_version: str
-    includes: str
-    left_out: dict[str, str]
-    faults: list[str]
-    notes: list[str]
-    sizes: list[CrossoverRowJson]

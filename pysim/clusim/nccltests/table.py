@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
 from clusim.base.errors import one_line
+from clusim.base.json_schema import JsonObject
 from clusim.nccltests.options import PerfOptions
 
 TESTS_VERSION = "2.17.9"
@@ -17,8 +18,8 @@ JSON_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class PerfDevice:
-    """A rank as in the list of devices; fields as ``-J`` names them."""
+class PerfDevice(JsonObject):
+    """A rank, as nccl-tests lists it."""
 
     rank: int
     group: int
@@ -185,7 +186,7 @@ def config_json(options: PerfOptions, devices: Sequence[PerfDevice]) -> dict[str
         "graph": options.cudagraph,
         "blocking_collectives": _bool(options.blocking),
         "parallel_init": _bool(options.parallel_init),
-        "devices": [asdict(device) for device in devices],
+        "devices": [device.to_json() for device in devices],
     }
 
 

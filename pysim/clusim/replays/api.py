@@ -219,7 +219,7 @@ def replay_alike(
         str(first.setup.release),
         [f"{first.setup.name}: as given"],
         total_ps=played.time_ps,
-        bounds_ps=(played.least_ps, played.most_ps),
+        bounds_ps=[played.least_ps, played.most_ps],
         skipped=dict(recording.skipped),
         doubts=list(first.setup.doubts),
     )
@@ -238,14 +238,14 @@ def replay_alike(
             recording, request, request.setup(request.other, request.version, request.env)
         )
         others, elsewhere, left = _run(recording, there, watch)
-        result.other, result.other_ps = there.setup.name, elsewhere.time_ps
+        result.other, result.other_total_ps = there.setup.name, elsewhere.time_ps
         if left is not None:
             why = f"{watch.words}, reached on {there.setup.name}"
-            others, result.other, result.other_ps = {}, "", 0
+            others, result.other, result.other_total_ps = {}, None, None
             result.unfinished = Unfinished(why, 1.0, played.time_ps)
     _fill(result, recording, times, others)
-    for comm in result.comms:
-        comm.hosts = split_of(recording.groups[comm.number].ranks, first.size)[0]
+    for comm in result.communicators:
+        comm.machines = split_of(recording.groups[comm.number].ranks, first.size)[0]
     result.compute_ps = sum(first.compute_ps(e) for e in recording.events if e.kind == "compute")
     return result
 
@@ -325,9 +325,7 @@ def _fill(
         count = counts[group, operation, size]
         ranks = recording.groups[group].ranks
         there = others.get((group, operation, size))
-        other = None
-        if there is not None:
-            other = Other(there.time_ps, there.algorithm, there.protocol, there.channels)
+        other = None if there is None else Other.of(there, ran.time_ps)
         rooted = "as in a sequence of calls" if operation in ROOTED else ""
         result.calls.append(
             CallResult(
@@ -350,8 +348,8 @@ def _fill(
         comm.time_ps += ran.time_ps * count
         comm.other_ps += 0 if there is None else there.time_ps * count
         result.total_calls += count * (recording.num_ranks // len(ranks))
-    result.calls.sort(key=lambda call: (call.comm, call.operation, call.bytes))
-    result.comms = [comms[number] for number in sorted(comms)]
+    result.calls.sort(key=lambda call: (call.communicator, call.operation, call.bytes))
+    result.communicators = [comms[number] for number in sorted(comms)]
     result.verdict = calls_verdict(result.calls)
 
 

@@ -125,16 +125,13 @@ class _Adapters:
             nic = log.facts.routes[route].nic
             if member in handles and nic >= 0 and side:
                 self._known[where[0], where[1], where[2], side] = nic
-        self._machine = {
-            at: number for number, machine in enumerate(comm.machines) for at in machine.ranks
-        }
 
     def of(self, channel: int, order: Sequence[int]) -> tuple[tuple[int, int], ...]:
         """Return, per node, the NICs by which a ring enters and leaves; empty if one is unknown."""
         enter: dict[int, int] = {}
         leave: dict[int, int] = {}
         for a, b in zip(order, (*order[1:], order[0]), strict=True):
-            here, there = self._machine[self._position[a]], self._machine[self._position[b]]
+            here, there = (self._comm.machine_of[self._position[rank]] for rank in (a, b))
             if here == there:
                 continue
             out = self._known.get((channel, a, b, 1))

@@ -116,9 +116,12 @@ def replay_recording(
     if request.other is not None and result.unfinished is None:
         there = _on(request.setup(request.other, version, request.env), recording)
         try:
-            moved, outcome = _moved(recording, request, options, there)
+            untraced = replace(options, trace_out=None)
+            moved, outcome = _run(recording, request, untraced, there, recorded=False)
+            if outcome.unfinished is not None:
+                raise outcome.unfinished.reached(f"the replay on {there.placed.fabric.name}")
             others = _spans(recording, moved, outcome, recorded=False)
-            results.other, results.other_ps = there.placed.fabric.name, outcome.time_ps
+            results.other, results.other_total_ps = there.placed.fabric.name, outcome.time_ps
             results.notes += there.placed.notes
         except TimeLimitReached:
             why = f"{options.watch.words}, reached on {there.placed.fabric.name}"
@@ -151,17 +154,6 @@ def _run(
     translation = to_schedule(recording, emitter, gap=request.gap, most=request.calls)
     asked = ScheduleRequest(setup, translation.schedule, granularity=request.granularity)
     return translation, result_of(asked, options)
-
-
-def _moved(
-    recording: Recording, request: ReplayRequest, options: RunOptions, where: KnownMachine
-) -> tuple[Translation, Result]:
-    """Run a recording on another system to its end, without a trace."""
-    untraced = replace(options, trace_out=None)
-    translation, result = _run(recording, request, untraced, where, recorded=False)
-    if result.unfinished is not None:
-        raise result.unfinished.reached(f"the replay on {where.placed.fabric.name}")
-    return translation, result
 
 
 def _on(setup: Setup, recording: Recording) -> KnownMachine:
@@ -278,7 +270,10 @@ def _fill(
         time_ps = round(median(row.time_ps for row in rows))
         measured = [row.recorded_us for row in rows if row.recorded_us is not None]
         there = others.get(key, [])
-        other = Other(round(median(r.time_ps for r in there)), *there[0].shown) if there else None
+        other = None
+        if there:
+            other_ps = round(median(row.time_ps for row in there))
+            other = Other(other_ps, *there[0].shown, other_ps / time_ps)
         replay.calls.append(
             CallResult(
                 group, len(ranks), operation, size, dtype, len(rows), *rows[0].shown, time_ps, time_ps,
@@ -295,8 +290,8 @@ def _fill(
         comm.time_ps += sum(row.time_ps for row in rows)
         comm.other_ps += sum(row.time_ps for row in there)
         replay.total_calls += len(rows)
-    replay.calls.sort(key=lambda call: (call.comm, call.operation, call.bytes))
-    replay.comms = [comms[number] for number in sorted(comms)]
+    replay.calls.sort(key=lambda call: (call.communicator, call.operation, call.bytes))
+    replay.communicators = [comms[number] for number in sorted(comms)]
 
 
 def _name(recording: Recording, group: int) -> str:
@@ -312,9 +307,9 @@ def _compute(recording: Recording) -> int:
     return total // max(1, len(recorded))
 
 
-def _recorded(events: Sequence[Event]) -> int:
-    """Return the recorded time from the first start to the last end [ps]."""
+def _recorded(events: Sequence[Event]) -> int | None:
+    """Return the recorded time from the first start to the last end [ps]; None if unknown."""
     known = [e for e in events if e.start_ps != ABSENT]
     if not any(event.duration_ps > 0 for event in known):
-        return -1
+        return None
     return max(e.start_ps + max(0, e.duration_ps) for e in known) - min(e.start_ps for e in known)

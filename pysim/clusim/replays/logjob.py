@@ -235,7 +235,7 @@ def replay_log(
         "nccl-log", ", ".join(request.files), placed.fabric.name, len(ranks.hosts), len(ranks.machines),
         str(job.setup.release), machine,
         total_calls=len(table.call),
-        other=other.placed.fabric.name if other is not None else "",
+        other=other.placed.fabric.name if other is not None else None,
         faults=list(job.setup.broken.lines),
         skipped=dict(table.skipped),
         family=placed.family,
@@ -384,9 +384,10 @@ def _time_all(
             CallResult(
                 call.comm, logged.n_ranks, call.operation, call.bytes, call.dtype, counts[number],
                 timed.algorithm, timed.protocol, timed.channels, timed.kernel_ps, timed.time_ps,
-                timed.from_log, measured.get((logged.run, call.operation, call.bytes)), call.model_us,
+                timed.from_log, measured.get((logged.run, call.operation, call.bytes)),
+                None if call.model_us < 0 else call.model_us,
                 timed.note,
-                Other(there.time_ps, there.algorithm, there.protocol, there.channels) if there else None,
+                Other.of(there, timed.time_ps) if there else None,
                 timed.granularity, timed.verdict,
             )
         )  # fmt: skip
@@ -405,11 +406,11 @@ def _time_all(
         comm.other_ps += others[-1] * counts[number]
         if counted is not None:
             counted(number + 1, len(table.distinct))
-    replay.comms = [comms[number] for number in sorted(comms)]
+    replay.communicators = [comms[number] for number in sorted(comms)]
     replay.notes += _said_of_times(replay)
     replay.verdict = calls_verdict(replay.calls)
     replay.total_ps = _span(table, times, job.request.gap)
-    replay.other_ps = _span(table, others, job.request.gap) if other is not None else 0
+    replay.other_total_ps = None if other is None else _span(table, others, job.request.gap)
     if len(times) < len(table.distinct):
         replay.total_calls = _first_known(table, times)
         part = replay.total_calls / len(table.call)
@@ -428,9 +429,9 @@ def _said_of_times(replay: Replay) -> list[str]:
         lines.append(
             f"{coarse} of {len(replay.calls)} distinct calls were simulated in bursts; --json lists the granularity"
         )
-    if len(replay.comms) > 1:
+    if len(replay.communicators) > 1:
         lines.append(
-            f"{len(replay.comms)} communicators run concurrently as if they shared no wire;"
+            f"{len(replay.communicators)} communicators run concurrently as if they shared no wire;"
             " --whole simulates them together"
         )
     return lines

@@ -44,7 +44,7 @@ def gate(replay: Replay, request: ReplayRequest) -> Replay:
     InputError
         There are doubts, and `request.strict` is set.
     """
-    errors = [abs(call.error) for call in replay.calls if call.error is not None]
+    errors = replay.errors
     if errors and median(errors) > FAR:
         replay.doubts.append(
             f"predicted times are {median(errors):.0%} off the measured ones (median of {len(errors)} calls):"
@@ -75,7 +75,7 @@ def _not_compared(replay: Replay) -> list[str]:
         ranks = min(call.recorded_by for call in waits)
         lines.append(
             f"measured times of {len(waits)} calls include waiting for ranks that did not record (as few as {ranks} of"
-            f" {waits[0].num_ranks} did): they are upper bounds and not compared"
+            f" {waits[0].ranks} did): they are upper bounds and not compared"
         )
     return lines
 
@@ -95,9 +95,9 @@ def replay_page(replay: Replay) -> str:
     if replay.verdict is not None:
         parts.append(verdict_card(replay.verdict))
     whole = format_time(replay.total_ps)
-    if replay.recorded_ps >= 0:
+    if replay.recorded_ps is not None:
         whole += f", recorded {format_time(replay.recorded_ps)}"
-    told = [f"{replay.num_ranks} ranks, {replay.total_calls:,} calls: {whole}"]
+    told = [f"{replay.ranks} ranks, {replay.total_calls:,} calls: {whole}"]
     if replay.unfinished is not None:
         told.append(replay.unfinished.words(replay.total_ps))
     told += [*replay.doubts, *replay.faults, *replay.notes]
@@ -131,7 +131,7 @@ def _times(replay: Replay, calls: list[CallResult]) -> list[Content]:
 
 def _axis_row(call: CallResult) -> AxisRow:
     name = f"{call.operation} {format_size(call.bytes)}"
-    remark = f"communicator {call.comm}, {call.num_ranks} ranks, {call.count} calls"
+    remark = f"communicator {call.communicator}, {call.ranks} ranks, {call.count} calls"
     words = format_time(call.time_ps)
     if call.measured_us and call.error is not None:
         words += f", measured {format_time(round(call.measured_us * 1e6))} ({call.error:+.1%})"
@@ -145,8 +145,8 @@ def _cells(call: CallResult) -> tuple[str | int, ...]:
     plan = f"{call.algorithm}, {call.protocol}, {call.channels} channels"
     size = f"{format_size(call.bytes)} {call.dtype}"
     return (
-        *(call.comm, call.operation, size, call.num_ranks, call.count, plan),
-        *(format_time(call.time_ps), f"{call.busbw:.2f}", measured, error),
+        *(call.communicator, call.operation, size, call.ranks, call.count, plan),
+        *(format_time(call.time_ps), f"{call.busbw_GBps:.2f}", measured, error),
     )
 
 
@@ -159,8 +159,8 @@ def replay_report(replay: Replay, *, everything: bool = False) -> str:
     lines = [
         *shown(replay.doubts),
         f"{replay.kind} {replay.source}",
-        f"  {replay.num_ranks} ranks on {replay.num_machines} node{'s' * (replay.num_machines != 1)}"
-        + (f", NCCL {replay.version}" if replay.version else ""),
+        f"  {replay.ranks} ranks on {replay.machines} node{'s' * (replay.machines != 1)}"
+        + (f", NCCL {replay.nccl_version}" if replay.nccl_version else ""),
         "",
         "machine",
         *(f"  {line}" for line in replay.machine),
@@ -186,7 +186,7 @@ def _table(rows: list[list[str]], left: tuple[int, ...] = ()) -> list[str]:
 
 
 def _communicators(replay: Replay, everything: bool) -> list[str]:
-    shown = replay.comms if everything else replay.comms[:SHOWN]
+    shown = replay.communicators if everything else replay.communicators[:SHOWN]
     rows = [
         [
             "number",
@@ -201,10 +201,10 @@ def _communicators(replay: Replay, everything: bool) -> list[str]:
     ]
     for comm in shown:
         rows.append([
-            str(comm.number), str(comm.num_ranks), str(comm.hosts), str(comm.channels), str(comm.calls),
-            format_time(comm.time_ps), format_time(comm.other_ps) if replay.other else "", comm.used,
+            str(comm.number), str(comm.ranks), str(comm.machines), str(comm.channels), str(comm.calls),
+            format_time(comm.time_ps), format_time(comm.other_ps) if replay.other else "", comm.graphs,
         ])  # fmt: skip
-    more = len(replay.comms) - len(shown)
+    more = len(replay.communicators) - len(shown)
     return _table([rows[0], *_merged(rows[1:])], (7,)) + (
         [f"  ... {more} more; --all shows them"] if more else []
     )
@@ -217,9 +217,9 @@ def _calls(replay: Replay, everything: bool) -> list[str]:
         calls = [call for call in calls if any(call is one for one in most)]
     title = [
         "comm", "operation", "size", "count", "algorithm", "protocol", "channels", "time", "algbw", "busbw",
-        "measured", "error", replay.other, "ratio", "there", "",
+        "measured", "error", replay.other or "", "ratio", "there", "",
     ]  # fmt: skip
-    if len(replay.comms) == 1:
+    if len(replay.communicators) == 1:
         title[0] = ""
     rows = [title, *_merged([_row(replay, call) for call in calls])]
     left = (1, 4, 5, 14, 15)
@@ -246,7 +246,7 @@ def _row(replay: Replay, call: CallResult) -> list[str]:
     measured = call.measured_us
     other = call.other
     return [
-        str(call.comm) if len(replay.comms) > 1 else "",
+        str(call.communicator) if len(replay.communicators) > 1 else "",
         call.operation,
         format_size(call.bytes),
         str(call.count),
@@ -254,12 +254,12 @@ def _row(replay: Replay, call: CallResult) -> list[str]:
         call.protocol,
         str(call.channels),
         format_time(call.time_ps),
-        f"{call.algbw:.2f}",
-        f"{call.busbw:.2f}",
+        f"{call.algbw_GBps:.2f}",
+        f"{call.busbw_GBps:.2f}",
         "" if measured is None else format_time(round(measured * 1e6)),
         "" if call.error is None else f"{call.error:+.1%}",
         "" if other is None else format_time(other.time_ps),
-        "" if other is None else f"x{other.time_ps / call.time_ps:.2f}",
+        "" if other is None else f"x{other.ratio:.2f}",
         "" if other is None else f"{other.algorithm} {other.protocol} {other.channels}",
         call.note,
     ]
@@ -276,20 +276,20 @@ def _totals(replay: Replay) -> list[str]:
     if replay.bounds_ps is not None:
         least, most = (format_time(at) for at in replay.bounds_ps)
         lines.append(f"  from {least} (no mutual disturbance) to {most} (no concurrency)")
-    if replay.compute_ps >= 0:
+    if replay.compute_ps is not None:
         lines.append(f"  computing {format_time(replay.compute_ps)} (mean of all ranks)")
-    if replay.recorded_ps >= 0:
+    if replay.recorded_ps is not None:
         lines.append(f"  recorded from first to last call: {format_time(replay.recorded_ps)}")
-    if replay.other:
-        ratio = replay.other_ps / max(1, replay.total_ps)
+    if replay.other_total_ps is not None:
+        ratio = replay.other_total_ps / max(1, replay.total_ps)
         lines.append(
-            f"  on {replay.other}: {format_time(replay.other_ps)}, {ratio:.2f} times as long"
+            f"  on {replay.other}: {format_time(replay.other_total_ps)}, {ratio:.2f} times as long"
         )
-    errors = [abs(c.error) for c in replay.calls if c.error is not None]
+    errors = replay.errors
     if errors:
-        mean = sum(errors) / len(errors)
         lines.append(
-            f"  against {len(errors)} measured sizes: {mean:.1%} off on average, {max(errors):.1%} at most"
+            f"  against {len(errors)} measured sizes: {replay.mean_abs_error:.1%} off on average,"
+            f" {max(errors):.1%} at most"
         )
     if any(not c.from_log and c.algorithm != "P2P" for c in replay.calls):
         lines.append("  * chosen by NCCL's tuner; not in the recording")

@@ -9,11 +9,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, NotRequired
-
-from typing_extensions import TypedDict
+from typing import Annotated, Any
 
 from clusim.base.display import Columns, Shown, Summary
+from clusim.base.json_schema import IfKnown, JsonObject, Round6, Written
 from clusim.base.terms.operations import bus_factor
 from clusim.base.units import Rate, format_time, parse_rate
 from clusim.hardware import GPUS
@@ -22,15 +21,22 @@ from clusim.results.diagnosis import (
     Key,
     Verdict,
     VerdictCause,
-    VerdictJson,
     diagnose,
     remedied_ps,
     scaled,
 )
-from clusim.results.resultjson import EndedJson, Unfinished
+from clusim.results.resultjson import BusyWire, Ended, Unfinished
 
 
-class OtherCallJson(TypedDict):
+@cache
+def fastest_memory() -> Rate:
+    """Return the highest memory bandwidth of all known GPUs, in one direction."""
+    rates = [parse_rate(str(chip.figures["memory_rate"].value)) for chip in GPUS.values()]
+    return max(rates, key=lambda rate: rate.bytes_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Other(JsonObject):
     """The same call on the other system.
 
     Attributes
@@ -39,14 +45,23 @@ class OtherCallJson(TypedDict):
         Time on the other system over the time on the first.
     """
 
-    time_us: float
+    KEYS = ("time_us", "algorithm", "protocol", "channels", "ratio")
+
+    time_ps: int
     algorithm: str
     protocol: str
     channels: int
-    ratio: float
+    ratio: Round6
+
+    @classmethod
+    def of(cls, there: Any, first_ps: int) -> Other:
+        """Return the timing of a call on the other system, against its time on the first one [ps]."""
+        plan = (there.algorithm, there.protocol, there.channels)
+        return cls(there.time_ps, *plan, there.time_ps / first_ps)
 
 
-class ReplayedCallJson(TypedDict):
+@dataclass(slots=True)
+class CallResult(JsonObject):
     """Distinct call of a replay.
 
     Attributes
@@ -68,7 +83,20 @@ class ReplayedCallJson(TypedDict):
         Time expected by NCCL's tuner [us]; None if it was not printed.
     granularity : str
         Granularity, if not exact packets.
+    from_log : bool
+        True if algorithm and protocol are the recording's.
+    verdict : Verdict or None
+        Bottleneck of its kernel; None unless that was simulated in isolation.
+    recorded_by : int
+        Minimum number of ranks that recorded `measured_us`; -1 for a benchmark. If only part of the ranks recorded,
+        the time includes waiting for the others and is only an upper bound of the call's time.
     """
+
+    KEYS = (
+        *("communicator", "ranks", "operation", "bytes", "dtype", "count", "algorithm"),
+        *("protocol", "channels", "chosen_by", "kernel_us", "time_us", "algbw_GBps"),
+        *("busbw_GBps", "measured_us", "error", "nccl_model_us", "note", "granularity", "other"),
+    )
 
     communicator: int
     ranks: int
@@ -79,20 +107,56 @@ class ReplayedCallJson(TypedDict):
     algorithm: str
     protocol: str
     channels: int
-    chosen_by: str
-    kernel_us: float
-    time_us: float
-    algbw_GBps: float
-    busbw_GBps: float
-    measured_us: float | None
-    error: float | None
-    nccl_model_us: float | None
-    note: NotRequired[str]
-    granularity: NotRequired[str]
-    other: NotRequired[OtherCallJson]
+    kernel_ps: int
+    time_ps: int
+    from_log: bool = False
+    measured_us: float | None = None
+    nccl_model_us: float | None = None
+    note: IfKnown[str] = ""
+    other: IfKnown[Other | None] = None
+    granularity: IfKnown[str] = ""
+    verdict: Verdict | None = None
+    recorded_by: int = -1
+
+    @property
+    def chosen_by(self) -> str:
+        """Source of algorithm and protocol."""
+        return "recording" if self.from_log else "tuner"
+
+    @property
+    def waits(self) -> bool:
+        """True if the measured time includes waiting for ranks that did not record."""
+        return bool(self.measured_us) and 0 <= self.recorded_by < self.ranks
+
+    @property
+    def impossible(self) -> bool:
+        """True if no GPU's memory could read or write the data in the measured time."""
+        if not self.measured_us or self.ranks < 2:
+            return False
+        least = self.bytes * (self.ranks - 1) / self.ranks
+        return least / self.measured_us > fastest_memory().bytes_per_s / 1e6
+
+    @property
+    def algbw_GBps(self) -> Annotated[float, Written(4)]:
+        """Size divided by time [GB/s]."""
+        return self.bytes / self.time_ps * 1000
+
+    @property
+    def busbw_GBps(self) -> Annotated[float, Written(4)]:
+        """Bus bandwidth as in nccl-tests [GB/s]."""
+        return self.algbw_GBps * bus_factor(self.operation, self.ranks)
+
+    @property
+    def error(self) -> Round6 | None:
+        """Predicted over measured time, less one; None if the measured time is not comparable."""
+        if not self.measured_us or self.impossible:
+            return None
+        error = self.time_ps / 1e6 / self.measured_us - 1
+        return None if self.waits and error <= 0 else error
 
 
-class ReplayedCommJson(TypedDict):
+@dataclass(slots=True)
+class CommResult(JsonObject):
     """Communicator of a replay.
 
     Attributes
@@ -105,23 +169,20 @@ class ReplayedCommJson(TypedDict):
         Sum of their times [us].
     """
 
+    KEYS = ("number", "ranks", "machines", "channels", "graphs", "calls", "time_us")
+
     number: int
     ranks: int
     machines: int
     channels: int
     graphs: str
-    calls: int
-    time_us: float
+    calls: int = 0
+    time_ps: int = 0
+    other_ps: int = 0
 
 
-class WireShareJson(TypedDict):
-    """Wire, and the share of time in which it was busy."""
-
-    wire: str
-    busy: float
-
-
-class ReplayJson(EndedJson):
+@dataclass(slots=True, repr=False)
+class Replay(Shown, JsonObject):
     """Result of a replay; if ended early, with the calls completed from the start of the job.
 
     Attributes
@@ -144,253 +205,58 @@ class ReplayJson(EndedJson):
         Why the result may be unusable, and which option settles it.
     skipped : dict
         Entries that were skipped -> number of them.
-    """
-
-    kind: str
-    source: str
-    fabric: str
-    machine: list[str]
-    ranks: int
-    machines: int
-    nccl_version: str
-    communicators: list[ReplayedCommJson]
-    calls: list[ReplayedCallJson]
-    total_calls: int
-    total_us: float
-    bounds_us: list[float] | None
-    recorded_us: float | None
-    compute_us: float | None
-    mean_abs_error: float | None
-    other: str | None
-    other_total_us: float | None
-    busiest_wires: list[WireShareJson]
-    verdict: VerdictJson | None
-    faults: list[str]
-    doubts: list[str]
-    notes: list[str]
-    skipped: dict[str, int]
-
-
-@cache
-def fastest_memory() -> Rate:
-    """Return the highest memory bandwidth of all known GPUs, in one direction."""
-    rates = [parse_rate(str(chip.figures["memory_rate"].value)) for chip in GPUS.values()]
-    return max(rates, key=lambda rate: rate.bytes_per_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Other:
-    """The same call on the other system."""
-
-    time_ps: int
-    algorithm: str
-    protocol: str
-    channels: int
-
-
-@dataclass(slots=True)
-class CallResult:
-    """Distinct call of a replay.
-
-    Attributes
-    ----------
-    count : int
-        Number of times the job issued it.
-    kernel_ps, time_ps : int
-        Simulated kernel time, and time with launch overhead as nccl-tests reports it [ps].
-    measured_us : float or None
-        Time measured by the recording [us].
-    model_us : float
-        Time expected by NCCL's tuner [us]; -1 if it was not printed.
-    from_log : bool
-        True if algorithm and protocol are the recording's.
-    verdict : Verdict or None
-        Bottleneck of its kernel; None unless that was simulated in isolation.
-    recorded_by : int
-        Minimum number of ranks that recorded `measured_us`; -1 for a benchmark. If only part of the ranks recorded,
-        the time includes waiting for the others and is only an upper bound of the call's time.
-    """
-
-    comm: int
-    num_ranks: int
-    operation: str
-    bytes: int
-    dtype: str
-    count: int
-    algorithm: str
-    protocol: str
-    channels: int
-    kernel_ps: int
-    time_ps: int
-    from_log: bool = False
-    measured_us: float | None = None
-    model_us: float = -1.0
-    note: str = ""
-    other: Other | None = None
-    granularity: str = ""
-    verdict: Verdict | None = None
-    recorded_by: int = -1
-
-    @property
-    def waits(self) -> bool:
-        """True if the measured time includes waiting for ranks that did not record."""
-        return bool(self.measured_us) and 0 <= self.recorded_by < self.num_ranks
-
-    @property
-    def impossible(self) -> bool:
-        """True if no GPU's memory could read or write the data in the measured time."""
-        if not self.measured_us or self.num_ranks < 2:
-            return False
-        least = self.bytes * (self.num_ranks - 1) / self.num_ranks
-        return least / self.measured_us > fastest_memory().bytes_per_s / 1e6
-
-    @property
-    def algbw(self) -> float:
-        """Size divided by time [GB/s]."""
-        return self.bytes / self.time_ps * 1000
-
-    @property
-    def busbw(self) -> float:
-        """Bus bandwidth as in nccl-tests [GB/s]."""
-        return self.algbw * bus_factor(self.operation, self.num_ranks)
-
-    @property
-    def error(self) -> float | None:
-        """Predicted over measured time, less one; None if the measured time is not comparable."""
-        if not self.measured_us or self.impossible:
-            return None
-        error = self.time_ps / 1e6 / self.measured_us - 1
-        return None if self.waits and error <= 0 else error
-
-    def to_json(self) -> ReplayedCallJson:
-        """Return plain values: times in us, bandwidths in GB/s."""
-        result: ReplayedCallJson = {
-            "communicator": self.comm,
-            "ranks": self.num_ranks,
-            "operation": self.operation,
-            "bytes": self.bytes,
-            "dtype": self.dtype,
-            "count": self.count,
-            "algorithm": self.algorithm,
-            "protocol": self.protocol,
-            "channels": self.channels,
-            "chosen_by": "recording" if self.from_log else "tuner",
-            "kernel_us": self.kernel_ps / 1e6,
-            "time_us": self.time_ps / 1e6,
-            "algbw_GBps": round(self.algbw, 4),
-            "busbw_GBps": round(self.busbw, 4),
-            "measured_us": self.measured_us,
-            "error": None if self.error is None else round(self.error, 6),
-            "nccl_model_us": None if self.model_us < 0 else self.model_us,
-        }
-        if self.note:
-            result["note"] = self.note
-        if self.granularity:
-            result["granularity"] = self.granularity
-        if self.other is not None:
-            result["other"] = {
-                "time_us": self.other.time_ps / 1e6,
-                "algorithm": self.other.algorithm,
-                "protocol": self.other.protocol,
-                "channels": self.other.channels,
-                "ratio": round(self.other.time_ps / self.time_ps, 6),
-            }
-        return result
-
-
-@dataclass(slots=True)
-class CommResult:
-    """Communicator: source of its rings and trees, its calls and the sum of their times [ps]."""
-
-    number: int
-    num_ranks: int
-    hosts: int
-    channels: int
-    used: str
-    calls: int = 0
-    time_ps: int = 0
-    other_ps: int = 0
-
-    def to_json(self) -> ReplayedCommJson:
-        """Return plain values: times in us."""
-        return {
-            "number": self.number,
-            "ranks": self.num_ranks,
-            "machines": self.hosts,
-            "channels": self.channels,
-            "graphs": self.used,
-            "calls": self.calls,
-            "time_us": self.time_ps / 1e6,
-        }
-
-
-@dataclass(slots=True, repr=False)
-class Replay(Shown):
-    """Result of a replay.
-
-    Attributes
-    ----------
-    kind : str
-        Format of the recording.
-    machine : list of str
-        How the system was found.
-    total_ps, other_ps : int
-        Time from the first call to the end of the last, on the system and on the other one [ps].
-    recorded_ps : int
-        The same as recorded; -1 if unknown.
     wires : list of (name, share)
         Busiest wires and the part of the time in which they are busy.
-    faults : list of str
-        Faults, and the rates that they change.
     family : str
         Architecture of the oldest GPU.
-    doubts : list of str
-        Why the result may be unusable, and which option settles it.
-    bounds_ps : tuple of int or None
-        Bounds of `total_ps`, if not everything was simulated together [ps].
-    verdict : Verdict or None
-        Bottleneck of the job, or of its calls in sequence.
     unfinished : Unfinished or None
         Progress of a replay that was ended early: `calls` are those completed, `total_calls` the number of
         completed calls from the start of the job, and `total_ps` their time.
     """
 
+    KEYS = (
+        *("*ended", "kind", "source", "fabric", "machine", "ranks", "machines", "nccl_version"),
+        *("communicators", "calls", "total_calls", "total_us", "bounds_us", "recorded_us"),
+        *("compute_us", "mean_abs_error", "other", "other_total_us", "busiest_wires", "verdict"),
+        *("faults", "doubts", "notes", "skipped"),
+    )
+
     kind: str
     source: str
     fabric: str
-    num_ranks: int
-    num_machines: int
-    version: str
+    ranks: int
+    machines: int
+    nccl_version: str
     machine: list[str] = field(default_factory=list)
     calls: list[CallResult] = field(default_factory=list)
-    comms: list[CommResult] = field(default_factory=list)
+    communicators: list[CommResult] = field(default_factory=list)
     total_calls: int = 0
     total_ps: int = 0
-    other: str = ""
-    other_ps: int = 0
-    recorded_ps: int = -1
-    compute_ps: int = -1
+    other: str | None = None
+    other_total_ps: int | None = None
+    recorded_ps: int | None = None
+    compute_ps: int | None = None
     wires: list[tuple[str, float]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     skipped: dict[str, int] = field(default_factory=dict)
     family: str = ""
     doubts: list[str] = field(default_factory=list)
-    bounds_ps: tuple[int, int] | None = None
+    bounds_ps: list[int] | None = None
     verdict: Verdict | None = None
     unfinished: Unfinished | None = None
 
     def summary(self) -> Summary:
         """Return job, system and time."""
         said = [f"{self.total_calls:,} calls", format_time(self.total_ps)]
-        rows = {"format": self.kind, "release": self.version, "time": said[1]}
-        if self.recorded_ps >= 0:
+        rows = {"format": self.kind, "release": self.nccl_version, "time": said[1]}
+        if self.recorded_ps is not None:
             rows["recorded"] = format_time(self.recorded_ps)
             said.append(f"{rows['recorded']} recorded")
-        if self.other:
-            rows[f"on {self.other}"] = format_time(self.other_ps)
+        if self.other_total_ps is not None:
+            rows[f"on {self.other}"] = format_time(self.other_total_ps)
         rows |= {f"busiest wire {name}": f"{part:.1%} of the time" for name, part in self.wires[:3]}
-        title = f"{self.source} on {self.num_ranks} ranks of {self.fabric}"
+        title = f"{self.source} on {self.ranks} ranks of {self.fabric}"
         return Summary(title, tuple(said), " ".join([*self.doubts, *self.notes]), rows)
 
     def tables(self) -> Mapping[str, Callable[[], Columns]]:
@@ -400,41 +266,28 @@ class Replay(Shown):
         """
         return {
             "calls": lambda: _columns([call.to_json() for call in self.calls]),
-            "communicators": lambda: _columns([comm.to_json() for comm in self.comms]),
+            "communicators": lambda: _columns([comm.to_json() for comm in self.communicators]),
         }
 
-    def to_json(self) -> ReplayJson:
-        """Return the numbers for scripts."""
-        errors = [abs(c.error) for c in self.calls if c.error is not None]
-        ended: EndedJson = {}
-        if self.unfinished is not None:
-            ended = self.unfinished.to_json(self.total_ps, 0.0)
-        return {
-            **ended,
-            "kind": self.kind,
-            "source": self.source,
-            "fabric": self.fabric,
-            "machine": self.machine,
-            "ranks": self.num_ranks,
-            "machines": self.num_machines,
-            "nccl_version": self.version,
-            "communicators": [comm.to_json() for comm in self.comms],
-            "calls": [call.to_json() for call in self.calls],
-            "total_calls": self.total_calls,
-            "total_us": self.total_ps / 1e6,
-            "bounds_us": None if self.bounds_ps is None else [at / 1e6 for at in self.bounds_ps],
-            "recorded_us": None if self.recorded_ps < 0 else self.recorded_ps / 1e6,
-            "compute_us": None if self.compute_ps < 0 else self.compute_ps / 1e6,
-            "mean_abs_error": round(sum(errors) / len(errors), 6) if errors else None,
-            "other": self.other or None,
-            "other_total_us": self.other_ps / 1e6 if self.other else None,
-            "busiest_wires": [{"wire": name, "busy": round(part, 6)} for name, part in self.wires],
-            "verdict": None if self.verdict is None else self.verdict.to_json(),
-            "faults": self.faults,
-            "doubts": self.doubts,
-            "notes": self.notes,
-            "skipped": self.skipped,
-        }
+    @property
+    def ended(self) -> Ended | None:
+        """Progress of a replay that was ended early."""
+        return None if self.unfinished is None else self.unfinished.ended(self.total_ps, 0.0)
+
+    @property
+    def errors(self) -> list[float]:
+        """Absolute errors of the measured calls."""
+        return [abs(call.error) for call in self.calls if call.error is not None]
+
+    @property
+    def mean_abs_error(self) -> Round6 | None:
+        """Mean of `errors`; None without any."""
+        return sum(self.errors) / len(self.errors) if self.errors else None
+
+    @property
+    def busiest_wires(self) -> list[BusyWire]:
+        """Busiest wires."""
+        return [BusyWire(*row) for row in self.wires]
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> Columns:

@@ -161,7 +161,7 @@ def shares_of(lanes: Lanes, time_ps: int) -> Shares:
         computes, talks = (tasks.kind == KINDS.index(kind) for kind in ("compute", "communication"))
         computing = Union(tasks.start_ps[computes], tasks.end_ps[computes])
         talking = Union(tasks.moves_ps[talks], tasks.end_ps[talks])
-        overlap = int(computing.within(talking.start_ps, talking.end_ps).sum())
+        overlap = computing.shared_ps(talking)
         rows.append((computing.length_ps - overlap, overlap, talking.length_ps - overlap))
     table = np.array(rows, np.int64).reshape(-1, 3)
     compute, both, exposed = table.T

@@ -101,9 +101,9 @@ def said(faults: Iterable[str], notes: Iterable[str]) -> list[str]:
 
 
 def _latency_rows(latency: LatencySummary) -> list[tuple[str, str]]:
-    shown = ", ".join(
-        f"{name} {format_time(value)}" for name, value in latency.percentiles_ps.items()
-    )
+    names = ("p50", "p90", "p99", "p99.9", "max")
+    times = [getattr(latency, f"latency_{name.replace('.', '_')}_ps") for name in names]
+    shown = ", ".join(f"{name} {format_time(at)}" for name, at in zip(names, times, strict=True))
     return [
         (
             "throughput",

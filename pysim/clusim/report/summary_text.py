@@ -42,8 +42,8 @@ def key_numbers(result: Result, shares: Shares) -> list[tuple[str, str, str]]:
         numbers.append(
             ("Throughput", f"{latency.throughput_GBps:.1f} GB/s", "payload, all sources")
         )
-        numbers.append(("Latency, median", format_time(latency.percentiles_ps["p50"]), ""))
-        numbers.append(("Latency, 99 %", format_time(latency.percentiles_ps["p99"]), ""))
+        numbers.append(("Latency, median", format_time(latency.latency_p50_ps), ""))
+        numbers.append(("Latency, 99 %", format_time(latency.latency_p99_ps), ""))
     if _computes(shares):
         part = shares.exposed / max(1, result.time_ps)
         numbers.append(
@@ -66,10 +66,11 @@ def sentences(result: Result, shares: Shares, idle: Sequence[str] = ()) -> list[
     if _computes(shares):
         said.append(_overlap(result, shares))
     if result.messages is not None:
-        p = summarise(result).percentiles_ps
+        latency = summarise(result)
         said.append(
-            f"Half of the messages lasted at most {format_time(p['p50'])}, 99 % at most {format_time(p['p99'])},"
-            f" the slowest {format_time(p['max'])}."
+            f"Half of the messages lasted at most {format_time(latency.latency_p50_ps)},"
+            f" 99 % at most {format_time(latency.latency_p99_ps)},"
+            f" the slowest {format_time(latency.latency_max_ps)}."
         )
     if result.verified is not None:
         word = "are correct" if result.verified else "are WRONG"

@@ -114,11 +114,9 @@ def verdict_card(verdict: Verdict) -> Markup:
     first, *rest = verdict.lines()
     phases = {f"phase {phase.words()}" for phase in verdict.phases}
     told: list[Content] = [element("h2", "Bottleneck"), element("p", first, class_="headline")]
-    fix = [line for line in rest if line.startswith("fix: ")]
-    told += [_said(line) for line in fix]
     if verdict.phases:
         told.append(_phases(verdict))
-    told += [_said(line) for line in rest if line not in phases and line not in fix]
+    told += [_said(line) for line in rest if line not in phases]
     return element("div", *told, class_="verdict")
 
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple
-
-from typing_extensions import TypedDict
+from typing import Any, NamedTuple
 
 from clusim.base.errors import DeadlockError, RangeExceeded, TimeLimitReached, TraceError
-from clusim.base.json_schema import FieldsOf
+from clusim.base.json_schema import JsonObject, Round6
 from clusim.base.terms.links import is_network, joined, kind_of, named, tier_of
 from clusim.base.units import format_time
 
@@ -116,7 +114,7 @@ def _signed(saving_ps: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class VerdictCause:
+class VerdictCause(JsonObject):
     """Cause with a share of a run's time.
 
     Attributes
@@ -141,7 +139,13 @@ class VerdictCause:
     also : tuple of str
         Other links almost as busy as the run is long, each with its busy share of the time; in training steps, of
         exposed communication, in jobs, of one call.
+    words, fix : str
+        Label of the cause in one line, and its fix.
+    share : float
+        Its part of the run, 0 to 1.
     """
+
+    KEYS = ("*", "words", "fix", "share")
 
     kind: CauseKind
     what: str
@@ -152,6 +156,7 @@ class VerdictCause:
     simulated_as: str = ""
     then: str = ""
     also: tuple[str, ...] = ()
+    share: Round6 = field(default=0.0, compare=False)
 
     @property
     def fix(self) -> str:
@@ -172,11 +177,18 @@ class VerdictCause:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(JsonObject):
     """Phase of the run [ps] and its dominant cause.
 
     `name` is ``start``, the kind of work of the middle, or ``tail``; training steps: `clusim.training.step_diagnosis`.
+
+    Attributes
+    ----------
+    words : str
+        It in a line.
     """
+
+    KEYS = ("*", "words")
 
     name: str
     start_ps: int
@@ -240,64 +252,8 @@ class SplitSpan(NamedTuple):
         return Phase(self.name, self.start_ps, self.end_ps, kind, detail)
 
 
-class CauseWordsJson(TypedDict):
-    """Words of a cause.
-
-    Attributes
-    ----------
-    words, fix : str
-        Label of the cause in one line, and its fix.
-    share : float
-        Its part of the run, 0 to 1.
-    """
-
-    words: str
-    fix: str
-    share: float
-
-
-class PhaseWordsJson(TypedDict):
-    """Words of a phase.
-
-    Attributes
-    ----------
-    words : str
-        It in a line.
-    """
-
-    words: str
-
-
-class VerdictJson(TypedDict):
-    """Diagnosis of a run.
-
-    Attributes
-    ----------
-    time_ps : int
-        Time of the run, the total of the causes [ps].
-    basis : str
-        Basis of the computation, or the reason why there is no critical path.
-    causes : list
-        The three longest, the bottleneck first; of training steps and jobs all, in the order of savings.
-    phases : list
-        Phases of the run in order.
-    includes, expected : str
-        Content of the time, and the expected error; may be empty.
-    text : list of str
-        The verdict as commands print it.
-    """
-
-    time_ps: int
-    basis: str
-    causes: list[Annotated[dict[str, Any], FieldsOf(VerdictCause, CauseWordsJson)]]
-    phases: list[Annotated[dict[str, Any], FieldsOf(Phase, PhaseWordsJson)]]
-    includes: str
-    expected: str
-    text: list[str]
-
-
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(JsonObject):
     """Diagnosis of a run.
 
     Attributes
@@ -305,18 +261,20 @@ class Verdict:
     time_ps : int
         Time of the run, the total of the causes [ps].
     causes : tuple of VerdictCause
-        The three longest, the bottleneck first, or all; empty if no critical path is known.
+        The three longest, the bottleneck first; of training steps and jobs all, in the order of savings.
     phases : tuple of Phase
-        Phases of the run in order; empty if no critical path is known.
+        Phases of the run in order.
     basis : str
         Basis of the computation, or the reason why there is no critical path.
-    includes : str
-        Content of the time; empty if it covers the complete run.
-    expected : str
-        Expected error for this system, size and algorithm.
+    includes, expected : str
+        Content of the time, and the expected error; may be empty.
+    text : list of str
+        The verdict as commands print it.
     parts : mapping
         Time by cause, which adds up to `time_ps` [ps]; empty if read from a file.
     """
+
+    KEYS = ("time_ps", "basis", "causes", "phases", "includes", "expected", "text=lines")
 
     time_ps: int
     causes: tuple[VerdictCause, ...]
@@ -326,14 +284,18 @@ class Verdict:
     expected: str = ""
     parts: Parts = field(default_factory=dict, compare=False, repr=False)
 
+    def __post_init__(self) -> None:
+        """Set the shares of the causes."""
+        shares = (cause.time_ps / max(1, self.time_ps) for cause in self.causes)
+        causes = tuple(
+            replace(one, share=share) for one, share in zip(self.causes, shares, strict=True)
+        )
+        object.__setattr__(self, "causes", causes)
+
     @property
     def headline(self) -> VerdictCause | None:
         """Return the longest cause."""
         return self.causes[0] if self.causes else None
-
-    def share(self, cause: VerdictCause) -> float:
-        """Return a cause's part of the run, 0 to 1."""
-        return cause.time_ps / max(1, self.time_ps)
 
     def without_savings(self) -> Verdict:
         """Return a copy without savings, which are unknown for a run that was ended early."""
@@ -344,9 +306,9 @@ class Verdict:
         lines = self.headlines()
         lines += [f"phase {phase.words()}" for phase in self.phases]
         lines += [
-            f"next: {self.share(cause):.1%} {cause.words()}"
+            f"next: {cause.share:.1%} {cause.words()}"
             for cause in self.causes[1:]
-            if self.share(cause) >= LEAST_SHARE
+            if cause.share >= LEAST_SHARE
         ]
         lines += [f"time: {self.includes}"] if self.includes else []
         return lines + ([self.expected] if self.expected else [])
@@ -356,7 +318,7 @@ class Verdict:
         first = self.headline
         if first is None:
             return [f"unknown: {self.basis}"]
-        return [f"{self.share(first):.1%} of the time: {first.words()}", *self._saving(first)]
+        return [f"{first.share:.1%} of the time: {first.words()}", *self._saving(first)]
 
     def _saving(self, cause: VerdictCause) -> list[str]:
         """Describe the re-simulated saving of a remedy, and the next bottleneck."""
@@ -367,23 +329,6 @@ class Verdict:
             lines.append(f"{cause.fix}: {_signed(cause.simulated_ps)} ({part:+.1%}, {how})")
         lines += [f"then: {cause.then}"] if cause.then else []
         return lines + ([f"also limiting: {', '.join(cause.also)}"] if cause.also else [])
-
-    def to_json(self) -> VerdictJson:
-        """Return it for a script."""
-        return {
-            "time_ps": self.time_ps,
-            "basis": self.basis,
-            "causes": [
-                {**asdict(cause), "words": cause.words(), "fix": cause.fix}
-                | {"share": round(self.share(cause), 6)}
-                | {"places": list(cause.places), "also": list(cause.also)}
-                for cause in self.causes
-            ],
-            "phases": [asdict(phase) | {"words": phase.words()} for phase in self.phases],
-            "includes": self.includes,
-            "expected": self.expected,
-            "text": self.lines(),
-        }
 
     @classmethod
     def from_json(cls, data: Any, where: str) -> Verdict:
@@ -491,6 +436,6 @@ def confirmed(verdict: Verdict, trial: Callable[[], Trial], how: str = "") -> Ve
     except (DeadlockError, RangeExceeded, TimeLimitReached):
         return verdict
     first = None if after is None else after.headline
-    then = "" if after is None or first is None else f"{after.share(first):.1%} {first.words()}"
+    then = "" if after is None or first is None else f"{first.share:.1%} {first.words()}"
     first = replace(verdict.causes[0], simulated_ps=saving_ps, simulated_as=how, then=then)
     return replace(verdict, causes=(first, *verdict.causes[1:]))

@@ -57,8 +57,12 @@ class BlockTasks:
         Memory traffic of kernels [bytes].
     calls : sequence of CollectiveCall
         Its collectives.
-    busy_ps : ndarray
-        Busy time of each wire of the block [ps].
+    wires, busy_ps : tuple of str, ndarray
+        Wires in use, and the busy time of each [ps].
+    sharing : tuple of int
+        `clusim.training.switches.Sharing` as numbers.
+    hops, instances : int
+        Cost of the simulation: burst-hops, and programs.
     """
 
     ranks: tuple[int, ...]
@@ -72,7 +76,11 @@ class BlockTasks:
     call: Array
     memory: Array
     calls: Sequence[Any]
+    wires: tuple[str, ...]
     busy_ps: Array
+    sharing: tuple[int, int, int, int]
+    hops: int = 0
+    instances: int = 0
 
     @classmethod
     def of_kernels(cls, ranks: tuple[int, ...], time_ps: int, memory_bytes: int) -> BlockTasks:
@@ -90,7 +98,9 @@ class BlockTasks:
             call=zeros - 1,
             memory=zeros + memory_bytes,
             calls=(),
+            wires=(),
             busy_ps=zeros[:0],
+            sharing=(time_ps * len(ranks), time_ps * len(ranks), 0, 0),
         )
 
     @cached_property

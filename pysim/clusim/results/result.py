@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from clusim.base.display import Columns, Shown, Summary
 from clusim.base.errors import InputError, lacking
+from clusim.base.json_schema import JsonObject
 from clusim.base.terms.operations import bus_factor
 from clusim.base.terms.times import KERNEL, includes
 from clusim.base.units import format_size, format_time
@@ -23,7 +24,7 @@ from clusim.engine.abi import FaultKind
 from clusim.results.bins import COLUMNS, Bins
 from clusim.results.diagnosis import Verdict
 from clusim.results.replicated import BlockRows
-from clusim.results.resultjson import CallJson, EndedJson, MovedJson, ResultJson, Unfinished
+from clusim.results.resultjson import Call, CallTimes, Ended, EngineWork, Unfinished
 
 if TYPE_CHECKING:
     from xarray import Dataset
@@ -44,20 +45,6 @@ def mean_rates_Bps(rate_Bps: Array, faults: Array, time_ps: int) -> Array:
         rates = [result[wire], *(changes["num"] / changes["den"] * PS_PER_S)]
         result[wire] = float(np.dot(np.diff(edges_ps), rates) / edges_ps[-1])
     return result
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """Requested collective."""
-
-    operation: str
-    algorithm: str
-    protocol: str
-    dtype: str
-    size_bytes: int
-    ranks: int
-    channels: int
-    root: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +148,39 @@ class Messages:
 
 
 @dataclass(frozen=True, slots=True)
-class Provenance:
+class Provenance(JsonObject):
     """Origin of the result, sufficient to reproduce it.
 
-    `faults` are the faults and their effects on rates; `notes` are remarks on the plan. `error_bound` bounds the
-    relative error of the time against exact packets (0 if exact; None if no bound is known). `around` names the
-    overheads that the time excludes; None if nothing is launched. `read_files` are the files of the topology.
+    Attributes
+    ----------
+    fabric, engine : str
+        Topology and engine of the run.
+    granularity : str
+        Requested granularity: a word or bytes.
+    burst_packets : int
+        Packets in a burst; 1 is exact.
+    granularity_note : str
+        Simulated granularity.
+    error_bound : float or None
+        Error limit of the granularity as a share of the time: 0 is exact; otherwise a limit that held for random
+        systems and collectives. The limit of an extrapolated time is relative to the runs that were used. None if
+        no limit is known.
+    seed : int
+        Seed of the random numbers.
+    faults, notes : list of str
+        Faults, and remarks on the plan.
+    version : str
+        Version of clusim.
+    around : LaunchContext or None
+        Overheads that the time excludes; None if nothing is launched.
+    read_files : tuple of str
+        Files of the topology.
     """
+
+    KEYS = (
+        *("fabric", "engine", "granularity", "burst_packets", "granularity_note", "error_bound"),
+        *("seed", "faults", "notes", "version"),
+    )
 
     fabric: str
     fabric_text: str
@@ -187,17 +200,17 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Result(Shown):
+class Result(Shown, JsonObject):
     """One finished (or, read from a partial trace, unfinished) run.
 
     Attributes
     ----------
     time_ps : int
-        When the last task or message was complete [ps].
+        From its start to the end of the simulated work [ps].
     wall_s : float
         Wall-clock time of the engine [s].
     verified : bool or None
-        True if the data match the definition of the collective; None if not checked.
+        True if the data are right; None if no data were simulated.
     verify_note : str
         Scope of the comparison, or the first difference.
     judge : callable or None
@@ -208,6 +221,8 @@ class Result(Shown):
         Runs from which the time was extrapolated, for a collective that was not simulated in full: only its time is
         known. Empty otherwise.
     """
+
+    KEYS = ("time_ps", "*ended", "*call_times", "*work", "verified", "*provenance")
 
     time_ps: int
     wall_s: float
@@ -413,59 +428,38 @@ class Result(Shown):
         known = self.complete and not self.followed and self.wall_s > 0
         return round(count / self.wall_s) if known else None
 
-    def _said(self) -> CallJson:
-        """Return bandwidths and times of the only collective of a run; empty for other runs."""
-        call, launched_ps, model_us = self.call, self.launched_ps, self.model_us
+    @property
+    def call_times(self) -> CallTimes | None:
+        """Bandwidths and times of the only collective of a run; None for other runs."""
+        call, launched_ps = self.call, self.launched_ps
         if call is None:
-            return {}
-        return {
-            "algbw_GBps": round(self.algbw_GBps, 6) if self.complete else None,
-            "busbw_GBps": round(self.busbw_GBps, 6) if self.complete else None,
-            "collective": call.operation,
-            "algorithm": call.algorithm,
-            "protocol": call.protocol,
-            "dtype": call.dtype,
-            "size_bytes": call.size_bytes,
-            "ranks": call.ranks,
-            "channels": call.channels,
-            "includes": KERNEL,
-            "launched_us": None if launched_ps is None else launched_ps / 1e6,
-            "model_time_us": None if model_us is None else round(model_us, 3),
-        }
+            return None
+        return CallTimes(
+            self.algbw_GBps if self.complete else None,
+            self.busbw_GBps if self.complete else None,
+            call,
+            KERNEL,
+            None if launched_ps is None else launched_ps / 1e6,
+            self.model_us,
+        )
 
-    def _moved(self) -> MovedJson:
-        """Return the traffic of the engine, and its rates; None for an extrapolated time."""
+    @property
+    def work(self) -> EngineWork:
+        """Traffic of the engine, and its rates; None for an extrapolated time."""
         whole = self.complete and not self.followed
-        return {
-            "packets": None if self.followed else self.packets,
-            "packet_hops": None if self.followed else self.packet_hops,
-            "grants": None if self.followed else self.grants,
-            "packet_hops_per_s": self._per_s(self.packet_hops),
-            "grants_per_s": self._per_s(self.grants),
-            "wall_s": round(self.wall_s, 6) if self.complete else None,
-            "fingerprint": f"{self.fingerprint:016x}" if whole else None,
-            "followed": self.followed or None,
-        }
+        return EngineWork(
+            None if self.followed else self.packets,
+            None if self.followed else self.packet_hops,
+            None if self.followed else self.grants,
+            self._per_s(self.packet_hops),
+            self._per_s(self.grants),
+            self.wall_s if self.complete else None,
+            f"{self.fingerprint:016x}" if whole else None,
+            self.followed or None,
+        )
 
-    def to_json(self) -> ResultJson:
-        """Return the results for scripts as one flat dictionary."""
-        ended: EndedJson = {}
-        if self.unfinished is not None:
-            ended = self.unfinished.to_json(self.time_ps, self.wall_s)
-        return {
-            "time_ps": self.time_ps,
-            **ended,
-            **self._said(),
-            **self._moved(),
-            "verified": self.verified,
-            "fabric": self.provenance.fabric,
-            "engine": self.provenance.engine,
-            "granularity": self.provenance.granularity,
-            "burst_packets": self.provenance.burst_packets,
-            "granularity_note": self.provenance.granularity_note,
-            "error_bound": self.provenance.error_bound,
-            "seed": self.provenance.seed,
-            "faults": list(self.provenance.faults),
-            "notes": list(self.provenance.notes),
-            "version": self.provenance.version,
-        }
+    @property
+    def ended(self) -> Ended | None:
+        """Progress of a run that was ended early."""
+        ended = self.unfinished
+        return None if ended is None else ended.ended(self.time_ps, self.wall_s)

@@ -1,4 +1,4 @@
-"""A run's numbers in JSON (`clusim.results.result.Result.to_json`), and partial results.
+"""Parts of a result (`clusim.results.result.Result`) and its JSON; partial results.
 
 A result is partial if its run was ended early.
 """
@@ -6,15 +6,14 @@ A result is partial if its run was ended early.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NotRequired
-
-from typing_extensions import TypedDict
 
 from clusim.base.errors import TimeLimitReached
+from clusim.base.json_schema import JsonObject, Round3, Round6
 from clusim.base.units import format_time
 
 
-class EndedJson(TypedDict):
+@dataclass(frozen=True, slots=True)
+class Ended(JsonObject):
     """Progress of a run that was ended early.
 
     Attributes
@@ -33,27 +32,56 @@ class EndedJson(TypedDict):
         Simulated time per second of wall-clock time [ps/s].
     """
 
-    complete: NotRequired[bool]
-    ended_by: NotRequired[str]
-    part_done: NotRequired[float]
-    least_time_ps: NotRequired[int]
-    expected_time_ps: NotRequired[int | None]
-    simulated_ps_per_s: NotRequired[int | None]
+    complete: bool
+    ended_by: str
+    part_done: Round6
+    least_time_ps: int
+    expected_time_ps: int | None
+    simulated_ps_per_s: int | None
 
 
-class CallJson(TypedDict):
-    """Keys of a run that is one collective.
+@dataclass(frozen=True, slots=True)
+class Call(JsonObject):
+    """Requested collective.
 
     Attributes
     ----------
-    algbw_GBps, busbw_GBps : float or None
-        As nccl-tests defines them [10^9 bytes/s]; None if the run was ended.
     collective, algorithm, protocol, dtype : str
         Simulated collective, in clusim's spelling.
     size_bytes : int
         As nccl-tests counts it [bytes].
     ranks, channels : int
         Number of participants.
+    """
+
+    KEYS = (
+        "collective=operation",
+        "algorithm",
+        "protocol",
+        "dtype",
+        "size_bytes",
+        "ranks",
+        "channels",
+    )
+
+    operation: str
+    algorithm: str
+    protocol: str
+    dtype: str
+    size_bytes: int
+    ranks: int
+    channels: int
+    root: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CallTimes(JsonObject):
+    """Keys of a run that is one collective.
+
+    Attributes
+    ----------
+    algbw_GBps, busbw_GBps : float or None
+        As nccl-tests defines them [10^9 bytes/s]; None if the run was ended.
     includes : str
         Content of `time_ps`.
     launched_us : float or None
@@ -62,21 +90,18 @@ class CallJson(TypedDict):
         Estimate of NCCL's tuner [us]; None if NCCL did not choose.
     """
 
-    algbw_GBps: NotRequired[float | None]
-    busbw_GBps: NotRequired[float | None]
-    collective: NotRequired[str]
-    algorithm: NotRequired[str]
-    protocol: NotRequired[str]
-    dtype: NotRequired[str]
-    size_bytes: NotRequired[int]
-    ranks: NotRequired[int]
-    channels: NotRequired[int]
-    includes: NotRequired[str]
-    launched_us: NotRequired[float | None]
-    model_time_us: NotRequired[float | None]
+    KEYS = ("algbw_GBps", "busbw_GBps", "*call", "includes", "launched_us", "model_time_us")
+
+    algbw_GBps: Round6 | None
+    busbw_GBps: Round6 | None
+    call: Call
+    includes: str
+    launched_us: float | None
+    model_time_us: Round3 | None
 
 
-class MovedJson(TypedDict):
+@dataclass(frozen=True, slots=True)
+class EngineWork(JsonObject):
     """Work of the engine, and its speed.
 
     Attributes
@@ -98,52 +123,17 @@ class MovedJson(TypedDict):
     grants: int | None
     packet_hops_per_s: int | None
     grants_per_s: int | None
-    wall_s: float | None
+    wall_s: Round6 | None
     fingerprint: str | None
     followed: str | None
 
 
-class ResultJson(EndedJson, CallJson, MovedJson):
-    """Result of a run.
+@dataclass(frozen=True, slots=True)
+class BusyWire(JsonObject):
+    """Wire, and the share of time in which it was busy."""
 
-    Attributes
-    ----------
-    time_ps : int
-        From its start to the end of the simulated work [ps].
-    verified : bool or None
-        True if the data are right; None if no data were simulated.
-    fabric, engine : str
-        Topology and engine of the run.
-    granularity : str
-        Requested granularity: a word or bytes.
-    burst_packets : int
-        Packets in a burst; 1 is exact.
-    granularity_note : str
-        Simulated granularity.
-    error_bound : float or None
-        Error limit of the granularity as a share of the time: 0 is exact; otherwise a limit that held for random
-        systems and collectives. The limit of an extrapolated time is relative to the runs that were used. None if
-        no limit is known.
-    seed : int
-        Seed of the random numbers.
-    faults, notes : list of str
-        Faults, and remarks on the plan.
-    version : str
-        Version of clusim.
-    """
-
-    time_ps: int
-    verified: bool | None
-    fabric: str
-    engine: str
-    granularity: str
-    burst_packets: int
-    granularity_note: str
-    error_bound: float | None
-    seed: int
-    faults: list[str]
-    notes: list[str]
-    version: str
+    wire: str
+    busy: Round6
 
 
 LEAST_PART = 0.01
@@ -189,13 +179,8 @@ class Unfinished:
             return None
         return max(self.least_ps, round(time_ps / self.part_done))
 
-    def to_json(self, time_ps: int, wall_s: float) -> EndedJson:
+    def ended(self, time_ps: int, wall_s: float) -> Ended:
         """Return the progress of the run: `time_ps` [ps] simulated in `wall_s` [s]."""
-        return {
-            "complete": False,
-            "ended_by": self.why,
-            "part_done": round(self.part_done, 6),
-            "least_time_ps": self.least_ps,
-            "expected_time_ps": self.expected_ps(time_ps),
-            "simulated_ps_per_s": round(time_ps / wall_s) if wall_s > 0 else None,
-        }
+        speed = round(time_ps / wall_s) if wall_s > 0 else None
+        expected_ps = self.expected_ps(time_ps)
+        return Ended(False, self.why, self.part_done, self.least_ps, expected_ps, speed)

@@ -376,24 +376,13 @@ class CollectiveWriter:
     def connect(self, src: int, dst: int, channel: int, **fields: Any) -> int:
         """Add a connection between two positions on `channel`; `fields` as in `Connection`."""
         ranks = self.call.ranks
-        fields.setdefault("slots", self.shape.slots)
-        fields.setdefault("protocol", self.call.protocol)
-        fields.setdefault("key", channel)
+        usual = {"slots": self.shape.slots, "protocol": self.call.protocol, "key": channel}
+        fields = {**usual, **fields}
         return self.builder.connection(Connection(ranks[src], ranks[dst], channel, **fields))
 
     def flag(self, src: int, dst: int, channel: int) -> int:
-        """Add a flag connection: a fast form of `connect`, because plans have 100,000s of flags."""
-        ranks = self.call.ranks
-        way = Connection(
-            ranks[src],
-            ranks[dst],
-            channel,
-            "flag",
-            key=channel,
-            slots=self.shape.slots,
-            protocol=self.call.protocol,
-        )
-        return self.builder.connection(way)
+        """Add a flag connection."""
+        return self.connect(src, dst, channel, kind="flag")
 
     def program(
         self,
@@ -404,24 +393,24 @@ class CollectiveWriter:
         **given: Unpack[ProgramFields],
     ) -> None:
         """Let the rank at `position` run `prims` (or the index of a template) on `part`."""
-        fields: dict[str, Any] = {**given}
-        usual = f"{self.call.operation}/{self.call.algorithm}"
-        name, nchunks = fields.pop("name", usual), fields.pop("nchunks", 1)
-        mode, rotation = fields.pop("mode", "interleaved"), fields.pop("rotation", 0)
+        shape, mode = self.shape, given.pop("mode", "interleaved")
+        name = given.pop("name", f"{self.call.operation}/{self.call.algorithm}")
+        nchunks, rotation = given.pop("nchunks", 1), given.pop("rotation", 0)
         template = prims
         if not isinstance(template, int):
             template = self.builder.template(name, template, nchunks, mode)
-        shape = self.shape
-        fields.setdefault("chunk_bytes", part.chunk or shape.chunk_bytes)
-        fields.setdefault("slices", shape.slices)
-        fields.setdefault("slots_per_slice", shape.slots_per_slice)
-        fields.setdefault("slice_min", shape.slice_min)
-        fields.setdefault("protocol", self.call.protocol)
+        fields: dict[str, Any] = {
+            "chunk_bytes": part.chunk or shape.chunk_bytes,
+            "slices": shape.slices,
+            "slots_per_slice": shape.slots_per_slice,
+            "slice_min": shape.slice_min,
+            "protocol": self.call.protocol,
+        }
+        if mode == "blocked":
+            fields |= {"stride": self.stride, "limit": self.call.bytes}
+        fields |= given
         if part.share > 1:
             fields["warps"] = fields.get("warps", CTA_WARPS) / part.share
-        if mode == "blocked":
-            fields.setdefault("stride", self.stride)
-            fields.setdefault("limit", self.call.bytes)
         self.builder.instance(
             Instance(
                 self.tasks[position],

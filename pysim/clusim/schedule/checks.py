@@ -82,14 +82,12 @@ def _uses(template: Template) -> list[_Use]:
     result: dict[tuple[str, int, str], _Use] = {}
     for prim in template.prims:
         kind = _kind_needed(prim.op)
-        if prim.recv != ABSENT:
-            result.setdefault(
-                ("recv", prim.recv, kind), _Use(prim.op, "recv", "dst", prim.recv, kind)
-            )
-        if prim.send != ABSENT:
-            result.setdefault(
-                ("send", prim.send, kind), _Use(prim.op, "send", "src", prim.send, kind)
-            )
+        for use in (
+            _Use(prim.op, "recv", "dst", prim.recv, kind),
+            _Use(prim.op, "send", "src", prim.send, kind),
+        ):
+            if use.slot != ABSENT:
+                result.setdefault((use.name, use.slot, kind), use)
     return list(result.values())
 
 
@@ -141,23 +139,17 @@ def _check_instance(
             f"instance {index}: task {instance.task} is a {task.kind} of rank {task.rank}; expected a"
             f" program of rank {instance.rank}"
         )
-    if min(_positive(instance)) < 1:
-        name, value = next(
-            (n, v) for n, v in zip(_POSITIVE, _positive(instance), strict=True) if v < 1
-        )
-        raise ScheduleError(f"instance {index}: {name}={value}; must be >= 1")
+    for name, value in zip(_POSITIVE, _positive(instance), strict=True):
+        if value < 1:
+            raise ScheduleError(f"instance {index}: {name}={value}; must be >= 1")
     if instance.start_ps < 0:
         raise ScheduleError(f"instance {index}: start_ps={instance.start_ps}; must be >= 0")
     size = element(schedule.calls[task.call].dtype).size_bytes if task.call != ABSENT else 1
-    if size > 1 and any(value % size for value in _sizes(instance)):
-        name, value = next(
-            (n, v) for n, v in zip(_SIZES, _sizes(instance), strict=True) if v % size
-        )
-        raise ScheduleError(f"instance {index}: {name}={value} cuts an element of {size} bytes")
-    ids, count = instance.connections, len(schedule.connections)
-    if ids and not (min(ids) >= 0 and max(ids) < count):
-        for connection in ids:
-            _check_range(connection, count, "instance", index, "connection")
+    for name, value in zip(_SIZES, _sizes(instance), strict=True):
+        if value % size:
+            raise ScheduleError(f"instance {index}: {name}={value} cuts an element of {size} bytes")
+    for connection in instance.connections:
+        _check_range(connection, len(schedule.connections), "instance", index, "connection")
     _check_prims(index, instance, uses[instance.template], schedule)
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -122,15 +122,15 @@ class CallCheck:
     first: str
 
 
+@dataclass(slots=True)
 class _Fifo:
     """A connection at run time: the counters of the contract and the data in flight."""
 
-    __slots__ = ("head", "issued", "items", "slots", "tail")
-
-    def __init__(self, slots: int) -> None:
-        self.slots = slots
-        self.issued = self.tail = self.head = 0
-        self.items: deque[tuple[Array | None, int]] = deque()
+    slots: int
+    issued: int = 0
+    tail: int = 0
+    head: int = 0
+    items: deque[tuple[Array | None, int]] = field(default_factory=deque)
 
 
 class _Runner:
@@ -258,9 +258,8 @@ class Executor:
         if OPCODES[item.prim.op].flags & Op.AGGREGATE:
             connection = instance.connections[item.prim.send]
             group = self._groups[connection]
-            if not group.has_result(instance.rank) and self._absent(connection, instance.rank):
-                return "members", connection
-            return None
+            waits = not group.has_result(instance.rank) and self._absent(group, instance.rank)
+            return ("members", connection) if waits else None
         need = item.slots
         if item.prim.recv != ABSENT:
             connection = instance.connections[item.prim.recv]
@@ -273,14 +272,12 @@ class Executor:
                 return "slot", connection
         return None
 
-    def _absent(self, connection: int, rank: int) -> list[int]:
+    def _absent(self, group: AggregationGroup, rank: int) -> list[int]:
         """Return the members of a group that have not reached the current aggregate of `rank`."""
-        group = self._groups[connection]
         absent = []
         for member in group.members:
-            user = group.users.get(member)
-            item = None if user is None else self._runners[user].next
-            there = item is not None and bool(OPCODES[item.prim.op].flags & Op.AGGREGATE)
+            item = self._runners[group.users[member]].next if member in group.users else None
+            there = item is not None and OPCODES[item.prim.op].flags & Op.AGGREGATE
             if not there or group.done[member] != group.done[rank]:
                 absent.append(member)
         return absent
@@ -356,13 +353,10 @@ class Executor:
                 f"rank {rank} channel {instance.channel}: {op} of {item.size} bytes meets a slice of"
                 f" {len(incoming) * kind.size_bytes}; both ends must use the same chunk numbers and shape"
             )
-        if incoming is None:
-            assert local is not None
-            result = local
-        else:
-            result = (
-                incoming if local is None else combine(kind, buffers.call.redop, incoming, local)
-            )
+        result = incoming if local is None else local
+        assert result is not None
+        if incoming is not None and local is not None:
+            result = combine(kind, buffers.call.redop, incoming, local)
         if op == "reduce":
             held = buffers.read(prim.dst, rank, item.dst_offset, item.size)
             result = combine(kind, buffers.call.redop, held, result)
@@ -387,7 +381,7 @@ class Executor:
         connection = instance.connections[item.prim.send]
         group, rank = self._groups[connection], instance.rank
         if not group.has_result(rank):
-            absent = self._absent(connection, rank)
+            absent = self._absent(group, rank)
             if absent:
                 raise InternalError(
                     f"record at {time_ps} ps: rank {rank} finished aggregate {group.done[rank]} of group"

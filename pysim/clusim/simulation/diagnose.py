@@ -164,7 +164,7 @@ class Evidence:
         inputs: Callable[[], Inputs],
         records: HeldRecords | str,
         expected: Callable[[], str],
-        confirm: bool | None,
+        confirm: bool | None = None,
         progress: Progress | None = None,
     ) -> None:
         self._inputs, self._records, self._expected = inputs, records, expected
@@ -179,9 +179,16 @@ class Evidence:
             self._inputs, self._records, self._progress = _gone, "known", None
         return self._found
 
-    def __reduce__(self) -> tuple[type[KnownVerdict], tuple[Verdict | None]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Pickle only the verdict, if computed, without inputs and slices."""
-        return KnownVerdict, (self._found,)
+        return Evidence.known, (self._found,)
+
+    @classmethod
+    def known(cls, verdict: Verdict | None) -> Evidence:
+        """Return the evidence of a computed verdict; None if another process computed none."""
+        result = cls(_gone, "the run was in another process", str)
+        result._found = verdict
+        return result
 
     def _judge(self, result: Result) -> Verdict:
         if isinstance(self._records, str):
@@ -199,17 +206,6 @@ class Evidence:
         if change is None or not confirm:
             return results.verdict
         return confirmed(results.verdict, partial(_trial, result, inputs, change, self._progress))
-
-
-class KnownVerdict:
-    """A computed verdict; None if the run was in another process that computed no verdict."""
-
-    def __init__(self, verdict: Verdict | None) -> None:
-        self._found = verdict
-
-    def __call__(self, result: Result) -> Verdict:
-        """Return the verdict."""
-        return self._found or without_path(result, "the run was in another process")
 
 
 def _judged(result: Result, inputs: Inputs, records: HeldRecords) -> Judged:

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TypeVar
 
-from typing_extensions import TypedDict
-
-from clusim.base.json_schema import FieldsOf
+from clusim.base.json_schema import JsonObject
 from clusim.base.terms.operations import find_algorithm
 from clusim.base.terms.times import REGIME_TITLES, place_of, regime_of
 from clusim.simulation.plan import Plan
@@ -34,7 +32,7 @@ Class = TypeVar("Class")
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorClass:
+class ErrorClass(JsonObject):
     """Errors of a class of rows.
 
     Attributes
@@ -60,15 +58,12 @@ class ErrorClass:
     bias_pct: float
 
 
-class UnknownErrorJson(TypedDict):
+@dataclass(frozen=True, slots=True)
+class UnknownError(JsonObject):
     """Reason for a missing expected error; `median_abs_pct` is None."""
 
     median_abs_pct: None
     why: str
-
-
-ExpectedJson = Annotated[dict[str, Any], FieldsOf(ErrorClass)] | UnknownErrorJson
-"""Class of measured rows that determines the expected error, or the reason for its absence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +88,10 @@ class Expected:
         where = ", ".join([*words, REGIME_TITLES[nearest.regime]])
         return f"expected error: {nearest.median_abs_pct:.2g} % ({where})"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the class, or the reason for its absence."""
-        if self.nearest is None:
-            return {"median_abs_pct": None, "why": self.why}
-        return asdict(self.nearest)
+    @property
+    def error(self) -> ErrorClass | UnknownError:
+        """Class of measured rows that determines the expected error, or the reason for its absence."""
+        return self.nearest or UnknownError(None, self.why)
 
 
 def places_of(family: str, system: str, several: str) -> Iterator[tuple[str, str, str]]:

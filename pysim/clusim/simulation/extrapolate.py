@@ -37,13 +37,14 @@ import numpy as np
 from clusim.analysis.judge import without_path
 from clusim.base.terms.operations import Algorithm, Collective
 from clusim.engine.abi import WIRE_COUNTERS
-from clusim.lowering import MOST_HOPS, QUICK, QUICK_HOPS, Grain
-from clusim.lowering.grain import COARSE, STEP
+from clusim.lowering import QUICK, Grain
+from clusim.lowering.grain import COARSE, MOST_HOPS, QUICK_HOPS, STEP
 from clusim.nccl import Communicator, NcclPlan, programs
 from clusim.nccl.choice import way_of
 from clusim.results.bins import BinRecorder
 from clusim.results.diagnosis import Verdict
-from clusim.results.result import Call, Result, Tasks, Wires
+from clusim.results.result import Result, Tasks, Wires
+from clusim.results.resultjson import Call
 from clusim.schedule.dtypes import element
 from clusim.simulation.expected import Expected, expected_of
 from clusim.simulation.job import Job, RunOptions, provenance_of

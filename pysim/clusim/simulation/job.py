@@ -21,14 +21,13 @@ from clusim.results.bins import MAX_BINS, BinRecorder
 from clusim.results.diagnosis import Verdict
 from clusim.results.replicated import BlockRows
 from clusim.results.result import (
-    Call,
     Messages,
     Provenance,
     Result,
     Tasks,
     Wires,
 )
-from clusim.results.resultjson import Unfinished
+from clusim.results.resultjson import Call, Unfinished
 from clusim.results.trace.held import HeldRecords
 from clusim.schedule import Schedule, to_arrays, to_text
 from clusim.simulation.diagnose import Columns, Evidence, inputs_of, run_wires
@@ -367,17 +366,11 @@ def run_job(job: Job, options: RunOptions) -> Result:
         # A run with a time limit keeps narrow bins of its first part.
         least_ps=job.least_ps if options.watch.limit_ps is None else 0,
     )
+    session: Session | None = None
     try:
         options.watch.begins("the engine looks at its input")
         engine = start_engine(job.image, job.provenance.engine, keep, options.threads)
         session = Session(job.image, engine, recorder, job.instances, job.grain.packet_hops)
-    except BaseException as error:
-        if trace is not None:
-            trace.discard()
-        if isinstance(error, ScheduleError):
-            raise ScheduleError(_with_names(str(error), job)) from None
-        raise
-    try:
         stop = session.run(sinks, options.progress, options.watch)
         if stop is Stop.DEADLOCK:
             raise job.stuck(session)
@@ -390,18 +383,23 @@ def run_job(job: Job, options: RunOptions) -> Result:
             result = replace(result, verified=verified, verify_note=note)
         unwanted = trace is not None and result.complete and not _kept(result, options)
     except BaseException as error:
-        if trace is not None:
+        if trace is not None and session is None:
+            trace.discard()
+        elif trace is not None and session is not None:
             trace.abandon(session.engine.now_ps, session.engine, recorder)
+        if isinstance(error, ScheduleError) and session is None:
+            raise ScheduleError(_with_names(str(error), job)) from None
         if isinstance(error, RangeExceeded) and error.what == "wire":
             raise error.named(job.wires.names[error.index]) from None
         raise
-    if trace is not None:
-        if unwanted:
-            trace.discard()
-        elif result.complete:
-            trace.finish(result)
-        else:
-            trace.abandon(session.engine.now_ps, session.engine, recorder)
+    if trace is None:
+        return result
+    if unwanted:
+        trace.discard()
+    elif result.complete:
+        trace.finish(result)
+    else:
+        trace.abandon(session.engine.now_ps, session.engine, recorder)
     return result
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from clusim.base.errors import InputError, one_line
 from clusim.base.executors import Jobs
+from clusim.base.json_schema import JsonObject, Round3
 from clusim.base.tables import text_table
 from clusim.base.terms.operations import COLLECTIVE_OF
 from clusim.base.terms.times import LAUNCHED
@@ -14,7 +15,6 @@ from clusim.base.units import format_size
 from clusim.nccl.choice import NcclOverrides, runnable
 from clusim.nccl.launch import DEFAULT_ITERATIONS, host_of
 from clusim.nccltests.jobs import Failure, Progress, kernels
-from clusim.nccltests.perfjson import CrossoverJson
 from clusim.nccltests.sweep import Harness
 from clusim.report.runreport import said
 from clusim.simulation.request import Request
@@ -37,65 +37,75 @@ LAST_BYTE = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Crossover:
-    """Times per size.
+class CrossoverRow(JsonObject):
+    """A size.
 
     Attributes
     ----------
-    names : tuple of str
-        Candidates; NCCL's are algorithm and protocol.
-    times_us : list of dict
-        Per size: candidate -> time of an iteration [us].
-    chosen : tuple of str
-        NCCL's choice per size.
-    left_out : dict
-        Candidate that cannot run here -> why.
-    coarse : list of dict
-        Per size: candidate -> granularity, if not exact packets.
+    best, nccl_chooses : str
+        The fastest candidate, and NCCL's choice.
+    times_us : dict
+        Of an iteration, by candidate [us].
+    not_exact : dict
+        Granularity of the candidates that were not simulated in exact packets.
     """
 
+    KEYS = ("size_bytes", "best", "nccl_chooses", "times_us", "not_exact")
+
+    size_bytes: int
+    nccl_chooses: str
+    times_us: dict[str, Round3] = field(default_factory=dict)
+    not_exact: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def best(self) -> str:
+        """The fastest candidate."""
+        return min(self.times_us, key=self.times_us.__getitem__)
+
+    @property
+    def nccl_best(self) -> str:
+        """The fastest candidate of NCCL."""
+        return min(
+            (name for name in self.times_us if name not in CUSTOM), key=self.times_us.__getitem__
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Crossover(JsonObject):
+    """The best algorithm of every size.
+
+    Attributes
+    ----------
+    includes : str
+        Scope of the times.
+    left_out : dict
+        Candidates that cannot run here, with the reason.
+    names : tuple of str
+        Candidates; NCCL's are algorithm and protocol.
+    """
+
+    KEYS = (
+        *("topology=setup.comm.name", "collective", "num_ranks=setup.num_ranks", "nccl_version"),
+        *("includes", "left_out", "faults=setup.broken.lines", "notes", "sizes"),
+    )
+
     setup: Setup
-    operation: str
-    sizes: tuple[int, ...]
+    collective: str
     names: tuple[str, ...]
-    times_us: list[dict[str, float]]
-    chosen: tuple[str, ...]
+    sizes: list[CrossoverRow]
     left_out: dict[str, str]
-    coarse: list[dict[str, str]] = field(default_factory=list)
+    includes: str = LAUNCHED
+
+    @property
+    def nccl_version(self) -> str:
+        """NCCL version of the plans."""
+        return str(self.setup.comm.version)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes on NCCL's plans."""
-        return self.setup.said(COLLECTIVE_OF[self.operation], self.sizes)
-
-    def best(self, index: int, *, nccl_only: bool = False) -> str:
-        """Return the fastest candidate at a size."""
-        times = self.times_us[index]
-        known = [name for name in times if not (nccl_only and name in CUSTOM)]
-        return min(known, key=lambda name: times[name])
-
-    def to_json(self) -> CrossoverJson:
-        """Return all times for JSON."""
-        return {
-            "topology": self.setup.comm.name,
-            "collective": self.operation,
-            "num_ranks": self.setup.num_ranks,
-            "nccl_version": str(self.setup.comm.version),
-            "includes": LAUNCHED,
-            "left_out": self.left_out,
-            "faults": list(self.setup.broken.lines),
-            "notes": list(self.notes),
-            "sizes": [
-                {
-                    "size_bytes": size,
-                    "best": self.best(index),
-                    "nccl_chooses": self.chosen[index],
-                    "times_us": {k: round(v, 3) for k, v in self.times_us[index].items()},
-                    "not_exact": self.coarse[index],
-                }
-                for index, size in enumerate(self.sizes)
-            ],
-        }
+        sizes = tuple(row.size_bytes for row in self.sizes)
+        return self.setup.said(COLLECTIVE_OF[self.collective], sizes)
 
 
 def crossover(
@@ -124,8 +134,7 @@ def crossover(
                 cases[size, name] = Request(plain, operation, size, name)
     result = kernels(cases.values(), jobs=jobs, progress=progress)
     host, harness = host_of(comm), Harness(iterations=DEFAULT_ITERATIONS)
-    times: list[dict[str, float]] = [{} for _ in sizes]
-    coarse: list[dict[str, str]] = [{} for _ in sizes]
+    rows = {size: CrossoverRow(size, _choice(setup, operation, size)) for size in sizes}
     left_out: dict[str, str] = {}
     for (size, name), case in cases.items():
         kernel = result[case]
@@ -133,19 +142,16 @@ def crossover(
             left_out[name] = kernel.reason
         else:
             time_ps = harness.time_ps(host, operation, kernel.time_ps, kernel.channels)
-            times[sizes.index(size)][name] = time_ps / 1e6
+            rows[size].times_us[name] = time_ps / 1e6
             if kernel.notes:
-                coarse[sizes.index(size)][name] = "; ".join(kernel.notes)
-    if not all(times):
+                rows[size].not_exact[name] = "; ".join(kernel.notes)
+    if not all(row.times_us for row in rows.values()):
         reason = next(iter(left_out.values()))
         raise InputError(f"{operation}: no candidate could be simulated: {reason}")
-    names = [name for name in (*ways, *custom) if any(name in row for row in times)]
-    return Crossover(
-        *(setup, operation, tuple(sizes), tuple(names), times),
-        tuple(_choice(setup, operation, size) for size in sizes),
-        left_out,
-        coarse,
-    )
+    names = [
+        name for name in (*ways, *custom) if any(name in row.times_us for row in rows.values())
+    ]
+    return Crossover(setup, operation, tuple(names), list(rows.values()), left_out)
 
 
 def _choice(setup: Setup, operation: str, size: int) -> str:
@@ -160,37 +166,36 @@ def table_lines(result: Crossover) -> list[str]:
     """
     group = result.setup.comm.group
     rows = [["size", *result.names, "NCCL chooses"]]
-    for index, size in enumerate(result.sizes):
-        times, best = result.times_us[index], result.best(index)
+    for row in result.sizes:
+        times, best = row.times_us, row.best
         cells = [
             f"{times[name]:,.1f}{'*' if name == best else ' '}" if name in times else "- "
             for name in result.names
         ]
-        rows.append([format_size(size), *cells, _verdict(result, index)])
+        rows.append([format_size(row.size_bytes), *cells, _verdict(row)])
     layout = "{:>9}" + "".join(f"  {{:>{max(9, len(name) + 1)}}}" for name in result.names)
     lines = [
-        f"{result.operation} on {result.setup.comm.name}: {group.num_ranks} GPUs,"
+        f"{result.collective} on {result.setup.comm.name}: {group.num_ranks} GPUs,"
         f" NCCL {result.setup.comm.version}; time [us] {LAUNCHED}; * best",
         "",
         *text_table(layout + "  {}", rows),
     ]
     lines += [f"{name}: omitted: {why}" for name, why in result.left_out.items()]
-    rough = sum(map(len, result.coarse))
+    rough = sum(len(row.not_exact) for row in result.sizes)
     if rough:
         lines.append(
-            f"{rough} of {sum(map(len, result.times_us))} times are not of exact packets: docs/granularity.md has how"
-            " far off these may be, --json which they are"
+            f"{rough} of {sum(len(row.times_us) for row in result.sizes)} times are not of exact packets:"
+            " docs/granularity.md has how far off these may be, --json which they are"
         )
     return [*lines, *said(result.setup.broken.lines, result.notes)]
 
 
-def _verdict(result: Crossover, index: int) -> str:
-    chosen, times = result.chosen[index], result.times_us[index]
+def _verdict(row: CrossoverRow) -> str:
+    chosen, times = row.nccl_chooses, row.times_us
     if chosen not in times:
         return f"{chosen} (not simulated)"
-    best = result.best(index, nccl_only=True)
-    loss = times[chosen] / times[best] - 1
-    return chosen if loss < 0.005 else f"{chosen}, {loss:.0%} over {best}"
+    loss = times[chosen] / times[row.nccl_best] - 1
+    return chosen if loss < 0.005 else f"{chosen}, {loss:.0%} over {row.nccl_best}"
 
 
 def tuner_csv(result: Crossover) -> list[str]:
@@ -204,17 +209,15 @@ def tuner_csv(result: Crossover) -> list[str]:
         "# colltype,minbytes,maxbytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff",
     ]
     names = {
-        f"{a.value} {p.value}": (a, p) for a, p in runnable(result.setup.comm, result.operation)
+        f"{a.value} {p.value}": (a, p) for a, p in runnable(result.setup.comm, result.collective)
     }
-    collective = result.operation.replace("_", "")
-    best = [result.best(index, nccl_only=True) for index in range(len(result.sizes))]
+    collective = result.collective.replace("_", "")
     first = 0
-    for index, size in enumerate(result.sizes):
-        last = index == len(result.sizes) - 1
-        if not last and best[index + 1] == best[index]:
+    for row, after in zip(result.sizes, [*result.sizes[1:], None], strict=True):
+        if after is not None and after.nccl_best == row.nccl_best:
             continue
-        end = LAST_BYTE if last else _between(size, result.sizes[index + 1])
-        algorithm, protocol = names[best[index]]
+        end = LAST_BYTE if after is None else _between(row.size_bytes, after.size_bytes)
+        algorithm, protocol = names[row.nccl_best]
         lines.append(
             f"{collective},{first},{end},{algorithm.plugin},{protocol.own},"
             f"-1,{group.num_nodes},{group.num_ranks},-1,-1"

@@ -164,28 +164,28 @@ def _sort_network(result: Outline, nodes: dict[str, Node], network: set[str]) ->
     result.cables = [link for link in result.fabric.links if link.a in network or link.b in network]
 
 
+_ROOTS = {"cpu": 0, "pcie": 1, "switch": 1, "nic": 2}
+"""Order in which kinds of graph nodes become roots of trees; other kinds follow."""
+
+
 def _machine(zone: int, members: list[Node], links: list[Link]) -> OutlinedMachine:
     machine = OutlinedMachine(zone)
     nodes = {node.name: node for node in members}
+    kinds = {node.name: kind_of(node) for node in members}
     near: dict[str, list[tuple[str, Link]]] = {name: [] for name in nodes}
     for link in links:
-        one, other = nodes[link.a], nodes[link.b]
-        if is_gpu_link(one, other):
+        if is_gpu_link(nodes[link.a], nodes[link.b]):
             machine.gpu_links.append(link)
-        elif kind_of(one) == kind_of(other) == "cpu":
+        elif kinds[link.a] == kinds[link.b] == "cpu":
             machine.side_links.append(link)
         else:
             near[link.a].append((link.b, link))
             near[link.b].append((link.a, link))
-    machine.switches = [node for node in members if kind_of(node) == "nvswitch"]
+    machine.switches = [node for node in members if kinds[node.name] == "nvswitch"]
     seen: set[str] = set()
-    used: set[int] = set()
-    firsts = [node for node in members if kind_of(node) == "cpu"]
-    firsts += [node for node in members if kind_of(node) in ("pcie", "switch")]
-    firsts += [node for node in members if kind_of(node) == "nic"]
-    firsts += [node for node in members if kind_of(node) != "nvswitch"]
-    waiting = {node.name for node in members if kind_of(node) == "cpu"}
-    for node in firsts:
+    used = {id(link) for link in (*machine.gpu_links, *machine.side_links)}
+    rest = [node for node in members if kinds[node.name] != "nvswitch"]
+    for node in sorted(rest, key=lambda node: _ROOTS.get(kinds[node.name], len(_ROOTS))):
         if node.name in seen:
             continue
         seen.add(node.name)
@@ -196,7 +196,7 @@ def _machine(zone: int, members: list[Node], links: list[Link]) -> OutlinedMachi
         while queue:
             branch = queue.pop(0)
             for name, _ in near[branch.node.name]:
-                if name in seen or name in waiting:
+                if name in seen or kinds[name] == "cpu":
                     continue
                 seen.add(name)
                 beside = [item for other, item in near[name] if other == branch.node.name]
@@ -204,11 +204,5 @@ def _machine(zone: int, members: list[Node], links: list[Link]) -> OutlinedMachi
                 child = Branch(nodes[name], beside)
                 branch.children.append(child)
                 queue.append(child)
-    machine.side_links += [
-        link
-        for link in links
-        if id(link) not in used
-        and not is_gpu_link(nodes[link.a], nodes[link.b])
-        and not kind_of(nodes[link.a]) == kind_of(nodes[link.b]) == "cpu"
-    ]
+    machine.side_links += [link for link in links if id(link) not in used]
     return machine

@@ -126,13 +126,8 @@ def _legend(fabric: Fabric, sheets: list[Sheet], colours: dict[str, str]) -> dic
     legend = {}
     for name, rates in speeds.items():
         low, high = min(counts.get(name, (1,))), max(counts.get(name, (1,)))
-        many = (
-            f", {low} to {high} links a line"
-            if low < high
-            else f", {high} links a line"
-            if high > 1
-            else ""
-        )
+        number = f"{low} to {high}" if low < high else str(high)
+        many = f", {number} links a line" if high > 1 else ""
         legend[f"{name}: {' or '.join(rates)}{many}"] = colours[name]
     return legend
 

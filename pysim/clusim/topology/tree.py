@@ -10,13 +10,7 @@ from clusim.base.tables import grouped, text_table
 from clusim.base.units import format_rate, format_time
 from clusim.topology.model import Fabric, Link
 from clusim.topology.node import KIND_WORDS, Node, kind_of
-from clusim.topology.outline import (
-    Branch,
-    Outline,
-    OutlinedMachine,
-    outline,
-    total,
-)
+from clusim.topology.outline import Branch, Outline, OutlinedMachine, outline, total
 from clusim.topology.render import ranges
 
 MOST_ROOTS = 4
@@ -26,6 +20,9 @@ MOST_MATRIX = 16
 """Most GPUs of a node with links shown as a matrix."""
 
 MOST_RANGES = 6
+
+_ORDER = {"memory": 0, "pcie": 1, "switch": 2, "gpu": 3, "host": 4, "nic": 5}
+"""Order of children by kind; other kinds follow."""
 
 _PREFIX = re.compile(r"^n[0-9]+/")
 
@@ -75,7 +72,7 @@ def _branch(
     yield f"{indent}{'└─' if last else '├─'} {_line(branch, [branch], ranks)}{more}"
     below = indent + ("   " if last else "│  ")
     groups: list[list[Branch]] = []
-    for child in sorted(branch.children, key=_order):
+    for child in sorted(branch.children, key=lambda child: _ORDER.get(kind_of(child.node), 9)):
         same = groups and not child.children and groups[-1][0].signature() == child.signature()
         if same and kind_of(child.node) in ("nic", "memory"):
             groups[-1].append(child)
@@ -87,12 +84,6 @@ def _branch(
             yield from _branch(group[0], below, final, ranks, "")
         else:
             yield f"{below}{'└─' if final else '├─'} {_line(group[0], group, ranks)}"
-
-
-def _order(branch: Branch) -> tuple[int, int]:
-    rank = ("memory", "pcie", "switch", "gpu", "host", "nic").index
-    kind = kind_of(branch.node)
-    return (rank(kind) if kind in ("memory", "pcie", "switch", "gpu", "host", "nic") else 9, 0)
 
 
 def _line(branch: Branch, group: list[Branch], ranks: dict[str, int]) -> str:
@@ -126,13 +117,11 @@ def _few(items: list[str]) -> str:
 
 
 def _alike_links(links: list[Link]) -> dict[str, list[Link]]:
-    return grouped(
-        (
-            f"{link.count} x {link.label}, {format_rate(link.rate)}, {format_time(link.latency_ps)}",
-            link,
-        )
-        for link in links
-    )
+    def text(link: Link) -> str:
+        rate, latency = format_rate(link.rate), format_time(link.latency_ps)
+        return f"{link.count} x {link.label}, {rate}, {latency}"
+
+    return grouped((text(link), link) for link in links)
 
 
 def _gpu_links(machine: OutlinedMachine) -> Iterator[str]:
@@ -150,11 +139,8 @@ def _gpu_links(machine: OutlinedMachine) -> Iterator[str]:
         text = f"{sum(link.count for link in of_rate)} x {of_rate[0].label} of {format_rate(of_rate[0].rate)}"
         if to:
             ends = [link.b if link.a == name else link.a for link in to]
-            split = (
-                "/".join(str(link.count) for link in to)
-                if len(counts) > 1
-                else f"{to[0].count} each"
-            )
+            several = "/".join(str(link.count) for link in to)
+            split = several if len(counts) > 1 else f"{to[0].count} each"
             text += f" to {ranges(_short(end) for end in ends)} ({split})"
         text += f": {format_rate(total(of_rate))} each way"
         groups.setdefault(text, []).append(name)
@@ -163,9 +149,7 @@ def _gpu_links(machine: OutlinedMachine) -> Iterator[str]:
     trunks = [link for link in machine.gpu_links if link.a in switches and link.b in switches]
     for text, links in _alike_links(trunks).items():
         yield f"  {_few([f'{_short(k.a)}-{_short(k.b)}' for k in links])}: {text}"
-    direct = [
-        link for link in machine.gpu_links if link.a not in switches and link.b not in switches
-    ]
+    direct = [link for link in machine.gpu_links if switches.isdisjoint((link.a, link.b))]
     names = [node.name for node in machine.gpus() if node.kind == "gpu"]
     if direct and 2 < len(names) <= MOST_MATRIX:
         yield from _matrix(direct, names)
@@ -177,13 +161,10 @@ def _matrix(links: list[Link], gpus: list[str]) -> Iterator[str]:
         counts[link.a, link.b] += link.count
         counts[link.b, link.a] += link.count
     short = [_short(name) for name in gpus]
-    rows = [
-        [
-            _short(name),
-            *("x" if name == other else str(counts[name, other] or "-") for other in gpus),
-        ]
-        for name in gpus
-    ]
+    rows = []
+    for name in gpus:
+        cells = ("x" if name == other else str(counts[name, other] or "-") for other in gpus)
+        rows.append([_short(name), *cells])
     width = max(map(len, short)) + 1
     yield from text_table(f"  {{:<{width}}}" + f"{{:>{width}}}" * len(gpus), [["", *short], *rows])
 
@@ -192,7 +173,8 @@ def _network(view: Outline) -> Iterator[str]:
     yield "network"
     tier_of: dict[str, str] = {}
     for tier, nodes in view.tiers:
-        for text, names in _alike_nodes(nodes).items():
+        alike = grouped((_network_node(node), node.name) for node in nodes)
+        for text, names in alike.items():
             switches = f"{len(names)} {tier}{'s' if tier == 'host' else ''}"
             yield f"  {ranges(names)}: {switches}, {text}".rstrip(", ")
         tier_of.update((node.name, tier) for node in nodes)
@@ -210,10 +192,6 @@ def _network(view: Outline) -> Iterator[str]:
     for (low, high, text), links in joints.items():
         count = sum(link.count for link in links)
         yield f"    {low} - {high}: {count} x {text}, {format_rate(total(links))} in all"
-
-
-def _alike_nodes(nodes: list[Node]) -> dict[str, list[str]]:
-    return grouped((_network_node(node), node.name) for node in nodes)
 
 
 def _network_node(node: Node) -> str:

@@ -6,12 +6,13 @@ file is validated key by key before a topology is built.
 
 from __future__ import annotations
 
+import re
 import stat
 import types
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -113,7 +114,7 @@ def _explain(item: Any, problems: Problems) -> None:
     elif kind == "missing":
         problems.add(path[:-1], f"{path[-1]!r} is missing; {_example(str(path[-1]))}")
     elif kind == "literal_error":
-        words = _words_at(path)
+        words = re.findall("'([^']*)'", item["ctx"]["expected"])
         got = path[-1] if "[key]" in item["loc"] else item["input"]
         problems.add(
             path,
@@ -194,25 +195,6 @@ def _keys_at(path: KeyPath) -> list[str]:
     current = _type_at(path)
     if isinstance(current, type) and issubclass(current, BaseModel):
         return [info.alias or name for name, info in current.model_fields.items()]
-    return []
-
-
-def _words_at(path: KeyPath) -> list[str]:
-    """Return the words a literal at `path` (or the keys of its mapping) may be."""
-    for candidate in (_type_at(path), _type_at(path[:-1])):
-        keys = get_args(candidate)[0] if get_origin(candidate) is dict else candidate
-        words = [word for word in _literals(keys) if isinstance(word, str)]
-        if words:
-            return words
-    return []
-
-
-def _literals(annotation: Any) -> list[Any]:
-    annotation = _unwrap(annotation)
-    if get_origin(annotation) is Literal:
-        return list(get_args(annotation))
-    if get_origin(annotation) in (Union, types.UnionType):
-        return [word for arg in get_args(annotation) for word in _literals(arg)]
     return []
 
 

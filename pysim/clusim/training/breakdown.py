@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.base.json_schema import JsonObject
 from clusim.lowering.grain import step_error
 from clusim.results.intervals import Union
 from clusim.results.replicated import MOVING, RankPattern
@@ -36,11 +37,20 @@ PARTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Breakdown:
-    """Time of a rank in a step [ps].
+class Breakdown(JsonObject):
+    """Time of a rank in the last step; the parts add up to the step.
 
     `communication_ps` includes hidden communication, `host_ps` is host wait.
     """
+
+    KEYS = (
+        "rank",
+        "compute_s",
+        "exposed_comm_s=exposed_ps",
+        "host_wait_s=host_ps",
+        "bubble_s",
+        "idle_s",
+    )
 
     rank: int
     compute_ps: int

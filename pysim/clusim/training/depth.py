@@ -113,7 +113,7 @@ def by_depth(
     saved, checkpoint = None, checkpoint_of(plan)
     if one.saved is not None and two.saved is not None and checkpoint is not None:
         (stall_ps,) = law.each([one.saved.stall_ps], [two.saved.stall_ps])
-        saved = SavedStep(checkpoint, max(0, stall_ps), two.saved.every)
+        saved = SavedStep(checkpoint, max(0, stall_ps), two.saved.every_steps, step_ps[-1])
     return replace(
         two,
         plan=plan,

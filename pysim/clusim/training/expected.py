@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from clusim.base.json_schema import JsonObject
 from clusim.simulation.expected import known_classes
 
 STEP_DATA = Path(__file__).with_name("accuracy.json")
@@ -16,7 +16,7 @@ STEP_DATA = Path(__file__).with_name("accuracy.json")
 
 
 @dataclass(frozen=True, slots=True)
-class StepClass:
+class StepClass(JsonObject):
     """Errors of a class of steps; an empty GPU or framework is any.
 
     Attributes
@@ -42,10 +42,6 @@ class StepClass:
             f"{self.mean_abs_pct:.0f}% either way, mean of {self.n} published steps on {hardware}"
             f" (bias {self.bias_pct:+.0f}%)"
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it by the names of the attributes."""
-        return asdict(self)
 
 
 def expected_step(chip: str, framework: str) -> StepClass | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from clusim.base.json_schema import JsonObject, Written
 from clusim.base.units import format_size, format_time
-from clusim.training.stepjson import LayerRowJson, LayersJson
 from clusim.workload.kernels import Chip, Kernel
 from clusim.workload.layers import Comm, Layer, backward_steps
 from clusim.workload.parallel.plan import ParallelPlan
@@ -16,55 +16,91 @@ PARTS = ("forward", "input", "weight")
 
 
 @dataclass(frozen=True, slots=True)
-class LayerRow:
-    """One of several equal layers of a pipeline stage, for one microbatch on one GPU.
+class LayerRow(JsonObject):
+    """A layer, for one microbatch on one GPU.
 
     Attributes
     ----------
     count : int
         Number of equal layers in the stage.
-    flops, traffic_bytes, time_ps : dict
-        By part: ``forward``, and backward towards ``input`` (activation gradients, with recomputation) and
-        ``weight``. Executed operations, memory traffic [bytes], time by the roofline [ps].
+    forward_flops, input_flops, weight_flops : int
+        Operations forwards, and backwards towards the gradients of inputs and of weights.
+    forward_hbm_bytes, input_hbm_bytes, weight_hbm_bytes : int
+        Memory traffic [bytes].
     activation_bytes : int
         Activations kept for the backward pass [bytes].
     memory_bound : float
         Share of the time in which kernels are limited by memory rather than arithmetic.
-    messages : list of str
-        Collectives, forwards and backwards, e.g. ``2 x allreduce tensor 32 MiB``.
+    collectives : dict
+        Forwards and backwards, in words.
     """
 
+    KEYS = (
+        *("stage", "layer", "count", "parameters", "forward_flops", "input_flops", "weight_flops"),
+        *("forward_hbm_bytes", "input_hbm_bytes", "weight_hbm_bytes", "forward_s", "input_s"),
+        *("weight_s", "activation_bytes", "memory_bound", "collectives"),
+    )
+
     stage: int
-    name: str
+    layer: str
     count: int
     parameters: int
-    flops: dict[str, int]
-    traffic_bytes: dict[str, int]
-    time_ps: dict[str, int]
+    forward_flops: int
+    input_flops: int
+    weight_flops: int
+    forward_hbm_bytes: int
+    input_hbm_bytes: int
+    weight_hbm_bytes: int
+    forward_ps: int
+    input_ps: int
+    weight_ps: int
     activation_bytes: int
-    memory_bound: float
-    messages: dict[str, list[str]]
+    memory_bound: Annotated[float, Written(4)]
+    collectives: dict[str, list[str]]
 
-    def to_json(self) -> LayerRowJson:
-        """Return the row with its units in the names."""
-        return {
-            "stage": self.stage,
-            "layer": self.name,
-            "count": self.count,
-            "parameters": self.parameters,
-            "forward_flops": self.flops["forward"],
-            "input_flops": self.flops["input"],
-            "weight_flops": self.flops["weight"],
-            "forward_hbm_bytes": self.traffic_bytes["forward"],
-            "input_hbm_bytes": self.traffic_bytes["input"],
-            "weight_hbm_bytes": self.traffic_bytes["weight"],
-            "forward_s": self.time_ps["forward"] / 1e12,
-            "input_s": self.time_ps["input"] / 1e12,
-            "weight_s": self.time_ps["weight"] / 1e12,
-            "activation_bytes": self.activation_bytes,
-            "memory_bound": round(self.memory_bound, 4),
-            "collectives": self.messages,
-        }
+
+@dataclass(frozen=True, slots=True)
+class OptimizerRow(JsonObject):
+    """The step of the optimiser of a stage on one GPU."""
+
+    KEYS = ("stage", "parameters", "hbm_bytes", "step_s")
+
+    stage: int
+    parameters: int
+    hbm_bytes: int
+    step_ps: int
+
+
+@dataclass(frozen=True)
+class LayersOfPlan(JsonObject):
+    """Work of every layer, before any simulation.
+
+    Attributes
+    ----------
+    peak_flops : float
+        Peak of the chip at the workload's precision [1/s].
+    gemm_fraction, attention_fraction : float
+        Largest share of the peak that matrix products and fused attention reach.
+    sustained : float
+        Share of the clock in long runs.
+    """
+
+    KEYS = (
+        *("workload=plan.workload.name", "model=plan.model.name", "chip=plan.chip.name"),
+        *("peak_flops=plan.chip.peak_flops", "gemm_fraction=plan.chip.gemm_fraction"),
+        *("attention_fraction=plan.chip.attention_fraction", "memory_Bps=plan.chip.memory_Bps"),
+        *("sustained=plan.chip.sustained", "microbatches=plan.microbatches", "layers", "optimizer"),
+    )
+
+    plan: ParallelPlan
+    layers: list[LayerRow]
+    optimizer: list[OptimizerRow]
+
+
+def layer_table(plan: ParallelPlan) -> LayersOfPlan:
+    """Return the work of every layer and of the optimiser."""
+    steps = [optimizer_row(plan, stage) for stage in range(len(plan.stages))]
+    return LayersOfPlan(plan, layer_rows(plan), steps)
 
 
 def layer_rows(plan: ParallelPlan) -> list[LayerRow]:
@@ -89,21 +125,22 @@ def _row(plan: ParallelPlan, stage: int, layer: Layer, count: int) -> LayerRow:
     by_part: dict[str, list[Kernel]] = {
         part: [k for k in kernels if k.part == part] for part in PARTS
     }
-    times = {
-        part: sum(plan.chip.time_ps(k) for k in part_steps) for part, part_steps in by_part.items()
-    }
     bound = sum(plan.chip.time_ps(k) for k in kernels if _waits_for_memory(plan.chip, k))
+    sums = {
+        **{f"{part}_flops": sum(k.flops for k in own) for part, own in by_part.items()},
+        **{f"{part}_hbm_bytes": sum(k.bytes for k in own) for part, own in by_part.items()},
+        **{f"{part}_ps": sum(map(plan.chip.time_ps, own)) for part, own in by_part.items()},
+    }
+    total_ps = sum(sums[f"{part}_ps"] for part in PARTS)
     return LayerRow(
-        stage,
-        layer.name,
-        count,
-        layer.parameters,
-        {part: sum(k.flops for k in part_steps) for part, part_steps in by_part.items()},
-        {part: sum(k.bytes for k in part_steps) for part, part_steps in by_part.items()},
-        times,
-        layer.kept(recompute),
-        bound / max(1, sum(times.values())),
-        {name: list(_messages(part_steps)) for name, part_steps in steps.items()},
+        stage=stage,
+        layer=layer.name,
+        count=count,
+        parameters=layer.parameters,
+        activation_bytes=layer.kept(recompute),
+        memory_bound=bound / max(1, total_ps),
+        collectives={name: list(_messages(part_steps)) for name, part_steps in steps.items()},
+        **sums,
     )
 
 
@@ -122,33 +159,12 @@ def _messages(steps: list[Any]) -> Iterator[str]:
         yield f"{times}{operation} {dim} {format_size(size)}"
 
 
-def optimizer_row(plan: ParallelPlan, stage: int) -> tuple[int, int, int]:
-    """Return parameters, memory traffic [bytes] and time [ps] of a stage's optimiser step."""
+def optimizer_row(plan: ParallelPlan, stage: int) -> OptimizerRow:
+    """Return the work of a stage's optimiser step."""
     elements = plan.stepped(stage)
     kernel = plan.optimizer.kernel(elements)
-    return elements, kernel.bytes, plan.chip.time_ps(kernel) if elements else 0
-
-
-def layer_json(plan: ParallelPlan) -> LayersJson:
-    """Return the output of ``clusim train --layers --json``."""
-    chip = plan.chip
-    steps = [optimizer_row(plan, stage) for stage in range(len(plan.stages))]
-    return {
-        "workload": plan.workload.name,
-        "model": plan.model.name,
-        "chip": chip.name,
-        "peak_flops": chip.peak_flops,
-        "gemm_fraction": chip.gemm_fraction,
-        "attention_fraction": chip.attention_fraction,
-        "memory_Bps": chip.memory_Bps,
-        "sustained": chip.sustained,
-        "microbatches": plan.microbatches,
-        "layers": [row.to_json() for row in layer_rows(plan)],
-        "optimizer": [
-            {"stage": stage, "parameters": count, "hbm_bytes": moved, "step_s": time_ps / 1e12}
-            for stage, (count, moved, time_ps) in enumerate(steps)
-        ],
-    }
+    step_ps = plan.chip.time_ps(kernel) if elements else 0
+    return OptimizerRow(stage, elements, kernel.bytes, step_ps)
 
 
 def layer_report(plan: ParallelPlan) -> str:
@@ -165,29 +181,29 @@ def layer_report(plan: ParallelPlan) -> str:
         f"  {'forward':>10} {'input':>10} {'weight':>9}  {'kept':>10}  {'forward':>9} {'backward':>9}"
         f" {'waits for memory':>16}",
     ]
-    for row in layer_rows(plan):
+    table = layer_table(plan)
+    for row in table.layers:
         lines += _lines(row)
-    for stage in range(len(plan.stages)):
-        elements, moved, time_ps = optimizer_row(plan, stage)
-        label = f"{stage}, {workload.optimizer} (per step)"
+    for step in table.optimizer:
+        label = f"{step.stage}, {workload.optimizer} (per step)"
         lines.append(
-            f"  {label:<22} {1:>5} {elements:>11,}  {'':>9} {'':>9} {'':>9}  {format_size(moved):>10}"
-            f" {'':>10} {'':>9}  {'':>10}  {format_time(time_ps):>9}"
+            f"  {label:<22} {1:>5} {step.parameters:>11,}  {'':>9} {'':>9} {'':>9}  {format_size(step.hbm_bytes):>10}"
+            f" {'':>10} {'':>9}  {'':>10}  {format_time(step.step_ps):>9}"
         )
     return "\n".join(lines)
 
 
 def _lines(row: LayerRow) -> list[str]:
-    flops = " ".join(f"{row.flops[part] / 1e9:>9.4g}" for part in PARTS)
-    sizes = [format_size(row.traffic_bytes[part]) for part in PARTS]
-    backward = row.time_ps["input"] + row.time_ps["weight"]
-    label = f"{row.stage}, {row.name}"
+    flops = " ".join(f"{getattr(row, f'{part}_flops') / 1e9:>9.4g}" for part in PARTS)
+    sizes = [format_size(getattr(row, f"{part}_hbm_bytes")) for part in PARTS]
+    backward = row.input_ps + row.weight_ps
+    label = f"{row.stage}, {row.layer}"
     result = [
         f"  {label:<22} {row.count:>5} {row.parameters:>11,}  {flops}  {sizes[0]:>10} {sizes[1]:>10} {sizes[2]:>9}"
-        f"  {format_size(row.activation_bytes):>10}  {format_time(row.time_ps['forward']):>9}"
+        f"  {format_size(row.activation_bytes):>10}  {format_time(row.forward_ps):>9}"
         f" {format_time(backward):>9} {row.memory_bound:>16.0%}"
     ]
-    for name, messages in row.messages.items():
+    for name, messages in row.collectives.items():
         if messages:
             result.append(f"    {name}: {', '.join(messages)}")
     return result

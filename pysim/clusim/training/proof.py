@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.errors import TimeLimitReached
+from clusim.base.json_schema import JsonObject, Picoseconds, Round6
 from clusim.base.units import format_time
 from clusim.results.intervals import Union
 from clusim.results.result import Result
-from clusim.results.resultjson import Unfinished
+from clusim.results.resultjson import Ended, Unfinished
 from clusim.training.breakdown import NOTHING, Spans
-from clusim.training.stepjson import EndedStepsJson, FoldedJson
 from clusim.workload.parallel.fold import FoldedBlock, Folder
 from clusim.workload.parallel.plan import ParallelPlan
 
@@ -36,53 +36,41 @@ INSTANCE_EVENTS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class FoldReport:
-    """Replicated blocks of a run.
+class FoldReport(JsonObject):
+    """Replicated blocks of work.
+
+    `skew_ps` is the greatest difference between the times at which ranks of a replicated block were ready [ps];
+    replication starts all at the last one.
 
     Attributes
     ----------
     simulated, folded : int
         Simulated blocks, and blocks replicated from them, which run as pauses.
-    alone : int
-        Replicated blocks without other work of their ranks.
-    proved : int
-        The part of `alone` whose ranks were ready at the same picosecond: identical to the simulated block.
+    alone, proved_identical : int
+        Replicated blocks without other work of their ranks, and the part verified identical to the simulated block.
     disturbed_share : float
         Share of the replicated time with other work of the same ranks.
-    skew_ps : int
-        Greatest difference between the times at which ranks of a replicated block were ready; replication starts all at
-        the last one [ps].
     """
 
     simulated: int = 0
     folded: int = 0
     alone: int = 0
-    proved: int = 0
-    disturbed_share: float = 0.0
+    proved_identical: int = 0
+    disturbed_share: Round6 = 0.0
     skew_ps: int = 0
-
-    def to_json(self) -> FoldedJson:
-        """Return the numbers for JSON output."""
-        return {
-            "simulated": self.simulated,
-            "folded": self.folded,
-            "alone": self.alone,
-            "proved_identical": self.proved,
-            "disturbed_share": round(self.disturbed_share, 6),
-            "skew_ps": self.skew_ps,
-        }
 
     @property
     def text(self) -> str:
         """Text for reports."""
-        text = f"{self.folded:,} blocks, {self.simulated} simulated for them: {self.proved:,} proved identical"
-        if self.alone > self.proved:
+        proved = self.proved_identical
+        text = f"{self.folded:,} blocks, {self.simulated} simulated for them: {proved:,} proved identical"
+        if self.alone > proved:
             apart = format_time(self.skew_ps)
-            text += f", {self.alone - self.proved:,} with ranks ready within {apart}"
+            text += f", {self.alone - proved:,} with ranks ready within {apart}"
         if self.alone < self.folded:
             rest = self.folded - self.alone
             text += f", {rest:,} beside other traffic ({self.disturbed_share:.2%} of the time)"
-        if self.proved < self.folded:
+        if proved < self.folded:
             text += "; --fold proved simulates all but those proved"
         return text
 
@@ -226,45 +214,57 @@ def affordable(run_events: int, blocks: Iterable[FoldedBlock]) -> bool:
 
     `run_events` is the number of events of the run with the blocks replicated.
     """
-    events = sum(block.found.hops + INSTANCE_EVENTS * block.found.instances for block in blocks)
+    events = sum(b.found.done.hops + INSTANCE_EVENTS * b.found.done.instances for b in blocks)
     return run_events + events <= AFFORDABLE
 
 
 @dataclass(frozen=True)
-class WholeSteps:
-    """Completed steps: times [ps], granularity, and report on replicated blocks."""
+class WholeSteps(JsonObject):
+    """Steps that were simulated to their end: times [s], granularity, and replicated blocks."""
 
-    step_ps: list[int]
+    KEYS = ("steps_s=step_ps", "granularity", "folded=fold")
+
+    step_ps: list[Picoseconds]
     granularity: str
     fold: FoldReport
 
 
 @dataclass(frozen=True)
-class EndedSteps:
-    """Partial result of steps that the wall-clock limit ended.
+class EndedSteps(JsonObject):
+    """Partial result of training steps.
 
     Attributes
     ----------
     steps : int
         Requested steps.
+    steps_s : list of float
+        Times of the completed steps [s].
+    under_way_s : float
+        Simulated time of the step in progress [s].
     why : str
         Reason of the end.
-    step_ps : list of int
-        Times of the completed steps of the run in progress [ps].
     result : Result or None
-        Result of that run; None if it had not begun.
-    folded : int
+        Result of the run in progress; None if it had not begun.
+    granularity : str
+        Granularity of the run in progress.
+    blocks_folded : int
         Number of its replicated blocks.
-    before : WholeSteps or None
+    before : object or None
         Earlier run that was completed: coarser, with more blocks replicated, or without a checkpoint.
     """
+
+    KEYS = (
+        *("*progress", "workload=plan.workload.name", "model=plan.model.name"),
+        *("fabric=plan.fabric.name", "gpus=plan.mesh.size", "steps", "steps_s=step_ps"),
+        *("under_way_s", "granularity", "blocks_folded", "before"),
+    )
 
     plan: ParallelPlan
     steps: int
     why: str
-    step_ps: list[int]
+    step_ps: list[Picoseconds]
     result: Result | None
-    folded: int = 0
+    blocks_folded: int = 0
     before: WholeSteps | None = None
 
     @property
@@ -273,7 +273,7 @@ class EndedSteps:
         return 0 if self.result is None else self.result.time_ps
 
     @property
-    def under_way_ps(self) -> int:
+    def under_way_ps(self) -> Picoseconds:
         """Simulated time of the step in progress [ps]."""
         return self.time_ps - sum(self.step_ps)
 
@@ -295,29 +295,11 @@ class EndedSteps:
         known = None if self.result is None else self.result.unfinished
         return known or Unfinished(self.why, 0.0, 0)
 
-    def to_json(self) -> EndedStepsJson:
-        """Return the numbers for JSON output."""
+    @property
+    def progress(self) -> Ended | None:
+        """Progress of the run."""
         wall_s = 0.0 if self.result is None else self.result.wall_s
-        before = self.before
-        return {
-            **self._unfinished.to_json(self.time_ps, wall_s),
-            "workload": self.plan.workload.name,
-            "model": self.plan.model.name,
-            "fabric": self.plan.fabric.name,
-            "gpus": self.plan.mesh.size,
-            "steps": self.steps,
-            "steps_s": [round(ps / 1e12, 9) for ps in self.step_ps],
-            "under_way_s": round(self.under_way_ps / 1e12, 9),
-            "granularity": self.granularity,
-            "blocks_folded": self.folded,
-            "before": None
-            if before is None
-            else {
-                "steps_s": [round(ps / 1e12, 9) for ps in before.step_ps],
-                "granularity": before.granularity,
-                "folded": before.fold.to_json(),
-            },
-        }
+        return self._unfinished.ended(self.time_ps, wall_s)
 
 
 class StepsEnded(TimeLimitReached):

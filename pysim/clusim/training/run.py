@@ -25,7 +25,7 @@ from clusim.results.replicated import KINDS, BlockTasks
 from clusim.results.result import Result
 from clusim.schedule.ir import Schedule
 from clusim.simulation.api import result_of, whole_of
-from clusim.simulation.diagnose import KnownVerdict
+from clusim.simulation.diagnose import Evidence
 from clusim.simulation.job import RunOptions
 from clusim.simulation.request import ScheduleRequest
 from clusim.simulation.setup import Setup
@@ -55,7 +55,7 @@ from clusim.training.without_bottleneck import (
 )
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.checkpoints import checkpoint_of
-from clusim.workload.parallel.fold import FoldedBlock, Folder, Measured, block_rows, by_kind
+from clusim.workload.parallel.fold import FoldedBlock, Folder, block_rows, by_kind
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import ParallelPlan, make_plan
 from clusim.workload.spec import Workload
@@ -112,7 +112,11 @@ def block_tasks(schedule: Schedule, ranks: tuple[int, ...], result: Result) -> B
         call=np.array([task.call for task in tasks], np.int64),
         memory=np.array([task.mem_bytes for task in tasks], np.int64),
         calls=schedule.calls,
+        wires=tuple(result.wires.names[wire] for wire in np.flatnonzero(busy_ps)),
         busy_ps=busy_ps[busy_ps > 0],
+        sharing=astuple(sharing(schedule, start, end)),
+        hops=result.grants,
+        instances=len(schedule.instances),
     )
 
 
@@ -146,21 +150,12 @@ class _Runs:
     options: RunOptions
     errors: list[float | None] = field(default_factory=list)
 
-    def __call__(self, schedule: Schedule, ranks: tuple[int, ...]) -> Measured:
+    def __call__(self, schedule: Schedule, ranks: tuple[int, ...]) -> BlockTasks:
         """Run the schedule of a block in isolation."""
         asked = ScheduleRequest(self.setup, schedule, granularity=self.granularity)
         result = whole_of(asked, self.options, "a block of work to replicate as pauses")
         self.errors.append(grain_error(result))
-        start_ps, end_ps = result.tasks.start_ps, result.tasks.end_ps
-        used = np.flatnonzero(result.wires.counters["busy_ps"])
-        return Measured(
-            block_tasks(schedule, ranks, result),
-            end_ps,
-            tuple(result.wires.names[w] for w in used),
-            astuple(sharing(schedule, start_ps, end_ps)),
-            result.grants,
-            len(schedule.instances),
-        )
+        return block_tasks(schedule, ranks, result)
 
     def worst(self, run: StepTiming) -> float | None:
         """Return the error limit of exposed communication in a run and its blocks; None: unknown."""
@@ -268,7 +263,7 @@ def _simulated(
         Setup(setup.known), result.traffic, plan.mesh.size, request.steps, request.granularity
     )
     judged = steps.told[0] if steps.told else steps.verdict(run)
-    told = replace(result.result, judge=KnownVerdict(judged))
+    told = replace(result.result, judge=Evidence.known(judged))
     return replace(result, switching=done, grain_error=runs.worst(run), result=told, judged=judged)
 
 
@@ -398,7 +393,7 @@ class _Steps:
             folder = replace(folder, blocks=[], last=-1)
         again = self.run(folder, saved=True)
         plain_ps, saved_ps = (checkpoint_spec.ends[-1] for checkpoint_spec in (run, again))
-        return SavedStep(checkpoint, saved_ps - plain_ps, checkpoint_spec.every)
+        return SavedStep(checkpoint, saved_ps - plain_ps, checkpoint_spec.every, run.step_ps)
 
     def proved(self, folder: Folder) -> StepTiming:
         """Run repeatedly, with unverified blocks in full, until all replicated ones are verified.

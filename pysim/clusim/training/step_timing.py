@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
@@ -59,12 +59,17 @@ class StepTiming:
         return spans_of(self.schedule, tasks.start_ps, tasks.end_ps, self.blocks)
 
     @cached_property
+    def _task_ends(self) -> list[list[int]]:
+        """Return the ends of the last tasks of every step [ps]; -1 for those that did not end."""
+        end = self.result.tasks.end_ps
+        return [
+            [int(end[t]) for tasks in step.values() for t in tasks] for step in self.writer.steps
+        ]
+
+    @cached_property
     def ends(self) -> list[int]:
         """Return the end of every step [ps]."""
-        end = self.result.tasks.end_ps
-        ends = [
-            max(int(end[t]) for tasks in step.values() for t in tasks) for step in self.writer.steps
-        ]
+        ends = [max(step) for step in self._task_ends]
         return [max(ends[0], self.result.time_ps)] if len(ends) == 1 else ends
 
     @property
@@ -78,16 +83,9 @@ class StepTiming:
 
         The only step of a run ends with it.
         """
-        if len(self.writer.steps) == 1:
+        if len(self._task_ends) == 1:
             return []
-        end = self.result.tasks.end_ps
-        result: list[int] = []
-        for step in self.writer.steps:
-            ends_ps = [int(end[t]) for tasks in step.values() for t in tasks]
-            if min(ends_ps) < 0:
-                break
-            result.append(max(ends_ps))
-        return result
+        return [max(step) for step in takewhile(lambda step: min(step) >= 0, self._task_ends)]
 
     @cached_property
     def fold(self) -> FoldReport:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from clusim.base.errors import InputError
+from clusim.base.json_schema import IfKnown, JsonObject
 from clusim.report.charts import stacked_bars
 from clusim.report.plots import plot_result
 from clusim.training.breakdown import PARTS
@@ -59,13 +60,61 @@ def scaled(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ScaledStep(JsonObject):
+    """A training step on some replicas.
+
+    Attributes
+    ----------
+    samples_per_s, tokens_per_s : float
+        Throughput, in the unit of the model.
+    mfu : float
+        Model FLOP/s over the peak FLOP/s of all ranks.
+    efficiency : float
+        Throughput per GPU relative to the first row.
+    """
+
+    KEYS = (
+        *("replicas", "gpus=step.plan.mesh.size", "step_time_s", "samples_per_s", "tokens_per_s"),
+        *("mfu=step.mfu", "exposed_comm_s", "efficiency", "expected_error=step.expected"),
+        *("expected_error_text=step.expected_text", "faults=step.faults", "notes=step.notes"),
+    )
+
+    replicas: int
+    step: StepResult
+    efficiency: float
+
+    @property
+    def step_time_s(self) -> float:
+        """Time of the step [s]."""
+        return self.step.step_time_s
+
+    @property
+    def samples_per_s(self) -> IfKnown[float]:
+        """Samples per second; 0 for tokens."""
+        return self._per_s("samples")
+
+    @property
+    def tokens_per_s(self) -> IfKnown[float]:
+        """Tokens per second; 0 for samples."""
+        return self._per_s("tokens")
+
+    def _per_s(self, unit: str) -> float:
+        return self.step.samples_per_s if self.step.plan.model.unit == unit else 0.0
+
+    @property
+    def exposed_comm_s(self) -> float:
+        """Exposed communication [s]."""
+        return self.step.mean("exposed")
+
+
 def scaling(
     request: TrainRequest,
     replicas: Sequence[int],
     kind: Literal["strong", "weak"] = "weak",
     run: Callable[[TrainRequest], StepResult] = trained,
-) -> list[tuple[int, StepResult, float]]:
-    """Return (replicas, result, efficiency) for every number of replicas.
+) -> list[ScaledStep]:
+    """Return the steps on every number of replicas.
 
     Efficiency is throughput per GPU relative to the first entry. In weak scaling every replica has as many
     samples as in the workload. `run` simulates or estimates a request.
@@ -82,12 +131,12 @@ def scaling(
         raise InputError(
             f"batch {workload.batch.all}: not divisible by the {base} replicas it is for"
         )
-    results: list[tuple[int, StepResult, float]] = []
+    results: list[ScaledStep] = []
     for count in replicas:
         part = scaled(workload, count, kind, workload.batch.all // base)
         result = run(replace(request, workload=part))
-        first = results[0] if results else (count, result, 1.0)
+        first = results[0].step if results else result
         per_gpu = result.samples_per_s / result.plan.mesh.size
-        efficiency = per_gpu / (first[1].samples_per_s / first[1].plan.mesh.size)
-        results.append((count, result, efficiency))
+        efficiency = per_gpu / (first.samples_per_s / first.plan.mesh.size)
+        results.append(ScaledStep(count, result, efficiency))
     return results

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.base.json_schema import JsonObject, Round3, Whole, Written
 from clusim.collectives import ScheduleBuilder
 from clusim.collectives.algorithms.sharp import uses_switches
 from clusim.nccl.choice import Communicators
@@ -59,7 +60,7 @@ class Sharing:
         return max(0, self.kernel_ps - self.alone_ps)
 
     @property
-    def sms(self) -> float:
+    def sms(self) -> Round3:
         """Mean SMs held while a collective or message is in progress."""
         return self.sm_ps / max(1, self.moving_ps)
 
@@ -82,7 +83,7 @@ def sharing(
         else:
             sms += held.get(index, 0) * length
             moving += length
-    parts = [(kernel, alone, sms, moving), *(block.sharing for block in folded)]
+    parts = [(kernel, alone, sms, moving), *(block.done.sharing for block in folded)]
     return Sharing(*map(sum, zip(*parts, strict=True)))
 
 
@@ -94,40 +95,32 @@ LARGEST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class SwitchCost:
-    """Cost of an isolated collective: SMs, memory traffic and bytes sent per GPU, time [ps]."""
+class SwitchCost(JsonObject):
+    """GPU costs of collectives per step: mean SMs; traffic and bytes sent [bytes]; time [s]."""
 
-    sms: float
-    memory_bytes: float
-    sent_bytes: float
-    time_ps: float
+    KEYS = ("sms", "memory_bytes", "sent_bytes", "alone_s=time_ps")
+
+    sms: Round3
+    memory_bytes: Whole
+    sent_bytes: Whole
+    time_ps: Annotated[float, Written(9)]
 
 
 @dataclass(frozen=True, slots=True)
-class Switching:
+class Switching(JsonObject):
     """In-switch collectives of a step, per GPU: number, cost, and cost as rings.
+
+    SMs are means over the collectives; the rest are sums over a step.
 
     Attributes
     ----------
-    switch, ring : SwitchCost
-        SMs are means over the collectives; the rest are sums over a step.
+    collectives : float
+        Their number.
     """
 
-    calls: float
+    collectives: Round3
     switch: SwitchCost
     ring: SwitchCost
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the numbers for JSON output."""
-        table: dict[str, Any] = {"collectives": round(self.calls, 3)}
-        for name, cost in (("switch", self.switch), ("ring", self.ring)):
-            table[name] = {
-                "sms": round(cost.sms, 3),
-                "memory_bytes": round(cost.memory_bytes),
-                "sent_bytes": round(cost.sent_bytes),
-                "alone_s": round(cost.time_ps / 1e12, 9),
-            }
-        return table
 
 
 def switching(

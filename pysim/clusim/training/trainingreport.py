@@ -44,8 +44,8 @@ def ended_report(known: EndedSteps) -> str:
             ("step in progress", f"{format_time(known.under_way_ps)} simulated"),
         ]
         rows += [*ended_rows(known.result), ("granularity", known.granularity)]
-    if known.folded:
-        rows.append(("folded", f"{known.folded:,} blocks, not yet proved identical"))
+    if known.blocks_folded:
+        rows.append(("folded", f"{known.blocks_folded:,} blocks, not yet proved identical"))
     if before is not None:
         times = ", ".join(format_time(ps) for ps in before.step_ps)
         rows.append(("steps before", f"{times}; {before.granularity}"))
@@ -126,7 +126,7 @@ def _numbers(result: StepResult) -> list[str]:
         rows.append(
             (
                 "in switches",
-                f"{result.switching.calls:,.0f} collectives per GPU hold {switch.sms:.0f} SMs and move"
+                f"{result.switching.collectives:,.0f} collectives per GPU hold {switch.sms:.0f} SMs and move"
                 f" {format_size(round(switch.memory_bytes))} through its memory; rings {ring.sms:.0f} SMs and"
                 f" {format_size(round(ring.memory_bytes))}",
             )
@@ -196,10 +196,8 @@ def _checkpoint(result: StepResult) -> list[str]:
         return []
     size, step = saved.checkpoint, result.step_time_s
     longer = f"{format_time(saved.stall_ps)} longer than without"
-    if saved.every:
-        longer += (
-            f"; one of {saved.every:,} steps: {saved.stall_s / saved.every / step:.2%} on average"
-        )
+    if saved.every_steps:
+        longer += f"; one of {saved.every_steps:,} steps: {saved.stall_s / saved.every_steps / step:.2%} on average"
     parts = (
         f"{format_size(size.bytes)}, up to {format_size(max(size.copied))} of a GPU: {size.copy_s:.4g} s to the host,"
         f" {size.write_s:.4g} s to storage"

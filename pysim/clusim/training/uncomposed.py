@@ -9,6 +9,7 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from clusim.base.executors import file_digest
+from clusim.base.json_schema import JsonObject, Round6
 from clusim.base.units import format_time
 from clusim.results.diagnosis import Verdict
 from clusim.simulation.samples import SampleCache
@@ -20,6 +21,26 @@ from clusim.training.run import trained
 from clusim.training.switches import Sharing
 from clusim.workload.parallel.plan import ParallelPlan
 from clusim.workload.parallel.volumes import Volume
+
+
+@dataclass(frozen=True, slots=True)
+class PartsCount(JsonObject):
+    """Number of parts of the step, and number simulated for this estimate.
+
+    Attributes
+    ----------
+    parts_followed : int
+        Number of parts extrapolated from runs on fewer nodes.
+    followed_error_s : float
+        Resulting error limit of the step [s].
+    """
+
+    KEYS = ("parts", "parts_simulated", "parts_followed", "followed_error_s=followed_ps")
+
+    parts: int
+    parts_simulated: int
+    parts_followed: int
+    followed_ps: int
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -36,6 +57,8 @@ class StepEstimate(StepResult):
         Number of parts extrapolated from runs on fewer nodes, and the resulting error limit of the step [ps].
     """
 
+    KEYS = (*StepResult.KEYS, "estimate")
+
     parts: int
     simulated: int
     whole: bool = False
@@ -48,7 +71,7 @@ class StepEstimate(StepResult):
         return super().error_bound
 
     @property
-    def error_bound(self) -> float | None:
+    def error_bound(self) -> Round6 | None:
         """Error limit of the step; None if composed of parts, without their mutual slow-down."""
         return self.grain_bound if self.whole else None
 
@@ -75,15 +98,10 @@ class StepEstimate(StepResult):
             )
         return rows
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the numbers for JSON output."""
-        estimate = {
-            "parts": self.parts,
-            "parts_simulated": self.simulated,
-            "parts_followed": self.followed,
-            "followed_error_s": self.followed_ps / 1e12,
-        }
-        return {**self.figures(), "estimate": estimate}
+    @property
+    def estimate(self) -> PartsCount:
+        """Numbers of parts."""
+        return PartsCount(self.parts, self.simulated, self.followed, self.followed_ps)
 
 
 def whole(request: TrainRequest, plan: ParallelPlan, kept: SampleCache) -> StepEstimate:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from clusim.base.json_schema import JsonObject, Round9
 from clusim.lowering import Fault
 from clusim.results.diagnosis import CauseKind, Verdict, VerdictCause
 from clusim.schedule.ir import Schedule
@@ -20,39 +21,48 @@ from clusim.workload.spec import HostSpec
 
 
 @dataclass(frozen=True, slots=True)
-class SavedStep:
+class SavedStep(JsonObject):
     """Additional time of a step with a checkpoint.
 
     Attributes
     ----------
-    stall_ps : int
-        Additional time of that step [ps].
-    every : int or None
-        Steps from one checkpoint to the next; None if not set by the workload.
+    bytes : int
+        Size of the complete checkpoint [bytes].
+    stall_s : float
+        Additional time of the step [s].
+    plain_ps : int
+        The step without it [ps].
+    step_s, mean_step_s : float, float or None
+        The step with it, and the mean over all steps, if the workload sets the interval [s].
     """
+
+    KEYS = (
+        *("bytes=checkpoint.bytes", "most_bytes_per_gpu=checkpoint.most_bytes"),
+        *("copy_s=checkpoint.copy_s", "write_s=checkpoint.write_s", "stall_s", "step_s"),
+        *("every_steps", "mean_step_s"),
+    )
 
     checkpoint: Checkpoint
     stall_ps: int
-    every: int | None = None
+    every_steps: int | None
+    plain_ps: int
 
     @property
-    def stall_s(self) -> float:
+    def stall_s(self) -> Round9:
         """Additional time of that step [s]."""
         return self.stall_ps / 1e12
 
-    def to_json(self, step_s: float) -> dict[str, float | int | None]:
-        """Return the numbers for JSON output; `step_s` is the step without checkpoint [s]."""
-        mean = step_s + self.stall_s / self.every if self.every else None
-        return {
-            "bytes": self.checkpoint.bytes,
-            "most_bytes_per_gpu": max(self.checkpoint.copied),
-            "copy_s": round(self.checkpoint.copy_s, 9),
-            "write_s": round(self.checkpoint.write_s, 9),
-            "stall_s": round(self.stall_s, 9),
-            "step_s": round(step_s + self.stall_s, 9),
-            "every_steps": self.every,
-            "mean_step_s": round(mean, 9) if mean is not None else None,
-        }
+    @property
+    def step_s(self) -> Round9:
+        """The step with the checkpoint [s]."""
+        return self.plain_ps / 1e12 + self.stall_s
+
+    @property
+    def mean_step_s(self) -> Round9 | None:
+        """Mean over all steps [s]; None without an interval."""
+        if not self.every_steps:
+            return None
+        return self.plain_ps / 1e12 + self.stall_s / self.every_steps
 
 
 CHEAP_GRANTS = 1_000_000
@@ -74,8 +84,8 @@ class Fix:
 
 def is_cheap(run: StepTiming) -> bool:
     """Return True if re-simulation of the steps, written out in full, is cheap."""
-    grants = run.result.grants + sum(block.found.hops for block in run.blocks)
-    tasks = len(run.schedule.tasks) + sum(block.found.instances for block in run.blocks)
+    grants = run.result.grants + sum(block.found.done.hops for block in run.blocks)
+    tasks = len(run.schedule.tasks) + sum(block.found.done.instances for block in run.blocks)
     return grants <= CHEAP_GRANTS and tasks <= CHEAP_TASKS
 
 

@@ -12,7 +12,7 @@ from clusim.workload.memory import Memory
 from clusim.workload.mesh import Mesh
 from clusim.workload.models import MODELS, find_model, read_config
 from clusim.workload.parallel.emitter import Emitter
-from clusim.workload.parallel.fold import Folder, Measured
+from clusim.workload.parallel.fold import Folder
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import ParallelPlan, make_plan
 from clusim.workload.spec import Workload, load_workload, loads_workload
@@ -26,7 +26,6 @@ __all__ = [
     "Gemm",
     "Kernel",
     "Layer",
-    "Measured",
     "Memory",
     "Mesh",
     "ParallelPlan",

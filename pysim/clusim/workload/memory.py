@@ -33,6 +33,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from clusim.base.errors import InputError
+from clusim.base.json_schema import GiB, JsonObject
 from clusim.workload.kernels import Kernel, Precision
 from clusim.workload.layers import Again, Layer, Module, Recompute, Tensor
 from clusim.workload.pipeline_schedules import CUT, order
@@ -133,54 +134,53 @@ MEMORY_PARTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """Memory of one rank [bytes].
+class Memory(JsonObject):
+    """Memory of a GPU of a stage [GiB].
 
     Attributes
     ----------
-    transient : int
-        Complete layers gathered from sharded weights, and the widest recomputed layer.
-    libraries : int
-        Context of the process and code of its libraries, and the workspaces of matrix products and
-        convolutions.
-    fragments : int
-        Allocator gaps between the blocks of activations and of transient data.
-    capacity : int
-        Memory of the chip; 0 is unknown.
+    weights, gradients, optimizer, activations, transient, buffers : float
+        Memory of the step by use [GiB].
+    libraries, fragments : float
+        Context, code and workspaces of libraries; memory held by the allocator between blocks (assumed) [GiB].
+    total, capacity, missing : float
+        Sum, capacity of the chip (0 if unknown), and shortfall [GiB].
+    microbatches_in_flight : int
+        Microbatches with activations in memory.
+    fits : bool
+        True if the shortfall is 0.
     """
 
-    weights: int
-    gradients: int
-    optimizer: int
-    activations: int
-    transient: int
-    buffers: int
+    KEYS = (
+        *("weights", "gradients", "optimizer", "activations", "transient", "buffers", "libraries"),
+        *("fragments", "total", "capacity", "missing", "microbatches_in_flight=in_flight", "fits"),
+    )
+
+    weights: GiB
+    gradients: GiB
+    optimizer: GiB
+    activations: GiB
+    transient: GiB
+    buffers: GiB
     in_flight: int
-    libraries: int = 0
-    fragments: int = 0
-    capacity: int = 0
+    libraries: GiB = 0
+    fragments: GiB = 0
+    capacity: GiB = 0
 
     @property
-    def total(self) -> int:
+    def total(self) -> GiB:
         """Sum of all parts [bytes]."""
         return sum(getattr(self, name) for name in MEMORY_PARTS)
 
     @property
-    def missing(self) -> int:
+    def missing(self) -> GiB:
         """Missing memory of the GPU [bytes]; 0 if it fits or is unknown."""
         return max(0, self.total - self.capacity) if self.capacity else 0
 
-    def to_json(self) -> dict[str, float | int | bool]:
-        """Return the memory table for JSON output [GiB]."""
-        table: dict[str, float | int | bool] = {
-            name: round(getattr(self, name) / 2**30, 3) for name in MEMORY_PARTS
-        }
-        table |= {
-            "total": round(self.total / 2**30, 3),
-            "capacity": round(self.capacity / 2**30, 3),
-            "missing": round(self.missing / 2**30, 3),
-        }
-        return table | {"microbatches_in_flight": self.in_flight, "fits": not self.missing}
+    @property
+    def fits(self) -> bool:
+        """True if no memory is missing."""
+        return not self.missing
 
 
 def in_flight(schedule: str, stage: int, stages: int, microbatches: int, chunks: int = 1) -> int:

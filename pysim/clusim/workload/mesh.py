@@ -9,6 +9,7 @@ from itertools import product
 from math import prod
 
 from clusim.base.errors import InputError
+from clusim.base.json_schema import JsonObject
 from clusim.topology.arrays import arrays_of
 from clusim.topology.model import Fabric
 
@@ -17,8 +18,8 @@ DIMS = ("tensor", "context", "data", "pipeline")
 
 
 @dataclass(frozen=True)
-class Mesh:
-    """Ranks in four dimensions.
+class Mesh(JsonObject):
+    """Number of GPUs of every dimension of parallelism.
 
     Attributes
     ----------
@@ -31,6 +32,8 @@ class Mesh:
     norm : int
         Neighbouring ranks of context x data that normalise batches together.
     """
+
+    KEYS = ("tensor", "context", "expert", "data", "pipeline")
 
     tensor: int = 1
     context: int = 1

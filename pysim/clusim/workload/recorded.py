@@ -197,18 +197,15 @@ class _Writer:
             return at
 
         ranks = [{self.recording.events[n].rank for n in unit.events} for unit in units]
-        clash = False
         for at, number in ((at, n) for at, unit in enumerate(units) for n in unit.events):
             if not self._is_met(number):
                 continue
             one, two = root(first.setdefault(self.ends(number), at)), root(at)
             if one != two and ranks[one] & ranks[two]:
-                clash = True  # go on, as `ends` checks the other messages
-            elif one != two:
+                return None
+            if one != two:
                 joined[two] = one
                 ranks[one] |= ranks[two]
-        if clash:
-            return None
         for at, unit in enumerate(units):
             top = root(at)
             if top != at:
@@ -380,8 +377,7 @@ class _Writer:
         elif event.operation in ROOTED and not 0 <= event.root < len(group.ranks):
             raise self._bad(
                 event,
-                f"root {event.root} of {event.operation};"
-                f" group {group.name!r} has positions 0..{len(group.ranks) - 1}",
+                f"root {event.root} of {event.operation}; group {group.name!r} has positions 0..{len(group.ranks) - 1}",
             )
         if unit.missing:
             self.notes["ranks without a recording, assumed to be ready for their collectives"] += (

@@ -263,10 +263,10 @@ def test_an_update_follows_the_communication_and_holds_what_waits_for_it(tmp_pat
 
 def test_all_gpus_of_the_topology_take_part(tmp_path: Path) -> None:
     name = table(tmp_path, "MICRO", layer(w=REDUCE))
-    assert whole(name).num_ranks == 8
+    assert whole(name).ranks == 8
     found = whole(name, nodes=2)
-    assert (found.num_ranks, found.num_machines) == (16, 2)
-    assert found.calls[0].num_ranks == 16
+    assert (found.ranks, found.machines) == (16, 2)
+    assert found.calls[0].ranks == 16
     with pytest.raises(InputError, match="set --topology and --nodes"):
         read(name)
 

@@ -83,4 +83,4 @@ def test_it_is_replayed_on_all_gpus_of_a_topology(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="set --topology"):
         read(name)
     found = replay(ReplayRequest((name,), topology="dgx-a100"))
-    assert (found.num_ranks, found.calls[0].measured_us) == (8, 160.0)
+    assert (found.ranks, found.calls[0].measured_us) == (8, 160.0)

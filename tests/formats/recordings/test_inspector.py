@@ -240,8 +240,8 @@ def test_communicators_are_joined_by_their_processes(tmp_path: Path) -> None:
     }  # fmt: skip
     assert found.hosts == ["node-a", "node-a", "node-b", "node-b"]
     replayed = replay(ReplayRequest((str(tmp_path / "inspector.json"),), topology="dgx-h100"))
-    assert replayed.num_machines == 2
-    assert {comm.used: comm.hosts for comm in replayed.comms}["tp1"] == 1
+    assert replayed.machines == 2
+    assert {comm.graphs: comm.machines for comm in replayed.communicators}["tp1"] == 1
 
 
 def test_one_rank_of_many_speaks_for_its_peers(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_both_transformer_policies_have_experts(policy: str, first: str, tmp_pat
     name = table(tmp_path, f"{policy} {first}", every("ALLGATHER_DP_EP"), every("ALLREDUCE_TP"))
     assert kind_of(name) == "simai"
     found = whole(name)
-    assert found.num_ranks == 8
+    assert found.ranks == 8
     read_alone = read(name)
     assert groups(read_alone, "dp_ep") == {(i, i + 4) for i in range(4)}
     assert read_alone.skipped == {"communications without a group: ALLREDUCE_TP": 3}
@@ -167,7 +167,7 @@ def test_old_files_take_the_ranks_of_the_topology(tmp_path: Path) -> None:
         tmp_path, f"{HEAD}\tmodel_parallel_NPU_group: 8 checkpoints: 0", every("ALLREDUCE")
     )
     found = whole(name)
-    assert found.num_ranks == 8
+    assert found.ranks == 8
     assert "no all_gpus in the file: all 8 GPUs of the topology are used" in found.notes
     with pytest.raises(InputError, match="no all_gpus; set --topology"):
         read(name)
@@ -296,7 +296,7 @@ def test_what_aicb_runs_itself_is_replayed(tmp_path: Path) -> None:
         'computation,None,None,"((128, 2, 256), (256, 512))",gemm',
     )
     found = whole(name)
-    assert (found.num_ranks, found.total_calls) == (8, 1)
+    assert (found.ranks, found.total_calls) == (8, 1)
     assert found.total_ps > found.calls[0].time_ps
 
 

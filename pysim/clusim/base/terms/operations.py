@@ -35,6 +35,11 @@ class Collective(StrEnum):
         """Return clusim's name: ``all_gather``."""
         return _OPERATION_OF[self]
 
+    @property
+    def blocked(self) -> bool:
+        """Return True if one of its buffers has a block per rank."""
+        return self in (Collective.ALLGATHER, Collective.REDUCESCATTER)
+
 
 COLLECTIVES = tuple(Collective)
 

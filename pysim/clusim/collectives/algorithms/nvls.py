@@ -62,11 +62,18 @@ def check_units(fabric: Fabric, ranks: tuple[int, ...], name: str = "nvls") -> N
 
 
 @dataclass(frozen=True, slots=True)
-class _Flags:
+class SwitchFlags:
     """Flag connections of one channel: input is in the buffer; result is in the buffer."""
 
     ready: dict[tuple[int, int], int]
     done: dict[tuple[int, int], int]
+
+    @classmethod
+    def connected(
+        cls, writer: CollectiveWriter, channel: int, positions: Sequence[int] | None = None
+    ) -> SwitchFlags:
+        """Connect the positions, by default all."""
+        return cls(*(connect_flags(writer, channel, positions) for _ in range(2)))
 
 
 def _shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
@@ -85,7 +92,7 @@ def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     if fabric is not None:
         check_units(fabric, writer.call.ranks)
     for part in writer.parts():
-        flags = _Flags(connect_flags(writer, part.channel), connect_flags(writer, part.channel))
+        flags = SwitchFlags.connected(writer, part.channel)
         for position in range(writer.size):
             _scatter(writer, part, position, flags)
             _reduce(writer, part, position, flags)
@@ -93,13 +100,13 @@ def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
 
 
 @lru_cache(KEPT)
-def _copies(size: int) -> tuple[Prim, ...]:
+def copies(size: int) -> tuple[Prim, ...]:
     """Return primitives that copy every head's chunk into the multicast buffer."""
     return tuple(Prim("copySend", send=s, base=s, coef=1, dst="scratch") for s in range(size))
 
 
 @lru_cache(KEPT)
-def _takes(size: int) -> tuple[Prim, ...]:
+def takes(size: int) -> tuple[Prim, ...]:
     """Return primitives that copy every head's result to the output."""
     return tuple(Prim("recvCopy", recv=s, base=s, coef=1, src="scratch") for s in range(size))
 
@@ -118,7 +125,7 @@ def _flags_div(size: int) -> int:
     return max(1, round(size / cta_figure("nvls flags")))
 
 
-def _scatter(writer: CollectiveWriter, part: Part, position: int, flags: _Flags) -> None:
+def _scatter(writer: CollectiveWriter, part: Part, position: int, flags: SwitchFlags) -> None:
     """Copy every head's chunk into the multicast buffer and signal the head."""
     pipes = [flags.ready[position, head] for head in _heads(writer, position)]
     fields: dict[str, Any] = {
@@ -126,11 +133,11 @@ def _scatter(writer: CollectiveWriter, part: Part, position: int, flags: _Flags)
         "warps": nvls_copy_warps(writer.size)[0],
         "name": "nvls/scatter",
     }
-    prims, div = _copies(writer.size), _flags_div(writer.size)
+    prims, div = copies(writer.size), _flags_div(writer.size)
     writer.rotated(position, part, prims, pipes, fixed_div=div, **fields)
 
 
-def _reduce(writer: CollectiveWriter, part: Part, position: int, flags: _Flags) -> None:
+def _reduce(writer: CollectiveWriter, part: Part, position: int, flags: SwitchFlags) -> None:
     """Wait for all members' chunk of this head, reduce it in the switch, multicast it, signal the members."""
     size = writer.size
     pipes = [flags.ready[member, position] for member in range(size)]
@@ -140,7 +147,7 @@ def _reduce(writer: CollectiveWriter, part: Part, position: int, flags: _Flags) 
     writer.rotated(position, part, _reductions(size), pipes, **fields)
 
 
-def _gather(writer: CollectiveWriter, part: Part, position: int, flags: _Flags) -> None:
+def _gather(writer: CollectiveWriter, part: Part, position: int, flags: SwitchFlags) -> None:
     """Wait for every head's result and copy it to the output."""
     pipes = [flags.done[head, position] for head in _heads(writer, position)]
     fields: dict[str, Any] = {
@@ -148,7 +155,7 @@ def _gather(writer: CollectiveWriter, part: Part, position: int, flags: _Flags) 
         "warps": nvls_copy_warps(writer.size)[1],
         "name": "nvls/gather",
     }
-    prims, div = _takes(writer.size), _flags_div(writer.size)
+    prims, div = takes(writer.size), _flags_div(writer.size)
     writer.rotated(position, part, prims, pipes, fixed_div=div, **fields)
 
 
@@ -177,7 +184,7 @@ def write_all_gather(
             writer.rotated(position, part, stores, pipes, name="nvls/store", **fields)
             pipes = [done[head, position] for head in _heads(writer, position)]
             fields = {"mode": "blocked", "fixed_div": size, "sm": 0}
-            writer.rotated(position, part, _takes(size), pipes, name="nvls/gather", **fields)
+            writer.rotated(position, part, takes(size), pipes, name="nvls/gather", **fields)
 
 
 @_by_switches("reduce_scatter", "nvls")
@@ -193,7 +200,7 @@ def write_reduce_scatter(
         for position in range(size):
             pipes = [ready[position, head] for head in _heads(writer, position)]
             fields: dict[str, Any] = {"mode": "blocked", "fixed_div": size, "sm": 1}
-            writer.rotated(position, part, _copies(size), pipes, name="nvls/scatter", **fields)
+            writer.rotated(position, part, copies(size), pipes, name="nvls/scatter", **fields)
             wait = [Prim("waitSignal", recv=slot, coef=1) for slot in range(size)]
             load = Prim("reduceLoad", send=size, coef=1, src="scratch")
             pipes = [ready[member, position] for member in range(size)]

@@ -12,13 +12,12 @@ chunks of several channels in one request. **Parameters**: `Shape`, as of NVLS o
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from clusim.base.errors import InputError
 from clusim.collectives.algorithms.hierarchical import Local
-from clusim.collectives.algorithms.nvls import by_switches
+from clusim.collectives.algorithms.nvls import SwitchFlags, by_switches, copies, takes
 from clusim.collectives.machines import Layout, even_layout
 from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import Buffer, CollectiveCall, Prim
@@ -115,27 +114,11 @@ def _reduce_directly(local: Local, nets: list[int]) -> None:
     local.spread(second, done, "sharp")
 
 
-@dataclass(frozen=True, slots=True)
-class _Flags:
-    """Flags between all ranks of a node: input is in the buffer; result is in the buffer."""
-
-    ready: dict[tuple[int, int], int]
-    done: dict[tuple[int, int], int]
-
-
 def _reduce_by_switches(writer: CollectiveWriter, local: Local, nets: list[int]) -> None:
     """Write NVLS reduction to the heads, aggregation and multicast of its result."""
     size, channel = local.size, local.part.channel
 
-    def flags() -> dict[tuple[int, int], int]:
-        local_positions = local.positions
-        pairs = [(a, b) for a in range(size) for b in range(size)]
-        return {
-            (a, b): writer.connect(local_positions[a], local_positions[b], channel, kind="flag")
-            for a, b in pairs
-        }
-
-    pipes = _Flags(flags(), flags())
+    pipes = SwitchFlags.connected(writer, channel, local.positions)
     members = tuple(writer.call.ranks[position] for position in local.positions)
     for index, net in enumerate(nets):
         local_positions = local.positions[index]
@@ -148,24 +131,20 @@ def _reduce_by_switches(writer: CollectiveWriter, local: Local, nets: list[int])
             for _ in range(2)
         )
         ready = [pipes.ready[index, head] for head in heads]
-        local.program(index, _shared(local, "sharp/copy", _copy), ready, "sharp/scatter", sm=1)
+        local.program(index, _shared(local, "sharp/copy", copies), ready, "sharp/scatter", sm=1)
         into = [pipes.ready[member, index] for member in range(size)]
         _head(local, index, _shared(local, "sharp/reduce", _reduce), [*into, load, before])
         _aggregate(local, index, [before, net, after], "scratch")
         out = [pipes.done[index, member] for member in range(size)]
         _head(local, index, _shared(local, "sharp/spread", _spread), [*out, store, after])
         done = [pipes.done[head, index] for head in heads]
-        local.program(index, _shared(local, "sharp/gather", _gather), done, "sharp/gather")
+        local.program(index, _shared(local, "sharp/gather", takes), done, "sharp/gather")
 
 
-def _shared(local: Local, name: str, make: Callable[[int], list[Prim]]) -> int:
+def _shared(local: Local, name: str, make: Callable[[int], Sequence[Prim]]) -> int:
     """Return the template that `make` returns for nodes of this size; ranks and channels share it."""
     key = ("by switches", name, local.size)
     return local.writer.builder.shared_template(key, name, partial(make, local.size), local.size)
-
-
-def _copy(size: int) -> list[Prim]:
-    return [Prim("copySend", send=s, base=s, coef=1, dst="scratch") for s in range(size)]
 
 
 def _reduce(size: int) -> list[Prim]:
@@ -178,10 +157,6 @@ def _spread(size: int) -> list[Prim]:
     store = Prim("multicastStore", send=size, coef=1, src="scratch", dst="scratch")
     tell = [Prim("signal", send=slot, coef=1) for slot in range(size)]
     return [Prim("waitSignal", recv=size + 1, coef=1), store, *tell]
-
-
-def _gather(size: int) -> list[Prim]:
-    return [Prim("recvCopy", recv=s, base=s, coef=1, src="scratch") for s in range(size)]
 
 
 def _head(local: Local, index: int, template: int, pipes: list[int]) -> None:

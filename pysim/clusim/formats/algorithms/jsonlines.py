@@ -9,8 +9,8 @@ from typing import Any
 
 from clusim.base.errors import InputError
 from clusim.base.files import note_input
+from clusim.base.limits import read_text
 
-MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 64
 MAX_VALUES = 4_000_000
 MAX_DIGITS = 100
@@ -84,24 +84,16 @@ def _shown(value: object) -> str:
     return ascii(value)[:40]
 
 
-def read_text(path: str | Path, noun: str) -> str:
+def plan_text(path: str | Path, noun: str) -> str:
     """Return the text of a plan; raise `InputError` if the file cannot be read or is too large."""
     note_input(path)
-    try:
-        with Path(path).open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: cannot be read: {reason}") from None
-    if len(raw) > MAX_BYTES:
-        raise InputError(f"{path}: larger than {MAX_BYTES >> 20} MiB; is it {noun}?")
-    return raw.decode("utf-8", "replace")
+    return read_text(path, strict=False, advice=f"is it {noun}?")
 
 
 def read_json(path: str | Path) -> JsonNode:
     """Read a file with an object as outermost value; raise `InputError` with the line."""
     where = str(path)
-    text = read_text(path, "a plan").removeprefix("\ufeff")
+    text = plan_text(path, "a plan")
     if sum(map(text.count, "[{,")) > MAX_VALUES:
         raise _fail(text, where, 0, _TOO_MUCH)
     nodes: list[JsonNode] = []  # in the order of their closing braces

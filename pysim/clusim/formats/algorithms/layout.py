@@ -59,6 +59,10 @@ class AlgorithmPlan:
         """Number of channels in use."""
         raise NotImplementedError
 
+    def bad(self, line: int, message: str) -> InputError:
+        """Return an error that names the line."""
+        return InputError(f"{self.where}:{line}: {message}")
+
     @property
     def room(self) -> int:
         """Chunks of the largest buffer, scratch included."""
@@ -107,8 +111,7 @@ def start(
     group = tuple(range(count)) if wanted.ranks is None else tuple(wanted.ranks)
     if len(group) != len(plan.gpus):
         raise InputError(
-            f"{plan.where}: a plan for {len(plan.gpus)} GPUs, not {len(group)}; choose {len(plan.gpus)} with"
-            " --ranks"
+            f"{plan.where}: a plan for {len(plan.gpus)} GPUs, not {len(group)}; choose {len(plan.gpus)} with --ranks"
         )
     rooted = plan.operation in ROOTED
     _check_root(plan, group, wanted.root, rooted)

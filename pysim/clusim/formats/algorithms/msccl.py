@@ -119,9 +119,7 @@ class _Program:
             raise self._bad(step, key, f"waits for step {step.after[1]} of the same thread block")
 
     def _bad(self, step: MscclStep, key: Key, message: str) -> InputError:
-        return InputError(
-            f"{self.plan.where}:{step.line}: gpu {key[0]} thread block {key[1]}: {message}"
-        )
+        return self.plan.bad(step.line, f"gpu {key[0]} thread block {key[1]}: {message}")
 
     def run(self) -> _Program:
         """Traverse all steps."""

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 
 from clusim.base.errors import InputError, TopologyError
 from clusim.base.terms.operations import BLOCKWISE, PROTOCOLS, find_protocol
-from clusim.formats.algorithms.jsonlines import read_text
+from clusim.formats.algorithms.jsonlines import plan_text
 from clusim.formats.algorithms.layout import PLANNED, AlgorithmPlan, operation_of
 from clusim.formats.xmltext import XmlElement, parse_xml
 
@@ -101,7 +101,7 @@ def read_plan(path: str | Path) -> MscclPlan:
     """Read an MSCCL XML file; raise `InputError` with the line if it is inconsistent."""
     where = str(path)
     try:
-        root = parse_xml(read_text(path, "an MSCCL plan"), where)
+        root = parse_xml(plan_text(path, "an MSCCL plan"), where)
     except TopologyError as error:
         raise InputError(str(error).replace("topology", "plan")) from None
     if root.tag != "algo":
@@ -212,15 +212,12 @@ def _step(element: XmlElement, at: int) -> MscclStep:
 
 def _check_peers(element: XmlElement, block: MscclBlock, number: int) -> None:
     for step in block.steps:
-        for needed, peer, name in (
-            (step.op.sends, block.send, "send"),
-            (step.op.receives, block.recv, "recv"),
-        ):
-            if needed and peer < 0:
-                raise InputError(
-                    f"{element.where}:{step.line}: a step of gpu {number} needs a peer; its thread block has"
-                    f" {name}=-1"
-                )
+        lost = "send" if step.op.sends and block.send < 0 else ""
+        lost = lost or ("recv" if step.op.receives and block.recv < 0 else "")
+        if lost:
+            raise InputError(
+                f"{element.where}:{step.line}: a step of gpu {number} needs a peer; its thread block has {lost}=-1"
+            )
 
 
 def _check_deps(element: XmlElement, gpu: MscclGpu) -> None:
@@ -248,10 +245,11 @@ def _check_ends(plan: MscclPlan) -> None:
             for key in keys:
                 if key in seen:
                     other, line = seen[key]
-                    raise InputError(
-                        f"{plan.where}:{block.line}: thread block {index} of gpu {number} {key[0]} gpu"
+                    raise plan.bad(
+                        block.line,
+                        f"thread block {index} of gpu {number} {key[0]} gpu"
                         f" {key[2]} on channel {block.channel}, as thread block {other} of line {line} does;"
                         " both would use the same slots, so the received data are undefined;"
-                        " use another channel for one of them"
+                        " use another channel for one of them",
                     )
                 seen[key] = index, block.line

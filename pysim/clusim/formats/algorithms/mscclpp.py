@@ -112,9 +112,9 @@ def _grain(plan: MscclppPlan, chunk_bytes: int) -> tuple[dict[tuple[int, int], i
         if op.name == "pipeline":
             count = max(1, -(-op.unit_chunks * chunk_bytes // op.unit_bytes))
             if count > MAX_TURNS:
-                raise InputError(
-                    f"{plan.where}:{op.line}: a pipeline of {count} iterations; at most {MAX_TURNS} can be"
-                    " simulated: use a smaller --size"
+                raise plan.bad(
+                    op.line,
+                    f"a pipeline of {count} iterations; at most {MAX_TURNS} can be simulated: use a smaller --size",
                 )
             turns[op.unit_bytes, op.unit_chunks] = count
     for (_, chunks), count in turns.items():

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from clusim.base.errors import InputError
 from clusim.base.terms.operations import BLOCKWISE, ROOTED, Protocol, find_protocol
 from clusim.formats.algorithms.jsonlines import JsonNode, read_json
 from clusim.formats.algorithms.layout import PLANNED, AlgorithmPlan, operation_of
@@ -416,7 +415,8 @@ def _check_barriers(plan: MscclppPlan) -> None:
         for block in gpu.blocks:
             for op in block.all_ops():
                 if op.name == "barrier" and len(users[op.barrier[0]]) != op.barrier[1]:
-                    raise InputError(
-                        f"{plan.where}:{op.line}: barrier {op.barrier[0]} of gpu {number} is for {op.barrier[1]} thread"
-                        f" blocks, and {len(users[op.barrier[0]])} reach it"
+                    raise plan.bad(
+                        op.line,
+                        f"barrier {op.barrier[0]} of gpu {number} is for {op.barrier[1]} thread"
+                        f" blocks, and {len(users[op.barrier[0]])} reach it",
                     )

@@ -109,7 +109,7 @@ class MscclppRun(Knowledge):
 
     def bad(self, op: MscclppOp, message: str) -> InputError:
         """Return an error that names the line of an operation."""
-        return InputError(f"{self.plan.where}:{op.line}: {op.name}: {message}")
+        return self.plan.bad(op.line, f"{op.name}: {message}")
 
     def _read_often(self) -> set[tuple[int, int]]:
         """Return the grains of scratch buffers with packets that are read more often than written."""

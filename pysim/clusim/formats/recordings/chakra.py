@@ -25,10 +25,9 @@ from clusim.formats.recordings.chakra_graph import (
 )
 from clusim.formats.recordings.chakra_ranks import ChakraGraph, ChakraHost
 from clusim.formats.recordings.chakra_schema import is_printed
-from clusim.formats.recordings.jsonstream import read_items
+from clusim.formats.recordings.jsonstream import integers, read_items
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
 from clusim.formats.recordings.source import FileStream, Paths, names_of, streams
-from clusim.formats.recordings.values import integers
 
 _FILE = re.compile(
     r"(?P<job>.*?)[._-]?(?:rank|npu)?[._-]?(?P<rank>\d+)\.(?:et|json)(?:\.gz|\.bz2|\.xz)?", re.I

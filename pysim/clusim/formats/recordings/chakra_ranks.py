@@ -14,18 +14,10 @@ from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import ROOTED, operation_starting
 from clusim.formats.recordings.chakra_graph import ChakraNode, Rank
-from clusim.formats.recordings.chakra_schema import (
-    COLLECTIVES,
-    NODE_TYPES,
-    attributes,
-    is_printed,
-    messages,
-    read_printed,
-)
-from clusim.formats.recordings.jsonstream import read_items
+from clusim.formats.recordings.chakra_schema import COLLECTIVES, NODE_TYPES, attributes, read_nodes
+from clusim.formats.recordings.jsonstream import integer, list_of, read_items, tables_of, time_ps
 from clusim.formats.recordings.model import ABSENT, MOST_BYTES, PS_PER_US, Recording
 from clusim.formats.recordings.source import FileStream
-from clusim.formats.recordings.values import integer, list_of, tables_of, time_ps
 
 MOST_US: Final = 10**11
 """Longest node, more than a day [us]."""
@@ -40,11 +32,7 @@ class ChakraGraph:
 
     def __init__(self, number: int, part: FileStream, recording: Recording) -> None:
         self.rank, self.skipped = Rank(number, part.name), recording.skipped
-        if is_printed(part):
-            read_printed(part, self._take)
-        else:
-            for message in messages(part.name, part.begin(), recording.assumed.append):
-                self._take(message)
+        read_nodes(part, self._take, recording.assumed.append)
         nodes = self.rank.nodes
         for deps in (deps for node in nodes.values() for deps in (node.deps, node.calls)):
             missing = sum(dep not in nodes for dep in deps)

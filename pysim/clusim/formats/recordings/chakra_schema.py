@@ -19,9 +19,15 @@ from typing import Any, Final
 
 from clusim.base.errors import InputError, lacking
 from clusim.base.terms.operations import OPERATIONS
-from clusim.formats.recordings.jsonstream import Window, objects, read_items
+from clusim.formats.recordings.jsonstream import (
+    Window,
+    integer,
+    list_of,
+    objects,
+    read_items,
+    tables_of,
+)
 from clusim.formats.recordings.source import FileStream
-from clusim.formats.recordings.values import integer, list_of, tables_of
 
 MOST_MESSAGE: Final = 1 << 26
 """Longest message of a trace [bytes]."""
@@ -168,6 +174,15 @@ def _varint(name: str, window: Window[bytes]) -> tuple[int, int]:
     return value, 0
 
 
+def read_nodes(file: FileStream, take: Callable[[Any], None], cut: Callable[[str], None]) -> None:
+    """Pass the nodes of a trace, protobuf or JSON, to `take`, as messages."""
+    if is_printed(file):
+        _read_printed(file, take)
+        return
+    for message in messages(file.name, file.begin(), cut):
+        take(message)
+
+
 def attributes(node: Any) -> dict[str, Any]:
     """Return the attributes of a node by name: numbers, texts and lists."""
     result: dict[str, Any] = {}
@@ -222,7 +237,7 @@ def _list_of(head: bytes) -> str | None:
     return None
 
 
-def read_printed(file: FileStream, take: Callable[[Any], None]) -> None:
+def _read_printed(file: FileStream, take: Callable[[Any], None]) -> None:
     """Pass the nodes of a JSON trace to `take`, as messages.
 
     Raises

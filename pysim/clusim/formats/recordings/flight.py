@@ -25,7 +25,14 @@ from clusim.base.errors import InputError, one_line
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import BLOCKWISE, GATHERING, ROOTED, operation_starting
-from clusim.formats.recordings.jsonstream import read_items
+from clusim.formats.recordings.jsonstream import (
+    integer,
+    integers,
+    list_of,
+    number,
+    read_items,
+    table_of,
+)
 from clusim.formats.recordings.model import (
     ABSENT,
     MOST_BYTES,
@@ -35,7 +42,6 @@ from clusim.formats.recordings.model import (
     Recording,
 )
 from clusim.formats.recordings.source import FileStream, Paths, streams
-from clusim.formats.recordings.values import integer, integers, list_of, number, table_of
 
 MOST_PICKLE_BYTES = 1 << 27
 """Largest pickle that is read [bytes]."""

@@ -13,6 +13,7 @@ from sys import intern
 from typing import Any
 
 from clusim.base.limits import MOST_RANKS
+from clusim.formats.recordings.jsonstream import integer, table_of, tables_of
 from clusim.formats.recordings.model import ABSENT, MOST_BYTES, PS_PER_US, Recording
 from clusim.formats.recordings.plugincalls import (
     MOST_RECORDS,
@@ -23,7 +24,6 @@ from clusim.formats.recordings.plugincalls import (
     lowered,
 )
 from clusim.formats.recordings.source import FileStream, Paths
-from clusim.formats.recordings.values import integer, table_of, tables_of
 
 MOST_US = 1 << 40
 """Longest call: 13 days [us]."""

@@ -23,6 +23,7 @@ from clusim.base.terms.operations import (
     full_bytes,
     operation_starting,
 )
+from clusim.formats.recordings.jsonstream import integer
 from clusim.formats.recordings.kineto_trace import (
     SIZES,
     HostCall,
@@ -36,7 +37,6 @@ from clusim.formats.recordings.kineto_trace import (
     sized,
 )
 from clusim.formats.recordings.model import ABSENT, MOST_BYTES, Recording
-from clusim.formats.recordings.values import integer
 
 _MESSAGES = ("send", "recv")
 _KERNEL = re.compile(r"nccl(?:Dev)?Kernel_([A-Za-z]+?)(?:_|\(|$)")

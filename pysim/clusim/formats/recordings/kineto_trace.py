@@ -21,17 +21,17 @@ from typing import Any
 from clusim.base.errors import InputError
 from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import operation_starting
-from clusim.formats.recordings.jsonstream import read_items
-from clusim.formats.recordings.model import ABSENT, PS_PER_NS, PS_PER_US
-from clusim.formats.recordings.source import FileStream
-from clusim.formats.recordings.values import (
+from clusim.formats.recordings.jsonstream import (
     integer,
     integers,
     list_of,
+    read_items,
     table_of,
     tables_of,
     time_ps,
 )
+from clusim.formats.recordings.model import ABSENT, PS_PER_NS, PS_PER_US
+from clusim.formats.recordings.source import FileStream
 
 _NOTHING: dict[str, Any] = {}
 _NOTED = ("record_param_comms", "nccl:", "c10d::", "_c10d_functional::", "c10d_functional::")

@@ -17,10 +17,9 @@ from typing import Any
 from clusim.base.errors import InputError, one_line
 from clusim.base.limits import MOST_RANKS, natural
 from clusim.base.terms.operations import ROOTED, full_bytes, operation_written
-from clusim.formats.recordings.jsonstream import objects
+from clusim.formats.recordings.jsonstream import integer, objects
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
 from clusim.formats.recordings.source import FileStream, Paths, streams
-from clusim.formats.recordings.values import integer
 
 MOST_RECORDS = 2_000_000
 """Maximum number of records; further ones are counted."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.dtypes import find_dtype
+from clusim.formats.recordings.jsonstream import integer, table_of
 from clusim.formats.recordings.model import ABSENT, MOST_BYTES, PS_PER_NS, Recording
 from clusim.formats.recordings.plugincalls import (
     MOST_RECORDS,
@@ -23,7 +24,6 @@ from clusim.formats.recordings.plugincalls import (
     lowered,
 )
 from clusim.formats.recordings.source import FileStream, Paths
-from clusim.formats.recordings.values import integer, table_of
 
 _MOST_US = 1 << 52
 _LONGEST_US = 1 << 40

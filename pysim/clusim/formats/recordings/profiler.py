@@ -16,6 +16,7 @@ from typing import Any
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import REDUCING, operation_starting
+from clusim.formats.recordings.jsonstream import integer, table_of, time_ps
 from clusim.formats.recordings.model import ABSENT, MOST_BYTES, PS_PER_US, Recording
 from clusim.formats.recordings.plugincalls import (
     CONCURRENT,
@@ -28,7 +29,6 @@ from clusim.formats.recordings.plugincalls import (
     write_calls,
 )
 from clusim.formats.recordings.source import FileStream, Paths
-from clusim.formats.recordings.values import integer, table_of, time_ps
 
 MOST_CALLS = 2_000_000
 """Maximum number of calls; further ones are counted."""

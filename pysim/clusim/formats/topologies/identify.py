@@ -222,6 +222,17 @@ class ImportedCpu:
 
 
 @dataclass(slots=True)
+class PlacedGpu:
+    """A GPU: its place in the file, the name of its graph node, and its model."""
+
+    device: ImportedDevice
+    gpu: ImportedGpu
+    cpu: ImportedCpu
+    name: str = ""
+    chip: Gpu = field(init=False)
+
+
+@dataclass(slots=True)
 class ImportedMachine:
     """Content of a file.
 

@@ -28,7 +28,6 @@ from clusim.formats.topologies.presets import (
     gpu_pcie,
     known_chip,
     network_link,
-    numa_link,
     nvlink_keys,
     pcie_type,
     product_chip,
@@ -319,7 +318,7 @@ class _Reader:
         elif self._is_nvlink(edge):
             keys = self._nvlink(edge)
         elif roles == {"cpu"}:
-            keys = numa_link(self._cpu(edge.a))
+            keys = {"type": self._cpu(edge.a).numa}
         elif "memory" in roles:
             memory = one if self.roles[edge.a] == "memory" else two
             keys = {"type": f"dram-{self.draft.nodes[memory]['chip']}"}

@@ -55,6 +55,7 @@ class _Machine:
                 elif end in self.nodes:
                     self.uplinks[end] = link
         self.bus: dict[str, str] = {}
+        self.gpus: dict[str, XmlElement] = {}
         self.rank = {n.name: i for i, n in enumerate(self._kind("gpu"))}
         self.net = {n.name: i for i, n in enumerate(self._kind("nic"))}
         self.placed: set[str] = set()
@@ -67,30 +68,26 @@ class _Machine:
         roots = [n for n in self.nodes.values() if n.kind == "switch" and n.tier == "root"]
         result = XmlElement.of("system", version=1)
         for number, root in enumerate(roots):
-            cpu = XmlElement.of("cpu", **_cpu(root, number))
-            cpu.children = list(self._below(root.name))
-            result.children.append(cpu)
+            below = self._below(root.name)
+            result.children.append(XmlElement.of("cpu", *below, **_cpu(root, number)))
         lonely = [n.name for n in self._kind("gpu") if n.name not in self.placed]
         if lonely:
             if not result.children:
                 result.children.append(XmlElement.of("cpu", **_cpu(None, 0)))
             for name in lonely:
                 result.children[0].children.append(self._device(name, None))
-        for element in result.walk():
-            self._add_links(element)
+        for name, gpu in self.gpus.items():
+            self._add_links(name, gpu)
         return result
 
     def _below(self, parent: str) -> Iterator[XmlElement]:
         """Yield unplaced devices that PCIe joins to a CPU or switch, or a coherent link to a CPU."""
         self.placed.add(parent)
-        below: dict[str, Link] = {}
-        for other, link in self.links[parent]:
-            if (
-                self._hangs(other, link)
-                and other not in self.placed
-                and self.nodes[other].tier != "root"
-            ):
-                below[other] = link
+        below = {
+            other: link
+            for other, link in self.links[parent]
+            if self._hangs(other, link) and other not in self.placed
+        }
         for name, link in below.items():
             if name not in self.placed:
                 yield self._device(name, link)
@@ -98,9 +95,8 @@ class _Machine:
     def _hangs(self, name: str, link: Link) -> bool:
         """Return True if a device is the end of a PCIe link, or of a coherent link without PCIe."""
         slots = [one.cls for _, one in self.links[name]]
-        return link.cls == "pcie" or (
-            link.cls == "c2c" and self.nodes[name].kind == "gpu" and "pcie" not in slots
-        )
+        lone = link.cls == "c2c" and self.nodes[name].kind == "gpu" and "pcie" not in slots
+        return self.nodes[name].tier != "root" and (lone or link.cls == "pcie")
 
     def _device(self, name: str, link: Link | None) -> XmlElement:
         """Return a PCI device and all below it."""
@@ -117,11 +113,11 @@ class _Machine:
             return self._nic(node, slot)
         ids = next((i for i, model in PCIE_SWITCH_IDS.items() if model == node.model), None)
         keys = _UNKNOWN if ids is None else _identity(*ids)
-        element = XmlElement.of(
-            "pci", busid=self.bus[name], class_=_class(PciClass.BRIDGE), **keys, **slot
+        bus = self.bus[name]
+        below = self._below(name)
+        return XmlElement.of(
+            "pci", *below, busid=bus, class_=_class(PciClass.BRIDGE), **keys, **slot
         )
-        element.children = list(self._below(name))
-        return element
 
     def _gpu(self, node: Node, slot: Mapping[str, object]) -> XmlElement:
         chip = GPUS.get(node.endpoint.chip if node.endpoint else "")
@@ -137,19 +133,13 @@ class _Machine:
             if link.cls == "c2c":
                 rate = round(link.rate.bytes_per_s / 1e6)
                 gpu.children.append(XmlElement.of("c2c", bw=rate, count=link.count))
-        result = XmlElement.of(
-            "pci", busid=self.bus[node.name], class_=_class(PciClass.GPU), **_identity(*ids), **slot
-        )
-        result.children = [gpu]
-        return result
+        self.gpus[node.name] = gpu
+        keys = {**_identity(*ids), **slot}
+        bus = self.bus[node.name]
+        return XmlElement.of("pci", gpu, busid=bus, class_=_class(PciClass.GPU), **keys)
 
-    def _add_links(self, element: XmlElement) -> None:
+    def _add_links(self, name: str, gpu: XmlElement) -> None:
         """Add the NVLinks that NCCL reads; every GPU has an address by now."""
-        if element.tag != "pci" or not element.children or element.children[0].tag != "gpu":
-            return
-        gpu = element.children[0]
-        names = list(self.rank)
-        name = names[int(gpu.get("dev"))]
         tag = "xgmi" if "gcn" in gpu.attributes else "nvlink"
         told = told_of(self.fabric.told, name)
         ends = self._wired(name) if told is None else self._told(told)
@@ -188,14 +178,8 @@ class _Machine:
         number = self.net[node.name]
         ids = _adapter_ids(known)
         infiniband = known is None or known.kind == "ib"
-        keys = _UNKNOWN if ids is None else _identity(*ids)
-        result = XmlElement.of(
-            "pci",
-            busid=self.bus[node.name],
-            class_=_class(PciClass.INFINIBAND if infiniband else PciClass.ETHERNET),
-            **keys,
-            **slot,
-        )
+        keys = {**(_UNKNOWN if ids is None else _identity(*ids)), **slot}
+        cls = _class(PciClass.INFINIBAND if infiniband else PciClass.ETHERNET)
         device, _, port = self.fabric.nic_names.get(node.name, "").partition(":")
         net = XmlElement.of(
             "net",
@@ -208,9 +192,8 @@ class _Machine:
             maxconn=131072,
             gdr=int(node.nic.gpudirect if node.nic else True),
         )
-        result.children = [XmlElement.of("nic")]
-        result.children[0].children = [net]
-        return result
+        nic = XmlElement.of("nic", net)
+        return XmlElement.of("pci", nic, busid=self.bus[node.name], class_=cls, **keys)
 
     def _speed_Gbps(self, node: Node, known: Nic | None) -> float:
         """Return the rate of a NIC [Gb/s]: as reported, else of its cable, else nominal."""

@@ -4,37 +4,34 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import combinations
 
 from clusim.base.limits import natural
 from clusim.formats.topologies.common import Draft
-from clusim.formats.topologies.identify import HIDDEN, BusId, ImportedGpu, PciClass, Peer
+from clusim.formats.topologies.identify import HIDDEN, BusId, PciClass, Peer, PlacedGpu
 from clusim.formats.topologies.presets import c2c_link, direct_keys, nvlink_keys
 from clusim.hardware import Gpu
 from clusim.topology.nccl_overrides import SWITCH
-
-Named = tuple[str, ImportedGpu, Gpu]
 
 _TRUNKS = 8
 """Links between the two boards of a DGX-2, per pair of NVSwitches."""
 
 
-def connect_gpus(
-    draft: Draft, gpus: list[Named], by_bus: Mapping[BusId, str], cpu_of: Mapping[str, str]
-) -> None:
-    """Add the links that `gpus` name; `by_bus` finds a GPU by its PCI address."""
-    work = _Links(draft, gpus, by_bus, cpu_of)
-    silent = not any(gpu.peers or gpu.gcn or gpu.asked for _, gpu, _ in gpus)
-    if silent and not any(gpu.c2c_MBps for _, gpu, _ in gpus):
+def connect_gpus(draft: Draft, gpus: list[PlacedGpu]) -> None:
+    """Add the links that `gpus` name."""
+    work = _Links(draft, gpus)
+    silent = not any(item.gpu.peers or item.gpu.gcn or item.gpu.asked for item in gpus)
+    if silent and not any(item.gpu.c2c_MBps for item in gpus):
         # NCCL queries the driver about GPUs without NVLinks in the file.
         work.usual()
         return
-    for name, gpu, chip in gpus:
-        for peer in gpu.peers:
-            work.add(name, peer, chip)
-        if gpu.told is not None:
-            work.hear(name, gpu.told)
-        if gpu.c2c_MBps:
-            draft.link(name, cpu_of[name], **c2c_link(gpu.c2c_MBps))
+    for item in gpus:
+        for peer in item.gpu.peers:
+            work.add(item.name, peer, item.chip)
+        if item.gpu.told is not None:
+            work.hear(item.name, item.gpu.told)
+        if item.gpu.c2c_MBps:
+            draft.link(item.name, item.cpu.name, **c2c_link(item.gpu.c2c_MBps))
     work.join_pairs()
     work.join_selves()
     work.complete()
@@ -44,18 +41,11 @@ def connect_gpus(
 
 
 class _Links:
-    def __init__(
-        self,
-        draft: Draft,
-        gpus: list[Named],
-        by_bus: Mapping[BusId, str],
-        cpu_of: Mapping[str, str],
-    ) -> None:
+    def __init__(self, draft: Draft, gpus: list[PlacedGpu]) -> None:
         self.draft = draft
-        self.gpus = gpus
-        self.chip = {name: chip for name, _, chip in gpus}
-        self.by_bus = by_bus
-        self.cpu_of = cpu_of
+        self.gpus = {item.name: item for item in gpus}
+        self.chip = {item.name: item.chip for item in gpus}
+        self.by_bus = {item.device.bus: item.name for item in reversed(gpus) if item.device.bus}
         self.pairs: Counter[tuple[str, str]] = Counter()
         self.xgmi: set[frozenset[str]] = set()
         self.selves: Counter[str] = Counter()
@@ -81,7 +71,7 @@ class _Links:
                 self.xgmi.add(frozenset((name, other)))
         elif peer.tclass == PciClass.NPU_BRIDGE:
             keys = nvlink_keys(chip)
-            self.draft.link(name, self.cpu_of[name], count=peer.count, **keys)
+            self.draft.link(name, self.gpus[name].cpu.name, count=peer.count, **keys)
         elif switched or (peer.tclass is None and not peer.xgmi):
             self.switches.setdefault(peer.target, Counter())[name] += peer.count
             self.texts[peer.target] = peer.text
@@ -118,10 +108,11 @@ class _Links:
 
     def complete(self) -> None:
         """Add the links of GPUs at NVSwitches that their chip has and the file does not list."""
-        for name, gpu, chip in self.gpus:
+        for name, item in self.gpus.items():
+            chip = item.chip
             listed = self.hidden[name] + sum(counts[name] for counts in self.switches.values())
             full = sum(chip.planes)
-            if not chip.planes or listed >= full or self.pairs.total() or gpu.asked:
+            if not chip.planes or listed >= full or self.pairs.total() or item.gpu.asked:
                 continue
             if self.hidden or not self.switches:
                 self.hidden[name] = full
@@ -143,15 +134,15 @@ class _Links:
 
     def tell(self) -> None:
         """Note the links that NCCL reads if they differ from the existing links."""
-        there: dict[str, Counter[str]] = {name: Counter() for name, _, _ in self.gpus}
+        there: dict[str, Counter[str]] = {name: Counter() for name in self.gpus}
         for link in self.draft.links:
             if str(link.get("type", "")).startswith(("nvlink", "xgmi-")):
                 for end, other in ((link["from"], link["to"]), (link["to"], link["from"])):
                     if end in there and (other in there or other.startswith("nvswitch")):
                         there[end][other if other in there else SWITCH] += link.get("count", 1)
-        for name, gpu, _ in self.gpus:
+        for name, item in self.gpus.items():
             told = self.told.get(name, Counter())
-            if not gpu.peers or told == there[name]:
+            if not item.gpu.peers or told == there[name]:
                 continue
             self.draft.settings.setdefault("told", {})[name] = dict(told)
         if "told" in self.draft.settings:
@@ -164,7 +155,7 @@ class _Links:
     def join_selves(self) -> None:
         """Add the links of GPUs that name themselves as remote end (bridges in virtual machines)."""
         waiting: list[str] = []
-        for name, _, _ in self.gpus:
+        for name in self.gpus:
             if not self.selves[name]:
                 continue
             partner = next((o for o in waiting if self.selves[o] == self.selves[name]), None)
@@ -203,20 +194,19 @@ class _Links:
 
     def join_hidden(self) -> None:
         """Add the NVSwitches that a virtual machine does not see."""
-        if not self.hidden:
+        names = [name for name in self.gpus if self.hidden[name]]
+        if not names:
             return
-        names = [name for name, _, _ in self.gpus if self.hidden[name]]
         chip = self.chip[names[0]]
+        planes = chip.planes or (1,)
         first = sum(name.startswith("nvswitch") for name in self.draft.nodes)
-        boards = _boards(chip, names)
         members: dict[str, frozenset[str]] = {}
-        for board in boards:
-            planes = chip.planes or (1,)
-            switches = [f"nvswitch{first + i}" for i in range(len(planes))]
-            first += len(planes)
-            for switch in switches:
-                self._switch(switch, chip)
-                members[switch] = frozenset(board)
+        for number, board in enumerate(_boards(chip, names)):
+            switches = [
+                self._switch(f"nvswitch{first + number * len(planes) + plane}", chip)
+                for plane in range(len(planes))
+            ]
+            members |= dict.fromkeys(switches, frozenset(board))
             for name in board:
                 counts = _split(self.hidden[name], planes)
                 for switch, count in zip(switches, counts, strict=True):
@@ -232,46 +222,39 @@ class _Links:
 
     def usual(self) -> None:
         """Add the links of the chip's usual node: the file contains no links."""
-        names = [name for name, _, _ in self.gpus]
-        chips = {id(chip) for _, _, chip in self.gpus}
-        chip = self.gpus[0][2]
+        names = list(self.gpus)
+        chips = {id(chip) for chip in self.chip.values()}
+        chip = self.chip[names[0]]
         why = "the file names no GPU links at all; as in the usual node of this chip"
         if len(names) < 2 or len(chips) > 1:
             return
         if chip.planes:
-            boards = _boards(chip, names)
             members = {}
-            for number, board in enumerate(boards):
+            for number, board in enumerate(_boards(chip, names)):
                 for plane, count in enumerate(chip.planes):
-                    switch = f"nvswitch{number * len(chip.planes) + plane}"
-                    self._switch(switch, chip)
+                    switch = self._switch(f"nvswitch{number * len(chip.planes) + plane}", chip)
                     members[switch] = frozenset(board)
                     for name in board:
                         self.draft.link(name, switch, count=count, **nvlink_keys(chip))
             shown = "/".join(map(str, chip.planes))
             self.draft.assume(names, f"links to {len(chip.planes)} NVSwitches, {shown}", why)
             self._trunks(members)
-            return
-        if chip.cube_mesh and len(names) == 8:
-            pairs = Counter(
-                (names[int(pair[0])], names[int(pair[1])]) for pair in chip.cube_mesh.split()
-            )
+        elif chip.cube_mesh and len(names) == 8:
+            pairs = Counter((int(pair[0]), int(pair[1])) for pair in chip.cube_mesh.split())
             for (a, b), count in pairs.items():
-                self.draft.link(a, b, count=count, **direct_keys(chip))
+                self.draft.link(names[a], names[b], count=count, **direct_keys(chip))
             self.draft.assume(names, "links of a hybrid cube mesh (DGX-1)", why)
         elif chip.link.startswith("xgmi") and len(names) - 1 == chip.links:
-            for i, a in enumerate(names):
-                for b in names[i + 1 :]:
-                    self.draft.link(a, b, **direct_keys(chip, xgmi=True))
+            for one, two in combinations(names, 2):
+                self.draft.link(one, two, **direct_keys(chip, xgmi=True))
             self.draft.assume(names, "an xGMI link between every two", why)
         elif chip.link:
             self.draft.assume(names, "no links between GPUs", "none in the file")
 
-    def _switch(self, name: str, chip: Gpu) -> None:
-        kind = chip.switch or {"1": "nvswitch1", "2": "nvswitch1", "3": "nvswitch2"}.get(
-            chip.link[-1:], "nvswitch3"
-        )
-        self.draft.node(name, "switch", switch=kind)
+    def _switch(self, name: str, chip: Gpu) -> str:
+        usual = {"1": "nvswitch1", "2": "nvswitch1", "3": "nvswitch2"}
+        kind = chip.switch or usual.get(chip.link[-1:], "nvswitch3")
+        return self.draft.node(name, "switch", switch=kind)
 
     def _trunks(self, members: Mapping[str, frozenset[str]]) -> None:
         """Join two boards of NVSwitches without a common GPU, which the file cannot describe."""

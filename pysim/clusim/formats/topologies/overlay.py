@@ -152,9 +152,7 @@ class _Overlay:
         told = mine.all(*_LINKS)
         mine.children = [child for child in mine.children if child not in told]
         if told:
-            heard = XmlElement.of("told")
-            heard.children = told
-            mine.children.append(heard)
+            mine.children.append(XmlElement.of("told", *told))
             counts = [
                 sum(e.whole("count") or 0 for e in links) for links in (told, other.all(*_LINKS))
             ]

@@ -107,11 +107,6 @@ def pcie_switch(vendor: int | None, device: int | None) -> tuple[str, str]:
     return "pcie-switch", f"no figures of the switch 0x{vendor:04x}:0x{device:04x}"
 
 
-def numa_link(processor: Cpu) -> dict[str, Any]:
-    """Return the keys of a link between two CPUs."""
-    return {"type": processor.numa}
-
-
 def c2c_link(rate_MBps: int) -> dict[str, Any]:
     """Return the keys of a coherent link between a GPU and its CPU."""
     return {"type": "nvlink-c2c", "rate": f"{min(rate_MBps, 10**7)} MB/s"}

@@ -315,8 +315,20 @@ class _Groups:
             name = self.parent[name]
         return name
 
-    def join(self, a: str, b: str) -> None:
-        self.parent[self.find(b)] = self.find(a)
+    def join(self, a: str, *others: str) -> None:
+        for other in others:
+            self.parent[self.find(other)] = self.find(a)
+
+    def join_equal(self, keys: Mapping[str, object]) -> list[tuple[str, str]]:
+        """Join names with equal keys; return the first and each further name that were apart."""
+        first: dict[object, str] = {}
+        pairs = [(first.setdefault(key, name), name) for name, key in keys.items()]
+        result = []
+        for a, b in pairs:
+            if self.find(a) != self.find(b):
+                result.append((a, b))
+                self.join(a, b)
+        return result
 
     def groups(self, names: Iterable[str]) -> list[list[str]]:
         result: dict[str, list[str]] = {}
@@ -352,24 +364,20 @@ def _add_tree(
     for a, b in combinations(names, 2):
         if 0 < matrix.level(a, b) <= 4:
             roots.join(a, b)
-    first: dict[int, str] = {}
-    for name, numa in matrix.numa.items():
-        other = first.setdefault(numa, name)
-        if roots.find(other) != roots.find(name) and matrix.level(other, name) == 5:
+    for a, b in roots.join_equal(matrix.numa):
+        if matrix.level(a, b) == 5:
             draft.assume(
-                f"{other}-{name}".lower(),
-                f"both at the CPU of NUMA node {numa}",
+                f"{a}-{b}".lower(),
+                f"both at the CPU of NUMA node {matrix.numa[a]}",
                 "SYS in the table, but the same NUMA node: host bridges of one CPU",
             )
-        roots.join(other, name)
     clusters = _join_clusters(matrix, roots, draft)
     placed = _by_affinity(matrix, roots, draft)
     levels = any(matrix.level(a, b) for a, b in combinations(names, 2))
     if not (levels or matrix.numa or placed):
         # Only NVLinks are known: half of the GPUs at each of two CPUs, as in most nodes.
         for part in halves(names):
-            for name in part[1:]:
-                roots.join(part[0], name)
+            roots.join(*part)
         draft.assume("CPUs", "half of the GPUs at each of two", "not in the table")
     for members in sorted(
         roots.groups(names), key=lambda group: min(names.index(n) for n in group)
@@ -404,9 +412,7 @@ def _join_clusters(matrix: Matrix, roots: _Groups, draft: Draft) -> int:
     each = next((n for n in (1, 2, 4) if 2 * n >= top), 1)
     if draft.cpu is None or draft.cpu.vendor not in ("amd", "intel") or each == 1:
         return 1
-    first: dict[int, str] = {}
-    for name, numa in sorted(matrix.numa.items(), key=lambda item: item[1]):
-        roots.join(first.setdefault(numa // each, name), name)
+    roots.join_equal({name: numa // each for name, numa in matrix.numa.items()})
     said = ", ".join(map(str, sorted(set(matrix.numa.values()))))
     draft.assume(
         "CPUs",
@@ -415,14 +421,10 @@ def _join_clusters(matrix: Matrix, roots: _Groups, draft: Draft) -> int:
     )
     gpus = {roots.find(name) for name in matrix.gpus}
     apart = [name for name in matrix.names if roots.find(name) not in gpus]
-    for name in apart:
-        roots.join(first[max(first)], name)
     if apart:
-        draft.assume(
-            [name.lower() for name in apart],
-            "at the last socket",
-            "they are in no GPU's NUMA node",
-        )
+        roots.join(max(matrix.numa, key=matrix.numa.__getitem__), *apart)
+        where = [name.lower() for name in apart]
+        draft.assume(where, "at the last socket", "they are in no GPU's NUMA node")
     return each
 
 
@@ -434,22 +436,15 @@ def _by_affinity(matrix: Matrix, roots: _Groups, draft: Draft) -> bool:
     gpus = matrix.gpus
     if matrix.numa or any(name not in matrix.near for name in gpus):
         return False
-    first: dict[str, str] = {}
-    for name in gpus:
-        other = first.setdefault(matrix.near[name], name)
-        if roots.find(other) != roots.find(name):
-            far = "SYS in the table, but " if matrix.level(other, name) else ""
-            draft.assume(
-                f"{other}-{name}".lower(),
-                "both at one CPU",
-                f"{far}both are near processors {matrix.near[name][:40]}",
-            )
-        roots.join(other, name)
-    alone = [n for n in matrix.names if n not in gpus and roots.find(n) == n]
-    alone = [n for n in alone if all(roots.find(n) != roots.find(gpu) for gpu in gpus)]
-    if len(first) == 1 and alone:
-        for name in alone:
-            roots.join(gpus[0], name)
+    near = {name: matrix.near[name] for name in gpus}
+    for a, b in roots.join_equal(near):
+        far = "SYS in the table, but " if matrix.level(a, b) else ""
+        why = f"{far}both are near processors {near[a][:40]}"
+        draft.assume(f"{a}-{b}".lower(), "both at one CPU", why)
+    occupied = {roots.find(gpu) for gpu in gpus}
+    alone = [n for n in matrix.names if roots.find(n) == n and n not in occupied]
+    if len(set(near.values())) == 1 and alone:
+        roots.join(gpus[0], *alone)
         draft.assume(
             [name.lower() for name in alone],
             "at the one CPU",

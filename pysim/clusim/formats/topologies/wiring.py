@@ -12,12 +12,12 @@ from clusim.base.limits import natural, printable
 from clusim.formats.topologies.common import CHIP_OPTION, Draft, set_usage
 from clusim.formats.topologies.identify import (
     PCIE_GTS,
-    BusId,
     ImportedCpu,
     ImportedDevice,
     ImportedGpu,
     ImportedMachine,
     Net,
+    PlacedGpu,
     generation,
     gts,
     identify,
@@ -33,13 +33,12 @@ from clusim.formats.topologies.presets import (
     gpu_pcie,
     known_chip,
     nic_keys,
-    numa_link,
     pcie_switch,
     pcie_type,
     set_network,
     shared_c2c,
 )
-from clusim.hardware import GPUS, Cpu, Gpu
+from clusim.hardware import GPUS, Cpu
 from clusim.hardware.pcie import LANES
 
 _DISPLAYS = {0x1A03: "ASPEED", 0x102B: "Matrox", 0x8086: "Intel", 0x1234: "QEMU", 0x15AD: "VMware"}
@@ -49,17 +48,6 @@ _DEVICE = re.compile(r"[\w.-]{1,64}(:[0-9]{1,3})?")
 def wire_machine(machine: ImportedMachine, draft: Draft) -> None:
     """Fill `draft` with the graph nodes and links of `machine`."""
     _Wiring(machine, draft).run()
-
-
-@dataclass(slots=True)
-class _Gpu:
-    """A GPU: its place in the file, the name of its graph node, and its model."""
-
-    device: ImportedDevice
-    gpu: ImportedGpu
-    cpu: ImportedCpu
-    name: str = ""
-    chip: Gpu = field(init=False)
 
 
 @dataclass(slots=True)
@@ -78,7 +66,7 @@ class _Wiring:
         self.machine = machine
         self.draft = draft
         self.forced = given_chip(draft)
-        self.gpus: dict[int, _Gpu] = {}  # by the id() of the device
+        self.gpus: dict[int, PlacedGpu] = {}  # by the id() of the device
         self.ports: dict[int, _Port] = {}  # by the id() of the interface
         self.cpus: dict[str, Cpu] = {}
         self.extra: list[tuple[str, dict[str, Any]]] = []
@@ -95,12 +83,7 @@ class _Wiring:
             for device in cpu.devices:
                 self._attach(device, cpu.name)
         gpus = list(self.gpus.values())
-        by_bus: dict[BusId, str] = {}
-        for item in gpus:
-            if item.device.bus:
-                by_bus.setdefault(item.device.bus, item.name)
-        named = [(item.name, item.gpu, item.chip) for item in gpus]
-        connect_gpus(self.draft, named, by_bus, {item.name: item.cpu.name for item in gpus})
+        connect_gpus(self.draft, gpus)
         self._add_nics()
         self._add_cpus()
         set_network(self.draft, {port.name: port.adapter for port in self.ports.values()})
@@ -113,7 +96,7 @@ class _Wiring:
             for device in filter(_looks_like_gpu, self.machine.walk()):
                 device.gpu = ImportedGpu(stated=False, line=device.line)
         result = [
-            _Gpu(device, device.gpu, cpu)
+            PlacedGpu(device, device.gpu, cpu)
             for cpu in self.machine.cpus
             for device in cpu.walk()
             if device.gpu is not None
@@ -262,7 +245,7 @@ class _Wiring:
                 f"{kind}: PCI class 0x{device.cls or 0:06x}",
             )
 
-    def _beside(self, item: _Gpu) -> int:
+    def _beside(self, item: PlacedGpu) -> int:
         """Return the number of GPUs on the CPU of this GPU if they share its NVLink-C2C.
 
         0 if the GPU does not have NVLink-C2C, or the file names the CPU.
@@ -375,11 +358,10 @@ class _Wiring:
             if a.host == b.host:
                 result = self.cpus[a.name]
                 count = result.numa_links if len(self.cpus) == 2 else 1
-                keys = numa_link(result)
-                self.draft.link(a.name, b.name, count=count, **keys)
+                self.draft.link(a.name, b.name, count=count, type=result.numa)
                 self.draft.assume(
                     [a.name, b.name],
-                    f"joined to the other NUMA nodes by {count} x {keys['type']}",
+                    f"joined to the other NUMA nodes by {count} x {result.numa}",
                     "links of CPUs are not in the file; every pair, as NCCL assumes",
                 )
 

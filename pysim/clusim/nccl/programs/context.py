@@ -51,11 +51,6 @@ class Context:
         """Return the chosen algorithm."""
         return self.choice.selection.algorithm
 
-    @property
-    def blocked(self) -> bool:
-        """Return True if channels divide every rank's block instead of the buffer."""
-        return self.collective in (Collective.ALLGATHER, Collective.REDUCESCATTER)
-
     @cached_property
     def parts(self) -> list[Part]:
         """Return the part of each channel.
@@ -63,7 +58,7 @@ class Context:
         Releases before 2.19 let all channels walk over the data together; then each gets an even part here, which
         is as much work, but not the same bytes.
         """
-        length = self.writer.stride if self.blocked else self.writer.call.bytes
+        length = self.writer.stride if self.collective.blocked else self.writer.call.bytes
         if self.choice.parts:
             result = [
                 Part(part.channel, part.offset, part.num_bytes, _chunk(part.chunk_bytes))
@@ -87,15 +82,6 @@ class Context:
     def channel(self, number: int) -> Channel:
         """Return a channel of the communicator; there may be more parts than channels with NVLS."""
         return self.comm.channels[number % len(self.comm.channels)]
-
-    @cached_property
-    def machine_of(self) -> list[int]:
-        """Return the node of every position."""
-        result = [0] * self.comm.group.num_ranks
-        for number, machine in enumerate(self.comm.machines):
-            for rank in machine.ranks:
-                result[rank] = number
-        return result
 
     @cached_property
     def ring_ways(self) -> Ways:
@@ -171,7 +157,7 @@ class Context:
         If there are several, `route` selects one: in rotation for the channels of a NIC, or one of the parts of
         `ring_ways` and `tree_ways`.
         """
-        rails = self._rail_numbers[self.machine_of[position]]
+        rails = self._rail_numbers[self.comm.machine_of[position]]
         if not rails:
             return NONE
         members = rails[adapter % len(rails)]
@@ -183,7 +169,7 @@ class Context:
 
     def head_rail(self, position: int, adapter: int, channel: int) -> int:
         """Return the rail of a head's NIC on a channel: every head rotates over all channels."""
-        rails = self._rail_numbers[self.machine_of[position]]
+        rails = self._rail_numbers[self.comm.machine_of[position]]
         if not rails:
             return NONE
         members = rails[adapter % len(rails)]
@@ -199,10 +185,10 @@ class Context:
 
     def ring_rails(self, channel: Channel, number: int, a: int, b: int) -> tuple[int, int]:
         """Return the rails by which a channel leaves the node of one position and enters another's."""
-        if self.machine_of[a] == self.machine_of[b] or not channel.ring_adapters:
+        if self.comm.machine_of[a] == self.comm.machine_of[b] or not channel.ring_adapters:
             return NONE, NONE
-        leave = channel.ring_adapters[self.machine_of[a]][1]
-        enter = channel.ring_adapters[self.machine_of[b]][0]
+        leave = channel.ring_adapters[self.comm.machine_of[a]][1]
+        enter = channel.ring_adapters[self.comm.machine_of[b]][0]
         return self.rail(a, leave, number), self.rail(b, enter, number)
 
     def _tree(self, number: int, route: int) -> Tree:
@@ -211,7 +197,7 @@ class Context:
             return tree_of(channel)
         rails = [(NONE, NONE)] * len(channel.parent)
         for child, parent in enumerate(channel.parent):
-            if parent >= 0 and self.machine_of[child] != self.machine_of[parent]:
+            if parent >= 0 and self.comm.machine_of[child] != self.comm.machine_of[parent]:
                 rails[child] = (
                     self._tree_rail(channel, route, child),
                     self._tree_rail(channel, route, parent),
@@ -222,9 +208,10 @@ class Context:
         """Return the rail of a position: the top of its node's chain uses the NIC the channel enters by."""
         if not channel.tree_adapters:
             return NONE
-        machine = self.machine_of[position]
+        machine_of = self.comm.machine_of
+        machine = machine_of[position]
         parent = channel.parent[position]
-        top = parent < 0 or self.machine_of[parent] != machine
+        top = parent < 0 or machine_of[parent] != machine
         return self.rail(position, channel.tree_adapters[machine][0 if top else 1], number)
 
 

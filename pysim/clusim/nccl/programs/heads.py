@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from clusim.base.errors import InputError
-from clusim.collectives.algorithms.nvls import check_units
+from clusim.collectives.algorithms.nvls import check_units, copies, takes
 from clusim.collectives.entry import hop_fields
 from clusim.collectives.rings_and_trees import Hop
 from clusim.nccl.connect import nvls_trees
@@ -103,7 +103,7 @@ def _tree_pipes(context: Context, part: Part, trees: list[Relatives], *, down: b
 
 
 def _head_rail(context: Context, head: int, position: int, channel: int) -> int:
-    adapters = context.comm.machines[context.machine_of[position]].nvls.adapters
+    adapters = context.comm.machines[context.comm.machine_of[position]].nvls.adapters
     if len(adapters) <= head:
         return ABSENT
     return context.head_rail(position, adapters[head][0], channel)
@@ -113,19 +113,10 @@ def _copies(local: _Machine, turn: int, position: int) -> None:
     """Write scatter and gather of a rank: between the user's buffers and the multicast buffer."""
     count = len(local.heads)
     order = [(turn + hop) % count for hop in range(count)]
-    scatter, gather = _copying(count)
     pipes = [local.ready[head, position] for head in order]
-    local.program(position, "scatter", scatter, pipes, turn)
+    local.program(position, "scatter", copies(count), pipes, turn)
     pipes = [local.done[head, position] for head in order]
-    local.program(position, "gather", gather, pipes, turn)
-
-
-@lru_cache(KEPT)
-def _copying(count: int) -> tuple[tuple[Prim, ...], tuple[Prim, ...]]:
-    """Return the primitives of scatter and gather over `count` heads."""
-    copy = [Prim("copySend", send=s, base=s, coef=1, dst="scratch") for s in range(count)]
-    take = [Prim("recvCopy", recv=s, base=s, coef=1, src="scratch") for s in range(count)]
-    return tuple(copy), tuple(take)
+    local.program(position, "gather", takes(count), pipes, turn)
 
 
 def _head(

@@ -15,7 +15,7 @@ is faster than half of both; how releases before 2.21 share warps; registered bu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -223,28 +223,29 @@ class _Writer:
             for number, peers in enumerate(rounds(comm))
             for src, dst in enumerate(peers)
         }
-        self.machine = {
-            rank: number for number, machine in enumerate(comm.machines) for rank in machine.ranks
-        }
         self._lanes: dict[_Lane, list[tuple[int, _Message, int]]] = {}
-        # Pulled slices wait for their loads, slices to a proxy for the proxy: neither shares its fixed cost.
+        # Pulled slices wait for their loads, slices to a proxy for the proxy: both have their full fixed cost.
         self._slices = 1 if fabric.p2p == "read" else round(cta_figure("messages pushed"))
         self._works: dict[tuple[int, int], dict[int, set[str]]] = {}
         self._held: set[tuple[int, int]] = set()
         self._shapes: dict[tuple[int, bool], tuple[str, Shape]] = {}
 
+    def _near(self, message: _Message) -> bool:
+        machine_of = self.comm.machine_of
+        return machine_of[message.src] == machine_of[message.dst]
+
     def _shape(self, message: _Message) -> tuple[str, Shape]:
         """Return the protocol of a message and how it is cut, found once for all of one length."""
-        key = (message.length, self.machine[message.src] == self.machine[message.dst])
+        key = (message.length, self._near(message))
         if key not in self._shapes:
             self._shapes[key] = shape_of_message(self.comm, self.fabric, *key)
         return self._shapes[key]
 
-    def add(self, message: _Message) -> None:
+    def _add(self, message: _Message) -> None:
         """Add a message on its channels."""
         number = self.round_of[message.src, message.dst]
         protocol, shape = self._shape(message)
-        same = self.machine[message.src] == self.machine[message.dst]
+        same = self._near(message)
         early = _early_ll(self.comm, message.length, same)
         count, size = message_parts(self.comm, message.length, LL_STEP if early else STEP)
         first = _first_channel(self.comm, number)
@@ -272,8 +273,10 @@ class _Writer:
                 works = self._works.setdefault((position, channel), {})
                 works.setdefault(number, set()).add(side)
 
-    def write(self) -> None:
-        """Write all programs."""
+    def write(self, messages: Iterable[_Message]) -> tuple[int, ...]:
+        """Write the programs of all messages, and return the task of every position."""
+        for message in messages:
+            self._add(message)
         for works in self._lanes.values():
             works.sort(key=lambda work: work[0])
         counts = self._counts(PROGRAMS if self.comm.group.num_nodes == 1 else PROGRAMS // 2)
@@ -291,6 +294,7 @@ class _Writer:
             batches = -(-len(works) // LANES)
             for first in range(count):
                 self._program(lane, works[first::count], batches)
+        return self.writer.tasks
 
     def _counts(self, room: int) -> list[int]:
         """Return the number of programs for each lane, given a rank's room for programs."""
@@ -417,11 +421,8 @@ def emit_pattern(
         min(64, comm.p2p_channels),
     )
     lanes = _Writer(site, fabric, comm, call)
-    collective = lanes.writer
-    for message in _pattern(operation, collective.size, collective.stride, moved.bytes, top):
-        lanes.add(message)
-    lanes.write()
-    return collective.tasks
+    size, stride = lanes.writer.size, lanes.writer.stride
+    return lanes.write(_pattern(operation, size, stride, moved.bytes, top))
 
 
 def emit_messages(
@@ -462,8 +463,4 @@ def emit_messages(
         algorithm="p2p",
         channels=min(64, comm.p2p_channels),
     )
-    lanes = _Writer(site, fabric, comm, call)
-    for message in items:
-        lanes.add(message)
-    lanes.write()
-    return lanes.writer.tasks
+    return _Writer(site, fabric, comm, call).write(items)

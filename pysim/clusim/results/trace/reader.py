@@ -26,7 +26,6 @@ from clusim.results.bins import COLUMNS, Bins
 from clusim.results.diagnosis import Verdict
 from clusim.results.replicated import BLOCK_COLUMNS, BLOCK_TEXTS, BlockRows
 from clusim.results.result import (
-    Call,
     LaunchContext,
     Messages,
     Provenance,
@@ -35,6 +34,7 @@ from clusim.results.result import (
     Wires,
     mean_rates_Bps,
 )
+from clusim.results.resultjson import Call
 from clusim.results.trace.held import BLOCK_ROWS, Records
 from clusim.results.trace.layout import (
     AMOUNT_END,

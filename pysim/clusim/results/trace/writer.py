@@ -24,7 +24,8 @@ from clusim.base import files
 from clusim.base.errors import EnvironmentFailure, InputError
 from clusim.engine.abi import Engine
 from clusim.results.bins import COLUMNS, BinRecorder, Bins
-from clusim.results.result import Call, Provenance, Result, Tasks, Wires
+from clusim.results.result import Provenance, Result, Tasks, Wires
+from clusim.results.resultjson import Call
 from clusim.results.trace.journal import Journal
 from clusim.results.trace.layout import (
     CHUNK_BYTES,

@@ -135,7 +135,7 @@ def _collected(request: Request) -> dict[str, Cell]:
 def _trained(request: TrainRequest) -> dict[str, Cell]:
     """Return the row of a training step: times [s], throughput, utilisation and memory [GiB]."""
     result = stepped(request)
-    results = result.figures()
+    results = result.to_json()
     names = (
         *("gpus", "microbatches", "step_time_s", "tflops_per_gpu", "mfu", "hfu", "compute_s"),
         *("exposed_comm_s", "communication_s", "host_wait_s", "bubble_s", "idle_s"),

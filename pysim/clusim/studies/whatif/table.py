@@ -1,18 +1,20 @@
-"""Results of a baseline and its changes, side by side, and the types of their JSON."""
+"""Results of a baseline and its changes, side by side."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from typing_extensions import TypedDict
-
+from clusim.base.json_schema import JsonObject, OrNull
 from clusim.base.tables import text_table
 from clusim.base.units import format_time
 from clusim.report.comparison import Compared, Loads, comparison_page
-from clusim.results.diagnosis import Verdict, VerdictJson
+from clusim.results.diagnosis import Verdict
+
+NONE = "-"
 
 
-class OutcomeJson(TypedDict):
+@dataclass(frozen=True)
+class ChangeOutcome(JsonObject):
     """Outcome of one run.
 
     Attributes
@@ -23,15 +25,34 @@ class OutcomeJson(TypedDict):
         Algorithm, protocol and channels.
     error : str or None
         Why it cannot run.
+    busbw_GBps : float or None
+        Bus bandwidth of one collective, as in nccl-tests [10^9 bytes/s].
+    loads : dict
+        Utilisation of wires, as in `clusim.report.comparison.Compared`.
     """
 
-    time_ps: int | None
-    plan: str
-    error: str | None
-    verdict: VerdictJson | None
+    KEYS = ("time_ps", "plan", "error", "verdict")
+
+    time_ps: OrNull[int] = 0
+    plan: str = ""
+    verdict: Verdict | None = None
+    error: OrNull[str] = ""
+    busbw_GBps: float | None = None
+    loads: Loads = field(default_factory=dict)
+
+    @property
+    def cause(self) -> str:
+        """Bottleneck and its share, or the error."""
+        if self.error:
+            return f"cannot run: {self.error}"
+        first = self.verdict.headline if self.verdict is not None else None
+        if self.verdict is None or first is None:
+            return "not known"
+        return f"{first.share:.1%} {first.words()}"
 
 
-class BaselineJson(OutcomeJson):
+@dataclass(frozen=True)
+class BaselineRun(JsonObject):
     """A run of the baseline.
 
     Attributes
@@ -40,10 +61,14 @@ class BaselineJson(OutcomeJson):
         Size of nccl-tests, if there are several runs; otherwise empty.
     """
 
+    KEYS = ("of", "*outcome")
+
     of: str
+    outcome: ChangeOutcome
 
 
-class ChangeJson(TypedDict):
+@dataclass(frozen=True)
+class ChangeRow(JsonObject):
     """Change and its results.
 
     Attributes
@@ -58,15 +83,40 @@ class ChangeJson(TypedDict):
         Explanations of the two times.
     """
 
+    KEYS = ("change", "of", "baseline", "held", "planned", "notes=explained")
+
     change: str
-    of: str
-    baseline: OutcomeJson
-    held: OutcomeJson | None
-    planned: OutcomeJson
-    notes: list[str]
+    baseline: ChangeOutcome
+    held: ChangeOutcome | None
+    planned: ChangeOutcome
+    of: str = ""
+    notes: tuple[str, ...] = ()
+
+    def told(self) -> list[str]:
+        """Return the notes, and explanations of the two times if they need any."""
+        return [*(f"note: {note}" for note in self.notes), *self._reasons()]
+
+    def explained(self) -> list[str]:
+        """Return the notes and explanations for scripts."""
+        return [*self.notes, *self._reasons()]
+
+    def _reasons(self) -> list[str]:
+        lines: list[str] = []
+        if self.held is None:
+            return lines
+        if self.held.cause != self.planned.cause:
+            lines.append(f"same plan: {self.held.cause}")
+        planned = not self.planned.error and self.planned.time_ps
+        if planned and self.planned.time_ps < self.baseline.time_ps <= self.held.time_ps:
+            lines.append(
+                f"faster only by its plan, {self.planned.plan} instead of {self.baseline.plan}:"
+                f" with the plan held it is {_ratio(self.held, self.baseline)}"
+            )
+        return lines
 
 
-class WhatIfJson(TypedDict):
+@dataclass
+class WhatIf(JsonObject):
     """Baseline and changes to it.
 
     Attributes
@@ -77,132 +127,11 @@ class WhatIfJson(TypedDict):
         Description of the baseline, and the kind of time that is compared.
     """
 
-    baseline: list[BaselineJson]
+    KEYS = ("baseline", "title", "times", "rows")
+
     title: str
     times: str
-    rows: list[ChangeJson]
-
-
-NONE = "-"
-
-
-@dataclass(frozen=True)
-class ChangeOutcome:
-    """Outcome of one run.
-
-    Attributes
-    ----------
-    time_ps : int
-        Time [ps]; 0 if it cannot run.
-    way : str
-        Algorithm, protocol and channels.
-    verdict : Verdict or None
-        Bottleneck of the run.
-    error : str
-        Why it cannot run.
-    busbw_GBps : float or None
-        Bus bandwidth of one collective, as in nccl-tests [10^9 bytes/s].
-    loads : dict
-        Utilisation of wires, as in `clusim.report.comparison.Compared`.
-    """
-
-    time_ps: int = 0
-    way: str = ""
-    verdict: Verdict | None = None
-    error: str = ""
-    busbw_GBps: float | None = None
-    loads: Loads = field(default_factory=dict)
-
-    @property
-    def cause(self) -> str:
-        """Bottleneck and its share, or the error."""
-        if self.error:
-            return f"cannot run: {self.error}"
-        first = self.verdict.headline if self.verdict is not None else None
-        if self.verdict is None or first is None:
-            return "not known"
-        return f"{self.verdict.share(first):.1%} {first.words()}"
-
-    def to_json(self) -> OutcomeJson:
-        """Return the numbers for scripts."""
-        return {
-            "time_ps": self.time_ps or None,
-            "plan": self.way,
-            "error": self.error or None,
-            "verdict": None if self.verdict is None else self.verdict.to_json(),
-        }
-
-
-@dataclass(frozen=True)
-class ChangeRow:
-    """Change and its results.
-
-    Attributes
-    ----------
-    of : str
-        The run of the baseline that it changes: a size of nccl-tests; empty if there is one run.
-    held : ChangeOutcome or None
-        With the baseline's plan; None if the change alters the plan itself, or is impossible without a new plan.
-    planned : ChangeOutcome
-        Re-planned for the change.
-    notes : tuple of str
-        Notes on the plans.
-    """
-
-    change: str
-    base: ChangeOutcome
-    held: ChangeOutcome | None
-    planned: ChangeOutcome
-    of: str = ""
-    notes: tuple[str, ...] = ()
-
-    def told(self) -> list[str]:
-        """Return the notes, and explanations of the two times if they need any."""
-        lines = [f"note: {note}" for note in self.notes]
-        if self.held is None:
-            return lines
-        if self.held.cause != self.planned.cause:
-            lines.append(f"same plan: {self.held.cause}")
-        planned = not self.planned.error and self.planned.time_ps
-        if planned and self.planned.time_ps < self.base.time_ps <= self.held.time_ps:
-            lines.append(
-                f"faster only by its plan, {self.planned.way} instead of {self.base.way}: with the plan held it is"
-                f" {_ratio(self.held, self.base)}"
-            )
-        return lines
-
-    def to_json(self) -> ChangeJson:
-        """Return the numbers for scripts."""
-        return {
-            "change": self.change,
-            "of": self.of,
-            "baseline": self.base.to_json(),
-            "held": None if self.held is None else self.held.to_json(),
-            "planned": self.planned.to_json(),
-            "notes": [
-                *self.notes,
-                *(text for text in self.told() if not text.startswith("note: ")),
-            ],
-        }
-
-
-@dataclass
-class WhatIf:
-    """Baseline and changes to it.
-
-    Attributes
-    ----------
-    title : str
-        Description of the baseline.
-    time : str
-        Kind of time that is compared.
-    baseline : list of (str, ChangeOutcome)
-        Its runs: one, or one per size.
-    """
-
-    title: str
-    time: str
-    baseline: list[tuple[str, ChangeOutcome]] = field(default_factory=list)
+    baseline: list[BaselineRun] = field(default_factory=list)
     rows: list[ChangeRow] = field(default_factory=list)
 
     def lines(self) -> list[str]:
@@ -210,16 +139,17 @@ class WhatIf:
         head = ("", "change", "same plan", "re-planned", "plan", "bottleneck")
         table: list[tuple[str, ...]] = [head]
         told: list[list[str]] = [[]]
-        for of, base in self.baseline:
-            table.append((of, "baseline", "", _time(base), base.way, base.cause))
+        for run in self.baseline:
+            of, base = run.of, run.outcome
+            table.append((of, "baseline", "", _time(base), base.plan, base.cause))
             told.append([])
             for row in (row for row in self.rows if row.of == of):
                 held = NONE if row.held is None else _against(row.held, base)
                 planned = row.planned
-                cells = (of, row.change, held, _against(planned, base), planned.way, planned.cause)
+                cells = (of, row.change, held, _against(planned, base), planned.plan, planned.cause)
                 table.append(cells)
                 told.append(row.told())
-        lines = [self.title, f"  times: {self.time}", ""]
+        lines = [self.title, f"  times: {self.times}", ""]
         of = "  {:<..}" if any(cells[0] for cells in table) else "{}"
         shown = text_table(of + "  {:<..}" * 4 + "  {}", table)
         for line, more in zip(shown, told, strict=True):
@@ -229,7 +159,8 @@ class WhatIf:
     def page(self) -> str:
         """Return the results as an HTML page."""
         groups = []
-        for of, base in self.baseline:
+        for run in self.baseline:
+            of, base = run.of, run.outcome
             runs = [_compared("baseline", base, None, ())]
             runs += [
                 _compared(row.change, row.planned, row.held, tuple(row.told()))
@@ -237,23 +168,14 @@ class WhatIf:
                 if row.of == of
             ]
             groups.append((of, runs))
-        return comparison_page(self.title, groups, self.time)
-
-    def to_json(self) -> WhatIfJson:
-        """Return the numbers for scripts."""
-        return {
-            "baseline": [{"of": of, **outcome.to_json()} for of, outcome in self.baseline],
-            "title": self.title,
-            "times": self.time,
-            "rows": [row.to_json() for row in self.rows],
-        }
+        return comparison_page(self.title, groups, self.times)
 
 
 def _compared(
     name: str, outcome: ChangeOutcome, held: ChangeOutcome | None, told: tuple[str, ...]
 ) -> Compared:
     held_ps = held.time_ps if held is not None and not held.error else None
-    facts = {"Plan": outcome.way}
+    facts = {"Plan": outcome.plan}
     told = (outcome.cause, *told) if outcome.error else told
     return Compared(
         *(

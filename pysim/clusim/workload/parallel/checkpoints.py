@@ -28,6 +28,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from clusim.base.json_schema import Round9
 from clusim.workload.host import TO_HOST, host_way
 from clusim.workload.parallel.emitter import Emitter, Tails
 from clusim.workload.parallel.plan import ParallelPlan
@@ -134,12 +135,17 @@ class Checkpoint:
     write_Bps: float
 
     @property
-    def copy_s(self) -> float:
-        """Time until the last rank has copied its part [s]."""
-        return max(self.copied) / self.rate_Bps
+    def most_bytes(self) -> int:
+        """Largest copy of a rank [bytes]."""
+        return max(self.copied)
 
     @property
-    def write_s(self) -> float:
+    def copy_s(self) -> Round9:
+        """Time until the last rank has copied its part [s]."""
+        return self.most_bytes / self.rate_Bps
+
+    @property
+    def write_s(self) -> Round9:
         """Time until all data are written [s]."""
         return self.bytes / self.write_Bps
 

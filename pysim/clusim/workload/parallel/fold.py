@@ -31,22 +31,6 @@ MOST_ROWS = 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """Result of a block's run in isolation.
-
-    Tasks by slot, end times by number in the schedule [ps], names of the wires in use,
-    `clusim.training.switches.Sharing` as numbers, and the simulation's cost: burst-hops, and programs.
-    """
-
-    done: BlockTasks
-    end_ps: Any
-    wires: tuple[str, ...] = ()
-    sharing: tuple[int, int, int, int] = (0, 0, 0, 0)
-    hops: int = 0
-    instances: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Alone:
     """Block written in isolation: schedule, each rank's last tasks, traffic, operations."""
 
@@ -56,7 +40,7 @@ class Alone:
     flops: int
 
 
-Measure = Callable[[Schedule, tuple[int, ...]], Measured]
+Measure = Callable[[Schedule, tuple[int, ...]], BlockTasks]
 """Function that simulates the schedule of a block on these ranks."""
 
 
@@ -73,9 +57,6 @@ class Folded:
     traffic: dict[str, Volume]
     flops: int
     wires: tuple[str, ...] = ()
-    sharing: tuple[int, int, int, int] = (0, 0, 0, 0)
-    hops: int = 0
-    instances: int = 0
     same: bool = True
 
 
@@ -172,22 +153,15 @@ class Folder:
         if key not in self._kernels:
             time_ps, memory_bytes, flops = each
             done = BlockTasks.of_kernels(ranks, time_ps, memory_bytes)
-            all_ps, ends = time_ps * len(ranks), dict.fromkeys(ranks, time_ps)
-            shared = (all_ps, all_ps, 0, 0)
-            self._kernels[key] = Folded(ranks, ends, done, {}, flops * len(ranks), sharing=shared)
+            ends = dict.fromkeys(ranks, time_ps)
+            self._kernels[key] = Folded(ranks, ends, done, {}, flops * len(ranks))
         return self._kernels[key]
 
     def _simulate(self, ranks: tuple[int, ...], block: Alone) -> Folded:
-        result = self.measure(block.schedule, ranks)
+        done = self.measure(block.schedule, ranks)
         self.measured += 1
-        end = {rank: max(int(result.end_ps[task]) for task in block.tail[rank]) for rank in ranks}
-        return Folded(
-            *(ranks, end, result.done, block.traffic, block.flops),
-            wires=result.wires,
-            sharing=result.sharing,
-            hops=result.hops,
-            instances=result.instances,
-        )
+        end = {rank: max(int(done.end[task]) for task in block.tail[rank]) for rank in ranks}
+        return Folded(ranks, end, done, block.traffic, block.flops, done.wires)
 
     def _moved(self, block: Folded, origin: tuple[int, ...], ranks: tuple[int, ...]) -> Folded:
         """Return a block moved to other ranks, on equal nodes."""

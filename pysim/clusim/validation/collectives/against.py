@@ -1,0 +1,314 @@
+"""Measured curve of nccl-tests against its prediction, and hypotheses that explain a slow system.
+
+If a regime of sizes is slow, `clusim.validation.collectives.causes` ranks what may explain it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from typing_extensions import TypedDict
+
+from clusim.base.errors import InputError
+from clusim.base.executors import Jobs
+from clusim.base.files import note_input
+from clusim.base.tables import text_table
+from clusim.base.terms.times import REGIMES
+from clusim.base.units import format_size
+from clusim.formats.logs import read_logs
+from clusim.nccltests.api import Table
+from clusim.nccltests.jobs import Progress
+from clusim.nccltests.options import PerfOptions
+from clusim.nccltests.sweep import Program, program_named
+from clusim.validation.collectives.causes import (
+    SimulatedCause,
+    misfit_pct,
+    ranked,
+    simulated_causes,
+)
+
+SAMPLED = 6
+"""Most sizes at which a hypothesis is simulated."""
+
+SLOW = 1.1
+"""Ratio of measured to predicted time, the median of a regime of sizes, from which hypotheses are simulated."""
+
+SHOWN = 8
+"""Most hypotheses in text."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCurve:
+    """Measured times by size, and their launch.
+
+    Attributes
+    ----------
+    times_us : dict of int to float
+        Size [bytes] -> median time of its rows [us].
+    dtype, redop : str
+        Type and reduction of the rows, by nccl-tests' names.
+    gpus, threads : int
+        ``-g`` and ``-t`` of the program; 0 if the output does not contain them.
+    num_ranks : int
+        0 if the output does not contain it.
+    """
+
+    path: str
+    times_us: dict[int, float]
+    dtype: str
+    redop: str
+    gpus: int = 0
+    threads: int = 0
+    num_ranks: int = 0
+
+    def applied(self, options: PerfOptions) -> PerfOptions:
+        """Return the flags with the measured sizes, and the curve's type, reduction and launch if not given."""
+        missing = {
+            "d": ("datatype", self.dtype),
+            "o": ("op", self.redop if self.redop != "none" else ""),
+            "g": ("ngpus", self.gpus),
+            "t": ("nthreads", self.threads),
+        }
+        taken: dict[str, Any] = {
+            name: value
+            for letter, (name, value) in missing.items()
+            if value and letter not in options.given
+        }
+        if options.given & {"g", "t"}:
+            taken.pop("ngpus", None)
+            taken.pop("nthreads", None)
+        return replace(options, **taken, listed=tuple(self.times_us))
+
+
+def read_curve(path: str | Path, test: Program) -> MeasuredCurve:
+    """Return the rows of a program in an nccl-tests output; out of place where both are measured.
+
+    Raises
+    ------
+    InputError
+        The file has no row of the program.
+    """
+    note_input(path)
+    runs = [run for run in read_logs([str(path)]).runs if run.sizes]
+    named = [run for run in runs if _may_be(run.collective(), test)]
+    if not named:
+        others = sorted({run.collective() or "unknown" for run in runs})
+        has = f"; it has {', '.join(others)}" if others else ""
+        raise InputError(f"{path}: no rows of {test.binary}{has}")
+    first = named[0]
+    times: dict[int, list[float]] = {}
+    for run in named:
+        both = zip(run.column("time"), run.column("time_in_place"), strict=True)
+        for size, (outside, inside) in zip(run.sizes, both, strict=True):
+            time_us = outside if outside > 0 else inside
+            if size > 0 and time_us > 0:
+                times.setdefault(size, []).append(float(time_us))
+    if not times:
+        raise InputError(f"{path}: no row of {test.binary} with a size and a time above 0")
+    return MeasuredCurve(
+        str(path),
+        {size: median(some) for size, some in sorted(times.items())},
+        *(first.types[0], first.ops[0]),
+        *(first.config.get("nGpus", 0), first.config.get("nThread", 0), first.n_ranks),
+    )
+
+
+def _may_be(collective: str, test: Program) -> bool:
+    return test.name in (program_named(word).name for word in collective.split(" or ") if word)
+
+
+class AgainstRowJson(TypedDict):
+    """A measured size and its prediction; `error_pct` is positive for too long predictions."""
+
+    size_bytes: int
+    measured_us: float
+    predicted_us: float
+    error_pct: float
+    algorithm: str
+
+
+class HypothesisJson(TypedDict):
+    """A simulated cause.
+
+    Attributes
+    ----------
+    titles : list of str
+        Causes with equal times.
+    change : str
+        Options of ``clusim`` that make the first.
+    misfit_pct : float
+        Mean deviation of the measured from the simulated times [%].
+    times_us : dict
+        Size [bytes] -> simulated time [us].
+    """
+
+    titles: list[str]
+    change: str
+    misfit_pct: float
+    times_us: dict[str, float]
+
+
+class AgainstJson(TypedDict):
+    """Measured times against predicted times.
+
+    Attributes
+    ----------
+    misfit_pct : float
+        Mean deviation of the measured from the predicted times, at the sizes of the hypotheses [%].
+    hypotheses : list
+        By misfit; empty if the measurement is not slower than predicted.
+    not_simulated : dict
+        Cause that cannot be simulated -> reason.
+    """
+
+    path: str
+    rows: list[AgainstRowJson]
+    misfit_pct: float
+    hypotheses: list[HypothesisJson]
+    not_simulated: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """A measured curve, its prediction, and the hypotheses by misfit."""
+
+    curve: MeasuredCurve
+    table: Table
+    sampled: tuple[int, ...]
+    explained: tuple[SimulatedCause, ...] = ()
+    failed: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def predicted_us(self) -> dict[int, float]:
+        """Return the predicted time of every size [us]."""
+        return {line.size: line.halves[0].time_us for line in self.table.lines}
+
+    @property
+    def misfit_pct(self) -> float:
+        """Return the mean deviation of the measured from the predicted times at the sampled sizes [%]."""
+        return misfit_pct(self.curve.times_us, self.predicted_us, self.sampled)
+
+    def rows(self) -> list[AgainstRowJson]:
+        """Return a row per size."""
+        predicted = self.predicted_us
+        algorithms = {line.size: line.algorithm for line in self.table.lines}
+        return [
+            {
+                "size_bytes": size,
+                "measured_us": time_us,
+                "predicted_us": round(predicted[size], 3),
+                "error_pct": round(100 * (predicted[size] / time_us - 1), 2),
+                "algorithm": algorithms[size],
+            }
+            for size, time_us in self.curve.times_us.items()
+        ]
+
+    def to_json(self) -> AgainstJson:
+        """Return rows and hypotheses."""
+        return {
+            "path": self.curve.path,
+            "rows": self.rows(),
+            "misfit_pct": round(self.misfit_pct, 2),
+            "hypotheses": [
+                {
+                    "titles": list(item.titles),
+                    "change": item.change,
+                    "misfit_pct": round(item.misfit_pct(self.curve.times_us), 2),
+                    "times_us": {str(size): round(us, 3) for size, us in item.times_us.items()},
+                }
+                for item in self.explained
+            ],
+            "not_simulated": dict(self.failed),
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield the text: a row per size, and the best hypotheses."""
+        setup = self.table.where.setup
+        yield f"{self.table.test.binary} on {setup.name}, {setup.num_ranks} GPUs: {self.curve.path}"
+        yield ""
+        cells = [("size", "measured", "predicted", "error", "algorithm")]
+        for row in self.rows():
+            cells.append(
+                (
+                    format_size(row["size_bytes"]),
+                    f"{row['measured_us']:,.2f} us",
+                    f"{row['predicted_us']:,.2f} us",
+                    f"{row['error_pct']:+.1f}%",
+                    row["algorithm"],
+                )
+            )
+        yield from text_table("{:>9}  {:>14}  {:>14}  {:>8}  {}", cells)
+        yield ""
+        yield from (f"  {item.text()}" for item in self.table.expected)
+        if not self.explained and not self.failed:
+            yield (
+                f"  no hypothesis simulated: in no range of sizes is the measurement slower than {SLOW:g} times the"
+                " prediction"
+            )
+            return
+        yield ""
+        sizes = ", ".join(map(format_size, self.sampled))
+        yield f"hypotheses: mean deviation of the measurement at {sizes}"
+        rows = [(f"{self.misfit_pct:.1f}%", "unchanged system", "")]
+        rows += [
+            (f"{item.misfit_pct(self.curve.times_us):.1f}%", " or ".join(item.titles), item.change)
+            for item in self.explained[:SHOWN]
+        ]
+        yield from text_table("  {:>7}  {:<40}  {}", rows)
+        yield from (f"  not simulated: {title}: {why}" for title, why in self.failed)
+        best = self.explained[0] if self.explained else None
+        if best is None or best.misfit_pct(self.curve.times_us) >= self.misfit_pct:
+            yield "  none explains the measurement better than the unchanged system"
+
+
+def sampled(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return at most `SAMPLED` sizes, evenly spaced and including the largest."""
+    if len(sizes) <= SAMPLED:
+        return tuple(sizes)
+    return tuple(sizes[round(at * (len(sizes) - 1) / (SAMPLED - 1))] for at in range(SAMPLED))
+
+
+def is_slow(measured_us: dict[int, float], predicted_us: dict[int, float]) -> bool:
+    """Return True if the median of a regime of sizes is slower than `SLOW` times the prediction."""
+    for low, high in REGIMES.values():
+        ratios = [us / predicted_us[s] for s, us in measured_us.items() if low <= s < high]
+        if ratios and median(ratios) > SLOW:
+            return True
+    return False
+
+
+def compare(
+    curve: MeasuredCurve,
+    table: Table,
+    *,
+    jobs: Jobs = None,
+    progress: Progress | None = None,
+) -> Against:
+    """Compare a curve with its prediction; if it is slow, rank the hypotheses.
+
+    Parameters
+    ----------
+    table : Table
+        Prediction of all sizes of the curve.
+    jobs : int or Executor or None
+        Number of worker processes, or an executor; None is one per core, 1 works in this process.
+
+    Raises
+    ------
+    InputError
+        The curve is of another number of GPUs.
+    """
+    setup = table.where.setup
+    if curve.num_ranks not in (0, setup.num_ranks):
+        raise InputError(
+            f"{curve.path}: {curve.num_ranks} GPUs; {setup.name} runs {setup.num_ranks}: change --nodes or -g"
+        )
+    result = Against(curve, table, sampled(tuple(curve.times_us)))
+    if not is_slow(curve.times_us, result.predicted_us):
+        return result
+    causes, failed = simulated_causes(table, result.sampled, jobs=jobs, progress=progress)
+    return replace(result, explained=ranked(causes, curve.times_us), failed=failed)

@@ -1,0 +1,168 @@
+"""A measured curve against its prediction: rows, misfit, and causes of slow systems by rank."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from clusim.base.errors import InputError
+from clusim.nccltests.api import Table, table_of
+from clusim.nccltests.options import parse_flags
+from clusim.nccltests.sweep import place, program_named
+from clusim.simulation.setup import Setup
+from clusim.validation.collectives.against import compare, is_slow, read_curve, sampled
+from clusim.validation.collectives.causes import (
+    SimulatedCause,
+    hypotheses,
+    misfit_pct,
+    ranked,
+    simulated_causes,
+)
+
+KIB, MIB = 1 << 10, 1 << 20
+THOROUGH = bool(os.environ.get("CLUSIM_THOROUGH"))
+SIZES = (4 * KIB, MIB, 64 * MIB, 256 * MIB) if THOROUGH else (64 * KIB, 2 * MIB)
+SYSTEMS = [
+    ("dgx-h100", None, "all_reduce"),
+    *(
+        [
+            ("dgx-a100", None, "all_reduce"),
+            ("dgx-1v", None, "all_reduce"),
+            ("a100-pcie-x8", None, "all_gather"),
+            ("hgx-h100-ndr", 2, "all_reduce"),
+            ("hgx-a100-hdr4", 2, "all_gather"),
+            ("hgx-h100-ndr", 2, "alltoall"),
+        ]
+        if THOROUGH
+        else []
+    ),
+]
+
+TABLE = """\
+# nThread 1 nGpus 4 minBytes 8 maxBytes 67108864 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)
+     1048576        524288      half     sum      -1    52.43   20.00   30.00       0    50.00   20.97   31.46       0
+    67108864      33554432      half     sum      -1   447.39  150.00  225.00       0   440.00  152.52  228.78       0
+"""
+
+
+def write(path: Path, text: str = TABLE) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_curve_brings_sizes_type_and_launch(tmp_path: Path) -> None:
+    curve = read_curve(write(tmp_path / "m.txt"), program_named("all_reduce"))
+    assert curve.times_us == {MIB: 52.43, 64 * MIB: 447.39}
+    options = curve.applied(parse_flags({}))
+    assert (options.sizes(), options.datatype, options.ngpus) == ([MIB, 64 * MIB], "half", 4)
+    # Given flags have priority.
+    given = curve.applied(parse_flags({"datatype": "float", "nthreads": "2"}))
+    assert (given.datatype, given.ngpus, given.nthreads) == ("float", 1, 2)
+
+
+def test_rows_of_another_program_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.txt")
+    with pytest.raises(InputError, match="no rows of alltoall_perf; it has all_reduce"):
+        read_curve(path, program_named("alltoall"))
+    with pytest.raises(InputError, match="no line of NCCL, RCCL or nccl-tests"):
+        read_curve(write(tmp_path / "empty.txt", "nothing\n"), program_named("all_reduce"))
+
+
+def test_misfit_by_hand() -> None:
+    measured = {1: 20.0, 2: 10.0}
+    # One size twice as slow, one equal: the mean of ln 2 and 0.
+    assert misfit_pct(measured, {1: 10.0, 2: 10.0}, (1, 2)) == pytest.approx(
+        100 * (math.sqrt(2) - 1)
+    )
+    assert misfit_pct(measured, measured, (1, 2)) == 0
+    causes = [
+        SimulatedCause(("a",), "", {1: 10.0, 2: 10.0}),
+        SimulatedCause(("b",), "", {1: 19.0, 2: 10.0}),
+    ]
+    assert [item.titles[0] for item in ranked(causes, measured)] == ["b", "a"]
+
+
+def test_a_regime_decides_whether_a_system_is_slow() -> None:
+    predicted = {KIB: 10.0, MIB: 20.0, 64 * MIB: 400.0}
+    assert not is_slow({size: 1.05 * us for size, us in predicted.items()}, predicted)
+    assert is_slow({**predicted, 64 * MIB: 500.0}, predicted)
+
+
+def test_samples_include_the_largest_size() -> None:
+    sizes = [1 << power for power in range(10, 31)]
+    assert len(sampled(sizes)) == 6
+    assert sampled(sizes)[-1] == 1 << 30
+
+
+def test_causes_of_networks_need_several_nodes() -> None:
+    one = {item.title for item in hypotheses(Setup("dgx-h100"), 16)}
+    two = {item.title for item in hypotheses(Setup("hgx-h100-ndr", 2), 16)}
+    assert not any("NIC" in title or "GPUDirect" in title for title in one)
+    assert {"one NIC down", "half of the NICs down", "no GPUDirect RDMA"} <= two
+    given = Setup("dgx-h100", env=(("NCCL_PROTO", "Simple"),))
+    assert "LL128 disabled" not in {item.title for item in hypotheses(given, 16)}
+
+
+@cache
+def table(system: str, nodes: int | None, program: str, faults: tuple[str, ...] = ()) -> Table:
+    test, options = program_named(program), replace(parse_flags({}), listed=SIZES)
+    where = place(Setup(system, nodes, faults=faults), options)
+    return table_of(where, test, options, jobs=1)
+
+
+def _elsewhere(setup: Setup, title: str) -> tuple[str, ...]:
+    """Return a fault's texts at another position than the hypothesis has; empty for changes without position."""
+    nics = [node.name for node in setup.fabric.nodes if node.kind == "nic"]
+    switches = [node.name for node in setup.fabric.nodes if node.tier == "switch"]
+    gpus = setup.fabric.ranks
+    return {
+        "one NVLink down": (f"link {gpus[3]}:nvl2 down",),
+        "one NVSwitch down": (f"plane {switches[-1]} down",) if switches else (),
+        "PCIe of one GPU at half of its lanes": (f"lanes {gpus[5]}:pcie 1/2",),
+        "CTAs of one GPU slow (x2)": (f"rank {gpus[2]} slow x2",),
+        "one NIC down": (f"node {nics[-1]} down",),
+        "one NIC at half of its PCIe lanes": (f"lanes {nics[-1]}:pcie 1/2",),
+    }.get(title, ())
+
+
+@pytest.mark.parametrize(("system", "nodes", "program"), SYSTEMS)
+def test_causes_of_degraded_systems_are_among_the_first_two(
+    system: str, nodes: int | None, program: str
+) -> None:
+    """The degraded part is another one than the hypothesis has, and times have 3% of noise."""
+    random_of = random.Random(7)
+    sound = table(system, nodes, program)
+    causes, _ = simulated_causes(sound, SIZES, jobs=1)
+    assert len(causes) >= 3
+    found = 0
+    for cause in causes:
+        faults = _elsewhere(sound.where.setup, cause.titles[0])
+        times = cause.times_us
+        if faults:
+            lines = table(system, nodes, program, faults).lines
+            times = {line.size: line.halves[0].time_us for line in lines}
+        measured = {size: us * math.exp(random_of.gauss(0, 0.03)) for size, us in times.items()}
+        found += cause.titles in [item.titles for item in ranked(causes, measured)[:2]]
+    assert found >= 0.9 * len(causes)
+
+
+def test_a_sound_system_has_no_hypotheses(tmp_path: Path) -> None:
+    sound = table("dgx-h100", None, "all_reduce")
+    rows = "".join(
+        f"{line.size} {line.count} float sum -1 {line.halves[0].time_us:.2f} 1.00 1.00 0 "
+        f"{line.halves[0].time_us:.2f} 1.00 1.00 0\n"
+        for line in sound.lines
+    )
+    path = write(tmp_path / "m.txt", TABLE[: TABLE.index("     1048576")] + rows)
+    result = compare(read_curve(path, program_named("all_reduce")), sound, jobs=1)
+    assert result.explained == ()
+    assert "no hypothesis simulated" in "\n".join(result.lines())
+    assert all(abs(row["error_pct"]) < 0.1 for row in result.rows())
