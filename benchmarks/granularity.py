@@ -16,8 +16,7 @@ from pathlib import Path
 import clusim
 from clusim.base.files import write_text
 from clusim.base.units import format_size, parse_size
-from clusim.lowering import SLICE_SHARE
-from clusim.lowering.grain import RULES, GrainRule
+from clusim.lowering.grain import RULES, SLICE_SHARE, GrainRule
 from clusim.simulation.api import result_of
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup

@@ -13,7 +13,8 @@ from clusim.base.errors import InputError, ScheduleError
 from clusim.collectives import ScheduleBuilder, build
 from clusim.engine.abi import NONE
 from clusim.engine.image import OPCODES
-from clusim.lowering import EXACT_HOPS, QUICK_HOPS, TARGET_HOPS, Fault, Lowered, lower
+from clusim.lowering import Fault, Lowered, lower
+from clusim.lowering.grain import EXACT_HOPS, QUICK_HOPS, TARGET_HOPS
 from clusim.schedule import CollectiveWriter, Prim, Schedule
 from clusim.topology import Fabric, load
 from clusim.topology.arrays import arrays_of

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clusim.results.bins import COLUMNS, Bins, Usage
-from clusim.results.intervals import Union, first_come
+from clusim.results.intervals import Union, first_come, spread
 
 SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 15)), max_size=8)
 
@@ -50,3 +51,12 @@ def test_usage_is_the_mean_over_the_span(busy: list[int], low: int, length: int)
     moments = [busy[t // 10] / 10 if t < edges[-1] else 0.0 for t in range(low, low + length)]
     found = usage.of("wire", [0], low, low + length)[0]
     assert abs(found - sum(moments) / length) < 1e-9
+
+
+def test_weights_spread_over_bins_by_hand() -> None:
+    edges = np.array([0, 10, 20, 40])
+    start, end, weight = np.array([5, 0, 30]), np.array([25, 10, 30]), np.array([20.0, 3.0, 7.0])
+    # 20 over 5 to 25: 5, 10, 5; 3 in the first bin; an empty span is 1 ps long.
+    assert spread(start, end, weight, edges).tolist() == pytest.approx([8, 10, 12])
+    none = np.zeros(0, np.int64)
+    assert spread(none, none, none, edges).tolist() == [0, 0, 0]

@@ -10,23 +10,10 @@ from __future__ import annotations
 from clusim.lowering.api import Lowered, arriving_ps, lower
 from clusim.lowering.faults import Fault, describe_faults, known_at_start, plan_change
 from clusim.lowering.faulttext import Broken, parse_faults
-from clusim.lowering.grain import (
-    EXACT_HOPS,
-    MOST_HOPS,
-    QUICK,
-    QUICK_HOPS,
-    SLICE_SHARE,
-    TARGET_HOPS,
-    Grain,
-)
+from clusim.lowering.grain import QUICK, Grain
 
 __all__ = [
-    "EXACT_HOPS",
-    "MOST_HOPS",
     "QUICK",
-    "QUICK_HOPS",
-    "SLICE_SHARE",
-    "TARGET_HOPS",
     "Broken",
     "Fault",
     "Grain",

@@ -112,9 +112,9 @@ class ProgramLowering:
         self._slots = self._count_slots()
         room = [MOST_PROGRAMS - count for count in self._slots]
         self.proxies: list[Proxy] = plan_proxies(self.schedule, links.links, room)
-        self._proxy_tasks = sorted(
-            {self.schedule.instances[item.instance].task for item in self.proxies}
-        )
+        served = {self.schedule.instances[item.instance].task for item in self.proxies}
+        first = len(self.schedule.tasks)
+        self._proxy_tasks = {task: first + number for number, task in enumerate(sorted(served))}
         self._extra: dict[Template, int] = {}
         self._exchanging = exchanging(self.schedule)
 
@@ -167,15 +167,19 @@ class ProgramLowering:
             where = (item.task, endpoint, item.template, item.rotation, len(conns))
             rows.append(_instance_row(item, start, where, cost, item.sm))
             conns.extend(self._ends(item))
-        first = len(self.schedule.tasks)
-        task_of = {task: first + number for number, task in enumerate(self._proxy_tasks)}
         for proxy in self.proxies:
             item = self.schedule.instances[proxy.instance]
             link = proxy.links[0]
             template = len(self.schedule.templates) + self._extra.setdefault(
                 proxy.template, len(self._extra)
             )
-            where = (task_of[item.task], link.proxy.endpoint, template, item.rotation, len(conns))
+            where = (
+                self._proxy_tasks[item.task],
+                link.proxy.endpoint,
+                template,
+                item.rotation,
+                len(conns),
+            )
             row = _instance_row(whole_messages(item), 0, where, self._served(item, link), 0)
             rows.append((*row[:-2], link.proxy.thread, 0))
             conns.extend(proxy_connections(proxy))
@@ -264,8 +268,9 @@ class ProgramLowering:
         for index, task in enumerate(tasks):
             for dep in sorted(set(task.deps)):
                 successors[dep].append(index)
-        place = {task: len(schedule.tasks) + i for i, task in enumerate(self._proxy_tasks)}
-        proxies = [place[schedule.instances[item.instance].task] for item in self.proxies]
+        proxies = [
+            self._proxy_tasks[schedule.instances[item.instance].task] for item in self.proxies
+        ]
         owner = np.array([*(item.task for item in schedule.instances), *proxies], np.int64)
         bounds = np.searchsorted(owner, np.arange(len(tasks) + 1))
         offsets = np.cumsum([0, *map(len, successors)])

@@ -12,15 +12,20 @@ Array = NDArray[Any]
 
 def spread(start: Array, end: Array, weight: Array, edges: Array) -> Array:
     """Spread weights evenly over their spans of time; return the amount in each bin."""
+    if not len(start):
+        return np.zeros(len(edges) - 1)
     length = np.maximum(1, end - start)
-    first = np.clip(np.searchsorted(edges, start, side="right") - 1, 0, len(edges) - 2)
-    last = np.minimum(np.searchsorted(edges, start + length), len(edges) - 1)
-    number = np.maximum(0, last - first)
-    of = np.repeat(np.arange(len(start)), number)
-    bins = first[of] + np.arange(len(of)) - np.repeat(np.cumsum(number) - number, number)
-    part = np.minimum(edges[bins + 1], (start + length)[of]) - np.maximum(edges[bins], start[of])
-    amounts = weight[of] * np.maximum(0, part) / length[of]
-    return np.bincount(bins, amounts, len(edges) - 1)
+    rate = weight / length
+    times = np.concatenate([start, start + length])
+    order = np.argsort(times, kind="stable")
+    times = times[order]
+    # The running total at a time, from the sum of the rates of all spans that contain it.
+    level = np.cumsum(np.concatenate([rate, -rate])[order])
+    total = np.append(0.0, np.cumsum(level[:-1] * np.diff(times)))
+    last = np.searchsorted(times, edges, side="right") - 1
+    inside = np.clip(last, 0, None)
+    at_edges = np.where(last < 0, 0.0, total[inside] + level[inside] * (edges - times[inside]))
+    return np.asarray(np.maximum(0.0, np.diff(at_edges)))
 
 
 class Union:

@@ -14,9 +14,11 @@ that end late the ``tail``.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
+from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -99,18 +101,16 @@ def slow_ranks(
     slowed : mapping of int to float
         Factor already applied to a rank's kernel times in the schedule.
     """
-    took: dict[int, int] = {}
-    alone: dict[int, float] = {}
+    took: Counter[int] = Counter()
+    alone: defaultdict[int, float] = defaultdict(float)
     for index, task in enumerate(schedule.tasks):
         if task.kind == "kernel" and start[index] >= low:
-            length = int(end[index]) - int(start[index])
-            took[task.rank] = took.get(task.rank, 0) + length
-            nominal = task.compute_ps / slowed.get(task.rank, 1.0)
-            alone[task.rank] = alone.get(task.rank, 0) + nominal
+            took[task.rank] += int(end[index]) - int(start[index])
+            alone[task.rank] += task.compute_ps / slowed.get(task.rank, 1.0)
     stretch = {rank: took[rank] / alone[rank] for rank in took if alone[rank] > 0}
     if len(stretch) < 2:
         return {}
-    usual = sorted(stretch.values())[(len(stretch) - 1) // 2]
+    usual = median_low(stretch.values())
     return {rank: 1 - usual / factor for rank, factor in stretch.items() if factor > SLOWER * usual}
 
 
@@ -241,8 +241,8 @@ def _spans(phases: Phases, culprits: Culprits) -> Iterator[SplitSpan]:
     whole = times.sum(axis=0)
     lost = _held_up(whole, [culprits.slow.get(row.rank, 0.0) for row in phases[0][1]])
     # The cost of slow ranks in a phase is proportional to its part of the step.
-    until = np.rint(lost * (times.cumsum(axis=0) / np.maximum(1, whole))).astype(np.int64)
-    lost_ps = np.diff(until, axis=0, prepend=0)
+    until = lost * (times.cumsum(axis=0) / np.maximum(1, whole))
+    lost_ps = np.diff(np.floor(until + 0.5).astype(np.int64), axis=0, prepend=0)
     for (window, _), rows, cost in zip(phases, times, lost_ps, strict=True):
         sums = dict(zip(PARTS, (rows - cost).sum(axis=0).tolist(), strict=True))
         yield SplitSpan(
@@ -277,8 +277,8 @@ def step_verdict(phases: Phases, expected: str, culprits: Culprits = Culprits())
     parts = {key: sums[key] for key in sorted(sums, key=lambda key: -saving_ps[key])}
 
     def cause_of(key: Key) -> VerdictCause:
-        exposed = key[0] is CauseKind.EXPOSED and culprits.wire is not None
-        also = culprits.wire.also if exposed and culprits.wire is not None else ()
+        wire = culprits.wire if key[0] is CauseKind.EXPOSED else None
+        also = () if wire is None else wire.also
         places = _places(phases, key[0], culprits)
         return VerdictCause(*key, places, parts[key], saving_ps[key], also=also)
 

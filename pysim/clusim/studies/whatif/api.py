@@ -26,7 +26,7 @@ from clusim.replays import ReplayRequest, replay
 from clusim.report.comparison import wire_loads
 from clusim.results.result import Result
 from clusim.simulation.job import Job, RunOptions, job_of, run_job
-from clusim.simulation.plan import plan
+from clusim.simulation.plan import Plan, plan
 from clusim.simulation.request import Request, ScheduleRequest
 from clusim.simulation.setup import Setup
 from clusim.studies.whatif.table import BaselineRun, ChangeOutcome, ChangeRow, WhatIf
@@ -194,10 +194,12 @@ def what_if(
     if isinstance(base, PerfRun):
         return _tests(base, asked, title, counted)
     result = WhatIf(title, _TIMES[type(base)])
-    first = _ran(base, None)
+    planned = plan(base) if isinstance(base, Request) else base
+    first = _ran(planned, None)
     result.baseline.append(BaselineRun("", first))
     for number, (name, change) in enumerate(asked):
-        result.rows.append(_row(base, first, name, change))
+        held, replanned, notes = _changed(base, planned, change)
+        result.rows.append(ChangeRow(name, first, held, replanned, notes=notes))
         if counted is not None:
             counted(number + 1, len(asked))
     return result
@@ -250,21 +252,22 @@ def _refuse_speed(base: AnyAsked, speed: AnyChange) -> None:
         raise InputError("a variable of the baseline contradicts it; remove the variable")
 
 
-def _row(
-    base: AnyAsked, first: ChangeOutcome, name: str, change: AnyAsked | AnyChange
-) -> ChangeRow:
+def _changed(
+    base: AnyAsked, planned: AnyAsked | Plan, change: AnyAsked | AnyChange
+) -> tuple[ChangeOutcome | None, ChangeOutcome, tuple[str, ...]]:
+    """Return the outcomes of a change with the baseline's plan and re-planned, and notes on the plans."""
     if isinstance(change, CHANGES):
         speed = change
         if isinstance(speed, Speed) and not speed.of_links:
-            held = _tried(lambda: _ran(base, speed))
+            held = _tried(lambda: _ran(planned, speed))
             note = "NCCL's plan does not depend on it: re-planned is the same plan"
-            return ChangeRow(name, first, held, held, notes=(note,))
+            return held, held, (note,)
         change = _on(base, speed)
-    held_outcome = _held(base, change)
+    held_outcome = _held(base, planned, change)
     notes: list[str] = []
     again = replace(change, replan=True) if isinstance(change, ReplayRequest) else change
-    planned_ = _tried(lambda: _ran(again, None, notes))
-    return ChangeRow(name, first, held_outcome, planned_, notes=tuple(notes))
+    replanned = _tried(lambda: _ran(again, None, notes))
+    return held_outcome, replanned, tuple(notes)
 
 
 def _on(base: AnyAsked, speed: AnyChange) -> AnyAsked:
@@ -288,7 +291,9 @@ def _tried(run: Callable[[], ChangeOutcome]) -> ChangeOutcome:
         return ChangeOutcome(error=one_line(str(error)))
 
 
-def _ran(asked: AnyAsked, speed: Speed | None, notes: list[str] | None = None) -> ChangeOutcome:
+def _ran(
+    asked: AnyAsked | Plan, speed: Speed | None, notes: list[str] | None = None
+) -> ChangeOutcome:
     """Run a request as its command would; its notes are added to `notes`."""
     said = notes if notes is not None else []
     if isinstance(asked, TrainRequest):
@@ -302,7 +307,7 @@ def _ran(asked: AnyAsked, speed: Speed | None, notes: list[str] | None = None) -
     if isinstance(asked, ReplayRequest):
         job = replay(asked)
         return ChangeOutcome(job.total_ps, f"{job.total_calls} calls", job.verdict)
-    assert isinstance(asked, Request)
+    assert isinstance(asked, Request | Plan)
     result = _result(asked, speed)
     said += result.provenance.notes
     return _outcome(result)
@@ -314,7 +319,7 @@ def _mesh(asked: TrainRequest, mesh: object) -> str:
     return ", ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) or "one GPU"
 
 
-def _result(asked: Request | ScheduleRequest, speed: Speed | None) -> Result:
+def _result(asked: Request | ScheduleRequest | Plan, speed: Speed | None) -> Result:
     options = RunOptions(confirm=False)
     job = job_of(asked, options)
     return run_job(job if speed is None else speed.job(job), options)
@@ -328,7 +333,7 @@ def _outcome(result: Result) -> ChangeOutcome:
     return ChangeOutcome(result.time_ps, way, result.verdict, busbw_GBps=busbw, loads=loads)
 
 
-def _held(base: AnyAsked, change: AnyAsked) -> ChangeOutcome | None:
+def _held(base: AnyAsked, planned: AnyAsked | Plan, change: AnyAsked) -> ChangeOutcome | None:
     """Return the result of the same plan on the changed system; None if the plan was changed."""
     if isinstance(base, Request) and isinstance(change, Request):
         machine = replace(
@@ -339,7 +344,9 @@ def _held(base: AnyAsked, change: AnyAsked) -> ChangeOutcome | None:
         )
         if replace(change, setup=machine) != change or replace(base, setup=machine) != change:
             return None
-        return _tried(lambda: _outcome(_result(_as_planned(base, machine), None)))
+        assert isinstance(planned, Plan)
+        held = replace(base.of(planned.schedule), setup=machine)
+        return _tried(lambda: _outcome(_result(held, None)))
     if isinstance(base, ReplayRequest) and isinstance(change, ReplayRequest):
         if change.replan or base.replan:
             return None
@@ -361,11 +368,6 @@ def _same_mesh(base: TrainRequest, change: TrainRequest) -> bool:
         plans = [make_plan(each.workload, each.setup.known) for each in (base, change)]
         return plans[0].mesh == plans[1].mesh
     return False
-
-
-def _as_planned(base: Request, machine: Setup) -> ScheduleRequest:
-    """Return the baseline's schedule on another system."""
-    return replace(base.of(plan(base).schedule), setup=machine)
 
 
 def _tests(
