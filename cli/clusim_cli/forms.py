@@ -10,13 +10,14 @@ from typing_extensions import TypedDict
 from clusim.analysis.latency import LatencySummary
 from clusim.analysis.limits import WireTables
 from clusim.analysis.tablejson import CongestionJson, EstimateJson, HistoryJson, PathJson
-from clusim.base.json_schema import JsonObject
+from clusim.base.json_schema import IfKnown, JsonObject
 from clusim.nccl.explainjson import ExplainJson
 from clusim.nccltests.perfjson import PerfJson
 from clusim.replays.report import Replay
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
 from clusim.simulation.expected import ErrorClass, UnknownError
+from clusim.simulation.fault_cost import FaultCost
 from clusim.studies.crossover import Crossover
 from clusim.studies.sweep.grid import Cell
 from clusim.topology.check_links import Finding
@@ -49,15 +50,16 @@ class DoubtedJson(TypedDict):
 
 @dataclass
 class RunJson(JsonObject):
-    """A collective."""
+    """A collective; with the cost of its faults, if they were simulated."""
 
-    KEYS = ("*result", "*tables", "verdict", "expected_error", "*doubted")
+    KEYS = ("*result", "*tables", "verdict", "expected_error", "*doubted", "fault_cost")
 
     result: Result
     tables: WireTables
     verdict: Verdict
     expected_error: ErrorClass | UnknownError
     doubted: DoubtedJson
+    fault_cost: IfKnown[FaultCost]
 
 
 @dataclass

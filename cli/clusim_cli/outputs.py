@@ -12,6 +12,7 @@ import click
 
 from clusim.base import files
 from clusim.base.errors import suggest
+from clusim.base.tables import WIDTH
 from clusim_cli.params import Value
 from clusim_cli.terminal import fitting
 
@@ -60,12 +61,14 @@ class GuardedCommand(click.Command):
     """Command that refuses to overwrite its input files or to write one file twice.
 
     Input files found only at run time, such as those named by a topology, are protected by `clusim.base.files`
-    at the time of writing. Output is wrapped to the terminal unless `raw`, for output that other tools read.
+    at the time of writing. Output is wrapped unless `raw`, for output that other tools read; output in a `foreign`
+    form, such as the table of nccl-tests, is wrapped in terminals only.
     """
 
-    def __init__(self, *args: Any, raw: bool = False, **about: Any) -> None:
+    def __init__(self, *args: Any, raw: bool = False, foreign: bool = False, **about: Any) -> None:
         super().__init__(*args, **about)
         self.raw = raw
+        self.foreign = foreign
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; suggest alternatives for an unknown option."""
@@ -126,7 +129,7 @@ class GuardedCommand(click.Command):
         streams = any(value is not None and files.is_stream(value) for value in outputs)
         if self.raw or streams or given.get("as_json") or given.get("as_csv"):
             return super().invoke(ctx)
-        with fitting():
+        with fitting(None if self.foreign else WIDTH):
             return super().invoke(ctx)
 
 

@@ -1,27 +1,15 @@
-"""Word wrap of text at the width of a terminal; pipes and files are not wrapped."""
+"""Word wrap of printed text at 100 columns, and at the width of a terminal."""
 
 from __future__ import annotations
 
-import io
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from textwrap import TextWrapper
-from typing import TextIO
+from typing import Any, TextIO, cast
 
-MOST_INDENT = 12
-"""Columns by which the rest of a line is indented at most."""
-
-
-class _Words(TextWrapper):
-    """Breaks lines between words, but never between a number and its unit."""
-
-    wordsep_simple_re = re.compile(
-        r"((?<!\d)\s+|\s{2,}|\s(?!(?:[pnum]?s|[KMGT]?i?B|[GT][Bb]/s|%|x)(?:\W|$)))"
-    )
+from clusim.base.tables import WIDTH, folded
 
 
 def draws(stream: TextIO) -> bool:
@@ -29,54 +17,37 @@ def draws(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
-def fitted(text: str, stream: TextIO) -> str:
-    """Return text wrapped to the terminal `stream`; unchanged without a terminal."""
-    if not stream.isatty():
+def fitted(text: str, stream: TextIO, most: int | None = None) -> str:
+    """Return text wrapped to `most` columns, and to the width of `stream` if it is a terminal."""
+    terminal = shutil.get_terminal_size().columns if stream.isatty() else None
+    width = min((columns for columns in (most, terminal) if columns is not None), default=None)
+    if width is None:
         return text
-    width = shutil.get_terminal_size().columns
-    return "\n".join(part for line in text.split("\n") for part in _folded(line, width))
+    return "\n".join(part for line in text.split("\n") for part in folded(line, width))
 
 
-def _folded(line: str, width: int) -> list[str]:
-    """Return the parts of a wrapped line.
+class _Fitting:
+    """Standard output that wraps text."""
 
-    All parts of a comment line begin with #. Words and numbers are not split.
-    """
-    if len(line) <= width:
-        return [line]
-    margin = "# " if line.startswith("#") else ""
-    indent = len(line) - len(line.lstrip(" #")) + 2
-    below = f"{margin:<{min(indent, MOST_INDENT, width // 4)}}"
-    words = _Words(
-        width,
-        subsequent_indent=below,
-        break_long_words=False,
-        break_on_hyphens=False,
-        replace_whitespace=False,
-    )
-    return words.wrap(line)
+    def __init__(self, plain: TextIO, most: int | None) -> None:
+        self._plain = plain
+        self._most = most
 
-
-class _Fitting(io.TextIOWrapper):
     def write(self, text: str) -> int:
         """Write text, wrapped; return the length of the given text."""
-        super().write(fitted(text, self))
+        self._plain.write(fitted(text, self._plain, self._most))
         return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plain, name)
 
 
 @contextmanager
-def fitting() -> Iterator[None]:
-    """Wrap text printed within this context to the terminal."""
+def fitting(most: int | None = WIDTH) -> Iterator[None]:
+    """Wrap text printed within this context to `most` columns, and to the terminal."""
     plain = sys.stdout
-    if not plain.isatty():
-        yield
-        return
-    plain.flush()
-    sys.stdout = _Fitting(
-        plain.buffer, encoding=plain.encoding, errors=plain.errors, line_buffering=True
-    )
+    sys.stdout = cast(TextIO, _Fitting(plain, most))
     try:
         yield
     finally:
-        sys.stdout.detach()
         sys.stdout = plain

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from clusim.base.tables import folded
 from clusim_cli.main import COMMANDS
-from clusim_cli.terminal import _folded
 from support.calls import CALLS
 from support.terminal import at_terminal, terminal
 
@@ -137,4 +137,4 @@ def test_json_and_csv_are_not_folded(files: dict[str, Path]) -> None:
     ],
 )
 def test_lines_break_between_words_but_not_before_units(line: str, parts: list[str]) -> None:
-    assert _folded(line, 12) == parts
+    assert folded(line, 12) == parts

@@ -10,6 +10,7 @@ from clusim.base.errors import InputError
 from clusim.base.terms.operations import Algorithm, Protocol
 from clusim.lowering import grain
 from clusim.nccl.choice import NcclOverrides, runnable
+from clusim.nccl.connect import NONE, double_tree
 from clusim.nccltests.jobs import kernel
 from clusim.simulation import extrapolate
 from clusim.simulation.extrapolate import tree_levels
@@ -147,9 +148,19 @@ def test_a_step_of_a_ring_of_many_machines_is_one_of_few(monkeypatch: pytest.Mon
     assert fewer.time_ps == pytest.approx(whole.time_ps, rel=0.005)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "levels"), [(2, 1), (3, 2), (4, 2), (8, 3), (9, 4), (128, 7), (540, 10)]
-)
-def test_levels_of_trees_are_those_of_the_deepest_machine(nodes: int, levels: int) -> None:
+def depth(tree: int, num_nodes: int) -> int:
+    """Return the nodes above the deepest node of one of NCCL's trees."""
+    above = [double_tree(num_nodes, node)[tree][0] for node in range(num_nodes)]
+    most = 0
+    for node in range(num_nodes):
+        levels, at = 0, above[node]
+        while at != NONE:
+            levels, at = levels + 1, above[at]
+        most = max(most, levels)
+    return most
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4, 8, 9, 31, 128, 540])
+def test_levels_of_trees_are_those_of_the_deepest_machine(nodes: int) -> None:
     """The root of NCCL's trees has one child, below which a binary tree of n - 1 machines lies."""
-    assert tree_levels(nodes) == levels
+    assert tree_levels(nodes) == max(depth(tree, nodes) for tree in (0, 1))

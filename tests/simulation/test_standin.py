@@ -13,7 +13,7 @@ from clusim.nccltests.jobs import kernel
 from clusim.report.runreport import collective_report
 from clusim.simulation import extrapolate, samples
 from clusim.simulation.api import result_of
-from clusim.simulation.extrapolate import ERROR_LIMIT, stood_for
+from clusim.simulation.extrapolate import ERROR_LIMIT, extrapolated_result
 from clusim.simulation.job import RunOptions, job_of, run_job
 from clusim.simulation.plan import plan
 from clusim.simulation.request import Request
@@ -26,7 +26,7 @@ BRIEF = RunOptions(histories=False)
 
 def followed(asked: Request, options: RunOptions = BRIEF) -> bool:
     """Return whether other runs stand for a request."""
-    return stood_for(plan(asked), options, lambda: job_of(asked, options)) is not None
+    return extrapolated_result(plan(asked), options, lambda: job_of(asked, options)) is not None
 
 
 def request(algorithm: str, nodes: int, size: int, **fields: Any) -> Request:

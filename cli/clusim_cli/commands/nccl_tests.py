@@ -39,6 +39,7 @@ def _flags(function: Any) -> Any:
 @click.command(
     "nccl-tests",
     cls=GuardedCommand,
+    foreign=True,
     short_help="Print the predicted output of an nccl-tests program.",
 )
 @click.argument("program")

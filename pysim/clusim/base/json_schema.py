@@ -244,27 +244,6 @@ def _form(cls: Any) -> Any:
     return made
 
 
-class FieldsOf:
-    """Annotation of a dictionary with the fields of a dataclass and of more forms.
-
-    Used as ``Annotated[dict[str, Any], FieldsOf(Cls)]``.
-    """
-
-    def __init__(self, cls: type, *more: type) -> None:
-        self.cls, self.more = cls, more
-
-    def __get_pydantic_core_schema__(self, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Return the schema of a dictionary with these keys."""
-        fields: dict[str, Any] = {}
-        for cls in (self.cls, *self.more):
-            fields |= get_type_hints(cls, include_extras=True)
-        form: Any = TypedDict(self.cls.__name__, fields)  # type: ignore[misc]
-        about = {"__doc__": self.cls.__doc__, "__module__": self.cls.__module__}
-        for name, value in (about | {"__orig_bases__": (self.cls, *self.more)}).items():
-            setattr(form, name, value)
-        return handler.generate_schema(form)
-
-
 def schema_of(form: Any, title: str) -> dict[str, Any]:
     """Return the JSON Schema of a form: no further keys, all required but `NotRequired`.
 

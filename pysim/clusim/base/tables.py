@@ -7,12 +7,17 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from string import Formatter
+from textwrap import TextWrapper
 from typing import Any, TypeVar
 
 from clusim.base.display import Columns, Shown, Summary
 from clusim.base.files import write_csv
 from clusim.base.units import format_size, format_time
 
+WIDTH = 100
+"""Columns of text output at most, in a terminal, a pipe or a file."""
+
+_LABEL = re.compile(r" *\S+(?: \S+){0,2}?(?::? {2,}|: )")
 _FIELD = re.compile(r"([<>^]?)(\+?)(\d*)(\.\.)?(.*)")
 
 Key = TypeVar("Key")
@@ -25,6 +30,39 @@ SHARES = (
 """Columns of shares, which texts show in percent."""
 
 
+class _Words(TextWrapper):
+    """Breaks lines between words, but never between a number and its unit."""
+
+    wordsep_simple_re = re.compile(
+        r"((?<!\d)\s+|\s{2,}|\s(?!(?:[pnum]?s|[KMGT]?i?B|[GT][Bb]/s|%|x)(?:\W|$)))"
+    )
+
+
+def folded(line: str, width: int = WIDTH, hang: str | None = None) -> list[str]:
+    """Return a line as lines of at most `width` columns; words and numbers are not split.
+
+    The continuation is indented by `hang`, by default below the value of a label (``label: value``, ``label  value``),
+    otherwise by two more than the line. All parts of a comment begin with #.
+    """
+    if len(line) <= width:
+        return [line]
+    if hang is None:
+        margin = "# " if line.startswith("#") else ""
+        indent = min(len(line) - len(line.lstrip(" #")) + 2, width // 4)
+        label = _LABEL.match(line)
+        if label and not margin and label.end() <= width // 3:
+            indent = label.end()
+        hang = f"{margin:<{indent}}"
+    words = _Words(
+        width,
+        subsequent_indent=hang,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    )
+    return words.wrap(line)
+
+
 def text_table(layout: str, rows: Iterable[Sequence[Any]], *, strip: bool = True) -> list[str]:
     """Return rows as lines of aligned columns.
 
@@ -32,7 +70,8 @@ def text_table(layout: str, rows: Iterable[Sequence[Any]], *, strip: bool = True
     ----------
     layout : str
         A field of `str.format` for every column, and the text before it: ``"  {:<..}  {:>7.1%}"``. A column with
-        ``..``, alone or after its least width, is as wide as its widest cell.
+        ``..``, alone or after its least width, is as wide as its widest cell. A last column that exceeds `WIDTH` is
+        continued below itself, in the first half of a line.
     rows : iterable of sequence
         Cells, titles included. Texts are padded only, other values are formatted as well. Rows may end early.
     strip : bool
@@ -59,7 +98,18 @@ def text_table(layout: str, rows: Iterable[Sequence[Any]], *, strip: bool = True
         )
         for line in lines
     ]
-    return [line.rstrip() for line in shown] if strip else shown
+    if not strip:
+        return shown
+    start = max(
+        (
+            len(line) - len(cells[-1])
+            for line, cells in zip(shown, lines, strict=True)
+            if len(cells) == len(fields)
+        ),
+        default=0,
+    )
+    hang = " " * start if start <= WIDTH // 2 else None
+    return [part for line in shown for part in folded(line.rstrip(), hang=hang)]
 
 
 def _plain(value: Any) -> Any:

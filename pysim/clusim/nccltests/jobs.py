@@ -89,7 +89,7 @@ def _grain_notes(result: Result) -> tuple[str, ...]:
 Progress = Callable[[int, int], None]
 """Called with the completed and total numbers; raising from it ends the work."""
 
-SHARE = 8
+SHARE = 4
 """Least number of batches per worker for many cases: cases of one system stay together within this limit."""
 
 

@@ -17,7 +17,7 @@ from clusim.nccl import parse_assignments, parse_env
 from clusim.results.bins import MAX_BINS
 from clusim.results.result import Result
 from clusim.schedule import Schedule
-from clusim.simulation.extrapolate import stood_for
+from clusim.simulation.extrapolate import extrapolated_result
 from clusim.simulation.job import TRACE_LIMIT_BYTES, RunOptions, job_of, run_job
 from clusim.simulation.plan import Plan, plan
 from clusim.simulation.request import (
@@ -122,7 +122,7 @@ def result_of(request: AnyRequest | Plan, options: RunOptions = RunOptions()) ->
         return run_job(job_of(request, options), options)
     planned = request if isinstance(request, Plan) else plan(request)
     whole = cache(partial(job_of, planned, options))
-    return stood_for(planned, options, whole) or run_job(whole(), options)
+    return extrapolated_result(planned, options, whole) or run_job(whole(), options)
 
 
 def whole_of(request: AnyRequest, options: RunOptions, where: str) -> Result:

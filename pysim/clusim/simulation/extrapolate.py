@@ -41,7 +41,6 @@ from clusim.lowering import QUICK, Grain
 from clusim.lowering.grain import COARSE, MOST_HOPS, QUICK_HOPS, STEP
 from clusim.nccl import Communicator, NcclPlan, programs
 from clusim.nccl.choice import way_of
-from clusim.nccl.connect import NONE, double_tree
 from clusim.results.bins import BinRecorder
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result, Tasks, Wires
@@ -248,16 +247,11 @@ def _levels(plan: NcclPlan, num_nodes: int) -> float:
 
 
 def tree_levels(num_nodes: int) -> int:
-    """Return the depth of the deeper of NCCL's two trees, in nodes below the root."""
-    deepest = 0
-    above = [double_tree(num_nodes, node) for node in range(num_nodes)]
-    for which in (0, 1):
-        for node in range(num_nodes):
-            depth, at = 0, above[node][which][0]
-            while at != NONE:
-                depth, at = depth + 1, above[at][which][0]
-            deepest = max(deepest, depth)
-    return deepest
+    """Return the depth of the deeper of NCCL's two trees, in nodes below the root.
+
+    The root has one child, with a binary tree of the other nodes below.
+    """
+    return (num_nodes - 1).bit_length()
 
 
 def over_bytes(request: Request, plan: NcclPlan | None, bursts: int) -> Extrapolation | None:
@@ -330,7 +324,7 @@ def timed(
 def kernel_time(request: Request, plan: NcclPlan | None) -> Sample:
     """Return the time of a NCCL plan as nccl-tests measures it."""
     if request.granularity == "auto":
-        found = followed_time(request, plan, partial(phase, request, plan))
+        found = extrapolated_time(request, plan, partial(phase, request, plan))
         if found is not None:
             result, _ = found
             return replace(result, notes=tuple(map(limited, result.notes)))
@@ -339,7 +333,7 @@ def kernel_time(request: Request, plan: NcclPlan | None) -> Sample:
     return timed(request, plan) if fewer is None else fewer.timed()
 
 
-def followed_time(
+def extrapolated_time(
     request: Request, plan: NcclPlan | None, whole: Callable[[], Job], options: RunOptions = BRIEF
 ) -> tuple[Sample, Grain] | None:
     """Return the extrapolated time of a NCCL plan; None if it is simulated in full.
@@ -413,13 +407,13 @@ def _cut_as(request: Request, grain: Grain) -> Request:
     return replace(request, granularity="packet" if grain.exact else grain.burst_bytes[1])
 
 
-def stood_for(plan: Plan, options: RunOptions, whole: Callable[[], Job]) -> Result | None:
+def extrapolated_result(plan: Plan, options: RunOptions, whole: Callable[[], Job]) -> Result | None:
     """Return the extrapolated result of a planned run; None if it is simulated in full.
 
     Parameters
     ----------
     whole : callable
-        Prepares the complete run, as for `followed_time`.
+        Prepares the complete run, as for `extrapolated_time`.
     """
     choice = plan.choice
     if choice is None or options.trace_out is not None or plan.options.verify:
@@ -428,7 +422,7 @@ def stood_for(plan: Plan, options: RunOptions, whole: Callable[[], Job]) -> Resu
     if request.operation in OVERLAPPING or choice.kernel is not None:
         return None
     began_s = time.perf_counter()
-    found = followed_time(request, choice.plan, whole, options)
+    found = extrapolated_time(request, choice.plan, whole, options)
     if found is None:
         return None
     (result, grain), call = found, _call(choice)

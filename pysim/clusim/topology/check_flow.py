@@ -149,12 +149,7 @@ def _machine(fabric: Fabric, arrays: FabricArrays) -> Iterator[Finding]:
 def _network(fabric: Fabric, arrays: FabricArrays) -> Iterator[Finding]:
     if fabric.num_zones < 2 or not len(arrays.nic_targets):
         return
-    arcs = {
-        (link.a, link.b)
-        for link in fabric.links
-        if fabric.nodes[fabric.node_index[link.a]].zone == NETWORK
-        or fabric.nodes[fabric.node_index[link.b]].zone == NETWORK
-    }
+    arcs = {(link.a, link.b) for near, _, link in fabric.ends() if near.zone == NETWORK}
     if len(arcs) > MAX_NETWORK_ARCS:
         yield Finding("info", "network too large to find its bisection quickly")
         return
@@ -162,10 +157,8 @@ def _network(fabric: Fabric, arrays: FabricArrays) -> Iterator[Finding]:
     half = fabric.num_zones // 2
     injected = sum(
         link.rate.bytes_per_s * link.count
-        for link in fabric.links
-        for name, other in ((link.a, link.b), (link.b, link.a))
-        if 0 <= fabric.nodes[fabric.node_index[name]].zone < half
-        and fabric.nodes[fabric.node_index[other]].zone == NETWORK
+        for near, other, link in fabric.ends()
+        if 0 <= near.zone < half and other.zone == NETWORK
     )
     share = width / injected if injected else 0.0
     message = f"bisection of the network {format_rate(width)} one way, {share:.0%} of the rate of half of the nodes"
@@ -174,25 +167,18 @@ def _network(fabric: Fabric, arrays: FabricArrays) -> Iterator[Finding]:
 
 def _host_tiers(fabric: Fabric) -> Iterator[Finding]:
     """Report the rates of PCIe switches downwards and towards the root complex."""
-    nodes = {node.name: node for node in fabric.nodes}
-    level = {"pcie": 1, "root": 2}
     below: Counter[str] = Counter()
     above: Counter[str] = Counter()
-    for link in fabric.links:
-        if link.cls != "pcie":
-            continue
-        for near, other in ((link.a, link.b), (link.b, link.a)):
-            if nodes[near].tier != "pcie":
-                continue
-            rate = link.rate.bytes_per_s * link.count
-            up = level.get(nodes[other].tier, 0) > 1
-            (above if up else below)[near] += rate  # type: ignore[assignment]
-    groups: dict[str, int] = {}
-    for name, up_Bps in above.items():
-        ratio = below[name] / up_Bps
-        if ratio:
-            text = f"{format_rate(below[name])} below and {format_rate(up_Bps)} towards the host, {ratio:.3g}:1"
-            groups[text] = groups.get(text, 0) + 1
+    for near, other, link in fabric.ends():
+        if link.cls == "pcie" and near.tier == "pcie":
+            side = above if other.tier == "root" else below
+            side[near.name] += link.rate.bytes_per_s * link.count  # type: ignore[assignment]
+    groups = Counter(
+        f"{format_rate(below[name])} below and {format_rate(up_Bps)} towards the host,"
+        f" {below[name] / up_Bps:.3g}:1"
+        for name, up_Bps in above.items()
+        if below[name]
+    )
     for text, count in groups.items():
         yield Finding("info", f"PCIe switches ({count}): {text}")
 
@@ -200,10 +186,7 @@ def _host_tiers(fabric: Fabric) -> Iterator[Finding]:
 def _network_tiers(fabric: Fabric) -> Iterator[Finding]:
     """Report the rates of each tier of network switches downwards, across and upwards."""
     tier = {node.name: node.tier for node in fabric.nodes}
-    groups: dict[tuple[str, str], int] = {}
-    for name, rates in _sided(fabric).items():
-        key = (tier[name], _sides(rates))
-        groups[key] = groups.get(key, 0) + 1
+    groups = Counter((tier[name], _sides(rates)) for name, rates in _sided(fabric).items())
     for (kind, text), count in groups.items():
         name = "network" if kind == "switch" else kind
         yield Finding("info", f"{name} switches ({count}): {text}")
@@ -219,19 +202,14 @@ def never_tapers(fabric: Fabric) -> bool:
 
 def _sided(fabric: Fabric) -> dict[str, Counter[str]]:
     """Return the rates of network switches ``down``, ``across`` and ``up`` [bytes/s]."""
-    nodes = {node.name: node for node in fabric.nodes}
     result: dict[str, Counter[str]] = {}
-    if not any(node.zone == NETWORK for node in fabric.nodes):
-        return result
     height = _heights(fabric)
-    for link in fabric.links:
-        for near, other in ((link.a, link.b), (link.b, link.a)):
-            if nodes[near].zone != NETWORK or near not in height:
-                continue
-            side = "across"
-            if height.get(other, 0) != height[near]:
-                side = "down" if height.get(other, 0) < height[near] else "up"
-            result.setdefault(near, Counter())[side] += link.rate.bytes_per_s * link.count  # type: ignore[assignment]
+    for near, other, link in fabric.ends():
+        if near.zone == NETWORK and near.name in height:
+            rise = height.get(other.name, 0) - height[near.name]
+            side = "up" if rise > 0 else "down" if rise else "across"
+            rates = result.setdefault(near.name, Counter())
+            rates[side] += link.rate.bytes_per_s * link.count  # type: ignore[assignment]
     return result
 
 
@@ -246,16 +224,14 @@ def _sides(rates: Counter[str]) -> str:
 
 def _heights(fabric: Fabric) -> dict[str, int]:
     """Return the distance of each network switch from the nearest NIC [links]."""
-    nodes = {node.name: node for node in fabric.nodes}
-    near = grouped(ends for link in fabric.links for ends in ((link.a, link.b), (link.b, link.a)))
+    near = grouped(
+        (one.name, other.name) for one, other, _ in fabric.ends() if other.zone == NETWORK
+    )
     level = [node.name for node in fabric.nodes if node.kind == "nic"]
     height = dict.fromkeys(level, 0)
-    while level:
-        following = []
-        for name in level:
-            for other in near.get(name, []):
-                if other not in height and nodes[other].zone == NETWORK:
-                    height[other] = height[name] + 1
-                    following.append(other)
-        level = following
+    for name in level:  # grows: breadth first
+        for other in near.get(name, []):
+            if other not in height:
+                height[other] = height[name] + 1
+                level.append(other)
     return height

@@ -13,7 +13,7 @@ from clusim.base.json_schema import JsonObject
 from clusim.base.tables import grouped
 from clusim.base.units import format_rate, format_size
 from clusim.topology.model import Fabric, Link
-from clusim.topology.node import NETWORK, Node
+from clusim.topology.node import NETWORK
 
 Level = Literal["error", "warning", "info"]
 
@@ -60,15 +60,14 @@ def by_level(findings: Iterable[Finding]) -> list[Finding]:
 def check_links(fabric: Fabric) -> list[Finding]:
     """Return the anomalies of single links and nodes."""
     ends = _ends(fabric)
-    by_name = {node.name: node for node in fabric.nodes}
     return [
         *_warnings(_chips(fabric, ends)),
-        *_warnings(_pcie(fabric, by_name)),
+        *_warnings(_pcie(fabric)),
         *_warnings(_ports(fabric, ends)),
         *_siblings(fabric, ends),
         *_uneven(fabric),
         *_warnings(_adapters(fabric, ends)),
-        *_warnings(_nodes_without_nic(fabric, by_name)),
+        *_warnings(_nodes_without_nic(fabric)),
         *_warnings(_buffers(fabric)),
         *_warnings(_shared_buffers(fabric)),
     ]
@@ -82,10 +81,10 @@ def _warnings(problems: Iterable[tuple[str, str]]) -> Iterator[Finding]:
 
 def _ends(fabric: Fabric) -> dict[str, _Ends]:
     result: dict[str, _Ends] = {node.name: _Ends(Counter(), Counter()) for node in fabric.nodes}
-    for link in fabric.links:
-        for name in (link.a, link.b):
-            result[name].count[link.cls] += link.count
-            result[name].rate_Bps[link.cls] += link.count * link.rate.bytes_per_s  # type: ignore[assignment]
+    for node, _, link in fabric.ends():
+        end = result[node.name]
+        end.count[link.cls] += link.count
+        end.rate_Bps[link.cls] += link.count * link.rate.bytes_per_s  # type: ignore[assignment]
     return result
 
 
@@ -100,16 +99,15 @@ def _chips(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[tuple[str, str]]:
             yield f"{have} links, but {chip.chip} has {chip.links}", node.name
 
 
-def _pcie(fabric: Fabric, by_name: dict[str, Node]) -> Iterator[tuple[str, str]]:
+def _pcie(fabric: Fabric) -> Iterator[tuple[str, str]]:
     """Find PCIe links wider or faster than the chip's."""
-    for link in fabric.links:
-        for name in (link.a, link.b):
-            chip = by_name[name].endpoint
-            if link.cls != "pcie" or chip is None or not chip.pcie_Bps:
-                continue
-            if link.rate.bytes_per_s > chip.pcie_Bps * TOLERANCE:
-                text = f"PCIe of {format_rate(link.rate)}, but {chip.chip} has"
-                yield f"{text} {format_rate(chip.pcie_Bps)}", name
+    for node, _, link in fabric.ends():
+        chip = node.endpoint
+        if link.cls != "pcie" or chip is None or not chip.pcie_Bps:
+            continue
+        if link.rate.bytes_per_s > chip.pcie_Bps * TOLERANCE:
+            text = f"PCIe of {format_rate(link.rate)}, but {chip.chip} has"
+            yield f"{text} {format_rate(chip.pcie_Bps)}", node.name
 
 
 def _ports(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[tuple[str, str]]:
@@ -166,9 +164,9 @@ def _adapters(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[tuple[str, str
             yield "on no network; link to a switch or leave out", node.name
 
 
-def _nodes_without_nic(fabric: Fabric, by_name: dict[str, Node]) -> Iterator[tuple[str, str]]:
+def _nodes_without_nic(fabric: Fabric) -> Iterator[tuple[str, str]]:
     homes = {node.zone for node in fabric.nodes if node.kind == "nic"}
-    lost = {by_name[name].zone for name in fabric.ranks} - homes - {NETWORK}
+    lost = {node.zone for node in fabric.nodes if node.kind in ("gpu", "host")} - homes - {NETWORK}
     for zone in sorted(lost) if fabric.num_zones > 1 else ():
         yield "no NIC, cannot reach other nodes", f"node {zone}"
 
@@ -222,14 +220,11 @@ def _buffer_text(link: Link, packet_bytes: int) -> str | None:
 
 def _shared_buffers(fabric: Fabric) -> Iterator[tuple[str, str]]:
     """Compare the receive buffers of a switch with its packet memory."""
-    memory = {node.name: node.buffer_bytes for node in fabric.nodes if node.buffer_bytes}
     used: Counter[str] = Counter()
-    for link in fabric.links:
-        for name in (link.a, link.b):
-            if name in memory:
-                used[name] += link.count * link.buffer_bytes
-
-    for name, size in memory.items():
-        if used[name] > size:
-            text = f"buffers of {format_size(used[name])}, but the switch has"
-            yield f"{text} {format_size(size)}", name
+    for node, _, link in fabric.ends():
+        used[node.name] += link.count * link.buffer_bytes
+    for node in fabric.nodes:
+        size_bytes = node.buffer_bytes
+        if size_bytes and used[node.name] > size_bytes:
+            text = f"buffers of {format_size(used[node.name])}, but the switch has"
+            yield f"{text} {format_size(size_bytes)}", node.name

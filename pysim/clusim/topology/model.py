@@ -14,7 +14,7 @@ them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -306,6 +306,13 @@ class Fabric(Shown):
     def node_index(self) -> Mapping[str, int]:
         """Index of every node by name."""
         return {node.name: index for index, node in enumerate(self.nodes)}
+
+    def ends(self) -> Iterator[tuple[Node, Node, Link]]:
+        """Yield both ends of all links: the graph node, the one at the other end, and the link."""
+        for link in self.links:
+            a, b = self.nodes[self.node_index[link.a]], self.nodes[self.node_index[link.b]]
+            yield a, b, link
+            yield b, a, link
 
     @cached_property
     def response_vc(self) -> int:

@@ -39,13 +39,11 @@ def told_slot(fabric: Fabric, name: str) -> tuple[int, int] | None:
 
 def wired(fabric: Fabric) -> dict[str, Counter[str]]:
     """Return the existing NVLinks: GPU -> GPU or `SWITCH` -> number."""
-    gpus = {node.name for node in fabric.nodes if node.kind == "gpu"}
+    gpus = [node.name for node in fabric.nodes if node.kind == "gpu"]
     result: dict[str, Counter[str]] = {name: Counter() for name in gpus}
-    for link in fabric.links:
-        if link.cls in ("nvlink", "xgmi"):
-            for end, other in ((link.a, link.b), (link.b, link.a)):
-                if end in gpus:
-                    result[end][other if other in gpus else SWITCH] += link.count
+    for near, other, link in fabric.ends():
+        if link.cls in ("nvlink", "xgmi") and near.kind == "gpu":
+            result[near.name][other.name if other.kind == "gpu" else SWITCH] += link.count
     return result
 
 

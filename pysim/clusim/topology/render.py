@@ -134,7 +134,7 @@ def _link(link: Link) -> str:
 
 
 def _bandwidth(fabric: Fabric) -> Iterator[str]:
-    links = grouped((end, link) for link in fabric.links for end in (link.a, link.b))
+    links = grouped((node.name, link) for node, _, link in fabric.ends())
     groups = grouped((_rates(links.get(name, [])), name) for name in fabric.ranks)
     for text, names in groups.items():
         yield f"{ranges(names)}: {text}"

@@ -83,7 +83,8 @@ _TITLES = re.compile(
 
 def _pasted(line: bytes) -> bytes:
     """Return a line of a table of nccl-tests as the program printed it; other lines unchanged."""
-    if len(line) > 2000 or b"NCCL INFO" in line:
+    # `find` is faster than `in`, which first tries to convert its operand to an integer.
+    if len(line) > 2000 or line.find(b"NCCL INFO") >= 0:
         return line
     plain = line
     if len(_CELL.findall(line)) > 2:
@@ -138,7 +139,8 @@ class Dressing:
             data = _NAMED.sub(b"", data)
         plain = data.count(b" NCCL INFO ") >= data.count(b"\n")
         typed = not plain and any(part in data for part in _TYPE_PARTS)
-        if typed and _ROW.search(_CELL.sub(b" ", data)):
+        piped = typed and (b"|" in data or b"\xe2\x94" in data)
+        if typed and _ROW.search(_CELL.sub(b" ", data) if piped else data):
             data = b"\n".join(_pasted(line) for line in data.split(b"\n"))
         if not self._tables and b"#" in data and (b"nThread " in data or b" algbw" in data):
             title = _TITLE.search(data)
@@ -146,7 +148,8 @@ class Dressing:
         if not self._tables:
             return data
         return b"\n".join(
-            line if b" NCCL INFO " in line else _FRONT.sub(b"", line) for line in data.split(b"\n")
+            line if line.find(b" NCCL INFO ") >= 0 else _FRONT.sub(b"", line)
+            for line in data.split(b"\n")
         )
 
 

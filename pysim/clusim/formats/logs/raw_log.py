@@ -309,9 +309,11 @@ class RawLog:
 
     def choice_of(self, choice: LoggedChoice) -> int:
         """Return the number of a tuner's choice, `UNKNOWN_CHOICE` above the limit."""
-        if choice not in self._choice and len(self.choices) >= MOST_CHOICES:
-            choice = UNKNOWN_CHOICE
-        return _number(self._choice, self.choices, choice)
+        number = self._choice.get(choice)
+        if number is None:
+            full = len(self.choices) >= MOST_CHOICES
+            number = _number(self._choice, self.choices, UNKNOWN_CHOICE if full else choice)
+        return number
 
     def choice(self, number: int) -> LoggedChoice:
         """Return a choice by its number, `UNKNOWN_CHOICE` for `NONE`."""

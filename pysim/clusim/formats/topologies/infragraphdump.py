@@ -78,13 +78,10 @@ def _merged(middle: str, one: InfraEdge, two: InfraEdge) -> InfraEdge:
     ends = [edge.b if edge.a == middle else edge.a for edge in (one, two)]
     links = (one.link, two.link)
     times = [parse_time(link.latency) for link in links if link.latency]
+    rates = [link.rate for link in links if link.rate]
     link = InfraLink(
         f"{one.link.text} {two.link.text}",
-        min(
-            (link.rate for link in links if link.rate),
-            key=lambda rate: parse_rate(rate).bytes_per_s,
-            default="",
-        ),
+        min(rates, key=lambda rate: parse_rate(rate).bytes_per_s, default=""),
         f"{sum(times)}ps" if times else "",
         one.link.transfers or two.link.transfers,
     )
@@ -116,7 +113,7 @@ class _Writer:
         self._machines(zones)
         self._switches(switches)
         outer = [link for link in self.fabric.links if not self._inside(link)]
-        links, edges = self._edges(outer, with_instance=True)
+        links, edges = self._edges(outer)
         name = re.sub(r"[^A-Za-z0-9_.-]", "-", self.fabric.name) or "clusim"
         return {
             "name": name,
@@ -166,17 +163,12 @@ class _Writer:
                 used[stem] += 1
                 name = stem if used[stem] == 1 else f"{stem}_{used[stem]}"
                 part = {"name": name, "description": description, "choice": choice, "count": 0}
-                components[key] = part | (
-                    {"custom": {"type": "host"}} if choice == "custom" else {}
-                )
+                custom = {"custom": {"type": "host"}} if choice == "custom" else {}
+                components[key] = part | custom
             self.place[node.name] = "", f"{components[key]['name']}[{components[key]['count']}]"
             components[key]["count"] += 1
-        kinds, edges = self._edges(links, with_instance=False)
-        return {
-            "components": list(components.values()),
-            "links": kinds,
-            "edges": edges,
-        }
+        kinds, edges = self._edges(links)
+        return {"components": list(components.values()), "links": kinds, "edges": edges}
 
     def _component(self, node: Node) -> tuple[str, str]:
         """Return the choice of a component, and its description."""
@@ -212,15 +204,14 @@ class _Writer:
 
     # Links.
 
-    def _edges(
-        self, links: list[Link], *, with_instance: bool
-    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    def _edges(self, links: list[Link]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return the kinds of links, and an edge for every link."""
         kinds: dict[tuple[object, ...], dict[str, Any]] = {}
         edges = []
         for link in links:
             word = link.label
             key = (word, link.count, link.rate.num * 10**12 // link.rate.den, link.latency_ps)
+            rate = float(f"{link.count * link.rate.bytes_per_s / 1e9:.12g}")
             if key not in kinds:
                 kinds[key] = {
                     "name": f"link{len(kinds)}",
@@ -228,23 +219,20 @@ class _Writer:
                     "physical": {
                         "bandwidth": {
                             "choice": "gigabytes_per_second",
-                            "gigabytes_per_second": float(
-                                f"{link.count * link.rate.bytes_per_s / 1e9:.12g}"
-                            ),
+                            "gigabytes_per_second": rate,
                         },
                         "latency": {"choice": "ns", "ns": link.latency_ps / 1000},
                     },
                 }
-            ends = [self._end(name, with_instance) for name in (link.a, link.b)]
+            ends = [self._end(name) for name in (link.a, link.b)]
             edges.append(
                 {"ep1": ends[0], "ep2": ends[1], "scheme": "one2one", "link": kinds[key]["name"]}
             )
         return list(kinds.values()), edges
 
-    def _end(self, name: str, with_instance: bool) -> dict[str, str]:
+    def _end(self, name: str) -> dict[str, str]:
+        """Return an end of an edge; inside a device it is without instance."""
         instance, component = self.place[name]
         return (
-            {"instance": instance, "component": component}
-            if with_instance
-            else {"component": component}
+            {"instance": instance, "component": component} if instance else {"component": component}
         )

@@ -229,14 +229,8 @@ class _Host:
 
     def _nvlinks(self) -> None:
         """Read the matrix of NVLinks; without a matrix the chip's usual links are assumed."""
-        matrix = next(
-            (
-                e
-                for e in self.root.children
-                if e.tag.startswith("distances2") and e.get("name") == "NVLinkBandwidth"
-            ),
-            None,
-        )
+        tables = (e for e in self.root.children if e.tag.startswith("distances2"))
+        matrix = next((e for e in tables if e.get("name") == "NVLinkBandwidth"), None)
         if matrix is None:
             return
         names = " ".join(item.text for item in matrix.all("indexes")).split()

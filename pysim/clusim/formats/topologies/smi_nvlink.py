@@ -205,11 +205,9 @@ def read_nvlink(text: str, draft: Draft) -> None:
             draft.assume(f"gpu{number}", value, f"{len(links.down)} more are inactive")
         if links.able and not (links.up or links.down or links.remote):
             unable = len(links.able) - links.count
-            why = (
-                f"{unable} more cannot be used between GPUs"
-                if unable
-                else "active links are not in the output of -c"
-            )
+            why = "active links are not in the output of -c"
+            if unable:
+                why = f"{unable} more cannot be used between GPUs"
             draft.assume(f"gpu{number}", f"{links.count} links", why)
     for part in halves([devices[number] for number in sorted(devices)]):
         machine.cpus.append(ImportedCpu(numa=len(machine.cpus), devices=part))

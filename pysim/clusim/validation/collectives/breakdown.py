@@ -15,9 +15,10 @@ iterations may be a CUDA graph. All launches share the kernel. **Not modelled** 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from clusim.base.json_schema import IfKnown, JsonObject
 from clusim.base.terms.times import ONE, REGIMES, SEVERAL, place_of
 from clusim.hardware import all_figures
 from clusim.hardware.calibration import ROW_SETS
@@ -159,7 +160,7 @@ class Point(Prediction):
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class Score(JsonObject):
     """Errors of predictions in percent; None without rows.
 
     Attributes
@@ -200,9 +201,18 @@ def score(points: Sequence[Point]) -> Score:
     )
 
 
-def scores_json(points: Sequence[Point]) -> dict[str, Any]:
-    """Return the scores of every regime for JSON."""
-    return {name: asdict(figures) for name, figures in statistics(points).items()}
+@dataclass(frozen=True, slots=True)
+class RegimeScores(JsonObject):
+    """Scores below 1 MiB, below 64 MiB and above."""
+
+    small: Score
+    mid: Score
+    large: Score
+
+
+def regime_scores(points: Sequence[Point]) -> RegimeScores:
+    """Return the scores of every regime."""
+    return RegimeScores(**statistics(points))
 
 
 def statistics(points: Sequence[Point]) -> dict[str, Score]:
@@ -214,23 +224,32 @@ def statistics(points: Sequence[Point]) -> dict[str, Score]:
 
 
 @dataclass(frozen=True, slots=True)
-class ClassLine:
-    """Rows of a class, and a remark on them."""
+class ClassLine(JsonObject):
+    """Errors of predictions in percent; None without rows.
+
+    The rows of a class, and a remark on them.
+    """
+
+    KEYS = ("name", "*score", "*regimes", "remark")
 
     name: str
     points: Sequence[Point]
-    remark: str = ""
+    remark: IfKnown[str] = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the scores over all sizes and of every regime."""
-        regimes = scores_json(self.points)
-        more = {"remark": self.remark} if self.remark else {}
-        return {"name": self.name, **asdict(score(self.points)), **regimes, **more}
+    @property
+    def score(self) -> Score:
+        """Score of all rows."""
+        return score(self.points)
+
+    @property
+    def regimes(self) -> RegimeScores:
+        """Scores of every regime."""
+        return regime_scores(self.points)
 
 
 @dataclass(frozen=True, slots=True)
-class ClassTable:
-    """Table of several classes of rows.
+class ClassTable(JsonObject):
+    """Classes of rows, each with the score of all its rows and of every regime of size.
 
     Attributes
     ----------
@@ -241,14 +260,6 @@ class ClassTable:
     title: str
     text: str
     lines: list[ClassLine]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all lines."""
-        return {
-            "title": self.title,
-            "text": self.text,
-            "lines": [line.to_json() for line in self.lines],
-        }
 
 
 def calibrated_by(points: Sequence[Point]) -> dict[str, list[str]]:

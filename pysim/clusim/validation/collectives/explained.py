@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Any
 
 from typing_extensions import TypedDict
 
 from clusim.analysis.blame import alike, blame
 from clusim.base.errors import InputError
-from clusim.base.json_schema import FieldsOf
+from clusim.base.json_schema import JsonObject
 from clusim.base.tables import ColumnTable, text_table
 from clusim.base.units import format_size
 from clusim.nccl.launch import host_of, overhead_ps, period_ps
@@ -31,7 +31,7 @@ ORDER = ("cost", "work", "stall")
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class Term(JsonObject):
     """A part of an iteration's time.
 
     Attributes
@@ -86,7 +86,7 @@ class Explained:
             measured_us=point.row.time_us,
             predicted_us=round(point.predicted_us, 6),
             error_pct=round(point.error_pct, 2),
-            terms=[asdict(term) for term in self.terms],
+            terms=[term.to_json() for term in self.terms],
         )
 
 
@@ -198,4 +198,4 @@ class ExplainedJson(TypedDict):
     ran: str
     calibrated: list[str]
     notes: list[str]
-    terms: list[Annotated[dict[str, Any], FieldsOf(Term)]]
+    terms: list[Term]

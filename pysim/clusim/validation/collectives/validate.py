@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from clusim.base.display import picture_format
 from clusim.base.errors import InputError
@@ -32,11 +32,11 @@ from clusim.validation.collectives.breakdown import (
     calibrated_by,
     class_tables,
     launch_span,
-    scores_json,
+    regime_scores,
     span_json,
 )
 from clusim.validation.collectives.measurements import CurveGroup, Row, groups, setup_of
-from clusim.validation.collectives.validationjson import CurveJson, PointRowJson
+from clusim.validation.collectives.validationjson import CurveJson, CurveScores, PointRowJson
 from clusim.validation.measured import (
     FAILED,
     UNKNOWN,
@@ -203,9 +203,9 @@ class CollectiveReport(Report[Point]):
         return {
             "tables": [table.to_json() for table in class_tables(self.points)],
             "groups": [_group_json(group, points) for group, points in self.by_group().items()],
-            "overall": scores_json(self.points),
-            "single_node": scores_json([p for p in self.points if p.place == ONE]),
-            "multi_node": scores_json([p for p in self.points if p.place == SEVERAL]),
+            "overall": regime_scores(self.points).to_json(),
+            "single_node": regime_scores([p for p in self.points if p.place == ONE]).to_json(),
+            "multi_node": regime_scores([p for p in self.points if p.place == SEVERAL]).to_json(),
             "calibrated_by": calibrated_by(self.points),
             "worst": [_point_json(point) for point in self.worst()],
             "points": [_point_json(point) for point in self.points],
@@ -236,8 +236,8 @@ def _point_json(point: Point) -> dict[str, Any]:
 
 def _group_json(group: CurveGroup, points: list[Point]) -> dict[str, Any]:
     notes = sorted({note for point in points for note in point.notes})
-    extra = {"points": len(points), **scores_json(points), "notes": notes}
-    return filled(CurveJson, group) | extra
+    form = cast("CurveJson", filled(CurveJson, group))
+    return CurveScores(form, len(points), regime_scores(points), notes).to_json()
 
 
 def thinned(rows: Sequence[Row], most: int) -> list[Row]:

@@ -2,43 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NotRequired
+from dataclasses import dataclass
 
 from typing_extensions import TypedDict
 
-from clusim.base.json_schema import FieldsOf
-from clusim.validation.collectives.breakdown import Score
-
-_Scored = Annotated[dict[str, Any], FieldsOf(Score)]
-
-
-class RegimesJson(TypedDict):
-    """Scores below 1 MiB, below 64 MiB and above."""
-
-    small: _Scored
-    mid: _Scored
-    large: _Scored
-
-
-class ClassNameJson(TypedDict):
-    """A class of rows, and a remark on it."""
-
-    name: str
-    remark: NotRequired[str]
-
-
-class ClassTableJson(TypedDict):
-    """Classes of rows, each with the score of all its rows and of every regime of size.
-
-    Attributes
-    ----------
-    text : str
-        Description of the classes.
-    """
-
-    title: str
-    text: str
-    lines: list[Annotated[dict[str, Any], FieldsOf(Score, ClassNameJson, RegimesJson)]]
+from clusim.base.json_schema import JsonObject
+from clusim.validation.collectives.breakdown import ClassTable, RegimeScores
 
 
 class CurveJson(TypedDict):
@@ -69,7 +38,8 @@ class CurveJson(TypedDict):
     release: str
 
 
-class CurveScoresJson(CurveJson, RegimesJson):
+@dataclass(frozen=True)
+class CurveScores(JsonObject):
     """Errors of a group of rows.
 
     Attributes
@@ -80,7 +50,11 @@ class CurveScoresJson(CurveJson, RegimesJson):
         Assumptions, and approximations of the simulation.
     """
 
+    KEYS = ("*group", "points", "*regimes", "notes")
+
+    group: CurveJson
     points: int
+    regimes: RegimeScores
     notes: list[str]
 
 
@@ -152,11 +126,11 @@ class ValidationJson(TypedDict):
         Rows with an unknown word, that could not be simulated, or without a time or size.
     """
 
-    tables: list[ClassTableJson]
-    groups: list[CurveScoresJson]
-    overall: RegimesJson
-    single_node: RegimesJson
-    multi_node: RegimesJson
+    tables: list[ClassTable]
+    groups: list[CurveScores]
+    overall: RegimeScores
+    single_node: RegimeScores
+    multi_node: RegimeScores
     calibrated_by: dict[str, list[str]]
     worst: list[PointRowJson]
     points: list[PointRowJson]

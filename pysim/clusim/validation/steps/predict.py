@@ -30,6 +30,7 @@ from itertools import combinations
 from typing import Any
 
 from clusim.base.errors import ClusimError, InputError
+from clusim.base.json_schema import JsonObject
 from clusim.base.tables import grouped
 from clusim.simulation.extrapolate import Linear
 from clusim.training.request import TrainRequest
@@ -82,7 +83,7 @@ class StepPoint(Prediction):
 
 
 @dataclass(frozen=True, slots=True)
-class StepScore:
+class StepScore(JsonObject):
     """Errors of predictions in percent; None without rows.
 
     Attributes

@@ -7,17 +7,17 @@ errors.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from typing_extensions import TypedDict
 
 from clusim.base.errors import InputError
 from clusim.base.executors import Jobs, workers
 from clusim.base.files import write_text
-from clusim.base.json_schema import FieldsOf
+from clusim.base.json_schema import JsonObject
 from clusim.base.tables import text_table
 from clusim.hardware.calibration import ROW_SETS
 from clusim.lowering import QUICK
@@ -27,14 +27,19 @@ from clusim.validation.steps.cases import framework_of
 from clusim.validation.steps.predict import StepPoint, StepScore, predicted, step_groups, step_score
 from clusim.validation.steps.rows import StepRow
 
-_Scored = Annotated[dict[str, Any], FieldsOf(StepScore)]
 
+@dataclass(frozen=True)
+class StepGroup(JsonObject):
+    """Errors of predictions in percent; None without rows.
 
-class StepGroupJson(TypedDict):
-    """Common property of rows: its kind and its value."""
+    The rows have a common property: its kind and its value.
+    """
+
+    KEYS = ("by", "name", "*score")
 
     by: str
     name: str
+    score: StepScore
 
 
 class StepPointRowJson(TypedDict):
@@ -93,9 +98,9 @@ class StepReportJson(TypedDict):
         Granularity of the simulated steps.
     """
 
-    overall: _Scored
-    calibration: _Scored
-    groups: list[Annotated[dict[str, Any], FieldsOf(StepScore, StepGroupJson)]]
+    overall: StepScore
+    calibration: StepScore
+    groups: list[StepGroup]
     points: list[StepPointRowJson]
     unpredicted: list[UnpredictedRowJson]
     skipped: int
@@ -112,10 +117,10 @@ class StepReport(Report[StepPoint]):
     def to_json(self) -> dict[str, Any]:
         """Return scores of held-out rows and of calibration rows, groups and every point."""
         return {
-            "overall": asdict(step_score(self.left_out)),
-            "calibration": asdict(step_score(self.calibration)),
+            "overall": step_score(self.left_out).to_json(),
+            "calibration": step_score(self.calibration).to_json(),
             "groups": [
-                {"by": word, "name": name, **asdict(step_score(group_points))}
+                StepGroup(word, name, step_score(group_points)).to_json()
                 for word, name, group_points in step_groups(self.left_out)
             ],
             "points": [_point_json(point) for point in self.points],
