@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from clusim.simulation.api import result_of
 from clusim.simulation.request import ScheduleRequest
 from clusim.simulation.setup import Setup
 from clusim.training import TrainingResult
-from clusim.training.breakdown import Spans, breakdown, spans_of
+from clusim.training.breakdown import Breakdown, Spans, breakdown, spans_of
 from clusim.training.estimate import estimate
 from clusim.training.trainingreport import training_report
 from support.workloads import ideal, tiny
@@ -129,3 +130,29 @@ def test_workers_of_an_asynchronous_server_wait_for_its_updates(slow: str) -> No
     assert sum(cause.time_ps for cause in verdict.causes) == verdict.time_ps
     named = [cause.what for cause in verdict.causes if cause.kind is CauseKind.STRAGGLER]
     assert named == (["rank 1"] if slow else [])
+
+
+def test_ranks_with_equal_shares_share_a_line() -> None:
+    found = step("parallel: {data: 4}")
+    fast, slow = Breakdown(0, 80, 20, 0, 0, 20), Breakdown(0, 60, 20, 0, 20, 20)
+
+    def table(count: int, slow_ranks: set[int]) -> list[str]:
+        ranks = [replace(slow if r in slow_ranks else fast, rank=r) for r in range(count)]
+        lines = training_report(replace(found, ranks=ranks)).splitlines()
+        return [" ".join(line.split("%")[0].split()) for line in lines if line.count("%") == 5]
+
+    assert table(24, {*range(8, 16)}) == ["0-7, 16-23 80.0", "8-15 60.0"]
+    assert table(24, set()) == ["0-23 80.0"]
+    even = "0, 2, 4, 6, ... (64 ranks) 80.0"
+    assert table(128, {*range(1, 128, 2)})[0] == even, "of many ranges the first ones"
+
+
+def test_of_many_different_ranks_some_of_each_stage_are_shown() -> None:
+    found = step("parallel: {data: 4}")
+    ranks = [Breakdown(r, 100 + r, 900 - r, 0, 0, 900 - r) for r in range(4)]
+    many = [replace(ranks[0], rank=r, compute_ps=100 + r, exposed_ps=900 - r) for r in range(400)]
+    assert "  and 384 more ranks; --json has all\n" not in training_report(
+        replace(found, ranks=ranks)
+    )
+    text = training_report(replace(found, ranks=many))
+    assert "  and 396 more ranks; --json has all\n" in text, "the mesh has four"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusim.base.tables import text_table
-from clusim.base.units import format_size, format_time
+from clusim.base.units import format_ranges, format_size, format_time
 from clusim.report.runreport import ended_rows, pairs, said, verdict_lines
 from clusim.training.breakdown import PARTS, Breakdown
 from clusim.training.proof import EndedSteps
@@ -12,6 +12,10 @@ from clusim.workload.memory import MEMORY_PARTS, Memory
 from clusim.workload.parallel.plan import ParallelPlan
 
 SHOWN_RANKS = 16
+"""Maximum lines of the breakdown before only some ranks of each stage are shown."""
+
+SHOWN_SPANS = 4
+"""Maximum ranges of ranks in a line."""
 
 
 def training_report(result: StepResult) -> str:
@@ -143,14 +147,33 @@ def _step(result: StepResult) -> str:
 
 
 def _ranks(result: StepResult) -> list[str]:
-    shown = _shown(result)
-    rows: list[list[str | float]] = [["rank", "compute", "exposed", "host", "bubble", "idle"]]
-    for row in shown:
-        parts = (row.compute_ps, row.exposed_ps, row.host_ps, row.bubble_ps, row.idle_ps)
-        rows.append([row.rank, *(part / max(1, row.total_ps) for part in parts)])
-    lines = text_table("  {:>6}" + " {:>9.1%}" * 5, rows)
-    more = len(result.ranks) - len(shown)
+    """Return a line for each group of ranks with equal shares; of many groups, those of some ranks."""
+    groups = _groups(result.ranks)
+    if len(groups) > SHOWN_RANKS:
+        groups = _groups(_shown(result))
+    rows: list[tuple[str, ...]] = [("ranks", "compute", "exposed", "host", "bubble", "idle")]
+    rows += [(_numbers_of(ranks), *shares) for shares, ranks in groups.items()]
+    lines = text_table("  {:>6..}" + " {:>9}" * 5, rows)
+    more = len(result.ranks) - sum(map(len, groups.values()))
     return [*lines, f"  and {more} more ranks; --json has all"] if more > 0 else lines
+
+
+def _groups(rows: list[Breakdown]) -> dict[tuple[str, ...], list[int]]:
+    """Return the ranks by their shares of the step, as printed."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for row in rows:
+        parts = (row.compute_ps, row.exposed_ps, row.host_ps, row.bubble_ps, row.idle_ps)
+        shares = tuple(f"{part / max(1, row.total_ps):.1%}" for part in parts)
+        groups.setdefault(shares, []).append(row.rank)
+    return groups
+
+
+def _numbers_of(ranks: list[int]) -> str:
+    """Return rank numbers as ranges; of many ranges only the first ones."""
+    spans = format_ranges(ranks).split(",")
+    if len(spans) <= SHOWN_SPANS:
+        return ", ".join(spans)
+    return f"{', '.join(spans[:SHOWN_SPANS])}, ... ({len(ranks)} ranks)"
 
 
 def _shown(result: StepResult) -> list[Breakdown]:
