@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import clusim
+from clusim.base.units import parse_ranks
 from clusim.training import train, training_report
 from clusim.workload import make_plan
 from support.workloads import tiny
@@ -56,6 +57,7 @@ def test_large_meshes_show_ranks_of_every_stage() -> None:
     work = tiny("parallel: {pipeline: 4}\ndata: {kind: naive}", batch="{global: 24, micro: 1}")
     text = training_report(train(work, fabric, steps=1, granularity=65536))
     table = text.partition("idle\n")[2].partition("more ranks")[0].splitlines()
-    ranks = [int(line.split()[0]) for line in table if "%" in line]
+    names = [line.split("%")[0].rpartition(" ")[0] for line in table if "%" in line]
+    ranks = sorted(rank for name in names for rank in parse_ranks(name))
     assert ranks == [stage * 6 + place for stage in range(4) for place in range(4)]
     assert "and 8 more ranks" in text
