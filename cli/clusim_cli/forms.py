@@ -10,12 +10,13 @@ from typing_extensions import TypedDict
 from clusim.analysis.latency import LatencySummary
 from clusim.analysis.limits import WireTables
 from clusim.analysis.tablejson import CongestionJson, EstimateJson, HistoryJson, PathJson
-from clusim.base.json_schema import JsonObject
+from clusim.base.json_schema import IfKnown, JsonObject
 from clusim.nccl.explainjson import ExplainJson
 from clusim.nccltests.perfjson import PerfJson
 from clusim.replays.report import Replay
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
+from clusim.results.sensitivity import Sensitivity
 from clusim.simulation.expected import ErrorClass, UnknownError
 from clusim.studies.crossover import Crossover
 from clusim.studies.sweep.grid import Cell
@@ -51,13 +52,14 @@ class DoubtedJson(TypedDict):
 class RunJson(JsonObject):
     """A collective."""
 
-    KEYS = ("*result", "*tables", "verdict", "expected_error", "*doubted")
+    KEYS = ("*result", "*tables", "verdict", "expected_error", "*doubted", "sensitivity")
 
     result: Result
     tables: WireTables
     verdict: Verdict
     expected_error: ErrorClass | UnknownError
     doubted: DoubtedJson
+    sensitivity: IfKnown[Sensitivity | None]
 
 
 @dataclass

@@ -1,14 +1,17 @@
-"""Small charts: stacked bars of fractions, and curves over sizes."""
+"""Small charts: stacked bars of fractions, bars of derivatives, and curves over sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from clusim.base.errors import InputError
 from clusim.base.units import format_size
 from clusim.report.plots import SCREEN_IN, Look, stack, styled
+from clusim.results.sensitivity import Sensitivity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,6 +62,32 @@ def curves(
         axes.grid(color="#e3e6eb", linewidth=0.5)
         _head(figure, axes, title)
     return figure
+
+
+def plot_sensitivity(result: Sensitivity, figure: str = "", width_in: float = SCREEN_IN) -> Figure:
+    """Draw ``elasticity``: a horizontal bar for each figure of at least 1%, the largest at the top."""
+    if figure not in ("", "elasticity"):
+        raise InputError(f"figure {figure!r}: unknown; a sensitivity has one, 'elasticity'")
+    rows = result.shown
+    if not rows:
+        raise InputError(f"elasticity: no derivatives to draw; {result.note}")
+    with styled(Look(width_in)) as drawn:
+        drawn.set_size_inches(width_in, width_in * (0.16 + 0.042 * max(3, len(rows))))
+        axes = drawn.add_subplot()
+        values = np.array([row.elasticity for row in rows])
+        for name, better, colour in (
+            ("rates", values < 0, PALETTE[0]),
+            ("times and overheads", values >= 0, PALETTE[1]),
+        ):
+            if better.any():
+                places = np.flatnonzero(better)
+                axes.barh(places, values[better], color=colour, height=0.74, label=name)
+        axes.set_yticks(range(len(rows)), labels=[row.figure for row in rows])
+        axes.invert_yaxis()
+        axes.axvline(0, color="#5a6270", linewidth=0.6)
+        axes.set_xlabel("change of the time per change of the figure [% per %]")
+        _head(drawn, axes, "sensitivity of the time")
+    return drawn
 
 
 def _head(figure: Any, axes: Any, title: str) -> None:
