@@ -255,7 +255,7 @@ class Result(Shown, JsonObject):
         """Return the derivatives of the time by the figures of the hardware.
 
         Each is an elasticity: % of the time per % of the figure. They are checked by re-simulation, automatically for
-        runs of up to 2,000,000 packet-hops, or with ``confirm=True``.
+        runs of up to 1,000,000 packet-hops, or with ``confirm=True``.
 
         Raises
         ------

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 LEAST_SHOWN = 0.01
 """Smallest absolute elasticity of a printed row."""
 
+LEAST_SCATTER = 0.1
+"""Smallest printed scatter of an elasticity: 0.1% of the run at a change by 1%."""
+
 
 @dataclass(frozen=True, slots=True)
 class Derivative(JsonObject):
@@ -36,9 +39,12 @@ class Derivative(JsonObject):
         ``path`` (critical path), or ``re-simulated`` where the path is wrong.
     path_elasticity : float
         Estimate of the critical path.
+    scatter : float or None
+        Largest difference between `elasticity` and that of a single change by 1% or 2%; None: one change or none was
+        simulated.
     """
 
-    KEYS = ("figure", "elasticity", "gain_us", "reach", "basis", "path_elasticity")
+    KEYS = ("figure", "elasticity", "gain_us", "reach", "basis", "path_elasticity", "scatter")
 
     figure: str
     elasticity: Round6
@@ -46,6 +52,14 @@ class Derivative(JsonObject):
     reach: Round6 | None
     basis: str
     path_elasticity: Round6
+    scatter: Round6 | None = None
+
+    @property
+    def basis_words(self) -> str:
+        """Basis, and the scatter of single changes if it is large."""
+        if self.scatter is None or self.scatter < LEAST_SCATTER:
+            return self.basis
+        return f"{self.basis}, scatter {self.scatter:.2f}"
 
     @property
     def valid(self) -> str:
@@ -85,7 +99,7 @@ class Sensitivity(Shown, JsonObject):
         shown = self.shown
         titles = ("sensitivity", "% per %", "1% better", "valid up to", "basis")
         rows = [
-            (d.figure, f"{d.elasticity:+.3f}", f"-{format_time(d.gain_ps)}", d.valid, d.basis)
+            (d.figure, f"{d.elasticity:+.3f}", f"-{format_time(d.gain_ps)}", d.valid, d.basis_words)
             for d in shown
         ]
         lines = text_table("{:<..}  {:>..}  {:>..}  {:>..}  {:<..}", [titles, *rows])
@@ -104,7 +118,7 @@ class Sensitivity(Shown, JsonObject):
         return {"derivatives": self._columns}
 
     def _columns(self) -> Columns:
-        names = ("figure", "elasticity", "gain_ps", "reach", "basis", "path_elasticity")
+        names = ("figure", "elasticity", "gain_ps", "reach", "basis", "path_elasticity", "scatter")
         columns: dict[str, Any] = {
             name: [getattr(d, name) for d in self.derivatives] for name in names
         }

@@ -142,7 +142,7 @@ Columns = Callable[[], dict[str, NDArray[Any] | list[str]]]
 CHEAP_GRANTS = 20_000_000
 """Maximum packets and bursts of a run that is re-simulated without its bottleneck by default: about 2 s."""
 
-CHECKED_GRANTS = CHEAP_GRANTS // 10
+CHECKED_GRANTS = CHEAP_GRANTS // 20
 """Maximum of a run that is re-simulated about 50 times for its derivatives by default."""
 
 
