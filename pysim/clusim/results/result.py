@@ -260,10 +260,12 @@ class Result(Shown, JsonObject):
         Raises
         ------
         InputError
-            The completed slices of a larger run were dropped after its verdict.
+            The completed slices of a larger run were dropped after its verdict, or are in another process.
         """
         if self.derive is None:
-            return Sensitivity(self.time_ps, note="no critical path: the run was not recorded")
+            return Sensitivity(
+                self.time_ps, note="no critical path: the slices of this run are not in memory"
+            )
         return self.derive(self)
 
     @property

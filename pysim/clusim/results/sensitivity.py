@@ -16,8 +16,14 @@ if TYPE_CHECKING:
 LEAST_SHOWN = 0.01
 """Smallest absolute elasticity of a printed row."""
 
+
 LEAST_SCATTER = 0.1
 """Smallest printed scatter of an elasticity: 0.1% of the run at a change by 1%."""
+
+
+def _saving(gain_ps: int) -> str:
+    """Return a saving as the change of the time."""
+    return f"{'-' if gain_ps >= 0 else '+'}{format_time(abs(gain_ps))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +36,8 @@ class Derivative(JsonObject):
         Name of the figure: ``NVLink, GPU-NVSwitch rate``.
     elasticity : float
         Change of the time per change of the figure [% per %]: negative if a larger figure shortens the run.
-    gain_ps : int
-        Time saved by a figure that is 1% better, in first order [ps].
+    gain_us : float
+        Time saved by a figure that is 1% better, in first order [us].
     reach : float or None
         Largest tested improvement, as a factor of the figure, for which time and first-order estimate differ by at
         most 1% of the run; 1 if none. The estimate is linear in the time per byte of rates. None: not checked.
@@ -99,7 +105,7 @@ class Sensitivity(Shown, JsonObject):
         shown = self.shown
         titles = ("sensitivity", "% per %", "1% better", "valid up to", "basis")
         rows = [
-            (d.figure, f"{d.elasticity:+.3f}", f"-{format_time(d.gain_ps)}", d.valid, d.basis_words)
+            (d.figure, f"{d.elasticity:+.3f}", _saving(d.gain_ps), d.valid, d.basis_words)
             for d in shown
         ]
         lines = text_table("{:<..}  {:>..}  {:>..}  {:>..}  {:<..}", [titles, *rows])

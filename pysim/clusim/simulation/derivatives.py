@@ -92,7 +92,7 @@ class _Checked:
                 row = _row(figure, figure.time_ps, self.time_ps)
                 return replace(row, reach=self._reach(figure.time_ps))
             slopes |= {step: self._slope_ps(step) for step in MORE_STEPS}
-            weights = {step: (1 - 1 / step) ** 2 for step in slopes}
+            weights = {step: float(1 - 1 / step) ** 2 for step in slopes}
             weighted = sum(weights[step] * slope for step, slope in slopes.items())
             measured_ps = round(weighted / sum(weights.values()))
             if self._agrees(measured_ps):
@@ -101,20 +101,20 @@ class _Checked:
                 basis = "re-simulated"
             scatter_ps = max(abs(slope - measured_ps) for slope in slopes.values())
             row = _row(figure, measured_ps, self.time_ps)
-            scatter = float(scatter_ps) / self.time_ps
+            scatter = scatter_ps / self.time_ps
             return replace(row, basis=basis, scatter=scatter, reach=self._reach(measured_ps))
         except ClusimError:
             return _row(figure, figure.time_ps, self.time_ps)
 
-    def _agrees(self, part_ps: Fraction | int) -> bool:
+    def _agrees(self, part_ps: float) -> bool:
         """Return True if the estimate of the path is right."""
         larger_ps = max(abs(part_ps), self.figure.time_ps)
-        most_ps = max(TOLERANCE * float(larger_ps), LEAST_DIFFERENCE * self.time_ps)
+        most_ps = max(TOLERANCE * larger_ps, LEAST_DIFFERENCE * self.time_ps)
         return abs(part_ps - self.figure.time_ps) <= most_ps
 
-    def _slope_ps(self, factor: Fraction) -> Fraction:
+    def _slope_ps(self, factor: Fraction) -> float:
         """Return the part of the run that depends on the figure, from one changed run [ps]."""
-        return self._saved_ps(factor) / (1 - 1 / factor)
+        return self._saved_ps(factor) / float(1 - 1 / factor)
 
     def _saved_ps(self, factor: Fraction) -> int:
         return self.time_ps - self.simulate(replace(self.figure.change, factor=factor))

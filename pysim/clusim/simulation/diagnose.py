@@ -193,8 +193,8 @@ class Evidence:
         """Return the derivatives of the run with this result; see `Result.sensitivity`."""
         if self._records == _KNOWN:
             raise InputError(
-                "sensitivity: the completed slices of this run were dropped after its verdict;"
-                " call sensitivity() before verdict"
+                "sensitivity: the completed slices of this run were dropped; call sensitivity() before verdict,"
+                " and in the process of the run"
             )
         if isinstance(self._records, str) or not result.complete:
             why = self._records if isinstance(self._records, str) else "the run is incomplete"
