@@ -18,6 +18,7 @@ from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
 from clusim.results.sensitivity import Sensitivity
 from clusim.simulation.expected import ErrorClass, UnknownError
+from clusim.simulation.fault_cost import FaultCost
 from clusim.studies.crossover import Crossover
 from clusim.studies.sweep.grid import Cell
 from clusim.topology.check_links import Finding
@@ -50,16 +51,20 @@ class DoubtedJson(TypedDict):
 
 @dataclass
 class RunJson(JsonObject):
-    """A collective."""
+    """A collective; with the cost of its faults if simulated, and its derivatives if requested."""
 
-    KEYS = ("*result", "*tables", "verdict", "expected_error", "*doubted", "sensitivity")
+    KEYS = (
+        *("*result", "*tables", "verdict", "expected_error", "*doubted", "fault_cost"),
+        "sensitivity",
+    )
 
     result: Result
     tables: WireTables
     verdict: Verdict
     expected_error: ErrorClass | UnknownError
     doubted: DoubtedJson
-    sensitivity: IfKnown[Sensitivity | None]
+    fault_cost: IfKnown[FaultCost]
+    sensitivity: IfKnown[Sensitivity]
 
 
 @dataclass

@@ -183,10 +183,12 @@ def test_the_table_has_a_line_for_each_and_its_cause() -> None:
     done = CliRunner().invoke(cli, ["what-if", SMALL, "--algorithm tree", "--no-progress"])
     lines = done.stdout.splitlines()
     assert lines[0] == f"clusim {SMALL}"
-    (row,) = [line for line in lines if line.startswith("  --algorithm tree")]
-    assert "tree, simple" in row
-    assert "% of" not in row
-    assert "per-slice CTA overhead" in row or "latency" in row
+    (at,) = [i for i, line in enumerate(lines) if line.startswith("  --algorithm tree")]
+    assert "tree, simple" in lines[at]
+    cause = lines[at + 1]
+    assert cause.startswith("      bottleneck: ")
+    assert "% of" not in cause
+    assert "per-slice CTA overhead" in cause or "latency" in cause
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
     from clusim.report.runreport import collective_report
     from clusim.simulation.api import result_of
     from clusim.simulation.expected import expected_of
+    from clusim.simulation.fault_cost import fault_cost
     from clusim.simulation.job import RunOptions
     from clusim.simulation.plan import plan
     from clusim.simulation.request import taken
@@ -102,6 +103,9 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
         if result.complete:
             shown.begins("re-simulation without the bottleneck")
             _ = result.verdict
+        if request.setup.faults:
+            shown.begins("simulation without the faults")
+        cost = fault_cost(planned, result, confirm=how.confirm)
     if as_json:
         expected = expected_of(planned, result.call.algorithm if result.call else "")
         more = {
@@ -109,10 +113,14 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
             "expected_error": expected.error.to_json(),
             "doubts": results,
         }
-        more |= {"sensitivity": derived.to_json()} if derived else {}
+        more |= {"fault_cost": cost.to_json()} if cost is not None else {}
+        more |= {"sensitivity": derived.to_json()} if derived is not None else {}
         click.echo(json.dumps(result.to_json() | wire_tables(result).to_json() | more))
     else:
-        click.echo(collective_report(result))
+        rows = cost.rows() if cost is not None else []
+        if cost is None and request.setup.faults and result.complete:
+            rows = [("fault cost", "not simulated; use --confirm")]
+        click.echo(collective_report(result, rows))
         if derived is not None:
             click.echo("\n" + "\n".join(derived.lines()))
     if result.unfinished is not None:

@@ -48,9 +48,9 @@ def folded(line: str, width: int = WIDTH, hang: str | None = None) -> list[str]:
         return [line]
     if hang is None:
         margin = "# " if line.startswith("#") else ""
-        indent = min(len(line) - len(line.lstrip(" #")) + 2, 12, width // 4)
+        indent = min(len(line) - len(line.lstrip(" #")) + 2, width // 4)
         label = _LABEL.match(line)
-        if label and not margin and label.end() <= width // 4:
+        if label and not margin and label.end() <= width // 3:
             indent = label.end()
         hang = f"{margin:<{indent}}"
     words = _Words(

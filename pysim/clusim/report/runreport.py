@@ -22,15 +22,15 @@ from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
 
 
-def collective_report(result: Result) -> str:
-    """Return the report of a run of collectives."""
+def collective_report(result: Result, more: Sequence[tuple[str, str]] = ()) -> str:
+    """Return the report of a run of collectives; `more` are further rows of label and text."""
     rows = [("time", format_time(result.time_ps)), *ended_rows(result)]
     if result.call is None and result.tasks.names:
         rows.append(("tasks", str(len(result.tasks.names))))
     elif result.call is not None and result.call.size_bytes and result.complete:
         rows.append(("algbw", f"{_GBps(result.algbw_GBps)} GB/s"))
         rows.append(("busbw", f"{_GBps(result.busbw_GBps)} GB/s"))
-    return _report(result, rows)
+    return _report(result, [*rows, *more])
 
 
 def ended_rows(result: Result) -> list[tuple[str, str]]:

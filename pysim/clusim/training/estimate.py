@@ -15,11 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
+import numpy as np
+
 from clusim.base.files import guarded
 from clusim.base.limits import uncollected
 from clusim.lowering.grain import COARSE, STEP
 from clusim.results.intervals import Union
-from clusim.results.replicated import RankPattern
+from clusim.results.replicated import RankPattern, united
 from clusim.simulation.samples import SampleCache
 from clusim.topology import Fabric
 from clusim.training.api import EstimateOptions, train_request
@@ -37,6 +39,7 @@ from clusim.training.step_diagnosis import (
     heavy_stage,
     step_verdict,
 )
+from clusim.training.step_timing import own_steps
 from clusim.training.switches import Sharing
 from clusim.training.uncomposed import StepEstimate, whole
 from clusim.workload import Workload
@@ -167,7 +170,10 @@ class StepEstimator(Emitter):
         self._count(moved)
         end = max(clock.when(self.tail[rank]), begin)
         part = RankRows(row.compute[sizes[0] :], row.moving[sizes[1] :]).spans()
-        spans = Union.of(part.compute).spans - begin, Union.of(part.moving).spans - begin
+        spans = (
+            Union.of(part.compute).spans - begin,
+            united(part.moving - np.array((begin, begin, 0))),
+        )
         pattern = RankPattern(*spans, end - begin)
         kernel_ps, alone_ps = clock.kernel_ps - sums[0], clock.alone_ps - sums[1]
         return _Done(Repeated(pattern, kernel_ps, alone_ps, self.flops - sums[2]), moved)
@@ -282,9 +288,9 @@ def _sum(blocks: Sequence[_Done]) -> _Done:
     blocks_took, compute, moving, end_ps = [done.took for done in blocks], [], [], 0
     for took in blocks_took:
         compute.append(took.pattern.compute + end_ps)
-        moving.append(took.pattern.moving + end_ps)
+        moving.append(took.pattern.moving + np.array((end_ps, end_ps, 0)))
         end_ps += took.pattern.end_ps
-    spans = Union.of(*compute).spans, Union.of(*moving).spans
+    spans = Union.of(*compute).spans, united(np.concatenate(moving))
     pattern = RankPattern(*spans, end_ps)
     kernel_ps, alone_ps = (
         sum(took.kernel_ps for took in blocks_took),
@@ -411,7 +417,8 @@ def _made(request: TrainRequest, plan: ParallelPlan, parts: StepParts) -> StepEs
     low, high = (ends[-2] if len(ends) > 1 else 0), ends[-1]
     passed = max((end for end in clock.passes if end <= high), default=high)
     spans = {rank: clock.rows[rank].spans() for rank in emitter.shown}
-    last = StepSpans(spans, list(emitter.shown), low, passed, high, plan.mesh.pipeline > 1)
+    own = own_steps(plan, writer.steps, clock.when)
+    last = StepSpans(spans, list(emitter.shown), low, passed, high, plan.mesh.pipeline > 1, own)
     rows = last.whole
     of_stage = dict(zip(emitter.shown.values(), rows, strict=True))
     ranks = {

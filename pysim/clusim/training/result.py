@@ -20,6 +20,7 @@ from clusim.base.json_schema import (
 )
 from clusim.base.units import format_time
 from clusim.results.diagnosis import Verdict
+from clusim.results.replicated import DIMENSIONS
 from clusim.results.result import Result
 from clusim.results.resultjson import BusyWire
 from clusim.training.breakdown import PARTS, Breakdown, error_of
@@ -76,6 +77,8 @@ class StepResult(Shown, JsonObject):
         Model and executed FLOP/s over the peak FLOP/s of all ranks.
     exposed_comm_s, communication_s : float
         Exposed and total communication [s].
+    exposed_by_dimension_s : dict
+        Exposed communication by dimension of parallelism, and ``host`` for copies to and from it, without zeros [s].
     kernel_slowdown_s : float
         Time that kernels lose to communication, which uses their SMs and memory [s].
     communication_sms : float
@@ -116,7 +119,14 @@ class StepResult(Shown, JsonObject):
         *("stage_gpus=plan.crew.replicas", "placement=plan.placement"),
         *("microbatches=plan.microbatches", "step_time_s", "verdict", "expected_error=expected"),
         *("expected_error_text=expected_text", "steps_s=step_ps", "*throughput", "tflops_per_gpu"),
-        *("mfu", "hfu", "*parts_s", "kernel_slowdown_s", "communication_sms=sharing.sms"),
+        *(
+            "mfu",
+            "hfu",
+            "*parts_s",
+            "exposed_by_dimension_s",
+            "kernel_slowdown_s",
+            "communication_sms=sharing.sms",
+        ),
         *("in_switch=switching", "bubble_fraction", "ranks", "checkpoint=saved", "goodput"),
         *("memory_GiB=fullest", "memory_by_stage_GiB=memory", "volume_bytes_per_gpu"),
         *("collectives_per_step", "faults", "notes", "error_bound", "wall_s"),
@@ -214,6 +224,12 @@ class StepResult(Shown, JsonObject):
         return float(np.mean([getattr(row, f"{name}_ps") for row in self.ranks])) / 1e12
 
     @property
+    def exposed_by_dimension_s(self) -> dict[str, Round9]:
+        """Mean exposed communication by dimension, without zeros [s]."""
+        means = {dim: self.mean(f"exposed_{dim}") for dim in DIMENSIONS}
+        return {dim: mean for dim, mean in means.items() if mean}
+
+    @property
     def kernel_slowdown_s(self) -> Round9:
         """Mean time per step and rank that kernels lose to communication (SM and HBM sharing) [s]."""
         return self.sharing.lost_ps / len(self.step_ps) / self.plan.mesh.size / 1e12
@@ -221,7 +237,7 @@ class StepResult(Shown, JsonObject):
     @property
     def bubble_fraction(self) -> Round6:
         """Mean share of the step that is pipeline bubble."""
-        return self.mean("bubble") / self.step_time_s
+        return self.mean("bubble") / self.mean("total")
 
     def summary(self) -> Summary:
         """Return workload and system, step time and breakdown."""
@@ -230,7 +246,7 @@ class StepResult(Shown, JsonObject):
         pace = f"{self.samples_per_s:,.0f} {plan.model.unit}/s"
         rows = {"step": step, "throughput": pace, "MFU": f"{self.mfu:.1%}"}
         rows |= {
-            words: f"{self.mean(part) / self.step_time_s:.1%} of the step"
+            words: f"{self.mean(part) / self.mean('total'):.1%} of the step"
             for part, words in PARTS.items()
             if self.mean(part)
         }

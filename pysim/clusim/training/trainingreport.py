@@ -94,23 +94,23 @@ def _layers(plan: ParallelPlan, stage: int) -> int:
 
 
 def _numbers(result: StepResult) -> list[str]:
-    plan, step = result.plan, result.step_time_s
+    plan, step = result.plan, result.mean("total")
     rows = [
         ("step", _step(result)),
         ("throughput", f"{result.samples_per_s:,.1f} {plan.model.unit}/s"),
         ("per GPU", f"{plan.model_flops * result.pace / plan.mesh.size / 1e12:.1f} TFLOP/s"),
-        (
-            "MFU",
-            f"{result.mfu:.1%} of the peak; {result.hfu:.1%} counting every executed operation",
-        ),
+        ("MFU", f"{result.mfu:.1%} of the peak"),
     ]
+    if plan.workload.recompute != "none":
+        rows.append(("HFU", f"{result.hfu:.1%} of the peak, with recomputation"))
     for name, shown in PARTS.items():
-        rows.append(
-            (
-                shown,
-                f"{format_time(round(result.mean(name) * 1e12))}, {result.mean(name) / step:.1%} of the step",
-            )
-        )
+        time_ps = round(result.mean(name) * 1e12)
+        rows.append((shown, f"{format_time(time_ps)}, {result.mean(name) / step:.1%} of the step"))
+        if name == "exposed":
+            rows += [
+                (f"  {dim}", f"{format_time(round(mean * 1e12))}, {mean / step:.1%}")
+                for dim, mean in result.exposed_by_dimension_s.items()
+            ]
     hidden = result.mean("communication") - result.mean("exposed")
     rows.append(("hidden communication", format_time(max(0, round(hidden * 1e12)))))
     if result.sharing.moving_ps:
@@ -143,12 +143,11 @@ def _step(result: StepResult) -> str:
 
 
 def _ranks(result: StepResult) -> list[str]:
-    step = max(1, result.step_ps[-1])
     shown = _shown(result)
     rows: list[list[str | float]] = [["rank", "compute", "exposed", "host", "bubble", "idle"]]
     for row in shown:
         parts = (row.compute_ps, row.exposed_ps, row.host_ps, row.bubble_ps, row.idle_ps)
-        rows.append([row.rank, *(part / step for part in parts)])
+        rows.append([row.rank, *(part / max(1, row.total_ps) for part in parts)])
     lines = text_table("  {:>6}" + " {:>9.1%}" * 5, rows)
     more = len(result.ranks) - len(shown)
     return [*lines, f"  and {more} more ranks; --json has all"] if more > 0 else lines

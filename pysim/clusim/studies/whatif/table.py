@@ -136,24 +136,23 @@ class WhatIf(JsonObject):
 
     def lines(self) -> list[str]:
         """Return the lines of the table."""
-        head = ("", "change", "same plan", "re-planned", "plan", "bottleneck")
+        head = ("", "change", "same plan", "re-planned", "plan")
         table: list[tuple[str, ...]] = [head]
         told: list[list[str]] = [[]]
         for run in self.baseline:
             of, base = run.of, run.outcome
-            table.append((of, "baseline", "", _time(base), base.plan, base.cause))
-            told.append([])
+            table.append((of, "baseline", "", _time(base), base.plan))
+            told.append([_bottleneck(base)])
             for row in (row for row in self.rows if row.of == of):
                 held = NONE if row.held is None else _against(row.held, base)
                 planned = row.planned
-                cells = (of, row.change, held, _against(planned, base), planned.plan, planned.cause)
-                table.append(cells)
-                told.append(row.told())
+                table.append((of, row.change, held, _against(planned, base), planned.plan))
+                told.append([_bottleneck(planned), *row.told()])
         lines = [self.title, f"  times: {self.times}", ""]
         of = "  {:<..}" if any(cells[0] for cells in table) else "{}"
-        shown = text_table(of + "  {:<..}" * 4 + "  {}", table)
+        shown = text_table(of + "  {:<..}" * 3 + "  {}", table, strip=False)
         for line, more in zip(shown, told, strict=True):
-            lines += [line, *(f"      {text}" for text in more)]
+            lines += [line.rstrip(), *(f"      {text}" for text in more)]
         return lines
 
     def page(self) -> str:
@@ -189,6 +188,10 @@ def _compared(
             told,
         )
     )
+
+
+def _bottleneck(outcome: ChangeOutcome) -> str:
+    return outcome.cause if outcome.error else f"bottleneck: {outcome.cause}"
 
 
 def _time(outcome: ChangeOutcome) -> str:

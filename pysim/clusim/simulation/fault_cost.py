@@ -1,0 +1,86 @@
+"""Cost of the faults of a run, against the same run without them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from clusim.base.errors import ClusimError, one_line
+from clusim.base.json_schema import JsonObject
+from clusim.base.units import format_time
+from clusim.results.result import Result
+from clusim.simulation.api import result_of
+from clusim.simulation.diagnose import CHEAP_GRANTS
+from clusim.simulation.job import RunOptions
+from clusim.simulation.plan import Plan, plan
+from clusim.simulation.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class FaultCost(JsonObject):
+    """Times with and without the faults of a run.
+
+    Attributes
+    ----------
+    sound_ps : int
+        Time without the faults [us].
+    added_ps : int
+        Additional time by the faults; each run has its plan [us].
+    held_ps : int or None
+        Time with the faults and the plan of the sound system [us]; None if it cannot run.
+    why : str
+        Reason why it cannot run.
+    """
+
+    KEYS = ("sound_us", "added_us", "held_us", "why")
+
+    sound_ps: int
+    added_ps: int
+    held_ps: int | None
+    why: str = ""
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the rows of a report."""
+        sign = "-" if self.added_ps < 0 else "+"
+        added = f"{sign}{format_time(abs(self.added_ps))} ({self._pct(self.added_ps)})"
+        rows = [("fault cost", f"{added} against the sound system, {format_time(self.sound_ps)}")]
+        if self.held_ps is None:
+            rows.append(("", f"the sound system's plan cannot run: {self.why}"))
+        elif self.held_ps != self.sound_ps + self.added_ps:
+            held = f"{format_time(self.held_ps)} ({self._pct(self.held_ps - self.sound_ps)})"
+            rows.append(("", f"with the sound system's plan {held}"))
+        return rows
+
+    def _pct(self, added_ps: int) -> str:
+        return f"{100 * added_ps / max(1, self.sound_ps):+.1f}%"
+
+
+def fault_cost(planned: Plan, result: Result, *, confirm: bool | None = None) -> FaultCost | None:
+    """Simulate a run without the faults of its request, and with the plan that NCCL then makes.
+
+    Faults in the topology's file are part of both runs.
+
+    Parameters
+    ----------
+    confirm : bool or None
+        Whether to simulate; None: if the run has at most `CHEAP_GRANTS` packets and bursts, in the C engine.
+
+    Returns
+    -------
+    FaultCost or None
+        None if the request has no faults, the run was ended early, or it was not simulated.
+    """
+    request = planned.options
+    if confirm is None:
+        confirm = result.provenance.engine == "c" and result.grants <= CHEAP_GRANTS
+    if not (request.setup.faults and result.complete and confirm and isinstance(request, Request)):
+        return None
+    options = RunOptions(confirm=False)
+    sound = plan(replace(request, setup=replace(request.setup, faults=())))
+    held_ps, why = None, ""
+    try:
+        held = replace(request.of(sound.schedule), setup=request.setup)
+        held_ps = result_of(held, options).time_ps
+    except ClusimError as error:
+        why = one_line(str(error))
+    sound_ps = result_of(sound, options).time_ps
+    return FaultCost(sound_ps, result.time_ps - sound_ps, held_ps, why)
