@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.errors import InputError
@@ -74,19 +73,14 @@ def plot_sensitivity(result: Sensitivity, figure: str = "", width_in: float = SC
     with styled(Look(width_in)) as drawn:
         drawn.set_size_inches(width_in, width_in * (0.16 + 0.042 * max(3, len(rows))))
         axes = drawn.add_subplot()
-        values = np.array([row.elasticity for row in rows])
-        for name, better, colour in (
-            ("rates", values < 0, PALETTE[0]),
-            ("times and overheads", values >= 0, PALETTE[1]),
-        ):
-            if better.any():
-                places = np.flatnonzero(better)
-                axes.barh(places, values[better], color=colour, height=0.74, label=name)
+        values = [row.elasticity for row in rows]
+        colours = [PALETTE[value > 0] for value in values]
+        axes.barh(range(len(rows)), values, color=colours, height=0.74)
         axes.set_yticks(range(len(rows)), labels=[row.figure for row in rows])
         axes.invert_yaxis()
         axes.axvline(0, color="#5a6270", linewidth=0.6)
         axes.set_xlabel("change of the time per change of the figure [% per %]")
-        _head(drawn, axes, "sensitivity of the time")
+        axes.set_title("sensitivity of the time", loc="left")
     return drawn
 
 

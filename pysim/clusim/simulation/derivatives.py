@@ -95,10 +95,9 @@ class _Checked:
             weights = {step: float(1 - 1 / step) ** 2 for step in slopes}
             weighted = sum(weights[step] * slope for step, slope in slopes.items())
             measured_ps = round(weighted / sum(weights.values()))
-            if self._agrees(measured_ps):
-                measured_ps, basis = figure.time_ps, "path"
-            else:
-                basis = "re-simulated"
+            agrees = self._agrees(measured_ps)
+            measured_ps = figure.time_ps if agrees else measured_ps
+            basis = "path" if agrees else "re-simulated"
             scatter_ps = max(abs(slope - measured_ps) for slope in slopes.values())
             row = _row(figure, measured_ps, self.time_ps)
             scatter = scatter_ps / self.time_ps
