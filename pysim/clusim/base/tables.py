@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from string import Formatter
 from textwrap import TextWrapper
 from typing import Any, TypeVar
@@ -156,6 +157,15 @@ def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
     result: dict[Key, list[Value]] = {}
     for key, value in pairs:
         result.setdefault(key, []).append(value)
+    return result
+
+
+def spans(rows: Iterable[tuple[int, Key]]) -> list[tuple[str, Key]]:
+    """Return the ranges of consecutive sizes [bytes] with the same value."""
+    result = []
+    for value, members in groupby(rows, lambda row: row[1]):
+        sizes = [format_size(size) for size, _ in members]
+        result.append((" to ".join(dict.fromkeys((sizes[0], sizes[-1]))), value))
     return result
 
 
