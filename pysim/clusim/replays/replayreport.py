@@ -185,10 +185,10 @@ def _table(rows: list[list[str]], left: tuple[int, ...] = ()) -> list[str]:
     lines: list[str] = []
     for gap in ("  ", " "):
         layout = "".join(f"{gap}{{:<..}}" if i in left else f"{gap}{{:>..}}" for i in keep)
-        lines = text_table(f" {layout}" if gap == " " else layout, cells)
-        if len(lines) == len(rows) and max(map(len, lines)) <= WIDTH:
+        lines = text_table(f" {layout}" if gap == " " else layout, cells, strip=False)
+        if max(map(len, lines)) <= WIDTH:
             break
-    return lines
+    return [line.rstrip() for line in lines]
 
 
 def _communicators(replay: Replay, everything: bool) -> list[str]:
