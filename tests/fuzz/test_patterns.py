@@ -14,7 +14,6 @@ HERE = Path(__file__).parents[1]
 SQUARE = """
 import re
 from fuzz import patterns
-patterns.CPU_S = 1
 patterns.in_place = dict
 patterns.patterns = lambda: {"clusim.formats.logs.lines._SQUARE": re.compile(r"(\\w+) (x)")}
 patterns.main()
@@ -35,7 +34,7 @@ def test_every_pattern_takes_the_length_of_a_line() -> None:
 
 def test_a_pattern_that_takes_the_square_ends_the_process() -> None:
     done = run("-c", SQUARE)
-    assert done.returncode == -signal.SIGXCPU
+    assert done.returncode == -signal.SIGPROF
     assert done.stdout.splitlines() == ["clusim.formats.logs.lines._SQUARE search"]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,6 @@ TABLES = [path for path in FILES if "wayne_h100" in path.name]
 """Logs with tables of times, whose first calls are replayed."""
 
 
-@cache
 def replayed(path: Path) -> Replay:
     """Return the replay of some calls of a log and of one more, on its machine or on one that is known."""
     calls = 1 if path not in TABLES else None if IN_FULL else 3
@@ -40,9 +38,15 @@ def replayed(path: Path) -> Replay:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.name)
 def test_every_log_is_replayed_or_says_what_is_missing(path: Path) -> None:
+    """And the tables of the H100 machine are met."""
     found = replayed(path)
     assert found.calls
     assert all(call.time_ps > 0 for call in found.calls)
+    if path in TABLES:
+        errors = [call.error for call in found.calls if call.error is not None]
+        assert len(errors) == (6 if IN_FULL else 2)
+        # On two GPUs large sizes are 10 to 17% too slow: docs/accuracy-causes.md.
+        assert all(abs(error) < 0.18 for error in errors)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.name)
@@ -58,11 +62,3 @@ def test_every_rank_of_every_communicator_has_a_gpu_of_its_own(path: Path) -> No
         for call in (table.distinct[n] for n in table.call)
     )
     assert len(recording.events) == expected
-
-
-@pytest.mark.parametrize("path", TABLES, ids=lambda p: p.name)
-def test_the_h100_tables_are_met(path: Path) -> None:
-    errors = [call.error for call in replayed(path).calls if call.error is not None]
-    assert len(errors) == (6 if IN_FULL else 2)
-    # On two GPUs large sizes are 10 to 17% too slow: docs/accuracy-causes.md.
-    assert all(abs(error) < 0.18 for error in errors)

@@ -34,29 +34,34 @@ def spans(*pairs: tuple[int, int]) -> Any:
     return np.array(pairs, np.int64).reshape(-1, 2)
 
 
+def moved(*pairs: tuple[int, int]) -> Any:
+    return np.insert(spans(*pairs), 2, 0, axis=1)
+
+
 class TestBreakdown:
     def test_unions(self) -> None:
         assert Union.of(spans((5, 9), (0, 3), (2, 4), (9, 10))).spans.tolist() == [[0, 4], [5, 10]]
         assert Union.of(spans((0, 10), (2, 3), (4, 12))).spans.tolist() == [[0, 12]]
 
     def test_every_picosecond_is_one_thing(self) -> None:
-        own = Spans(spans((0, 40), (60, 80)), spans((30, 50)), spans((20, 50)), [])
+        own = Spans(spans((0, 40), (60, 80)), moved((30, 50)), spans((20, 50)), [])
         ((row,),) = breakdown({0: own}, [0], [(0, 100)], 90)
         assert (row.compute_ps, row.exposed_ps, row.bubble_ps, row.idle_ps) == (60, 10, 20, 10)
         assert row.communication_ps == 20
         assert row.total_ps == 100
 
     def test_the_window_cuts(self) -> None:
-        own = Spans(spans((0, 40)), spans((30, 50)), spans((30, 50)), [])
+        own = Spans(spans((0, 40)), moved((30, 50)), spans((30, 50)), [])
         ((row,),) = breakdown({0: own}, [0], [(35, 45)])
         assert (row.compute_ps, row.exposed_ps, row.bubble_ps, row.idle_ps) == (5, 5, 0, 0)
 
     def test_phases_of_a_step_add_up_to_it(self) -> None:
-        folded = [(np.array([10, 50]), RankPattern(spans((0, 20)), spans((15, 30)), 30))]
-        own = Spans(spans((90, 95)), spans((35, 60)), spans(), folded, spans((78, 90)))
+        pattern = RankPattern(spans((0, 20)), moved((15, 30)), 30)
+        folded = [(np.array([10, 50]), pattern)]
+        own = Spans(spans((90, 95)), moved((35, 60)), spans(), folded, spans((78, 90)))
         (whole,), *parts = breakdown({0: own}, [0], [(0, 100), (0, 40), (40, 80), (80, 100)], 85)
         # Computes 10-30, 50-70 and 90-95; data move 25-40, 35-60 and 65-80; the host is waited for 80-90.
-        assert astuple(whole) == (0, 45, 30, 10, 5, 50, 10)
+        assert astuple(whole) == (0, 45, 30, 10, 5, 50, 10, 30, *[0] * 7)
         sums = np.sum([astuple(row) for (row,) in parts], axis=0)
         assert tuple(sums) == astuple(whole)
 

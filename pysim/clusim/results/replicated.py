@@ -25,12 +25,18 @@ KINDS = ("kernel", "program", "delay", "marker")
 MOVING = (" pace", " to host", " from host")
 """Suffixes of the stream names of pauses that represent moving data."""
 
+DIMENSIONS = ("data", "tensor", "pipeline", "context", "expert", "norm", "embedding", "host")
+"""Dimensions of parallelism that move data, and copies to and from the host; the first word of a stream's name."""
+
 SUFFIX = " [folded]"
 """Suffix of the names of pauses that represent blocks."""
 
 
 class RankPattern(NamedTuple):
-    """Kernels and transfers of a rank in a block: (start, end) from the block's start [ps]."""
+    """Kernels and transfers of a rank in a block: (start, end) from the block's start [ps].
+
+    Transfers also have the number of their dimension in `DIMENSIONS`.
+    """
 
     compute: Array
     moving: Array
@@ -107,6 +113,10 @@ class BlockTasks:
     def patterns(self) -> list[RankPattern]:
         """Kernels and transfers by slot."""
         moving = is_moving(self.kind, np.arange(len(self.kind)), self.stream)
+        spans = np.stack([self.moves, self.end, np.zeros_like(self.end)], axis=1)
+        spans[moving, 2] = [
+            dimension_of(self.stream[row]) for row in np.flatnonzero(moving).tolist()
+        ]
         order = np.argsort(self.slot, kind="stable")
         bounds = np.searchsorted(self.slot[order], np.arange(1, len(self.ranks)))
         result = []
@@ -115,11 +125,28 @@ class BlockTasks:
             result.append(
                 RankPattern(
                     Union(self.start[kernels], self.end[kernels]).spans,
-                    Union(self.moves[moves], self.end[moves]).spans,
+                    united(spans[moves]),
                     int(self.end[rows].max(initial=0)),
                 )
             )
         return result
+
+
+def dimension_of(stream: str) -> int:
+    """Return the number in `DIMENSIONS` of the dimension that moves data on a stream."""
+    if stream.endswith(MOVING[1:]):
+        return DIMENSIONS.index("host")
+    word = stream.partition(" ")[0]
+    return DIMENSIONS.index("data" if word == "copies" else word)
+
+
+def united(moving: Array) -> Array:
+    """Return the union in each dimension of rows of (start, end, dimension) [ps]."""
+    parts = [np.zeros((0, 3), np.int64)]
+    for dimension in np.unique(moving[:, 2]):
+        spans = Union.of(moving[moving[:, 2] == dimension, :2]).spans
+        parts.append(np.insert(spans, 2, dimension, axis=1))
+    return np.concatenate(parts)
 
 
 def is_moving(kind: Array, stream: Array, streams: Sequence[str]) -> Array:

@@ -3,7 +3,9 @@
 A rank *computes* while one of its kernels runs. Communication is *exposed* while data of the rank move, that is from
 the time at which all ranks of a collective or message are ready, and no kernel of the rank runs. It *waits for its
 host* while it does not compute or communicate, and the next task only waits to be issued. The remaining time is the
-pipeline *bubble* until the last pass of any stage is done, and *idle* (waiting for other ranks) after it.
+pipeline *bubble* until the last pass of any stage is done, and *idle* (waiting for other ranks) after it. Exposed
+communication is that of a *dimension* of parallelism; of several at a time, that of the one that began to move data
+first.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from numpy.typing import NDArray
 
 from clusim.base.json_schema import JsonObject
 from clusim.lowering.grain import step_error
-from clusim.results.intervals import Union
-from clusim.results.replicated import MOVING, RankPattern
+from clusim.results.intervals import Union, first_come
+from clusim.results.replicated import DIMENSIONS, MOVING, RankPattern, dimension_of
 from clusim.results.result import Result
 from clusim.schedule.ir import ABSENT, Schedule
 from clusim.workload.host import HOST_STREAM
@@ -40,13 +42,20 @@ PARTS = {
 class Breakdown(JsonObject):
     """Time of a rank in the last step; the parts add up to the step.
 
-    `communication_ps` includes hidden communication, `host_ps` is host wait.
+    `communication_ps` includes hidden communication, `host_ps` is host wait. The exposed communication of all
+    dimensions adds up to `exposed_ps`.
+
+    Attributes
+    ----------
+    exposed_by_dimension_s : dict
+        Exposed communication by dimension of parallelism, and ``host`` for copies to and from it, without zeros [s].
     """
 
     KEYS = (
         "rank",
         "compute_s",
         "exposed_comm_s=exposed_ps",
+        "exposed_by_dimension_s",
         "host_wait_s=host_ps",
         "bubble_s",
         "idle_s",
@@ -59,6 +68,20 @@ class Breakdown(JsonObject):
     idle_ps: int
     communication_ps: int
     host_ps: int = 0
+    exposed_data_ps: int = 0
+    exposed_tensor_ps: int = 0
+    exposed_pipeline_ps: int = 0
+    exposed_context_ps: int = 0
+    exposed_expert_ps: int = 0
+    exposed_norm_ps: int = 0
+    exposed_embedding_ps: int = 0
+    exposed_host_ps: int = 0
+
+    @property
+    def exposed_by_dimension_ps(self) -> dict[str, int]:
+        """Exposed communication by dimension, without zeros [ps]."""
+        times = {dim: getattr(self, f"exposed_{dim}_ps") for dim in DIMENSIONS}
+        return {dim: time_ps for dim, time_ps in times.items() if time_ps}
 
     @property
     def total_ps(self) -> int:
@@ -70,7 +93,7 @@ class Breakdown(JsonObject):
 class Spans:
     """Intervals of a rank [ps], each an array of (start, end); `issuing` is host wait.
 
-    `folded` are patterns that it did, each with when.
+    `moving` also has the number of the dimension in `DIMENSIONS`. `folded` are patterns that it did, each with when.
     """
 
     compute: Array
@@ -81,7 +104,7 @@ class Spans:
 
 
 _NONE = np.zeros((0, 2), np.int64)
-NOTHING = Spans(_NONE, _NONE, _NONE, [])
+NOTHING = Spans(_NONE, np.zeros((0, 3), np.int64), _NONE, [])
 """The intervals of a rank without tasks."""
 
 
@@ -108,14 +131,14 @@ def spans_of(
             columns[0].append((low, high))
         elif task.kind == "program":
             moves = max(low, moving.get(task.call, low))
-            columns[1].append((min(moves, high), high))
+            columns[1].append((min(moves, high), high, dimension_of(task.stream)))
             columns[2].append((low, high))
         elif task.stream.endswith(MOVING):
-            columns[1].append((low, high))
+            columns[1].append((low, high, dimension_of(task.stream)))
             columns[2].append((low, high))
     return {
         rank: Spans(
-            *(_pairs(columns[0]), _pairs(columns[1]), _pairs(columns[2])),
+            *(_pairs(columns[0]), _pairs(columns[1], 3), _pairs(columns[2])),
             folded.get(rank, []),
             _pairs(columns[3]),
         )
@@ -132,8 +155,8 @@ def starts_of_calls(schedule: Schedule, start_ps: Array) -> dict[int, int]:
     return result
 
 
-def _pairs(rows: list[Any]) -> Array:
-    return np.array(rows, np.int64).reshape(-1, 2)
+def _pairs(rows: list[Any], width: int = 2) -> Array:
+    return np.array(rows, np.int64).reshape(-1, width)
 
 
 def grain_error(result: Result) -> float | None:
@@ -175,13 +198,13 @@ def _parts(spans: Spans, low: Array, high: Array, pipeline_end: int) -> Array:
     One row per window, columns in the order of `Breakdown`.
     """
     computes, moves, pauses = unfolded(spans)
-    compute, moving, waits = Union.of(computes), Union.of(moves), Union.of(spans.issuing)
-    either = Union.of(compute.spans, moving.spans)
+    compute, moving, waits = Union.of(computes), Union.of(moves[:, :2]), Union.of(spans.issuing)
     compute_ps, communication_ps = compute.within(low, high), moving.within(low, high)
-    exposed_ps = either.within(low, high) - compute_ps
+    dimension_ps = _exposed_by_dimension(compute, moves, low, high)
+    exposed_ps = dimension_ps.sum(axis=1)
     host_ps = np.zeros_like(low)
     if len(spans.issuing):
-        busy = Union.of(either.spans, pauses)
+        busy = Union.of(compute.spans, moving.spans, pauses)
         host_ps = Union.of(busy.spans, waits.spans).within(low, high) - busy.within(low, high)
     left = np.maximum(0, high - low - compute_ps - exposed_ps - host_ps)
     idle = left
@@ -190,19 +213,30 @@ def _parts(spans: Spans, low: Array, high: Array, pipeline_end: int) -> Array:
         end = np.maximum(after, high)
         done = sum(each.within(after, end) for each in (compute, moving, waits))
         idle = np.minimum(left, np.maximum(0, end - after - done))
-    return np.stack([compute_ps, exposed_ps, left - idle, idle, communication_ps, host_ps], axis=1)
+    rest = compute_ps, exposed_ps, left - idle, idle, communication_ps, host_ps
+    return np.column_stack([*rest, dimension_ps])
+
+
+def _exposed_by_dimension(compute: Union, moves: Array, low: Array, high: Array) -> Array:
+    """Return the exposed communication of windows by dimension [ps], shape (windows, dimensions)."""
+    begin, end = first_come(moves[:, 0], moves[:, 1])
+    result = np.zeros((len(low), len(DIMENSIONS)), np.int64)
+    for row, window in zip(result, zip(low, high, strict=True), strict=True):
+        start, stop = np.clip(begin, *window), np.clip(end, *window)
+        np.add.at(row, moves[:, 2], stop - start - compute.within(start, stop))
+    return result
 
 
 def unfolded(spans: Spans) -> tuple[Array, Array, Array]:
     """Return a rank's compute, data movement and replicated blocks as intervals.
 
-    Compute and data movement include the replicated blocks.
+    Compute and data movement include the replicated blocks; data movement has the dimension as third column.
     """
     compute, moving = [spans.compute], [spans.moving]
     for starts, pattern in spans.folded:
         at = starts[:, None, None]
         compute.append((at + pattern.compute).reshape(-1, 2))
-        moving.append((at + pattern.moving).reshape(-1, 2))
+        moving.append((at * (1, 1, 0) + pattern.moving).reshape(-1, 3))
     return np.concatenate(compute), np.concatenate(moving), blocks_of(spans)
 
 

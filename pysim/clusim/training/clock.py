@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clusim.collectives import ScheduleBuilder
-from clusim.results.replicated import MOVING, RankPattern
+from clusim.results.replicated import MOVING, RankPattern, dimension_of
 from clusim.schedule.ir import Task
 from clusim.topology.model import Fabric
 from clusim.training.breakdown import Spans
@@ -44,18 +44,18 @@ Pairs = list[tuple[int, int]]
 
 @dataclass
 class RankRows:
-    """Work of a rank as intervals [ps]; `again` contains the starts of repetitions."""
+    """Work of a rank as intervals [ps], `moving` with a dimension; `again` contains the starts of repetitions."""
 
     compute: Pairs = field(default_factory=list)
-    moving: Pairs = field(default_factory=list)
+    moving: list[tuple[int, int, int]] = field(default_factory=list)
     issuing: Pairs = field(default_factory=list)
     again: dict[Repeated, list[int]] = field(default_factory=dict)
 
     def spans(self) -> Spans:
         """Return the intervals for a breakdown."""
         compute, moving, issuing = (
-            np.array(rows, np.int64).reshape(-1, 2)
-            for rows in (self.compute, self.moving, self.issuing)
+            np.array(rows, np.int64).reshape(-1, width)
+            for rows, width in ((self.compute, 2), (self.moving, 3), (self.issuing, 2))
         )
         again = [(np.array(starts, np.int64), done.pattern) for done, starts in self.again.items()]
         return Spans(compute, moving, moving, again, issuing)
@@ -114,7 +114,7 @@ class Clock(ScheduleBuilder):
             self.kernel_ps += end - start
             self.alone_ps += task.compute_ps
         elif task.stream.endswith(MOVING):
-            rows.moving.append((start, end))
+            rows.moving.append((start, end, dimension_of(task.stream)))
         if task.kind in ("kernel", "delay"):
             self._passed(task.name, end)
         self._last[task.rank, task.stream] = (index,)
@@ -160,7 +160,7 @@ class Clock(ScheduleBuilder):
         after: Mapping[int, tuple[int, ...]],
     ) -> dict[int, tuple[int, ...]]:
         """Add joint communication of ranks on a stream; return the task of each."""
-        start, ends = 0, self.end
+        start, ends, dimension = 0, self.end, dimension_of(stream)
         for rank in ranks:
             for tasks in (self._last.get((rank, stream), ()), after.get(rank, ())):
                 for task in tasks:
@@ -172,7 +172,7 @@ class Clock(ScheduleBuilder):
             index, rows = len(ends), self.rows[rank]
             if self._hosts:
                 self._issued(self._waits(rank, stream, after.get(rank, ())), rows)
-            rows.moving.append((start, end))
+            rows.moving.append((start, end, dimension))
             if took.share < 1:
                 self._beside.setdefault(rank, []).append((start, end, took.share))
                 self._until[rank] = max(end, self._until.get(rank, 0))

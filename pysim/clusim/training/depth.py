@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import astuple, replace
+from itertools import accumulate, pairwise
 
 from clusim.base.errors import InputError
 from clusim.collectives import ScheduleBuilder
@@ -100,11 +101,14 @@ def by_depth(
     ranks = []
     for a, b in zip(one.ranks, two.ranks, strict=True):
         parts = [max(0, part) for part in law.each(astuple(a)[1:], astuple(b)[1:])]
-        compute, exposed = min(parts[0], step_ps[-1]), parts[1]
-        exposed = min(exposed, step_ps[-1] - compute)
+        compute = min(parts[0], step_ps[-1])
+        until = [0, *accumulate(parts[6:])]
+        exposed = min(until[-1], step_ps[-1] - compute)
+        until = [exposed * each // max(1, until[-1]) for each in until]
         host = min(parts[5], step_ps[-1] - compute - exposed)
         idle = step_ps[-1] - compute - exposed - host
-        ranks.append(Breakdown(a.rank, compute, exposed, 0, idle, parts[4], host))
+        rest = compute, exposed, 0, idle, parts[4], host
+        ranks.append(Breakdown(a.rank, *rest, *(to - since for since, to in pairwise(until))))
     traffic = {}
     for dim, moved in two.traffic.items():
         fewer = one.traffic[dim].calls, one.traffic[dim].sent_bytes

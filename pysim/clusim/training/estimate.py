@@ -15,11 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
+import numpy as np
+
 from clusim.base.files import guarded
 from clusim.base.limits import uncollected
 from clusim.lowering.grain import COARSE, STEP
 from clusim.results.intervals import Union
-from clusim.results.replicated import RankPattern
+from clusim.results.replicated import RankPattern, united
 from clusim.simulation.samples import SampleCache
 from clusim.topology import Fabric
 from clusim.training.api import EstimateOptions, train_request
@@ -167,7 +169,10 @@ class StepEstimator(Emitter):
         self._count(moved)
         end = max(clock.when(self.tail[rank]), begin)
         part = RankRows(row.compute[sizes[0] :], row.moving[sizes[1] :]).spans()
-        spans = Union.of(part.compute).spans - begin, Union.of(part.moving).spans - begin
+        spans = (
+            Union.of(part.compute).spans - begin,
+            united(part.moving - np.array((begin, begin, 0))),
+        )
         pattern = RankPattern(*spans, end - begin)
         kernel_ps, alone_ps = clock.kernel_ps - sums[0], clock.alone_ps - sums[1]
         return _Done(Repeated(pattern, kernel_ps, alone_ps, self.flops - sums[2]), moved)
@@ -282,9 +287,9 @@ def _sum(blocks: Sequence[_Done]) -> _Done:
     blocks_took, compute, moving, end_ps = [done.took for done in blocks], [], [], 0
     for took in blocks_took:
         compute.append(took.pattern.compute + end_ps)
-        moving.append(took.pattern.moving + end_ps)
+        moving.append(took.pattern.moving + np.array((end_ps, end_ps, 0)))
         end_ps += took.pattern.end_ps
-    spans = Union.of(*compute).spans, Union.of(*moving).spans
+    spans = Union.of(*compute).spans, united(np.concatenate(moving))
     pattern = RankPattern(*spans, end_ps)
     kernel_ps, alone_ps = (
         sum(took.kernel_ps for took in blocks_took),

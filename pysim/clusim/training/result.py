@@ -20,6 +20,7 @@ from clusim.base.json_schema import (
 )
 from clusim.base.units import format_time
 from clusim.results.diagnosis import Verdict
+from clusim.results.replicated import DIMENSIONS
 from clusim.results.result import Result
 from clusim.results.resultjson import BusyWire
 from clusim.training.breakdown import PARTS, Breakdown, error_of
@@ -76,6 +77,8 @@ class StepResult(Shown, JsonObject):
         Model and executed FLOP/s over the peak FLOP/s of all ranks.
     exposed_comm_s, communication_s : float
         Exposed and total communication [s].
+    exposed_by_dimension_s : dict
+        Exposed communication by dimension of parallelism, and ``host`` for copies to and from it, without zeros [s].
     kernel_slowdown_s : float
         Time that kernels lose to communication, which uses their SMs and memory [s].
     communication_sms : float
@@ -116,7 +119,14 @@ class StepResult(Shown, JsonObject):
         *("stage_gpus=plan.crew.replicas", "placement=plan.placement"),
         *("microbatches=plan.microbatches", "step_time_s", "verdict", "expected_error=expected"),
         *("expected_error_text=expected_text", "steps_s=step_ps", "*throughput", "tflops_per_gpu"),
-        *("mfu", "hfu", "*parts_s", "kernel_slowdown_s", "communication_sms=sharing.sms"),
+        *(
+            "mfu",
+            "hfu",
+            "*parts_s",
+            "exposed_by_dimension_s",
+            "kernel_slowdown_s",
+            "communication_sms=sharing.sms",
+        ),
         *("in_switch=switching", "bubble_fraction", "ranks", "checkpoint=saved", "goodput"),
         *("memory_GiB=fullest", "memory_by_stage_GiB=memory", "volume_bytes_per_gpu"),
         *("collectives_per_step", "faults", "notes", "error_bound", "wall_s"),
@@ -212,6 +222,12 @@ class StepResult(Shown, JsonObject):
     def mean(self, name: str) -> float:
         """Return the mean over ranks of a part of the last step [s]."""
         return float(np.mean([getattr(row, f"{name}_ps") for row in self.ranks])) / 1e12
+
+    @property
+    def exposed_by_dimension_s(self) -> dict[str, Round9]:
+        """Mean exposed communication by dimension, without zeros [s]."""
+        means = {dim: self.mean(f"exposed_{dim}") for dim in DIMENSIONS}
+        return {dim: mean for dim, mean in means.items() if mean}
 
     @property
     def kernel_slowdown_s(self) -> Round9:

@@ -160,7 +160,7 @@ def _exposed(spans: Spans, edges: Array) -> Array:
     """Return the exposed communication of a rank between edges [ps]."""
     compute, moving, _ = unfolded(spans)
     low, high = edges[:-1], edges[1:]
-    either = Union.of(compute, moving).within(low, high)
+    either = Union.of(compute, moving[:, :2]).within(low, high)
     return np.asarray(either - Union.of(compute).within(low, high))
 
 

@@ -99,18 +99,18 @@ def _numbers(result: StepResult) -> list[str]:
         ("step", _step(result)),
         ("throughput", f"{result.samples_per_s:,.1f} {plan.model.unit}/s"),
         ("per GPU", f"{plan.model_flops * result.pace / plan.mesh.size / 1e12:.1f} TFLOP/s"),
-        (
-            "MFU",
-            f"{result.mfu:.1%} of the peak; {result.hfu:.1%} counting every executed operation",
-        ),
+        ("MFU", f"{result.mfu:.1%} of the peak"),
     ]
+    if plan.workload.recompute != "none":
+        rows.append(("HFU", f"{result.hfu:.1%} of the peak, with recomputation"))
     for name, shown in PARTS.items():
-        rows.append(
-            (
-                shown,
-                f"{format_time(round(result.mean(name) * 1e12))}, {result.mean(name) / step:.1%} of the step",
-            )
-        )
+        time_ps = round(result.mean(name) * 1e12)
+        rows.append((shown, f"{format_time(time_ps)}, {result.mean(name) / step:.1%} of the step"))
+        if name == "exposed":
+            rows += [
+                (f"  {dim}", f"{format_time(round(mean * 1e12))}, {mean / step:.1%}")
+                for dim, mean in result.exposed_by_dimension_s.items()
+            ]
     hidden = result.mean("communication") - result.mean("exposed")
     rows.append(("hidden communication", format_time(max(0, round(hidden * 1e12)))))
     if result.sharing.moving_ps:

@@ -1,0 +1,98 @@
+"""The report on a training step: exposed communication by dimension, utilisation, groups of ranks, own steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import clusim
+from clusim.collectives import ScheduleBuilder
+from clusim.results.replicated import DIMENSIONS
+from clusim.simulation.api import result_of
+from clusim.simulation.request import ScheduleRequest
+from clusim.simulation.setup import Setup
+from clusim.training import TrainingResult
+from clusim.training.breakdown import Spans, breakdown, spans_of
+from clusim.training.estimate import estimate
+from clusim.training.trainingreport import training_report
+from support.workloads import ideal, tiny
+
+DATA, TENSOR = DIMENSIONS.index("data"), DIMENSIONS.index("tensor")
+
+
+def rows(*given: tuple[int, ...]) -> Any:
+    return np.array(given, np.int64)
+
+
+def step(text: str, **options: Any) -> TrainingResult:
+    return clusim.train(tiny(text, batch="{global: 8, micro: 1}"), ideal(4), **options)
+
+
+def test_time_exposed_to_two_dimensions_belongs_to_the_one_that_began_first() -> None:
+    """Tensor data move 30 to 50, data-parallel ones 45 to 70; the rank computes 0 to 40 and 60 to 65."""
+    moving = rows((45, 70, DATA), (30, 50, TENSOR))
+    own = Spans(rows((0, 40), (60, 65)), moving, moving[:, :2], [])
+    ((row,),) = breakdown({0: own}, [0], [(0, 100)])
+    assert row.exposed_by_dimension_ps == {"data": 15, "tensor": 10}
+    assert row.exposed_ps == 25
+    (early,), (late,) = breakdown({0: own}, [0], [(0, 48), (48, 100)])
+    assert early.exposed_by_dimension_ps == {"tensor": 8}
+    assert late.exposed_by_dimension_ps == {"data": 15, "tensor": 2}
+
+
+def test_an_all_reduce_alone_and_a_reduce_scatter_behind_a_kernel_are_exposed_as_computed() -> None:
+    """The all-reduce is exposed from begin to end, the reduce-scatter where the kernel beside it has ended."""
+    fabric = ideal(4)
+    builder = ScheduleBuilder(fabric, "step")
+    first = [builder.kernel(rank, compute_ps=1_000_000) for rank in range(4)]
+    after = {rank: (task,) for rank, task in enumerate(first)}
+    tensor = builder.collective("allreduce", 1 << 20, stream="tensor", after=after)
+    after = {rank: (task,) for rank, task in enumerate(tensor)}
+    data = builder.collective("reduce_scatter", 8 << 20, stream="data", after=after)
+    beside = [builder.kernel(r, compute_ps=3_000_000, after=(t,)) for r, t in enumerate(tensor)]
+    schedule = builder.build()
+    result = result_of(ScheduleRequest(Setup(fabric), schedule))
+    start, end = result.tasks.start_ps, result.tasks.end_ps
+    spans = spans_of(schedule, start, end)
+    (of_ranks,) = breakdown(spans, range(4), [(0, result.time_ps)])
+    moves = max(int(end[task]) for task in first)
+    for rank, row in enumerate(of_ranks):
+        expected = {
+            "data": int(end[data[rank]]) - int(end[beside[rank]]),
+            "tensor": int(end[tensor[rank]]) - moves,
+        }
+        assert row.exposed_by_dimension_ps == expected
+        assert expected["data"] > 0
+        assert sum(expected.values()) == row.exposed_ps
+
+
+@pytest.mark.parametrize("fold", ["none", "all"])
+def test_dimensions_of_a_step_add_up_to_its_exposed_time(fold: str) -> None:
+    found = step("parallel: {tensor: 2, pipeline: 2}", fold=fold, granularity=32768)
+    for row in found.ranks:
+        assert sum(row.exposed_by_dimension_ps.values()) == row.exposed_ps > 0
+    means = found.to_json()["exposed_by_dimension_s"]
+    assert set(means) >= {"tensor", "pipeline"}
+    assert sum(means.values()) == pytest.approx(found.mean("exposed"), abs=2e-9)
+    text = training_report(found)
+    assert text.index("exposed communication") < text.index("    tensor ") < text.index("bubble  ")
+
+
+def test_an_estimate_divides_the_exposed_time_as_the_step_does() -> None:
+    work = tiny("parallel: {tensor: 2, data: 2}", batch="{global: 8, micro: 1}")
+    made, real = estimate(work, ideal(4)), clusim.train(work, ideal(4))
+    means = made.exposed_by_dimension_s
+    assert list(means) == ["data", "tensor"]
+    assert sum(means.values()) == pytest.approx(made.mean("exposed"))
+    for dim, mean in real.exposed_by_dimension_s.items():
+        assert means[dim] == pytest.approx(mean, rel=0.1)
+
+
+def test_hardware_utilisation_is_printed_only_with_recomputation() -> None:
+    plain, again = step("parallel: {data: 4}"), step("parallel: {data: 4}\nrecompute: full")
+    assert f"MFU                    {plain.mfu:.1%} of the peak\n" in training_report(plain)
+    assert "HFU" not in training_report(plain)
+    assert f"{again.hfu:.1%} of the peak, with recomputation\n" in training_report(again)
+    assert again.hfu > again.mfu
