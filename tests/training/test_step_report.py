@@ -9,6 +9,7 @@ import pytest
 
 import clusim
 from clusim.collectives import ScheduleBuilder
+from clusim.results.diagnosis import CauseKind
 from clusim.results.replicated import DIMENSIONS
 from clusim.simulation.api import result_of
 from clusim.simulation.request import ScheduleRequest
@@ -96,3 +97,35 @@ def test_hardware_utilisation_is_printed_only_with_recomputation() -> None:
     assert "HFU" not in training_report(plain)
     assert f"{again.hfu:.1%} of the peak, with recomputation\n" in training_report(again)
     assert again.hfu > again.mfu
+
+
+def test_stages_of_pipedream_that_run_ahead_have_their_own_step() -> None:
+    """In the steady state the slowest stage has no bubble, and nothing drains."""
+    found = step("parallel: {pipeline: 4, data: 1}\npipeline: {schedule: pipedream}", steps=4)
+    assert found.verdict.phases == ()
+    busiest = max(found.ranks, key=lambda row: row.compute_ps)
+    assert busiest.compute_ps == pytest.approx(busiest.total_ps, rel=0.01)
+    assert busiest.total_ps == pytest.approx(found.step_ps[-1], rel=0.01)
+    assert all(row.idle_ps == 0 for row in found.ranks)
+    assert found.verdict.causes[0].kind is CauseKind.COMPUTE
+    work = tiny("parallel: {pipeline: 4, data: 1}\npipeline: {schedule: pipedream}")
+    assert estimate(work, ideal(4), steps=4).bubble_fraction == pytest.approx(
+        found.bubble_fraction, rel=0.02
+    )
+
+
+@pytest.mark.parametrize("slow", ["", "stragglers: {ranks: {'1': 1.5}}\n"])
+def test_workers_of_an_asynchronous_server_wait_for_its_updates(slow: str) -> None:
+    """The server is no slow rank, and a slow worker holds nobody up."""
+    wide = "{base: gpt3-1.3b, layers: 4, hidden: 1024, vocab: 1024}"
+    text = f"data: {{kind: parameter-server, servers: 1, mode: async}}\n{slow}"
+    work = tiny(text, model=wide, sequence="16", batch="{global: 7, micro: 1}")
+    verdict = clusim.train(work, "dgx-a100", granularity=262144, confirm=False).verdict
+    first = verdict.causes[0]
+    assert first.words().startswith(
+        "waiting for other ranks, limited by the updates of parameter server rank 7"
+    )
+    assert first.kind is CauseKind.IDLE
+    assert sum(cause.time_ps for cause in verdict.causes) == verdict.time_ps
+    named = [cause.what for cause in verdict.causes if cause.kind is CauseKind.STRAGGLER]
+    assert named == (["rank 1"] if slow else [])

@@ -89,7 +89,7 @@ _WORDS = {
 _HALVING = ("if 2x faster", "if half as long", "if half as much")
 """Fixes that halve the time of a cause; others remove it."""
 
-_APART = (CauseKind.EXPOSED, CauseKind.BUBBLE)
+_APART = (CauseKind.EXPOSED, CauseKind.BUBBLE, CauseKind.IDLE)
 """Kinds with a comma between label and detail."""
 
 _BANDWIDTHS = (CauseKind.WIRE, CauseKind.NIC, CauseKind.PCIE)

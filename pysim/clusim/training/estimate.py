@@ -39,6 +39,7 @@ from clusim.training.step_diagnosis import (
     heavy_stage,
     step_verdict,
 )
+from clusim.training.step_timing import own_steps
 from clusim.training.switches import Sharing
 from clusim.training.uncomposed import StepEstimate, whole
 from clusim.workload import Workload
@@ -416,7 +417,8 @@ def _made(request: TrainRequest, plan: ParallelPlan, parts: StepParts) -> StepEs
     low, high = (ends[-2] if len(ends) > 1 else 0), ends[-1]
     passed = max((end for end in clock.passes if end <= high), default=high)
     spans = {rank: clock.rows[rank].spans() for rank in emitter.shown}
-    last = StepSpans(spans, list(emitter.shown), low, passed, high, plan.mesh.pipeline > 1)
+    own = own_steps(plan, writer.steps, clock.when)
+    last = StepSpans(spans, list(emitter.shown), low, passed, high, plan.mesh.pipeline > 1, own)
     rows = last.whole
     of_stage = dict(zip(emitter.shown.values(), rows, strict=True))
     ranks = {

@@ -237,7 +237,7 @@ class StepResult(Shown, JsonObject):
     @property
     def bubble_fraction(self) -> Round6:
         """Mean share of the step that is pipeline bubble."""
-        return self.mean("bubble") / self.step_time_s
+        return self.mean("bubble") / self.mean("total")
 
     def summary(self) -> Summary:
         """Return workload and system, step time and breakdown."""
@@ -246,7 +246,7 @@ class StepResult(Shown, JsonObject):
         pace = f"{self.samples_per_s:,.0f} {plan.model.unit}/s"
         rows = {"step": step, "throughput": pace, "MFU": f"{self.mfu:.1%}"}
         rows |= {
-            words: f"{self.mean(part) / self.step_time_s:.1%} of the step"
+            words: f"{self.mean(part) / self.mean('total'):.1%} of the step"
             for part, words in PARTS.items()
             if self.mean(part)
         }

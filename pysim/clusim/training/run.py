@@ -56,7 +56,6 @@ from clusim.training.without_bottleneck import (
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.checkpoints import checkpoint_of
 from clusim.workload.parallel.fold import FoldedBlock, Folder, block_rows, by_kind
-from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import ParallelPlan, make_plan
 from clusim.workload.spec import Workload
 
@@ -435,18 +434,8 @@ def _evaluate(
         tasks=len(schedule.tasks),
         notes=notes,
         sharing=sharing(schedule, start, end, [block.found for block in blocks]),
-        worker_ps=_worker_steps(writer, end) if run.free else [],
+        worker_ps=[high - low for low, high in run.step.own.values()] if run.free else [],
     )
-
-
-def _worker_steps(writer: StepWriter, end: Any) -> list[int]:
-    """Return the time of every worker's last step, from the end of its previous step [ps]."""
-    last, before = writer.steps[-1], writer.steps[-2] if len(writer.steps) > 1 else {}
-    return [
-        max(int(end[t]) for t in tasks)
-        - max((int(end[t]) for t in before.get(rank, ())), default=0)
-        for rank, tasks in last.items()
-    ]
 
 
 def _wires(run: StepTiming, count: int = 5) -> list[tuple[str, float]]:

@@ -15,9 +15,10 @@ that end late the ``tail``.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from statistics import median_low
 from typing import Any
 
@@ -52,6 +53,7 @@ from clusim.training.breakdown import (
     unfolded,
 )
 from clusim.workload.mesh import Mesh
+from clusim.workload.parallel.data import SERVER
 from clusim.workload.parallel.fold import FoldedBlock, by_kind, pauses_of
 
 Array = NDArray[Any]
@@ -94,6 +96,8 @@ def slow_ranks(
 ) -> dict[int, float]:
     """Return the ranks with slower kernels than the median rank -> excess share of their time.
 
+    Updates of parameter servers do not count.
+
     Parameters
     ----------
     low : int
@@ -104,7 +108,7 @@ def slow_ranks(
     took: Counter[int] = Counter()
     alone: defaultdict[int, float] = defaultdict(float)
     for index, task in enumerate(schedule.tasks):
-        if task.kind == "kernel" and start[index] >= low:
+        if task.kind == "kernel" and start[index] >= low and not task.stream.startswith(SERVER):
             took[task.rank] += int(end[index]) - int(start[index])
             alone[task.rank] += task.compute_ps / slowed.get(task.rank, 1.0)
     stretch = {rank: took[rank] / alone[rank] for rank in took if alone[rank] > 0}
@@ -112,6 +116,31 @@ def slow_ranks(
         return {}
     usual = median_low(stretch.values())
     return {rank: 1 - usual / factor for rank, factor in stretch.items() if factor > SLOWER * usual}
+
+
+def server_waits(
+    schedule: Schedule, times: tuple[Array, Array], step: StepSpans, servers: Sequence[int]
+) -> dict[str, float]:
+    """Return the share of ranks' waiting while a server updates, and while it only moves data.
+
+    `times` are begin and end of every task [ps].
+    """
+    updates = [i for i, task in enumerate(schedule.tasks) if task.stream.startswith(SERVER)]
+    update = Union(*(each[updates] for each in times)).spans
+    moving = [unfolded(step.spans.get(server, NOTHING))[1][:, :2] for server in servers]
+    waits = np.zeros(2)
+    for rank, row in zip(step.ranks, step.whole, strict=True):
+        window = step.own.get(rank, (step.begin_ps, step.end_ps))
+        compute, moves, _ = unfolded(step.spans.get(rank, NOTHING))
+        known = [compute, moves[:, :2], step.spans.get(rank, NOTHING).issuing]
+        busy = [
+            Union.of(*known, *more).within(*window) for more in ((), (update,), (update, *moving))
+        ]
+        waits += np.minimum(np.diff(busy), row.idle_ps)
+    named = several(f"rank {server}" for server in servers)
+    shares = (waits / max(1, sum(row.idle_ps for row in step.whole))).tolist()
+    names = (f"limited by the {part} of parameter server {named}" for part in ("updates", "link"))
+    return {name: share for name, share in zip(names, shares, strict=True) if share}
 
 
 def heavy_stage(ranks: Sequence[Breakdown], mesh: Mesh) -> str:
@@ -205,11 +234,17 @@ class Culprits:
         The link that exposed communication fills.
     bubble : str
         Further cause of the bubble, in addition to the pipeline's turns.
+    idle : mapping of str to float
+        What ranks wait for -> its share of their waiting for other ranks.
+    waits : bool
+        False if ranks do not wait for slow ones.
     """
 
     slow: Mapping[int, float] = field(default_factory=dict)
     wire: FullWire | None = None
     bubble: str = ""
+    idle: Mapping[str, float] = field(default_factory=dict)
+    waits: bool = True
 
     def parts(self, sums: Mapping[str, int], lost_ps: int) -> dict[Key, int]:
         """Return sums over ranks by cause; `lost_ps` is the cost of slow ranks [ps]."""
@@ -221,6 +256,10 @@ class Culprits:
                 broken_ps = round(time_ps * self.wire.lost)
                 result[CauseKind.FAULT, self.wire.link] = broken_ps
                 detail, time_ps = self.wire.what, time_ps - broken_ps
+            if part == CauseKind.IDLE:
+                waits = {what: round(time_ps * share) for what, share in self.idle.items()}
+                result |= {(CauseKind.IDLE, what): ps for what, ps in waits.items()}
+                time_ps -= sum(waits.values())
             result[CauseKind(part), detail] = time_ps
         return result
 
@@ -239,7 +278,8 @@ def _spans(phases: Phases, culprits: Culprits) -> Iterator[SplitSpan]:
         [[[getattr(row, name) for name in names] for row in rows] for _, rows in phases]
     )
     whole = times.sum(axis=0)
-    lost = _held_up(whole, [culprits.slow.get(row.rank, 0.0) for row in phases[0][1]])
+    slow = [culprits.slow.get(row.rank, 0.0) for row in phases[0][1]]
+    lost = _held_up(whole, slow, PARTS if culprits.waits else ("compute",))
     # The cost of slow ranks in a phase is proportional to its part of the step.
     until = lost * (times.cumsum(axis=0) / np.maximum(1, whole))
     lost_ps = np.diff(np.floor(until + 0.5).astype(np.int64), axis=0, prepend=0)
@@ -250,8 +290,8 @@ def _spans(phases: Phases, culprits: Culprits) -> Iterator[SplitSpan]:
         )
 
 
-def _held_up(whole: Array, slow: Sequence[float]) -> Array:
-    """Return the cost of slow ranks in the parts of each rank [ps], shape (ranks, parts).
+def _held_up(whole: Array, slow: Sequence[float], affected: Collection[str]) -> Array:
+    """Return the cost of slow ranks in the `affected` parts of each rank [ps], shape (ranks, parts).
 
     The cost is the compute time of the slowest rank beyond that of the slowest rank without excess time.
     """
@@ -260,8 +300,9 @@ def _held_up(whole: Array, slow: Sequence[float]) -> Array:
     left = np.full(len(whole), whole[:, compute].max() - (whole[:, compute] - excess).max())
     lost = np.zeros_like(whole)
     for part, most in ((compute, excess), (bubble, whole[:, bubble]), (idle, whole[:, idle])):
-        lost[:, part] = np.minimum(most, left)
-        left -= lost[:, part]
+        if list(PARTS)[part] in affected:
+            lost[:, part] = np.minimum(most, left)
+            left -= lost[:, part]
     return lost
 
 
@@ -311,8 +352,8 @@ class StepSpans:
         Begin, end of the last pass, and end [ps].
     pipeline : bool
         True if it has stages, which wait for each other.
-    phased : bool
-        False if ranks execute steps asynchronously.
+    own : mapping
+        Begin and end of the step of each rank, if ranks execute steps asynchronously [ps]; it then has no phases.
     """
 
     spans: Mapping[int, Spans]
@@ -321,7 +362,7 @@ class StepSpans:
     passed_ps: int
     end_ps: int
     pipeline: bool
-    phased: bool = True
+    own: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     @cached_property
     def whole(self) -> list[Breakdown]:
@@ -338,9 +379,13 @@ class StepSpans:
 
         Computed together, as expanded blocks need much memory.
         """
+        whole = "", self.begin_ps, self.end_ps
+        if self.own:
+            passed = self.end_ps if self.pipeline else 0
+            each = [breakdown(self.spans, [r], [self.own[r]], passed)[0] for r in self.ranks]
+            return [(whole, [*chain.from_iterable(each)])]
         passed = self.passed_ps if self.pipeline else 0
-        windows = self._phases() if self.phased else []
-        windows = windows or [("", self.begin_ps, self.end_ps)]
+        windows = self._phases() or [whole]
         rows = breakdown(self.spans, self.ranks, [window[1:] for window in windows], passed)
         return list(zip(windows, rows, strict=True))
 

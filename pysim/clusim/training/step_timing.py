@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise, takewhile
@@ -17,6 +18,7 @@ from clusim.training.step_diagnosis import (
     StepSpans,
     full_wire,
     heavy_stage,
+    server_waits,
     slow_ranks,
     step_verdict,
 )
@@ -50,7 +52,7 @@ class StepTiming:
     @property
     def free(self) -> bool:
         """Return True if workers run steps asynchronously."""
-        return bool(self.plan.servers) and self.plan.workload.data.mode == "async"
+        return is_free(self.plan)
 
     @cached_property
     def spans(self) -> dict[int, Spans]:
@@ -127,7 +129,9 @@ class StepTiming:
         """Return the work of ranks in the last step."""
         mesh, (low, high) = self.plan.mesh, self.window
         ends = low, self.passed_ps, high
-        return StepSpans(self.spans, mesh.ranks, *ends, mesh.pipeline > 1, not self.free)
+        end = self.result.tasks.end_ps
+        own = own_steps(self.plan, self.writer.steps, lambda tasks: max(int(end[t]) for t in tasks))
+        return StepSpans(self.spans, mesh.ranks, *ends, mesh.pipeline > 1, own)
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -138,11 +142,41 @@ class StepTiming:
 
     def _culprits(self) -> Culprits:
         slow: dict[int, float] = {}
+        tasks, servers = self.result.tasks, self.plan.servers
         if not self.blocks:
-            tasks = self.result.tasks
             slowed = {
                 int(rank): factor for rank, factor in self.plan.workload.stragglers.ranks.items()
             }
             slow = slow_ranks(self.schedule, tasks.start_ps, tasks.end_ps, self.window[0], slowed)
         wire = full_wire(self.result, self.blocks, self.spans, self.window)
-        return Culprits(slow, wire, "" if slow else heavy_stage(self.rows, self.plan.mesh))
+        idle = {}
+        if servers:
+            times = tasks.start_ps, tasks.end_ps
+            idle = server_waits(self.schedule, times, self.step, servers)
+        bubble = "" if slow else heavy_stage(self.rows, self.plan.mesh)
+        return Culprits(slow, wire, bubble, idle, not self.free)
+
+
+def own_steps(
+    plan: ParallelPlan,
+    steps: Sequence[Mapping[int, Sequence[int]]],
+    end_of: Callable[[Sequence[int]], int],
+) -> dict[int, tuple[int, int]]:
+    """Return begin and end of each rank's last step, if ranks do not wait for the end of steps of others [ps].
+
+    Parameters
+    ----------
+    steps : sequence of mapping
+        Last tasks of every rank in each step.
+    end_of : callable
+        Returns the end of the last of some tasks [ps].
+    """
+    if not is_free(plan) and (plan.schedule != "pipedream" or len(steps) == 1):
+        return {}
+    last, before = steps[-1], steps[-2] if len(steps) > 1 else {}
+    return {r: (end_of(before[r]) if r in before else 0, end_of(last[r])) for r in last}
+
+
+def is_free(plan: ParallelPlan) -> bool:
+    """Return True if the plan's workers run steps asynchronously with parameter servers."""
+    return bool(plan.servers) and plan.workload.data.mode == "async"

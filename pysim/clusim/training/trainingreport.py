@@ -94,7 +94,7 @@ def _layers(plan: ParallelPlan, stage: int) -> int:
 
 
 def _numbers(result: StepResult) -> list[str]:
-    plan, step = result.plan, result.step_time_s
+    plan, step = result.plan, result.mean("total")
     rows = [
         ("step", _step(result)),
         ("throughput", f"{result.samples_per_s:,.1f} {plan.model.unit}/s"),
@@ -143,12 +143,11 @@ def _step(result: StepResult) -> str:
 
 
 def _ranks(result: StepResult) -> list[str]:
-    step = max(1, result.step_ps[-1])
     shown = _shown(result)
     rows: list[list[str | float]] = [["rank", "compute", "exposed", "host", "bubble", "idle"]]
     for row in shown:
         parts = (row.compute_ps, row.exposed_ps, row.host_ps, row.bubble_ps, row.idle_ps)
-        rows.append([row.rank, *(part / step for part in parts)])
+        rows.append([row.rank, *(part / max(1, row.total_ps) for part in parts)])
     lines = text_table("  {:>6}" + " {:>9.1%}" * 5, rows)
     more = len(result.ranks) - len(shown)
     return [*lines, f"  and {more} more ranks; --json has all"] if more > 0 else lines
@@ -180,13 +179,15 @@ def _volumes(result: StepResult) -> list[str]:
 
 def _memory(result: StepResult) -> list[str]:
     names = (*MEMORY_PARTS, "total")
-    rows: list[list[str | float]] = [["memory GiB", *names]]
+    rows: list[list[str | float]] = [["GiB", *names]]
+    rooms = []
     worst = max(range(len(result.memory)), key=lambda stage: result.memory[stage].total)
     for stage in sorted({0, worst, len(result.memory) - 1}):
         item = result.memory[stage]
         values = [getattr(item, name) / 2**30 for name in names]
-        rows.append([f"stage {stage}", *values, _room(item)])
-    return text_table("  {:<10}" + " {:>11.2f}" * len(names) + "{}", rows)
+        rows.append([f"stage {stage}", *values])
+        rooms.append((f"stage {stage}", f"{item.total / 2**30:.2f} GiB{_room(item)}"))
+    return [*text_table("  {:<..}" + " {:>7...2f}" * len(names), rows), *pairs(rooms)]
 
 
 def _checkpoint(result: StepResult) -> list[str]:

@@ -324,6 +324,10 @@ class Rounds(DataParallel):
             done |= self.emitter.collective(exchange, group, after=made)
 
 
+SERVER = "server"
+"""First word of the streams of kernels of parameter servers."""
+
+
 class Served(DataParallel):
     """Data parallelism with one or several parameter servers."""
 
@@ -408,7 +412,7 @@ class Served(DataParallel):
         chip = self.plan.chip
         return self.emitter.builder.kernel(
             server,
-            stream=f"server {name}" if name.startswith("update ") else "server",
+            stream=f"{SERVER} {name}" if name.startswith("update ") else SERVER,
             compute_ps=chip.time_ps(kernel),
             hbm_bytes=kernel.bytes,
             name=f"server {name}",
