@@ -392,7 +392,7 @@ class Charger:
     def figures(self, step: Step) -> Iterator[Delay]:
         """Yield the time of a segment by figure; the parts add up to its length.
 
-        The name of a figure is empty for time that depends on no figure.
+        The name is empty for time without a figure.
         """
         kind, length = step.kind, step.length_ps
         if kind is StepKind.TRANSFER:

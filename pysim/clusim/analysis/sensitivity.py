@@ -32,7 +32,7 @@ _NAMES = {
     "launch": "CTA start and pauses",
     "compute": "kernel compute time",
 }
-"""Figures besides those of wires, by their name in `Change`."""
+"""Other figures than rates and latencies of wires, by their name in `Change`."""
 
 _RATES = ("wires", "cta", "hbm", "unit")
 """Figures whose increase shortens a run; others are times."""
@@ -63,8 +63,8 @@ class PathFigure:
 def path_figures(run: Critical) -> list[PathFigure]:
     """Return the figures in the image of a run, the longest part of the path first.
 
-    Links are merged by class, both directions. Their parts and the time that depends on no figure, such as waits for
-    CTA slots, add up to the run.
+    Links are merged by class, both directions. Their parts and the remaining time, such as waits for CTA slots, add
+    up to the run.
 
     Raises
     ------

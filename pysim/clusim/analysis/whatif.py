@@ -54,7 +54,7 @@ _SCALED: dict[str, dict[str, tuple[str, ...]]] = {
 }
 """Resource -> tables of the image with the columns that its factor divides.
 
-Parts of ``latency`` are figures of `clusim.analysis.sensitivity` only; ``wire latency`` is that of some wires.
+Parts of ``latency`` are figures of `clusim.analysis.sensitivity` only; ``wire latency`` needs a set of wires.
 """
 
 

@@ -37,17 +37,17 @@ class Derivative(JsonObject):
     elasticity : float
         Change of the time per change of the figure [% per %]: negative if a larger figure shortens the run.
     gain_us : float
-        Time saved by a figure that is 1% better, in first order [us].
+        First-order estimate of the time saved by a figure that is 1% better [us].
     reach : float or None
         Largest tested improvement, as a factor of the figure, for which time and first-order estimate differ by at
-        most 1% of the run; 1 if none. The estimate is linear in the time per byte of rates. None: not checked.
+        most 1% of the run; otherwise 1. The estimate is linear in the time per byte of rates. None: not checked.
     basis : str
         ``path`` (critical path), or ``re-simulated`` where the path is wrong.
     path_elasticity : float
         Estimate of the critical path.
     scatter : float or None
-        Largest difference between `elasticity` and that of a single change by 1% or 2%; None: one change or none was
-        simulated.
+        Largest difference between `elasticity` and the elasticity of a single change by 1% or 2%; None: fewer than two
+        changes were simulated.
     """
 
     KEYS = ("figure", "elasticity", "gain_us", "reach", "basis", "path_elasticity", "scatter")
