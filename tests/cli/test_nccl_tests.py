@@ -133,9 +133,7 @@ def test_validate_of_nothing_that_could_be_scored_is_an_error(
     done = clusim("validate", path, "--jobs", 1, "--markdown", page, *form)
     assert (done.code, done.err.count("\n")) == (2, 1)
     # Text has the row that was simulated.
-    assert (
-        done.out.count("not predicted") == done.out.count("\n") == (not form and "failed" in reason)
-    )
+    assert done.out.count("not predicted") == bool(done.out) == (not form and "failed" in reason)
     assert f"no row could be scored: {reason}" in done.err
     assert not page.exists()
 
@@ -213,7 +211,7 @@ def test_crossover_table_and_csv(clusim: Clusim) -> None:
     common = ("crossover", "gh200x4-mesh", "--size", "8K", "--size", "64K", "--jobs", 1)
     done = clusim(*common)
     assert done.code == 0, done.err
-    assert "oneshot-ll" in done.out
+    assert "oneshot" in done.out
     assert done.out.count("*") == 3
     assert "multimem: omitted:" in done.out
     lines = clusim(*common, "--csv").out.splitlines()

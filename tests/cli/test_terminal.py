@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clusim.base.tables import folded
+from clusim.base.tables import WIDTH, folded
 from clusim_cli.main import COMMANDS
 from support.calls import CALLS
 from support.terminal import at_terminal, terminal
@@ -53,6 +54,37 @@ def test_words_and_figures_are_whole_at_any_width(
         for line in own.text.splitlines():
             alone = len(line.split()) <= 2
             assert len(line) <= columns or alone, line
+
+
+WIDE = [
+    "run dgx-h100 --nodes 2 --size 64KiB --trace-out run.h5",
+    "explain dgx-h100",
+    "crossover dgx-1v --size 1KiB --jobs 1",
+    "what-if 'run dgx-h100 --size 64KiB' 'nvlink x2' \"--fault 'link gpu3:nvl5 down'\"",
+    "analyze congestion run.h5 --top 0",
+    "analyze blame run.h5",
+    "analyze critical-path run.h5",
+    "analyze collectives run.h5",
+    "info run.h5",
+    "topo list",
+    "topo show dgx-h100 --figures",
+    "train resnet50-dgx1v --layers",
+    "nccl-tests all_reduce_perf dgx-1v -b 8 -e 8 --explain --jobs 1",
+]
+
+
+def test_text_has_at_most_100_columns_in_a_pipe(
+    tmp_path: Path, clusim: Clusim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table of nccl-tests keeps its own width."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CLUSIM_CACHE", str(tmp_path / "cache"))
+    for command in WIDE:
+        done = clusim(*shlex.split(command))
+        assert done.code == 0, done.err
+        for line in done.out.splitlines():
+            foreign = "nccl-tests" in command and re.match(r"# nThread|#? {6}", line)
+            assert len(line) <= WIDTH or foreign, f"{command}: {line}"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

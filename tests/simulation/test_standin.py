@@ -44,7 +44,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("algorithm", ["Ring", "Tree"])
 def test_runs_on_fewer_machines_are_within_the_error_that_is_said(algorithm: str) -> None:
-    asked = request(algorithm, 12, 2 * MIB)
+    asked = request(algorithm, 12, MIB)
     found = result_of(asked, BRIEF)
     assert found.followed.startswith("from ")
     assert "nodes" in found.followed

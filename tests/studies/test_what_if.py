@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -125,11 +126,12 @@ def test_rows_of_nccl_tests_have_the_times_that_the_program_prints() -> None:
 
 
 def test_a_replay_is_held_to_its_log_and_planned_anew() -> None:
-    found = asked(f"replay {LOG} dgx-h100", "dgx-a100")
+    found = asked(f"replay {LOG} dgx-h100 --granularity 64KiB", "dgx-a100")
     (row,) = found["rows"]
-    assert found["baseline"][0]["time_ps"] == clusim.replay(LOG, "dgx-h100").total_ps
-    assert row["held"]["time_ps"] == clusim.replay(LOG, "dgx-a100").total_ps
-    assert row["planned"]["time_ps"] == clusim.replay(LOG, "dgx-a100", replan=True).total_ps
+    replayed = partial(clusim.replay, LOG, granularity=1 << 16)
+    assert found["baseline"][0]["time_ps"] == replayed("dgx-h100").total_ps
+    assert row["held"]["time_ps"] == replayed("dgx-a100").total_ps
+    assert row["planned"]["time_ps"] == replayed("dgx-a100", replan=True).total_ps
 
 
 def test_a_step_is_changed_by_keys_of_its_workload() -> None:

@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def both(text: str, fabric: clusim.Fabric = A100, **replaced: str) -> tuple[Any, StepEstimate]:
     """Return a step of four small layers as the engine has it, nothing folded, and its estimate."""
-    work, options = tiny(text, **replaced), {"steps": 1, "granularity": 4096}
+    work, options = tiny(text, **replaced), {"steps": 1, "granularity": 16384}
     return train(work, fabric, fold="none", **options), estimate(work, fabric, **options)
 
 

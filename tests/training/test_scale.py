@@ -135,7 +135,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_coarse_bursts_stay_within_the_bound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     work = tiny(CASES[name], batch="{global: 8, micro: 1}", collectives="nccl")
-    work.model.hidden, work.model.intermediate, work.sequence = 1024, 4096, 512
+    work.model.hidden, work.model.intermediate, work.sequence = 512, 2048, 512
     exact = train(work, A100, steps=1, granularity="packet")
     finest = replace(grain.RULES[grain.COARSE], exact_hops=1, target_hops=1, most_hops=1)
     monkeypatch.setitem(grain.RULES, grain.COARSE, finest)

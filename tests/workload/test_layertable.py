@@ -92,8 +92,8 @@ def test_the_command_shows_layers(capsys: pytest.CaptureFixture[str], tmp_path: 
     } < set(data["layers"][0])
     assert run(["train", str(path), "--layers"]) == 0
     out = capsys.readouterr().out
-    assert "waits for memory" in out
-    assert "adam (per step)" in out
+    assert "waits" in out
+    assert "adam step" in out
     plan = make_plan(tiny(), FABRIC)
     assert json.loads(json.dumps(layer_table(plan).to_json()))["microbatches"] == 1
     assert layer_report(plan)

@@ -74,12 +74,15 @@ def overlap(trace: Path, **form: Any) -> None:
 def blame(trace: Path, confirm: bool, **form: Any) -> None:
     """Break the run's time down by cause, along its critical path."""
     from clusim.analysis.blame import blame as analyse
+    from clusim.analysis.blame import largest
 
     table = analyse(trace)
     if confirm:
         from clusim.simulation.diagnose import without_first_stall
 
         table.notes.append(without_first_stall(trace, table))
+    if form["top"] != 0 and not form["as_json"] and not form["as_csv"]:
+        table = largest(table)
     _show(table, form, ("wires",))
 
 

@@ -53,6 +53,11 @@ def _column_lines(table: list[Column]) -> list[str]:
             f" [{column.units}]" if column.units not in ("", "1") else ""
         )
         rows.append(
-            (column.name, shape, column.dtype, format_size(column.stored_bytes), description)
+            (column.name, shape, _kind(column.dtype), format_size(column.stored_bytes), description)
         )
-    return text_table("  {:<..}  {:>14}  {:<8} {:>9}  {}", rows)
+    return text_table("  {:<..} {:>..} {:<..} {:>..}  {}", rows)
+
+
+def _kind(dtype: str) -> str:
+    """Return a short name of a type: a compound type by its number of fields."""
+    return f"{dtype.count('(')} fields" if dtype.startswith("[") else dtype

@@ -62,6 +62,21 @@ def blame(path: str | Path) -> ColumnTable:
     return table
 
 
+def largest(table: ColumnTable, least: float = 0.01) -> ColumnTable:
+    """Return a time breakdown with a single row per group for the rows with shares below `least`."""
+    rows = []
+    for group, members in grouped((row["group"], row) for row in table.rows()).items():
+        small = [row for row in members if row["share"] < least]
+        rows += [tuple(row.values()) for row in members if len(small) < 2 or row not in small]
+        if len(small) > 1:
+            ps, share, steps = (
+                sum(row[name] for row in small) for name in ("time_ps", "share", "steps")
+            )
+            resource = f"{len(small)} rows below {least:.0%}"
+            rows.append((group, resource, "--top 0 shows them", ps, share, steps, "", []))
+    return ColumnTable.of(COLUMNS, rows, table.facts, table.notes)
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """Time of the run and critical-path estimate of the changed time [ps]."""

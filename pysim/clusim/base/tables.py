@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from string import Formatter
 from textwrap import TextWrapper
 from typing import Any, TypeVar
@@ -134,11 +135,37 @@ def _shown(name: str, value: Any) -> str:
     return "" if value == -1 else f"{value:,}"
 
 
+def _fits(lines: Iterable[str]) -> bool:
+    return all(len(line) <= WIDTH for line in lines)
+
+
+def _cut(cell: str, most: int = 40) -> str:
+    return cell if len(cell) <= most else f"{cell[: most - 4]} ..."
+
+
+def _aligned(gap: str, columns: Sequence[tuple[str, list[str], list[str]]]) -> list[str]:
+    """Return the lines of columns: alignment with least width, words of the title, cells."""
+    deep = max((len(title) for _, title, _ in columns), default=0)
+    layout = "  " + gap.join(f"{{:{size}..}}" for size, _, _ in columns)
+    cells = ([""] * (deep - len(title)) + title + rows for _, title, rows in columns)
+    shown = text_table(layout, zip(*cells, strict=True), strip=False)
+    return [line.rstrip() for line in shown]
+
+
 def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
     """Return the values of each key, in the order in which keys and values appear."""
     result: dict[Key, list[Value]] = {}
     for key, value in pairs:
         result.setdefault(key, []).append(value)
+    return result
+
+
+def spans(rows: Iterable[tuple[int, Key]]) -> list[tuple[str, Key]]:
+    """Return the ranges of consecutive sizes [bytes] with the same value."""
+    result = []
+    for value, members in groupby(rows, lambda row: row[1]):
+        sizes = [format_size(size) for size, _ in members]
+        result.append((" to ".join(dict.fromkeys((sizes[0], sizes[-1]))), value))
     return result
 
 
@@ -205,17 +232,33 @@ class ColumnTable(Shown):
         return {**self.facts, "notes": self.notes, "rows": self.rows()}
 
     def text(self, hidden: Sequence[str] = ()) -> list[str]:
-        """Return the rows as lines, without `hidden` and empty columns."""
-        layout, shown = "", []
+        """Return the rows as lines, without `hidden` and empty columns.
+
+        Where they exceed `WIDTH`, titles are stacked and texts cut; then the last columns are omitted, and named below.
+        """
+        columns = []
         for name, values in self.columns.items():
             cells = [_shown(name, value) for value in values]
-            if name in hidden or not any(cells):
-                continue
-            left = all(isinstance(value, str | list) for value in values)
-            layout += f"  {{:{'<' if left else '>'}{len(name)}..}}"
-            title = name.removesuffix("_ps").removesuffix("_bytes").replace("_", " ")
-            shown.append([title, *cells])
-        return text_table(layout, zip(*shown, strict=True))
+            if name not in hidden and any(cells):
+                align = "<" if all(isinstance(value, str | list) for value in values) else ">"
+                title = name.removesuffix("_ps").removesuffix("_bytes").replace("_", " ")
+                columns.append((f"{align}{len(name)}", [title], cells))
+        lines = _aligned("  ", columns)
+        if _fits(lines):
+            return lines
+        columns = [
+            (size[0], title[0].split(), [_cut(cell) for cell in cells])
+            for size, title, cells in columns
+        ]
+        omitted: list[str] = []
+        for gap in ("  ", " "):
+            lines = _aligned(gap, columns)
+            if _fits(lines):
+                return lines
+        while not _fits(lines):
+            omitted.insert(0, " ".join(columns.pop()[1]))
+            lines = _aligned(" ", columns)
+        return [*lines, f"  ... more columns with --csv: {', '.join(omitted)}"]
 
     def to_csv(self) -> str:
         """Return the rows as CSV with a header line."""

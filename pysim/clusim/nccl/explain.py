@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from clusim.base.tables import spans, text_table
 from clusim.base.terms.operations import ALGORITHMS, PROTOCOLS, Algorithm, Collective, bus_factor
 from clusim.base.terms.times import MODEL
 from clusim.base.units import format_ranges, format_size
@@ -329,13 +330,26 @@ def _lines(data: ExplainJson, max_ranks: int) -> Iterator[str]:
     yield ""
     yield from _cost_lines(data)
     yield ""
-    yield f"choice by size (time and bus bandwidth: {MODEL}, not simulated)"
-    yield (
-        f"  {'size':>9}  {'algorithm':<13} {'proto':<6} {'ch':>3} {'thr':>4} {'chunk':>9}"
-        f" {'model us':>10} {'busbw':>7} {'sent/GPU':>9} {'sent/NIC':>9}  rule"
+    yield f"choice by size (lowest time in {MODEL}, not simulated; next: second lowest)"
+    titles = (
+        "size",
+        "algorithm",
+        "proto",
+        "ch",
+        "thr",
+        "chunk",
+        "model us",
+        "busbw",
+        "sent/GPU",
+        "sent/NIC",
     )
-    for c in data["choices"]:
-        yield _choice_line(c)
+    layout = "  {:>..}  {:<..} {:<..}" + " {:>..}" * 7 + "  {}"
+    yield from text_table(layout, [(*titles, "next"), *map(_choice_cells, data["choices"])])
+    limits = spans((c["size_bytes"], c["why_channels"]) for c in data["choices"])
+    reasons = [row for row in limits if row[1] != "all channels"]
+    if reasons:
+        yield "channels and threads"
+        yield from text_table("  {:<19}  {}", reasons)
     yield "switch points"
     for point in data["switch_points"]:
         yield f"  from {point['from_bytes']:>11} B ({_size(point['from_bytes'])}): {point['choice']}"
@@ -361,16 +375,14 @@ def _symmetric_lines(rows: Sequence[SymmetricChoiceJson]) -> Iterator[str]:
         )
 
 
-def _choice_line(c: ChoiceJson) -> str:
-    counts = (c["gpu_bytes"], c["adapter_bytes"])
-    sent = [_size(count) if count is not None else "-" for count in counts]
-    why = c["why"]
-    if c["why_channels"] not in ("all channels",):
-        why += f"; {c['why_channels']}"
+def _choice_cells(c: ChoiceJson) -> tuple[str, ...]:
+    sent = (c["gpu_bytes"], c["adapter_bytes"])
     return (
-        f"  {_size(c['size_bytes']):>9}  {c['algorithm']:<13} {c['protocol']:<6} {c['channels']:>3}"
-        f" {c['threads']:>4} {_size(c['chunk_bytes']):>9} {c['model_time_us']:>10.1f}"
-        f" {c['model_busbw_GBps']:>7.1f} {sent[0]:>9} {sent[1]:>9}  {why}"
+        *(_size(c["size_bytes"]), c["algorithm"], c["protocol"]),
+        *(str(c["channels"]), str(c["threads"]), _size(c["chunk_bytes"])),
+        *(f"{c['model_time_us']:.1f}", f"{c['model_busbw_GBps']:.1f}"),
+        *("-" if count is None else _size(count) for count in sent),
+        c["why"].removeprefix("next: "),
     )
 
 

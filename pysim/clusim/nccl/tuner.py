@@ -118,7 +118,7 @@ def channels_and_threads(
     limit = thread_thresholds(table.group.num_ranks, settings)[algorithm, protocol]
     channels, most, why = num_channels, threads, "all channels"
     if algorithm in _IN_SWITCH:
-        channels, why = lanes.nvls_channels, "NVLS uses separate channels"
+        channels, why = lanes.nvls_channels, "separate NVLS channels"
     elif algorithm is Algorithm.COLLNET_DIRECT:
         channels = _direct_channels(num_bytes, channels, threads, lanes.num_heads, limit)
         why = f"fewer than {limit} B per thread and head"
@@ -126,11 +126,11 @@ def channels_and_threads(
         # A threshold of 0 B, possible with NCCL_THREAD_THRESHOLDS, does not limit channels.
         channels = min(channels, max(1, num_bytes // (threads * limit))) if limit else channels
         if channels < num_channels:
-            why = f"{num_channels} channels x {threads} threads x {limit} B exceed the size"
+            why = f"fewer channels for {limit} B per thread"
         while num_bytes < channels * threads * limit and threads % 128 == 0:
             threads //= 2
     if threads < most:
-        why = f"one channel; threads halved to keep {limit} B each"
+        why = f"one channel; fewer threads for {limit} B each"
     if protocol is Protocol.SIMPLE and algorithm is Algorithm.RING:
         threads += WARP
     threads = max(threads, 3 * WARP)
@@ -188,7 +188,4 @@ def _reason(
     if not others:
         return "the only one left"
     second = min(others, key=lambda pair: times[pair])
-    return (
-        f"lowest predicted time; {second[0].value} {second[1].value} would take"
-        f" {times[second] / times[best]:.2f} times as long"
-    )
+    return f"next: {second[0].value} {second[1].value} x{times[second] / times[best]:.2f}"

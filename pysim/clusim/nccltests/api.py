@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from clusim.base.display import Columns, Shown, Summary
 from clusim.base.errors import InputError
 from clusim.base.executors import Jobs
+from clusim.base.tables import folded
 from clusim.base.terms.operations import COLLECTIVE_OF
 from clusim.base.terms.times import LAUNCHED
 from clusim.base.units import format_size
@@ -162,9 +163,8 @@ class Table(Shown):
             verdict = row_verdict(row_request(self.where, self.test, self.options, head))
             self.verdicts.append(replace(verdict, expected=self._expected(line).text()))
             yield "#"
-            yield from (
-                f"#{text}" for text in verdict_lines(self.verdicts[-1], format_size(line.size))
-            )
+            for text in verdict_lines(self.verdicts[-1], format_size(line.size)):
+                yield from folded(f"#{text}")
 
 
 def table_of(

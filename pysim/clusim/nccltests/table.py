@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
 from clusim.base.errors import one_line
 from clusim.base.json_schema import JsonObject
+from clusim.base.tables import folded
 from clusim.nccltests.options import PerfOptions
 
 TESTS_VERSION = "2.17.9"
@@ -112,7 +113,7 @@ def head(
         lines.append("# Blocking Enabled: wait for completion and barrier after each collective ")
     if options.parallel_init:
         lines.append("# Parallel Init Enabled: threads call into NcclInitRank concurrently ")
-    lines += ["#", *(f"# {one_line(note)}" for note in notes), "# Using devices"]
+    lines += ["#", *_comments("", notes), "# Using devices"]
     return [*lines, *(device.line() for device in devices)]
 
 
@@ -150,11 +151,16 @@ def foot(program: str, lines: Sequence[PerfLine], notes: Sequence[str] = ()) -> 
         f"# {'Out of bounds values':<20s} : {wrong} {'FAILED' if wrong else 'OK'}",
         f"# {'Avg bus bandwidth':<20s} : {_mean(lines):g} ",
         "#",
-        *(f"# clusim: {line.size} B: {one_line(line.how)}" for line in lines if line.how),
-        *(f"# clusim: {one_line(note)}" for note in notes),
+        *_comments("clusim: ", [f"{line.size} B: {line.how}" for line in lines if line.how]),
+        *_comments("clusim: ", notes),
         f"# Collective test concluded: {program}",
         "",
     ]
+
+
+def _comments(mark: str, notes: Sequence[str]) -> Iterator[str]:
+    for note in notes:
+        yield from folded(f"# {mark}{one_line(note)}")
 
 
 def _bool(value: object) -> str:

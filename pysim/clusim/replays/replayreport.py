@@ -9,10 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import median
 
-from clusim.base.tables import text_table
+from clusim.base.tables import WIDTH, text_table
 from clusim.base.units import format_ranges, format_size, format_time
 from clusim.replays.placing import Placed, ReplayRequest
-from clusim.replays.report import CallResult, Replay, fastest_memory
+from clusim.replays.report import CallResult, Other, Replay, fastest_memory
 from clusim.report.comparison import plain_page
 from clusim.report.markup import Content, element, joined
 from clusim.report.runreport import verdict_lines
@@ -181,8 +181,14 @@ def replay_report(replay: Replay, *, everything: bool = False) -> str:
 
 def _table(rows: list[list[str]], left: tuple[int, ...] = ()) -> list[str]:
     keep = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
-    layout = "".join("  {:<..}" if i in left else "  {:>..}" for i in keep)
-    return text_table(layout, [[row[i] for i in keep] for row in rows])
+    cells = [[row[i] for i in keep] for row in rows]
+    lines: list[str] = []
+    for gap in ("  ", " "):
+        layout = "".join(f"{gap}{{:<..}}" if i in left else f"{gap}{{:>..}}" for i in keep)
+        lines = text_table(f" {layout}" if gap == " " else layout, cells, strip=False)
+        if max(map(len, lines)) <= WIDTH:
+            break
+    return [line.rstrip() for line in lines]
 
 
 def _communicators(replay: Replay, everything: bool) -> list[str]:
@@ -216,13 +222,13 @@ def _calls(replay: Replay, everything: bool) -> list[str]:
         most = sorted(calls, key=lambda c: -c.time_ps * c.count)[:SHOWN]
         calls = [call for call in calls if any(call is one for one in most)]
     title = [
-        "comm", "operation", "size", "count", "algorithm", "protocol", "channels", "time", "algbw", "busbw",
-        "measured", "error", replay.other or "", "ratio", "there", "",
+        "comm", "operation", "size", "count", "plan", "time", "algbw", "busbw", "measured", "error",
+        replay.other or "", "ratio", "there", "",
     ]  # fmt: skip
     if len(replay.communicators) == 1:
         title[0] = ""
     rows = [title, *_merged([_row(replay, call) for call in calls])]
-    left = (1, 4, 5, 14, 15)
+    left = (1, 4, 12, 13)
     lines = _table(rows, left)
     if len(calls) < len(replay.calls):
         lines.append(
@@ -250,9 +256,7 @@ def _row(replay: Replay, call: CallResult) -> list[str]:
         call.operation,
         format_size(call.bytes),
         str(call.count),
-        call.algorithm + ("" if call.from_log or call.algorithm == "P2P" else " *"),
-        call.protocol,
-        str(call.channels),
+        _plan(call) + ("" if call.from_log or call.algorithm == "P2P" else " *"),
         format_time(call.time_ps),
         f"{call.algbw_GBps:.2f}",
         f"{call.busbw_GBps:.2f}",
@@ -260,9 +264,14 @@ def _row(replay: Replay, call: CallResult) -> list[str]:
         "" if call.error is None else f"{call.error:+.1%}",
         "" if other is None else format_time(other.time_ps),
         "" if other is None else f"x{other.ratio:.2f}",
-        "" if other is None else f"{other.algorithm} {other.protocol} {other.channels}",
+        "" if other is None else _plan(other),
         call.note,
     ]
+
+
+def _plan(call: CallResult | Other) -> str:
+    """Return the algorithm, protocol and channels of a call."""
+    return f"{call.algorithm} {call.protocol} {call.channels}"
 
 
 def _totals(replay: Replay) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from clusim.base.errors import InputError, one_line
 from clusim.base.executors import Jobs
 from clusim.base.json_schema import JsonObject, Round3
-from clusim.base.tables import text_table
+from clusim.base.tables import spans, text_table
 from clusim.base.terms.operations import COLLECTIVE_OF
 from clusim.base.terms.times import LAUNCHED
 from clusim.base.units import format_size
@@ -165,21 +166,29 @@ def table_lines(result: Crossover) -> list[str]:
     The loss is relative to the best of NCCL's algorithms.
     """
     group = result.setup.comm.group
-    rows = [["size", *result.names, "NCCL chooses"]]
+    titles = [re.split("[ -]", name) for name in result.names]
+    rows = [
+        ["", *(words[0] for words in titles)],
+        ["size", *(" ".join(words[1:]) for words in titles)],
+    ]
     for row in result.sizes:
         times, best = row.times_us, row.best
         cells = [
             f"{times[name]:,.1f}{'*' if name == best else ' '}" if name in times else "- "
             for name in result.names
         ]
-        rows.append([format_size(row.size_bytes), *cells, _verdict(row)])
-    layout = "{:>9}" + "".join(f"  {{:>{max(9, len(name) + 1)}}}" for name in result.names)
+        rows.append([format_size(row.size_bytes), *cells])
     lines = [
         f"{result.collective} on {result.setup.comm.name}: {group.num_ranks} GPUs,"
-        f" NCCL {result.setup.comm.version}; time [us] {LAUNCHED}; * best",
+        f" NCCL {result.setup.comm.version}",
+        f"  times: us, {LAUNCHED}; * best",
         "",
-        *text_table(layout + "  {}", rows),
+        *text_table("{:>9}" + " {:>6..}" * len(result.names), rows),
+        "",
+        "NCCL chooses",
     ]
+    choices = spans((row.size_bytes, _verdict(row)) for row in result.sizes)
+    lines += text_table("  {:<19}  {}", choices)
     lines += [f"{name}: omitted: {why}" for name, why in result.left_out.items()]
     rough = sum(len(row.not_exact) for row in result.sizes)
     if rough:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from clusim.base.json_schema import JsonObject, Written
+from clusim.base.tables import text_table
 from clusim.base.units import format_size, format_time
 from clusim.workload.kernels import Chip, Kernel
 from clusim.workload.layers import Comm, Layer, backward_steps
@@ -176,34 +177,44 @@ def layer_report(plan: ParallelPlan) -> str:
         f" {chip.gemm_fraction:.0%}, fused attention: {chip.attention_fraction:.0%});"
         f" {chip.memory_Bps / 1e9:,.0f} GB/s of memory; {chip.sustained:.0%} of both in long runs",
         "",
-        f"  {'':<22} {'':>5} {'':>11}  {'GFLOP':^29}  {'memory traffic':^31}",
-        f"  {'stage, layer':<22} {'count':>5} {'parameters':>11}  {'forward':>9} {'input':>9} {'weight':>9}"
-        f"  {'forward':>10} {'input':>10} {'weight':>9}  {'kept':>10}  {'forward':>9} {'backward':>9}"
-        f" {'waits for memory':>16}",
     ]
     table = layer_table(plan)
-    for row in table.layers:
-        lines += _lines(row)
+    rows: list[list[str]] = [list(_ABOVE), list(_TITLES), *map(_cells, table.layers)]
     for step in table.optimizer:
-        label = f"{step.stage}, {workload.optimizer} (per step)"
-        lines.append(
-            f"  {label:<22} {1:>5} {step.parameters:>11,}  {'':>9} {'':>9} {'':>9}  {format_size(step.hbm_bytes):>10}"
-            f" {'':>10} {'':>9}  {'':>10}  {format_time(step.step_ps):>9}"
-        )
+        label = f"{step.stage}, {workload.optimizer} step"
+        size, time = format_size(step.hbm_bytes), format_time(step.step_ps)
+        rows.append([label, "1", f"{step.parameters:,}", "", "", size, "", time])
+    aligned = text_table("  {:<..}" + " {:>..}" * 9, rows, strip=False)
+    head, titles, *shown = (line.rstrip() for line in aligned)
+    lines += [head, titles]
+    for row, line in zip(table.layers, shown, strict=False):
+        lines += [line, *_collectives(row)]
+    lines += shown[len(table.layers) :]
     return "\n".join(lines)
 
 
-def _lines(row: LayerRow) -> list[str]:
-    flops = " ".join(f"{getattr(row, f'{part}_flops') / 1e9:>9.4g}" for part in PARTS)
-    sizes = [format_size(getattr(row, f"{part}_hbm_bytes")) for part in PARTS]
-    backward = row.input_ps + row.weight_ps
-    label = f"{row.stage}, {row.layer}"
-    result = [
-        f"  {label:<22} {row.count:>5} {row.parameters:>11,}  {flops}  {sizes[0]:>10} {sizes[1]:>10} {sizes[2]:>9}"
-        f"  {format_size(row.activation_bytes):>10}  {format_time(row.forward_ps):>9}"
-        f" {format_time(backward):>9} {row.memory_bound:>16.0%}"
+_ABOVE = ("", "", "", "GFLOP", "GFLOP", "memory", "", "time", "time", "memory")
+_TITLES = (
+    *("stage, layer", "count", "parameters", "forward", "back", "traffic", "kept"),
+    *("forward", "back", "waits"),
+)
+
+
+def _cells(row: LayerRow) -> list[str]:
+    traffic = sum(getattr(row, f"{part}_hbm_bytes") for part in PARTS)
+    return [
+        *(f"{row.stage}, {row.layer}", str(row.count), f"{row.parameters:,}"),
+        f"{row.forward_flops / 1e9:.4g}",
+        f"{(row.input_flops + row.weight_flops) / 1e9:.4g}",
+        *(format_size(traffic), format_size(row.activation_bytes)),
+        *(format_time(row.forward_ps), format_time(row.input_ps + row.weight_ps)),
+        f"{row.memory_bound:.0%}",
     ]
-    for name, messages in row.collectives.items():
-        if messages:
-            result.append(f"    {name}: {', '.join(messages)}")
-    return result
+
+
+def _collectives(row: LayerRow) -> list[str]:
+    return [
+        f"    {name}: {', '.join(messages)}"
+        for name, messages in row.collectives.items()
+        if messages
+    ]

@@ -202,13 +202,15 @@ def _volumes(result: StepResult) -> list[str]:
 
 def _memory(result: StepResult) -> list[str]:
     names = (*MEMORY_PARTS, "total")
-    rows: list[list[str | float]] = [["memory GiB", *names]]
+    rows: list[list[str | float]] = [["GiB", *names]]
+    rooms = []
     worst = max(range(len(result.memory)), key=lambda stage: result.memory[stage].total)
     for stage in sorted({0, worst, len(result.memory) - 1}):
         item = result.memory[stage]
         values = [getattr(item, name) / 2**30 for name in names]
-        rows.append([f"stage {stage}", *values, _room(item)])
-    return text_table("  {:<10}" + " {:>11.2f}" * len(names) + "{}", rows)
+        rows.append([f"stage {stage}", *values])
+        rooms.append((f"stage {stage}", f"{item.total / 2**30:.2f} GiB{_room(item)}"))
+    return [*text_table("  {:<..}" + " {:>7...2f}" * len(names), rows), *pairs(rooms)]
 
 
 def _checkpoint(result: StepResult) -> list[str]:

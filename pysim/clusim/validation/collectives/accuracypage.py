@@ -28,13 +28,13 @@ from clusim.validation.collectives.validate import CollectiveReport
 from clusim.validation.measured import Unpredicted, plain
 
 MEANING = (
-    "error of the time in %: median and mean of the absolute error; bias: mean, + is predicted too long; spread: mean"
-    " in which errors within the spread of repetitions are 0 and rows weigh 100 / (100 + spread); followed: rows whose"
-    " time was extrapolated from other runs"
+    "error of the time in %: median of the absolute error; bias: mean, + is predicted too long (--markdown and --json:"
+    " mean, within the spread of repetitions, extrapolated rows)"
 )
 """Meaning of the columns."""
 
-WIDTH = 60
+NAME = 46
+"""Columns for the name of a class of rows."""
 
 
 def report_lines(report: CollectiveReport, *, worst: int = 10) -> list[str]:
@@ -47,39 +47,33 @@ def report_lines(report: CollectiveReport, *, worst: int = 10) -> list[str]:
         for group, group_points in report.by_group().items()
     ]
     lines += _table(ClassTable("Groups", "All rows; * has calibration rows.", groups))
-    lines += ["", "worst rows"]
+    lines += ["", "worst rows: measured -> predicted"]
     lines += [point_line(point) for point in report.worst(worst)]
     return [*lines, "", MEANING, *report.remarks()]
 
 
 def _table(table: ClassTable) -> list[str]:
-    regimes = text_table(
-        " " * (WIDTH + 6) + "{:>34}" * len(REGIMES), [list(REGIME_TITLES.values())]
-    )
-    columns = ("n", "median", "mean", "bias", "spread")
-    rows = [("", "n", *columns * len(REGIMES), "followed"), *map(_line, table.lines)]
-    layout = "{:<60}{:>6}" + "{:>6}{:>7.1f}{:>7.1f}{:>+7.1f}{:>7.1f}" * len(REGIMES) + "{:>10.0%}{}"
+    regimes = text_table(" " * NAME + "{:>18}" * len(REGIMES), [list(REGIME_TITLES.values())])
+    rows = [("", *("n", "median", "bias") * len(REGIMES)), *map(_line, table.lines)]
+    layout = f"{{:<{NAME}}}" + "{:>5}{:>7.1f}{:>+6.1f}" * len(REGIMES) + "{}"
     title = table.title + (f": {table.text}" if table.text else "")
     return [title, *regimes, *text_table(layout, rows, strip=False)]
 
 
 def _line(line: ClassLine) -> tuple[Any, ...]:
-    whole = score(line.points)
-    name = line.name if len(line.name) < WIDTH else f"{line.name[: WIDTH - 4]}..."
+    name = line.name if len(line.name) <= NAME else f"{line.name[: NAME - 18]}...{line.name[-15:]}"
     figures = [
         cell
         for errors_of_regime in statistics(line.points).values()
         for cell in _figures(errors_of_regime)
     ]
-    share = whole.followed / whole.n if whole.n else ""
-    return (name, whole.n, *figures, share, f"  {line.remark}" if line.remark else "")
+    return (name, *figures, f"  {line.remark}" if line.remark else "")
 
 
 def _figures(figures: Score) -> tuple[Any, ...]:
     if not figures.n:
-        return ("-", "", "", "", "")
-    errors = (figures.median_abs_pct, figures.mean_abs_pct, figures.bias_pct, figures.by_spread_pct)
-    return (figures.n, *errors)
+        return ("-", "", "")
+    return (figures.n, figures.median_abs_pct, figures.bias_pct)
 
 
 def group_title(group: CurveGroup) -> str:
@@ -90,14 +84,12 @@ def group_title(group: CurveGroup) -> str:
 def point_line(point: Point | Unpredicted) -> str:
     """Return the line of a row; a star marks calibration rows."""
     row = point.row
-    name = f"{group_title(row.group):{WIDTH}} {format_size(row.size_bytes):>9}"
+    name = f"{group_title(row.group):34} {format_size(row.size_bytes):>9}"
     if isinstance(point, Unpredicted):
         return f"  {name}  not predicted: {point.reason}"
     mark = "*" if point.calibrated else " "
-    return (
-        f" {mark}{name}  measured {row.time_us:>11,.1f} us"
-        f"  predicted {point.predicted_us:>11,.1f} us  {point.error_pct:>+8.1f}%  {point.ran}"
-    )
+    times = f"{row.time_us:>10,.1f} us -> {point.predicted_us:>10,.1f} us {point.error_pct:>+8.1f}%"
+    return f" {mark}{name} {times}  {point.ran}"
 
 
 _INTRODUCTION = """\
