@@ -250,6 +250,8 @@ def as_json(form: str, more: str = "") -> Decorator[Any]:
     )
 
 
+plot = _shared("--plot", type=OUTPUT, metavar="PATH", help="Draw a figure.")
+
 html = _shared("--html", type=OUTPUT, metavar="FILE", help="Write a page.")
 
 as_csv = _shared("--csv", "as_csv", is_flag=True, help="Print CSV.")

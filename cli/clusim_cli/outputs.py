@@ -12,7 +12,7 @@ import click
 
 from clusim.base import files
 from clusim.base.errors import suggest
-from clusim.base.tables import WIDTH
+from clusim.base.tables import WIDTH, folded
 from clusim_cli.params import Value
 from clusim_cli.terminal import fitting
 
@@ -180,7 +180,7 @@ def doubts(setup: Setup, strict: bool, *, mark: str = "", quiet: bool = False) -
     if strict:
         refuse(result, setup.name)
     for line in shown(result) if not quiet else ():
-        click.echo(f"{mark}{line}")
+        click.echo("\n".join(folded(f"{mark}{line}")))
     return result
 
 

@@ -13,7 +13,7 @@ from clusim.base.errors import InputError
 from clusim.base.files import check_place, write_text
 from clusim.nccltests.options import FLAGS, parse_flags
 from clusim_cli import options
-from clusim_cli.outputs import OUTPUT, GuardedCommand, doubts, working
+from clusim_cli.outputs import GuardedCommand, doubts, working
 from clusim_cli.params import TOPOLOGY, one_of
 from clusim_cli.progress import counted_progress
 
@@ -59,7 +59,7 @@ def _flags(function: Any) -> Any:
 )
 @click.option("--against", type=click.Path(path_type=Path), metavar="FILE",
               help="Compare with the nccl-tests output in FILE, and rank causes if it is slow.")  # fmt: skip
-@click.option("--plot", type=OUTPUT, metavar="FILE", help="Draw the bus bandwidth of every size.")
+@options.plot(more="It has the bus bandwidth of every size.")
 @options.strict()
 @options.as_json("clusim_cli.forms:PerfAgainstJson", "As -J writes it.")
 @options.no_progress()

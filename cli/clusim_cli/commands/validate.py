@@ -43,8 +43,7 @@ if TYPE_CHECKING:
               help="Predict rows without a release for every release that may differ.")  # fmt: skip
 @click.option("--row", metavar="ROW",
               help="Only this row (number or FILE:LINE), with the parts of its time.")  # fmt: skip
-@click.option("--plot", type=OUTPUT,
-              help="Draw measured against predicted: a file, or a directory with a PNG per system.")  # fmt: skip
+@options.plot(more="It has measured and predicted times; a directory gets a PNG per system.")
 @click.option("--markdown", type=OUTPUT, help="Write the accuracy page.")
 @click.option("--data", type=OUTPUT,
               help="Write the errors by class, for the expected errors of other commands.")  # fmt: skip
