@@ -4,8 +4,7 @@ A rank *computes* while one of its kernels runs. Communication is *exposed* whil
 the time at which all ranks of a collective or message are ready, and no kernel of the rank runs. It *waits for its
 host* while it does not compute or communicate, and the next task only waits to be issued. The remaining time is the
 pipeline *bubble* until the last pass of any stage is done, and *idle* (waiting for other ranks) after it. Exposed
-communication is that of a *dimension* of parallelism; of several at a time, that of the one that began to move data
-first.
+communication is attributed to a *dimension* of parallelism; if several move data at a time, to the first to begin.
 """
 
 from __future__ import annotations

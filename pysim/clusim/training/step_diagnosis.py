@@ -235,7 +235,7 @@ class Culprits:
     bubble : str
         Further cause of the bubble, in addition to the pipeline's turns.
     idle : mapping of str to float
-        What ranks wait for -> its share of their waiting for other ranks.
+        Cause -> its share of the waiting for other ranks.
     waits : bool
         False if ranks do not wait for slow ones.
     """

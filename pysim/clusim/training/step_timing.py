@@ -162,7 +162,7 @@ def own_steps(
     steps: Sequence[Mapping[int, Sequence[int]]],
     end_of: Callable[[Sequence[int]], int],
 ) -> dict[int, tuple[int, int]]:
-    """Return begin and end of each rank's last step, if ranks do not wait for the end of steps of others [ps].
+    """Return begin and end of each rank's last step, if ranks execute steps asynchronously [ps].
 
     Parameters
     ----------

@@ -147,7 +147,7 @@ def _step(result: StepResult) -> str:
 
 
 def _ranks(result: StepResult) -> list[str]:
-    """Return a line for each group of ranks with equal shares; of many groups, those of some ranks."""
+    """Return a line for each group of ranks with equal shares; of many groups, for a part of the ranks."""
     groups = _groups(result.ranks)
     if len(groups) > SHOWN_RANKS:
         groups = _groups(_shown(result))
@@ -169,7 +169,7 @@ def _groups(rows: list[Breakdown]) -> dict[tuple[str, ...], list[int]]:
 
 
 def _numbers_of(ranks: list[int]) -> str:
-    """Return rank numbers as ranges; of many ranges only the first ones."""
+    """Return rank numbers as ranges; of many, only the first `SHOWN_SPANS`."""
     spans = format_ranges(ranks).split(",")
     if len(spans) <= SHOWN_SPANS:
         return ", ".join(spans)
