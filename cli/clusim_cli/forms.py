@@ -16,6 +16,7 @@ from clusim.nccltests.perfjson import PerfJson
 from clusim.replays.report import Replay
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
+from clusim.results.sensitivity import Sensitivity
 from clusim.simulation.expected import ErrorClass, UnknownError
 from clusim.simulation.fault_cost import FaultCost
 from clusim.studies.crossover import Crossover
@@ -50,9 +51,12 @@ class DoubtedJson(TypedDict):
 
 @dataclass
 class RunJson(JsonObject):
-    """A collective; with the cost of its faults, if they were simulated."""
+    """A collective; with the cost of its faults if simulated, and its derivatives if requested."""
 
-    KEYS = ("*result", "*tables", "verdict", "expected_error", "*doubted", "fault_cost")
+    KEYS = (
+        *("*result", "*tables", "verdict", "expected_error", "*doubted", "fault_cost"),
+        "sensitivity",
+    )
 
     result: Result
     tables: WireTables
@@ -60,6 +64,7 @@ class RunJson(JsonObject):
     expected_error: ErrorClass | UnknownError
     doubted: DoubtedJson
     fault_cost: IfKnown[FaultCost]
+    sensitivity: IfKnown[Sensitivity]
 
 
 @dataclass

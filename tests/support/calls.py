@@ -26,6 +26,7 @@ CALLS: dict[str, list[tuple[str | Path, ...]]] = {
         (*SMALL, "--algorithm", "ring", "--verify", *FAULT),
         ("dgx-h100", "--nodes", "2", "--size", "1MiB", "--symmetric"),
         ("fat-tree:k=4", "--size", "16KiB"),
+        (*SMALL, "--sensitivity"),
     ],
     "traffic": [("ring:4", "--message", "64KiB")],
     "train": [

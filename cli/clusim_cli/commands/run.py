@@ -57,6 +57,11 @@ if TYPE_CHECKING:
 )
 @options.trace_limit()
 @options.confirm(more="The bottleneck is removed; automatic up to about 2 s.")
+@click.option(
+    "--sensitivity",
+    is_flag=True,
+    help="Also print the derivatives of the time by rates, latencies and overheads.",
+)
 @options.seed()
 @options.strict()
 @options.as_json("clusim_cli.forms:RunJson")
@@ -91,6 +96,10 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
         )
         planned = plan(request)
         result = result_of(planned, how)
+        derived = None
+        if given["sensitivity"]:
+            shown.begins("re-simulation with changed figures")
+            derived = result.sensitivity()
         if result.complete:
             shown.begins("re-simulation without the bottleneck")
             _ = result.verdict
@@ -105,12 +114,15 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
             "doubts": results,
         }
         more |= {"fault_cost": cost.to_json()} if cost is not None else {}
+        more |= {"sensitivity": derived.to_json()} if derived is not None else {}
         click.echo(json.dumps(result.to_json() | wire_tables(result).to_json() | more))
     else:
         rows = cost.rows() if cost is not None else []
         if cost is None and request.setup.faults and result.complete:
             rows = [("fault cost", "not simulated; use --confirm")]
         click.echo(collective_report(result, rows))
+        if derived is not None:
+            click.echo("\n" + "\n".join(derived.lines()))
     if result.unfinished is not None:
         return said_ended(result.unfinished, result.time_ps, shown)
     if given["verify"] and result.verified is None:

@@ -9,13 +9,13 @@ idle is also a stall.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.analysis.network import Network, Stage
+from clusim.analysis.network import Delay, Network, Stage
 from clusim.analysis.rivals import Rivals
 from clusim.analysis.walk import Step, StepKind, Walk
 from clusim.engine.abi import NONE, ConnKind, Op
@@ -45,6 +45,9 @@ _SCALED_AS = {
     **{StepKind.HEAD: "latency", StepKind.LAUNCH: "launch", StepKind.DELAY: "launch"},
 }
 """Segments on one resource, by its name in `Scale`."""
+
+_FIGURES = {**_SCALED_AS, StepKind.TAIL: "flags", StepKind.HEAD: "flags"}
+"""Segments that depend on one figure, by its name in `clusim.analysis.whatif.Change`."""
 
 _Times = tuple[tuple[int, int], tuple[int, int]]
 """Slice and task of a transfer, from start to end [ps]."""
@@ -386,6 +389,55 @@ class Charger:
             name = "hbm" if memory > compute else "compute"
         return length / scale(name, endpoint) if name else length
 
+    def figures(self, step: Step) -> Iterator[Delay]:
+        """Yield the time of a segment by figure; the parts add up to its length.
+
+        The name is empty for time without a figure.
+        """
+        kind, length = step.kind, step.length_ps
+        if kind is StepKind.TRANSFER:
+            yield from self._transfer_figures(step)
+        elif kind is StepKind.FLIGHT:
+            alone = list(_within(self.network.flight(step.connection), length))
+            yield from alone
+            rest = length - sum(delay.ps for delay in alone)
+            yield from self._bound(_busiest(self._behind(step)), rest) if rest else ()
+        elif kind is StepKind.KERNEL:
+            compute, memory = self._alone(step)
+            yield Delay("hbm" if memory > compute else "compute", length)
+        elif kind in (StepKind.PACE, StepKind.FIXED) and self.walk.threads.serves(step.instance):
+            yield Delay("proxy", length)
+        else:
+            yield Delay(_FIGURES.get(kind, ""), length)
+
+    def _transfer_figures(self, step: Step) -> Iterator[Delay]:
+        """Yield the time of a transfer: latencies, and its busiest resource.
+
+        Time in which a full window kept the busiest wire idle depends on the latencies.
+        """
+        latency, loads = self.loads(step)
+        first, rest, flags = _busiest(loads), step.length_ps - latency, self._flags(step)
+        if not latency:
+            yield from self._bound(first, rest)
+            return
+        size = int(self.walk.slices.table(step.instance).bytes[step.seq])
+        rate = self.network.way_rate(step.connection, step.endpoint, flags)
+        moving = int(size / rate) if rate else 0
+        busy = min(rest, max(moving, int(rest * first.use)))
+        yield from self._bound(first, busy)
+        delays = list(self.network.latencies(step.connection, step.endpoint, flags))
+        all_ps, done_ps, before_ps = sum(delay.ps for delay in delays), 0, 0
+        for delay in delays:
+            before_ps += delay.ps
+            part_ps = before_ps * (step.length_ps - busy) // all_ps - done_ps
+            done_ps += part_ps
+            yield delay._replace(ps=part_ps)
+
+    def _bound(self, load: _Load, ps: int) -> Iterator[Delay]:
+        """Yield a time that a resource limits."""
+        on_wire = load.what == "wire"
+        yield Delay("wires" if on_wire else load.what, ps, load.number if on_wire else -1)
+
     def _scaled_transfer(self, step: Step, scale: Scale) -> float:
         latency, loads = self.loads(step)
         length = step.length_ps - latency
@@ -403,6 +455,16 @@ class Charger:
 
 def _slow(rank: str, lost_ps: int) -> Charge:
     return Charge("stall", rank, "slow rank", lost_ps, CauseKind.STRAGGLER)
+
+
+def _within(delays: Iterable[Delay], most_ps: int) -> Iterator[Delay]:
+    """Yield delays that add up to `most_ps` or less; headers, which overlap with data, are shortened first."""
+    ordered = sorted(delays, key=lambda delay: delay.what != "wires")
+    excess_ps = max(0, sum(delay.ps for delay in ordered) - most_ps)
+    for delay in ordered:
+        cut_ps = min(delay.ps, excess_ps)
+        excess_ps -= cut_ps
+        yield delay._replace(ps=delay.ps - cut_ps)
 
 
 def _busiest(loads: list[_Load]) -> _Load:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,14 @@ class Stage(NamedTuple):
 
     lanes: list[int]
     group: list[int]
+
+
+class Delay(NamedTuple):
+    """Part of a latency: its figure, a name of `clusim.analysis.whatif.Change`, and its wire or -1."""
+
+    what: str
+    ps: int
+    wire: int = -1
 
 
 class Network:
@@ -282,52 +290,64 @@ class Network:
         size = -(-int(form["header_bytes"][kind]) // flit) * flit
         return -(-size * int(row["rate_den"]) // int(row["rate_num"]))
 
-    def _way_ps(self, stages: list[Stage], kind: int) -> int:
-        """Return the latency of a packet's head over each stage's first wire if idle [ps]."""
-        total = 0
+    def _way(self, stages: list[Stage], kind: int) -> Iterator[Delay]:
+        """Yield the latencies of a packet's head over each stage's first wire if idle."""
         for hop, stage in enumerate(stages):
             wire = stage.lanes[0]
-            total += int(self.wires["latency_ps"][wire]) + self._header_ps(wire, kind)
+            yield Delay("wire latency", int(self.wires["latency_ps"][wire]), wire)
+            yield Delay("wires", self._header_ps(wire, kind), wire)
             if hop:
-                total += int(self.image["nodes"]["latency_ps"][self.wires["src"][wire]])
-        return total
+                node = self.wires["src"][wire]
+                yield Delay("switches", int(self.image["nodes"]["latency_ps"][node]))
 
-    def flight_ps(self, connection: int) -> int:
-        """Return the latency of a written packet, from its end on the first wire to visible [ps]."""
+    def flight(self, connection: int) -> Iterator[Delay]:
+        """Yield the latencies of a written packet, from its end on the first wire to visible."""
         conn = self.image["conns"][connection]
         if int(conn["kind"]) != ConnKind.WRITE:
-            return 0
+            return
         _, target, _ = self._ends(conn, int(conn["src"]))
-        way = self._way_ps(self.stages_of(connection, int(conn["src"]), 0), Kind.WRITE)
-        return way + int(self.image["endpoints"]["write_latency_ps"][target])
+        yield from self._way(self.stages_of(connection, int(conn["src"]), 0), Kind.WRITE)
+        latency_ps = int(self.image["endpoints"]["write_latency_ps"][target])
+        yield Delay("memory latency", latency_ps)
+
+    def flight_ps(self, connection: int) -> int:
+        """Return the total of `flight` [ps]."""
+        return sum(delay.ps for delay in self.flight(connection))
 
     def latency_ps(self, connection: int, endpoint: int, flags: int) -> int:
-        """Return a requested transfer's latency without data: round trips, memory, units [ps]."""
+        """Return the total of `latencies` [ps]."""
+        return sum(delay.ps for delay in self.latencies(connection, endpoint, flags))
+
+    def latencies(self, connection: int, endpoint: int, flags: int) -> Iterator[Delay]:
+        """Yield the latencies of a requested transfer without data: round trips, memory, units."""
         conn = self.image["conns"][connection]
         ends = self.image["endpoints"]
-        response = int(ends["response_latency_ps"][endpoint])
+        response = Delay("memory latency", int(ends["response_latency_ps"][endpoint]))
         source, _, read = self._ends(conn, endpoint)
         if int(conn["kind"]) == ConnKind.AGGREGATION:
-            return self._aggregation_ps(connection, endpoint, flags)
-        if read:
-            there = self._way_ps(self.stages(endpoint, source), Kind.READ_REQ)
-            back = self._way_ps(self.stages_of(connection, endpoint, flags), Kind.READ_RESP)
-            return there + int(ends["read_latency_ps"][source]) + back + response
-        if int(conn["kind"]) != ConnKind.MULTIMEM or not flags & Op.REDUCE:
-            return 0
-        stages = self._multimem(conn, endpoint, flags)
-        data = self._way_ps(stages, Kind.READ_RESP)
-        up = self.group(int(conn["first_group"]))
-        asked = self._way_ps([Stage(up, up), stages[0]], Kind.READ_REQ)
-        members = self.image["mgroup_members"]
-        fetch = int(ends["read_latency_ps"][members].max(initial=0))
-        units = self.units_of(connection)
-        unit = max((int(self.image["units"]["latency_ps"][u]) for u in units), default=0)
-        return asked + fetch + data + unit + response
+            yield from self._aggregation(connection, endpoint, flags)
+        elif read:
+            yield from self._way(self.stages(endpoint, source), Kind.READ_REQ)
+            yield from self._way(self.stages_of(connection, endpoint, flags), Kind.READ_RESP)
+            yield Delay("memory latency", int(ends["read_latency_ps"][source]))
+            yield response
+        elif int(conn["kind"]) == ConnKind.MULTIMEM and flags & Op.REDUCE:
+            stages = self._multimem(conn, endpoint, flags)
+            up = self.group(int(conn["first_group"]))
+            yield from self._way([Stage(up, up), stages[0]], Kind.READ_REQ)
+            yield from self._way(stages, Kind.READ_RESP)
+            members = self.image["mgroup_members"]
+            fetch_ps = int(ends["read_latency_ps"][members].max(initial=0))
+            yield Delay("memory latency", fetch_ps)
+            units = self.units_of(connection)
+            unit_ps = max((int(self.image["units"]["latency_ps"][u]) for u in units), default=0)
+            yield Delay("switches", unit_ps)
+            yield response
 
-    def _aggregation_ps(self, connection: int, endpoint: int, flags: int) -> int:
-        """Return the latency of a packet up to its tree's root and of the result to memory [ps]."""
-        way = self._way_ps(self.stages_of(connection, endpoint, flags), Kind.AGG_UP)
-        units = self.units_of(connection)
-        inside = sum(int(self.image["units"]["latency_ps"][unit]) for unit in units)
-        return way + inside + int(self.image["endpoints"]["write_latency_ps"][endpoint])
+    def _aggregation(self, connection: int, endpoint: int, flags: int) -> Iterator[Delay]:
+        """Yield the latencies of a packet up to its tree's root and of the result to memory."""
+        yield from self._way(self.stages_of(connection, endpoint, flags), Kind.AGG_UP)
+        for unit in self.units_of(connection):
+            yield Delay("switches", int(self.image["units"]["latency_ps"][unit]))
+        latency_ps = int(self.image["endpoints"]["write_latency_ps"][endpoint])
+        yield Delay("memory latency", latency_ps)

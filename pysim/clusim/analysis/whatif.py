@@ -45,8 +45,17 @@ _SCALED: dict[str, dict[str, tuple[str, ...]]] = {
         "units": ("latency_ps",),
         "conns": ("tail_ps", "head_ps"),
     },
+    "wire latency": {"wires": ("latency_ps",)},
+    "switches": {"nodes": ("latency_ps",), "units": ("latency_ps",)},
+    "memory latency": {
+        "endpoints": ("write_latency_ps", "read_latency_ps", "response_latency_ps"),
+    },
+    "flags": {"conns": ("tail_ps", "head_ps")},
 }
-"""Resource -> tables of the image with the columns that its factor divides."""
+"""Resource -> tables of the image with the columns that its factor divides.
+
+Parts of ``latency`` are figures of `clusim.analysis.sensitivity` only; ``wire latency`` needs a set of wires.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +146,7 @@ def _faster(rows: Array, names: tuple[str, ...], factor: Fraction) -> None:
         rows[name] = np.where(rows[name] > 0, np.maximum(new, 1), 0)
 
 
-def _costs(image: dict[str, Array], *, threads: bool) -> Array:
+def _costs(image: Mapping[str, Array], *, threads: bool) -> Array:
     """Return the mask of slice costs: of slices on proxy threads, or of the others."""
     instances = image["instances"]
     mine = np.zeros(len(image["costs"]), bool)
@@ -172,17 +181,34 @@ def changed_image(image: Mapping[str, Array], change: Change) -> dict[str, Array
     if change.what in ("mended", "straggler", "without"):
         _repair(new, change)
         return new
-    for wire in change.wires:
+    paced = frozenset[int]() if change.what == "wire latency" else change.wires
+    for wire in paced:
         row = new["wires"][wire]
         rate = Fraction(int(row["rate_num"]), int(row["rate_den"])) * factor
         row["rate_num"], row["rate_den"] = rate.numerator, rate.denominator
     for fault in new["faults"]:
-        if fault["kind"] == FaultKind.RATE and int(fault["index"]) in change.wires and fault["num"]:
+        if fault["kind"] == FaultKind.RATE and int(fault["index"]) in paced and fault["num"]:
             rate = Fraction(int(fault["num"]), int(fault["den"])) * factor
             fault["num"], fault["den"] = rate.numerator, rate.denominator
     for table, columns in _SCALED.get(change.what, {}).items():
-        rows = slice(None) if table != "costs" else _costs(new, threads=change.what == "proxy")
+        rows = _rows(new, table, change)
         chosen = new[table][rows]
         _faster(chosen, columns, factor)
         new[table][rows] = chosen
     return new
+
+
+def _rows(image: Mapping[str, Array], table: str, change: Change) -> Any:
+    """Return the rows of a table that a change affects."""
+    if table == "costs":
+        return _costs(image, threads=change.what == "proxy")
+    return sorted(change.wires) if change.what == "wire latency" else slice(None)
+
+
+def is_in_image(image: Mapping[str, Array], change: Change) -> bool:
+    """Return True if an image contains a nonzero value that a change scales."""
+    return bool(change.what == "wires" and change.wires) or any(
+        image[table][_rows(image, table, change)][name].any()
+        for table, names in _SCALED.get(change.what, {}).items()
+        for name in names
+    )

@@ -1,4 +1,4 @@
-"""Small charts: stacked bars of fractions, and curves over sizes."""
+"""Small charts: stacked bars of fractions, bars of derivatives, and curves over sizes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from clusim.base.errors import InputError
 from clusim.base.units import format_size
 from clusim.report.plots import SCREEN_IN, Look, stack, styled
+from clusim.results.sensitivity import Sensitivity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,6 +61,27 @@ def curves(
         axes.grid(color="#e3e6eb", linewidth=0.5)
         _head(figure, axes, title)
     return figure
+
+
+def plot_sensitivity(result: Sensitivity, figure: str = "", width_in: float = SCREEN_IN) -> Figure:
+    """Draw ``elasticity``: a horizontal bar for each figure of at least 1%, the largest at the top."""
+    if figure not in ("", "elasticity"):
+        raise InputError(f"figure {figure!r}: unknown; a sensitivity has one, 'elasticity'")
+    rows = result.shown
+    if not rows:
+        raise InputError(f"elasticity: no derivatives to draw; {result.note}")
+    with styled(Look(width_in)) as drawn:
+        drawn.set_size_inches(width_in, width_in * (0.16 + 0.042 * max(3, len(rows))))
+        axes = drawn.add_subplot()
+        values = [row.elasticity for row in rows]
+        colours = [PALETTE[value > 0] for value in values]
+        axes.barh(range(len(rows)), values, color=colours, height=0.74)
+        axes.set_yticks(range(len(rows)), labels=[row.figure for row in rows])
+        axes.invert_yaxis()
+        axes.axvline(0, color="#5a6270", linewidth=0.6)
+        axes.set_xlabel("change of the time per change of the figure [% per %]")
+        axes.set_title("sensitivity of the time", loc="left")
+    return drawn
 
 
 def _head(figure: Any, axes: Any, title: str) -> None:

@@ -25,6 +25,7 @@ from clusim.results.bins import COLUMNS, Bins
 from clusim.results.diagnosis import Verdict
 from clusim.results.replicated import BlockRows
 from clusim.results.resultjson import Call, CallTimes, Ended, EngineWork, Unfinished
+from clusim.results.sensitivity import Sensitivity
 
 if TYPE_CHECKING:
     from xarray import Dataset
@@ -215,6 +216,8 @@ class Result(Shown, JsonObject):
         Scope of the comparison, or the first difference.
     judge : callable or None
         Computes the diagnosis of this result.
+    derive : callable or None
+        Computes the derivatives of its time.
     unfinished : Unfinished or None
         Partial result of a run that was ended; None if it is complete, or read from a partial trace.
     followed : str
@@ -239,6 +242,7 @@ class Result(Shown, JsonObject):
     unfinished: Unfinished | None = None
     followed: str = ""
     judge: Callable[[Result], Verdict] | None = field(default=None, repr=False, compare=False)
+    derive: Callable[[Result], Sensitivity] | None = field(default=None, repr=False, compare=False)
 
     @property
     def verdict(self) -> Verdict:
@@ -246,6 +250,23 @@ class Result(Shown, JsonObject):
         if self.judge is None:
             return Verdict(self.time_ps, (), basis="the run was not recorded")
         return self.judge(self)
+
+    def sensitivity(self) -> Sensitivity:
+        """Return the derivatives of the time by the figures of the hardware.
+
+        Each is an elasticity: % of the time per % of the figure. They are checked by re-simulation, automatically for
+        runs of up to 1,000,000 packet-hops, or with ``confirm=True``.
+
+        Raises
+        ------
+        InputError
+            The completed slices of a larger run were dropped after its verdict, or are in another process.
+        """
+        if self.derive is None:
+            return Sensitivity(
+                self.time_ps, note="no critical path: the slices of this run are not in memory"
+            )
+        return self.derive(self)
 
     @property
     def launched_ps(self) -> int | None:

@@ -16,16 +16,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.analysis.judge import Judged, judged, without_path
+from clusim.analysis.critical import Critical, Traced, critical_of
+from clusim.analysis.judge import judged, without_path
 from clusim.analysis.whatif import Change, changed_image, mended
-from clusim.base.errors import DeadlockError, TraceError
+from clusim.base.errors import DeadlockError, InputError, TraceError
 from clusim.base.units import format_time
 from clusim.engine.abi import Engine, FaultKind, Stop
 from clusim.engine.image import DTYPES, Image
 from clusim.results.bins import MAX_BINS, BinRecorder
 from clusim.results.diagnosis import Trial, Verdict, confirmed
 from clusim.results.result import Result, Wires, mean_rates_Bps
+from clusim.results.sensitivity import Sensitivity
 from clusim.results.trace.held import HeldRecords, Inputs
+from clusim.simulation.derivatives import derivatives
 from clusim.simulation.session import EngineName, Progress, Session, Sink, start_engine
 
 if TYPE_CHECKING:
@@ -139,6 +142,12 @@ Columns = Callable[[], dict[str, NDArray[Any] | list[str]]]
 CHEAP_GRANTS = 20_000_000
 """Maximum packets and bursts of a run that is re-simulated without its bottleneck by default: about 2 s."""
 
+CHECKED_GRANTS = CHEAP_GRANTS // 20
+"""Maximum of a run that is re-simulated about 50 times for its derivatives by default."""
+
+
+_KNOWN, _ELSEWHERE = "known", "the run was in another process"
+
 
 class Evidence:
     """Verdict of a run, computed once at the first call.
@@ -175,9 +184,35 @@ class Evidence:
         """Return the verdict on the run with this result."""
         if self._found is None:
             self._found = replace(self._judge(result), expected=self._expected())
-            # Large, and not needed again.
-            self._inputs, self._records, self._progress = _gone, "known", None
+            if result.grants > CHECKED_GRANTS:
+                # Large, and not needed again.
+                self._inputs, self._records, self._progress = _gone, _KNOWN, None
         return self._found
+
+    def sensitivity(self, result: Result) -> Sensitivity:
+        """Return the derivatives of the run with this result; see `Result.sensitivity`."""
+        if self._records == _KNOWN:
+            raise InputError(
+                "sensitivity: the completed slices of this run were dropped; call sensitivity() before verdict,"
+                " and in the process of the run"
+            )
+        if isinstance(self._records, str) or not result.complete:
+            why = self._records if isinstance(self._records, str) else "the run is incomplete"
+            return Sensitivity(result.time_ps, note=f"no critical path: {why}")
+        inputs, engine = self._inputs(), _engine_of(result)
+        checked = self._confirm
+        if checked is None:
+            checked = engine == "c" and result.grants <= CHECKED_GRANTS
+
+        def simulate(change: Change) -> int:
+            arrays = changed_image(inputs.image, change)
+            return run_image(arrays, inputs, engine, self._progress).time_ps
+
+        try:
+            run = _critical(result, inputs, self._records)
+            return derivatives(run, simulate if checked else None)
+        except TraceError as error:
+            return Sensitivity(result.time_ps, note=str(error).partition(": ")[2])
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle only the verdict, if computed, without inputs and slices."""
@@ -186,7 +221,7 @@ class Evidence:
     @classmethod
     def known(cls, verdict: Verdict | None) -> Evidence:
         """Return the evidence of a computed verdict; None if another process computed none."""
-        result = cls(_gone, "the run was in another process", str)
+        result = cls(_gone, _KNOWN if verdict is not None else _ELSEWHERE, str)
         result._found = verdict
         return result
 
@@ -195,7 +230,7 @@ class Evidence:
             return without_path(result, self._records)
         inputs = self._inputs()
         try:
-            results = _judged(result, inputs, self._records)
+            results = judged(_critical(result, inputs, self._records))
         except TraceError as error:
             return without_path(result, str(error).partition(": ")[2])
         if not result.complete:  # the complete time is unknown
@@ -208,22 +243,23 @@ class Evidence:
         return confirmed(results.verdict, partial(_trial, result, inputs, change, self._progress))
 
 
-def _judged(result: Result, inputs: Inputs, records: HeldRecords) -> Judged:
-    from clusim.analysis.critical import Traced, critical_of
-
+def _critical(result: Result, inputs: Inputs, records: HeldRecords) -> Critical:
     traced = Traced.of(Path(result.provenance.fabric), result, inputs)
-    return judged(critical_of(traced, records))
+    return critical_of(traced, records)
+
+
+def _engine_of(result: Result) -> EngineName:
+    return "reference" if result.provenance.engine == "reference" else "c"
 
 
 def _trial(result: Result, inputs: Inputs, change: Change, progress: Progress | None) -> Trial:
     """Simulate a run with a change of its image, and diagnose it."""
     arrays = changed_image(inputs.image, change)
-    engine: EngineName = "reference" if result.provenance.engine == "reference" else "c"
     records = HeldRecords()
-    session = _simulated(arrays, inputs, engine, records, progress)
+    session = _simulated(arrays, inputs, _engine_of(result), records, progress)
     after = _changed(result, session)
     try:
-        verdict = _judged(after, replace(inputs, image=arrays), records).verdict
+        verdict = judged(_critical(after, replace(inputs, image=arrays), records)).verdict
     except TraceError:
         verdict = None
     return Trial(result.time_ps - after.time_ps, verdict)

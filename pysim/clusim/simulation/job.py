@@ -374,8 +374,10 @@ def run_job(job: Job, options: RunOptions) -> Result:
         stop = session.run(sinks, options.progress, options.watch)
         if stop is Stop.DEADLOCK:
             raise job.stuck(session)
-        judge = options.judge or _evidence(job, options, held)
-        result = replace(_result(session, job), judge=judge)
+        evidence = _evidence(job, options, held)
+        derive = evidence.sensitivity if options.judge is None else None
+        judge = options.judge or evidence
+        result = replace(_result(session, job), judge=judge, derive=derive)
         if stop is not Stop.DONE:
             result = _ended(session, job, result, options.watch.words)
         elif checker is not None:

@@ -1,0 +1,131 @@
+"""Sensitivity of a run: the derivative of its time by each figure of its hardware."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from clusim.base.display import Columns, Shown, Summary
+from clusim.base.json_schema import JsonObject, Round6
+from clusim.base.tables import text_table
+from clusim.base.units import format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+LEAST_SHOWN = 0.01
+"""Smallest absolute elasticity of a printed row."""
+
+
+LEAST_SCATTER = 0.1
+"""Smallest printed scatter of an elasticity: 0.1% of the run at a change by 1%."""
+
+
+def _saving(gain_ps: int) -> str:
+    """Return a saving as the change of the time."""
+    return f"{'-' if gain_ps >= 0 else '+'}{format_time(abs(gain_ps))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Derivative(JsonObject):
+    """Derivative of the time of a run by one figure.
+
+    Attributes
+    ----------
+    figure : str
+        Name of the figure: ``NVLink, GPU-NVSwitch rate``.
+    elasticity : float
+        Change of the time per change of the figure [% per %]: negative if a larger figure shortens the run.
+    gain_us : float
+        First-order estimate of the time saved by a figure that is 1% better [us].
+    reach : float or None
+        Largest tested improvement, as a factor of the figure, for which time and first-order estimate differ by at
+        most 1% of the run; otherwise 1. The estimate is linear in the time per byte of rates. None: not checked.
+    basis : str
+        ``path`` (critical path), or ``re-simulated`` where the path is wrong.
+    path_elasticity : float
+        Estimate of the critical path.
+    scatter : float or None
+        Largest difference between `elasticity` and the elasticity of a single change by 1% or 2%; None: fewer than two
+        changes were simulated.
+    """
+
+    KEYS = ("figure", "elasticity", "gain_us", "reach", "basis", "path_elasticity", "scatter")
+
+    figure: str
+    elasticity: Round6
+    gain_ps: int
+    reach: Round6 | None
+    basis: str
+    path_elasticity: Round6
+    scatter: Round6 | None = None
+
+    @property
+    def basis_words(self) -> str:
+        """Basis, and the scatter of single changes if it is large."""
+        if self.scatter is None or self.scatter < LEAST_SCATTER:
+            return self.basis
+        return f"{self.basis}, scatter {self.scatter:.2f}"
+
+    @property
+    def valid(self) -> str:
+        """Range of validity in words."""
+        if self.reach is None:
+            return "not checked"
+        return f"{self.reach:g}x better" if self.reach > 1 else "below 1.1x"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Sensitivity(Shown, JsonObject):
+    """Derivatives of the time of a run, the largest first.
+
+    Attributes
+    ----------
+    time_ps : int
+        Time of the run [ps].
+    derivatives : list of Derivative
+        Figures in the image of the run.
+    note : str
+        Extent of the re-simulation, or the reason why there are no derivatives.
+    """
+
+    KEYS: ClassVar = ("derivatives", "note")
+
+    time_ps: int
+    derivatives: list[Derivative] = field(default_factory=list)
+    note: str = ""
+
+    @property
+    def shown(self) -> list[Derivative]:
+        """Derivatives of at least 1%, which tables and figures show."""
+        return [d for d in self.derivatives if abs(d.elasticity) >= LEAST_SHOWN]
+
+    def lines(self) -> list[str]:
+        """Return the table as the command prints it, without figures below 1%."""
+        shown = self.shown
+        titles = ("sensitivity", "% per %", "1% better", "valid up to", "basis")
+        rows = [
+            (d.figure, f"{d.elasticity:+.3f}", _saving(d.gain_ps), d.valid, d.basis_words)
+            for d in shown
+        ]
+        lines = text_table("{:<..}  {:>..}  {:>..}  {:>..}  {:<..}", [titles, *rows])
+        hidden = len(self.derivatives) - len(shown)
+        lines += [f"  {hidden} figures below {LEAST_SHOWN:.0%}"] if hidden else []
+        return lines + ([f"  {self.note}"] if self.note else [])
+
+    def summary(self) -> Summary:
+        """Return the largest derivatives."""
+        rows = {d.figure: f"{d.elasticity:+.3f}" for d in self.derivatives}
+        values = tuple(f"{name} {value}" for name, value in [*rows.items()][:2])
+        return Summary("derivatives of the time", values, self.note, rows)
+
+    def tables(self) -> Mapping[str, Callable[[], Columns]]:
+        """Return the derivatives."""
+        return {"derivatives": self._columns}
+
+    def _columns(self) -> Columns:
+        names = ("figure", "elasticity", "gain_ps", "reach", "basis", "path_elasticity", "scatter")
+        columns: dict[str, Any] = {
+            name: [getattr(d, name) for d in self.derivatives] for name in names
+        }
+        return columns
