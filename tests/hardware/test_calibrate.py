@@ -100,7 +100,7 @@ def test_the_command_makes_the_file_of_a_record(
     command = ["calibrate", "gpu", "--from", str(source), "-o", str(target)]
     assert run(command) == 0
     out = capsys.readouterr().out
-    assert "kernels of a100-sxm4-80gb (calibrated)" in out
+    assert "kernels of a100-sxm4-80gb (calibrated)" in " ".join(out.split())
     assert "hardware: {kernels:" in out
     assert find_figures(str(target))["sustained"] == pytest.approx(0.9)
 
