@@ -177,8 +177,9 @@ def test_the_command_prints_the_axes(tmp_path: Path, capsys: pytest.CaptureFixtu
     target = tmp_path / "out.parquet"
     arguments = ["sweep", str(path), "-o", str(target), "--jobs", "1"]
     assert run(arguments) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"{target}: 4 points, 4 run now, 0 there already"
+    printed = capsys.readouterr().out
+    assert f"{target}: 4 points, 4 run now, 0 there already" in " ".join(printed.split())
+    lines = printed[printed.index("there already") :].splitlines()
     assert lines[1].split()[:3] == ["size", "ranks", "time_us"]
     assert [line.split()[:3] for line in lines[2:4]] == [["1", "KiB", "0-7"], ["2", "KiB", "0-7"]]
     assert lines[4].startswith("  2 failed: ")

@@ -188,7 +188,7 @@ def _class_table(table: list[ClassTraffic]) -> list[str]:
     with_asked = bool(table[0].asked_bytes)
     broken = any(row.effective_GBps < row.rate_GBps * (1 - 1e-9) for row in table)
     head = ["link class", "wires", "busy", "payload", "on wires"]
-    head += ["payload / busbw bytes"] if with_asked else []
+    head += ["payload/busbw"] if with_asked else []
     head += ["GB/s", "effective"] if broken else []
     rows = []
     for row in table:
@@ -196,7 +196,7 @@ def _class_table(table: list[ClassTraffic]) -> list[str]:
         share = (row.payload_bytes / row.asked_bytes,) if row.asked_bytes else ()
         rates = (row.rate_GBps, row.effective_GBps) if broken else ()
         rows.append([row.wire_class, row.wires, row.mean_busy, *sizes, *share, *rates])
-    layout = "  {:<13..}  {:>5} {:>7.1%} {:>11} {:>11}" + " {:>22.1%}" * with_asked
+    layout = "  {:<13..}  {:>5} {:>7.1%} {:>11} {:>11}" + " {:>14.1%}" * with_asked
     return text_table(layout + " {:>10.2f} {:>10.2f}" * broken, [head, *rows])
 
 
