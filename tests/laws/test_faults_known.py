@@ -85,9 +85,9 @@ def test_nccl_tests_has_faults_and_notes_before_its_table(broken: str) -> None:
     assert found["faults"] == LINES
     (note,) = found["notes"]
     assert note.startswith("planned without the links that are down at time 0: ")
-    shown = text(*TESTS, broken).splitlines()
-    wanted = [*(f"# fault: {line}" for line in LINES), f"# note:  {note}"]
-    assert shown[5:8] == wanted
+    head = text(*TESTS, broken).partition("# Using devices")[0].replace("#", " ").split()
+    wanted = [*(f"fault: {line}" for line in LINES), f"note:  {note}"]
+    assert " ".join(" ".join(wanted).split()) in " ".join(head)
     assert "faults" not in data(*TESTS, "dgx-a100")
 
 
@@ -143,10 +143,10 @@ class TestTraining:
         (note,) = found["notes"]
         assert note.startswith("planned without the links that are down at time 0: ")
         assert "channels 20 instead of " in note
-        shown = text(*words).splitlines()
+        printed = text(*words)
         for line in found["faults"]:
-            assert shown.count(f"  fault: {line}") == 1
-        assert f"  warning: {note}" in shown
+            assert printed.splitlines().count(f"  fault: {line}") == 1
+        assert f" warning: {note}" in " ".join(printed.split())
 
         scaled = (*words, "--scaling", "weak", "--replicas", "2")
         (row,) = data(*scaled)
