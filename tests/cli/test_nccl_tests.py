@@ -238,6 +238,9 @@ def test_a_measured_table_is_compared_row_by_row(tmp_path: Path, clusim: Clusim)
     assert misfits == sorted(misfits)
     assert misfits
     assert plot.read_bytes().startswith(b"\x89PNG")
+    bad_picture = clusim(*command, "--plot", tmp_path / "picture.txt")
+    assert (bad_picture.code, bad_picture.out) == (2, "")
+    assert "pictures are .png, .svg or .pdf" in bad_picture.err
     refused = clusim(*command, "-g", 8)
     assert refused.code == 2
     assert "4 GPUs; dgx-h100 runs 8" in refused.err

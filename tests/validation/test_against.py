@@ -16,7 +16,14 @@ from clusim.nccltests.api import Table, table_of
 from clusim.nccltests.options import parse_flags
 from clusim.nccltests.sweep import place, program_named
 from clusim.simulation.setup import Setup
-from clusim.validation.collectives.against import compare, is_slow, read_curve, sampled
+from clusim.validation.collectives.against import (
+    Against,
+    MeasuredCurve,
+    compare,
+    is_slow,
+    read_curve,
+    sampled,
+)
 from clusim.validation.collectives.causes import (
     SimulatedCause,
     hypotheses,
@@ -63,9 +70,37 @@ def test_a_curve_brings_sizes_type_and_launch(tmp_path: Path) -> None:
     assert curve.times_us == {MIB: 52.43, 64 * MIB: 447.39}
     options = curve.applied(parse_flags({}))
     assert (options.sizes(), options.datatype, options.ngpus) == ([MIB, 64 * MIB], "half", 4)
+    assert curve.notes == ()
     # Given flags have priority.
     given = curve.applied(parse_flags({"datatype": "float", "nthreads": "2"}))
     assert (given.datatype, given.ngpus, given.nthreads) == ("float", 1, 2)
+
+
+def test_flags_select_measured_sizes(tmp_path: Path) -> None:
+    curve = read_curve(write(tmp_path / "m.txt"), program_named("all_reduce"))
+    assert curve.applied(parse_flags({"minbytes": "2M", "maxbytes": "1G"})).sizes() == [64 * MIB]
+    with pytest.raises(InputError, match="no row from 1073741824 to"):
+        curve.applied(parse_flags({"minbytes": "1G", "maxbytes": "2G"}))
+    with pytest.raises(InputError, match=r"-f: sizes are read from .*m.txt; select with -b and -e"):
+        curve.applied(parse_flags({"stepfactor": "2"}))
+
+
+def test_rows_of_another_type_are_omitted_and_noted(tmp_path: Path) -> None:
+    head, rows = TABLE[: TABLE.index("     1048576")], TABLE[TABLE.index("     1048576") :]
+    other = rows.replace("half ", "float").replace(" 52.43", " 99.99")
+    text = head.replace("# nThread 1 nGpus 4 minBytes 8 maxBytes 67108864", "#") + rows + other
+    curve = read_curve(write(tmp_path / "m.txt", text), program_named("all_reduce"))
+    assert curve.times_us[MIB] == 52.43
+    assert curve.notes == (
+        "launch not in the file: set by -g and -t, one process per GPU without",
+        "2 rows omitted: not half sum as the first row",
+    )
+
+
+def test_a_csv_table_is_referred_to_validate(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.csv", "system,n_gpus,collective,size_bytes,time_us\n")
+    with pytest.raises(InputError, match="a CSV table; compare it with `clusim validate"):
+        read_curve(path, program_named("all_reduce"))
 
 
 def test_rows_of_another_program_are_refused(tmp_path: Path) -> None:
@@ -152,6 +187,23 @@ def test_causes_of_degraded_systems_are_among_the_first_two(
         measured = {size: us * math.exp(random_of.gauss(0, 0.03)) for size, us in times.items()}
         found += cause.titles in [item.titles for item in ranked(causes, measured)[:2]]
     assert found >= 0.9 * len(causes)
+
+
+def test_a_cause_explains_if_it_halves_the_deviation() -> None:
+    sound = table("dgx-h100", None, "all_reduce")
+    measured = {line.size: 2 * line.halves[0].time_us for line in sound.lines}
+    curve = MeasuredCurve("m.txt", measured, "float", "sum", 8, 1)
+    half = {size: us / 1.5 for size, us in measured.items()}
+    near = {size: us / 1.1 for size, us in measured.items()}
+    said = {}
+    for name, times in (("half", half), ("near", near)):
+        causes = (SimulatedCause((name,), "--env A=B", times),)
+        said[name] = "\n".join(Against(curve, sound, SIZES, causes).lines())
+    # 100% without a change; 50% is left by one, 10% by the other.
+    assert "none explains" not in said["near"]
+    assert "none explains" not in said["half"]
+    far = (SimulatedCause(("far",), "", {size: us / 1.6 for size, us in measured.items()}),)
+    assert "the best leaves 60.0%" in "\n".join(Against(curve, sound, SIZES, far).lines())
 
 
 def test_a_sound_system_has_no_hypotheses(tmp_path: Path) -> None:

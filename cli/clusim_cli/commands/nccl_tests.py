@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from clusim.base.display import need_matplotlib, picture_format
 from clusim.base.errors import InputError
 from clusim.base.files import check_place, write_text
 from clusim.nccltests.options import FLAGS, parse_flags
@@ -100,6 +101,10 @@ def command(
     from clusim.validation.collectives.against import compare, read_curve
 
     test, wanted = program_named(program), _wanted(flags)
+    if plot is not None:
+        need_matplotlib()
+        picture_format(plot)
+        check_place(plot)
     curve = None if against is None else read_curve(against, test)
     if curve is not None:
         wanted = curve.applied(wanted)

@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 from clusim.base.errors import InputError
 from clusim.base.executors import Jobs
 from clusim.base.files import note_input
+from clusim.base.limits import read_text
 from clusim.base.tables import text_table
 from clusim.base.terms.times import REGIMES
 from clusim.base.units import format_size
@@ -35,7 +36,13 @@ SAMPLED = 6
 """Most sizes at which a hypothesis is simulated."""
 
 SLOW = 1.1
-"""Ratio of measured to predicted time, the median of a regime of sizes, from which hypotheses are simulated."""
+"""Ratio of measured to predicted time, the median of a regime of sizes, above which a system is slow.
+
+Assumed: somewhat more than the median error of predictions in one node (4.6 to 8.7 %, docs/accuracy.md).
+"""
+
+UNEXPLAINED = 0.5
+"""Share of the unchanged system's deviation that a cause which explains a measurement leaves at most; assumed."""
 
 SHOWN = 8
 """Most hypotheses in text."""
@@ -55,6 +62,8 @@ class MeasuredCurve:
         ``-g`` and ``-t`` of the program; 0 if the output does not contain them.
     num_ranks : int
         0 if the output does not contain it.
+    omitted : int
+        Rows of the program with another type, reduction, root or number of ranks than its first row.
     """
 
     path: str
@@ -64,9 +73,37 @@ class MeasuredCurve:
     gpus: int = 0
     threads: int = 0
     num_ranks: int = 0
+    omitted: int = 0
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Assumed properties of the measurement, and omitted rows."""
+        notes = []
+        if not self.gpus and not self.threads:
+            notes.append("launch not in the file: set by -g and -t, one process per GPU without")
+        if self.omitted:
+            kind = " ".join(word for word in (self.dtype, self.redop) if word != "none")
+            notes.append(f"{self.omitted} rows omitted: not {kind} as the first row")
+        return tuple(notes)
 
     def applied(self, options: PerfOptions) -> PerfOptions:
-        """Return the flags with the measured sizes, and the curve's type, reduction and launch if not given."""
+        """Return the flags with the measured sizes, and the curve's type, reduction and launch if not given.
+
+        ``-b`` and ``-e`` select measured sizes.
+
+        Raises
+        ------
+        InputError
+            A step of sizes is given, or no measured size is selected.
+        """
+        steps = sorted(options.given & {"i", "f"})
+        if steps:
+            raise InputError(f"-{steps[0]}: sizes are read from {self.path}; select with -b and -e")
+        least = options.minbytes if "b" in options.given else 0
+        most = options.maxbytes if "e" in options.given else max(self.times_us)
+        sizes = tuple(size for size in self.times_us if least <= size <= most)
+        if not sizes:
+            raise InputError(f"{self.path}: no row from {least} to {most} bytes")
         missing = {
             "d": ("datatype", self.dtype),
             "o": ("op", self.redop if self.redop != "none" else ""),
@@ -81,11 +118,13 @@ class MeasuredCurve:
         if options.given & {"g", "t"}:
             taken.pop("ngpus", None)
             taken.pop("nthreads", None)
-        return replace(options, **taken, listed=tuple(self.times_us))
+        return replace(options, **taken, listed=sizes)
 
 
 def read_curve(path: str | Path, test: Program) -> MeasuredCurve:
     """Return the rows of a program in an nccl-tests output; out of place where both are measured.
+
+    Rows of another type, reduction, root or number of ranks than the first are omitted and counted.
 
     Raises
     ------
@@ -93,6 +132,9 @@ def read_curve(path: str | Path, test: Program) -> MeasuredCurve:
         The file has no row of the program.
     """
     note_input(path)
+    first_line = next((line for line in read_text(path, strict=False).splitlines() if line), "")
+    if "," in first_line and "time_us" in first_line:
+        raise InputError(f"{path}: a CSV table; compare it with `clusim validate {path}`")
     runs = [run for run in read_logs([str(path)]).runs if run.sizes]
     named = [run for run in runs if _may_be(run.collective(), test)]
     if not named:
@@ -100,12 +142,17 @@ def read_curve(path: str | Path, test: Program) -> MeasuredCurve:
         has = f"; it has {', '.join(others)}" if others else ""
         raise InputError(f"{path}: no rows of {test.binary}{has}")
     first = named[0]
+    kind = first.types[0], first.ops[0], first.roots[0], first.n_ranks
     times: dict[int, list[float]] = {}
+    omitted = 0
     for run in named:
         both = zip(run.column("time"), run.column("time_in_place"), strict=True)
-        for size, (outside, inside) in zip(run.sizes, both, strict=True):
+        kinds = zip(run.types, run.ops, run.roots, strict=True)
+        for size, (outside, inside), row in zip(run.sizes, both, kinds, strict=True):
             time_us = outside if outside > 0 else inside
-            if size > 0 and time_us > 0:
+            if (*row, run.n_ranks) != kind:
+                omitted += 1
+            elif size > 0 and time_us > 0:
                 times.setdefault(size, []).append(float(time_us))
     if not times:
         raise InputError(f"{path}: no row of {test.binary} with a size and a time above 0")
@@ -114,6 +161,7 @@ def read_curve(path: str | Path, test: Program) -> MeasuredCurve:
         {size: median(some) for size, some in sorted(times.items())},
         *(first.types[0], first.ops[0]),
         *(first.config.get("nGpus", 0), first.config.get("nThread", 0), first.n_ranks),
+        omitted,
     )
 
 
@@ -163,6 +211,8 @@ class AgainstJson(TypedDict):
         By misfit; empty if the measurement is not slower than predicted.
     not_simulated : dict
         Cause that cannot be simulated -> reason.
+    notes : list of str
+        Assumed properties of the measurement, and omitted rows.
     """
 
     path: str
@@ -170,6 +220,7 @@ class AgainstJson(TypedDict):
     misfit_pct: float
     hypotheses: list[HypothesisJson]
     not_simulated: dict[str, str]
+    notes: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +232,11 @@ class Against:
     sampled: tuple[int, ...]
     explained: tuple[SimulatedCause, ...] = ()
     failed: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def measured_us(self) -> dict[int, float]:
+        """Return the measured time of every selected size [us]."""
+        return {size: self.curve.times_us[size] for size in self.table.options.listed}
 
     @property
     def predicted_us(self) -> dict[int, float]:
@@ -204,7 +260,7 @@ class Against:
                 "error_pct": round(100 * (predicted[size] / time_us - 1), 2),
                 "algorithm": algorithms[size],
             }
-            for size, time_us in self.curve.times_us.items()
+            for size, time_us in self.measured_us.items()
         ]
 
     def to_json(self) -> AgainstJson:
@@ -223,6 +279,7 @@ class Against:
                 for item in self.explained
             ],
             "not_simulated": dict(self.failed),
+            "notes": list(self.curve.notes),
         }
 
     def lines(self) -> Iterator[str]:
@@ -244,6 +301,7 @@ class Against:
         yield from text_table("{:>9}  {:>14}  {:>14}  {:>8}  {}", cells)
         yield ""
         yield from (f"  {item.text()}" for item in self.table.expected)
+        yield from (f"  note: {text}" for text in self.curve.notes)
         if not self.explained and not self.failed:
             yield (
                 f"  no hypothesis simulated: in no range of sizes is the measurement slower than {SLOW:g} times the"
@@ -261,8 +319,9 @@ class Against:
         yield from text_table("  {:>7}  {:<40}  {}", rows)
         yield from (f"  not simulated: {title}: {why}" for title, why in self.failed)
         best = self.explained[0] if self.explained else None
-        if best is None or best.misfit_pct(self.curve.times_us) >= self.misfit_pct:
-            yield "  none explains the measurement better than the unchanged system"
+        left_pct = self.misfit_pct if best is None else best.misfit_pct(self.curve.times_us)
+        if left_pct > UNEXPLAINED * self.misfit_pct:
+            yield f"  none explains the measurement: the best leaves {left_pct:.1f}% of deviation"
 
 
 def sampled(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -307,8 +366,8 @@ def compare(
         raise InputError(
             f"{curve.path}: {curve.num_ranks} GPUs; {setup.name} runs {setup.num_ranks}: change --nodes or -g"
         )
-    result = Against(curve, table, sampled(tuple(curve.times_us)))
-    if not is_slow(curve.times_us, result.predicted_us):
+    result = Against(curve, table, sampled(table.options.listed))
+    if not is_slow(result.measured_us, result.predicted_us):
         return result
     causes, failed = simulated_causes(table, result.sampled, jobs=jobs, progress=progress)
     return replace(result, explained=ranked(causes, curve.times_us), failed=failed)

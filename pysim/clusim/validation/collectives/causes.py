@@ -3,8 +3,8 @@
 **Model** A hypothesis is a change of the system or of NCCL's environment, such as a failed NVLink or disabled
 GPUDirect RDMA. Each is simulated at some of the measured sizes; its misfit is the mean of
 ``|ln(measured / simulated)|``, as a percentage. Hypotheses whose times equal the unchanged system's, within
-`SAME`, are omitted; those with equal times are one row. Positions (which GPU, which NIC) do not matter for
-most collectives: one representative of each kind is simulated.
+`SAME`, are omitted; hypotheses with equal times are one row. Positions (GPU, NIC) are assumed not to matter: one
+representative of each kind is simulated. Extents (half the lanes, twice as slow) are assumed.
 **Not modelled** ACS redirection of PCIe peer-to-peer traffic, processes on a remote NUMA node, other jobs.
 """
 
@@ -27,7 +27,7 @@ from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 
 SAME = 0.01
-"""Relative difference below which two times are equal."""
+"""Relative difference below which two times are equal; assumed, below the spread of measurements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Hypothesis:
     title : str
         Cause, as a noun phrase.
     change : str
-        Options of ``clusim`` that make it.
+        Options of ``clusim`` for this change.
     """
 
     title: str
@@ -112,7 +112,7 @@ class SimulatedCause:
     Attributes
     ----------
     titles : tuple of str
-        Its title, and those of hypotheses with equal times.
+        Titles of the hypotheses with these times.
     times_us : dict of int to float
         Size [bytes] -> simulated time [us].
     """
