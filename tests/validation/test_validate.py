@@ -139,8 +139,16 @@ def test_software_of_a_run_is_an_input(tmp_path: Path) -> None:
     assert setup_of(old).version == "2.28.9"
     assert old.assumed[:2] == (
         "release of NCCL only known as 2.27.3 to 2.28.9: 2.28.9 assumed",
-        "release of aws-ofi-nccl <1.16 assumed: 1.15",
+        "release of aws-ofi-nccl <1.16 not given: the newest below assumed",
     )
+
+
+@pytest.mark.parametrize(
+    ("bound", "enlarges"), [("<1.16", False), ("<1.17", True), ("<2.0", True), ("<2", True)]
+)
+def test_a_bound_is_the_newest_release_below_it(bound: str, *, enlarges: bool) -> None:
+    group = CurveGroup("aws-p5en", 2, 16, "all_reduce", plugin=f"aws-ofi-nccl {bound}")
+    assert (setup_of(group).comm.settings.buffsize == 8 << 20) == enlarges
 
 
 @pytest.mark.parametrize(

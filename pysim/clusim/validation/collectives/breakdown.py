@@ -283,7 +283,7 @@ _HELD_OUT: dict[str, tuple[str, Callable[[Point], str]]] = {
         " GPUs per process or thread (threads not given), or no part (launch not given).",
         lambda p: p.row.group.launch_class,
     ),
-    "release": ("", lambda p: "release given" if p.row.group.nccl_version else "not given"),
+    "release": ("", lambda p: p.row.group.release_class),
     "method of simulation": (
         "Followed: extrapolated from runs of fewer nodes or smaller sizes.",
         lambda p: "followed" if p.followed else "simulated in full",

@@ -33,6 +33,9 @@ INFORMATION = ("busbw_GBps", "runs")
 MOST_TIME_US = DURATION_END_PS // 10**6
 """Longest time of a measurement [us]."""
 
+_NEWEST = 9999
+"""Last number of a plugin release that stands for the newest below a bound."""
+
 MOST_ITERS = 10**9
 """Most iterations of a measurement."""
 
@@ -113,7 +116,7 @@ class CurveGroup:
             known = f"only known as {self.release}" if self.release else "not given"
             result.append(f"release of NCCL {known}: {self.version or LATEST} assumed")
         if "<" in self.plugin:
-            result.append(f"release of {self.plugin} assumed: {self.plugin_release}")
+            result.append(f"release of {self.plugin} not given: the newest below assumed")
         if not self.launch_known:
             gpus = self.launch.gpus_per_thread
             how = f"-g {gpus}" if gpus > 1 else "one process per GPU"
@@ -132,13 +135,22 @@ class CurveGroup:
         return self.nccl_version or (str(self.releases[1]) if self.releases else "")
 
     @property
+    def release_class(self) -> str:
+        """Return the knowledge of NCCL's release."""
+        if self.nccl_version:
+            return "release given"
+        return "range of releases given" if self.release else "not given"
+
+    @property
     def plugin_release(self) -> str:
-        """Return the release of the network plugin, or the one before its bound; empty is unknown."""
+        """Return the release of the network plugin, or the newest below its bound; empty is unknown."""
         release = self.plugin.partition(" ")[2]
         if not release.startswith("<"):
             return release
-        *first, last = plugin_release(release.removeprefix("<"))
-        return ".".join(str(number) for number in (*first, max(0, last - 1)))
+        numbers = list(plugin_release(release.removeprefix("<")))
+        while numbers[-1] == 0 and len(numbers) > 1:
+            numbers.pop()
+        return ".".join(map(str, (*numbers[:-1], max(0, numbers[-1] - 1), _NEWEST)))
 
     @property
     def kind(self) -> str:
