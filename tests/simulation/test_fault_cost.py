@@ -40,8 +40,7 @@ def test_costs_are_those_of_what_if(fault: str) -> None:
     assert cost.added_ps > 0
 
 
-def test_a_plan_that_cannot_run_with_the_fault_says_why() -> None:
-    # Without its link to gpu2, a write from gpu1 has no path of the sound system's rings.
+def test_rows_say_why_the_sound_plan_cannot_run() -> None:
     cost = FaultCost(1_000_000, 500_000, None, "no path")
     assert cost.rows() == [
         ("fault cost", "+500 ns (+50.0%) against the sound system, 1 us"),

@@ -146,6 +146,11 @@ CHECKED_GRANTS = CHEAP_GRANTS // 20
 """Maximum of a run that is re-simulated about 50 times for its derivatives by default."""
 
 
+def is_cheap(result: Result, most: int = CHEAP_GRANTS) -> bool:
+    """Return True if a run is repeated without being asked: in the C engine, with at most `most` packets and bursts."""
+    return result.provenance.engine == "c" and result.grants <= most
+
+
 _KNOWN, _ELSEWHERE = "known", "the run was in another process"
 
 
@@ -202,7 +207,7 @@ class Evidence:
         inputs, engine = self._inputs(), _engine_of(result)
         checked = self._confirm
         if checked is None:
-            checked = engine == "c" and result.grants <= CHECKED_GRANTS
+            checked = is_cheap(result, CHECKED_GRANTS)
 
         def simulate(change: Change) -> int:
             arrays = changed_image(inputs.image, change)
@@ -237,7 +242,7 @@ class Evidence:
             return results.verdict.without_savings()
         change, confirm = results.changes[0] if results.changes else None, self._confirm
         if confirm is None:
-            confirm = result.provenance.engine == "c" and result.grants <= CHEAP_GRANTS
+            confirm = is_cheap(result)
         if change is None or not confirm:
             return results.verdict
         return confirmed(results.verdict, partial(_trial, result, inputs, change, self._progress))

@@ -9,7 +9,7 @@ from clusim.base.json_schema import JsonObject
 from clusim.base.units import format_time
 from clusim.results.result import Result
 from clusim.simulation.api import result_of
-from clusim.simulation.diagnose import CHEAP_GRANTS
+from clusim.simulation.diagnose import is_cheap
 from clusim.simulation.job import RunOptions
 from clusim.simulation.plan import Plan, plan
 from clusim.simulation.request import Request
@@ -21,11 +21,11 @@ class FaultCost(JsonObject):
 
     Attributes
     ----------
-    sound_ps : int
+    sound_us : float
         Time without the faults [us].
-    added_ps : int
-        Additional time by the faults; each run has its plan [us].
-    held_ps : int or None
+    added_us : float
+        Additional time by the faults; both runs are planned for their system [us].
+    held_us : float or None
         Time with the faults and the plan of the sound system [us]; None if it cannot run.
     why : str
         Reason why it cannot run.
@@ -55,23 +55,23 @@ class FaultCost(JsonObject):
 
 
 def fault_cost(planned: Plan, result: Result, *, confirm: bool | None = None) -> FaultCost | None:
-    """Simulate a run without the faults of its request, and with the plan that NCCL then makes.
+    """Simulate a run without the faults of its request, and that plan with the faults.
 
     Faults in the topology's file are part of both runs.
 
     Parameters
     ----------
     confirm : bool or None
-        Whether to simulate; None: if the run has at most `CHEAP_GRANTS` packets and bursts, in the C engine.
+        Whether to simulate; None: if the run `is_cheap`.
 
     Returns
     -------
     FaultCost or None
-        None if the request has no faults, the run was ended early, or it was not simulated.
+        None if the request has no faults, the run was ended early, or the sound system was not simulated.
     """
     request = planned.options
     if confirm is None:
-        confirm = result.provenance.engine == "c" and result.grants <= CHEAP_GRANTS
+        confirm = is_cheap(result)
     if not (request.setup.faults and result.complete and confirm and isinstance(request, Request)):
         return None
     options = RunOptions(confirm=False)
