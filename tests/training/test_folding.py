@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import clusim
 from clusim.training import train
 from clusim.workload import load_workload
+from clusim.workload.parallel import fold
 from support.workloads import tiny
 
 A100 = clusim.load("dgx-a100")
@@ -28,7 +31,8 @@ CASES = {
 def test_a_folded_step_takes_what_it_takes_written(name: str) -> None:
     work = tiny(CASES[name], **WIDE)
     plain, folded, every = (
-        train(work, A100, steps=1, granularity=4096, fold=fold) for fold in ("none", "auto", "all")
+        train(work, A100, steps=1, granularity=4096, fold=blocks)
+        for blocks in ("none", "auto", "all")
     )
     assert (
         0 < folded.fold.proved_identical == folded.fold.folded < every.fold.folded
@@ -44,8 +48,21 @@ def test_a_folded_step_takes_what_it_takes_written(name: str) -> None:
 def test_a_shipped_step_folded_takes_what_it_takes_written(name: str) -> None:
     """In bursts of one size, so that only folding differs."""
     plain, folded = (
-        train(load_workload(name), steps=1, granularity="coarse", fold=fold)
-        for fold in ("none", "auto")
+        train(load_workload(name), steps=1, granularity="coarse", fold=blocks)
+        for blocks in ("none", "auto")
     )
     assert folded.fold.proved_identical == folded.fold.folded > 0
     assert folded.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=5e-4)
+
+
+def test_blocks_that_a_trace_cannot_hold_are_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fold, "MOST_ROWS", 1)
+    work = tiny(CASES["gpipe"], **WIDE)
+    how = {"steps": 1, "granularity": "coarse", "trace_out": tmp_path / "run.h5"}
+    notes = train(work, A100, **how).notes
+    assert notes[-1].startswith("trace: ")
+    assert notes[-1].endswith("replicated blocks are pauses, too many tasks")
+    monkeypatch.undo()
+    assert not any(note.startswith("trace: ") for note in train(work, A100, **how).notes)

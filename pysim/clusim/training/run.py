@@ -254,6 +254,7 @@ def _simulated(
         run = steps.run(folder)
     else:
         run = steps.proved(folder)
+    notes += [text for text in run.result.provenance.notes if text not in notes_of_run]
     result = _evaluate(run, memory, notes, time.perf_counter() - began)
     with steps.knowing(run):
         result = replace(result, saved=steps.with_checkpoint(run))
@@ -312,9 +313,16 @@ class _Steps:
         options = replace(self.options, trace_out=None) if saved else self.options
         writer, schedule = written(self.plan, folder, request.steps, saved=saved)
         blocks = folder.blocks if folder is not None else []
-        rows = block_rows(blocks, schedule) if blocks and options.trace_out is not None else None
+        rows, notes = None, self.notes
+        if blocks and options.trace_out is not None:
+            rows = block_rows(blocks, schedule)
+            if rows is None:
+                notes = (
+                    *notes,
+                    f"trace: {len(blocks)} replicated blocks are pauses, too many tasks",
+                )
         asked = ScheduleRequest(
-            *(request.setup, schedule, self.notes),
+            *(request.setup, schedule, notes),
             blocks=rows,
             granularity=request.granularity,
             seed=request.seed,
