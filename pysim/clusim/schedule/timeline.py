@@ -7,6 +7,7 @@ kept until others of a call are ready.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable
 from heapq import heappop, heappush
@@ -15,7 +16,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class Timeline(Generic[T]):
+class Timeline(ABC, Generic[T]):
     """Play of a task graph; times are integers of any unit.
 
     Running kernels divide the SMs that are not held evenly, by the engine's rule.
@@ -116,9 +117,9 @@ class Timeline(Generic[T]):
         self.now = then
         return done
 
+    @abstractmethod
     def ready(self, task: T) -> None:
         """Continue with a task that waits for no other one."""
-        raise NotImplementedError
 
     def arrives(self, task: T) -> None:
         """Continue with a task at its scheduled time; by default it is complete."""

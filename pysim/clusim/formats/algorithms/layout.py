@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -37,7 +38,7 @@ Key = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class AlgorithmPlan:
+class AlgorithmPlan(ABC):
     """A plan of MSCCL or MSCCL++; `chunks` is the number of chunks of its largest buffer.
 
     GPUs have `chunks` of their buffers ``i``, ``o`` and ``s``, and thread blocks.
@@ -55,9 +56,9 @@ class AlgorithmPlan:
     gpus: tuple[Any, ...]
 
     @property
+    @abstractmethod
     def channels(self) -> int:
         """Number of channels in use."""
-        raise NotImplementedError
 
     def bad(self, line: int, message: str) -> InputError:
         """Return an error that names the line."""

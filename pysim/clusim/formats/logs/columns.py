@@ -7,6 +7,7 @@ times.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -67,7 +68,7 @@ def ordinals(*keys: NDArray[np.integer]) -> NDArray[np.int64]:
     return result
 
 
-class _Growing:
+class _Growing(ABC):
     """Columns to which rows and arrays are added."""
 
     def __init__(self, *names: str) -> None:
@@ -103,8 +104,9 @@ class _Growing:
             self._rows = array("q")
             self._store(dict(zip(self.names, table.T, strict=True)))
 
+    @abstractmethod
     def _pack(self, part: Mapping[str, Column]) -> None:
-        raise NotImplementedError
+        """Store a part."""
 
 
 class Columns(_Growing):

@@ -110,7 +110,7 @@ class _Signatures:
 def find_communicators(facts: RawLog, runs: Sequence[TableRun]) -> list[LoggedCommunicator]:
     """Return the communicators, in the order of their handles' first lines."""
     devices = _devices(runs)
-    sizes = _sizes(facts, runs)
+    sizes = _SilentSizes(facts, runs)
     used = _used(facts)
     signatures = _Signatures(facts.calls)
     result: list[LoggedCommunicator] = []
@@ -261,8 +261,8 @@ def _devices(runs: Sequence[TableRun]) -> dict[tuple[int, str, int, int], int]:
     }
 
 
-class _sizes:  # noqa: N801 - used as a function with a memory
-    """Number of ranks of a handle that does not contain it."""
+class _SilentSizes:
+    """Numbers of ranks of handles that do not contain them, by their highest rank in other lines."""
 
     def __init__(self, facts: RawLog, runs: Sequence[TableRun]) -> None:
         self._runs = {run.number: run.n_ranks for run in runs if run.n_ranks}

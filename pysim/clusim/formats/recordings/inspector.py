@@ -51,6 +51,9 @@ class _Inspector(PluginJob):
         self.sources: Counter[str] = Counter()
         self.dropped: dict[tuple[str, int, str], int] = {}
 
+    def settle(self) -> None:
+        """Complete nothing: records are whole calls."""
+
     def file(self, part: FileStream) -> None:
         """Read one file; objects without a header inherit the header of the preceding statistics."""
         around: dict[str, Any] = {}

@@ -6,6 +6,7 @@ reads the file and adds its work to a `RankStep`, which is repeated for all rank
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -148,7 +149,7 @@ class TableLayer:
     policy: str
 
 
-class LayerTable(RankStep):
+class LayerTable(RankStep, ABC):
     """A file of layers, and the events of one rank.
 
     Attributes
@@ -240,9 +241,9 @@ class LayerTable(RankStep):
             return int(text)
         return None
 
+    @abstractmethod
     def role(self, layer: TableLayer, part: int) -> str:
         """Return the role of a communication's groups; empty if unknown."""
-        raise NotImplementedError
 
     def compute(self, layer: TableLayer, part: int) -> None:
         """Add a computation after the current dependencies."""

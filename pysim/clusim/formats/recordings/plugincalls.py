@@ -8,6 +8,7 @@ sends and receives are not recorded: each waits only for the previous one with t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -240,7 +241,7 @@ class PluginCall:
         return self.comm, self.kind, self.number, self.rank, self.peer
 
 
-class PluginJob:
+class PluginJob(ABC):
     """Content of a job's files read so far; a reader derives from it.
 
     Attributes
@@ -287,10 +288,11 @@ class PluginJob:
         """Return True if a file of a directory or archive is read."""
         return base.lower().endswith(self.names)
 
+    @abstractmethod
     def file(self, part: FileStream) -> None:
         """Read one file."""
-        raise NotImplementedError
 
+    @abstractmethod
     def settle(self) -> None:
         """Complete communicators and calls after the last file."""
 
