@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import runpy
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 import clusim
+from clusim.base.errors import InputError
 from clusim.collectives import ScheduleBuilder
 from clusim.training import train, training_report
 from clusim.workload.parallel.volumes import SpannedMachines, sent_bytes
@@ -95,3 +98,15 @@ def test_what_nccl_leaves_to_switches_is_compared_with_its_rings(
     assert found.switch.sent_bytes < found.ring.sent_bytes
     on_wires = leaving_gpus(result.result.wires) / 8 / nodes
     assert result.to_json()["volume_bytes_per_gpu"]["data"] == pytest.approx(on_wires, rel=1e-3)
+
+
+def test_collectives_wait_for_kernels_that_fill_the_gpu() -> None:
+    ran = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "contention.py"))
+    contention, Streams = ran["contention"], ran["Streams"]
+    fabric = clusim.load("a100x4-mesh")
+    streams = Streams("allreduce", 256 << 20, 3_716_000_000, 400 << 20, collectives=20, kernels=8)
+    found = contention(fabric, streams, granularity=1 << 17)
+    assert found.collective_slowdown == pytest.approx(1.48, rel=0.1)
+    assert found.kernel_slowdown == pytest.approx(1.16, rel=0.1)
+    with pytest.raises(InputError, match="at least one"):
+        contention(fabric, Streams("allreduce", 1 << 20, 1, kernels=0))

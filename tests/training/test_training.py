@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import clusim
-from clusim.base.errors import ClusimError, InputError
+from clusim.base.errors import ClusimError
 from clusim.base.resources import cluster_workloads, shipped_workloads
 from clusim.collectives import ScheduleBuilder
 from clusim.results.intervals import Union
@@ -452,18 +452,6 @@ def test_what_sharing_costs_is_said() -> None:
     assert "SM sharing" in training_report(ring)
     alone = quick(small("data: {kind: naive}"), A100, steps=1)
     assert alone.kernel_slowdown_s < 1e-9
-
-
-def test_collectives_wait_for_kernels_that_fill_the_gpu() -> None:
-    ran = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "contention.py"))
-    contention, Streams = ran["contention"], ran["Streams"]
-    fabric = clusim.load("a100x4-mesh")
-    streams = Streams("allreduce", 256 << 20, 3_716_000_000, 400 << 20, collectives=20, kernels=8)
-    found = contention(fabric, streams, granularity=1 << 17)
-    assert found.collective_slowdown == pytest.approx(1.48, rel=0.1)
-    assert found.kernel_slowdown == pytest.approx(1.16, rel=0.1)
-    with pytest.raises(InputError, match="at least one"):
-        contention(fabric, Streams("allreduce", 1 << 20, 1, kernels=0))
 
 
 def test_a_schedule_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
