@@ -79,7 +79,7 @@ def plot_sensitivity(result: Sensitivity, figure: str = "", width_in: float = SC
         axes.set_yticks(range(len(rows)), labels=[row.figure for row in rows])
         axes.invert_yaxis()
         axes.axvline(0, color="#5a6270", linewidth=0.6)
-        axes.set_xlabel("change of the time per change of the figure [% per %]")
+        axes.set_xlabel("change of the time [% per %]")
         axes.set_title("sensitivity of the time", loc="left")
     return drawn
 

@@ -166,7 +166,7 @@ def table_lines(result: Crossover) -> list[str]:
     The loss is relative to the best of NCCL's algorithms.
     """
     group = result.setup.comm.group
-    titles = [re.split("[ -]", name) for name in result.names]
+    titles = [re.split(r" |(?<=-)", name) for name in result.names]
     rows = [
         ["", *(words[0] for words in titles)],
         ["size", *(" ".join(words[1:]) for words in titles)],
