@@ -158,7 +158,7 @@ docs: $(VENV)/.dev $(VENV)/.built
 	$(BIN)/python -c 'from pathlib import Path; from clusim.nccl.variables import page; Path("docs/nccl-environment.md").write_text(page(), encoding="utf-8")'
 	$(BIN)/python benchmarks/readme.py README.md
 	$(BIN)/python benchmarks/granularity.py docs/granularity.md
-	$(BIN)/python benchmarks/gallery.py docs/gallery.md
+	$(BIN)/python benchmarks/gallery.py docs/gallery.md docs/start.md
 	$(BIN)/python tests/support/notebooks.py
 	$(MAKE) site
 
