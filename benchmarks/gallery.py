@@ -1,4 +1,4 @@
-"""Draw the pictures of pages anew, with the commands that the pages show, into docs/gallery."""
+"""Draw the pictures of pages in docs/gallery with the commands of the pages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def commands(text: str, folder: Path) -> Iterator[list[str]]:
 
 
 def main(pages: list[Path]) -> None:
-    """Draw the pictures of `pages` in one folder each, and keep those that the page shows."""
+    """Draw the pictures of `pages`, each page in a temporary folder, and keep the pictures that it shows."""
     for page in pages:
         text = page.read_text(encoding="utf-8")
         with TemporaryDirectory() as name:

@@ -1,13 +1,13 @@
 """Other PCIe paths of a topology: redirected peer traffic (ACS), and NICs at a root complex.
 
 **Hardware** Access Control Services (PCI Express Base Specification 5.0, section 6.12) make the downstream ports of a
-PCIe switch send peer requests and completions upstream; they return from the root complex over the same uplink.
-Devices, NCCL's search and ``nvidia-smi topo -m`` do not show it. NCCL's troubleshooting guide names it as a cause of
-low bandwidth. **Model** Each PCIe switch becomes two. Upward packets pass the first, which routes to its uplink only;
-downward packets pass the second, `down_name`. The uplink therefore carries peer data twice, once per direction, and
-downward writes have the peer payload of the root complex. NCCL plans for the original topology, and path classes are
-the original's (`clusim.topology.rails.path_type`). **Not modelled** ACS on some ports only, and address translation
-(IOMMU; ATS, with which packets take the direct path again); downward writes from host memory are cut as those of peers.
+PCIe switch send peer requests and completions upstream; they return from the root complex over the same uplink. NCCL
+and ``nvidia-smi topo -m`` do not detect this. NCCL's troubleshooting guide lists ACS as a cause of low bandwidth.
+**Model** Each PCIe switch becomes two. Upward packets pass the first, which routes to its uplink only; downward packets
+pass the second, `down_name`. The uplink therefore carries peer data twice, once per direction, and downward writes have
+the peer payload of the root complex. NCCL plans for the original topology, and path classes are the original
+topology's (`clusim.topology.rails.path_type`). **Not modelled** ACS on some ports only, and address translation (IOMMU;
+ATS, with which packets take the direct path again); downward writes from host memory also have the peer payload.
 **Parameters** `Fabric.acs`, `Node.peer_payload_bytes`.
 """
 
@@ -28,10 +28,9 @@ def down_name(switch: str) -> str:
 
 
 def redirected(fabric: Fabric) -> Fabric:
-    """Return the topology that packets see: with `Fabric.acs`, peer packets pass the root complex.
+    """Return the topology with redirected peer packets if `Fabric.acs` is set, otherwise `fabric`.
 
-    Links and nodes of the original keep their indices, and wires their ids; halves and their links follow. The result
-    is cached; `fabric` itself without `Fabric.acs`.
+    Links, nodes and wires keep their indices; the halves of switches and their links follow. The result is cached.
     """
     if not fabric.acs:
         return fabric
@@ -49,7 +48,7 @@ def acs_on(fabric: Fabric) -> Fabric:
 
 
 def downward_wires(fabric: Fabric) -> dict[int, int]:
-    """Return the wires of `redirected` that replace downward wires: id of the original -> id."""
+    """Return the replacements of downward wires: wire of `fabric` -> wire of `redirected`."""
     result: dict[int, int] = {}
     taken, first = 0, sum(2 * link.count for link in fabric.links)
     for link in redirected(fabric).links[: len(fabric.links)]:
@@ -137,7 +136,7 @@ def rooted_nics(fabric: Fabric, *, remote: bool) -> Fabric:
     Raises
     ------
     InputError
-        No NIC would move: a node has one CPU, or its NICs are there already.
+        No NIC would move.
     """
     place = _places(fabric)
     roots: dict[int, list[str]] = {}
