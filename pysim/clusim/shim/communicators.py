@@ -98,7 +98,7 @@ class ProgramComm:
 
     @property
     def alone(self) -> bool:
-        """Return True for one rank, whose collectives are copies."""
+        """Return True for one rank: collectives are copies."""
         return len(self.members) == 1
 
     def next_split(self, rank: int) -> int:
@@ -131,7 +131,7 @@ class ProgramComm:
     def launch(
         self, rank: int, calls: Sequence[NcclCall], issued_ps: int, *, graph: bool
     ) -> KernelLaunch | None:
-        """Return a launch of calls that a rank issued together; None if they have no data.
+        """Return a launch of calls that a rank issued together; None without data.
 
         Raises `InputError` if another rank has issued other calls at this place.
         """
@@ -283,7 +283,7 @@ class ProgramComm:
             memory.defer([source for source, _ in moved], [target for _, target in moved], run)
 
     def _move(self, calls: Sequence[NcclCall]) -> None:
-        """Defer the data of a collective; `calls` are those of all ranks."""
+        """Defer the data of a collective; `calls` has an entry per rank."""
         first, size = calls[0], calls[0].bytes
         ranks = range(len(calls))
         operation, root = first.operation, first.root

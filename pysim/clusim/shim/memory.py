@@ -1,7 +1,7 @@
 """Memory of the simulated GPUs, shared with the programs, and the work on it.
 
-Work is deferred until somebody can read its result, because most of it is never read: a benchmark repeats a collective
-on the same buffers. Work whose complete result is overwritten before it is read is dropped.
+Work is deferred until somebody can read its result, because most results are never read: a benchmark repeats a collective
+on the same buffers. Work is dropped if its result is completely overwritten unread.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class SharedMemory:
             self.flush()
 
     def flush(self) -> None:
-        """Do all deferred work whose result is not overwritten unread."""
+        """Do all deferred work, except for results that are overwritten unread."""
         needed = [item for item in _without_dead(self.work)]
         self.work = []
         for item in needed:
@@ -106,7 +106,7 @@ class SharedMemory:
 
 
 def _without_dead(work: Sequence[Work]) -> list[Work]:
-    """Return the work whose result is not completely overwritten before it is read."""
+    """Return the work without results that are completely overwritten unread."""
     overwritten: list[Span] = []
     kept = []
     for item in reversed(work):

@@ -50,7 +50,7 @@ class CudaStream:
 
 @dataclass(eq=False)
 class CudaEvent:
-    """An event: number of recordings so far, of completed ones, and the time of the last [ps]."""
+    """An event: number of recordings so far, completed recordings, and the time of the last [ps]."""
 
     recorded: int = 0
     done: int = 0
@@ -167,7 +167,7 @@ class Queues:
         self._append(stream, make(issued_ps, False))
 
     def _wait_for_default(self, stream: CudaStream) -> None:
-        """Let the default stream wait for the work of the device's others, or one of these for the default's."""
+        """Let the default stream wait for the device's other streams, or another stream for the default."""
         default = self._streams.get((stream.process, stream.device))
         if default is None:
             return

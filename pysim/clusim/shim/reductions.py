@@ -56,7 +56,7 @@ def reduced(calls: Sequence[NcclCall], inputs: Sequence[Array], request: Request
 
 
 def _executed(inputs: Sequence[Array], request: Request) -> list[Array] | None:
-    """Return the outputs of NCCL's programs; None if their blocks are not those of the call."""
+    """Return the outputs of NCCL's programs; None if their blocks differ from the call's."""
     schedule = nccl_choice(request).schedule()
     call = schedule.calls[0]
     scatters = request.operation == "reduce_scatter"

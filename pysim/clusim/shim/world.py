@@ -114,7 +114,7 @@ class World:
     def join(
         self, key: object, size: int, rank: int, asked: tuple[CommMember, int, int]
     ) -> Joining:
-        """Add a rank, with its colour and key, to communicators that are being created; -1 is no colour."""
+        """Add a rank, with its colour and key, to communicators that are being created; -1: without colour."""
         joining = self._joining.setdefault(key, Joining(size))
         if joining.size != size or rank in joining.asked:
             raise InputError(
