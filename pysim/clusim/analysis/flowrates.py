@@ -26,7 +26,7 @@ INTERVALS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class FlowRate(JsonObject):
+class FlowRow(JsonObject):
     """Flow between two ranks.
 
     Attributes
@@ -65,7 +65,7 @@ class FlowRates(JsonObject):
         Jain's index of the steady rates; of the mean rates without steady interval.
     """
 
-    flows: list[FlowRate]
+    flows: list[FlowRow]
     bin_ps: Round6
     steady_from_ps: int | None
     steady_to_ps: int | None
@@ -103,7 +103,7 @@ def flow_rates(result: Result, intervals: int = INTERVALS) -> FlowRates:
         bins = np.diff(np.interp(edges, times, arrived)) * 1e3 / np.diff(edges)
         during = np.diff(np.interp((begin_ps, end_ps), times, arrived))[0]
         rows.append(
-            FlowRate(
+            FlowRow(
                 int(messages.source[first]),
                 int(messages.destination[first]),
                 size_bytes,
