@@ -261,7 +261,7 @@ def test_acs_and_places_of_nics_change_the_paths_of_packets() -> None:
 @pytest.mark.parametrize(
     ("baseline", "change", "message"),
     [
-        ("run rtx4090x8-pcie --size 64KiB", "acs on", "acs on: rtx4090x8-pcie has no PCIe switch"),
+        ("run rtx4090x8-pcie --size 64KiB", "acs on", "acs on: rtx4090x8-pcie lacks PCIe switches"),
         (SMALL, "nvls off", "nvls off: cannot be switched off; use 'p2p off'"),
         (f"{SMALL} --env NCCL_P2P_LEVEL=NVL", "p2p off", "contradicts it"),
         (f"{SMALL} --env NCCL_P2P_DISABLE=1", "p2p off", "p2p off: it is off already"),

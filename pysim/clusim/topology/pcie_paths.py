@@ -65,7 +65,7 @@ def _split(fabric: Fabric) -> Fabric:
     depth, place = _depths(fabric), _places(fabric)
     split = {node.name for node in fabric.nodes if node.tier == "pcie" and node.name in depth}
     if not split:
-        raise InputError(f"acs on: {fabric.name} has no PCIe switch below a root complex")
+        raise InputError(f"acs on: {fabric.name} lacks PCIe switches below a root complex")
     formats = dict(fabric.formats)
     links: list[Link] = []
     added: list[Link] = []
@@ -153,8 +153,7 @@ def rooted_nics(fabric: Fabric, *, remote: bool) -> Fabric:
         links.append(link)
     if tuple(links) == fabric.links:
         text = "nics remote" if remote else "nics rooted"
-        why = "no node has NICs and two CPUs" if remote else "they are there already"
-        raise InputError(f"{text}: no NIC of {fabric.name} would move: {why}")
+        raise InputError(f"{text}: no NIC of {fabric.name} would move to another CPU or PCIe port")
     return replace(fabric, links=tuple(links))
 
 
