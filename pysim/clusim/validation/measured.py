@@ -29,7 +29,7 @@ from clusim.base.files import write_text
 from clusim.base.tables import grouped
 from clusim.base.version import version
 from clusim.lowering import QUICK
-from clusim.simulation.extrapolate import FOLLOWED
+from clusim.simulation.anchors import FOLLOWED
 
 
 def table_rows(
