@@ -158,7 +158,7 @@ def test_limits_of_long_streams(number: int, monkeypatch: pytest.MonkeyPatch) ->
         hops = job_of(asked).grain.packet_hops
     except InputError:
         pytest.skip("the algorithm is not for these ranks")
-    size = round(asked.size_bytes * case[3].uniform(150e6, 1000e6) / hops) // 16 * 16
+    size = round(asked.size_bytes * case[3].uniform(1e9, 2e9) / hops) // 16 * 16
     _compare(replace(asked, size_bytes=size), number)
 
 

@@ -45,8 +45,8 @@ ERROR_LIMIT = 0.15
 MANY_HOPS = 32_000_000
 """Burst-hops from which a run is extrapolated: some seconds."""
 
-LONG_HOPS = 150_000_000
-"""Packet-hops from which a long stream is extrapolated: a minute in exact packets, some seconds in bursts."""
+LONG_HOPS = 1_000_000_000
+"""Packet-hops from which a long stream is extrapolated: beyond, a run in full shows nothing else than a shorter one."""
 
 MANY = (QUICK, COARSE, STEP)
 """Granularities of many runs at once."""
@@ -225,7 +225,10 @@ def extrapolated_result(plan: Plan, options: RunOptions, whole: Callable[[], Job
 
 def _judged(expected: Expected, result: Result) -> Verdict:
     """Return the verdict on a run with a known time only."""
-    return replace(without_path(result, "only the time was found"), expected=expected.text())
+    why = "only the time was found"
+    if "sizes" in result.followed:
+        why += "; --granularity quick simulates in full"
+    return replace(without_path(result, why), expected=expected.text())
 
 
 def _call(request: Request, cut: Cut) -> Call:
