@@ -142,7 +142,7 @@ def test_limits_of_extrapolated_named_algorithms(
     name = draw.choice(["dgx-a100", "dgx-h100", "hgx-b200", "aws-p5", "azure-ndv2", "dgx-spark"])
     laws = [key for key, entry in collectives.REGISTRY.items() if entry.growth]
     operation, algorithm = draw.choice(laws)
-    size = round(draw.uniform(1, 64 if THOROUGH else 8) * MIB) // 4 * 4
+    size = round(draw.uniform(1, 64 if THOROUGH else 4) * MIB) // 4 * 4
     setup = Setup(name, draw.randint(9, 16 if THOROUGH else 10))
     protocol = draw.choice(["", "", "ll128", "ll"])
     _compare(Request(setup, operation, size, algorithm=algorithm, protocol=protocol), number)
