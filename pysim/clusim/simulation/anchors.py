@@ -301,10 +301,12 @@ def over_bytes(request: Request, cut: Cut, bursts: int) -> Extrapolation | None:
     setup, size = request.setup, request.size_bytes
     quick = request.granularity == QUICK
     most = QUICK_HOPS if quick else STREAM_HOPS
-    filling = _filling_bytes(request, cut)
-    small = max(size * most // (2 * bursts + 1), filling)
-    # A power of two, so that many sizes share the same two runs; otherwise complete loops.
-    small = 1 << small.bit_length() - 1 if quick else -(-small // filling) * filling
+    small = max(1, size * most // (2 * bursts + 1))
+    filling = max(1, _filling_bytes(request, cut))
+    if quick:  # powers of two, so that many sizes share the same two runs
+        small = max(1 << small.bit_length() - 1, 1 << (filling - 1).bit_length())
+    else:  # complete loops
+        small = -(-small // filling) * filling
     if bursts <= most or 4 * small > size:
         return None
     sizes = small, 2 * small
