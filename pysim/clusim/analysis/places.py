@@ -171,7 +171,7 @@ class CausePlaces:
         return mean > sum(carried.values()) / len(rows)
 
     def _parts_down(self, rows: dict[str, list[int]], down: list[str]) -> Iterable[str]:
-        """Yield the graph nodes without a remaining link, then nodes without a link of the class, then further links."""
+        """Yield the graph nodes without a remaining link, or without one of a class, then further links."""
         network, lost = self._network, set(down)
         alive = np.flatnonzero(self._rates.effective_Bps > 0)
         living = {*network.wires["src"][alive].tolist(), *network.wires["dst"][alive].tolist()}

@@ -78,13 +78,15 @@ class Verdict(JsonObject):
         Basis of the computation, or the reason why there is no critical path.
     includes, expected : str
         Content of the time, and the expected error; may be empty.
+    uneven : tuple of str
+        Classes of wires between switches that are used unevenly.
     text : list of str
         The verdict as commands print it.
     """
 
     KEYS = (
         *("time_ps", "basis", "order", "causes", "phases", "includes", "expected", "unfinished"),
-        "text=lines",
+        *("uneven", "text=lines"),
     )
 
     time_ps: int
@@ -93,6 +95,7 @@ class Verdict(JsonObject):
     basis: str = "the critical path"
     includes: str = ""
     expected: str = ""
+    uneven: tuple[str, ...] = ()
     order: IfKnown[str] = ""
     unfinished: IfKnown[str] = ""
 
@@ -130,6 +133,7 @@ class Verdict(JsonObject):
             if cause.share >= LEAST_SHARE
         ]
         lines += [f"order: {self.order}"] if self.order else []
+        lines += [f"uneven paths: {text}" for text in self.uneven]
         lines += [f"time: {self.includes}"] if self.includes else []
         return lines + ([self.expected] if self.expected else [])
 
@@ -164,8 +168,9 @@ class Verdict(JsonObject):
             causes = tuple(_cause(row) for row in data["causes"])
             phases = tuple(_phase(row) for row in data["phases"])
             basis, *texts = (_text(data[name]) for name in ("basis", "includes", "expected"))
-            more = (_text(data.get(name, "")) for name in ("order", "unfinished"))
-            return cls(int(data["time_ps"]), causes, phases, basis, texts[0], texts[1], *more)
+            order, unfinished = (_text(data.get(name, "")) for name in ("order", "unfinished"))
+            more = texts[0], texts[1], _texts(data.get("uneven", ())), order, unfinished
+            return cls(int(data["time_ps"]), causes, phases, basis, *more)
         except (KeyError, TypeError, ValueError, OverflowError):
             raise TraceError(f"{where}: no verdict that this version can read") from None
 
