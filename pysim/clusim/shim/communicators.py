@@ -18,8 +18,8 @@ from clusim.base.errors import InputError
 from clusim.base.terms.operations import GATHERING, SCATTERING
 from clusim.nccl.launch import Host, host_of
 from clusim.nccltests.jobs import PerfKernel
-from clusim.schedule.dtypes import ELEMENTS
 from clusim.shim.calls import MESSAGES, NcclCall, Peers, Times, copy_ps, pattern_of, peers_of
+from clusim.shim.elements import stored
 from clusim.shim.memory import SharedMemory, Span, typed
 from clusim.shim.queues import CudaStream
 from clusim.shim.reductions import reduced
@@ -325,7 +325,7 @@ class ProgramComm:
         into: tuple[Sequence[int], Sequence[Span]],
     ) -> Callable[[], None]:
         memory = self.memory
-        kind = ELEMENTS[calls[0].dtype.name]
+        kind = stored(calls[0].dtype.name)
 
         def run() -> None:
             inputs = [typed(memory.view(span), kind.storage).copy() for span in reads]
