@@ -139,6 +139,8 @@ class ProgramComm:
         made = KernelLaunch(self, rank, calls, issued_ps, graph)
         if not calls:
             return None
+        for call in calls:
+            self._check_buffers(rank, call)
         if made.messages:
             return made
         met = self._rounds.setdefault(self._next[rank], {})
@@ -147,6 +149,18 @@ class ProgramComm:
         met[rank] = made
         self._next[rank] += 1
         return made
+
+    def _check_buffers(self, rank: int, call: NcclCall) -> None:
+        """Raise `InputError` if a buffer that the rank uses is not memory of CUDA or NCCL."""
+        ranks, name = len(self.members), call.operation
+        sends = name != "recv" and (name not in ("broadcast", "scatter") or rank == call.root)
+        receives = name != "send" and (name not in ("reduce", "gather") or rank == call.root)
+        if sends:
+            size = call.bytes * (ranks if name in (*SCATTERING, "alltoall") else 1)
+            self._span(rank, call.send, size)
+        if receives:
+            size = call.bytes * (ranks if name in (*GATHERING, "alltoall") else 1)
+            self._span(rank, call.receive, size)
 
     def _check_same(self, mine: KernelLaunch, other: KernelLaunch) -> None:
         for call, theirs in zip(mine.calls, other.calls, strict=False):
