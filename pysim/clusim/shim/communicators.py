@@ -22,7 +22,7 @@ from clusim.shim.calls import MESSAGES, NcclCall, Peers, Times, copy_ps, pattern
 from clusim.shim.elements import stored
 from clusim.shim.memory import SharedMemory, Span, typed
 from clusim.shim.queues import CudaStream
-from clusim.shim.reductions import reduced
+from clusim.shim.reductions import reduced, scaled
 from clusim.simulation.setup import Setup
 
 
@@ -193,7 +193,8 @@ class ProgramComm:
         time_ps = 0
         for calls in zip(*(item.calls for item in launches), strict=True):
             if self.alone:
-                time_ps += copy_ps(self.chip, 2 * calls[0].bytes)
+                in_place = calls[0].send == calls[0].receive
+                time_ps += 0 if in_place else copy_ps(self.chip, 2 * calls[0].bytes)
                 self._move(calls)
                 continue
             time_ps += self._kernel(0, calls[0]).time_ps
@@ -342,10 +343,9 @@ class ProgramComm:
         kind = stored(calls[0].dtype.name)
 
         def run() -> None:
-            inputs = [typed(memory.view(span), kind.storage).copy() for span in reads]
-            outputs = inputs
-            if not self.alone:
-                outputs = reduced(calls, inputs, self.times.request(calls[0]))
+            inputs = [typed(memory.view(span), kind.storage) for span in reads]
+            request = None if self.alone else self.times.request(calls[0])
+            outputs = scaled(calls, inputs) if request is None else reduced(calls, inputs, request)
             for rank, span in zip(*into, strict=True):
                 memory.view(span)[:] = np.ascontiguousarray(outputs[rank]).view(np.uint8)
 

@@ -20,7 +20,7 @@ from clusim.shim.elements import stored
 from clusim.simulation.plan import nccl_choice
 from clusim.simulation.request import Request
 
-EXECUTED_BYTES = 1 << 30
+EXECUTED_BYTES = 1 << 28
 """Maximum sum of all ranks' inputs that programs reduce slice by slice; larger data, and 8-bit floats,
 are reduced in rank order."""
 
@@ -67,7 +67,7 @@ def _executed(inputs: Sequence[Array], request: Request) -> list[Array] | None:
     ):
         return None
     ranks = request.setup.comm.ranks
-    given = dict(zip(ranks, inputs, strict=True))
+    given = {rank: values.copy() for rank, values in zip(ranks, inputs, strict=True)}
     executor = Executor(schedule, [[given[rank] for rank in call.ranks]])
     run_untimed(executor)
     outputs = {rank: executor.output(0, rank) for rank in call.ranks}

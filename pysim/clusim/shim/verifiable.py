@@ -23,6 +23,9 @@ from clusim.schedule.dtypes import Array, Element, divide
 from clusim.shim.elements import stored
 from clusim.shim.memory import SharedMemory, Span, typed
 
+PART = 1 << 20
+"""Elements that are processed at a time."""
+
 _TYPES = {
     **{
         "a": "int8",
@@ -69,9 +72,6 @@ def _hashed(seed: int, first: int, count: int) -> NDArray[np.uint64]:
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
             bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
         return bits ^ (bits >> np.uint64(31))
-
-
-_INPUT, _EXPECTED = 0, 1
 
 
 class Data:
@@ -142,9 +142,12 @@ def prepare(memory: SharedMemory, process: int, mangled: str, values: Sequence[i
     span = memory.span(process, address, count * width)
 
     def run() -> None:
-        data = Data(kernel, ranks, _hashed(seed, first, count))
-        made = data.input(rank) if kernel.name == "prepareInput2" else data.expected()
-        memory.view(span)[:] = made.view(np.uint8)
+        into = memory.view(span)
+        for start in range(0, count, PART):
+            number = min(PART, count - start)
+            data = Data(kernel, ranks, _hashed(seed, first + start, number))
+            made = data.input(rank) if kernel.name == "prepareInput2" else data.expected()
+            into[start * width : (start + number) * width] = made.view(np.uint8)
 
     memory.defer((), (span,), run)
     return count * width
@@ -165,7 +168,10 @@ def _difference(
 
     def run() -> None:
         got, wanted = (typed(memory.view(span), f"<u{width}") for span in spans)
-        delta = np.where(got < wanted, wanted - got, got - wanted)
-        typed(memory.view(total), np.int64)[0] += int((delta > tolerance).sum())
+        bad = 0
+        for start in range(0, len(got), PART):
+            a, b = got[start : start + PART], wanted[start : start + PART]
+            bad += int((np.where(a < b, b - a, a - b) > tolerance).sum())
+        typed(memory.view(total), np.int64)[0] += bad
 
     return run
