@@ -213,10 +213,20 @@ class Row:
     unused: tuple[str, ...] = ()
 
     @property
+    def columns(self) -> dict[str, Any]:
+        """Return the columns by which row sets select it."""
+        return asdict(self.group) | {"source": self.source, "size_bytes": self.size_bytes}
+
+    @property
     def row_sets(self) -> tuple[str, ...]:
-        """Return the row sets that calibrated parameters and contain this row; empty: held out."""
-        extra: dict[str, Any] = {"source": self.source, "size_bytes": self.size_bytes}
-        return row_sets_of(asdict(self.group) | extra)
+        """Return the row sets that calibrated parameters and contain this row."""
+        return row_sets_of(self.columns)
+
+    @property
+    def campaign(self) -> str:
+        """Return the source, with the network plugin if it is given."""
+        source = self.source or "-"
+        return f"{source} ({self.group.plugin})" if self.group.plugin else source
 
     @property
     def harness(self) -> Harness:
