@@ -86,12 +86,6 @@ def calibrated_by(points: Sequence[Point]) -> dict[str, list[str]]:
 _CLASSES: dict[str, tuple[str, Callable[[Point], str]]] = {
     "collective": ("", lambda p: p.row.group.collective),
     "algorithm and protocol": ("As they ran; P2P are sends and receives.", lambda p: p.ran),
-    "harness": (
-        "Program of the measurement, and the known part of the launch: processes and threads (launch known), only"
-        " GPUs per process or thread (threads not given), or no part (launch not given).",
-        lambda p: p.row.group.launch_class,
-    ),
-    "release": ("", lambda p: p.row.group.release_class),
     "method of simulation": (
         "Followed: extrapolated from runs of fewer nodes or smaller sizes.",
         lambda p: "followed" if p.followed else "simulated in full",
@@ -173,14 +167,8 @@ def _counts(points: Sequence[Point], standing: dict[Point, str]) -> ClassTable:
 
 def _apart(points: Sequence[Point], standing: dict[Point, str]) -> ClassTable:
     """Return the rows by which no prediction can be judged, by reason and system."""
-    lines = [
-        line
-        for kind in APART
-        for line in _placed(
-            [p for p in points if standing[p] == kind],
-            lambda p, kind=kind: f"{kind}: {p.row.group.system}",  # type: ignore[misc]
-        )
-    ]
+    some = [point for point in points if standing[point] in APART]
+    lines = _placed(some, lambda point: f"{standing[point]}: {point.row.group.system}")
     return ClassTable(
         "Rows kept apart",
         f"{UNEVEN}: slower by 15% than one of the next three sizes. {LAUNCH}: no processes or threads. {PLAN}:"

@@ -84,18 +84,6 @@ class CurveGroup:
         return bool(self.gpus_per_process or self.threads_per_process) or self.harness == "torch"
 
     @property
-    def launch_class(self) -> str:
-        """Return the harness, and the known part of the launch."""
-        if self.harness not in ("", "nccl-tests"):
-            return self.harness
-        name = self.harness or "harness not given"
-        if not self.launch_known:
-            return f"{name}, launch not given"
-        # A process that drives all GPUs of a node by -g has one thread.
-        known = self.threads_per_process or self.gpus_per_process >= self.per_node
-        return f"{name}, launch known" if known else f"{name}, threads not given"
-
-    @property
     def launch(self) -> Launch:
         """Return the launch; the likeliest if it is unknown.
 
@@ -133,13 +121,6 @@ class CurveGroup:
     def version(self) -> str:
         """Return the release of NCCL, or the newest possible one; empty is unknown."""
         return self.nccl_version or (str(self.releases[1]) if self.releases else "")
-
-    @property
-    def release_class(self) -> str:
-        """Return the knowledge of NCCL's release."""
-        if self.nccl_version:
-            return "release given"
-        return "range of releases given" if self.release else "not given"
 
     @property
     def plugin_release(self) -> str:
