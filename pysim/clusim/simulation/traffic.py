@@ -20,8 +20,9 @@ from clusim.engine.image import Image, empty
 from clusim.engine.ranges import packets_refused
 from clusim.lowering import Grain
 from clusim.lowering.buffers import Packets, burst_bytes, growth, roomy_wires
+from clusim.lowering.forwarding import flow_hash
 from clusim.lowering.grain import automatic, checked, power_below
-from clusim.lowering.paths import flow_hash, route_groups
+from clusim.lowering.paths import route_groups
 from clusim.results.result import Messages
 from clusim.topology import Fabric, FabricArrays
 from clusim.topology.arrays import arrays_of

@@ -202,6 +202,50 @@ P2pLevel = Literal["loc", "nvl", "nvb", "pix", "pxb", "phb", "sys"]
 GdrLevel = Literal["loc", "pix", "pxb", "phb", "sys"]
 
 
+MOST_QUEUES = 128
+"""Most queue pairs of a connection of NCCL (``NCCL_IB_MAX_QPS``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedPath:
+    """Switches that flows to a NIC pass in order; `source` is their NIC, or empty for all NICs."""
+
+    source: str
+    destination: str
+    via: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarding:
+    """Choice among equal paths by the switches between nodes.
+
+    Attributes
+    ----------
+    choice : str
+        ``hash`` of the flow (ECMP), ``destination`` only (forwarding tables of a subnet manager), or ``auto``: by
+        destination over InfiniBand links, otherwise by hash.
+    fields : str
+        Hashed fields: ``five-tuple``, ``addresses`` (without UDP ports), or ``queue-pair`` (five-tuple and
+        destination queue pair: E-ECMP).
+    seeds : str
+        ``switch``: every switch has a different hash; ``equal``: all have the same (polarised).
+    paths : tuple of PinnedPath
+        Paths that replace the choice.
+    queues : int
+        Queue pairs of a connection of NCCL (``NCCL_IB_QPS_PER_CONNECTION``).
+    split : bool
+        True if the packets of a message alternate over the queue pairs, False if messages do
+        (``NCCL_IB_SPLIT_DATA_ON_QPS``).
+    """
+
+    choice: Literal["auto", "hash", "destination"] = "auto"
+    fields: Literal["five-tuple", "addresses", "queue-pair"] = "five-tuple"
+    seeds: Literal["switch", "equal"] = "switch"
+    paths: tuple[PinnedPath, ...] = ()
+    queues: int = 1
+    split: bool = False
+
+
 @dataclass(frozen=True, repr=False)
 class Fabric(Shown):
     """Topology: graph nodes, links and policies; one of the two inputs of a simulation.
@@ -236,6 +280,8 @@ class Fabric(Shown):
     routing : str
         ``shortest`` (all shortest paths) or ``dimension-order`` (lowest `Link.dim` first); `network_routing`
         is the same for the switches between nodes.
+    forwarding : Forwarding
+        Choice among equal paths between nodes.
     told : dict
         NVLinks of GPUs as NCCL reads them, where they differ from the links: GPU -> GPU or ``switch`` ->
         links.
@@ -274,6 +320,7 @@ class Fabric(Shown):
     nic_names: Mapping[str, str] = field(default_factory=dict)
     routing: Routing = "shortest"
     network_routing: Routing = "shortest"
+    forwarding: Forwarding = Forwarding()
     told: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     told_pcie: Mapping[str, str] = field(default_factory=dict)
     network: Mapping[str, Any] = field(default_factory=dict, compare=False)
