@@ -84,15 +84,15 @@ def test_rows_are_scored_by_their_standing() -> None:
     }
     systems = tables["Systems"]
     assert list(systems) == [
-        "aws-p5en, several nodes, source calibrated",
+        "aws-p5en, several nodes, same source",
         "aws-p5en, several nodes, calibrated",
         "dgx-a100, one node, calibrated",
-        "dgx-h100, one node, left out",
+        "dgx-h100, one node, independent",
     ]
-    left_out = systems["dgx-h100, one node, left out"]
-    assert left_out.points == [points[2]]
-    assert left_out.remark == "new"
-    assert left_out.to_json()["mean_abs_pct"] == 20.0
+    independent = systems["dgx-h100, one node, independent"]
+    assert independent.points == [points[2]]
+    assert independent.remark == "new"
+    assert independent.to_json()["mean_abs_pct"] == 20.0
     by_hand = tables["Held-out rows by collective"]
     assert [line.points for line in by_hand.values()] == [[points[2]], [points[1]]]
     calibration = tables["Calibration rows"]
@@ -100,10 +100,10 @@ def test_rows_are_scored_by_their_standing() -> None:
     name = f"p5en-1-channel: {ROW_SETS['p5en-1-channel'].text}"
     assert calibration[name].points == [points[0]]
     assert any("Ring LL of 1 KiB" in text for text in calibrated_by(points)["p5en-1-channel"])
-    counts = tables["Leave one number of nodes out"]
+    counts = tables["Numbers of nodes without calibration rows"]
     assert {name: line.remark for name, line in counts.items()} == {
-        "aws-p5en (ncclgauge), 4 nodes": "rows of this number calibrated",
-        "aws-p5en (ncclgauge), 8 nodes": "number left out",
+        "aws-p5en (ncclgauge), 4 nodes": "with calibration rows",
+        "aws-p5en (ncclgauge), 8 nodes": "not calibrated",
     }
 
 
@@ -120,7 +120,9 @@ def test_the_page_begins_with_the_systems_and_has_every_table() -> None:
     text = page_text(report, "clusim validate t.csv", [("dgx-h100", "accuracy/dgx-h100.png")])
     first, *tables = class_tables(report.points)
     assert first.title == "Systems"
-    assert text.index("| dgx-h100 | one | left out | 10.0% (1) |  |  | x |") < text.index("\n## ")
+    assert text.index("| dgx-h100 | one | independent | 10.0% (1) |  |  | x |") < text.index(
+        "\n## "
+    )
     assert "| aws-p5en | several | calibrated | 20.0% (1) |  |  | ncclgauge |" in text
     for table in tables:
         assert f"## {table.title}\n" in text

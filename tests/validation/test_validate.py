@@ -15,7 +15,6 @@ from clusim.simulation.setup import Setup
 from clusim.validation.collectives.accuracypage import report_lines, write_page
 from clusim.validation.collectives.breakdown import Point
 from clusim.validation.collectives.classtables import class_tables
-from clusim.validation.collectives.leftout import LAUNCH, LEFT_OUT, standings
 from clusim.validation.collectives.measurements import (
     CurveGroup,
     Row,
@@ -23,6 +22,7 @@ from clusim.validation.collectives.measurements import (
     read_measurements,
     setup_of,
 )
+from clusim.validation.collectives.standing import INDEPENDENT, LAUNCH, standings
 from clusim.validation.collectives.validate import CollectiveReport, thinned, validate
 from clusim.validation.measured import FAILED, UNKNOWN
 
@@ -221,8 +221,8 @@ def test_a_launch_that_is_not_given_is_bounded() -> None:
     assert blank.span.low_us <= given.predicted_us <= blank.span.high_us
     assert blank.within_launches
     assert not given.within_launches
-    assert CollectiveReport([given, blank]).left_out == [given]
-    assert standings([given, blank]) == {given: LEFT_OUT, blank: LAUNCH}
+    assert CollectiveReport([given, blank]).independent == [given]
+    assert standings([given, blank]) == {given: INDEPENDENT, blank: LAUNCH}
     (table,) = [item for item in class_tables([given, blank]) if "unknown launch" in item.title]
     assert [line.points[0].predicted_us for line in table.lines] == [
         blank.predicted_us,

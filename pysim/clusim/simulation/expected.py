@@ -1,7 +1,7 @@
-"""Expected error of a prediction, from measured rows of sources that calibrated nothing of their system.
+"""Expected error of a prediction, from measured rows of sources that did not calibrate their system.
 
-``accuracy.json`` contains the errors of *campaigns*: the left-out rows of one source on one system
-(`clusim.validation.collectives.leftout`), on one node or several, in a regime of size, of an algorithm or of all. Only
+``accuracy.json`` contains the errors of *campaigns*: the independent rows of one source on one system
+(`clusim.validation.collectives.standing`), on one node or several, in a regime of size, of an algorithm or of all. Only
 `clusim validate --data` writes it. The expected error is the median of the campaigns' medians, so that a long table
 counts as much as a short one, from the first of these classes:
 
@@ -51,7 +51,7 @@ def _pct(error: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """Errors of a source's left-out rows on a system; an empty algorithm is any.
+    """Errors of a source's independent rows on a system; an empty algorithm is any.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class Campaign:
 
 @dataclass(frozen=True, slots=True)
 class ErrorClass(JsonObject):
-    """Errors of a class of left-out rows.
+    """Errors of a class of independent rows.
 
     Attributes
     ----------
@@ -124,8 +124,8 @@ class ErrorClass(JsonObject):
         where = self.system or others + "s" * (self.systems > 1)
         if self.high_pct > self.low_pct:
             where = f"{_pct(self.low_pct)} to {_pct(self.high_pct)} % on {where}"
-        what = f"{self.place}, {self.algorithm or 'any algorithm'}, {REGIME_TITLES[self.regime]}"
-        return f"{_pct(self.median_abs_pct)} % ({where}; {self.n} left-out rows: {what})"
+        kind = f"{self.place}, {self.algorithm or 'any algorithm'}, {REGIME_TITLES[self.regime]}"
+        return f"{_pct(self.median_abs_pct)} % ({where}; {self.n} independent rows: {kind})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ def expected_error(
     algorithm : str
         NCCL's, in any spelling, or ``P2P``; empty is any. Algorithms other than NCCL's have no measurements.
     without : collection of str
-        Sources that are left out as well.
+        Sources to omit.
     """
     known = find_algorithm(algorithm)
     if algorithm and known is None and algorithm.upper() != P2P:

@@ -169,7 +169,7 @@ class Report(ABC, Generic[Predicted]):
 
     @property
     @abstractmethod
-    def left_out(self) -> list[Predicted]:
+    def independent(self) -> list[Predicted]:
         """Return the points of sources that calibrated no parameter of their system."""
 
     @property
@@ -228,7 +228,7 @@ class Report(ABC, Generic[Predicted]):
     def campaigns(self) -> list[list[Any]]:
         """Return the errors of every campaign with at least `CAMPAIGN_ROWS`, as fields of `class_form`."""
         names = [item.name for item in fields(self.class_form)]
-        rows = grouped((key, point) for point in self.left_out for key in self.classes_of(point))
+        rows = grouped((key, point) for point in self.independent for key in self.classes_of(point))
         return [
             [*key, *(figure for name, figure in errors(some).items() if name in names)]
             for key, some in sorted(rows.items())
@@ -252,7 +252,7 @@ class Report(ABC, Generic[Predicted]):
                 path.name: sha256(path.read_bytes()).hexdigest() for path in measurements
             },
             "rows": len(self.points),
-            "left_out": len(self.left_out),
+            "independent": len(self.independent),
             **self.facts(),
             "columns": [item.name for item in fields(self.class_form)],
         }

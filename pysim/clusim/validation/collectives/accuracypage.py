@@ -97,17 +97,16 @@ _INTRODUCTION = """\
 How far the predicted times of `clusim` are from measurements, by system and size: median of the absolute error of an
 iteration's time, and number of rows. A rack with trays joined by NVLink is one node.
 
-- *left out*: no parameter of the system was calibrated on the source of the rows. This is the error of a new
-  measurement, as far as it is known; `run`, `replay` and `nccl-tests` compute the expected error from these rows.
-- *source calibrated*: the rows calibrated nothing, but other rows of their source did.
+- *independent*: no parameter of the system was calibrated on the source of the rows. This is the error of a new
+  measurement; `run`, `replay` and `nccl-tests` compute the expected error from these rows.
+- *same source*: held-out rows; other rows of their source calibrated parameters.
 - *calibrated*: parameters were fitted to the rows, so they agree by construction.
-- *apart*: no prediction can be judged by them, as their launch or plan is not known, or as they are slower than a
-  larger size.
+- *excluded*: unknown launch or plan, or slower than a larger size.
 
 """
 
 _DETAILS = """\
-## What the numbers mean
+## Method
 
 `clusim validate` writes this page:
 
@@ -120,11 +119,11 @@ The measurements are from published tables (nccl-tests, and programs of some aut
 `--granularity {granularity}` ([granularity.md](granularity.md)); `quick` changes the time of most large sizes by up to
 3.6% compared with `clusim run`, in either direction, without an error limit.
 
-**Left out** is derived from the files of parameters: each calibrated parameter names its calibration rows, and these
-name their sources. A row counts if none of the parameters that predict it (of its system's topology, architecture and
-host, and of its protocol and algorithm) names the row's source, also not with rows of another system. Campaigns of one
-source with different network plugins are separate. Parameters are not fitted again without a source, and the choice of
-modelled mechanisms considered all of these tables: errors of other systems can be larger.
+**Independent rows** follow from the files of parameters: each calibrated parameter names its calibration rows, and
+these name their sources. A row is independent if none of the parameters that predict it (its system's topology,
+architecture and host; its protocol and algorithm) names the row's source, even with rows of another system. Campaigns
+of one source with different network plugins are separate. Parameters are not fitted again without a source, and the
+choice of modelled mechanisms considered all of these tables: errors of other systems can be larger.
 [accuracy-causes.md](accuracy-causes.md) lists the known causes.
 
 **Expected errors** are the median over campaigns (a source on a system, at least {least} rows) of their medians: of the
@@ -134,8 +133,8 @@ the expected error is not known.
 **Further tables.** A cell is *median / mean* of the absolute error with the number of rows, and *bias*, the mean of the
 signed error: + is predicted too long. *Within spread* is the mean with the repeatability of measurements: an error
 within the spread of the repetitions counts as 0, and a row with a spread of s % weighs 100 / (100 + s). *Followed* is
-the share of rows with times extrapolated from runs of fewer nodes or smaller sizes. *Held-out rows* are those left out
-and those whose source calibrated.
+the share of rows with times extrapolated from runs of fewer nodes or smaller sizes. *Held-out rows* are independent or
+of the same source.
 
 For comparison: two real clusters of the same kind differ by 0.4 to 0.9% for large sizes, 6 to 19% in the middle and 3
 to 21% for small ones.

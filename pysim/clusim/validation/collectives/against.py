@@ -39,7 +39,7 @@ SAMPLED = 6
 SLOW = 1.1
 """Ratio of measured to predicted time, the median of a regime of sizes, above which a system is slow.
 
-Assumed: somewhat more than the median error of left-out rows in most nodes (docs/accuracy.md).
+Assumed: somewhat more than the median error of independent rows in most nodes (docs/accuracy.md).
 """
 
 UNEXPLAINED = 0.5

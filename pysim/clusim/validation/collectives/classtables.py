@@ -20,11 +20,11 @@ from clusim.validation.collectives.breakdown import (
     regime_scores,
     score,
 )
-from clusim.validation.collectives.leftout import (
-    APART,
+from clusim.validation.collectives.standing import (
     CALIBRATION,
+    EXCLUDED,
+    INDEPENDENT,
     LAUNCH,
-    LEFT_OUT,
     PLAN,
     SAME_SOURCE,
     UNEVEN,
@@ -97,11 +97,11 @@ _CLASSES: dict[str, tuple[str, Callable[[Point], str]]] = {
 def class_tables(points: Sequence[Point]) -> list[ClassTable]:
     """Return the tables of a validation, the systems first, without empty ones."""
     standing = standings(points)
-    held_out = [point for point in points if standing[point] in (LEFT_OUT, SAME_SOURCE)]
+    held_out = [point for point in points if standing[point] in (INDEPENDENT, SAME_SOURCE)]
     tables = [
         _systems(points, standing),
         _counts(points, standing),
-        _apart(points, standing),
+        _excluded(points, standing),
         _launches([point for point in points if standing[point] == LAUNCH]),
         *(
             ClassTable(f"Held-out rows by {noun}", text, _placed(held_out, key))
@@ -130,18 +130,18 @@ def _systems(points: Sequence[Point], standing: dict[Point, str]) -> ClassTable:
     lines = []
     for name, some in by(points, lambda p: f"{p.row.group.system}, {p.place}").items():
         kinds = grouped((standing[point], point) for point in some)
-        for kind in (LEFT_OUT, SAME_SOURCE, CALIBRATION):
+        for kind in (INDEPENDENT, SAME_SOURCE, CALIBRATION):
             if kind in kinds:
                 lines.append(ClassLine(f"{name}, {kind}", kinds[kind], _sources(kinds[kind])))
-        apart = [point for kind in APART for point in kinds.get(kind, ())]
-        if apart:
-            why = ", ".join(kind for kind in APART if kind in kinds)
-            lines.append(ClassLine(f"{name}, apart", apart, f"{_sources(apart)} ({why})"))
+        excluded = [point for kind in EXCLUDED for point in kinds.get(kind, ())]
+        if excluded:
+            why = ", ".join(kind for kind in EXCLUDED if kind in kinds)
+            lines.append(ClassLine(f"{name}, excluded", excluded, f"{_sources(excluded)} ({why})"))
     return ClassTable(
         "Systems",
-        f"{LEFT_OUT}: rows of a source that calibrated no parameter of the system. {SAME_SOURCE}: held-out rows of a"
-        f" source with other rows that calibrated one. {CALIBRATION}: rows that parameters were fitted to. apart: rows"
-        " that judge no prediction. Only the first show the error of a new measurement.",
+        f"{INDEPENDENT}: rows of a source that calibrated no parameter of the system. {SAME_SOURCE}: held-out rows of a"
+        f" source with other rows that calibrated one. {CALIBRATION}: rows that parameters were fitted to. excluded:"
+        " rows that judge no prediction. Only independent rows show the error of a new measurement.",
         lines,
     )
 
@@ -149,28 +149,28 @@ def _systems(points: Sequence[Point], standing: dict[Point, str]) -> ClassTable:
 def _counts(points: Sequence[Point], standing: dict[Point, str]) -> ClassTable:
     """Return the rows of campaigns on several numbers of nodes, by number, if one of them was calibrated on."""
     lines = []
-    some = [p for p in points if p.place == SEVERAL and standing[p] not in APART]
+    some = [p for p in points if p.place == SEVERAL and standing[p] not in EXCLUDED]
     for name, campaign in by(some, lambda p: f"{p.row.group.system} ({p.row.campaign})").items():
         counts = grouped((p.row.group.n_nodes, p) for p in campaign)
         fitted = {p.row.group.n_nodes for p in campaign if p.calibrated}
         if not fitted or len(counts) < 2:
             continue
         for count, rows in sorted(counts.items()):
-            remark = "rows of this number calibrated" if count in fitted else "number left out"
+            remark = "with calibration rows" if count in fitted else "not calibrated"
             lines.append(ClassLine(f"{name}, {count} nodes", rows, remark))
     return ClassTable(
-        "Leave one number of nodes out",
+        "Numbers of nodes without calibration rows",
         "Campaigns whose rows calibrated parameters on some numbers of nodes only: all rows, by number.",
         lines,
     )
 
 
-def _apart(points: Sequence[Point], standing: dict[Point, str]) -> ClassTable:
+def _excluded(points: Sequence[Point], standing: dict[Point, str]) -> ClassTable:
     """Return the rows by which no prediction can be judged, by reason and system."""
-    some = [point for point in points if standing[point] in APART]
+    some = [point for point in points if standing[point] in EXCLUDED]
     lines = _placed(some, lambda point: f"{standing[point]}: {point.row.group.system}")
     return ClassTable(
-        "Rows kept apart",
+        "Excluded rows",
         f"{UNEVEN}: slower by 15% than one of the next three sizes. {LAUNCH}: no processes or threads. {PLAN}:"
         " algorithm, protocol and channels are not forced, and NCCL's release or the release of the network plugin is"
         " not given. No other table of held-out rows contains them.",

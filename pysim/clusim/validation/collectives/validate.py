@@ -40,8 +40,8 @@ from clusim.validation.collectives.breakdown import (
     span_json,
 )
 from clusim.validation.collectives.classtables import calibrated_by, class_tables
-from clusim.validation.collectives.leftout import LEFT_OUT, standings
 from clusim.validation.collectives.measurements import CurveGroup, Row, groups, setup_of
+from clusim.validation.collectives.standing import INDEPENDENT, standings
 from clusim.validation.collectives.validationjson import (
     CurveJson,
     CurveScores,
@@ -188,10 +188,10 @@ class CollectiveReport(Report[Point]):
     class_form = Campaign
 
     @property
-    def left_out(self) -> list[Point]:
+    def independent(self) -> list[Point]:
         """Return the points of campaigns that calibrated no parameter of their system."""
         standing = standings(self.points)
-        return [point for point in self.points if standing[point] == LEFT_OUT]
+        return [point for point in self.points if standing[point] == INDEPENDENT]
 
     def by_group(self) -> dict[CurveGroup, list[Point]]:
         """Return the points by their common properties."""

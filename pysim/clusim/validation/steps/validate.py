@@ -119,7 +119,7 @@ class StepReport(Report[StepPoint]):
         return [point for point in self.points if not point.calibrated]
 
     @property
-    def left_out(self) -> list[StepPoint]:
+    def independent(self) -> list[StepPoint]:
         """Return the points of sources that calibrated no parameter of their GPU and framework."""
         return [point for point in self.held_out if not _source_calibrated(point)]
 

@@ -1,4 +1,4 @@
-"""Standing of rows, and expected errors from left-out rows: laws by hand on few rows."""
+"""Standing of rows, and expected errors from independent rows: laws by hand on few rows."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from clusim.simulation.plan import plan
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.validation.collectives.breakdown import Point, TimeSpan
-from clusim.validation.collectives.leftout import (
+from clusim.validation.collectives.measurements import CurveGroup, Row
+from clusim.validation.collectives.standing import (
     CALIBRATION,
+    INDEPENDENT,
     LAUNCH,
-    LEFT_OUT,
     PLAN,
     SAME_SOURCE,
     UNEVEN,
     standings,
 )
-from clusim.validation.collectives.measurements import CurveGroup, Row
 from clusim.validation.collectives.validate import CollectiveReport
 from clusim.validation.measured import CAMPAIGN_ROWS
 
@@ -67,14 +67,14 @@ def test_a_row_is_left_out_if_its_source_calibrated_no_parameter_of_its_system()
         point(1, P5EN, "someone"),
         point(1, H100, "wayne"),
         point(1, A100, "superbench+someone"),
-    ) == [CALIBRATION, SAME_SOURCE, LEFT_OUT, CALIBRATION, CALIBRATION]
+    ) == [CALIBRATION, SAME_SOURCE, INDEPENDENT, CALIBRATION, CALIBRATION]
 
 
 def test_a_source_also_counts_on_another_system_with_the_same_parameters() -> None:
     # GB200 has the protocols of B200, which aiconfigurator calibrated; H100 has others.
     assert standing(
         point(1, GB200, "aiconfigurator", family="blackwell"), point(1, H100, "aiconfigurator")
-    ) == [SAME_SOURCE, LEFT_OUT]
+    ) == [SAME_SOURCE, INDEPENDENT]
 
 
 def test_only_the_parameters_of_the_rows_algorithm_and_protocol_count() -> None:
@@ -82,21 +82,21 @@ def test_only_the_parameters_of_the_rows_algorithm_and_protocol_count() -> None:
     assert standing(
         point(1, H100, source, algorithm="NVLS", protocol="Simple"),
         point(1, H100, source, algorithm="Ring", protocol="Simple"),
-    ) == [SAME_SOURCE, LEFT_OUT]
+    ) == [SAME_SOURCE, INDEPENDENT]
     ten = replace(H100, system="hgx-h100-ndr")
     assert standing(
         point(1, ten, "xxrjun", protocol="Simple"), point(1, ten, "xxrjun", protocol="LL128")
-    ) == [SAME_SOURCE, LEFT_OUT]
+    ) == [SAME_SOURCE, INDEPENDENT]
 
 
 def test_campaigns_of_one_source_with_another_plugin_are_separate() -> None:
     small = replace(OLDER, algorithm="ring", protocol="ll")
     points = [point(1, small, "ncclgauge"), point(1, replace(P5EN, protocol="ll"), "ncclgauge")]
-    assert standing(*points) == [LEFT_OUT, CALIBRATION]
+    assert standing(*points) == [INDEPENDENT, CALIBRATION]
     assert points[0].row.campaign == "ncclgauge (aws-ofi-nccl <1.17)"
 
 
-def test_rows_of_an_unknown_plan_are_apart() -> None:
+def test_rows_of_an_unknown_plan_are_excluded() -> None:
     blank = replace(H100, nccl_version="")
     alps = replace(P5EN, system="alps-gh200", n_gpus=16, nccl_version="2.27.3")
     auto = {"algorithm": "auto", "protocol": "auto", "channels": 0}
@@ -108,14 +108,14 @@ def test_rows_of_an_unknown_plan_are_apart() -> None:
         point(1, replace(alps, **auto, plugin="aws-ofi-nccl 1.16")),
         point(1, alps),
         point(1, replace(ib, **auto)),
-    ) == [PLAN, LEFT_OUT, PLAN, LEFT_OUT, LEFT_OUT, LEFT_OUT]
+    ) == [PLAN, INDEPENDENT, PLAN, INDEPENDENT, INDEPENDENT, INDEPENDENT]
 
 
-def test_an_unknown_launch_is_apart_only_where_it_changes_the_time() -> None:
+def test_an_unknown_launch_excludes_only_where_it_changes_the_time() -> None:
     blank = replace(H100, gpus_per_process=0)
     assert standing(
         point(1, blank, span=RANGE), point(1, blank, span=replace(RANGE, low_us=99.0)), point(1)
-    ) == [LAUNCH, LEFT_OUT, LEFT_OUT]
+    ) == [LAUNCH, INDEPENDENT, INDEPENDENT]
 
 
 def test_a_row_slower_than_one_of_the_next_three_sizes_is_not_monotone() -> None:
@@ -123,12 +123,20 @@ def test_a_row_slower_than_one_of_the_next_three_sizes_is_not_monotone() -> None
         rows = enumerate(times_us)
         return standing(*(point(1, size_bytes=8 << at, time_us=us) for at, us in rows))
 
-    assert curve(10, 116, 20, 100, 101) == [LEFT_OUT, UNEVEN, LEFT_OUT, LEFT_OUT, LEFT_OUT]
+    assert curve(10, 116, 20, 100, 101) == [
+        INDEPENDENT,
+        UNEVEN,
+        INDEPENDENT,
+        INDEPENDENT,
+        INDEPENDENT,
+    ]
     # 15 % is the limit, and the fourth size is no longer compared.
-    assert curve(114, 100) == [LEFT_OUT] * 2
-    assert curve(100, 100, 100, 100, 50)[0] == LEFT_OUT
+    assert curve(114, 100) == [INDEPENDENT] * 2
+    assert curve(100, 100, 100, 100, 50)[0] == INDEPENDENT
     assert curve(100, 100, 100, 100, 50)[1] == UNEVEN
-    assert standing(point(1, time_us=200.0), point(1, source="y", size_bytes=16)) == [LEFT_OUT] * 2
+    assert (
+        standing(point(1, time_us=200.0), point(1, source="y", size_bytes=16)) == [INDEPENDENT] * 2
+    )
 
 
 @pytest.fixture
@@ -162,7 +170,7 @@ def near(system: str, algorithm: str = "", without: Sequence[str] = ()) -> Expec
 
 def test_a_system_with_calibration_rows_only_has_no_known_error(shipped: Any) -> None:
     written = shipped(*rows(0, A100, "superbench", family="ampere"), *rows(0, H100, "wayne"))
-    assert (written["rows"], written["left_out"], written["campaigns"]) == (16, 0, [])
+    assert (written["rows"], written["independent"], written["campaigns"]) == (16, 0, [])
     assert near("dgx-a100").text() == (
         "expected error: not known (no measurements of comparable systems)"
     )
@@ -173,7 +181,7 @@ def test_the_very_system_comes_first_and_one_campaign_is_enough(shipped: Any) ->
     shipped(*rows(4), *rows(30, replace(H100, system="dgx-h200")), *rows(0, H100, "wayne"))
     same = near("dgx-h100", "ring")
     assert same.text() == (
-        "expected error: 4 % (dgx-h100; 8 left-out rows: one node, Ring, < 1 MiB)"
+        "expected error: 4 % (dgx-h100; 8 independent rows: one node, Ring, < 1 MiB)"
     )
     # A tree was not measured there: any algorithm of the system.
     assert same.nearest is not None
@@ -191,11 +199,11 @@ def test_other_systems_count_from_two_campaigns_and_without_the_system(shipped: 
     assert (found.family, found.systems, found.sources, found.n) == ("hopper", 2, 2, 16)
     assert (found.median_abs_pct, found.low_pct, found.high_pct) == (17.0, 4.0, 30.0)
     assert found.bias_pct == -13.0
-    assert "17 % (4 to 30 % on 2 other Hopper systems; 16 left-out rows" in found.text()
+    assert "17 % (4 to 30 % on 2 other Hopper systems; 16 independent rows" in found.text()
     everywhere = near("hgx-b200").nearest
     assert everywhere is not None
     assert (everywhere.family, everywhere.systems, everywhere.median_abs_pct) == ("", 3, 10.0)
-    assert "on 3 other systems; 24 left-out rows" in everywhere.text()
+    assert "on 3 other systems; 24 independent rows" in everywhere.text()
 
 
 def test_sources_can_be_left_out_and_small_campaigns_are(shipped: Any) -> None:
@@ -210,7 +218,7 @@ def test_sources_can_be_left_out_and_small_campaigns_are(shipped: Any) -> None:
     assert both.to_json()["found"] == {"n": 16, "median_abs_pct": 12.0, "most_abs_pct": 20.0}
     (one,) = CollectiveReport(list(rows(9, H100, "mine"))).expectations()
     assert one.lines() == [
-        "  dgx-h100, one node, < 1 MiB: expected error: 12 % (4 to 20 % on dgx-h100; 16 left-out rows: one"
+        "  dgx-h100, one node, < 1 MiB: expected error: 12 % (4 to 20 % on dgx-h100; 16 independent rows: one"
         " node, any algorithm, < 1 MiB)",
         "    this file: median 9 %, at most 9 % (8 measurements)",
     ]

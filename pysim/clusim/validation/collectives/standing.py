@@ -1,16 +1,16 @@
-"""Standing of measured rows: which of them are predictions of a campaign that calibrated nothing.
+"""Standing of measured rows: calibration rows, further rows of their sources, and independent rows.
 
-A *campaign* is the rows of one source (and network plugin) on one system. A row is *left out* if no parameter that
-predicts it was calibrated on rows of its campaign's source, on this system or another one. The parameters are those of
+A *campaign* is the rows of one source (and network plugin) on one system. A row is *independent* if no parameter that
+predicts it was calibrated on rows of its source, on this system or another one. The parameters are those of
 its system's topology, architecture and host, and of its protocol and algorithm; each calibrated parameter names its
 sets of calibration rows, and these name their sources (`clusim.hardware.calibration`).
 
-**Not derived.** Parameters are not fitted again without a source. Mechanisms were chosen with all tables in view.
+**Not modelled.** Parameters are not fitted again without a source. Mechanisms were chosen with all tables in view.
 Sets without selectors (data sheets, timings of primitives) name no rows of a table.
 
-Rows that no prediction can be judged by are kept apart: of an unknown launch; of an unknown plan, where NCCL's release
-or the release of a network plugin is not given and algorithm, protocol and channels are not all forced; and rows slower
-than one of the next three sizes of their curve.
+Excluded are rows by which no prediction can be judged: of an unknown launch; of an unknown plan, if NCCL's release or
+the release of a network plugin is missing and algorithm, protocol and channels are not all forced; and rows slower than
+one of the next three sizes of their curve.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from clusim.topology.render import figures_around
 from clusim.validation.collectives.breakdown import Point
 from clusim.validation.collectives.measurements import setup_of
 
-LEFT_OUT, SAME_SOURCE, CALIBRATION = "left out", "source calibrated", "calibrated"
-"""Standings: no parameter was calibrated on its source; on other rows of its source; on the row."""
+INDEPENDENT, SAME_SOURCE, CALIBRATION = "independent", "same source", "calibrated"
+"""Standings: no parameter was calibrated on the source; one on other rows of the source; one on the row."""
 
-APART = UNEVEN, LAUNCH, PLAN = "not monotone", "launch not given", "plan not known"
-"""Standings of rows that are kept apart."""
+EXCLUDED = UNEVEN, LAUNCH, PLAN = "not monotone", "launch not given", "plan not known"
+"""Standings of excluded rows."""
 
 SLOWER, SIZES = 1.15, 3
 """Ratio by which a row is slower than one of so many next sizes if its curve is not monotone there.
@@ -110,7 +110,7 @@ def _standing(point: Point, system: _System, uneven: bool) -> str:
         return PLAN
     columns = point.row.columns
     seen = any(ROW_SETS[name].has_source(columns) for name in set(system.sets(point)))
-    return SAME_SOURCE if seen else LEFT_OUT
+    return SAME_SOURCE if seen else INDEPENDENT
 
 
 def _plan_known(point: Point, system: _System) -> bool:
