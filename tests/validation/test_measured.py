@@ -350,7 +350,12 @@ class TestExpected:
         assert expected_step("a100-sxm4-80gb", "none") is None
 
     def test_one_source_or_few_rows_are_not_enough(self, shipped: Callable[..., None]) -> None:
-        shipped(*step_points("a", 0.1, 99), *step_points("b", 0.1, 7))
+        shipped(
+            *step_points("a", 0.1, 99),
+            *step_points("a", 0.1, chip="b200-sxm"),
+            *step_points("b", 0.1, 7),
+        )
+        assert expected_step("h100-sxm5", "pytorch") is None
         assert expected_step("a100-sxm4-80gb", "pytorch") is None
         assert expected_text("a100-sxm4-80gb", "pytorch") == (
             "not known (no measurements of comparable systems)"

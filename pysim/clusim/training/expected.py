@@ -2,8 +2,8 @@
 
 ``accuracy.json`` contains the errors of *campaigns*: rows of a source on a GPU with a framework, if no parameter of GPU
 and framework was calibrated on that source. Only ``clusim validate --data`` writes it, from the steps of a validation.
-The expected error is the mean over at least two campaigns on the GPU, else with the framework on other GPUs: the steps
-of one source are alike. Otherwise it is not known. A campaign has at least
+The expected error is the mean over campaigns of at least two sources on the GPU, otherwise on other GPUs with the
+framework: one source measures few models and layouts. Without two it is not known. A campaign has at least
 `clusim.validation.measured.CAMPAIGN_ROWS` rows.
 """
 
@@ -87,8 +87,10 @@ def expected_step(chip: str, framework: str) -> StepClass | None:
     ]
     same = [item for item in some if item.chip == chip]
     others = [item for item in some if item.chip != chip]
-    found = ((chip, same), ("", others))
-    return next((StepClass.of(name, some) for name, some in found if len(some) >= FEWEST), None)
+    for name, found in ((chip, same), ("", others)):
+        if len({item.source for item in found}) >= FEWEST:
+            return StepClass.of(name, found)
+    return None
 
 
 def expected_text(chip: str, framework: str) -> str:
