@@ -30,8 +30,8 @@ def command(
     """Run a program that calls NCCL and the CUDA runtime, such as a binary of nccl-tests, on TOPOLOGY: collectives have
     real data and simulated times, and the program's clocks are virtual.
 
-    Options precede TOPOLOGY; arguments of the program follow its name. With MPI, start mpirun as the program; its ranks are
-    distributed over the nodes. Variables NCCL_* of the environment have their effect. GPU code does not run: a kernel
+    Options precede TOPOLOGY; arguments of the program follow its name. With MPI, start mpirun as the program;
+    its ranks are distributed over the nodes. Variables NCCL_* of the environment have their effect. GPU code does not run: a kernel
     or function that is not simulated is an error with its name. make shim builds the library.
     """
     from clusim.shim.launcher import run_program

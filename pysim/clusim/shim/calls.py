@@ -196,7 +196,7 @@ class Times:
         return overhead_ps(self.host, Launch(graph=graph))
 
     def issue_ps(self, calls: Sequence[NcclCall], gpus: int, channels: int) -> int:
-        """Return the time of a host thread for the calls of a group on `gpus` GPUs, `calls` being the part of one GPU [ps]."""
+        """Return the time of a host thread for a group on `gpus` GPUs [ps]; `calls` is the part of one GPU."""
         launch = Launch(gpus_per_thread=gpus)
         if not any(call.bytes for call in calls):
             return empty_ps(self.host, launch)

@@ -1,8 +1,8 @@
 """Communicators of programs: ranks that join, launches that meet, their times and data.
 
 **Model** A kernel starts when the last rank's stream has reached it and ends on all ranks at once, after the kernels
-of its group and the gap to the next kernel (`clusim.nccl.launch`). A launch of sends and receives meets the launches of all
-ranks that its messages connect. **Not modelled** Concurrent kernels of different communicators do not slow each other
+of its group and the gap to the next kernel (`clusim.nccl.launch`). A launch of sends and receives meets the
+launches of all ranks that its messages connect. **Not modelled** Concurrent kernels of different communicators do not slow each other
 down.
 """
 

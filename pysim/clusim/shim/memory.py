@@ -1,7 +1,7 @@
 """Memory of the simulated GPUs, shared with the programs, and the work on it.
 
-Work is deferred until somebody can read its result, because most results are never read: a benchmark repeats a collective
-on the same buffers. Work is dropped if its result is completely overwritten unread.
+Work is deferred until somebody can read its result, because most results are never read: a benchmark repeats a
+collective on the same buffers. Work is dropped if its result is completely overwritten unread.
 """
 
 from __future__ import annotations
