@@ -17,6 +17,7 @@ from clusim.base.version import version
 from clusim.engine.abi import WIRE_COUNTERS, NodeKind, Stop
 from clusim.engine.image import DTYPES, Image
 from clusim.lowering import Grain, arriving_ps, lower
+from clusim.lowering.faults import on_redirected
 from clusim.results.bins import MAX_BINS, BinRecorder
 from clusim.results.diagnosis import Verdict
 from clusim.results.replicated import BlockRows
@@ -129,7 +130,8 @@ def _planned_job(planned: Plan, options: RunOptions) -> Job:
     if planned.verifies:
         require_room(schedule)
     options.watch.begins("programs are put on the fabric")
-    lowered = lower(*(fabric, schedule, asked.granularity, asked.seed), faults=broken.faults)
+    faults = on_redirected(planned.setup.fabric, broken.faults)
+    lowered = lower(*(fabric, schedule, asked.granularity, asked.seed), faults=faults)
     image = lowered.image
     traced = options.trace_out is not None
     names = [task.name or f"{task.kind} rank {task.rank} {task.stream}" for task in schedule.tasks]
@@ -139,7 +141,7 @@ def _planned_job(planned: Plan, options: RunOptions) -> Job:
     def stuck(session: Session) -> DeadlockError:
         engine = session.engine
         waits = Waits(schedule, lowered, engine.instance_states())
-        return deadlock_error(waits, fabric, engine.wires(), broken.faults, engine.now_ps)
+        return deadlock_error(waits, fabric, engine.wires(), faults, engine.now_ps)
 
     return Job(
         image,

@@ -26,7 +26,7 @@ from clusim.base.files import write_text
 from clusim.base.tables import grouped
 from clusim.base.version import version
 from clusim.lowering import QUICK
-from clusim.simulation.extrapolate import FOLLOWED
+from clusim.simulation.anchors import FOLLOWED
 
 
 def unused(cells: Mapping[str, str], known: Collection[str]) -> tuple[str, ...]:
