@@ -120,10 +120,10 @@ The measurements are from published tables (nccl-tests, and programs of some aut
 3.6% compared with `clusim run`, in either direction, without an error limit.
 
 **Independent rows** follow from the files of parameters: each calibrated parameter names its calibration rows, and
-these name their sources. A row is independent if none of the parameters that predict it (its system's topology,
-architecture and host; its protocol and algorithm) names the row's source, even with rows of another system. Campaigns
-of one source with different network plugins are separate. Parameters are not fitted again without a source, and the
-choice of modelled mechanisms considered all of these tables: errors of other systems can be larger.
+these name their sources. A row is independent if no parameter that predicts it (its system's topology, architecture and
+host; its protocol and algorithm) names the row's source, even with rows of another system. Campaigns of one source with
+different network plugins are separate. Parameters are not fitted again without a source, and the choice of modelled
+mechanisms considered all tables: errors of other systems can be larger.
 [accuracy-causes.md](accuracy-causes.md) lists the known causes.
 
 **Expected errors** are the median over campaigns (a source on a system, at least {least} rows) of their medians: of the

@@ -160,7 +160,7 @@ def _counts(points: Sequence[Point], standing: dict[Point, str]) -> ClassTable:
             lines.append(ClassLine(f"{name}, {count} nodes", rows, remark))
     return ClassTable(
         "Numbers of nodes without calibration rows",
-        "Campaigns whose rows calibrated parameters on some numbers of nodes only: all rows, by number.",
+        "Campaigns that calibrated parameters on some numbers of nodes only: all rows, by number.",
         lines,
     )
 
