@@ -52,11 +52,17 @@ class DoubtedJson(TypedDict):
 
 @dataclass
 class RunJson(JsonObject):
-    """A collective; with the cost of its faults if simulated, and its derivatives if requested."""
+    """A collective; with the cost of its faults if simulated, and its derivatives if requested.
+
+    Attributes
+    ----------
+    unfinished : list of str
+        Re-simulations missing because of a time limit.
+    """
 
     KEYS = (
         *("*result", "*tables", "verdict", "expected_error", "*doubted", "fault_cost"),
-        "sensitivity",
+        *("sensitivity", "unfinished"),
     )
 
     result: Result
@@ -66,6 +72,7 @@ class RunJson(JsonObject):
     doubted: DoubtedJson
     fault_cost: IfKnown[FaultCost]
     sensitivity: IfKnown[Sensitivity]
+    unfinished: IfKnown[list[str]]
 
 
 @dataclass
