@@ -354,6 +354,7 @@ class Topology(Spec):
     p2p_level: P2pLevel = "pxb"
     gdr_level: GdrLevel = "pxb"
     gdr_read: bool = True
+    acs: bool = False
     pxn: bool = True
     nvb: bool = True
     shm: bool = True
