@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import clusim
+from clusim.base.kept import PLACE, SampleCache
 from clusim.results.diagnosis import CauseKind
 from clusim.simulation import samples
-from clusim.simulation.samples import PLACE, SampleCache
 from clusim.training import TrainRequest, parts, train
 from clusim.training.api import inputs
 from clusim.training.clock import Clock, PhaseTime

@@ -11,8 +11,6 @@ from functools import cached_property
 from clusim import collectives
 from clusim.base.errors import InputError
 from clusim.base.terms.operations import COLLECTIVE_OF, ROOTED, is_plan, operation_named
-from clusim.formats.algorithms import msccl, mscclpp
-from clusim.formats.algorithms.layout import WantedPlan
 from clusim.lowering import plan_change
 from clusim.nccl import Communicator, NcclPlan, programs
 from clusim.nccl.choice import Communicators, Way, choose, way_of
@@ -219,6 +217,10 @@ def _of_file(request: Request, machine: Fabric) -> PlannedProgram:
     ):
         if given:
             raise InputError(f"{flag} is not for {path}, a plan with given channels")
+    # Readers of XML import a parser that few runs need.
+    from clusim.formats.algorithms import msccl, mscclpp
+    from clusim.formats.algorithms.layout import WantedPlan
+
     reader = msccl if path.lower().endswith(".xml") else mscclpp
     read = reader.read_plan(path)
     if request.operation not in ("allreduce", read.operation):
