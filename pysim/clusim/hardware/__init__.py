@@ -105,8 +105,8 @@ _OTHERS: dict[str, Preset] = {"host": HOST, **MEMORY}
 
 
 def _chip(name: str) -> Preset | None:
-    """Return a chip whose file alone determines it; None if it has none."""
-    return _OTHERS.get(name) or (GPUS[name].preset if name in GPUS else None)
+    """Return a chip without reading the others; raises KeyError if there is none."""
+    return _OTHERS[name] if name in _OTHERS else GPUS[name].preset
 
 
 CHIPS: Mapping[str, Preset] = OnDemand(

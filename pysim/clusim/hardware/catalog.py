@@ -130,22 +130,30 @@ _READ: dict[str, Gpu] = {}
 """GPUs whose files were read."""
 
 
+def _of_file(name: str) -> Gpu:
+    paths = _paths()
+    if name not in paths:
+        raise KeyError(name)
+    return _read(name, paths, _READ)
+
+
 def _one(name: str) -> Gpu | None:
-    """Return a shipped GPU; None with GPUs of the user, whose files are checked together first."""
-    if not isinstance(name, str) or os.environ.get("CLUSIM_GPUS"):
+    """Return a shipped GPU; None with GPUs of the user, whose files are checked together first.
+
+    Raises
+    ------
+    KeyError
+        No GPU has this name.
+    """
+    if os.environ.get("CLUSIM_GPUS"):
         return None
-    if name not in _READ and re.fullmatch(r"[a-z0-9-]+", name) is None:
-        return None
-    path = FOLDER / "gpus" / f"{name}.yaml"
-    if name not in _READ and not path.is_file():
-        return None
-    return _read(name, _paths(), _READ)
+    return _READ[name] if name in _READ else _of_file(name)
 
 
 def _found() -> dict[str, Gpu]:
     """Return the GPUs in order of preference for short names: usual chip, modules, cards."""
     claimed: dict[object, str] = {}
-    known = _READ
+    known: dict[str, Gpu] = {} if os.environ.get("CLUSIM_GPUS") else _READ
     paths = _paths()
     for name, path in paths.items():
         for claim in _claims(_read(name, paths, known)):

@@ -76,7 +76,7 @@ class OnDemand(Mapping[K, V], Generic[K, V]):
     read_all : callable
         Returns the complete table.
     read_one : callable or None
-        Returns the value of a name without the rest; None if it is not sure to be in the table.
+        Returns the value of a name without the rest, or raises KeyError; None if only the complete table shows it.
     """
 
     def __init__(

@@ -191,9 +191,11 @@ def _in_graph(machine: Fabric, schedule: Schedule) -> LaunchContext | None:
     """Return the cost of an inference engine's kernel in a CUDA graph; None for other kernels."""
     call = schedule.calls[0]
     prelude_ps = collectives.REGISTRY[call.operation, call.algorithm].prelude_ps
+    if prelude_ps is None:
+        return None
     end = machine.nodes[machine.node_index[machine.ranks[call.ranks[0]]]].endpoint
     start_ps = None if end is None else engine_start_ps(end.chip)
-    if prelude_ps is None or start_ps is None:
+    if start_ps is None:
         return None
     return LaunchContext(start_ps + prelude_ps, 0)
 
