@@ -35,6 +35,7 @@ from clusim.schedule.shapes import Shape
 from clusim.simulation.request import Request, ScheduleRequest
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
+from clusim.topology.pcie_paths import redirected
 
 NCCL = "nccl"
 
@@ -77,8 +78,8 @@ class Plan:
 
     @property
     def topology(self) -> Fabric:
-        """Topology of the run, with all parts that fail."""
-        return self.options.setup.fabric
+        """Topology that packets see, with all parts that fail."""
+        return redirected(self.options.setup.fabric)
 
     @cached_property
     def program(self) -> PlannedProgram:
