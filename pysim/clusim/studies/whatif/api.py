@@ -307,7 +307,7 @@ def _ran(
         way = _mesh(asked, step.plan.mesh)
         return ChangeOutcome(step.step_ps[-1], way, step.verdict, loads=loads)
     if isinstance(asked, ReplayRequest):
-        job = replay(asked)
+        job = replay(asked, RunOptions(confirm=False))
         return ChangeOutcome(job.total_ps, f"{job.total_calls} calls", job.verdict)
     assert isinstance(asked, Request | Plan)
     result = _result(asked, speed)
