@@ -37,7 +37,9 @@ LEAST_DIFFERENCE = 0.01
 VALID = 0.01
 """Largest error of a valid first-order estimate, as a share of the run."""
 
-UNCHECKED = "derivatives are estimates of the critical path; --confirm re-simulates them"
+UNCHECKED = (
+    "no interval, and derivatives are estimates of the critical path; --confirm re-simulates them"
+)
 
 Simulate = Callable[[Change], int]
 """Returns the time of the run with a change of its image [ps]."""

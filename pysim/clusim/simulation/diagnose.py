@@ -29,6 +29,7 @@ from clusim.results.result import Result, Wires, mean_rates_Bps
 from clusim.results.sensitivity import Sensitivity
 from clusim.results.trace.held import HeldRecords, Inputs
 from clusim.simulation.derivatives import derivatives
+from clusim.simulation.intervals import Variants, interval_of
 from clusim.simulation.session import EngineName, Progress, Session, Sink, start_engine
 
 if TYPE_CHECKING:
@@ -171,7 +172,14 @@ class Evidence:
         Whether to re-simulate the run without its bottleneck; None: if it has at most `CHEAP_GRANTS`.
     progress : callable or None
         Progress of that re-simulation.
+
+    Attributes
+    ----------
+    variants : Variants or None
+        The run with other figures; None: it has no interval.
     """
+
+    variants: Variants | None = None
 
     def __init__(
         self,
@@ -209,15 +217,21 @@ class Evidence:
         if checked is None:
             checked = is_cheap(result, CHECKED_GRANTS)
 
-        def simulate(change: Change) -> int:
-            arrays = changed_image(inputs.image, change)
+        def simulate(arrays: Mapping[str, Array]) -> int:
             return run_image(arrays, inputs, engine, self._progress).time_ps
+
+        def changed(change: Change) -> int:
+            return simulate(changed_image(inputs.image, change))
 
         try:
             run = _critical(result, inputs, self._records)
-            return derivatives(run, simulate if checked else None)
+            found = derivatives(run, changed if checked else None)
         except TraceError as error:
-            return Sensitivity(result.time_ps, note=str(error).partition(": ")[2])
+            found = Sensitivity(result.time_ps, note=str(error).partition(": ")[2])
+        if not checked or self.variants is None:
+            return found
+        limits = interval_of(self.variants, inputs.image, result.time_ps, simulate)
+        return replace(found, interval=limits)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle only the verdict, if computed, without inputs and slices."""
