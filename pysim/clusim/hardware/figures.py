@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, fields
+from functools import cache
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from clusim.base.errors import InputError, UnitError, suggest
@@ -222,6 +223,11 @@ def bounds_words(value: Value, bounds: tuple[float, float]) -> str:
     """Return bounds in words: ``100 ns to 150 ns``; of several numbers relative."""
     if isinstance(value, Mapping):
         return " to ".join(f"{factor - 1:+.0%}" for factor in bounds)
+    return _range_words(value, bounds)
+
+
+@cache
+def _range_words(value: str | float, bounds: tuple[float, float]) -> str:
     number, write = _quantity(value)
     words: Any = {
         _write_time: lambda part: format_time(round(part)),
