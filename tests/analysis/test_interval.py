@@ -18,7 +18,7 @@ from clusim.simulation.intervals import LEVEL, Variants, interval_of
 from clusim_cli.main import run
 
 CASES: dict[str, dict[str, Any]] = {
-    "nvls": {"system": "dgx-h100", "size": "1MiB", "algorithm": "nvls"},
+    "nvls": {"system": "dgx-h100", "size": "256KiB", "algorithm": "nvls"},
     "ring LL": {"system": "dgx-h100", "size": "64KiB"},
     "ring Simple": {
         "system": "hgx-h100-ndr",
@@ -111,7 +111,10 @@ def test_half_widths_and_effects_of_latencies_are_their_share_of_the_path() -> N
 @pytest.mark.parametrize(
     ("system", "more"),
     [
-        ("hgx-h100-ndr", {"nodes": 2, "faults": ["link gpu3:nvl5 down"], "operation": "allreduce"}),
+        (
+            "hgx-h100-ndr",
+            {"nodes": 2, "faults": ["link n1/gpu3:nvl5 down"], "operation": "allreduce"},
+        ),
         ("dgx-h100", {"operation": "broadcast", "root": 3}),
         ("dgx-h100", {"operation": "allgather", "symmetric": True}),
         ("hgx-h100-ndr", {"nodes": 2, "operation": "alltoall", "env": {"NCCL_NET_PLUGIN": "none"}}),
@@ -132,7 +135,7 @@ def test_a_system_that_was_changed_has_no_interval() -> None:
     fabric = clusim.load("dgx-1v")
     found = interval_of_run(fabric)
     assert found.figures
-    found = interval_of_run(replace(fabric, window_bytes=8192))
+    found = interval_of_run(replace(fabric, cta_skew_ps=1))
     assert found.note.startswith("no interval: the system was changed")
     assert found.lines(1) == [f"interval  {found.note}"]
 

@@ -227,10 +227,11 @@ class _Bounded:
         sums = np.zeros(DRAWS)
         for column, curve in zip(places.T, curves.values(), strict=True):
             sums += np.interp(column, list(curve), list(curve.values()))
+        changes: list[int] = []
         for joint in JOINT if len(curves) > 1 else ():
-            drawn = [dict(zip(curves, row.tolist(), strict=True)) for row in places[:joint]]
+            rows = places[len(changes) : joint].tolist()
             try:
-                changes = np.array([self._effect(row) for row in drawn], np.float64)
+                changes += [self._effect(dict(zip(curves, row, strict=True))) for row in rows]
             except ClusimError:
                 break  # invalid together
             slope, shift = np.polyfit(sums[:joint], changes, 1)
