@@ -7,6 +7,7 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
+from clusim.analysis.flowrates import FlowRates
 from clusim.analysis.latency import LatencySummary
 from clusim.analysis.limits import WireTables
 from clusim.analysis.tablejson import CongestionJson, EstimateJson, HistoryJson, PathJson
@@ -51,11 +52,17 @@ class DoubtedJson(TypedDict):
 
 @dataclass
 class RunJson(JsonObject):
-    """A collective; with the cost of its faults if simulated, and its derivatives if requested."""
+    """A collective; with the cost of its faults if simulated, and its derivatives if requested.
+
+    Attributes
+    ----------
+    unfinished : list of str
+        Re-simulations missing because of a time limit.
+    """
 
     KEYS = (
         *("*result", "*tables", "verdict", "expected_error", "*doubted", "fault_cost"),
-        "sensitivity",
+        *("sensitivity", "unfinished"),
     )
 
     result: Result
@@ -65,6 +72,7 @@ class RunJson(JsonObject):
     doubted: DoubtedJson
     fault_cost: IfKnown[FaultCost]
     sensitivity: IfKnown[Sensitivity]
+    unfinished: IfKnown[list[str]]
 
 
 @dataclass
@@ -75,14 +83,17 @@ class TrafficJson(JsonObject):
     ----------
     pattern : str
         Who sent to whom.
+    flows : object
+        Rates of the flows, only with --flows.
     """
 
-    KEYS = ("*result", "pattern", "*doubted", "*latency")
+    KEYS = ("*result", "pattern", "*doubted", "*latency", "flows")
 
     result: Result
     pattern: str
     doubted: DoubtedJson
     latency: LatencySummary
+    flows: IfKnown[FlowRates]
 
 
 class ColumnJson(TypedDict):

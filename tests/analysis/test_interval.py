@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import clusim
+from clusim.base.errors import TimeLimitReached
 from clusim.results.sensitivity import Interval
 from clusim.simulation import diagnose
 from clusim.simulation.intervals import LEVEL, Variants, interval_of
@@ -58,7 +59,8 @@ def drawn_ps(name: str, draws: int) -> list[int]:
     places = np.random.default_rng(1).uniform(-1, 1, (draws, len(known)))
     times = []
     for row in places:
-        image = variants.image(dict(zip(known, row.tolist(), strict=True)))
+        pairs = zip(known, row.tolist(), strict=True)
+        image = variants.scaled({item: item.factor(place) for item, place in pairs})
         times.append(diagnose.run_image(image, inputs).time_ps)
     return times
 
@@ -88,7 +90,7 @@ def test_a_figure_of_many_wires_is_one_variable() -> None:
     assert nvlink.at_low_ps < 0 < nvlink.at_high_ps
     assert nvlink.bounds == "132 ns to 176 ns"
     (item,) = [item for item in variants.variables if item.name == nvlink.figure]
-    changed = variants.image({item: 1.0})["wires"]["latency_ps"]
+    changed = variants.scaled({item: item.factor(1)})["wires"]["latency_ps"]
     before = inputs.image["wires"]["latency_ps"]
     assert set(changed[before == 150_000].tolist()) == {176_000}
     assert np.array_equal(changed[before != 150_000], before[before != 150_000])
@@ -135,7 +137,8 @@ def test_a_system_that_was_changed_has_no_interval() -> None:
     fabric = clusim.load("dgx-1v")
     found = interval_of_run(fabric)
     assert found.figures
-    found = interval_of_run(replace(fabric, cta_skew_ps=1))
+    links = tuple(replace(link, latency_ps=2 * link.latency_ps) for link in fabric.links)
+    found = interval_of_run(replace(fabric, links=links))
     assert found.note.startswith("no interval: the system was changed")
     assert found.lines(1) == [f"interval  {found.note}"]
 
@@ -153,6 +156,19 @@ def test_large_runs_have_no_interval_unless_requested() -> None:
     assert found.interval is None
     assert found.note.startswith("no interval")
     assert "interval" not in found.to_json()
+
+
+def test_a_time_limit_during_the_interval_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = clusim.collective("dgx-1v", "allreduce", "1KiB")
+
+    def limited(*_: Any) -> Interval:
+        raise TimeLimitReached("time limit of 1 s")
+
+    monkeypatch.setattr(diagnose, "interval_of", limited)
+    found = result.sensitivity()
+    assert found.interval is None
+    assert found.derivatives
+    assert found.unfinished == "interval; time limit of 1 s"
 
 
 def test_figures_without_bounds_are_named() -> None:

@@ -14,7 +14,7 @@ from clusim.base.units import parse_size, parse_time
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand
 from clusim_cli.params import RECORDING_KIND, TOPOLOGY, Value, command_line
-from clusim_cli.progress import counted_progress, said_ended, shown_progress
+from clusim_cli.progress import Shown, counted_progress, said_ended, shown_progress
 
 if TYPE_CHECKING:
     from clusim.replays import Replay, ReplayRequest
@@ -99,10 +99,18 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> int:
     if given["as_json"]:
         errors = [{**item.error.to_json(), "calls": calls} for item, calls in expected.items()]
         click.echo(json.dumps({**result.to_json(), "expected_errors": errors}))
-        return said_ended(result.unfinished, result.total_ps, shown)
+        return _ended(result, shown)
     click.echo(replay_report(result, everything=given["everything"]))
     for item, calls in expected.items():
         click.echo(f"  {item.text()}: {calls} call{'s' * (calls != 1)}")
+    return _ended(result, shown)
+
+
+def _ended(result: Replay, shown: Shown) -> int:
+    """Return the exit code of a replay; report an early end on stderr."""
+    verdict = result.verdict
+    if result.unfinished is None and verdict is not None and verdict.unfinished:
+        return shown.ended(f"not simulated: {verdict.unfinished}")
     return said_ended(result.unfinished, result.total_ps, shown)
 
 

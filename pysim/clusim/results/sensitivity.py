@@ -153,15 +153,18 @@ class Sensitivity(Shown, JsonObject):
         Figures in the image of the run.
     note : str
         Extent of the re-simulation, or the reason why there are no derivatives.
+    unfinished : str
+        Re-simulations missing because of a time limit.
     interval : Interval or None
         Interval of the time by the bounds of the figures; None: not simulated.
     """
 
-    KEYS: ClassVar = ("derivatives", "note", "interval")
+    KEYS: ClassVar = ("derivatives", "note", "unfinished", "interval")
 
     time_ps: int
     derivatives: list[Derivative] = field(default_factory=list)
     note: str = ""
+    unfinished: IfKnown[str] = ""
     interval: IfKnown[Interval | None] = None
 
     @property
@@ -181,6 +184,7 @@ class Sensitivity(Shown, JsonObject):
         hidden = len(self.derivatives) - len(shown)
         lines += [f"  {hidden} figures below {LEAST_SHOWN:.0%}"] if hidden else []
         lines += [f"  {self.note}"] if self.note else []
+        lines += [f"  not simulated: {self.unfinished}"] if self.unfinished else []
         return lines + (["", *self.interval.lines(self.time_ps)] if self.interval else [])
 
     def summary(self) -> Summary:

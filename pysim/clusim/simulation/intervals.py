@@ -15,7 +15,6 @@ files, and errors of the model itself, which `clusim.simulation.expected` has.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.base.errors import ClusimError, TopologyError
+from clusim.base.errors import ClusimError, TimeLimitReached, TopologyError
 from clusim.engine.image import DTYPES
 from clusim.hardware import KERNELS, all_figures
 from clusim.hardware.figures import Figure, bounds_words, scaled_figures
@@ -96,18 +95,14 @@ class Variants:
         found = [Variable(_name(names), known[text]) for text, names in places.items()]
         return [item for item in found if item.figure.limits != (1.0, 1.0)]
 
-    def image(self, places: Mapping[Variable, float]) -> dict[str, Array]:
-        """Return the image of the run with figures at places between their bounds.
+    def scaled(self, factors: Mapping[Variable, float]) -> dict[str, Array]:
+        """Return the image of the run with figures times factors.
 
         Raises
         ------
         ClusimError
             The system is invalid with these figures, or cannot be built again.
         """
-        return self.scaled({item: item.factor(place) for item, place in places.items()})
-
-    def scaled(self, factors: Mapping[Variable, float]) -> dict[str, Array]:
-        """Return the image of the run with scaled figures; errors as of `image`."""
         asked = self.planned.options
         with scaled_figures({str(item.figure): factor for item, factor in factors.items()}):
             setup = asked.setup.on(self._fabric())
@@ -183,10 +178,7 @@ class _Bounded:
         curves: dict[Variable, dict[float, int]] = {}
         unknown: dict[str, int] = {}
         for item in self.variants.variables:
-            try:
-                curve = self._curve(item) if item.figure.limits is not None else None
-            except ClusimError:
-                curve = None  # invalid at a bound
+            curve = self._curve(item) if item.figure.limits is not None else None
             if curve is None:
                 unknown[item.name] = self._probed_ps(item)
             elif any(curve.values()):
@@ -198,27 +190,33 @@ class _Bounded:
         low_ps, high_ps = self._ends(curves)
         return Interval(low_ps, high_ps, rows, named)
 
-    def _curve(self, item: Variable) -> dict[float, int]:
-        """Return the change of the time [ps] by place of a figure between its bounds."""
-        curve = {place: self._effect({item: place}) for place in (-1.0, 1.0)} | {0.0: 0}
-        if max(map(abs, curve.values())) >= LEAST_SHOWN * self.time_ps:
-            curve |= {place: self._effect({item: place}) for place in QUARTERS}
-        return dict(sorted(curve.items()))
+    def _curve(self, item: Variable) -> dict[float, int] | None:
+        """Return the change of the time [ps] by place of a figure between its bounds; None if a bound is invalid."""
+        curve = {place: self._effect_ps({item: place}) for place in (-1.0, 1.0)}
+        known = [part for part in curve.values() if part is not None]
+        if len(known) < len(curve):
+            return None
+        if max(map(abs, known)) >= LEAST_SHOWN * self.time_ps:
+            curve |= {place: self._effect_ps({item: place}) for place in QUARTERS}
+        curve[0.0] = 0
+        return {place: part for place, part in sorted(curve.items()) if part is not None}
 
-    def _effect(self, places: Mapping[Variable, float]) -> int:
-        """Return the change of the time with figures at places between their bounds [ps]."""
-        return self._change_ps(self.variants.image(places))
+    def _effect_ps(self, places: Mapping[Variable, float]) -> int | None:
+        """Return the change of the time with figures at places between their bounds [ps]; None: invalid."""
+        return self._change_ps({item: item.factor(place) for item, place in places.items()})
 
-    def _change_ps(self, arrays: Arrays) -> int:
-        return 0 if _same(arrays, self.base) else self.simulate(arrays) - self.time_ps
+    def _change_ps(self, factors: Mapping[Variable, float]) -> int | None:
+        try:
+            arrays = self.variants.scaled(factors)
+            return 0 if _same(arrays, self.base) else self.simulate(arrays) - self.time_ps
+        except TimeLimitReached:
+            raise
+        except ClusimError:
+            return None
 
     def _probed_ps(self, item: Variable) -> int:
         """Return the largest change of the time by another value of a figure [ps]; of a structure, 0."""
-        found = [0]
-        for factor in PROBES:
-            with suppress(ClusimError):
-                found.append(abs(self._change_ps(self.variants.scaled({item: factor}))))
-        return max(found)
+        return max(abs(self._change_ps({item: factor}) or 0) for factor in PROBES)
 
     def _ends(self, curves: Mapping[Variable, Mapping[float, int]]) -> tuple[int, int]:
         """Return both ends of the interval [ps]."""
@@ -229,10 +227,10 @@ class _Bounded:
             sums += np.interp(column, list(curve), list(curve.values()))
         changes: list[int] = []
         for joint in JOINT if len(curves) > 1 else ():
-            rows = places[len(changes) : joint].tolist()
-            try:
-                changes += [self._effect(dict(zip(curves, row, strict=True))) for row in rows]
-            except ClusimError:
+            for row in places[len(changes) : joint].tolist():
+                part = self._effect_ps(dict(zip(curves, row, strict=True)))
+                changes += [part] if part is not None else []
+            if len(changes) < joint:
                 break  # invalid together
             slope, shift = np.polyfit(sums[:joint], changes, 1)
             rest = changes - shift - slope * sums[:joint]

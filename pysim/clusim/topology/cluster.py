@@ -24,6 +24,7 @@ from math import ceil
 from typing import Any
 
 from clusim.base.errors import TopologyError
+from clusim.topology.assemble import forwarding_of
 from clusim.topology.cluster_parts import (
     Drawing,
     Parts,
@@ -268,7 +269,7 @@ _DRAW: Mapping[NetworkKind, Callable[[Drawing], None]] = {
 
 _ALLOWED = {
     "name", "description", "sources", "p2p", "window", "cta_skew", "vcs", "channels", "switches",
-    "formats", "link_types", "cluster", "faults",
+    "formats", "link_types", "cluster", "faults", "forwarding",
 }  # fmt: skip
 """Keys that a file with a cluster may have; the others describe one node."""
 
@@ -311,6 +312,10 @@ def build_cluster(
         problems.add(("cluster", "network"), str(error))
         problems.raise_if_any()
         raise
+    if "forwarding" in topology.model_fields_set:
+        kinds = {node.name: node.kind for node in fabric.nodes}
+        fabric = replace(fabric, forwarding=forwarding_of(topology, kinds, problems))
+        problems.raise_if_any()
     return replace(_adjusted(fabric, topology), source_text=source_text)
 
 

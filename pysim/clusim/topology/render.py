@@ -197,6 +197,8 @@ def _use(fabric: Fabric) -> Iterator[str]:
     yield f"peers over PCIe up to {fabric.p2p_level}, GPUDirect up to {fabric.gdr_level}"
     off = [("GPUDirect reads", fabric.gdr_read), ("PXN", fabric.pxn), ("NVB", fabric.nvb)]
     off += [("SHM", fabric.shm)]
+    if fabric.acs:
+        yield "ACS on: peer packets of PCIe switches pass the root complex"
     if not all(on for _, on in off):
         yield "disabled: " + ", ".join(name for name, on in off if not on)
     yield f"routing {fabric.routing}, {fabric.num_vcs} virtual channels"
