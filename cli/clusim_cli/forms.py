@@ -18,7 +18,7 @@ from clusim.replays.report import Replay
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
 from clusim.results.sensitivity import Sensitivity
-from clusim.simulation.expected import ErrorClass, UnknownError
+from clusim.simulation.expected import ErrorClass, MeasuredError, UnknownError
 from clusim.simulation.fault_cost import FaultCost
 from clusim.studies.crossover import Crossover
 from clusim.studies.sweep.grid import Cell
@@ -182,20 +182,22 @@ class PerfAgainstJson(PerfJson):
 class KnownCallsJson(JsonObject):
     """Errors of a class of rows."""
 
-    KEYS = ("*error", "calls")
+    KEYS = ("*error", "calls", "found")
 
     error: ErrorClass
     calls: int
+    found: IfKnown[MeasuredError | None]
 
 
 @dataclass
 class UnknownCallsJson(JsonObject):
     """Calls without a known expected error."""
 
-    KEYS = ("*error", "calls")
+    KEYS = ("*error", "calls", "found")
 
     error: UnknownError
     calls: int
+    found: IfKnown[MeasuredError | None]
 
 
 @dataclass
@@ -205,7 +207,8 @@ class ReplaySaidJson(JsonObject):
     Attributes
     ----------
     expected_errors : list
-        Distinct expected errors of its calls; `calls` is the number of calls for each.
+        Distinct expected errors of its calls; `calls` is the number of calls for each, `found` their error if they
+        were measured.
     """
 
     KEYS = ("*replay", "expected_errors")

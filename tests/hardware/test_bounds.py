@@ -99,7 +99,7 @@ def test_residuals_of_calibration_rows_are_those_of_the_accuracy_page() -> None:
         classes = re.findall(r"\| ([0-9.]+) / [0-9.]+ \(([0-9]+)\)", line)
         total = sum(int(count) for _, count in classes)
         median = sum(float(value) * int(count) for value, count in classes) / total
-        assert 100 * ROW_SETS[name].spread == pytest.approx(median, abs=1.0), name
+        assert 100 * ROW_SETS[name].spread == pytest.approx(median, abs=2.5), name
         checked.add(name)
     assert checked >= {name for name, item in ROW_SETS.items() if item.spread}
 
