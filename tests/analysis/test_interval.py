@@ -55,7 +55,7 @@ def of(name: str) -> tuple[Interval, Variants, Any, int]:
 def drawn_ps(name: str, draws: int) -> list[int]:
     """Return the times of a case on systems with figures drawn from their bounds [ps]."""
     _, variants, inputs, _ = of(name)
-    known = [item for item in variants.variables if item.figure.limits is not None]
+    known = [item for item in variants.variables if item.has_bounds]
     places = np.random.default_rng(1).uniform(-1, 1, (draws, len(known)))
     times = []
     for row in places:

@@ -22,15 +22,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.base.errors import ClusimError, TimeLimitReached, TopologyError
+from clusim.base.errors import ClusimError, TimeLimitReached
 from clusim.engine.image import DTYPES
-from clusim.hardware import KERNELS, all_figures
-from clusim.hardware.figures import Figure, bounds_words, scaled_figures
 from clusim.lowering import lower
 from clusim.results.sensitivity import LEAST_SHOWN, Contribution, Interval
 from clusim.simulation.plan import Plan, written
 from clusim.simulation.request import Request
 from clusim.topology import Fabric, load
+from clusim.topology.uncertain import UncertainFigure, loaded_again, scaled, uncertain_figures
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -57,25 +56,6 @@ LEAST = 0.001
 """Smallest change of a run by one of these factors for which the figure is named, as a share of the time."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Variable:
-    """Figure of a run's hardware.
-
-    Attributes
-    ----------
-    name : str
-        Its places, as in ``clusim topo show --figures``.
-    """
-
-    name: str
-    figure: Figure
-
-    def factor(self, place: float) -> float:
-        """Return the factor of the figure at a place between its bounds (-1 and 1); 0 is its value."""
-        low, high = self.figure.limits or (1.0, 1.0)
-        return 1 + abs(place) * ((low if place < 0 else high) - 1)
-
-
 @dataclass(frozen=True)
 class Variants:
     """A planned run on the same system with other figures."""
@@ -83,19 +63,11 @@ class Variants:
     planned: Plan
 
     @cached_property
-    def variables(self) -> list[Variable]:
+    def variables(self) -> list[UncertainFigure]:
         """Figures of the run that are not exact."""
-        known = {str(figure): figure for figure in all_figures()}
-        places: dict[str, list[str]] = {}
-        for place, text in self.planned.topology.sources.items():
-            if text in known:
-                places.setdefault(text, []).append(place.removeprefix("network: "))
-        for key, figure in KERNELS.items():
-            places.setdefault(str(figure), []).append(f"kernels: {key}")
-        found = [Variable(_name(names), known[text]) for text, names in places.items()]
-        return [item for item in found if item.figure.limits != (1.0, 1.0)]
+        return uncertain_figures(self.planned.topology)
 
-    def scaled(self, factors: Mapping[Variable, float]) -> dict[str, Array]:
+    def scaled(self, factors: Mapping[UncertainFigure, float]) -> dict[str, Array]:
         """Return the image of the run with figures times factors.
 
         Raises
@@ -104,7 +76,7 @@ class Variants:
             The system is invalid with these figures, or cannot be built again.
         """
         asked = self.planned.options
-        with scaled_figures({str(item.figure): factor for item, factor in factors.items()}):
+        with scaled(factors):
             setup = asked.setup.on(self._fabric())
             schedule = self.planned.schedule
             if isinstance(asked, Request):
@@ -122,20 +94,9 @@ class Variants:
     def _fabric(self) -> Fabric:
         """Return the fabric of the run, loaded again."""
         setup = self.planned.setup
-        if not isinstance(setup.topology, Fabric):
-            return load(setup.topology, nodes=setup.nodes)
-        try:
-            return load(setup.topology.name)
-        except TopologyError:
-            return load(next(iter(setup.topology.source_files), ""))
-
-
-def _name(places: list[str]) -> str:
-    """Return one name for all places of a figure."""
-    stem = places[0].rpartition(": ")[0]
-    if all(place.rpartition(": ")[0] == stem for place in places):
-        return ", ".join([places[0], *(place.rpartition(": ")[2] for place in places[1:])])
-    return f"{places[0]} and {len(places) - 1} more"
+        if isinstance(setup.topology, Fabric):
+            return loaded_again(setup.topology)
+        return load(setup.topology, nodes=setup.nodes)
 
 
 def interval_of(
@@ -175,10 +136,10 @@ class _Bounded:
 
     def interval(self) -> Interval:
         """Return the interval."""
-        curves: dict[Variable, dict[float, int]] = {}
+        curves: dict[UncertainFigure, dict[float, int]] = {}
         unknown: dict[str, int] = {}
         for item in self.variants.variables:
-            curve = self._curve(item) if item.figure.limits is not None else None
+            curve = self._curve(item) if item.has_bounds else None
             if curve is None:
                 unknown[item.name] = self._probed_ps(item)
             elif any(curve.values()):
@@ -190,7 +151,7 @@ class _Bounded:
         low_ps, high_ps = self._ends(curves)
         return Interval(low_ps, high_ps, rows, named)
 
-    def _curve(self, item: Variable) -> dict[float, int] | None:
+    def _curve(self, item: UncertainFigure) -> dict[float, int] | None:
         """Return the change of the time [ps] by place of a figure between its bounds; None if a bound is invalid."""
         curve = {place: self._effect_ps({item: place}) for place in (-1.0, 1.0)}
         known = [part for part in curve.values() if part is not None]
@@ -201,11 +162,11 @@ class _Bounded:
         curve[0.0] = 0
         return {place: part for place, part in sorted(curve.items()) if part is not None}
 
-    def _effect_ps(self, places: Mapping[Variable, float]) -> int | None:
+    def _effect_ps(self, places: Mapping[UncertainFigure, float]) -> int | None:
         """Return the change of the time with figures at places between their bounds [ps]; None: invalid."""
         return self._change_ps({item: item.factor(place) for item, place in places.items()})
 
-    def _change_ps(self, factors: Mapping[Variable, float]) -> int | None:
+    def _change_ps(self, factors: Mapping[UncertainFigure, float]) -> int | None:
         try:
             arrays = self.variants.scaled(factors)
             return 0 if _same(arrays, self.base) else self.simulate(arrays) - self.time_ps
@@ -214,11 +175,11 @@ class _Bounded:
         except ClusimError:
             return None
 
-    def _probed_ps(self, item: Variable) -> int:
+    def _probed_ps(self, item: UncertainFigure) -> int:
         """Return the largest change of the time by another value of a figure [ps]; of a structure, 0."""
         return max(abs(self._change_ps({item: factor}) or 0) for factor in PROBES)
 
-    def _ends(self, curves: Mapping[Variable, Mapping[float, int]]) -> tuple[int, int]:
+    def _ends(self, curves: Mapping[UncertainFigure, Mapping[float, int]]) -> tuple[int, int]:
         """Return both ends of the interval [ps]."""
         random = np.random.default_rng(0)
         places = random.uniform(-1, 1, (DRAWS, len(curves)))
@@ -241,7 +202,6 @@ class _Bounded:
         return max(0, round(ends[0])), round(ends[1])
 
 
-def _contribution(item: Variable, curve: Mapping[float, int]) -> Contribution:
-    bounds = bounds_words(item.figure.value, item.figure.limits or (1.0, 1.0))
+def _contribution(item: UncertainFigure, curve: Mapping[float, int]) -> Contribution:
     half_ps = round((max(curve.values()) - min(curve.values())) / 2)
-    return Contribution(item.name, bounds, half_ps, curve[-1.0], curve[1.0])
+    return Contribution(item.name, item.bounds, half_ps, curve[-1.0], curve[1.0])
