@@ -1,15 +1,14 @@
 """Interval of the time of a run, from the bounds of the figures of its hardware.
 
-**Model** Every figure with bounds is a variable: half of its probability is below its value and half above, uniform up
-to each bound. Figures with the same text (value, mark, source) are one variable, for example the latency of all
-NVLinks; all others are independent. The run is simulated, with its plan, at both bounds of each variable whose bounds
-change its image, and at the quarters in between if they change the time by 1%. The sum of these effects, linear between
-simulated places, is drawn 16,384 times. Of the first 16 draws, 64 if they scatter, the systems themselves are
-simulated: a line through their times by the sum corrects it where effects are not independent (a faster link does not
-help if another part limits the run, and the order of packets changes once, not once per figure), and the deviations
-from the line are added as scatter. The interval contains 90% of the corrected draws.
-**Not modelled** Correlations, such as parts of a step whose sum was measured; bounds of plans, given values of topology
-files, and errors of the model itself, which `clusim.simulation.expected` has.
+**Model** Figures with bounds are independent variables (`clusim.topology.uncertain`): half of the probability is below
+the value and half above, uniform up to each bound. The run is simulated, with its plan, at both bounds of each variable,
+if they change the image, and at the quarters in between, if they change the time by 1%. The sum of these effects, linear
+between simulated places, is drawn 16,384 times. The systems of the first 16 draws, or 64 with scatter, are simulated
+directly. A line through their times by the sum corrects it for effects that depend on each other: a faster link does
+not help if another part limits the run, and the order of packets changes once, not once per figure. The deviations from
+the line are added as scatter. The interval contains 90% of the corrected draws.
+**Not modelled** Correlations, such as parts of a step with a measured sum; bounds of plans and of values in topology
+files; errors of the model itself (`clusim.simulation.expected`).
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ QUARTERS = (-0.75, -0.5, -0.25, 0.25, 0.5, 0.75)
 """Further simulated places of figures with large effects."""
 
 JOINT = (16, 64)
-"""Draws whose systems are simulated; the second number if they scatter."""
+"""Draws with a simulated system; the second number if they scatter."""
 
 SCATTER = 0.2
 """Largest share of the standard deviation by scatter for the first number."""
