@@ -210,7 +210,7 @@ def _write_rate(rate_Bps: float) -> str:
 
 
 def scaled(value: Value, factor: float) -> Value:
-    """Return a value times a factor; counts of 20 and more stay whole."""
+    """Return a value times a factor; counts of 20 and more are rounded."""
     if isinstance(value, Mapping):
         return {key: cast("Any", scaled(part, factor)) for key, part in value.items()}
     number, write = _quantity(value)

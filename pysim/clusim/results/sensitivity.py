@@ -113,7 +113,7 @@ class Interval(JsonObject):
     unknown : list of str
         Figures of the run without known bounds, which the interval omits.
     note : str
-        Reason why there is no interval.
+        Reason for a missing interval.
     """
 
     KEYS = ("low_us", "high_us", "figures", "unknown", "note")

@@ -20,7 +20,7 @@ from clusim.base.errors import ClusimError, TimeLimitReached
 from clusim.results.sensitivity import LEAST_SHOWN, Derivative, Sensitivity
 
 STEP = Fraction(101, 100)
-"""Improvement of a figure whose effect is simulated."""
+"""Simulated improvement of a figure."""
 
 MORE_STEPS = (Fraction(99, 100), Fraction(102, 100), Fraction(98, 100))
 """Changes that are simulated where the path disagrees."""

@@ -215,7 +215,7 @@ class Evidence:
     Attributes
     ----------
     variants : Variants or None
-        The run with other figures; None: it has no interval.
+        The run with other figures, for its interval.
     """
 
     variants: Variants | None = None

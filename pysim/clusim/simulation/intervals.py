@@ -1,12 +1,12 @@
 """Interval of the time of a run, from the bounds of the figures of its hardware.
 
-**Model** Figures with bounds are independent variables (`clusim.topology.uncertain`): half of the probability is below
-the value and half above, uniform up to each bound. The run is simulated, with its plan, at both bounds of each variable,
-if they change the image, and at the quarters in between, if they change the time by 1%. The sum of these effects, linear
-between simulated places, is drawn 16,384 times. The systems of the first 16 draws, or 64 with scatter, are simulated
-directly. A line through their times by the sum corrects it for effects that depend on each other: a faster link does
-not help if another part limits the run, and the order of packets changes once, not once per figure. The deviations from
-the line are added as scatter. The interval contains 90% of the corrected draws.
+**Model** Figures with bounds are independent variables (`clusim.topology.uncertain`): half of the probability is
+below the value and half above, uniform up to each bound. The run is simulated, with its plan, at both bounds of each
+variable, if they change the image, and at the quarters in between, if they change the time by 1%. The sum of all
+effects, linear between simulated places, is drawn 16,384 times. The systems of the first 16 draws, or 64 with scatter,
+are simulated directly. A line through their times by the sum corrects it for effects that depend on each other: a
+faster link does not help if another part limits the run, and the order of packets changes once, not once per figure.
+The deviations from the line are added as scatter. The interval contains 90% of the corrected draws.
 **Not modelled** Correlations, such as parts of a step with a measured sum; bounds of plans and of values in topology
 files; errors of the model itself (`clusim.simulation.expected`).
 """
@@ -52,7 +52,7 @@ PROBES = (1.25, 0.8)
 """Factors of figures without bounds, which show whether they affect a run."""
 
 LEAST = 0.001
-"""Smallest change of a run by one of these factors for which the figure is named, as a share of the time."""
+"""Smallest change of a run by a probe for which a figure is named, as a share of the time."""
 
 
 @dataclass(frozen=True)

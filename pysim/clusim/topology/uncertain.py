@@ -81,7 +81,7 @@ def loaded_again(fabric: Fabric) -> Fabric:
     Raises
     ------
     TopologyError
-        The system is invalid with scaled figures, or has neither name nor file.
+        The system is invalid with scaled figures, or without name and file.
     """
     try:
         return load(fabric.name)
