@@ -46,7 +46,9 @@ from clusim.topology.quantities import (
     small_size,
 )
 
-NetworkKind = Literal["single", "rail", "fat-tree", "superpod", "dragonfly", "torus"]
+NetworkKind = Literal[
+    "single", "rail", "fat-tree", "superpod", "multi-plane", "dual-tor", "dragonfly", "torus"
+]
 
 NETWORK_KINDS: tuple[str, ...] = get_args(NetworkKind)
 
