@@ -25,7 +25,7 @@ from clusim.base.units import format_time
 from clusim.engine.abi import Engine, FaultKind, Stop
 from clusim.engine.image import DTYPES, Image
 from clusim.results.bins import MAX_BINS, BinRecorder
-from clusim.results.diagnosis import Trial, Verdict, confirmed
+from clusim.results.diagnosis import LEAST_SHARE, Trial, Verdict, confirmed
 from clusim.results.result import Result, Wires, mean_rates_Bps
 from clusim.results.sensitivity import Sensitivity
 from clusim.results.trace.held import HeldRecords, Inputs
@@ -288,9 +288,11 @@ class Evidence:
         return confirmed(verdict, partial(_trial, result, inputs, change, how))
 
     def _with_savings(self, result: Result, results: Judged) -> Verdict:
-        """Return a verdict with the savings of all causes with a remedy, if all are affordable."""
+        """Return a verdict with the savings of all printed causes with a remedy, if all are affordable."""
         verdict, changes, inputs = results.verdict, results.changes, self._inputs()
-        shown = [i for i, change in enumerate(changes) if change is not None]
+        least_ps = LEAST_SHARE * verdict.time_ps
+        large = [cause.time_ps >= least_ps for cause in verdict.causes]
+        shown = [i for i, change in enumerate(changes) if change is not None and large[i]]
         if not self._how.confirm and not self._how.budget.allows(result, len(shown)):
             return verdict
         causes = list(verdict.causes)
