@@ -71,3 +71,22 @@ def test_a_log_is_judged_by_its_calls() -> None:
     assert verdict.time_ps == sum(own.time_ps * own.count for own in found.calls)
     assert found.to_json()["verdict"]["text"] == verdict.lines()
     assert sum(own.time_ps for own in verdict.causes) == verdict.time_ps
+
+
+def test_affordable_savings_of_calls_are_simulated() -> None:
+    """A job saves the sum of its calls."""
+    found = clusim.replay(LOG, "dgx-h100", calls=2)
+    verdict = found.verdict
+    assert verdict is not None
+    assert verdict.order == "by simulated saving"
+    savings = [own.saving_ps for own in verdict.causes if own.saving_ps is not None]
+    assert savings == sorted(savings, reverse=True)
+    (saved,) = (own.saving_ps for own in verdict.causes if own.kind is CauseKind.STEP)
+    each = [
+        own.saving_ps or 0
+        for call in found.calls
+        for own in (call.verdict.causes if call.verdict else ())
+        if own.kind is CauseKind.STEP
+    ]
+    assert saved == sum(each)
+    assert min(each) > 0

@@ -16,7 +16,7 @@ node the digit is the channel's; at switches it is a digit of the destination's 
 and the switch; pinned paths replace it. Numbers of queue pairs are drawn by the seed of the run, as the NIC's
 firmware assigns them. Over PXN, ranks share the queue pair of the GPU that sends for them
 (``NCCL_NET_SHARED_COMMS``).
-**Not modelled** Several addresses per port (LMC), subnet managers with other routing engines, weighted and
+**Not modelled** Several queue pairs per connection (``NCCL_IB_QPS_PER_CONNECTION``), several addresses per port (LMC), subnet managers with other routing engines, weighted and
 resilient hashing, hash functions that are linear in their seed.
 **Parameters** `clusim.topology.model.Forwarding`.
 """
@@ -39,9 +39,6 @@ from clusim.topology.arrays import FabricArrays
 from clusim.topology.model import PinnedPath
 
 Array = NDArray[Any]
-
-BY_DESTINATION = "infiniband"
-"""Packet format of the networks with switches that forward by destination."""
 
 FIRST_PORT = 0xC000
 """First UDP source port of RoCE v2."""
@@ -129,10 +126,9 @@ def _flows(
     queue = np.tile(np.arange(forwarding.queues), len(pairs))
     row = np.repeat(np.arange(len(pairs)), forwarding.queues)
     line = np.array([leg.line_wire for _, leg in pairs], np.int64)
-    network = np.array(arrays.format_names)[arrays.wires["format"][np.where(line == NONE, 0, line)]]
-    hashed = (line == NONE) | (network != BY_DESTINATION)
-    if forwarding.choice != "auto":
-        hashed[:] = forwarding.choice == "hash"
+    hashes = np.array([forwarding.hashes(name) for name in arrays.format_names])
+    known = hashes[arrays.wires["format"][np.where(line == NONE, 0, line)]]
+    hashed = np.where(line == NONE, forwarding.hashes(""), known)
     rank = np.full(len(arrays.endpoints), -1, np.int64)
     rank[arrays.rank_endpoint] = np.arange(arrays.num_ranks)
     sender = rank[[leg.src for _, leg in pairs]]

@@ -323,7 +323,9 @@ def calls_verdict(calls: Sequence[CallResult]) -> Verdict:
         for cause in kernel.causes:
             saving_ps[cause.key] += (cause.saving_ps or 0) * call.count
             also[cause.key] |= {link.rpartition(" (")[0]: link for link in cause.also}
-            known |= {(cause.key, row.name): row for row in cause.resources}
+            for row in cause.resources:
+                place = cause.key, row.name
+                known[place] = max(known.get(place, row), row, key=lambda one: one.time_ps)
     # Calls are in sequence, so that the time between them counts fully.
     saving_ps[_BETWEEN] = parts[*_BETWEEN, "", ""] // 2
 
@@ -338,7 +340,10 @@ def calls_verdict(calls: Sequence[CallResult]) -> Verdict:
     def finish(cause: VerdictCause) -> VerdictCause:
         saving = saving_ps.get(cause.key) if simulated else None
         rows = ((row, known[cause.key, row.name]) for row in cause.resources)
-        resources = tuple(replace(row, limiting=one.limiting, named=one.named) for row, one in rows)
+        resources = tuple(
+            row if one.limiting is None else replace(row, limiting=one.limiting, named=one.named)
+            for row, one in rows
+        )
         more = tuple(also[cause.key].values())
         return replace(cause, resources=resources, saving_ps=saving, also=more)
 

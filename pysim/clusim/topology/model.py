@@ -205,6 +205,9 @@ P2pLevel = Literal["loc", "nvl", "nvb", "pix", "pxb", "phb", "sys"]
 GdrLevel = Literal["loc", "pix", "pxb", "phb", "sys"]
 
 
+BY_DESTINATION = "infiniband"
+"""Packet format of the networks with switches that forward by destination."""
+
 MOST_QUEUES = 128
 """Most queue pairs of a connection of NCCL (``NCCL_IB_MAX_QPS``)."""
 
@@ -247,6 +250,19 @@ class Forwarding:
     paths: tuple[PinnedPath, ...] = ()
     queues: int = 1
     split: bool = False
+
+    def hashes(self, form: str) -> bool:
+        """Return True if switches with links of a packet format select paths by hash."""
+        return self.choice == "hash" or (self.choice == "auto" and form != BY_DESTINATION)
+
+    def words(self, form: str) -> str:
+        """Describe the choice on links of a packet format."""
+        text = "by destination (d-mod-k)"
+        if self.hashes(form):
+            text = f"ECMP by {self.fields}, {'equal seeds' if self.seeds == 'equal' else 'a seed per switch'}"
+        if self.queues > 1:
+            text += f", {self.queues} queue pairs{' (split)' if self.split else ''}"
+        return text + (f", {len(self.paths)} pinned paths" if self.paths else "")
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,7 +9,7 @@ from clusim.base.tables import grouped
 from clusim.base.units import format_rate, format_size, format_time
 from clusim.hardware import FAMILIES, HOST_COSTS, KERNELS, Figure
 from clusim.topology.model import KIND_NAMES, NO_LIMIT, Fabric, Format, Link, Protocol
-from clusim.topology.node import NicTraits, Node
+from clusim.topology.node import NETWORK, NicTraits, Node
 from clusim.topology.outline import total
 
 _NUMBERED = re.compile(r"(.*?)([0-9]+)")
@@ -205,6 +205,9 @@ def _use(fabric: Fabric) -> Iterator[str]:
     if not all(on for _, on in off):
         yield "disabled: " + ", ".join(name for name, on in off if not on)
     yield f"routing {fabric.routing}, {fabric.num_vcs} virtual channels"
+    switches = {node.name for node in fabric.nodes if node.zone == NETWORK}
+    for form in sorted({link.format for link in fabric.links if {link.a, link.b} <= switches}):
+        yield f"paths between nodes ({form}): {fabric.forwarding.words(form)}"
     yield "channels " + ", ".join(f"{name} {count}" for name, count in fabric.channels.items())
     if fabric.ring_orders:
         yield f"{len(fabric.ring_orders)} given ring orders"
