@@ -93,12 +93,12 @@ class Plan:
         options, setup, choice = self.options, self.setup, self.choice
         if isinstance(options, ScheduleRequest):
             return PlannedProgram(options.schedule, options.notes)
-        result = _written(options, choice)
+        result = written(options, choice)
         if setup.known is setup.fabric:
             return result
         if choice is not None:
             choice = nccl_choice(choice.request, healthy=True)
-        healthy = _written(options, choice, healthy=True)
+        healthy = written(options, choice, healthy=True)
         change = plan_change(healthy.schedule.calls, result.schedule.calls)
         return replace(result, notes=(*result.notes, change))
 
@@ -151,7 +151,7 @@ def _runs_nccl(setup: Setup, operation: str) -> bool:
     return known and len(chosen) > 1 and Communicators.knows(operation)
 
 
-def _written(
+def written(
     request: Request, choice: NcclChoice | None, *, healthy: bool = False
 ) -> PlannedProgram:
     """Return the program of a request, planned with or without the faults that are active at time 0."""

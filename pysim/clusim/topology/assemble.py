@@ -9,6 +9,7 @@ from typing import Any
 
 from clusim.base.units import parse_size, parse_time
 from clusim.hardware import ARCHITECTURES, CHIPS, CTA_SKEW, LINKS, MEMORY, NICS, P2P, WINDOW
+from clusim.hardware.figures import value_of
 from clusim.topology.catalogue import (
     Catalogue,
     Section,
@@ -70,9 +71,11 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
     if topology.cta_skew is None:
         state.sources["cta_skew"] = str(CTA_SKEW)
     skew: Any = (
-        topology.cta_skew if topology.cta_skew is not None else parse_time(str(CTA_SKEW.value))
+        topology.cta_skew if topology.cta_skew is not None else parse_time(str(value_of(CTA_SKEW)))
     )
-    window: Any = topology.window if topology.window is not None else parse_size(str(WINDOW.value))
+    window: Any = (
+        topology.window if topology.window is not None else parse_size(str(value_of(WINDOW)))
+    )
     p2p: Any = topology.p2p or P2P[architecture].value
     return Fabric(
         name=topology.name or "custom",
