@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "nccltests": "base hardware nccl report results simulation",
     "shim": "base hardware nccl nccltests schedule simulation topology",
     "replays": "base formats hardware lowering nccl nccltests report results schedule simulation topology workload",
+    "programs": "base formats hardware lowering nccl replays results simulation topology workload",
     "validation": "analysis base engine formats hardware lowering nccl nccltests schedule simulation topology"
     " training workload",
     "studies": "analysis base engine nccl nccltests replays report results simulation topology training"
@@ -64,7 +65,7 @@ GATEKEEPERS = {
     "distributed": ("clusim/base/executors.py",),
     "mpi4py": ("clusim/base/executors.py",),
     "google.protobuf": ("clusim/formats/recordings/chakra_schema.py",),
-    "torch": ("clusim/hardware/kernels/calibrate/probe.py",),
+    "torch": ("clusim/hardware/kernels/calibrate/probe.py", "clusim/programs/"),
     "networkx": (
         "clusim/topology/check_flow.py",
         "clusim/topology/graph.py",
@@ -84,6 +85,7 @@ LAZY_HOMES = (
     "clusim/topology/graph.py",
     "clusim/topology/generators",
     "clusim/base/drawing/paint.py",
+    *(f"clusim/programs/{name}.py" for name in ("cuda", "groups", "known", "operators")),
 )
 
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *CLI.rglob("*.py")])

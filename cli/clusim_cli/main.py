@@ -60,6 +60,7 @@ _MEANT = {
     **dict.fromkeys(("simulate", "collective", "allreduce"), "run"),
     **dict.fromkeys(("bench", "perf", "all_reduce_perf"), "nccl-tests"),
     **dict.fromkeys(("presets", "machines", "list", "show", "import"), "topo"),
+    **dict.fromkeys(("torch", "python", "script"), "torchrun"),
     **dict.fromkeys(("why", "plan", "tuner"), "explain"),
     **dict.fromkeys(("blame", "critical-path"), "analyze"),
     **{"draw": "plot", "figure": "plot", "serve": "view", "open": "view", "compare": "diff"},

@@ -20,6 +20,7 @@ from support.browser import HOME, system_chromium  # noqa: E402
 from support.lock import wanted  # noqa: E402
 
 LOG = ROOT / "build" / "optional.log"
+TORCH = "torch==2.13.0"
 PIP_S, BROWSER_S = 300, 180
 
 WRAPPER = """#!/bin/sh
@@ -53,6 +54,13 @@ def install_packages(locked: bool) -> bool:
     else:
         words = wanted()["optional"]
     return done([*pip, *words], PIP_S)
+
+
+def install_torch() -> bool:
+    """Install a CPU build of PyTorch, for tests of programs; its wheels are not on PyPI."""
+    pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", TORCH]
+    index = ["--retries", "0", "--extra-index-url", "https://download.pytorch.org/whl/cpu"]
+    return done([*pip, *index], PIP_S)
 
 
 def playwright_browser() -> bool:
@@ -116,6 +124,8 @@ def main(locked: bool) -> None:
         print(
             f"no Dask, MPI, Parquet or playwright: their tests are skipped ({where} has the errors)"
         )
+    if not install_torch():
+        print(f"no PyTorch: tests of its programs are skipped ({where} has the errors)")
     if not install_browser():
         print(f"no Chromium: tests in a browser are skipped ({where} has the errors)")
 

@@ -145,7 +145,7 @@ def split_of(ranks: Sequence[int], size: int) -> tuple[int, tuple[tuple[int, ...
 
 
 @dataclass(frozen=True)
-class _Machine:
+class Representative:
     """Node type of the job, with the settings for timing its collectives."""
 
     setup: Setup
@@ -205,7 +205,7 @@ def replay_alike(
             f"{recording.name}: one rank represents all {recording.num_ranks}, and faults affect ranks differently;"
             " --calls N replays the first calls of all ranks"
         )
-    first = _machine(
+    first = representative(
         recording, request, request.setup(request.topology, request.version, request.env)
     )
     times, played, left = _run(recording, first, watch)
@@ -234,7 +234,7 @@ def replay_alike(
     if left is not None:
         result.unfinished = Unfinished(watch.words, *left)
     elif request.other is not None:
-        there = _machine(
+        there = representative(
             recording, request, request.setup(request.other, request.version, request.env)
         )
         others, elsewhere, left = _run(recording, there, watch)
@@ -250,7 +250,8 @@ def replay_alike(
     return result
 
 
-def _machine(recording: Recording, request: ReplayRequest, setup: Setup) -> _Machine:
+def representative(recording: Recording, request: ReplayRequest, setup: Setup) -> Representative:
+    """Return the node type on which one rank represents all ranks of a recording."""
     one = replace(setup, nodes=None)
     machines = machines_of(one.fabric)
     if len(machines) != 1:
@@ -269,11 +270,16 @@ def _machine(recording: Recording, request: ReplayRequest, setup: Setup) -> _Mac
     name = one.fabric.ranks[rank]
     end = next(node.endpoint for node in one.fabric.nodes if node.name == name)
     assert end is not None
-    return _Machine(one, size, end.sms, dict(end.peak_flops), request)
+    return Representative(one, size, end.sms, dict(end.peak_flops), request)
+
+
+def played(recording: Recording, machine: Representative, watch: Watch | None = None) -> Played:
+    """Return the time of a job whose ranks all do the same work, by its representative rank."""
+    return _run(recording, machine, watch or Watch())[1]
 
 
 def _run(
-    recording: Recording, machine: _Machine, watch: Watch
+    recording: Recording, machine: Representative, watch: Watch
 ) -> tuple[dict[tuple[int, str, int], PerfKernel], Played, tuple[float, int] | None]:
     """Return the times of distinct collectives and of the job, and the progress if ended.
 

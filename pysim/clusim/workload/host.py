@@ -226,7 +226,7 @@ def host_of(spec: HostSpec, fabric: Fabric, shard: Shard, heads: int) -> HostTim
     if spec.framework == "none":
         return None
     framework = FRAMEWORKS[spec.framework]
-    pace = _pace(fabric)
+    pace = pace_of(fabric)
 
     def ps(figure: Figure) -> int:
         return round(parse_time(str(figure.value)) / pace)
@@ -256,7 +256,7 @@ def _softmax(framework: Framework, shard: Shard, heads: int) -> int:
     return 1 if fits else framework.unfused
 
 
-def _pace(fabric: Fabric) -> float:
+def pace_of(fabric: Fabric) -> float:
     """Return the speed of the first known processor relative to the reference; 1 if unknown."""
     for node in fabric.nodes:
         if node.host is not None and node.model in PROCESSORS:

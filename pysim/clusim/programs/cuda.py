@@ -1,0 +1,352 @@
+"""``torch.cuda`` of a simulated rank: devices, streams, events and memory on the rank's virtual clock."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import types
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from clusim.programs.clock import DEFAULT_STREAM, Mark, RankClock
+from clusim.topology.node import Endpoint
+
+_SEGMENT = 512
+"""Sizes in the caching allocator are multiples of this [bytes] (``kMinBlockSize`` of c10's CUDACachingAllocator)."""
+
+
+class DeviceMemory:
+    """Memory of the GPU in use by live storages.
+
+    Attributes
+    ----------
+    now_bytes, peak_bytes : int
+        Present and largest allocation [bytes].
+    limit_bytes : int
+        Size of the memory; 0 is unknown.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.now_bytes = self.peak_bytes = 0
+        self._sizes: dict[int, tuple[Any, int]] = {}
+
+    def add(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Count the storages of new tensors; raise `torch.OutOfMemoryError` if they do not fit."""
+        for tensor in tensors:
+            self.resized(tensor.untyped_storage())
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """Count a storage at its present size."""
+        key = storage._cdata
+        found = self._sizes.get(key)
+        if found is not None and found[0]() is not storage:
+            self._free(key)
+            found = None
+        size = -(-storage.nbytes() // _SEGMENT) * _SEGMENT
+        reference = weakref.ref(storage, lambda _: self._free(key)) if found is None else found[0]
+        self.now_bytes += size - (found[1] if found else 0)
+        self._sizes[key] = reference, size
+        if self.limit_bytes and self.now_bytes > self.limit_bytes:
+            self.now_bytes -= size
+            raise torch.OutOfMemoryError(
+                f"CUDA out of memory. Tried to allocate {size / 2**20:.2f} MiB. GPU 0 has a total capacity of"
+                f" {self.limit_bytes / 2**30:.2f} GiB, of which {self.now_bytes / 2**30:.2f} GiB is allocated"
+            )
+        self.peak_bytes = max(self.peak_bytes, self.now_bytes)
+
+    def _free(self, key: int) -> None:
+        found = self._sizes.pop(key, None)
+        if found is not None:
+            self.now_bytes -= found[1]
+
+
+class SimulatedCuda:
+    """Functions of ``torch.cuda``.
+
+    Parameters
+    ----------
+    library : ctypes.CDLL
+        Library of ``device.cpp``.
+    gpu : Endpoint
+        The GPU of the topology.
+    count : int
+        GPUs of the node.
+    """
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        clock: RankClock,
+        gpu: Endpoint,
+        count: int,
+        memory: DeviceMemory,
+    ) -> None:
+        self.library, self.clock, self.gpu, self.count = library, clock, gpu, count
+        self.memory = memory
+        self._numbers = itertools.count(DEFAULT_STREAM + 1)
+        library.clusim_stream.restype = ctypes.c_long
+        library.clusim_set_stream.argtypes = [ctypes.c_int, ctypes.c_long]
+
+    def stream(self) -> int:
+        """Return the current stream of this thread."""
+        return int(self.library.clusim_stream(self.library.clusim_device()))
+
+    def device(self) -> int:
+        """Return the current device."""
+        return int(self.library.clusim_device())
+
+    def new_stream(self) -> int:
+        """Return the identifier of a new stream."""
+        return next(self._numbers)
+
+    @contextmanager
+    def on(self, stream: int) -> Iterator[None]:
+        """Set the current stream."""
+        device, before = self.device(), self.stream()
+        self.library.clusim_set_stream(device, stream)
+        try:
+            yield
+        finally:
+            self.library.clusim_set_stream(device, before)
+
+
+def stream_classes(cuda: SimulatedCuda) -> tuple[type, type]:
+    """Return the classes that replace ``torch.cuda.Stream`` and ``torch.cuda.Event``."""
+    clock = cuda.clock
+
+    class Event:
+        """CUDA event with the virtual time of its stream."""
+
+        def __init__(self, enable_timing: bool = False, *_given: Any, **_more: Any) -> None:
+            self.mark = Mark()
+
+        def record(self, stream: Any = None) -> None:
+            """Mark the present place of a stream."""
+            self.mark = clock.mark(cuda.stream() if stream is None else stream.stream_id)
+
+        def wait(self, stream: Any = None) -> None:
+            """Let a stream wait."""
+            clock.wait(cuda.stream() if stream is None else stream.stream_id, self.mark)
+
+        def synchronize(self) -> None:
+            """Let the host wait."""
+            clock.synchronise([self.mark])
+
+        def query(self) -> bool:
+            """Return True if the host's time is after the mark."""
+            return clock.host_ps >= self.mark.time_ps
+
+        def elapsed_time(self, other: Event) -> float:
+            """Return the time to another event [ms]."""
+            return (other.mark.time_ps - self.mark.time_ps) / 1e9
+
+    class Stream:
+        """CUDA stream of the simulated device."""
+
+        def __init__(
+            self,
+            device: Any = None,
+            priority: int = 0,
+            *,
+            stream_id: int | None = None,
+            **_more: Any,
+        ) -> None:
+            self.stream_id = cuda.new_stream() if stream_id is None else stream_id
+            self.device = torch.device("cuda", cuda.device())
+            self.priority, self.device_index, self.device_type = priority, cuda.device(), 1
+            self.cuda_stream = self.stream_id
+
+        def wait_stream(self, other: Any) -> None:
+            """Wait for all present work of another stream."""
+            clock.wait(self.stream_id, clock.mark(other.stream_id))
+
+        def wait_event(self, event: Any) -> None:
+            """Wait for an event."""
+            clock.wait(self.stream_id, event.mark)
+
+        def record_event(self, event: Any = None) -> Any:
+            """Return an event at the present place."""
+            event = event or Event()
+            event.record(self)
+            return event
+
+        def synchronize(self) -> None:
+            """Let the host wait."""
+            clock.synchronise([clock.mark(self.stream_id)])
+
+        def query(self) -> bool:
+            """Return True if all work is complete."""
+            return clock.host_ps >= clock.mark(self.stream_id).time_ps
+
+        def is_capturing(self) -> bool:
+            """Return False: graphs are not captured."""
+            return False
+
+        def __enter__(self) -> Stream:
+            self._context = cuda.on(self.stream_id)
+            self._context.__enter__()
+            return self
+
+        def __exit__(self, *error: Any) -> None:
+            self._context.__exit__(*error)
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Stream) and other.stream_id == self.stream_id
+
+        def __hash__(self) -> int:
+            return hash(self.stream_id)
+
+    return Stream, Event
+
+
+def _properties(gpu: Endpoint) -> Any:
+    major, minor = divmod(gpu.compute_capability, 10)
+    return types.SimpleNamespace(
+        name=f"NVIDIA {gpu.chip.upper()} (simulated)",
+        major=major,
+        minor=minor,
+        total_memory=gpu.mem_bytes,
+        multi_processor_count=gpu.sms,
+        warp_size=32,
+        max_threads_per_multi_processor=2048,
+        regs_per_multiprocessor=65536,
+        gcnArchName="",
+        is_integrated=0,
+        is_multi_gpu_board=0,
+    )
+
+
+def install(cuda: SimulatedCuda, release: tuple[int, ...]) -> None:
+    """Replace the functions of ``torch.cuda`` and ``torch.accelerator``."""
+    module, clock, memory = torch.cuda, cuda.clock, cuda.memory
+    stream_class, event_class = stream_classes(cuda)
+    properties = _properties(cuda.gpu)
+
+    def current_stream(_device: Any = None) -> Any:
+        return stream_class(stream_id=cuda.stream())
+
+    def set_device(device: Any) -> None:
+        index = device if isinstance(device, int) else torch.device(device).index
+        if index is not None and index >= 0:
+            cuda.library.clusim_set_device(index)
+
+    @contextmanager
+    def on_stream(stream: Any) -> Iterator[None]:
+        if stream is None:
+            yield
+        else:
+            with cuda.on(stream.stream_id):
+                yield
+
+    def set_stream(stream: Any) -> None:
+        cuda.library.clusim_set_stream(cuda.device(), stream.stream_id)
+
+    def reset_peak(_device: Any = None) -> None:
+        memory.peak_bytes = memory.now_bytes
+
+    def state(_device: Any = None) -> torch.Tensor:
+        return torch.zeros(16, dtype=torch.uint8)
+
+    def nothing(*_given: Any, **_more: Any) -> None:
+        return None
+
+    replaced: dict[str, Any] = {
+        "_lazy_init": nothing,
+        "init": nothing,
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "device_count": lambda: cuda.count,
+        "current_device": cuda.device,
+        "set_device": set_device,
+        "_exchange_device": lambda index: _exchanged(cuda, index),
+        "_maybe_exchange_device": lambda index: _exchanged(cuda, index),
+        "synchronize": lambda device=None: clock.synchronise(),
+        "Stream": stream_class,
+        "Event": event_class,
+        "current_stream": current_stream,
+        "default_stream": lambda device=None: stream_class(stream_id=DEFAULT_STREAM),
+        "stream": on_stream,
+        "StreamContext": on_stream,
+        "set_stream": set_stream,
+        "get_device_name": lambda device=None: properties.name,
+        "get_device_capability": lambda device=None: (properties.major, properties.minor),
+        "get_device_properties": lambda device=None: properties,
+        "is_bf16_supported": lambda including_emulation=True: properties.major >= 8,
+        "is_current_stream_capturing": lambda: False,
+        "can_device_access_peer": lambda device, peer: True,
+        "memory_allocated": lambda device=None: memory.now_bytes,
+        "memory_reserved": lambda device=None: memory.now_bytes,
+        "max_memory_allocated": lambda device=None: memory.peak_bytes,
+        "max_memory_reserved": lambda device=None: memory.peak_bytes,
+        "reset_peak_memory_stats": reset_peak,
+        "reset_max_memory_allocated": reset_peak,
+        "mem_get_info": lambda device=None: (
+            memory.limit_bytes - memory.now_bytes,
+            memory.limit_bytes,
+        ),
+        "memory_stats": lambda device=None: _stats(memory),
+        "memory_summary": lambda *given, **more: f"{memory.peak_bytes} bytes at the peak",
+        "get_rng_state": state,
+        "set_rng_state": nothing,
+        "get_rng_state_all": lambda: [state() for _ in range(cuda.count)],
+        "set_rng_state_all": nothing,
+        "initial_seed": lambda: 0,
+        **dict.fromkeys(("manual_seed", "manual_seed_all", "seed", "seed_all"), nothing),
+        **dict.fromkeys(("empty_cache", "ipc_collect", "set_per_process_memory_fraction"), nothing),
+    }
+    for name, value in replaced.items():
+        setattr(module, name, value)
+    module.nccl.version = lambda: release
+    accelerator = torch.accelerator
+    for name, value in {
+        "is_available": lambda: True,
+        "device_count": lambda: cuda.count,
+        "current_accelerator": lambda check_available=False: torch.device("cuda"),
+        "current_device_index": cuda.device,
+        "set_device_index": set_device,
+        "synchronize": lambda device=None: clock.synchronise(),
+        "current_stream": current_stream,
+        "memory_allocated": replaced["memory_allocated"],
+        "max_memory_allocated": replaced["max_memory_allocated"],
+    }.items():
+        setattr(accelerator, name, value)
+    torch.backends.cuda.is_built = lambda: True
+    _watch_storages(memory)
+
+
+def _exchanged(cuda: SimulatedCuda, index: int) -> int:
+    before = cuda.device()
+    if index >= 0:
+        cuda.library.clusim_set_device(index)
+    return before
+
+
+def _stats(memory: DeviceMemory) -> dict[str, int]:
+    kinds = ("allocated", "reserved", "active")
+    stats = {f"{kind}_bytes.all.current": memory.now_bytes for kind in kinds}
+    return (
+        stats
+        | {f"{kind}_bytes.all.peak": memory.peak_bytes for kind in kinds}
+        | {
+            "num_alloc_retries": 0,
+            "num_ooms": 0,
+        }
+    )
+
+
+def _watch_storages(memory: DeviceMemory) -> None:
+    """Count storages that change size, such as the storages of gathered parameters."""
+    resize = torch.UntypedStorage.resize_
+
+    def resize_(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+        result = resize(storage, size)
+        if storage._cdata in memory._sizes:
+            memory.resized(storage)
+        return result
+
+    torch.UntypedStorage.resize_ = resize_

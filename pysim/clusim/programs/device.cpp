@@ -1,0 +1,112 @@
+// Simulated CUDA devices of PyTorch: the guard that autograd and distributed code ask for the current device and stream.
+// It executes nothing; operators are intercepted in Python.
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/native/transformers/attention.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+using namespace c10;
+
+namespace {
+
+constexpr int kMostDevices = 64;
+int device_count = 1;
+thread_local DeviceIndex device_now = 0;
+thread_local StreamId stream_now[kMostDevices] = {};
+
+Device cuda(DeviceIndex index) { return Device(DeviceType::CUDA, index); }
+
+struct SimulatedGuard final : impl::DeviceGuardImplInterface {
+  DeviceType type() const override { return DeviceType::CUDA; }
+  Device exchangeDevice(Device device) const override {
+    Device old = getDevice();
+    uncheckedSetDevice(device);
+    return old;
+  }
+  Device getDevice() const override { return cuda(device_now); }
+  void setDevice(Device device) const override { uncheckedSetDevice(device); }
+  void uncheckedSetDevice(Device device) const noexcept override {
+    if (device.index() >= 0) device_now = device.index();
+  }
+  Stream getStream(Device device) const override {
+    DeviceIndex index = device.index() < 0 ? device_now : device.index();
+    return Stream(Stream::UNSAFE, cuda(index), stream_now[index]);
+  }
+  Stream getDefaultStream(Device device) const override { return Stream(Stream::DEFAULT, device); }
+  Stream exchangeStream(Stream stream) const override {
+    Stream old = getStream(stream.device());
+    stream_now[stream.device_index()] = stream.id();
+    return old;
+  }
+  DeviceIndex deviceCount() const noexcept override { return static_cast<DeviceIndex>(device_count); }
+
+  // Streams wait for each other in Python, where their clocks are. Events of the autograd engine order its streams after
+  // those of the forward pass, which the order of issue already does.
+  void record(void** event, const Stream&, const DeviceIndex, const EventFlag) const override { *event = &device_count; }
+  void block(void*, const Stream&) const override {}
+  void destroyEvent(void*, const DeviceIndex) const noexcept override {}
+  bool queryEvent(void*) const override { return true; }
+  bool queryStream(const Stream&) const override { return true; }
+  void synchronizeStream(const Stream&) const override {}
+  void synchronizeEvent(void*) const override {}
+  void recordDataPtrOnStream(const DataPtr&, const Stream&) const override {}
+};
+
+SimulatedGuard guard;
+
+struct SimulatedHooks final : at::CUDAHooksInterface {
+  explicit SimulatedHooks(at::CUDAHooksArgs) {}
+  void init() const override {}
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasCUDA() const override { return true; }
+  bool hasCuDNN() const override { return true; }
+  bool hasPrimaryContext(DeviceIndex) const override { return true; }
+  DeviceIndex deviceCount() const override { return static_cast<DeviceIndex>(device_count); }
+  DeviceIndex current_device() const override { return device_now; }
+  void setCurrentDevice(DeviceIndex device) const override { device_now = device; }
+  DeviceIndex getCurrentDevice() const override { return device_now; }
+  DeviceIndex exchangeDevice(DeviceIndex device) const override { return maybeExchangeDevice(device); }
+  DeviceIndex maybeExchangeDevice(DeviceIndex device) const override {
+    DeviceIndex old = device_now;
+    if (device >= 0) device_now = device;
+    return old;
+  }
+  bool isPinnedPtr(const void*) const override { return false; }
+  Allocator* getPinnedMemoryAllocator() const override { return GetDefaultCPUAllocator(); }
+  int getNumGPUs() const override { return device_count; }
+};
+
+// The kernel of scaled_dot_product_attention that PyTorch prefers on NVIDIA GPUs: flash (1) for 16 bits without a mask,
+// memory-efficient (2) otherwise, and products (0) for heads that neither supports.
+int64_t attention_kernel(const at::Tensor& query, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>& mask,
+                         double, bool, std::optional<double>, bool) {
+  bool half = query.scalar_type() == ScalarType::Half || query.scalar_type() == ScalarType::BFloat16;
+  if (query.dim() != 4 || query.sym_size(-1) > 256) return 0;
+  return half && !mask.has_value() ? 1 : 2;
+}
+
+}  // namespace
+
+namespace at::native {
+REGISTER_CUDA_DISPATCH(_fused_sdp_choice_stub, &attention_kernel)
+}
+
+namespace at {
+C10_REGISTER_CLASS(CUDAHooksRegistry, CUDAHooks, SimulatedHooks)
+}
+
+extern "C" {
+
+// Registers `devices` GPUs; must run before PyTorch asks for CUDA for the first time.
+__attribute__((visibility("default"))) void clusim_register(int devices) {
+  device_count = devices;
+  impl::device_guard_impl_registry[static_cast<size_t>(DeviceType::CUDA)].store(&guard);
+}
+
+__attribute__((visibility("default"))) long clusim_stream(int device) { return stream_now[device]; }
+__attribute__((visibility("default"))) void clusim_set_stream(int device, long stream) { stream_now[device] = stream; }
+__attribute__((visibility("default"))) int clusim_device(void) { return device_now; }
+__attribute__((visibility("default"))) void clusim_set_device(int device) { device_now = static_cast<DeviceIndex>(device); }
+
+}  // extern "C"

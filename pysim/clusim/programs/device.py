@@ -1,0 +1,73 @@
+"""Simulated CUDA device of PyTorch: a small library that is compiled against the installed PyTorch.
+
+A CPU build of PyTorch lacks the guard of CUDA devices, so that autograd and distributed code fail on tensors with a
+CUDA device. ``device.cpp`` registers one that counts the simulated GPUs and keeps the current device and stream of each
+thread; it does not execute anything.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import sysconfig
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from clusim.base.errors import ClusimError, InputError
+from clusim.simulation.samples import user_folder
+
+SOURCE = Path(__file__).with_name("device.cpp")
+
+
+def torch_folder() -> Path:
+    """Return the folder of the installed PyTorch, without importing it."""
+    found = find_spec("torch")
+    if found is None or found.origin is None:
+        raise InputError(
+            "PyTorch is not installed; install a CPU build, for example: pip install torch"
+            " --index-url https://download.pytorch.org/whl/cpu"
+        )
+    return Path(found.origin).parent
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """Compile the library once per version of PyTorch, and load it; must precede ``import torch``.
+
+    Raises
+    ------
+    InputError
+        No PyTorch, or no C++ compiler.
+    ClusimError
+        The compiler failed.
+    """
+    folder = torch_folder()
+    text = SOURCE.read_bytes() + (folder / "version.py").read_bytes() + str(folder).encode()
+    path = user_folder() / "torch" / f"device-{hashlib.sha256(text).hexdigest()[:16]}.so"
+    if not path.exists():
+        _compile(folder, path)
+    return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+
+
+def _compile(folder: Path, path: Path) -> None:
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        raise InputError("no C++ compiler; install g++ or set CXX")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}")
+    include = folder / "include"
+    command = [
+        *(compiler, "-O1", "-std=c++20", "-shared", "-fPIC", str(SOURCE), "-o", str(part)),
+        *(f"-I{include}", f"-I{include / 'torch/csrc/api/include'}"),
+        *(f"-L{folder / 'lib'}", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{folder / 'lib'}"),
+        f"-I{sysconfig.get_paths()['include']}",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr)
+        raise ClusimError(f"{SOURCE.name} was not compiled by {compiler}: {first.strip()[:300]}")
+    part.replace(path)

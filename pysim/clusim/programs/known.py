@@ -1,0 +1,68 @@
+"""Values of small device tensors that follow from values the program set.
+
+A tensor on the simulated GPU is without data. Small tensors with known inputs are also computed, so that control
+data, such as the sizes that `DistributedDataParallel` compares among ranks, can be read. Values are kept per storage,
+so that views and writes in place see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+LARGEST = 1 << 16
+"""Largest storage with values [bytes]."""
+
+_SWEEP = 4096
+"""Number of storages at which expired storages are removed."""
+
+
+class KnownValues:
+    """Values of storages. A weak reference keeps the address of a storage from being used again."""
+
+    def __init__(self) -> None:
+        self._values: dict[int, tuple[StorageWeakRef, torch.Tensor]] = {}
+        self._limit = _SWEEP
+
+    def view(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return the values of a tensor as a view into its storage's values; None if unknown."""
+        found = self._values.get(tensor.untyped_storage()._cdata)
+        if found is None or found[0].expired():
+            return None
+        data = torch.empty(0, dtype=tensor.dtype)
+        return data.set_(
+            found[1].untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride()
+        )
+
+    def forget(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Drop the values of the storages of tensors."""
+        for tensor in tensors:
+            self._values.pop(tensor.untyped_storage()._cdata, None)
+
+    def begin(self, tensor: torch.Tensor) -> None:
+        """Prepare the values of a tensor that is about to be overwritten, if it fills its storage."""
+        if self.view(tensor) is None and tensor.nbytes == tensor.untyped_storage().nbytes():
+            self.put(tensor, torch.zeros(1, dtype=tensor.dtype))
+
+    def put(self, tensor: torch.Tensor, value: Any) -> None:
+        """Set the values of a tensor that fills its storage."""
+        storage = tensor.untyped_storage()
+        size = storage.nbytes()
+        if not isinstance(value, torch.Tensor) or size > LARGEST:
+            return
+        if len(self._values) >= self._limit:
+            self._sweep()
+        self._values[storage._cdata] = (
+            StorageWeakRef(storage),
+            torch.zeros(max(1, size), dtype=torch.uint8),
+        )
+        view = self.view(tensor)
+        assert view is not None
+        view.copy_(value.detach())
+
+    def _sweep(self) -> None:
+        self._values = {k: v for k, v in self._values.items() if not v[0].expired()}
+        self._limit = max(_SWEEP, 2 * len(self._values))

@@ -1,0 +1,390 @@
+"""Interception of PyTorch's operators: host tensors are computed, CUDA tensors are priced.
+
+**Hardware** An operator on CUDA tensors enqueues a kernel on the current stream and returns. Copies to pageable host
+memory, and reads of values, wait for the stream. **Model** A CUDA tensor is a `FakeTensor`: shape, strides, element
+type and device without data. Operators with one as input or result are priced and enqueued on the `RankClock`; all
+others run on the CPU without virtual time. A value that is read and not known is a placeholder: 1.0, 1 or False.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from clusim.base.errors import InputError
+from clusim.programs.clock import BACKWARD, RankClock
+from clusim.programs.known import LARGEST, KnownValues
+from clusim.programs.prices import Prices, TensorShape
+
+aten = torch.ops.aten
+
+_OURS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor)
+"""Types without a separate dispatch."""
+
+_NO_KERNEL = {
+    *(
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "detach",
+        "resize_",
+    ),
+    *(
+        "set_",
+        "lift_fresh",
+        "alias",
+        "record_stream",
+        "is_pinned",
+        "_unsafe_view",
+        "_reshape_alias",
+    ),
+    *(
+        "_reshape_copy",
+        "_wrap_tensor_autograd",
+        "is_same_size",
+        "device",
+        "sym_size",
+        "sym_stride",
+        "sym_numel",
+        "resize",
+    ),
+}
+"""Operators that launch no kernel."""
+
+_RANDOM = ("rand", "normal", "uniform", "bernoulli", "dropout", "multinomial", "exponential")
+_OVERWRITES = ("copy_", "zero_", "fill_")
+"""Operators whose result does not depend on the values that they overwrite."""
+
+_KEEPS = {"_amp_foreach_non_finite_check_and_unscale_"}
+"""Operators that set a flag only if a value is not finite."""
+
+
+def shape_of(tensor: torch.Tensor) -> TensorShape:
+    """Return the shape of a tensor for its price."""
+    return TensorShape(
+        tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tensor.element_size()
+    )
+
+
+def placeholder(dtype: torch.dtype) -> float | int | bool:
+    """Return the value of an unknown element."""
+    if dtype == torch.bool:
+        return False
+    return 1.0 if dtype.is_floating_point or dtype.is_complex else 1
+
+
+def rebuilt(
+    sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: str, grad: bool
+) -> torch.Tensor:
+    """Return a tensor without data, as `torch.load` reads it from a file that `torch.save` wrote."""
+    result = torch.empty_strided(tuple(sizes), tuple(strides), dtype=dtype, device=device)
+    return result.requires_grad_(grad)
+
+
+def _saved(tensor: FakeTensor, _protocol: object) -> Any:
+    """Return the description of a tensor without data for a file."""
+    given = tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, str(tensor.device)
+    return rebuilt, (*given, tensor.requires_grad)
+
+
+def install_saving() -> None:
+    """Let `torch.save` and `torch.load` pass tensors without data."""
+    FakeTensor.__reduce_ex__ = _saved
+    torch.serialization.add_safe_globals([rebuilt])
+
+
+def install_moves() -> None:
+    """Let a tensor of the host become one of the GPU when its data are replaced, as ``Module.to`` does.
+
+    A parameter stays the same object for modules that share it and for optimizers.
+    """
+    data = torch._C.TensorBase.data
+
+    def replace(tensor: torch.Tensor, value: torch.Tensor) -> None:
+        if value is tensor or isinstance(value, FakeTensor) == isinstance(tensor, FakeTensor):
+            data.__set__(tensor, value)
+            return
+        grad, parameter = tensor.requires_grad, isinstance(tensor, torch.nn.Parameter)
+        given = value.detach()
+        tensor.__class__, given.__class__ = given.__class__, tensor.__class__
+        tensor.__dict__, given.__dict__ = given.__dict__, tensor.__dict__
+        torch._C._swap_tensor_impl(tensor, given)
+        tensor.requires_grad_(grad)
+        if parameter:
+            tensor._is_param = True  # makes it an instance of Parameter
+
+    torch.Tensor.data = property(data.__get__, replace)
+    torch.nn.Module._apply = _apply
+
+
+def _apply(module: Any, function: Callable[[Any], Any], recurse: bool = True) -> Any:
+    """Replace ``Module._apply``, which makes a new parameter for each module that shares a tensor without data."""
+    done: set[int] = set()
+    for part in module.modules() if recurse else (module,):
+        for key, parameter in part._parameters.items():
+            if parameter is None or id(parameter) in done:
+                continue
+            with torch.no_grad():
+                value = function(parameter)
+                gradient = None if parameter.grad is None else function(parameter.grad)
+                faked = isinstance(value, FakeTensor) or isinstance(parameter, FakeTensor)
+                if faked or torch._has_compatible_shallow_copy_type(parameter, value):
+                    parameter.data = value
+                else:
+                    part._parameters[key] = torch.nn.Parameter(value, parameter.requires_grad)
+                part._parameters[key].grad = gradient
+            done.add(id(part._parameters[key]))
+        for key, buffer in part._buffers.items():
+            if buffer is not None:
+                part._buffers[key] = function(buffer)
+    return module
+
+
+def _without_data(leaf: Any) -> Any:
+    """Return a tensor of the host without its data, so that the fake mode does not take it for a constant."""
+    if not isinstance(leaf, torch.Tensor) or isinstance(leaf, FakeTensor):
+        return leaf
+    return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype)
+
+
+@dataclass(slots=True)
+class _Operator:
+    """An operator with its arguments, and the tensors among them."""
+
+    func: Any
+    args: Any
+    kwargs: Mapping[str, Any]
+    tensors: list[torch.Tensor]
+
+    @property
+    def name(self) -> str:
+        """Name without name space and overload."""
+        return str(self.func._schema.name.split("::")[-1])
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Arguments by name."""
+        names = (argument.name for argument in self.func._schema.arguments)
+        return dict(zip(names, self.args, strict=False)) | dict(self.kwargs)
+
+    @property
+    def is_view(self) -> bool:
+        """True if a result shares the storage of an argument."""
+        returns = self.func._schema.returns
+        return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+    @property
+    def in_place(self) -> bool:
+        """True if a result is an argument."""
+        return any(r.alias_info is not None for r in self.func._schema.returns)
+
+    @property
+    def written(self) -> list[torch.Tensor]:
+        """CUDA tensors among the arguments that it writes."""
+        given = self.given
+        arguments = (a for a in self.func._schema.arguments if a.alias_info is not None)
+        names = [a.name for a in arguments if a.alias_info.is_write]
+        leaves = tree_leaves([given.get(name) for name in names])
+        return [leaf for leaf in leaves if isinstance(leaf, FakeTensor)]
+
+    def called(self, change: Callable[[Any], Any]) -> Any:
+        """Return the result with changed arguments."""
+        return self.func(*tree_map(change, self.args), **tree_map(change, dict(self.kwargs)))
+
+
+class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
+    """Dispatch mode of a simulated rank.
+
+    Parameters
+    ----------
+    collectives : callable
+        Handler of operators of ``c10d`` and ``_c10d_functional``; returns `NotImplemented` for others.
+    copy_Bps : float
+        Copies between host and GPU [B/s].
+    stream : callable
+        Identifier of the current stream.
+    """
+
+    def __init__(
+        self, clock: RankClock, prices: Prices, copy_Bps: float, stream: Callable[[], int]
+    ) -> None:
+        super().__init__()
+        self.clock, self.prices, self.copy_Bps, self.stream = clock, prices, copy_Bps, stream
+        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.known = KnownValues()
+        self.collectives: Callable[..., Any] = lambda *given: NotImplemented
+        self.allocated: Callable[[Sequence[torch.Tensor]], None] = lambda tensors: None
+        self._main = threading.get_ident()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run or price an operator."""
+        kwargs = kwargs or {}
+        if any(kind not in _OURS for kind in types):
+            return NotImplemented  # wrappers such as DTensor dispatch to their local tensors
+        leaves = tree_leaves((args, kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        target = kwargs.get("device")
+        to_gpu = target is not None and torch.device(target).type == "cuda"
+        if any(isinstance(t, FakeTensor) and t.fake_mode is not self.fake for t in tensors) or (
+            not to_gpu and any(t.is_meta and not isinstance(t, FakeTensor) for t in tensors)
+        ):
+            return func(*args, **kwargs)  # shapes only
+        if func.namespace in ("c10d", "_c10d_functional", "_dtensor"):
+            result = self.collectives(func, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        on_gpu = any(isinstance(t, FakeTensor) for t in tensors)
+        if not on_gpu and not to_gpu:
+            return func(*args, **kwargs)
+        if func.namespace in ("prim", "profiler"):
+            return func(*args, **kwargs)
+        return self._device(_Operator(func, args, kwargs, tensors))
+
+    def read(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the values of a device tensor on the host, after its stream; unknown values are placeholders."""
+        self.clock.synchronise([self.clock.mark(self.stream())])
+        value = self.known.view(tensor)
+        if value is not None:
+            return value.clone()
+        self.clock.totals.placeholders += 1
+        return torch.full(tuple(tensor.shape), placeholder(tensor.dtype), dtype=tensor.dtype)
+
+    def _device(self, operator: _Operator) -> Any:
+        """Price an operator on CUDA tensors and return its result."""
+        func, args, name = operator.func, operator.args, operator.name
+        if func is aten._local_scalar_dense.default:
+            self._issue()
+            return self.read(args[0]).item()
+        if name in ("equal", "is_nonzero"):
+            self._issue()
+            known = [self.known.view(t) for t in operator.tensors]
+            self.clock.synchronise([self.clock.mark(self.stream())])
+            return func(*known) if all(k is not None for k in known) else name == "equal"
+        target = operator.kwargs.get("device")
+        if name == "_to_copy" and target is not None and torch.device(target).type == "cpu":
+            self._issue()
+            self._copied(args[0])
+            return self.read(args[0]).to(operator.kwargs.get("dtype") or args[0].dtype)
+        if name == "copy_" and not isinstance(args[0], FakeTensor):
+            self._issue()
+            self._copied(args[1])
+            return args[0].copy_(self.read(args[1]))
+        known = self._computed(operator)
+        result = self._faked(operator, known)
+        self._charge(operator, result)
+        self._keep(operator, result, known)
+        return result
+
+    def _issue(self, name: str = "") -> None:
+        backward = threading.get_ident() != self._main
+        self.clock.issue(BACKWARD if backward else 1.0, name)
+
+    def _copied(self, tensor: torch.Tensor) -> None:
+        size = tensor.numel() * tensor.element_size()
+        self.clock.kernel(self.stream(), "copy to host", round(size / self.copy_Bps * 1e12))
+
+    def _faked(self, operator: _Operator, known: Any) -> Any:
+        """Return the result without data."""
+        try:
+            with self.fake:
+                return operator.called(_without_data)
+        except DynamicOutputShapeException:
+            if known is None:
+                raise InputError(
+                    f"{operator.name}: the shape of its result depends on values that are not simulated"
+                ) from None
+            with self.fake:
+                return tree_map(
+                    lambda t: (
+                        torch.empty_like(t, device="cuda") if isinstance(t, torch.Tensor) else t
+                    ),
+                    known,
+                )
+
+    def _computed(self, operator: _Operator) -> Any:
+        """Return the result with values if all inputs are known and small; None otherwise."""
+        name, tensors = operator.name, operator.tensors
+        if (
+            name in _NO_KERNEL
+            or operator.func.namespace != "aten"
+            or operator.is_view  # sees the values of its storage
+            or any(word in name for word in _RANDOM)
+            or sum(t.numel() * t.element_size() for t in tensors) > LARGEST
+            or (not tensors and _large(operator.args))
+        ):
+            return None
+        if name in _OVERWRITES and isinstance(operator.args[0], FakeTensor):
+            self.known.begin(operator.args[0])
+        values: dict[int, torch.Tensor] = {}
+        for tensor in tensors:
+            value = self.known.view(tensor) if isinstance(tensor, FakeTensor) else tensor
+            if value is None:
+                return None
+            values[id(tensor)] = value
+
+        def on_host(leaf: Any) -> Any:
+            if isinstance(leaf, torch.Tensor):
+                return values[id(leaf)]
+            return torch.device("cpu") if isinstance(leaf, torch.device) else leaf
+
+        try:
+            return operator.called(on_host)
+        except (RuntimeError, NotImplementedError):
+            return None  # no kernel of the CPU
+
+    def _charge(self, operator: _Operator, result: Any) -> None:
+        """Advance the host, and enqueue the kernel of an operator."""
+        name, tensors = operator.name, operator.tensors
+        self._issue()
+        outputs = [t for t in tree_leaves(result) if isinstance(t, FakeTensor)]
+        if operator.is_view:
+            return
+        self.allocated(outputs)
+        if name in _NO_KERNEL:
+            return
+        outputs = (
+            outputs or operator.written
+        )  # lists of tensors, as of fused optimizers, are not returned
+        from_host = [t for t in tensors if not isinstance(t, FakeTensor) and t.dim() > 0]
+        if name in ("_to_copy", "copy_") and from_host:
+            size = sum(t.numel() * t.element_size() for t in from_host)
+            copy_ps = round(size / self.copy_Bps * 1e12)
+            self.clock.kernel(self.stream(), "copy from host", copy_ps)
+            given = operator.given
+            if not given.get("non_blocking") and not from_host[0].is_pinned():
+                self.clock.synchronise([self.clock.mark(self.stream())])
+            return
+        options = {}
+        if "attention" in name and operator.given.get("is_causal"):
+            options["causal"] = True
+        price = self.prices.price(
+            name, tuple(map(shape_of, tensors)), tuple(map(shape_of, outputs)), options
+        )
+        self.clock.kernel(self.stream(), name, price.time_ps, priced=price.measured)
+
+    def _keep(self, operator: _Operator, result: Any, known: Any) -> None:
+        """Record known values of new tensors, and drop the values of tensors written with unknown data."""
+        if known is None:
+            if operator.name not in _KEEPS:
+                self.known.forget(operator.written)
+        elif not operator.in_place:
+            for tensor, value in zip(tree_leaves(result), tree_leaves(known), strict=True):
+                if isinstance(tensor, FakeTensor):
+                    self.known.put(tensor, value)
+
+
+def _large(args: Any) -> bool:
+    """Return True if a new tensor of the size in the arguments is too large for known values."""
+    sizes = next((a for a in args if isinstance(a, list | tuple)), [])
+    count = prod(size if isinstance(size, int) else LARGEST for size in sizes)
+    return count * 8 > LARGEST

@@ -1,0 +1,233 @@
+"""Report of a program: time per step, communication, kernels and memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from statistics import median_low
+
+from clusim.base.json_schema import JsonObject, Picoseconds
+from clusim.base.tables import text_table
+from clusim.base.units import format_size, format_time
+from clusim.programs.clock import Totals
+from clusim.programs.step import StepTime
+
+MOST_ROWS = 8
+"""Kernels shown in text."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramCall(JsonObject):
+    """Calls of an operation on groups of one size.
+
+    Attributes
+    ----------
+    ranks : int
+        Ranks of the group.
+    bytes : int
+        Sum of the sizes, each the larger of a rank's send and receive sizes [bytes].
+    time_us : float
+        Sum of the times in isolation [us].
+    """
+
+    KEYS = ("operation", "ranks", "count", "bytes", "time_us")
+
+    operation: str
+    ranks: int
+    count: int
+    bytes: int
+    time_ps: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramKernel(JsonObject):
+    """Kernels of an operator.
+
+    Attributes
+    ----------
+    operator : str
+        Name in ATen.
+    time_us : float
+        Sum of the times in isolation [us].
+    measured : bool
+        False if only its memory traffic is priced, which is less than its time.
+    """
+
+    KEYS = ("operator", "count", "time_us", "measured")
+
+    operator: str
+    count: int
+    time_ps: int
+    measured: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramStep(JsonObject):
+    """Time between the ends of two optimizer steps.
+
+    Attributes
+    ----------
+    time_us : float
+        As the program measures it [us].
+    disturbance_us : float
+        Part caused by SMs and wires that kernels and collectives share [us].
+    all_ranks : bool
+        True if all ranks were simulated, so that communicators share wires.
+    """
+
+    KEYS = ("time_us", "disturbance_us", "all_ranks")
+
+    time_ps: Picoseconds
+    disturbance_ps: Picoseconds
+    all_ranks: bool
+
+
+@dataclass(slots=True)
+class ProgramRun(JsonObject):
+    """Result of a program in virtual time.
+
+    Attributes
+    ----------
+    system : str
+        Name of the topology.
+    ranks, rank : int
+        GPUs of the job; the rank that ran and represents all.
+    time_us : float
+        Virtual time at the end [us].
+    step_us : float or None
+        Median of the steps after the first; the only step's time; None without an optimizer [us].
+    peak_bytes, memory_bytes : int
+        Largest allocation on the GPU, and its memory [bytes].
+    synchronised : int
+        Waits of the host for the GPU.
+    placeholders : int
+        Values read by the program that are not simulated: 1.0, 1 or False.
+    unmeasured : float
+        Share of kernel time with a price that is too low.
+    """
+
+    KEYS = (
+        *("system", "ranks", "rank", "time_us", "step_us", "steps", "calls", "kernels"),
+        *("peak_bytes", "memory_bytes", "synchronised", "placeholders", "unmeasured"),
+    )
+
+    system: str
+    ranks: int
+    rank: int
+    time_ps: int
+    steps: list[ProgramStep]
+    calls: list[ProgramCall]
+    kernels: list[ProgramKernel]
+    peak_bytes: int = 0
+    memory_bytes: int = 0
+    synchronised: int = 0
+    placeholders: int = 0
+    unmeasured: float = 0.0
+
+    @property
+    def step_ps(self) -> int | None:
+        """Median time of the steps after the first [ps]; of the only one; None without steps."""
+        times = [step.time_ps for step in self.steps]
+        return median_low(times[1:] or times) if times else None
+
+    def report(self) -> str:
+        """Return the report as text."""
+        lines = [
+            f"{self.ranks} ranks on {self.system}; rank {self.rank} represents all",
+            "",
+            *_summary(self),
+        ]
+        if self.calls:
+            rows = [("operation", "ranks", "calls", "bytes", "time alone")] + [
+                (
+                    c.operation,
+                    str(c.ranks),
+                    str(c.count),
+                    format_size(c.bytes),
+                    format_time(c.time_ps),
+                )
+                for c in self.calls
+            ]
+            lines += [
+                "",
+                "communication",
+                *text_table("  {:<..}  {:>..}  {:>..}  {:>..}  {:>..}", rows),
+            ]
+        if self.kernels:
+            total = sum(k.time_ps for k in self.kernels)
+            kernels = [("operator", "kernels", "time", "share")] + [
+                (
+                    k.operator + ("" if k.measured else " *"),
+                    str(k.count),
+                    format_time(k.time_ps),
+                    f"{k.time_ps / max(1, total):.1%}",
+                )
+                for k in self.kernels[:MOST_ROWS]
+            ]
+            lines += ["", "kernels", *text_table("  {:<..}  {:>..}  {:>..}  {:>..}", kernels)]
+            if len(self.kernels) > MOST_ROWS:
+                lines.append(f"  {len(self.kernels) - MOST_ROWS} more operators: --json")
+        return "\n".join([*lines, *_notes(self)])
+
+
+def run_of(
+    system: str, ranks: int, rank: int, totals: Totals, steps: list[tuple[int, StepTime]]
+) -> ProgramRun:
+    """Return the result of a program from its totals and its steps."""
+    calls = [
+        ProgramCall(*key, count, totals.call_bytes[key], totals.call_ps[key])
+        for key, count in sorted(totals.calls.items())
+    ]
+    kernels = [
+        ProgramKernel(name, totals.kernels[name], ps, name not in totals.unpriced_ps)
+        for name, ps in Counter(totals.kernel_ps).most_common()
+    ]
+    whole = max(1, sum(totals.kernel_ps.values()))
+    return ProgramRun(
+        *(system, ranks, rank, 0),
+        [ProgramStep(ps, timed.time_ps - timed.alone_ps, timed.whole) for ps, timed in steps],
+        *(calls, kernels),
+        synchronised=totals.synchronised,
+        placeholders=totals.placeholders,
+        unmeasured=sum(totals.unpriced_ps.values()) / whole,
+    )
+
+
+def _summary(run: ProgramRun) -> list[str]:
+    rows = [("time", f"{format_time(run.time_ps)} of virtual time")]
+    step = run.step_ps
+    if step is not None:
+        count = len(run.steps)
+        others = f", median of {count - 1} after the first, {format_time(run.steps[0].time_ps)}"
+        rows.append(("step", format_time(step) + (others if count > 1 else "")))
+        middle = sorted(run.steps[1:] or run.steps, key=lambda s: s.time_ps)[
+            (count - 1) // 2 if count > 1 else 0
+        ]
+        if middle.disturbance_ps > 0:
+            rows.append(
+                ("", f"{format_time(middle.disturbance_ps)} due to shared SMs"
+                 + (" and wires" if middle.all_ranks else ""))
+            )  # fmt: skip
+    if run.peak_bytes:
+        rows.append(
+            (
+                "memory",
+                f"{format_size(run.peak_bytes)} at the peak of {format_size(run.memory_bytes)}",
+            )
+        )
+    return text_table("  {:<..}  {}", rows)
+
+
+def _notes(run: ProgramRun) -> list[str]:
+    notes = []
+    if run.placeholders:
+        notes.append(
+            f"{run.placeholders} values were read that are not simulated: 1.0, 1 or False in their place"
+        )
+    if run.unmeasured:
+        notes.append(
+            f"* {run.unmeasured:.1%} of the kernel time is priced by memory traffic only, which is too low"
+        )
+    if not run.steps:
+        notes.append("no optimizer step: collectives are timed one by one")
+    return ["", "notes", *(f"  {note}" for note in notes)] if notes else []

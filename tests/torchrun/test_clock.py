@@ -1,0 +1,93 @@
+"""Virtual clocks of a rank: laws of streams, events and calls."""
+
+from __future__ import annotations
+
+from clusim.programs.clock import IssuedCall, Mark, RankClock
+
+ISSUE_PS, CALL_PS = 10, 500
+ALL = tuple(range(8))
+
+
+def clock() -> RankClock:
+    return RankClock(0, lambda call: CALL_PS, ISSUE_PS)
+
+
+def test_a_stream_that_is_ahead_of_the_host_ends_with_the_sum_of_its_kernels() -> None:
+    rank = clock()
+    for _ in range(5):
+        rank.issue()
+        rank.kernel(0, "mm", 100)
+    assert rank.host_ps == 5 * ISSUE_PS
+    assert rank.now_ps == ISSUE_PS + 5 * 100
+
+
+def test_a_host_that_is_slower_than_its_kernels_determines_the_time() -> None:
+    rank = clock()
+    for _ in range(5):
+        rank.issue()
+        rank.kernel(0, "add", 3)
+    assert rank.now_ps == 5 * ISSUE_PS + 3
+
+
+def test_a_call_waits_for_the_calling_stream_and_overlaps_with_its_later_kernels() -> None:
+    rank = clock()
+    rank.kernel(0, "mm", 100)
+    end = rank.call(0, IssuedCall("allreduce", 4096, ALL))
+    rank.kernel(0, "mm", 100)
+    assert end.time_ps == 100 + CALL_PS
+    assert rank.mark(0).time_ps == 200
+    rank.wait(0, end)
+    rank.kernel(0, "mm", 100)
+    assert rank.now_ps == 100 + CALL_PS + 100
+
+
+def test_calls_of_a_communicator_run_in_order_and_calls_of_two_concurrently() -> None:
+    rank = clock()
+    rank.call(0, IssuedCall("allreduce", 4096, ALL))
+    same = rank.call(0, IssuedCall("allreduce", 4096, ALL))
+    other = rank.call(0, IssuedCall("allreduce", 4096, (0, 2)))
+    assert (same.time_ps, other.time_ps) == (2 * CALL_PS, CALL_PS)
+
+
+def test_a_group_of_one_rank_takes_no_time() -> None:
+    rank = clock()
+    rank.kernel(0, "mm", 100)
+    assert rank.call(0, IssuedCall("allreduce", 4096, (0,))) == Mark(100, -1)
+    assert rank.totals.calls["allreduce", 1] == 1
+
+
+def test_the_host_waits_for_a_stream_only_if_synchronised() -> None:
+    rank = clock()
+    rank.kernel(0, "mm", 100)
+    mark = rank.mark(0)
+    rank.kernel(0, "mm", 100)
+    rank.synchronise([mark])
+    assert rank.host_ps == 100
+    rank.synchronise()
+    assert rank.host_ps == 200
+
+
+def test_operations_are_recorded_with_their_dependencies() -> None:
+    rank = clock()
+    rank.issue()
+    rank.kernel(0, "mm", 100)
+    end = rank.call(0, IssuedCall("allreduce", 4096, ALL))
+    rank.wait(7, end)
+    rank.kernel(7, "add", 3)
+    recording = rank.recording(rank.take(), 8)
+    issue, kernel, call, after = recording.events
+    assert [e.kind for e in recording.events] == ["delay", "compute", "collective", "compute"]
+    assert kernel.deps == (0,)
+    assert set(call.deps) == {0, 1}
+    assert set(after.deps) == {0, 2}
+    assert recording.groups[call.group].ranks == ALL
+    assert issue.duration_ps == ISSUE_PS
+    assert not rank.events
+
+
+def test_a_shift_moves_the_host_and_all_streams() -> None:
+    rank = clock()
+    rank.kernel(0, "mm", 100)
+    rank.kernel(1, "mm", 50)
+    rank.shift(7)
+    assert (rank.host_ps, rank.mark(0).time_ps, rank.mark(1).time_ps) == (7, 107, 57)

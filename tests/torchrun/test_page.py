@@ -1,0 +1,24 @@
+"""The example of the page of programs prints what the page shows."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_example_prints_what_the_page_shows() -> None:
+    text = (ROOT / "docs" / "programs.md").read_text(encoding="utf-8")
+    match = re.search(r"^\$ clusim (.*)\n\.\.\.\n((?:.*\n)*?)\.\.\.\n```", text, re.MULTILINE)
+    assert match is not None
+    words = [sys.executable, "-m", "clusim", *match[1].split()]
+    run = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    assert run.returncode == 0, run.stderr
+    assert match[2] in run.stdout

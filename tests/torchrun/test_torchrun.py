@@ -1,0 +1,179 @@
+"""Unmodified PyTorch programs: collectives by arithmetic, virtual time, values and errors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+START = """
+import os, time, torch, torch.nn as nn, torch.nn.functional as F, torch.distributed as dist
+local = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(local)
+"""
+
+
+def torchrun(tmp_path: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run a program with START before it."""
+    script = tmp_path / "script.py"
+    script.write_text(START + text, encoding="utf-8")
+    words = [sys.executable, "-m", "clusim", "torchrun", *options, str(script), "--flag", "x"]
+    return subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+
+
+def result(tmp_path: Path, text: str, *options: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the JSON output of a program, and the lines it printed."""
+    run = torchrun(tmp_path, text, "--json", *options)
+    assert run.returncode == 0, run.stdout + run.stderr
+    *lines, last = run.stdout.splitlines()
+    return json.loads(last), lines
+
+
+def calls(done: dict[str, Any]) -> dict[tuple[str, int], tuple[int, int]]:
+    return {(c["operation"], c["ranks"]): (c["count"], c["bytes"]) for c in done["calls"]}
+
+
+DATA_PARALLEL = """
+import sys
+from torch.nn.parallel import DistributedDataParallel
+assert sys.argv[1:] == ["--flag", "x"] and torch.cuda.device_count() == 8
+dist.init_process_group("nccl")
+assert dist.get_backend() == "nccl" and dist.get_world_size() == 8
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.out = nn.Embedding(1000, 64), nn.Linear(64, 1000, bias=False)
+        self.out.weight = self.embed.weight
+        self.middle = nn.Sequential(*[nn.Linear(64, 64) for _ in range(10)])
+    def forward(self, x):
+        return self.out(self.middle(self.embed(x)))
+model = DistributedDataParallel(Tied().to(local), device_ids=[local])
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(3):
+    began = time.perf_counter()
+    x = torch.randint(0, 1000, (4, 32)).cuda()
+    loss = F.cross_entropy(model(x).flatten(0, 1), x.flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    torch.cuda.synchronize()
+    print(1e6 * (time.perf_counter() - began), loss.item(), loss.device)
+known = torch.arange(5, device="cuda") * 2
+dist.all_reduce(known)
+print(known.tolist())
+for attempt in (
+    lambda: torch.empty(1 << 40, device="cuda"),
+    lambda: dist.send(torch.ones(2, device="cuda"), 1),
+):
+    try:
+        attempt()
+    except Exception as error:
+        print(type(error).__name__, str(error)[:37])
+torch.save(model.state_dict(), "state.pt")
+state = torch.load("state.pt")
+print(state["module.embed.weight"].device, state["module.embed.weight"].shape)
+dist.destroy_process_group()
+"""
+
+
+def test_data_parallel_steps_reduce_all_gradients_once(tmp_path: Path) -> None:
+    """The shared weight is counted once; placeholders, known values and files behave as documented."""
+    done, lines = result(tmp_path, DATA_PARALLEL)
+    parameters = 1000 * 64 + 10 * (64 * 64 + 64)
+    count, size = calls(done)["allreduce", 8]
+    assert size == 3 * 4 * parameters + 8 * 5
+    assert count >= 3
+    assert lines[-4] == "[0, 16, 32, 48, 64]"
+    assert lines[-3] == "OutOfMemoryError CUDA out of memory. Tried to allocate"
+    assert lines[-2] == "InputError torch.distributed.send: ranks that di"
+    assert lines[-1] == "cuda:0 torch.Size([1000, 64])"
+    times = [float(line.split()[0]) for line in lines[:3]]
+    assert all(line.split()[1:] == ["1.0", "cuda:0"] for line in lines[:3])
+    assert times[2] == pytest.approx(done["steps"][2]["time_us"], rel=0.2)
+    assert done["peak_bytes"] > 4 * 4 * parameters
+    assert done["ranks"] == 8
+
+
+SHARDED = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard, MixedPrecisionPolicy
+dist.init_process_group(device_id=torch.device("cuda", local))
+mesh = init_device_mesh("cuda", (16,))
+with torch.device("meta"):
+    model = nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(4)])
+policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+for layer in model:
+    fully_shard(layer, mesh=mesh, mp_policy=policy)
+fully_shard(model, mesh=mesh, mp_policy=policy)
+model.to_empty(device="cuda")
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(2):
+    model(torch.randn(64, 512, device="cuda")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+q = torch.empty(1, 8, 4096, 128, device="cuda", dtype=torch.bfloat16)
+before.record()
+F.scaled_dot_product_attention(q, q, q, is_causal=True)
+after.record()
+print(1e3 * before.elapsed_time(after))
+"""
+
+
+def test_sharded_steps_gather_twice_and_scatter_once(tmp_path: Path) -> None:
+    """A layer is gathered in both passes in 16 bits, and its gradient is scattered once in 32 bits."""
+    done, lines = result(tmp_path, SHARDED, "--nodes", "2")
+    layer = 512 * 512
+    # The last layer stays gathered between its passes.
+    assert calls(done)["all_gather", 16] == (2 * 8, 2 * 8 * 2 * layer)
+    assert calls(done)["reduce_scatter", 16] == (2 * 4, 2 * 4 * 4 * layer)
+    kernels = {k["operator"]: k for k in done["kernels"]}
+    attention = kernels["_scaled_dot_product_flash_attention"]
+    assert attention["count"] == 1
+    assert float(lines[-1]) == pytest.approx(attention["time_us"], rel=0.5)
+
+
+TENSOR_PARALLEL = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+mesh = init_device_mesh("cuda", (4, 2), mesh_dim_names=("data", "tensor"))
+model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)).cuda()
+parallelize_module(model, mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+model(torch.randn(32, 64, device="cuda")).sum().backward()
+"""
+
+
+def test_a_tensor_parallel_layer_reduces_its_output_on_its_group(tmp_path: Path) -> None:
+    done, _ = result(tmp_path, TENSOR_PARALLEL)
+    assert calls(done)["allreduce", 2] == (1, 32 * 64 * 4)
+    assert done["steps"] == []
+    assert done["step_us"] is None
+
+
+ERRORS = {
+    "raise ValueError('mine')": (1, "ValueError: mine"),
+    "print('nothing')": (2, "ended without a kernel or a collective"),
+    "torch.randn(9, device='cuda').nonzero()": (2, "the shape of its result depends on values"),
+    "dist.init_process_group(); dist.send(torch.ones(2, device='cuda'), 1)": (
+        2,
+        "ranks that differ",
+    ),
+    "import sys; sys.exit(3)": (3, ""),
+}
+
+
+@pytest.mark.parametrize("text", ERRORS)
+def test_errors_reach_the_user(tmp_path: Path, text: str) -> None:
+    """The program's errors have its traceback; operations that are not simulated have one line."""
+    code, words = ERRORS[text]
+    run = torchrun(tmp_path, text)
+    assert run.returncode == code, run.stdout + run.stderr
+    assert words in " ".join(run.stderr.split())
+    assert ("Traceback" in run.stderr) == (code == 1)
+    assert "programs/launch.py" not in run.stderr
