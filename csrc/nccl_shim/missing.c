@@ -1,8 +1,8 @@
 /* Functions of the CUDA runtime and of NCCL that are not simulated: each names itself and returns
  * an error.
  *
- * Names are those that libcudart.so.13 and libnccl.so.2 (2.30) export, so that a program starts,
- * and fails where it calls one of them.
+ * The exports of libcudart.so.13 and libnccl.so.2 (2.30), so that a program starts,
+ * and fails at a call.
  */
 #include "shim.h"
 

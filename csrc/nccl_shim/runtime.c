@@ -249,7 +249,7 @@ static cuda_result copy_shared(void *to, const void *from, size_t bytes, order a
     return failed(got.code);
 }
 
-/* Copy in the order of a stream. Memory that the server does not see, that of the program, is read
+/* Copy in the order of a stream. Memory of the program, invisible to the server, is read
  * at once and written when the stream has got there, as for memory that is not pinned. */
 static cuda_result copy(void *to, const void *from, size_t bytes, order at) {
     if (bytes == 0) return CUDA_SUCCESS;

@@ -121,7 +121,7 @@ def install_moves() -> None:
         torch._C._swap_tensor_impl(tensor, given)
         tensor.requires_grad_(grad)
         if parameter:
-            tensor._is_param = True  # makes it an instance of Parameter
+            tensor._is_param = True  # an instance of Parameter for isinstance
 
     torch.Tensor.data = property(data.__get__, replace)
     torch.nn.Module._apply = _apply

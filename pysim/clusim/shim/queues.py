@@ -114,7 +114,7 @@ class Queues:
         self._streams: dict[object, CudaStream] = {}
         self.events: dict[int, CudaEvent] = {}
         self._graphs: dict[int, list[Maker]] = {}
-        self._handles = 16  # below are CUDA's own names of streams
+        self._handles = 16  # below are CUDA's names of streams
         self._busy: dict[CudaStream, None] = {}
 
     def handle(self) -> int:
