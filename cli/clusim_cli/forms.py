@@ -7,6 +7,7 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
+from clusim.analysis.flowrates import FlowRates
 from clusim.analysis.latency import LatencySummary
 from clusim.analysis.limits import WireTables
 from clusim.analysis.tablejson import CongestionJson, EstimateJson, HistoryJson, PathJson
@@ -17,7 +18,7 @@ from clusim.replays.report import Replay
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
 from clusim.results.sensitivity import Sensitivity
-from clusim.simulation.expected import ErrorClass, UnknownError
+from clusim.simulation.expected import ErrorClass, MeasuredError, UnknownError
 from clusim.simulation.fault_cost import FaultCost
 from clusim.studies.crossover import Crossover
 from clusim.studies.sweep.grid import Cell
@@ -51,11 +52,17 @@ class DoubtedJson(TypedDict):
 
 @dataclass
 class RunJson(JsonObject):
-    """A collective; with the cost of its faults if simulated, and its derivatives if requested."""
+    """A collective; with the cost of its faults if simulated, and its derivatives if requested.
+
+    Attributes
+    ----------
+    unfinished : list of str
+        Re-simulations missing because of a time limit.
+    """
 
     KEYS = (
         *("*result", "*tables", "verdict", "expected_error", "*doubted", "fault_cost"),
-        "sensitivity",
+        *("sensitivity", "unfinished"),
     )
 
     result: Result
@@ -65,6 +72,7 @@ class RunJson(JsonObject):
     doubted: DoubtedJson
     fault_cost: IfKnown[FaultCost]
     sensitivity: IfKnown[Sensitivity]
+    unfinished: IfKnown[list[str]]
 
 
 @dataclass
@@ -75,14 +83,17 @@ class TrafficJson(JsonObject):
     ----------
     pattern : str
         Who sent to whom.
+    flows : object
+        Rates of the flows, only with --flows.
     """
 
-    KEYS = ("*result", "pattern", "*doubted", "*latency")
+    KEYS = ("*result", "pattern", "*doubted", "*latency", "flows")
 
     result: Result
     pattern: str
     doubted: DoubtedJson
     latency: LatencySummary
+    flows: IfKnown[FlowRates]
 
 
 class ColumnJson(TypedDict):
@@ -171,20 +182,22 @@ class PerfAgainstJson(PerfJson):
 class KnownCallsJson(JsonObject):
     """Errors of a class of rows."""
 
-    KEYS = ("*error", "calls")
+    KEYS = ("*error", "calls", "found")
 
     error: ErrorClass
     calls: int
+    found: IfKnown[MeasuredError | None]
 
 
 @dataclass
 class UnknownCallsJson(JsonObject):
     """Calls without a known expected error."""
 
-    KEYS = ("*error", "calls")
+    KEYS = ("*error", "calls", "found")
 
     error: UnknownError
     calls: int
+    found: IfKnown[MeasuredError | None]
 
 
 @dataclass
@@ -194,7 +207,8 @@ class ReplaySaidJson(JsonObject):
     Attributes
     ----------
     expected_errors : list
-        Distinct expected errors of its calls; `calls` is the number of calls for each.
+        Distinct expected errors of its calls; `calls` is the number of calls for each, `found` their error if they
+        were measured.
     """
 
     KEYS = ("*replay", "expected_errors")

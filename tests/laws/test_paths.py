@@ -72,12 +72,19 @@ def test_all_to_all_fills_the_uplinks_of_infiniband_evenly() -> None:
         assert _fullest(sent) == pytest.approx(1.0, abs=1e-9)
 
 
-def test_hashed_flows_fill_the_uplinks_of_ethernet_as_balls_fill_bins() -> None:
-    """192 equal flows leave each leaf switch over 8 uplinks: the fullest over the mean is that of balls in bins."""
+@pytest.mark.parametrize(("pxn", "flows"), [("0", 24), ("1", 192)])
+def test_hashed_flows_fill_the_uplinks_of_ethernet_as_balls_fill_bins(pxn: str, flows: int) -> None:
+    """Equal flows leave each leaf switch over 8 uplinks: the fullest over the mean is that of balls in bins.
+
+    There are 8 senders and 24 receivers. Over PXN the senders share the queue pair of the GPU at the receiver's rail.
+    """
     machine, seeds = _machine("hgx-h20", 4, 1), range(6)
-    seen = [_fullest(sent) for seed in seeds for sent in _alltoall(machine, seed=seed).values()]
+    env = {"NCCL_PXN_DISABLE": pxn}
+    seen = [
+        _fullest(sent) for seed in seeds for sent in _alltoall(machine, seed=seed, env=env).values()
+    ]
     rng = np.random.default_rng(1)
-    balls = rng.multinomial(192, [1 / 8] * 8, 4000).max(axis=1) / 24
+    balls = rng.multinomial(flows, [1 / 8] * 8, 4000).max(axis=1) / flows * 8
     error = balls.std() / len(seen) ** 0.5
     assert len(seen) == 24
     assert float(np.mean(seen)) == pytest.approx(float(balls.mean()), abs=4 * error)

@@ -20,8 +20,9 @@ from clusim.engine.abi import NONE, ConnKind, Op, Policy
 from clusim.engine.image import OPCODES, empty
 from clusim.lowering.aggregation import Trees
 from clusim.lowering.cta_contention import asking_warps
+from clusim.lowering.forwarding import route_keys
 from clusim.lowering.hops import CarriedTraffic, Leg, protocol_of
-from clusim.lowering.paths import remembered, route_keys
+from clusim.lowering.paths import remembered
 from clusim.lowering.proxies import ProxiedConnection, largest_messages
 from clusim.lowering.rank_paths import places_of
 from clusim.schedule.ir import ABSENT, CTA_WARPS, Connection, Instance, Prim, Schedule
@@ -300,7 +301,7 @@ class LinkLowering:
             rows[name] = np.array([getattr(leg, name) for leg in legs], rows.dtype[name])[codes]
         of_leg = [self.schedule.connections[index] for index in self.owner]
         rows["policy"] = [_policy(c, leg) for c, leg in zip(of_leg, self.leg_of, strict=True)]
-        rows["key"] = route_keys(self.arrays, of_leg, self.leg_of, self.seed)
+        rows["key"] = route_keys(self.arrays, of_leg, self.leg_of, self.seed)[:, 0]
         rows["slots"] = [connection.slots for connection in of_leg]
         rows["packet_bytes"], rows["burst"] = packets, bursts
         for index, size in largest_messages(self.schedule, self.links, self._expand_120).items():

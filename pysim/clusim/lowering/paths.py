@@ -1,20 +1,4 @@
-"""Cached lookup of the wires between places of a topology, and route keys.
-
-A route key is the choice of a flow among equal paths between nodes.
-
-**Hardware** InfiniBand switches forward by the destination address only; the subnet manager spreads
-destinations over the upward paths in the order of their ports on the leaf switches (d-mod-k: Zahavi,
-"Fat-tree routing and node ordering providing contention free traffic for MPI global collectives", 2012;
-OpenSM's ``ftree``). Ethernet switches hash addresses and the UDP port, which is the queue pair's (ECMP):
-flows meet at random. A queue pair stays on one port of its NIC; drivers assign queue pairs to ports in turn.
-Parallel links inside a node take turns.
-**Model** One key per connection. A graph node with n equal outputs takes the key's last digit of base n and
-passes the rest on. A key therefore consists of the digits for the sending node and its NIC (the channel), for
-the network (the destination's number on InfiniBand; otherwise a hash of both NICs, both ranks, the channel
-and the seed of the run), and for the receiving node (the channel).
-**Not modelled** Several queue pairs per connection (``NCCL_IB_QPS_PER_CONNECTION``), several addresses per
-port (LMC), subnet managers with other routing engines, weighted and resilient hashing.
-"""
+"""Cached lookup of the wires between places of a topology."""
 
 from __future__ import annotations
 
@@ -28,88 +12,12 @@ from numpy.typing import NDArray
 
 from clusim.base.errors import ScheduleError
 from clusim.engine.abi import NONE
-from clusim.lowering.hops import Leg
-from clusim.schedule.ir import Connection
 from clusim.topology.arrays import FabricArrays
 from clusim.topology.node import HostTraits
 from clusim.topology.rails import PathType, Rails, path_type
 
 Array = NDArray[Any]
 Value = TypeVar("Value")
-
-BY_DESTINATION = "infiniband"
-"""Packet format of the networks with switches that forward by destination."""
-
-MOST_CHANNELS = 1024
-"""Upper bound of the number of channels, which keeps pairs of ranks distinct in hashes."""
-
-
-def flow_hash(source: Array, destination: Array, number: Array, seed: int) -> Array:
-    """Return a 32-bit hash of every (source, destination, number) and `seed`.
-
-    The result is a uint32 array of the same shape.
-    """
-    x = source.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    x ^= destination.astype(np.uint64) * np.uint64(0xC2B2AE3D27D4EB4F)
-    x += number.astype(np.uint64) * np.uint64(0x165667B19E3779F9) + np.uint64(seed)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        x ^= x >> np.uint64(shift)
-        x *= np.uint64(factor)
-    return np.asarray(x >> np.uint64(32), np.uint32)
-
-
-def route_keys(
-    arrays: FabricArrays, connections: Sequence[Connection], legs: Sequence[Leg], seed: int
-) -> Array:
-    """Return the route key of every connection over its leg [uint32, one per connection].
-
-    Inside a node it is the connection's key; aggregation trees have key 0.
-    """
-    key_list = [0 if item.kind == "aggregation" else item.key for item in connections]
-    keys = np.array(key_list, np.uint32)
-    ends = np.array([(leg.via_first, leg.via_last) for leg in legs], np.int64).reshape(-1, 2)
-    away = np.flatnonzero(ends[:, 1] != NONE)
-    if not len(away):
-        return keys
-    first, last = ends[away].T
-    flows = [(connections[number], legs[number]) for number in away.tolist()]
-    src, dst, channel = np.array([(c.src, c.dst, c.channel) for c, _ in flows], np.int64).T
-    pair = src * arrays.num_ranks + dst
-    hashed = flow_hash(first, last, pair * MOST_CHANNELS + channel, seed).astype(np.int64)
-    line = np.array([leg.line_wire for _, leg in flows], np.int64)
-    network = np.array(arrays.format_names)[arrays.wires["format"][np.where(line == NONE, 0, line)]]
-    by_destination = (line != NONE) & (network == BY_DESTINATION)
-    number = np.where(by_destination, _destination_numbers(arrays)[last], hashed)
-    start = arrays.endpoints["node"][[leg.src for _, leg in flows]]
-    leaving, between = _choices(arrays, start.astype(np.int64), first, last)
-    keys[away] = (channel % leaving + leaving * (number % between + between * channel)) % 2**32
-    return keys
-
-
-def _choices(arrays: FabricArrays, node: Array, first: Array, last: Array) -> tuple[Array, Array]:
-    """Return the numbers of paths that leave a node, NIC included, and that cross the network.
-
-    Products of the numbers of equal outputs along the first shortest path, from `node` over NICs `first` to `last`.
-    """
-    leaving, between = np.ones((2, len(node)), np.int64)
-    adapter = arrays.targets["node"].astype(np.int64)
-    size = np.diff(arrays.group_off.astype(np.int64))
-    node, passed = node.copy(), np.zeros(len(node), bool)
-    for _ in range(len(arrays.nodes)):
-        network = passed.copy()
-        passed |= node == adapter[first]
-        moving = np.flatnonzero(~passed | (node != adapter[last]))
-        if not len(moving):
-            break
-        target = np.where(passed, last, first)[moving]
-        group = route_groups(arrays, node[moving], target)
-        moving, group = moving[group != NONE], group[group != NONE]
-        if not len(moving):
-            break
-        np.multiply.at(leaving, moving[~network[moving]], size[group[~network[moving]]])
-        np.multiply.at(between, moving[network[moving]], size[group[network[moving]]])
-        node[moving] = arrays.wires["dst"][arrays.group_wires[arrays.group_off[group]]]
-    return leaving, between
 
 
 def route_groups(arrays: FabricArrays, node: Array, target: Array) -> Array:
@@ -122,18 +30,6 @@ def route_groups(arrays: FabricArrays, node: Array, target: Array) -> Array:
     far = rows["wide_lo"].astype(np.int64) + goals["wide"].astype(np.int64) * rows["wide_stride"]
     result: Array = arrays.routes[np.where(rows["zone"] == goals["zone"], near, far)]
     return result.astype(np.int64)
-
-
-def _destination_numbers(arrays: FabricArrays) -> Array:
-    """Return the number of every target among the NICs, by leaf switch [int64]."""
-    targets = arrays.nic_targets
-    leaf = np.full(len(arrays.nodes), len(arrays.nodes), np.int64)
-    up = arrays.wires[arrays.nodes["zone"][arrays.wires["dst"]] == NONE]
-    leaf[up["src"][::-1]] = up["dst"][::-1]  # the first of several wires counts
-    order = np.lexsort((targets, leaf[arrays.targets["node"][targets]]))
-    result = np.zeros(len(arrays.targets), np.int64)
-    result[targets[order]] = np.arange(len(targets))
-    return result
 
 
 def remembered(method: Callable[..., Value]) -> Callable[..., Value]:

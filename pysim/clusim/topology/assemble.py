@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,10 +21,11 @@ from clusim.topology.catalogue import (
     make_switch,
     merge,
 )
-from clusim.topology.model import Fabric, Link, Protocol
+from clusim.topology.model import Fabric, Forwarding, Link, PinnedPath, Protocol
 from clusim.topology.node import Endpoint, Node
 from clusim.topology.schema import (
     ChipSpec,
+    ForwardingSpec,
     LinkSpec,
     LinkTypeSpec,
     NicSpec,
@@ -59,6 +61,7 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
     _look_at_buses(topology, nodes, problems)
     _look_at_told(topology, nodes, problems)
     _check_unused(topology, problems)
+    forwarding = forwarding_of(topology, {node.name: node.kind for node in nodes}, problems)
     problems.raise_if_any()
     if topology.p2p is None:
         state.sources["p2p"] = str(P2P[architecture])
@@ -86,6 +89,7 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
         p2p_level=topology.p2p_level,
         gdr_level=topology.gdr_level,
         gdr_read=topology.gdr_read,
+        acs=topology.acs,
         pxn=topology.pxn,
         nvb=topology.nvb,
         shm=topology.shm,
@@ -94,12 +98,27 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
         told_pcie=topology.told_pcie,
         routing=topology.routing,
         network_routing=topology.network_routing,
+        forwarding=forwarding,
         network=topology.network.plain() if topology.network else {},
         description=topology.description.strip(),
         faults=tuple(topology.faults),
         sources={**topology.sources, **state.sources},
         source_text=source_text,
     )
+
+
+def forwarding_of(topology: Topology, kinds: Mapping[str, str], problems: Problems) -> Forwarding:
+    """Return the choice among equal paths; report paths over graph nodes of other `kinds`."""
+    given = topology.forwarding
+    for number, path in enumerate(given.paths):
+        ends = [("from", path.from_, "nic")] if path.from_ else []
+        ends += [("to", path.to, "nic"), *(("via", name, "switch") for name in path.via)]
+        for key, name, kind in ends:
+            if kinds.get(name) != kind:
+                problems.add(("forwarding", "paths", number, key), f"no {kind} {name!r}")
+    values = {key: getattr(given, key) for key in ForwardingSpec.model_fields if key != "paths"}
+    paths = tuple(PinnedPath(path.from_, path.to, tuple(path.via)) for path in given.paths)
+    return Forwarding(paths=paths, **values)
 
 
 def _look_at_buses(topology: Topology, nodes: list[Node], problems: Problems) -> None:

@@ -24,6 +24,7 @@ from math import ceil
 from typing import Any
 
 from clusim.base.errors import TopologyError
+from clusim.topology.assemble import forwarding_of
 from clusim.topology.cluster_parts import (
     Drawing,
     Parts,
@@ -131,6 +132,31 @@ def draw_fat_tree(drawing: Drawing) -> None:
     for index, nic in enumerate(nics):
         drawing.nic(nic, leaves[index // down])
     _join(drawing, [leaves], min(down, count * used))
+
+
+def draw_multi_plane(drawing: Drawing) -> None:
+    """Connect NIC i of all nodes by a separate fat tree, plane i."""
+    used = len(drawing.nics[0])
+    rails = [[[machine[rail]] for machine in drawing.nics] for rail in range(used)]
+    _draw_planes(drawing, rails, draw_fat_tree)
+
+
+def draw_dual_tor(drawing: Drawing) -> None:
+    """Connect both ports of every NIC to the leaves of its rail in two separate planes."""
+    _draw_planes(drawing, [drawing.nics, drawing.nics], draw_rail)
+
+
+def _draw_planes(
+    drawing: Drawing, planes: list[list[list[str]]], draw: Callable[[Drawing], None]
+) -> None:
+    """Draw a network around the NICs of every plane; no switch joins two planes."""
+    for number, nics in enumerate(planes):
+        plane = Drawing(drawing.parts, nics, plane=f"plane{number}/")
+        draw(plane)
+        drawing.nodes += plane.nodes
+        drawing.links += plane.links
+        facts = plane.facts
+    drawing.facts.append(f"{amount(len(planes), 'plane')}, each with {', '.join(facts)}")
 
 
 def _join(drawing: Drawing, rails: list[list[str]], down: int) -> None:
@@ -262,13 +288,15 @@ _DRAW: Mapping[NetworkKind, Callable[[Drawing], None]] = {
     "rail": draw_rail,
     "fat-tree": draw_fat_tree,
     "superpod": lambda drawing: draw_rail(drawing, complete=True),
+    "multi-plane": draw_multi_plane,
+    "dual-tor": draw_dual_tor,
     "dragonfly": draw_dragonfly,
     "torus": draw_torus,
 }
 
 _ALLOWED = {
     "name", "description", "sources", "p2p", "window", "cta_skew", "vcs", "channels", "switches",
-    "formats", "link_types", "cluster", "faults",
+    "formats", "link_types", "cluster", "faults", "forwarding",
 }  # fmt: skip
 """Keys that a file with a cluster may have; the others describe one node."""
 
@@ -311,6 +339,10 @@ def build_cluster(
         problems.add(("cluster", "network"), str(error))
         problems.raise_if_any()
         raise
+    if "forwarding" in topology.model_fields_set:
+        kinds = {node.name: node.kind for node in fabric.nodes}
+        fabric = replace(fabric, forwarding=forwarding_of(topology, kinds, problems))
+        problems.raise_if_any()
     return replace(_adjusted(fabric, topology), source_text=source_text)
 
 
@@ -390,6 +422,8 @@ def join_machines(machine: Fabric, count: int, parts: Parts) -> Fabric:
     if any(old != new for old, new in names.items()):
         drawing.links = [replace(link, format=names[link.format]) for link in drawing.links]
     nodes, links = _copies(machine, count)
+    if spec.kind == "dual-tor":
+        nodes = [replace(node, ports=2) if node.kind == "nic" else node for node in nodes]
     ranks = machine.num_ranks
     rings = machine.ring_orders and tuple(
         tuple(rank + zone * ranks for zone in range(count) for rank in ring)

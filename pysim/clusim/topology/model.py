@@ -103,6 +103,8 @@ class Link:
         Hops it counts as in the search for shortest paths.
     dateline : tuple of bool
         Whether the directions a->b and b->a move packets to the next VC.
+    routed : tuple of bool
+        Whether routes use the directions a->b and b->a.
     xoff_bytes, xon_bytes : int
         Pause and resume thresholds of the receive buffer per VC (PFC) [bytes]; 0: credits are used instead.
     ecn_min_bytes, ecn_max_bytes : int
@@ -128,6 +130,7 @@ class Link:
     dim: int = 0
     weight: int = 1
     dateline: tuple[bool, bool] = (False, False)
+    routed: tuple[bool, bool] = (True, True)
     cls: str = "nvlink"
     name: str = field(default="", compare=False)
     xoff_bytes: int = 0
@@ -202,6 +205,66 @@ P2pLevel = Literal["loc", "nvl", "nvb", "pix", "pxb", "phb", "sys"]
 GdrLevel = Literal["loc", "pix", "pxb", "phb", "sys"]
 
 
+BY_DESTINATION = "infiniband"
+"""Packet format of the networks with switches that forward by destination."""
+
+MOST_QUEUES = 128
+"""Most queue pairs of a connection of NCCL (``NCCL_IB_MAX_QPS``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedPath:
+    """Switches that flows to a NIC pass in order; `source` is their NIC, or empty for all NICs."""
+
+    source: str
+    destination: str
+    via: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarding:
+    """Choice among equal paths by the switches between nodes.
+
+    Attributes
+    ----------
+    choice : str
+        ``hash`` of the flow (ECMP), ``destination`` only (forwarding tables of a subnet manager), or ``auto``: by
+        destination over InfiniBand links, otherwise by hash.
+    fields : str
+        Hashed fields: ``five-tuple``, ``addresses`` (without UDP ports), or ``queue-pair`` (five-tuple and
+        destination queue pair: E-ECMP).
+    seeds : str
+        ``switch``: every switch has a different hash; ``equal``: all have the same (polarised).
+    paths : tuple of PinnedPath
+        Paths that replace the choice.
+    queues : int
+        Queue pairs of a connection of NCCL (``NCCL_IB_QPS_PER_CONNECTION``).
+    split : bool
+        True if the packets of a message alternate over the queue pairs, False if messages do
+        (``NCCL_IB_SPLIT_DATA_ON_QPS``).
+    """
+
+    choice: Literal["auto", "hash", "destination"] = "auto"
+    fields: Literal["five-tuple", "addresses", "queue-pair"] = "five-tuple"
+    seeds: Literal["switch", "equal"] = "switch"
+    paths: tuple[PinnedPath, ...] = ()
+    queues: int = 1
+    split: bool = False
+
+    def hashes(self, form: str) -> bool:
+        """Return True if switches with links of a packet format select paths by hash."""
+        return self.choice == "hash" or (self.choice == "auto" and form != BY_DESTINATION)
+
+    def words(self, form: str) -> str:
+        """Describe the choice on links of a packet format."""
+        text = "by destination (d-mod-k)"
+        if self.hashes(form):
+            text = f"ECMP by {self.fields}, {'equal seeds' if self.seeds == 'equal' else 'a seed per switch'}"
+        if self.queues > 1:
+            text += f", {self.queues} queue pairs{' (split)' if self.split else ''}"
+        return text + (f", {len(self.paths)} pinned paths" if self.paths else "")
+
+
 @dataclass(frozen=True, repr=False)
 class Fabric(Shown):
     """Topology: graph nodes, links and policies; one of the two inputs of a simulation.
@@ -231,11 +294,16 @@ class Fabric(Shown):
         True if NICs read GPU memory to send (GPUDirect reads), if GPUs reach the NIC of another GPU over
         NVLink (PXN) and GPUs behind another one (NVB), and if ranks of a node exchange data through host
         memory (SHM).
+    acs : bool
+        True if PCIe switches send packets between their devices up through the root complex (Access Control
+        Services), which NCCL does not see.
     nic_names : dict
         Device names of NICs, as NCCL reads them: NIC -> ``mlx5_3``, or ``mlx5_3:2`` for the second port.
     routing : str
         ``shortest`` (all shortest paths) or ``dimension-order`` (lowest `Link.dim` first); `network_routing`
         is the same for the switches between nodes.
+    forwarding : Forwarding
+        Choice among equal paths between nodes.
     told : dict
         NVLinks of GPUs as NCCL reads them, where they differ from the links: GPU -> GPU or ``switch`` ->
         links.
@@ -271,9 +339,11 @@ class Fabric(Shown):
     pxn: bool = True
     nvb: bool = True
     shm: bool = True
+    acs: bool = False
     nic_names: Mapping[str, str] = field(default_factory=dict)
     routing: Routing = "shortest"
     network_routing: Routing = "shortest"
+    forwarding: Forwarding = Forwarding()
     told: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     told_pcie: Mapping[str, str] = field(default_factory=dict)
     network: Mapping[str, Any] = field(default_factory=dict, compare=False)

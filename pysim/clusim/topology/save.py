@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
-from clusim.topology.model import KIND_NAMES, NO_LIMIT, Fabric, Format, Link
+from clusim.topology.model import KIND_NAMES, NO_LIMIT, Fabric, Format, Forwarding, Link
 from clusim.topology.node import COST_ONE, Endpoint, HostTraits, NicTraits, Node, Unit
 from clusim.topology.quantities import keys_of
 from clusim.topology.schema import (
@@ -48,9 +49,11 @@ def to_data(fabric: Fabric) -> dict[str, Any]:
         "p2p_level": fabric.p2p_level,
         "gdr_level": fabric.gdr_level,
         **{name: False for name in ("gdr_read", "pxn", "nvb", "shm") if not getattr(fabric, name)},
+        "acs": fabric.acs or None,
         "nic_names": dict(fabric.nic_names),
         "routing": fabric.routing,
         "network_routing": fabric.network_routing,
+        "forwarding": _forwarding(fabric.forwarding),
         "channels": dict(fabric.channels),
         "rings": [list(ring) for ring in fabric.ring_orders]
         if fabric.ring_orders is not None
@@ -70,6 +73,22 @@ def to_data(fabric: Fabric) -> dict[str, Any]:
         "faults": list(fabric.faults),
     }
     return {key: value for key, value in data.items() if value not in (None, {}, "", [])}
+
+
+def _forwarding(forwarding: Forwarding) -> dict[str, Any]:
+    """Return the keys that differ from the default."""
+    data = {
+        item.name: value
+        for item in fields(Forwarding)
+        if (value := getattr(forwarding, item.name)) != item.default
+    }
+    if "paths" in data:
+        ends = [{"from": path.source} if path.source else {} for path in forwarding.paths]
+        data["paths"] = [
+            {**end, "to": path.destination, "via": list(path.via)}
+            for end, path in zip(ends, forwarding.paths, strict=True)
+        ]
+    return data
 
 
 class _Names:

@@ -46,7 +46,9 @@ from clusim.topology.quantities import (
     small_size,
 )
 
-NetworkKind = Literal["single", "rail", "fat-tree", "superpod", "dragonfly", "torus"]
+NetworkKind = Literal[
+    "single", "rail", "fat-tree", "superpod", "multi-plane", "dual-tor", "dragonfly", "torus"
+]
 
 NETWORK_KINDS: tuple[str, ...] = get_args(NetworkKind)
 
@@ -292,6 +294,23 @@ class LinkSpec(LinkTypeSpec):
     dateline: Literal["none", "forward", "backward", "both"] = "none"
 
 
+class PathSpec(Spec):
+    """Switches that flows pass in order, to a NIC or from one NIC to another."""
+
+    from_: Annotated[str, Field(alias="from", max_length=64)] = ""
+    to: Annotated[str, Field(max_length=64)]
+    via: Annotated[list[str], Field(min_length=2, max_length=64)]
+
+
+class ForwardingSpec(Spec):
+    """Choice among equal paths by the switches between nodes."""
+
+    choice: Literal["auto", "hash", "destination"] = "auto"
+    fields: Literal["five-tuple", "addresses", "queue-pair"] = "five-tuple"
+    seeds: Literal["switch", "equal"] = "switch"
+    paths: list[PathSpec] = Field(default_factory=list, max_length=65_536)
+
+
 class LogsSpec(Spec):
     """Properties that logs of such nodes show and the topology does not."""
 
@@ -335,6 +354,7 @@ class Topology(Spec):
     p2p_level: P2pLevel = "pxb"
     gdr_level: GdrLevel = "pxb"
     gdr_read: bool = True
+    acs: bool = False
     pxn: bool = True
     nvb: bool = True
     shm: bool = True
@@ -343,6 +363,7 @@ class Topology(Spec):
     )
     routing: Literal["shortest", "dimension-order"] = "shortest"
     network_routing: Literal["shortest", "dimension-order"] = "shortest"
+    forwarding: ForwardingSpec = Field(default_factory=ForwardingSpec)
     channels: dict[str, Annotated[int, Field(ge=1, le=256)]] = Field(default_factory=dict)
     rings: list[list[Annotated[int, Field(ge=0)]]] | None = None
     told_pcie: dict[str, Annotated[str, Field(pattern=r"^gen[1-7]-x(1|2|4|8|12|16|32)$")]] = Field(
