@@ -116,8 +116,8 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
             cost = fault_cost(
                 planned, result, Repeats(how.confirm, how.progress, how.watch, budget)
             )
-        except TimeLimitReached as error:
-            left.append(f"fault cost; {error}")
+        except TimeLimitReached:
+            left.append(f"fault cost; {how.watch.words}")
     judged = result.verdict.unfinished if result.complete else ""
     left = [judged, derived.unfinished if derived is not None else "", *left]
     left = [text for text in left if text]

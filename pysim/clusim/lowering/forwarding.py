@@ -16,8 +16,9 @@ node the digit is the channel's; at switches it is a digit of the destination's 
 and the switch; pinned paths replace it. Numbers of queue pairs are drawn by the seed of the run, as the NIC's
 firmware assigns them. Over PXN, ranks share the queue pair of the GPU that sends for them
 (``NCCL_NET_SHARED_COMMS``).
-**Not modelled** Several queue pairs per connection (``NCCL_IB_QPS_PER_CONNECTION``), several addresses per port (LMC), subnet managers with other routing engines, weighted and
-resilient hashing, hash functions that are linear in their seed.
+**Not modelled** Several queue pairs per connection (``NCCL_IB_QPS_PER_CONNECTION``), several addresses per port
+(LMC), subnet managers with other routing engines, weighted and resilient hashing, hash functions that are linear in
+their seed.
 **Parameters** `clusim.topology.model.Forwarding`.
 """
 

@@ -22,7 +22,7 @@ from clusim.topology.catalogue import (
     make_switch,
     merge,
 )
-from clusim.topology.model import Fabric, Forwarding, Link, PinnedPath, Protocol
+from clusim.topology.model import Fabric, Forwarding, Link, PinnedPath, Protocol, did_you_mean
 from clusim.topology.node import Endpoint, Node
 from clusim.topology.schema import (
     ChipSpec,
@@ -35,7 +35,7 @@ from clusim.topology.schema import (
     SwitchSpec,
     Topology,
 )
-from clusim.topology.validate import KeyPath, Problems, did_you_mean
+from clusim.topology.validate import KeyPath, Problems
 
 MAX_NODES = 65_536
 MAX_LINKS = 1_000_000

@@ -27,7 +27,7 @@ from clusim.hardware import (
 )
 from clusim.hardware.figures import any_scaled, value_of
 from clusim.hardware.nic import MESSAGE_UNITS
-from clusim.topology.model import KIND_NAMES, NO_LIMIT, Format, Link, Protocol
+from clusim.topology.model import KIND_NAMES, NO_LIMIT, Format, Link, Protocol, did_you_mean
 from clusim.topology.node import Endpoint, HostTraits, NicTraits, Node, RateControl, Unit, cost16
 from clusim.topology.quantities import Spec, attributes_of
 from clusim.topology.schema import (
@@ -42,7 +42,7 @@ from clusim.topology.schema import (
     SwitchSpec,
     Topology,
 )
-from clusim.topology.validate import KeyPath, Problems, did_you_mean
+from clusim.topology.validate import KeyPath, Problems
 
 
 def carried_by(base: NicSpec, spec: NicSpec) -> NicSpec:
