@@ -57,7 +57,9 @@ def test_bounds_are_values_or_shares(
 @pytest.mark.parametrize(
     ("value", "bounds", "message"),
     [
-        ("400ns", "ten", r"bound '-ten': not a number; write it as the value"),
+        ("400ns", "ten", r"bounds is 'ten'; write \[low, high\], or 10% of the value"),
+        ("400ns", ["ten", "1us"], r"bound 'ten': not a number; write it as the value"),
+        ("400ns", "-10%", r"bounds is '-10%'; write \[low, high\], or 10% of the value"),
         ("400ns", ["500ns", "600ns"], "is not between them"),
         ("400ns", ["600ns", "300ns"], "is not between them"),
         ("400ns", ["300ns"], r"write \[low, high\], or 10% of the value"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
 from typing import Any
 
@@ -247,6 +248,22 @@ def test_heads_halve_what_a_ring_sends_between_machines() -> None:
     # A ring of n = 16 sends 2(n-1)/n of the size; a tree of two machines the size once, up or down.
     assert per_machine["Ring"] == pytest.approx(size * 30 / 16, rel=0.01)
     assert per_machine["NVLSTree"] == pytest.approx(size, rel=0.001)
+
+
+def test_both_trees_of_heads_use_both_adapters_of_a_gpu() -> None:
+    """The inner node of one tree sends three times a leaf's bytes, and is a leaf of the other: one NIC for a tree
+    would have three times the other's bytes."""
+    comm = comm_of("aws-p5en", 4, NCCL_ALGO="NVLSTree", NCCL_PROTO="Simple")
+    schedule = build(machine("aws-p5en", 4), comm, CollectivePayload("allreduce", 64 << 20))
+    rails: dict[tuple[int, int], Counter[int]] = {}
+    for connection in schedule.connections:
+        if connection.rail >= 0:
+            tree = connection.channel % 2
+            rails.setdefault((connection.dst, tree), Counter())[connection.rail] += 1
+    assert {tree for _, tree in rails} == {0, 1}
+    for used in rails.values():
+        first, second = used.values()
+        assert first == second
 
 
 def test_ragged_blocks_are_covered_by_the_parts_of_channels() -> None:

@@ -9,9 +9,11 @@ import pytest
 
 import clusim
 from clusim.analysis.limits import wire_tables
+from clusim.nccl.connect import tree_detour_ps
 from clusim.nccltests.jobs import kernel
 from clusim.report.runreport import collective_report
 from clusim.simulation import anchors, extrapolate, samples
+from clusim.simulation.anchors import Levels, Linear
 from clusim.simulation.api import result_of
 from clusim.simulation.extrapolate import ERROR_LIMIT, extrapolated_result
 from clusim.simulation.job import RunOptions, job_of, run_job
@@ -161,3 +163,21 @@ def test_a_time_limit_ends_runs_that_stand_for_others(monkeypatch: pytest.Monkey
 
     with pytest.raises(clusim.ClusimError, match="for extrapolation"):
         result_of(request("Ring", 12, 4 * MIB), replace(BRIEF, watch=Late(10**12)))
+
+
+def test_far_nodes_of_a_tree_are_counted() -> None:
+    """Nodes 1, 2, 4, 8 and 0 of 16 are the longest way up; it leaves the group of eight nodes from 4 to 8 and from 8 to
+    0, and again on the way down. A hop between groups crosses the spine, a second leaf and two cables more."""
+    net = Setup("aws-p5en", 16).fabric
+    switches = {node.tier: node.latency_ps for node in net.nodes if node.kind == "switch"}
+    cable = next(link.latency_ps for link in net.links if link.b.startswith("spine"))
+    further_ps = switches["leaf"] + switches["spine"] + 2 * cable
+    for nodes, hops in ((4, 0), (8, 0), (16, 4), (64, 8)):
+        detour_ps = tree_detour_ps(Setup("aws-p5en", nodes).fabric, nodes)
+        assert detour_ps == pytest.approx(hops * further_ps, rel=0.03)
+
+
+def test_levels_beyond_the_runs_add_their_way() -> None:
+    law = Levels(Linear((2, 3), 4), far_ps=(0, 0, 16))
+    assert law.of((100, 130, 150)) == 150 + 30 + 16
+    assert law.words((100e6, 130e6, 150e6)).startswith("each further level 30us, 1.6e-05us between")

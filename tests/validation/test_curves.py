@@ -43,8 +43,8 @@ def compared(path: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, A
     return found
 
 
-def test_there_are_curves_with_sources_and_causes() -> None:
-    assert len(CURVES) >= 5
+def test_there_are_six_curves_with_sources_and_causes() -> None:
+    assert len(CURVES) >= 6
     for path in CURVES:
         about = head(path)
         assert about["source"].startswith("https://github.com/"), path.name

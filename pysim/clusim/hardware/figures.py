@@ -157,7 +157,8 @@ def _bounds(value: Value, given: object) -> tuple[float, float] | None:
         return None
     if not _is_number(value):
         raise InputError(f"bounds belong to numbers, and this figure is {value!r}")
-    ends = [f"-{given}", given] if isinstance(given, str) else given
+    share = re.fullmatch(r"[0-9.]+%", str(given))
+    ends = [f"-{given}", given] if share else given
     if not isinstance(ends, list) or len(ends) != 2:
         raise InputError(f"bounds is {given!r}; write [low, high], or 10% of the value")
     low, high = (_factor(value, end) for end in ends)

@@ -13,6 +13,9 @@ from itertools import pairwise
 
 from clusim.nccl.constants import Pattern, Version, since
 from clusim.nccl.graph import Graph
+from clusim.topology.arrays import arrays_of
+from clusim.topology.model import Fabric
+from clusim.topology.rails import Rails
 
 NONE = -1
 
@@ -94,6 +97,36 @@ def double_tree(count: int, node: int) -> tuple[tuple[int, int, int, int], ...]:
         moved = binary_tree(count, count - 1 - node)
         back = [count - 1 - other if other != NONE else NONE for other in moved[:3]]
     return first, (back[0], back[1], back[2], moved[3])
+
+
+def tree_detour_ps(fabric: Fabric, num_nodes: int) -> int:
+    """Return the latency of the way up and down NCCL's trees over nodes, beyond that of equally near nodes [ps].
+
+    Of the tree and the node with the longest way; first NICs stand for all, neighbours in a tree for near nodes.
+    """
+    arrays = arrays_of(fabric)
+    rails = Rails(arrays)
+    nics = [rails.nics(zone)[:1] for zone in range(num_nodes)]
+    if not all(nics):
+        return 0
+    longest, near = [], []
+    for which in (0, 1):
+        parents = [double_tree(num_nodes, node)[which][0] for node in range(num_nodes)]
+        hops = [
+            0
+            if parent == NONE
+            else arrays.latency_ps(
+                arrays.steps(int(arrays.targets["node"][nics[node][0]]), nics[parent])
+            )
+            for node, parent in enumerate(parents)
+        ]
+        near += [hop for hop in hops if hop]
+        for leaf in range(num_nodes):
+            way = [leaf]
+            while parents[way[-1]] != NONE:
+                way.append(parents[way[-1]])
+            longest.append((sum(hops[node] for node in way), len(way) - 1))
+    return 2 * max((way_ps - levels * min(near) for way_ps, levels in longest if levels), default=0)
 
 
 def _paired(graph: Graph, number: int, channels: int, version: Version) -> int:

@@ -159,3 +159,12 @@ def nvls_copy_warps(members: int) -> tuple[int, int]:
     scatter = 7 if members <= 6 else 8
     more = cta_figure("local copy")
     return round(scatter * more), round((scatter - 1) * more)
+
+
+def nvls_tree_warps() -> tuple[float, float, float, float]:
+    """Return the warps that scatter, gather, reduce and broadcast in NVLSTree, as of `nvls_copy_warps`.
+
+    They are 6, 5, 5 and 4 of 20 (NCCL ``all_reduce.h``); the buffers of NICs are in local GPU memory as well.
+    """
+    more = cta_figure("local copy")
+    return 6 * more, 5 * more, 5 * more, 4 * more

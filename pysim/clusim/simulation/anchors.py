@@ -10,8 +10,9 @@ in-switch reductions move the same bytes on every node for any number of nodes. 
 chunk; later chunks follow in a pipeline at a constant rate. Two runs of the first chunk of every channel determine the
 time of a level, and the larger of them with all bytes determines the rest. In PAT the bytes of a rank grow as
 (n - 1) / n; its rest is scaled accordingly. All runs have the algorithm, protocol, channels and chunks of the complete
-communicator. `AlgorithmEntry.growth` selects the law of a named algorithm. **Not modelled** Longer distances than in
-the runs: switch levels that only large networks have.
+communicator. `AlgorithmEntry.growth` selects the law of a named algorithm. Hops of NCCL's trees
+between nodes that are further apart than those of the runs add the latency of their way. **Not modelled** Longer
+distances in rings, where they are few.
 
 **Bytes.** Large sizes are long streams of equal chunks. Two smaller sizes are simulated with the same chunks, and the
 time is extrapolated linearly in the size.
@@ -29,6 +30,7 @@ from clusim.collectives.rings_and_trees import find_trees
 from clusim.lowering import QUICK
 from clusim.lowering.grain import QUICK_HOPS
 from clusim.nccl import Communicator, NcclPlan, programs
+from clusim.nccl.connect import tree_detour_ps
 from clusim.schedule.dtypes import element
 from clusim.schedule.shapes import Shape
 from clusim.simulation.plan import Plan, named_options
@@ -53,6 +55,8 @@ Cut = NcclPlan | Shape | None
 """Fixed division of a run's data: a NCCL plan, the shape of a named algorithm, or None for sends and receives."""
 
 Run = tuple[Request, Cut]
+
+_TREES = (Algorithm.TREE, Algorithm.NVLS_TREE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,24 +101,31 @@ class Levels:
         Numbers of levels.
     share : float
         Factor of the rest.
+    far_ps : tuple of float
+        In the two runs and the complete collective, time on the longest way beyond that between near nodes [ps].
     """
 
     levels: Linear
     share: float = 1.0
+    far_ps: tuple[float, float, float] = (0, 0, 0)
 
     def of(self, values: Sequence[float]) -> float:
         """Return the quantity from its values in the runs."""
         start, whole = values[1], values[-1]
         more = self.levels.to - self.levels.at[1]
-        return start + more * self._each(values) + (whole - start) * self.share
+        further = more * self._each(values) + self.far_ps[2] - self.far_ps[1]
+        return start + further + (whole - start) * self.share
 
     def words(self, values: Sequence[float]) -> str:
-        """Return the time of a level."""
-        return f"each further level {self._each(values) / 1e6:.3g}us"
+        """Return the time of a level, and of the way between far nodes."""
+        far_us = (self.far_ps[2] - self.far_ps[1]) / 1e6
+        way = f", {far_us:.3g}us between far nodes" if far_us else ""
+        return f"each further level {self._each(values) / 1e6:.3g}us{way}"
 
     def _each(self, values: Sequence[float]) -> float:
         low, high = self.levels.at
-        return max(0.0, (values[1] - values[0]) / (high - low))
+        near = [values[run] - self.far_ps[run] for run in (0, 1)]
+        return max(0.0, (near[1] - near[0]) / (high - low))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +197,12 @@ def over_nodes(request: Request, cut: Cut) -> Extrapolation | None:
     few, more, all_levels = (_levels(request, cut, number) for number in (*nodes, many))
     pat = isinstance(cut, NcclPlan) and cut.selection.algorithm is Algorithm.PAT
     share = (1 - 1 / many) / (1 - 1 / nodes[1]) if pat else 1.0
-    return Extrapolation(runs, Levels(Linear((few, more), all_levels), share), origin)
+    far_ps = (0.0, 0.0, 0.0)
+    if isinstance(cut, NcclPlan) and cut.selection.algorithm in _TREES:
+        setups = (runs[0][0].setup, runs[1][0].setup, request.setup)
+        few_ps, more_ps, all_ps = (tree_detour_ps(part.fabric, part.num_nodes) for part in setups)
+        far_ps = (few_ps, more_ps, all_ps)
+    return Extrapolation(runs, Levels(Linear((few, more), all_levels), share, far_ps), origin)
 
 
 def _growth(request: Request, cut: Cut) -> str:

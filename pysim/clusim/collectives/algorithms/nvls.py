@@ -6,8 +6,9 @@ buffer; the head's reduce warps wait until all members have, read the sum throug
 (``multimem.ld_reduce``), and store it to all (``multimem.st``); gather warps copy it back. Flags of
 all members are polled with one load (``NVLS_MIN_POLL``). **Model**: three programs per rank and
 channel that hand over by flags, with FIFOs of 8 slots for the buffer; one fixed cost per chunk for
-all of the reducer's flags together, one and a half per loop for the copies of all heads. In
-all-reduce scatter, reduce and gather each have their share of the CTA's warps. **Not modelled**:
+all of the reducer's flags together, a part of one for the copy of each head's chunk: scatter and gather
+serve the heads in turn. In all-reduce scatter, reduce and gather each have their share of the CTA's
+warps. **Not modelled**:
 the flag accesses' own packets; the buffer is as large as the data, and only the flags keep it from
 being overrun. **Parameters**: `Shape`, 128 KiB chunks.
 """
@@ -99,6 +100,11 @@ def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
             _gather(writer, part, position, flags)
 
 
+def copies_per_cost(side: str) -> int:
+    """Return the number of copies of heads' chunks by a side, scatter or gather, for the fixed cost of a slice."""
+    return round(cta_figure(f"nvls {side}"))
+
+
 @lru_cache(KEPT)
 def copies(size: int) -> tuple[Prim, ...]:
     """Return primitives that copy every head's chunk into the multicast buffer."""
@@ -120,11 +126,6 @@ def _reductions(size: int) -> tuple[Prim, ...]:
     return (*wait, reduce, *tell)
 
 
-def _flags_div(size: int) -> int:
-    """Return the divisor of a copy's fixed cost, which is that of the flags of all heads together."""
-    return max(1, round(size / cta_figure("nvls flags")))
-
-
 def _scatter(writer: CollectiveWriter, part: Part, position: int, flags: SwitchFlags) -> None:
     """Copy every head's chunk into the multicast buffer and signal the head."""
     pipes = [flags.ready[position, head] for head in _heads(writer, position)]
@@ -133,7 +134,7 @@ def _scatter(writer: CollectiveWriter, part: Part, position: int, flags: SwitchF
         "warps": nvls_copy_warps(writer.size)[0],
         "name": "nvls/scatter",
     }
-    prims, div = copies(writer.size), _flags_div(writer.size)
+    prims, div = copies(writer.size), copies_per_cost("scatter")
     writer.rotated(position, part, prims, pipes, fixed_div=div, **fields)
 
 
@@ -155,7 +156,7 @@ def _gather(writer: CollectiveWriter, part: Part, position: int, flags: SwitchFl
         "warps": nvls_copy_warps(writer.size)[1],
         "name": "nvls/gather",
     }
-    prims, div = takes(writer.size), _flags_div(writer.size)
+    prims, div = takes(writer.size), copies_per_cost("gather")
     writer.rotated(position, part, prims, pipes, fixed_div=div, **fields)
 
 

@@ -168,12 +168,16 @@ class Context:
         return members[turn % len(members)]
 
     def head_rail(self, position: int, adapter: int, channel: int) -> int:
-        """Return the rail of a head's NIC on a channel: every head rotates over all channels."""
+        """Return the rail of a head's NIC on a channel: every head rotates over all pairs of channels.
+
+        Plugins spread messages over the rails of a NIC. A pair consists of a channel of each tree, so that the rails
+        have equal loads.
+        """
         rails = self._rail_numbers[self.comm.machine_of[position]]
         if not rails:
             return NONE
         members = rails[adapter % len(rails)]
-        return members[channel % len(members)]
+        return members[channel // 2 % len(members)]
 
     def _ring(self, number: int, route: int) -> Ring:
         channel = self.channel(number)

@@ -5,8 +5,10 @@ the tree over nodes, sends the sum to its parent, and on the way back stores the
 multicast and sends it to its children; even channels follow the first of two binary trees, odd ones the second.
 CollNetChain: a chain in every node up to the GPU at the channel's NIC, the network's aggregation, the chain down
 (``src/device/all_reduce.h``, ``src/graph/connect.cc``). **Model** The same, as programs synchronised by flags; the
-host's proxy of the NIC runs the aggregation. **Not modelled** How warps share the CTA's throughput;
-registered buffers. **Parameters** The heads, channels and chunks that were found.
+host's proxy of the NIC runs the aggregation. A head adds its switch's sum and its children in one pass, and
+stores a result to all below in one. **Not modelled** How warps share the throughput of a CTA of
+CollNetChain; the single pass of the root; registered buffers. **Parameters** The heads, channels and chunks that were
+found.
 """
 
 from __future__ import annotations
@@ -16,16 +18,19 @@ from functools import lru_cache
 from itertools import pairwise
 
 from clusim.base.errors import InputError
-from clusim.collectives.algorithms.nvls import check_units, copies, takes
+from clusim.collectives.algorithms.nvls import check_units, copies, copies_per_cost, takes
 from clusim.collectives.entry import hop_fields
 from clusim.collectives.rings_and_trees import Hop
 from clusim.nccl.connect import nvls_trees
 from clusim.nccl.programs.context import Context
 from clusim.schedule.builder import Part
 from clusim.schedule.ir import ABSENT, Prim
+from clusim.schedule.shapes import nvls_tree_warps
 
 KEPT = 64
 """Number of program kinds whose primitives are cached."""
+
+_WARPS = ("scatter", "gather", "up", "down")
 
 Pairs = dict[tuple[int, int], int]
 Relatives = dict[int, tuple[int, tuple[int, ...]]]
@@ -49,12 +54,14 @@ class _Machine:
         self, position: int, name: str, prims: tuple[Prim, ...], pipes: list[int], turn: int
     ) -> None:
         """Add a program to a rank; its chunks are the heads' numbers, counted from `turn`."""
+        copies_heads = name in ("scatter", "gather")
         self.context.writer.program(
             *(position, self.part, prims, pipes),
             rotation=turn,
             nchunks=len(self.heads),
             sm=int(name == "scatter"),
-            fixed_div=len(prims),
+            fixed_div=copies_per_cost(name) if copies_heads else len(prims),
+            warps=dict(zip(_WARPS, nvls_tree_warps(), strict=True))[name],
             name=f"nvlstree/{name}",
         )
 
@@ -154,10 +161,8 @@ def _summing(count: int, children: int, upward: bool) -> tuple[tuple[Prim, ...],
     if not upward:
         sums.append(Prim("signal", send=last, coef=1))
     begin = Prim("waitSignal", recv=last, coef=1)
-    sends = list(range(count + 1, last))
-    if upward and sends:
-        begin = Prim("recvCopySend", recv=last, send=sends.pop(0), coef=1, dst="scratch")
-    elif upward:
+    sends = range(count + 1, last)
+    if upward:
         begin = Prim("recv", recv=last, coef=1, dst="scratch")
     spread = [Prim("sendMore", send=slot, coef=1, src="scratch") for slot in sends]
     spread.append(Prim("multicastStore", send=count, coef=1, src="scratch", dst="scratch"))
@@ -168,19 +173,14 @@ def _summing(count: int, children: int, upward: bool) -> tuple[tuple[Prim, ...],
 def _add_children(count: int, first: int, upward: bool) -> list[Prim]:
     """Return primitives that add the data of `count` children and send the sum to the parent, if any.
 
-    With the switch's sum the children are the sources of one primitive.
+    With the switch's sum, which is loaded before, children and parent are the sources and the target of one pass.
     """
-    if not count:
-        return [Prim("send", send=first, coef=1, src="scratch")] if upward else []
     prims = [
         Prim("recvReduceMore", recv=first + child, coef=1, src="scratch", dst="scratch")
         for child in range(count)
     ]
     if upward:
-        last = Prim(
-            "recvReduceSend", recv=first + count - 1, send=first + count, coef=1, src="scratch"
-        )
-        prims[-1] = last
+        prims.append(Prim("sendMore", send=first + count, coef=1, src="scratch"))
     return prims
 
 

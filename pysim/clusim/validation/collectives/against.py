@@ -17,7 +17,7 @@ from clusim.base.errors import InputError
 from clusim.base.executors import Jobs
 from clusim.base.files import note_input
 from clusim.base.limits import read_text
-from clusim.base.tables import text_table
+from clusim.base.tables import folded, text_table
 from clusim.base.terms.times import REGIMES
 from clusim.base.units import format_size
 from clusim.formats.logs import read_logs
@@ -336,8 +336,9 @@ class Against:
         yield from text_table("  {:>7}  {:<40}  {}", rows)
         if closer < len(misfits):
             further = ", ".join(item.titles[0] for item in self.explained[closer:])
-            yield f"  further from the measurement than the unchanged system: {further}"
-        yield from (f"  not simulated: {title}: {why}" for title, why in self.failed)
+            yield from folded(f"  worse than the unchanged system: {further}")
+        for title, why in self.failed:
+            yield from folded(f"  not simulated: {title}: {why}")
         best = self.explained[0] if self.explained else None
         left_pct = self.misfit_pct if best is None else best.misfit_pct(self.curve.times_us)
         if left_pct > UNEXPLAINED * self.misfit_pct:
