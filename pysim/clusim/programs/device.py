@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from clusim.base.errors import ClusimError, InputError
-from clusim.simulation.samples import user_folder
+from clusim.base.kept import user_folder
 
 SOURCE = Path(__file__).with_name("device.cpp")
 
