@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "workload": "base collectives formats hardware nccl results schedule topology",
     "training": "analysis base collectives lowering nccl report results schedule simulation topology workload",
     "nccltests": "base hardware nccl report results simulation",
+    "shim": "base hardware nccl nccltests schedule simulation topology",
     "replays": "base formats hardware lowering nccl nccltests report results schedule simulation topology workload",
     "validation": "analysis base engine formats hardware lowering nccl nccltests schedule simulation topology"
     " training workload",

@@ -7,6 +7,7 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
+from clusim.analysis.flowrates import FlowRates
 from clusim.analysis.latency import LatencySummary
 from clusim.analysis.limits import WireTables
 from clusim.analysis.tablejson import CongestionJson, EstimateJson, HistoryJson, PathJson
@@ -75,14 +76,17 @@ class TrafficJson(JsonObject):
     ----------
     pattern : str
         Who sent to whom.
+    flows : object
+        Rates of the flows, only with --flows.
     """
 
-    KEYS = ("*result", "pattern", "*doubted", "*latency")
+    KEYS = ("*result", "pattern", "*doubted", "*latency", "flows")
 
     result: Result
     pattern: str
     doubted: DoubtedJson
     latency: LatencySummary
+    flows: IfKnown[FlowRates]
 
 
 class ColumnJson(TypedDict):

@@ -26,6 +26,7 @@ from clusim_cli.terminal import fitted
 
 _ORDER = (
     *("run", "topo", "traffic", "train", "info", "log", "explain", "crossover", "nccl-tests"),
+    "exec",
     *(
         "sweep",
         "validate",

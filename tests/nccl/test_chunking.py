@@ -47,11 +47,10 @@ def test_buffsize_scales_chunks() -> None:
 
 
 def parts(
-    size: int, channels: int, protocol: Protocol = SIMPLE, **kwargs: int
+    size: int, channels: int, protocol: Protocol = SIMPLE, release: str = "2.29", **kwargs: int
 ) -> list[ChannelPart]:
-    return continuous_parts(
-        Cutting(RING, protocol, ALLREDUCE, GroupShape(8), NEW), size, channels, **kwargs
-    )
+    cutting = Cutting(RING, protocol, ALLREDUCE, GroupShape(8), parse_version(release))
+    return continuous_parts(cutting, size, channels, **kwargs)
 
 
 @pytest.mark.parametrize("size", [4, 8, 4096, 65_536, 1 << 20, 1_000_004, 1 << 26])
@@ -72,6 +71,28 @@ def test_a_channel_gets_at_least_32_kib_of_traffic() -> None:
     # An all-reduce moves 2 B per byte: cells of 16 KiB, four times smaller under LL.
     assert [p.num_bytes for p in parts(40_000, 24)] == [16_384, 16_384, 7_232]
     assert [p.num_bytes for p in parts(10_000, 24, LL)] == [4096, 4096, 1808]
+
+
+@pytest.mark.parametrize(
+    ("release", "protocol", "size", "channels"),
+    [
+        # MinTrafficPerChannel of 32 KiB, 16 KiB and 512 B, at 2 B of traffic per byte of an all-reduce.
+        ("2.29", LL128, 128 << 10, 8),
+        ("2.29", LL128, 256 << 10, 16),
+        ("2.28", LL128, 128 << 10, 16),
+        ("2.23", LL128, 128 << 10, 16),
+        ("2.22", LL128, 4 << 10, 16),
+        # LL's traffic counts fourfold since 2.26.
+        ("2.29", LL, 64 << 10, 16),
+        ("2.26", LL, 32 << 10, 16),
+        ("2.25", LL, 32 << 10, 4),
+    ],
+)
+def test_the_least_traffic_of_a_channel_follows_the_release(
+    release: str, protocol: Protocol, size: int, channels: int
+) -> None:
+    found = parts(size, 16, protocol, release)
+    assert [part.num_bytes for part in found] == [size // channels] * channels
 
 
 def test_large_sizes_use_all_channels_evenly() -> None:

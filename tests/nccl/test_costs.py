@@ -137,6 +137,13 @@ def test_nothing_left_is_an_error() -> None:
         select(h100(6, settings), ALLREDUCE, 8, ChannelSupply(24, 16, settings=settings))
 
 
+def test_an_algorithm_that_cannot_run_is_named_with_its_reason() -> None:
+    settings = parse_env({"NCCL_ALGO": "CollNetDirect"})
+    why = r"\(CollNetDirect: the network cannot reduce\)"
+    with pytest.raises(InputError, match=rf"no algorithm is left .* {why}; allow Ring"):
+        select(h100(6, settings), ALLREDUCE, 8, ChannelSupply(24, 16, settings=settings))
+
+
 def test_before_2_24_nccl_algo_spares_rings_of_other_collectives() -> None:
     settings, group = parse_env({"NCCL_ALGO": "Tree"}), RankGroup(8, 1, 80, 80, "intel")
     for version, expected in (("2.20", True), ("2.27", False)):

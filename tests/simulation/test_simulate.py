@@ -15,7 +15,8 @@ from clusim.base.terms.operations import bus_factor
 from clusim.lowering import Fault
 from clusim.results.result import Result
 from clusim.schedule import CollectiveWriter, Prim, Schedule
-from clusim.simulation.traffic import TIMED_PATTERNS, Pattern, capacity_Bps, to_image, wire_bytes
+from clusim.simulation.capacity import capacity_Bps, wire_bytes
+from clusim.simulation.traffic import TIMED_PATTERNS, Pattern, to_image
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of
 

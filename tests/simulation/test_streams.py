@@ -8,7 +8,7 @@ import pytest
 
 from clusim.nccl.choice import choose
 from clusim.nccl.programs import filling_bytes
-from clusim.simulation.extrapolate import FOLLOWED, kernel_time
+from clusim.simulation.extrapolate import FOLLOWED, kernel_time, timed
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 
@@ -24,6 +24,22 @@ def test_two_shorter_streams_stand_for_a_long_one(machine: str) -> None:
     assert any(note.startswith(FOLLOWED) for note in followed.notes)
     whole = kernel_time(replace(request, granularity="auto"), plan)
     assert not any(note.startswith(FOLLOWED) for note in whole.notes)
+    assert followed.time_ps == pytest.approx(whole.time_ps, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "algorithm", "protocol", "mebibytes"),
+    [(2, "Ring", "LL", 130), (2, "Tree", "LL128", 516), (4, "Tree", "LL128", 516)],
+)
+def test_streams_between_nodes_are_extrapolated_from_full_pipelines(
+    nodes: int, algorithm: str, protocol: str, mebibytes: int
+) -> None:
+    """The senders of a tree run ahead at first: 64 MiB of four nodes are half as fast again as later ones."""
+    setup = Setup("aws-p5en", nodes, env=(("NCCL_ALGO", algorithm), ("NCCL_PROTO", protocol)))
+    request = Request(setup, "allreduce", mebibytes << 20, granularity="quick")
+    plan = choose(setup.comm, "allreduce", request.size_bytes).plan
+    followed, whole = (timed(request, plan, streams=streams) for streams in (True, False))
+    assert any(note.startswith(FOLLOWED) for note in followed.notes)
     assert followed.time_ps == pytest.approx(whole.time_ps, rel=0.03)
 
 

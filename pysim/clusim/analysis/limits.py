@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from clusim.base.json_schema import JsonObject, Round6
-from clusim.base.terms.links import tier_of
+from clusim.base.terms.links import between_switches, tier_of
 from clusim.base.terms.operations import counted_share
 from clusim.results.result import Result
 
@@ -133,6 +133,8 @@ class TierTraffic(JsonObject):
         Utilisation over the wires.
     no_credit : float
         Mean part of the run in which a wire was in a credit stall, or paused.
+    busiest_over_mean : float
+        Bytes of the busiest wire over the mean of all wires in its direction; the larger of both directions.
     """
 
     tier: str
@@ -148,6 +150,7 @@ class TierTraffic(JsonObject):
     replays: int
     rate_GBps: Round6
     effective_GBps: Round6
+    busiest_over_mean: Round6 = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +269,50 @@ def tier_traffic(result: Result) -> list[TierTraffic]:
     """Return the traffic of each tier with traffic, in order of first appearance."""
     known = {name: tier_of(name) for name in dict.fromkeys(result.wires.classes)}
     keys = [known[name] for name in result.wires.classes]
-    return [TierTraffic(tier=name, **totals) for name, totals in _totals(result, keys)]
+    shares: dict[str, float] = {}
+    for name, share in _unevenness(result).items():
+        shares[known[name]] = max(share, shares.get(known[name], 0.0))
+    return [
+        TierTraffic(tier=name, **totals, busiest_over_mean=shares[name])
+        for name, totals in _totals(result, keys)
+    ]
+
+
+UNEVEN = 1.1
+"""Least ratio of the busiest wire to the mean at which paths are reported as uneven."""
+
+USED = 0.25
+"""Least utilisation of that wire."""
+
+
+def uneven_paths(result: Result) -> list[str]:
+    """Return a sentence for each class of wires between switches that is unevenly used."""
+    found = []
+    for name, share in _unevenness(result).items():
+        if share < UNEVEN or not between_switches(name):
+            continue
+        mine = [wire for wire, of in enumerate(result.wires.classes) if of == name]
+        busy = float(result.utilisation[mine].max())
+        if busy >= USED:
+            idle = int((result.wires.counters["packets"][mine] == 0).sum())
+            found.append(
+                f"{name.rpartition(' ')[2]}, busiest of {len(mine)} wires {share:.2f}x the mean,"
+                f" {busy:.1%} busy; {idle} idle"
+            )
+    return found
+
+
+def _unevenness(result: Result) -> dict[str, float]:
+    """Return the bytes of the busiest wire over the mean, for each class of wires with traffic."""
+    classes = list(dict.fromkeys(result.wires.classes))
+    number = {name: place for place, name in enumerate(classes)}
+    codes = np.array([number[name] for name in result.wires.classes], np.int64)
+    carried = result.wires.counters["bytes"].astype(np.float64)
+    most, total = np.zeros(len(classes)), np.bincount(codes, carried, len(classes))
+    np.maximum.at(most, codes, carried)
+    count = np.bincount(codes, minlength=len(classes))
+    used = np.flatnonzero(total).tolist()
+    return {classes[place]: float(most[place] * count[place] / total[place]) for place in used}
 
 
 def wire_tables(result: Result) -> WireTables:

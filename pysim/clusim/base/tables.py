@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from string import Formatter
 from textwrap import TextWrapper
 from typing import Any, TypeVar
 
 from clusim.base.display import Columns, Shown, Summary
+from clusim.base.errors import InputError
 from clusim.base.files import write_csv
 from clusim.base.units import format_size, format_time
 
@@ -265,3 +268,33 @@ class ColumnTable(Shown):
         out = io.StringIO()
         write_csv(out, [self.columns, *zip(*self.columns.values(), strict=True)])
         return out.getvalue()
+
+
+def table_rows(
+    path: str | Path, text: str, needed: Sequence[str]
+) -> Iterator[tuple[dict[str, str], str]]:
+    """Yield the cells of every row by column, without surrounding blanks, and its file and line.
+
+    Raises
+    ------
+    InputError
+        A column of `needed` is missing, a row has another number of cells than the header, or the text is no CSV, for
+        example a cell of 128 KiB.
+    """
+    reader = csv.DictReader(io.StringIO(text, newline=None))
+    try:
+        names = reader.fieldnames or ()
+        missing = [name for name in needed if name not in names]
+        if missing:
+            raise InputError(
+                f"{path}: no column {', '.join(missing)}; needed are {', '.join(needed)}"
+            )
+        for values in reader:
+            where = f"{path}:{reader.line_num}"
+            if None in values or None in values.values():
+                raise InputError(
+                    f"{where}: {len(names)} columns in the header, not as many in this row"
+                )
+            yield {name: value.strip() for name, value in values.items()}, where
+    except csv.Error as error:
+        raise InputError(f"{path}:{reader.line_num or 1}: no CSV: {error}") from None

@@ -23,7 +23,6 @@ _BUFFER = {
     Protocol.LL128: 120 * 640 * STEPS * 8,
     Protocol.SIMPLE: 1 << 22,
 }
-_MIN_TRAFFIC = 32 << 10
 _RINGS_OF_LOOPS = (Collective.ALLREDUCE, Collective.ALLGATHER, Collective.REDUCESCATTER)
 
 
@@ -237,6 +236,16 @@ def traffic_per_byte(collective: Collective, num_ranks: int) -> int:
     return num_ranks if collective.blocked else 1
 
 
+def min_traffic(version: Version) -> int:
+    """Return the least traffic for which a release uses a further channel [bytes].
+
+    ``MinTrafficPerChannel`` of ``src/enqueue.cc``; before 2.22 only the thresholds of the tuner limit the channels.
+    """
+    if since(version, "channels by 32 KiB of traffic"):
+        return 32 << 10
+    return 16 << 10 if since(version, "channels by 16 KiB of traffic") else 512
+
+
 def continuous_parts(
     cutting: Cutting,
     count_bytes: int,
@@ -256,10 +265,13 @@ def continuous_parts(
     """
     collective, num_ranks = cutting.collective, cutting.shape.num_ranks
     most = most_channels or num_channels
-    heavy = traffic_per_byte(collective, num_ranks) * (4 if cutting.protocol is Protocol.LL else 1)
-    traffic = max(_MIN_TRAFFIC, count_bytes * heavy)
-    per_channel = max(_MIN_TRAFFIC, traffic // num_channels)
-    cell = _up(max(1, -(-_MIN_TRAFFIC // heavy)), 16)
+    heavy = traffic_per_byte(collective, num_ranks)
+    if cutting.protocol is Protocol.LL and since(cutting.version, "traffic of ll counts fourfold"):
+        heavy *= 4
+    least = min_traffic(cutting.version)
+    per_channel = max(least, count_bytes * heavy // num_channels)
+    by_traffic = since(cutting.version, "channels by 16 KiB of traffic")
+    cell = _up(max(1, -(-least // heavy)), 16) if by_traffic else 16
     cell = max(element_bytes, cell // element_bytes * element_bytes)
     cells = -(-count_bytes // cell)
     each = min(cells, -(-per_channel // (cell * heavy)))

@@ -296,10 +296,11 @@ def parse_assignments(words: Iterable[str]) -> dict[str, str]:
 def forced(
     algorithm: str = "", protocol: str = "", channels: int | None = None
 ) -> tuple[tuple[str, str], ...]:
-    """Return the variables that force NCCL to use the given algorithm and protocol."""
+    """Return the variables that force NCCL to use the given algorithm and protocol; CollNet is off by default."""
     number = str(channels) if channels else ""
+    collnet = "1" if algorithm.lower().startswith("collnet") else ""
     result = (
-        *(("NCCL_ALGO", algorithm), ("NCCL_PROTO", protocol)),
+        *(("NCCL_ALGO", algorithm), ("NCCL_PROTO", protocol), ("NCCL_COLLNET_ENABLE", collnet)),
         *((name, number) for name in _CHANNEL_LIMITS),
     )
     return tuple((name, value) for name, value in result if value)

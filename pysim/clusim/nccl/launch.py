@@ -98,12 +98,18 @@ def period_ps(host: Host, operation: str, launch: Launch, channels: int = 1) -> 
     if launch.graph:
         return 0
     costs, count = HOST_COSTS[host.vendor], _gpus(host, launch)
-    group_ps = _ps(costs.group_base) + count * _ps(costs.group_launch)
-    time_ps = _ps(costs.launch) if count == 1 else group_ps
     messages = _messages(operation, host.num_ranks)
+    time_ps = messages_ps(host, count, count * messages)
     if messages:
-        return time_ps + count * messages * _ps(costs.p2p_task)
+        return time_ps
     return time_ps + (count > 1) * count * max(0, channels - 1) * _ps(costs.group_channel)
+
+
+def messages_ps(host: Host, gpus: int, messages: int) -> int:
+    """Return the time of a host thread for a group of sends and receives, in total, on `gpus` GPUs [ps]."""
+    costs = HOST_COSTS[host.vendor]
+    group_ps = _ps(costs.group_base) + gpus * _ps(costs.group_launch)
+    return (_ps(costs.launch) if gpus == 1 else group_ps) + messages * _ps(costs.p2p_task)
 
 
 def _messages(operation: str, num_ranks: int) -> int:

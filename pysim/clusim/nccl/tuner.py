@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from clusim.base.errors import InputError
 from clusim.base.terms.operations import ALGORITHMS, PROTOCOLS, Algorithm, Collective, Protocol
 from clusim.nccl.costs import CostTable
-from clusim.nccl.env import Settings
+from clusim.nccl.env import Settings, allows
 
 WARP = 32
 _MAX_THREADS = 640
@@ -170,9 +170,14 @@ def select(
                 times[algorithm, protocol] = time
     if not times:
         asked = [c.text for c in (settings.algo, settings.proto) if c is not None]
+        named = [a for a in ALGORITHMS if allows(settings, collective, a)]
+        reasons = [(a, table.cost(collective, a, Protocol.SIMPLE).why_not) for a in named]
+        why = "; ".join(f"{a.value}: {reason}" for a, reason in reasons if reason)
         raise InputError(
             f"NCCL {table.version}: no algorithm is left for {collective.value}"
-            + (f" with {', '.join(asked)}; allow Ring or Simple" if asked else "")
+            + (f" with {', '.join(asked)}" if asked else "")
+            + (f" ({why})" if why else "")
+            + ("; allow Ring or Simple" if asked else "")
         )
     best = min(times, key=lambda pair: times[pair])
     threads = channels_and_threads(table, *best, num_bytes, lanes)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from clusim.analysis.flowrates import FlowRates
 from clusim.base.errors import InputError
 from clusim.base.units import format_size
 from clusim.report.plots import SCREEN_IN, Look, stack, styled
@@ -61,6 +62,33 @@ def curves(
         axes.grid(color="#e3e6eb", linewidth=0.5)
         _head(figure, axes, title)
     return figure
+
+
+def plot_flows(rates: FlowRates, width_in: float = SCREEN_IN) -> Figure:
+    """Draw the rates of flows over time; the first few are named."""
+    with styled(Look(width_in)) as figure:
+        figure.set_size_inches(width_in, width_in * 0.5)
+        axes = figure.add_subplot()
+        time_us = [rates.bin_ps * (place + 0.5) / 1e6 for place in range(_bins_of(rates))]
+        for place, flow in enumerate(rates.flows):
+            name = f"{flow.source} to {flow.destination}" if place < MOST_NAMES else None
+            style = "-" if place < len(PALETTE) else "--"
+            colour = PALETTE[place % len(PALETTE)]
+            axes.plot(time_us, flow.rates_GBps, style, color=colour, linewidth=1, label=name)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("time [us]")
+        axes.set_ylabel("rate of the flow [GB/s]")
+        axes.grid(color="#e3e6eb", linewidth=0.5)
+        _head(figure, axes, "arriving data")
+    return figure
+
+
+MOST_NAMES = 6
+"""Flows in the legend."""
+
+
+def _bins_of(rates: FlowRates) -> int:
+    return len(rates.flows[0].rates_GBps) if rates.flows else 0
 
 
 def plot_sensitivity(result: Sensitivity, figure: str = "", width_in: float = SCREEN_IN) -> Figure:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from clusim.analysis.flowrates import FlowRates
 from clusim.analysis.latency import LatencySummary, summarise
 from clusim.analysis.limits import (
     ClassTraffic,
@@ -52,10 +53,40 @@ def ended_rows(result: Result) -> list[tuple[str, str]]:
     return rows
 
 
-def traffic_report(result: Result) -> str:
-    """Return the report of a run of synthetic traffic."""
-    rows = _latency_rows(summarise(result))
-    return _report(result, [("time", format_time(result.time_ps)), *ended_rows(result), *rows])
+def traffic_report(result: Result, rates: FlowRates | None = None) -> str:
+    """Return the report of a run of synthetic traffic; `rates` are those of given flows."""
+    rows = [("time", format_time(result.time_ps)), *ended_rows(result)]
+    if rates is None:
+        return _report(result, rows + _latency_rows(summarise(result)))
+    throughput_GBps = summarise(result).throughput_GBps
+    rows += [("throughput", f"{throughput_GBps:.2f} GB/s")]
+    fairness = f"{rates.fairness:.4f} (Jain's index of the {_fair_rates(rates)})"
+    return _report(result, [*rows, ("fairness", fairness)], _flow_table(rates))
+
+
+def _fair_rates(rates: FlowRates) -> str:
+    if rates.steady_from_ps is None or rates.steady_to_ps is None:
+        return "mean rates"
+    ends = format_time(rates.steady_from_ps), format_time(rates.steady_to_ps)
+    return f"steady rates, {ends[0]} to {ends[1]}"
+
+
+MOST_FLOWS = 24
+"""Flows in the table of a report."""
+
+
+def _flow_table(rates: FlowRates) -> list[str]:
+    """Return the table of the first flows."""
+    rows = []
+    for flow in rates.flows[:MOST_FLOWS]:
+        ends = format_time(flow.start_ps), "-" if flow.end_ps is None else format_time(flow.end_ps)
+        steady = "-" if flow.steady_GBps is None else f"{flow.steady_GBps:.3f}"
+        name = f"{flow.source} -> {flow.destination}"
+        rows.append((name, format_size(flow.size_bytes), *ends, f"{flow.mean_GBps:.3f}", steady))
+    head = ("flow", "size", "start", "end", "mean GB/s", "steady GB/s")
+    lines = text_table("  {:<..}  {:>..} {:>10} {:>10} {:>10} {:>12}", [head, *rows])
+    left = len(rates.flows) - MOST_FLOWS
+    return lines + ([f"  and {left} more flows (--json)"] if left > 0 else [])
 
 
 def _GBps(rate: float) -> str:
@@ -63,8 +94,8 @@ def _GBps(rate: float) -> str:
     return f"{rate:.2f}" if rate >= 0.1 or not rate else f"{rate:.3g}"
 
 
-def _report(result: Result, rows: list[tuple[str, str]]) -> str:
-    """Return a report: common parts around the given `rows`."""
+def _report(result: Result, rows: list[tuple[str, str]], table: Sequence[str] = ()) -> str:
+    """Return a report: common parts around the given `rows` and `table`."""
     told = [f"  {line}" for line in said(result.provenance.faults, result.provenance.notes)]
     if result.followed:
         foot = ("simulated", result.provenance.granularity_note)
@@ -74,6 +105,7 @@ def _report(result: Result, rows: list[tuple[str, str]]) -> str:
     parts = [
         _head(result),
         pairs(rows),
+        list(table),
         told,
         verdict_lines(result.verdict),
         _wire_table(busiest_wires(result), broken_wires(result)),

@@ -268,13 +268,15 @@ class Verdict(JsonObject):
         Basis of the computation, or the reason why there is no critical path.
     includes, expected : str
         Content of the time, and the expected error; may be empty.
+    uneven : tuple of str
+        Classes of wires between switches that are used unevenly.
     text : list of str
         The verdict as commands print it.
     parts : mapping
         Time by cause, which adds up to `time_ps` [ps]; empty if read from a file.
     """
 
-    KEYS = ("time_ps", "basis", "causes", "phases", "includes", "expected", "text=lines")
+    KEYS = ("time_ps", "basis", "causes", "phases", "includes", "expected", "uneven", "text=lines")
 
     time_ps: int
     causes: tuple[VerdictCause, ...]
@@ -282,6 +284,7 @@ class Verdict(JsonObject):
     basis: str = "the critical path"
     includes: str = ""
     expected: str = ""
+    uneven: tuple[str, ...] = ()
     parts: Parts = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -310,6 +313,7 @@ class Verdict(JsonObject):
             for cause in self.causes[1:]
             if cause.share >= LEAST_SHARE
         ]
+        lines += [f"uneven paths: {text}" for text in self.uneven]
         lines += [f"time: {self.includes}"] if self.includes else []
         return lines + ([self.expected] if self.expected else [])
 
@@ -337,7 +341,8 @@ class Verdict(JsonObject):
             causes = tuple(_cause(row) for row in data["causes"])
             phases = tuple(_phase(row) for row in data["phases"])
             basis, *texts = (_text(data[name]) for name in ("basis", "includes", "expected"))
-            return cls(int(data["time_ps"]), causes, phases, basis, texts[0], texts[1])
+            uneven = tuple(_text(text) for text in data.get("uneven", ()))
+            return cls(int(data["time_ps"]), causes, phases, basis, texts[0], texts[1], uneven)
         except (KeyError, TypeError, ValueError, OverflowError):
             raise TraceError(f"{where}: no verdict that this version can read") from None
 

@@ -139,13 +139,17 @@ class Tasks:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Synthetic traffic: one row per message, times in ps, `end_ps` -1 if it did not arrive."""
+    """Synthetic traffic: one row per message, times in ps, `end_ps` -1 if it did not arrive.
+
+    Messages of one `flow` follow each other.
+    """
 
     source: Array
     destination: Array
     size_bytes: Array
     start_ps: Array
     end_ps: Array
+    flow: Array
 
 
 @dataclass(frozen=True, slots=True)

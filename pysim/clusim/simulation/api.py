@@ -11,6 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from clusim.base.errors import InputError
 from clusim.base.files import guarded
 from clusim.base.units import parse_size, parse_time
 from clusim.nccl import parse_assignments, parse_env
@@ -18,6 +19,7 @@ from clusim.results.bins import MAX_BINS
 from clusim.results.result import Result
 from clusim.schedule import Schedule
 from clusim.simulation.extrapolate import extrapolated_result
+from clusim.simulation.flows import Flow, read_flows
 from clusim.simulation.job import TRACE_LIMIT_BYTES, RunOptions, job_of, run_job
 from clusim.simulation.plan import Plan, plan
 from clusim.simulation.request import (
@@ -240,6 +242,10 @@ class TrafficOptions(EngineOptions, total=False):
         Timed patterns: period in which messages arrive [ps]; 1 ms by default.
     routing : str
         ``ecmp``, ``spray``, ``adaptive`` or ``auto``.
+    span : int
+        ``stride``: distance to the receiver; ``group-alltoall``: endpoints of a group.
+    flows : sequence of Flow, or str or Path
+        Flows in place of a pattern, or their CSV table (`clusim.simulation.flows.read_flows`).
     nodes, granularity, seed, engine, threads, trace_out, trace_limit_bytes, bins, progress, command, watch
         As for `collective`; every packet is simulated by default.
     """
@@ -248,6 +254,8 @@ class TrafficOptions(EngineOptions, total=False):
     load: float | None
     duration: int | str
     routing: Routing
+    span: int | None
+    flows: Sequence[Flow] | str | Path | None
 
 
 def as_bytes(size: int | str) -> int:
@@ -331,7 +339,7 @@ def traffic(
     fabric : Fabric or str or Path
         As for `collective`.
     pattern : str
-        ``permutation``, ``alltoall`` and ``incast`` start at once; ``uniform`` and ``hotspot`` are timed patterns.
+        ``uniform`` and ``hotspot`` are timed patterns; all others start at once.
     message : int or str or None
         Size of a message [bytes]; None is 16 MiB, or a packet for timed patterns.
     **options
@@ -347,7 +355,14 @@ def traffic(
     given: dict[str, Any] = dict(options)
     nodes, packet = given.pop("nodes", None), as_bytes(given.pop("packet", 4096))
     timed = pattern.strip().lower() in TIMED_PATTERNS
-    load = given.pop("load", None)
+    load, flows = given.pop("load", None), given.pop("flows", None)
+    if flows is not None:
+        others = {"pattern": pattern != "permutation", "message": message, "load": load}
+        others |= {name: given.pop(name, None) for name in ("span", "duration")}
+        wrong = [name for name, value in others.items() if value]
+        if wrong:
+            raise InputError(f"flows: replace {wrong[0]}; omit one of both")
+        return _flow_traffic(Setup(fabric, nodes).fabric, flows, packet, given)
     drawn = Traffic(
         pattern=pattern,
         message_bytes=(packet if timed else 16 << 20) if message is None else as_bytes(message),
@@ -356,6 +371,19 @@ def traffic(
         duration_ps=as_ps(given.pop("duration", 10**9)),
         routing=given.pop("routing", "auto"),
         seed=given.pop("seed", 0),
+        span=given.pop("span", None),
     )
     with guarded():
         return simulate_traffic(Setup(fabric, nodes).fabric, drawn, **given)
+
+
+def _flow_traffic(
+    fabric: Fabric, flows: Sequence[Flow] | str | Path, packet_bytes: int, given: dict[str, Any]
+) -> Result:
+    """Run given flows, or those of a table."""
+    if isinstance(flows, (str, Path)):
+        flows = read_flows(flows, fabric)
+    routing, seed = given.pop("routing", "auto"), given.pop("seed", 0)
+    drawn = Traffic.of_flows(flows, packet_bytes, routing, seed)
+    with guarded():
+        return simulate_traffic(fabric, drawn, **given)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from clusim.analysis.critical import Critical, Traced, critical_of
 from clusim.analysis.judge import judged, without_path
+from clusim.analysis.limits import uneven_paths
 from clusim.analysis.whatif import Change, changed_image, mended
 from clusim.base.errors import DeadlockError, InputError, TraceError
 from clusim.base.units import format_time
@@ -188,7 +189,8 @@ class Evidence:
     def __call__(self, result: Result) -> Verdict:
         """Return the verdict on the run with this result."""
         if self._found is None:
-            self._found = replace(self._judge(result), expected=self._expected())
+            verdict, uneven = self._judge(result), tuple(uneven_paths(result))
+            self._found = replace(verdict, expected=self._expected(), uneven=uneven)
             if result.grants > CHECKED_GRANTS:
                 # Large, and not needed again.
                 self._inputs, self._records, self._progress = _gone, _KNOWN, None

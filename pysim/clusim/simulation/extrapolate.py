@@ -265,11 +265,12 @@ def over_bytes(request: Request, plan: NcclPlan | None, bursts: int) -> Extrapol
     setup, size = request.setup, request.size_bytes
     quick = request.granularity == QUICK
     most = QUICK_HOPS if quick else STREAM_HOPS
-    small = max(
-        size * most // (2 * bursts + 1), programs.filling_bytes(setup.known, setup.comm, plan)
-    )
-    # A power of two, so that many sizes share the same two runs.
-    small = 1 << small.bit_length() - 1 if quick else small // 4096 * 4096
+    small = max(1, size * most // (2 * bursts + 1))
+    filling = max(1, programs.filling_bytes(setup.known, setup.comm, plan))
+    if quick:  # powers of two, so that many sizes share the same two runs
+        small = max(1 << small.bit_length() - 1, 1 << (filling - 1).bit_length())
+    else:
+        small = max(small, filling) // 4096 * 4096
     if bursts <= most or 4 * small > size:
         return None
     sizes = small, 2 * small

@@ -3,34 +3,58 @@
 Every endpoint is a source that sends messages to others. ``permutation``, ``alltoall`` and ``incast`` start
 with every message due at time 0 and measure the completion time; with ``uniform`` and ``hotspot`` messages arrive at
 random (Poisson) for a duration at a given load, and the latency is measured. Equal seeds generate equal messages.
+
+The patterns of interconnection networks (Dally and Towles, "Principles and Practices of Interconnection Networks",
+section 3.2) by endpoint number i of n: ``tornado`` sends to i + ceil(n/2) - 1, ``bit-complement`` to n - 1 - i,
+``transpose`` from row and column of a square to column and row, ``stride`` to i + `span` (modulo n);
+``group-alltoall`` is an all-to-all in groups of `span`. Endpoints that would send to themselves are silent.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from math import isqrt
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.errors import InputError
 from clusim.base.units import format_size, format_time
-from clusim.engine.abi import NONE, Kind, Policy
+from clusim.engine.abi import NONE, Policy
 from clusim.engine.image import Image, empty
 from clusim.engine.ranges import packets_refused
 from clusim.lowering import Grain
-from clusim.lowering.buffers import Packets, burst_bytes, growth, roomy_wires
+from clusim.lowering.buffers import Packets, growth, roomy_wires
 from clusim.lowering.forwarding import flow_hash
 from clusim.lowering.grain import automatic, checked, power_below
 from clusim.lowering.paths import route_groups
 from clusim.results.result import Messages
+from clusim.simulation.capacity import capacity_Bps
+from clusim.simulation.flows import Flow, check_slots, flow_controls, flow_messages
 from clusim.topology import Fabric, FabricArrays
 from clusim.topology.arrays import arrays_of
 
 Array = NDArray[Any]
-Pattern = Literal["permutation", "uniform", "alltoall", "incast", "hotspot"]
+Pattern = Literal[
+    "permutation",
+    "uniform",
+    "alltoall",
+    "incast",
+    "hotspot",
+    "tornado",
+    "transpose",
+    "bit-complement",
+    "stride",
+    "group-alltoall",
+    "flows",
+]
 Routing = Literal["auto", "ecmp", "spray", "adaptive"]
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
+
+SPANNED: tuple[Pattern, ...] = ("stride", "group-alltoall")
+"""Patterns with a span."""
 
 TIMED_PATTERNS: tuple[Pattern, ...] = ("uniform", "hotspot")
 """Timed patterns; the others have all messages due at time 0."""
@@ -80,6 +104,10 @@ class Traffic:
     routing : str
         ``ecmp``: one path per message; ``spray``: packets alternate over all shortest paths; ``adaptive``: the
         emptiest queue; ``auto``: spray where endpoints have parallel links, otherwise ecmp.
+    span : int or None
+        ``stride``: distance to the receiver; ``group-alltoall``: endpoints of a group.
+    flows : tuple of Flow
+        Flows of the pattern ``flows``; `message_bytes` is then the size of their largest message (`flow_messages`).
     """
 
     pattern: Pattern
@@ -89,6 +117,18 @@ class Traffic:
     duration_ps: int = 10**9
     routing: Routing = "auto"
     seed: int = 0
+    span: int | None = None
+    flows: tuple[Flow, ...] = ()
+
+    @classmethod
+    def of_flows(
+        cls, flows: Iterable[Flow], packet_bytes: int, routing: Routing = "auto", seed: int = 0
+    ) -> Self:
+        """Return the traffic of given flows."""
+        given = tuple(flows)
+        most = max((flow.size_bytes for flow in given), default=0)
+        largest = flow_messages([Flow(0, 1, most)], max(1, packet_bytes)).size_bytes.max(initial=1)
+        return cls("flows", int(largest), packet_bytes, routing=routing, seed=seed, flows=given)
 
     def __post_init__(self) -> None:
         """Normalise the spelling of words, and reject invalid values."""
@@ -106,6 +146,11 @@ class Traffic:
         if self.routing not in get_args(Routing):
             routings = ", ".join(get_args(Routing))
             raise InputError(f"routing {self.routing!r}: unknown; one of {routings}")
+        if bool(self.flows) != (self.pattern == "flows"):
+            raise InputError(f"pattern {self.pattern}: flows are given by a table (--flows)")
+        if (self.span is not None) != (self.pattern in SPANNED):
+            word = "needs" if self.span is None else "is without"
+            raise InputError(f"pattern {self.pattern}: {word} a span (--span)")
         if not 0 <= self.seed < 2**64:
             raise InputError(f"seed {self.seed}: must be at least 0 and below 2^64")
         if self.load is not None and self.pattern not in TIMED_PATTERNS:
@@ -124,11 +169,18 @@ class Traffic:
         num = arrays.num_ranks
         if num < 2:
             raise InputError(f"{arrays.fabric.name}: has {num} endpoint; traffic needs at least 2")
+        if self.flows:
+            check_slots(arrays, self.flows)
+            messages = flow_messages(self.flows, self.packet_bytes)
+            off = np.searchsorted(messages.flow, np.arange(len(self.flows) + 1))
+            return TrafficPlan(messages, off[:-1], off[1:])
         rng = np.random.default_rng(self.seed)
         if self.pattern in TIMED_PATTERNS:
             source, destination, start_ps = self._timed(arrays, rng)
         else:
-            source, destination = _all_at_once(self.pattern, num, rng)
+            source, destination = _all_at_once(self, num, rng)
+            if not len(source):
+                raise InputError(f"pattern {self.pattern}: none of {num} endpoints would send")
             start_ps = np.zeros(len(source), np.int64)
         turned = self.pattern not in TIMED_PATTERNS
         lane, turn = _lanes(arrays, source, destination, turned=turned)
@@ -139,13 +191,19 @@ class Traffic:
             np.full(len(source), self.message_bytes, np.int64),
             start_ps[order],
             np.full(len(source), -1, np.int64),
+            np.arange(len(source)),
         )
         _, first, counts = np.unique(lane[order], return_index=True, return_counts=True)
         return TrafficPlan(messages, first, first + counts)
 
     def describe(self, arrays: FabricArrays) -> str:
         """Return a short text of the pattern."""
-        text = f"{self.pattern}, {format_size(self.message_bytes)} messages"
+        if self.flows:
+            total = sum(flow.size_bytes for flow in self.flows)
+            text = f"{len(self.flows)} flows of {format_size(total)} in all"
+        else:
+            span = "" if self.span is None else f" by {self.span}"
+            text = f"{self.pattern}{span}, {format_size(self.message_bytes)} messages"
         if self.load is not None:
             text += f" at load {self.load:g} for {format_time(self.duration_ps)}"
         routing = resolve_routing(arrays, self.routing)
@@ -208,8 +266,8 @@ def _lanes(
     return lanes, turn
 
 
-def _all_at_once(pattern: Pattern, num: int, rng: np.random.Generator) -> tuple[Array, Array]:
-    ranks = np.arange(num)
+def _all_at_once(traffic: Traffic, num: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    pattern, ranks = traffic.pattern, np.arange(num)
     if pattern == "permutation":
         # One random cycle through all endpoints: each receives once, from another endpoint.
         order = rng.permutation(num)
@@ -218,9 +276,34 @@ def _all_at_once(pattern: Pattern, num: int, rng: np.random.Generator) -> tuple[
         return ranks, destination
     if pattern == "incast":
         return ranks[1:], np.zeros(num - 1, np.int64)
-    source = np.repeat(ranks, num - 1)
-    others = np.tile(np.arange(num - 1), num)
-    return source, others + (others >= source)
+    if pattern in ("alltoall", "group-alltoall"):
+        size = num if traffic.span is None else traffic.span
+        if size < 2 or num % size:
+            raise InputError(f"span {size}: the {num} endpoints are no groups of that size")
+        source = np.repeat(ranks, size - 1)
+        others = np.tile(np.arange(size - 1), num)
+        return source, source // size * size + others + (others >= source % size)
+    destination = _receivers(traffic, num)
+    sends = destination != ranks
+    return ranks[sends], destination[sends]
+
+
+def _receivers(traffic: Traffic, num: int) -> Array:
+    """Return the receiver of every endpoint; an endpoint itself if it is silent."""
+    ranks = np.arange(num)
+    if traffic.pattern == "tornado":
+        return (ranks + -(-num // 2) - 1) % num
+    if traffic.pattern == "bit-complement":
+        return num - 1 - ranks
+    if traffic.pattern == "transpose":
+        side = isqrt(num)
+        if side * side != num:
+            raise InputError(f"transpose: {num} endpoints are no square")
+        return ranks.reshape(side, side).T.ravel()
+    span = traffic.span or 0
+    if not 0 < span < num:
+        raise InputError(f"span {span}: must be 1 to {num - 1} for {num} endpoints")
+    return (ranks + span) % num
 
 
 def _demand(pattern: Pattern, num: int) -> Array:
@@ -232,85 +315,6 @@ def _demand(pattern: Pattern, num: int) -> Array:
     hot[1:, 0] = 1.0
     hot[0] = uniform[0]
     return HOT_SHARE * hot + (1.0 - HOT_SHARE) * uniform
-
-
-def capacity_Bps(arrays: FabricArrays, demand: Array, packet_bytes: int) -> float:
-    """Return the maximum payload rate per source, limited by the first full wire [bytes/s].
-
-    Traffic `demand` (shares per source and destination) is spread evenly over the shortest paths; the wire
-    that fills up first sets the limit. Headers count; acknowledgements do not.
-    """
-    load = np.zeros(len(arrays.wires))
-    for destination in range(arrays.num_ranks):
-        load += _wire_load(arrays, demand[:, destination], destination)
-    rate_Bps = arrays.wires["rate_num"] / arrays.wires["rate_den"] * PS_PER_S
-    share = packet_bytes / wire_bytes(arrays, packet_bytes)
-    return float(np.min(rate_Bps[load > 0] * share[load > 0] / load[load > 0]))
-
-
-def _wire_load(arrays: FabricArrays, sent: Array, destination: int) -> Array:
-    """Return the traffic of each wire if every rank sends `sent` to one destination.
-
-    Paths cross NICs where necessary.
-    """
-    amounts: dict[int, dict[int, float]] = {}
-    for rank in np.flatnonzero(sent).tolist():
-        if rank != destination:
-            goals = (
-                *(arrays.vias(rank, destination) or ()),
-                int(arrays.rank_endpoint[destination]),
-            )
-            node = arrays.node_of(rank)
-            for goal in goals:
-                by_node = amounts.setdefault(goal, {})
-                by_node[node] = by_node.get(node, 0.0) + float(sent[rank])
-                node = int(arrays.targets["node"][goal])
-    load = np.zeros(len(arrays.wires))
-    for goal, by_node in amounts.items():
-        _spread(arrays, by_node, goal, load)
-    return load
-
-
-def _spread(arrays: FabricArrays, sent: dict[int, float], goal: int, load: Array) -> None:
-    """Add to `load` the traffic per wire if graph nodes send `sent` to a target.
-
-    The traffic is spread evenly over the shortest paths.
-    """
-    end = int(arrays.targets["node"][goal])
-    groups: dict[int, list[int]] = {end: []}
-    waiting_on: dict[int, int] = {}
-    ahead: dict[int, list[int]] = {end: []}
-    result = [node for node in sent if node != end]
-    while result:
-        node = result.pop()
-        if node not in groups:
-            groups[node] = arrays.group(node, goal)
-            ahead[node] = np.unique(arrays.wires["dst"][groups[node]]).tolist()
-            for after in ahead[node]:
-                waiting_on[after] = waiting_on.get(after, 0) + 1
-            result += ahead[node]
-    through = {node: sent.get(node, 0.0) for node in groups}
-    ready = [node for node in groups if not waiting_on.get(node, 0)]
-    while ready:
-        node = ready.pop()
-        for wire in groups[node]:
-            share = through[node] / len(groups[node])
-            load[wire] += share
-            through[int(arrays.wires["dst"][wire])] += share
-        for after in ahead[node]:
-            waiting_on[after] -= 1
-            if not waiting_on[after]:
-                ready.append(after)
-
-
-def wire_bytes(arrays: FabricArrays, packet_bytes: int) -> Array:
-    """Return the bytes of a full packet on each wire, headers and padding included.
-
-    On wires that segment packets (PCIe): the sum of all segments, for the larger of writes and NIC reads.
-    """
-    kinds = (Kind.WRITE, Kind.FETCH)
-    sizes = [burst_bytes(form, packet_bytes, kinds=kinds) for form in arrays.formats]
-    return np.asarray(np.array(sizes)[arrays.wires["format"]])
 
 
 def resolve_routing(arrays: FabricArrays, routing: Routing) -> Routing:
@@ -394,10 +398,18 @@ def to_image(fabric: Fabric, traffic: Traffic, plan: TrafficPlan, burst: int = 1
     table["start_ps"] = messages.start_ps
     table["bytes"] = messages.size_bytes
     table["dst"] = arrays.rank_endpoint[messages.destination]
-    numbers = np.arange(len(messages.source))
-    table["key"] = flow_hash(messages.source, messages.destination, numbers, traffic.seed)
+    table["key"] = flow_hash(messages.source, messages.destination, messages.flow, traffic.seed)
+    if traffic.flows and resolve_routing(arrays, traffic.routing) == "spray":
+        packets = -(-messages.size_bytes // (traffic.packet_bytes * burst))
+        before = np.cumsum(packets) - packets
+        table["key"] += (before - before[np.searchsorted(messages.flow, messages.flow)]).astype(
+            np.uint32
+        )
     vias = _vias(arrays, messages)
     table["via_first"], table["via_last"] = vias[:, 0], vias[:, 1]
+    controls = empty("controls")
+    if traffic.flows and resolve_routing(arrays, traffic.routing) == "ecmp":
+        controls, sources["control"] = flow_controls(arrays, vias[plan.first, 0])
     return Image(
         nvc=fabric.num_vcs,
         seed=traffic.seed,
@@ -410,6 +422,7 @@ def to_image(fabric: Fabric, traffic: Traffic, plan: TrafficPlan, burst: int = 1
         group_off=arrays.group_off,
         group_wires=arrays.group_wires,
         units=arrays.units,
+        controls=controls,
         sources=sources,
         messages=table,
     )

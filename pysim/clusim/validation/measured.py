@@ -8,13 +8,11 @@ the mean of the signed errors. Rows used in calibration are scored separately fr
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from hashlib import sha256
@@ -24,42 +22,11 @@ from statistics import fmean, median
 from types import NoneType
 from typing import Any, ClassVar, Generic, Self, TypeVar, get_args, get_type_hints
 
-from clusim.base.errors import InputError
 from clusim.base.files import write_text
 from clusim.base.tables import grouped
 from clusim.base.version import version
 from clusim.lowering import QUICK
 from clusim.simulation.extrapolate import FOLLOWED
-
-
-def table_rows(
-    path: str | Path, text: str, needed: Sequence[str]
-) -> Iterator[tuple[dict[str, str], str]]:
-    """Yield the cells of every row by column, without surrounding blanks, and its file and line.
-
-    Raises
-    ------
-    InputError
-        A column of `needed` is missing, a row has another number of cells than the header, or the text is no CSV, for
-        example a cell of 128 KiB.
-    """
-    reader = csv.DictReader(io.StringIO(text, newline=None))
-    try:
-        names = reader.fieldnames or ()
-        missing = [name for name in needed if name not in names]
-        if missing:
-            raise InputError(
-                f"{path}: no column {', '.join(missing)}; needed are {', '.join(needed)}"
-            )
-        for values in reader:
-            where = f"{path}:{reader.line_num}"
-            if None in values or None in values.values():
-                raise InputError(
-                    f"{where}: {len(names)} columns in the header, not as many in this row"
-                )
-            yield {name: value.strip() for name, value in values.items()}, where
-    except csv.Error as error:
-        raise InputError(f"{path}:{reader.line_num or 1}: no CSV: {error}") from None
 
 
 def unused(cells: Mapping[str, str], known: Collection[str]) -> tuple[str, ...]:

@@ -49,6 +49,12 @@ def is_network(kind: str) -> bool:
     return kind not in _MACHINE_KINDS
 
 
+def between_switches(wire_class: str) -> bool:
+    """Return True if the wires of a class join switches of the network between nodes."""
+    ends = wire_class.rpartition(" ")[2].split("->")
+    return is_network(kind_of(wire_class)) and not {"gpu", "host", "nic"} & set(ends)
+
+
 def described(wire_class: str) -> str:
     """Return a class of wires in words: ``InfiniBand from NIC to leaf switch``."""
     kind, (source, _, target) = kind_of(wire_class), wire_class.rpartition(" ")[2].partition("->")

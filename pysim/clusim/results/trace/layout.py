@@ -104,7 +104,7 @@ META_NAMES = (
 )
 """Fields of the provenance that are attributes of /meta; the texts are datasets."""
 
-MESSAGES = ("source", "destination", "bytes", "start", "end")
+MESSAGES = ("source", "destination", "bytes", "start", "end", "flow")
 """Columns of /messages, in the order of the fields of `clusim.results.result.Messages`."""
 
 _ANY = Rule("any", low=-(1 << 63), high=1 << 63)

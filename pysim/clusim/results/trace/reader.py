@@ -315,7 +315,11 @@ def _bins(file: Opened, count: int, now_ps: int) -> Bins:
 def _messages(file: Opened, time_ps: int) -> Messages | None:
     if "/messages" not in file:
         return None
-    result = Messages(*(read(file, f"/messages/{name}") for name in MESSAGES))
+    *names, flow = (f"/messages/{name}" for name in MESSAGES)
+    columns = [read(file, name) for name in names]
+    # Traces of earlier versions have no flows.
+    columns.append(read(file, flow) if flow in file else np.arange(len(columns[0])))
+    result = Messages(*columns)
     late = result.end_ps[(result.end_ps >= 0) & (result.end_ps < result.start_ps)]
     if len(late) or result.end_ps.max(initial=-1) > time_ps:
         raise TraceError(f"{file.filename}: /messages: an end before its start, or after the run")

@@ -11,7 +11,7 @@ from clusim.base import resources
 from clusim.base.errors import InputError
 from clusim.base.files import note_input
 from clusim.base.limits import MOST_COUNT, MOST_RANKS, integer, read_text, real
-from clusim.base.tables import grouped
+from clusim.base.tables import grouped, table_rows
 from clusim.base.terms.operations import find_algorithm, find_protocol
 from clusim.engine.ranges import DURATION_END_PS
 from clusim.hardware import TRANSPORTS
@@ -24,7 +24,7 @@ from clusim.nccl.launch import Launch
 from clusim.nccltests.sweep import Harness, iterations_of, kind_named, program_named
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
-from clusim.validation.measured import table_rows, unused
+from clusim.validation.measured import unused
 
 NEEDED = ("system", "n_gpus", "collective", "size_bytes", "time_us")
 INFORMATION = ("busbw_GBps", "runs")

@@ -14,8 +14,9 @@ from typing import Any
 from clusim.base.errors import InputError
 from clusim.base.files import note_input
 from clusim.base.limits import MOST_RANKS, integer, read_text, real
+from clusim.base.tables import table_rows
 from clusim.hardware.calibration import row_sets_of
-from clusim.validation.measured import table_rows, unused
+from clusim.validation.measured import unused
 
 NEEDED = ("hardware", "n_gpus", "framework", "model", "seq", "global_batch")
 """Required columns of a table of training steps."""

@@ -1,0 +1,348 @@
+"""Communicators of programs: ranks that join, launches that meet, their times and data.
+
+**Model** A kernel starts when the last rank's stream has reached it and ends on all ranks at once, after the kernels
+of its group and the gap to the next kernel (`clusim.nccl.launch`). A launch of sends and receives meets the
+launches of all ranks that its messages connect. **Not modelled** Concurrent kernels of different communicators do not slow each other
+down.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from clusim.base.errors import InputError
+from clusim.base.terms.operations import GATHERING, SCATTERING
+from clusim.nccl.launch import Host, host_of
+from clusim.nccltests.jobs import PerfKernel
+from clusim.schedule.dtypes import ELEMENTS
+from clusim.shim.calls import MESSAGES, NcclCall, Peers, Times, copy_ps, pattern_of, peers_of
+from clusim.shim.memory import SharedMemory, Span, typed
+from clusim.shim.queues import CudaStream
+from clusim.shim.reductions import reduced
+from clusim.simulation.setup import Setup
+
+
+@dataclass(frozen=True, slots=True)
+class CommMember:
+    """A rank: its process, and its GPU's rank in the topology."""
+
+    process: int
+    gpu: int
+
+
+@dataclass(eq=False)
+class KernelLaunch:
+    """Calls of one rank that are launched together; times are of this rank [ps].
+
+    Work of a stream (`clusim.shim.queues.StreamWork`).
+    """
+
+    comm: ProgramComm
+    rank: int
+    calls: tuple[NcclCall, ...]
+    issued_ps: int
+    graph: bool = False
+    ready_ps: int = -1
+    end_ps: int = -1
+
+    @property
+    def messages(self) -> bool:
+        """Return True for sends and receives."""
+        return self.calls[0].operation in MESSAGES
+
+    def run(self, stream: CudaStream) -> bool:
+        """Meet the other ranks, and move the stream to the end."""
+        if self.ready_ps < 0:
+            self.ready_ps = max(stream.clock_ps, self.issued_ps)
+            self.comm.arrive(self)
+        if self.end_ps < 0:
+            return False
+        stream.clock_ps = self.end_ps
+        return True
+
+
+@dataclass(eq=False)
+class ProgramComm:
+    """A communicator.
+
+    Attributes
+    ----------
+    members : tuple of Member
+        By rank.
+    windows : dict
+        Symmetric windows: (process, address) -> size [bytes].
+    """
+
+    number: int
+    members: tuple[CommMember, ...]
+    setup: Setup
+    memory: SharedMemory
+    chip: str
+    windows: dict[tuple[int, int], int] = field(default_factory=dict)
+    left: int = 0
+
+    def __post_init__(self) -> None:
+        """Plan the communicator."""
+        self._rounds: dict[int, dict[int, KernelLaunch]] = {}
+        self._next = [0] * len(self.members)
+        self._splits = [0] * len(self.members)
+        self._ends: dict[tuple[str, int, int], deque[tuple[KernelLaunch, NcclCall]]] = {}
+        comm = self.setup.comm
+        host = host_of(comm)
+        self.host = Host(host.architecture, host.vendor, len(self.members), host.alone)
+        self.times = Times(self.setup, self.host)
+
+    @property
+    def alone(self) -> bool:
+        """Return True for one rank: collectives are copies."""
+        return len(self.members) == 1
+
+    def next_split(self, rank: int) -> int:
+        """Return the number of this split of a rank, and count it."""
+        self._splits[rank] += 1
+        return self._splits[rank]
+
+    def channels(self, rank: int, calls: Sequence[NcclCall]) -> int:
+        """Return the channels of a group's collectives, planned by simulation."""
+        if self.alone or calls[0].operation in MESSAGES:
+            return 1
+        asked = [call for call in calls if call.bytes]
+        return max((self._kernel(rank, call).channels for call in asked), default=1)
+
+    def _kernel(self, rank: int, call: NcclCall) -> PerfKernel:
+        return self.times.kernel(self.times.request(call, symmetric=self._symmetric(rank, call)))
+
+    def _symmetric(self, rank: int, call: NcclCall) -> bool:
+        """Return True if the buffers of a call are in symmetric windows."""
+        process = self.members[rank].process
+
+        def inside(address: int) -> bool:
+            return any(
+                of == process and start <= address < start + size
+                for (of, start), size in self.windows.items()
+            )
+
+        return bool(self.windows) and inside(call.send) and inside(call.receive)
+
+    def launch(
+        self, rank: int, calls: Sequence[NcclCall], issued_ps: int, *, graph: bool
+    ) -> KernelLaunch | None:
+        """Return a launch of calls that a rank issued together; None without data.
+
+        Raises `InputError` if another rank has issued other calls at this place.
+        """
+        calls = tuple(call for call in calls if call.bytes)
+        made = KernelLaunch(self, rank, calls, issued_ps, graph)
+        if not calls:
+            return None
+        if made.messages:
+            return made
+        met = self._rounds.setdefault(self._next[rank], {})
+        for other in met.values():
+            self._check_same(made, other)
+        met[rank] = made
+        self._next[rank] += 1
+        return made
+
+    def _check_same(self, mine: KernelLaunch, other: KernelLaunch) -> None:
+        for call, theirs in zip(mine.calls, other.calls, strict=False):
+            if call.same != theirs.same:
+                raise InputError(
+                    f"rank {mine.rank} calls {call.text()}, rank {other.rank} calls {theirs.text()}"
+                    " as the same collective of their communicator"
+                )
+        if len(mine.calls) != len(other.calls):
+            raise InputError(
+                f"rank {mine.rank} has {len(mine.calls)} collectives in a group, rank {other.rank} has"
+                f" {len(other.calls)}: not simulated"
+            )
+
+    def arrive(self, launch: KernelLaunch) -> None:
+        """Complete the launches that have met with this one."""
+        if launch.messages:
+            self._meet_messages(launch)
+            return
+        for number, met in self._rounds.items():
+            if met.get(launch.rank) is launch:
+                if len(met) == len(self.members) and all(
+                    item.ready_ps >= 0 for item in met.values()
+                ):
+                    self._complete(self._rounds.pop(number))
+                return
+
+    def _complete(self, met: dict[int, KernelLaunch]) -> None:
+        launches = [met[rank] for rank in range(len(self.members))]
+        time_ps = 0
+        for calls in zip(*(item.calls for item in launches), strict=True):
+            if self.alone:
+                time_ps += copy_ps(self.chip, 2 * calls[0].bytes)
+                self._move(calls)
+                continue
+            time_ps += self._kernel(0, calls[0]).time_ps
+            self._move(calls)
+        self._end(launches, time_ps)
+
+    def _end(self, launches: Sequence[KernelLaunch], time_ps: int) -> None:
+        gap_ps = 0 if self.alone else self.times.gap_ps(graph=launches[0].graph)
+        end_ps = max(item.ready_ps for item in launches) + time_ps + gap_ps
+        for item in launches:
+            item.end_ps = end_ps
+
+    # ---- sends and receives
+    def _meet_messages(self, launch: KernelLaunch) -> None:
+        for call in launch.calls:
+            self._ends.setdefault(_end_of(launch.rank, call), deque()).append((launch, call))
+        found = self._connected(launch)
+        if found is None:
+            return
+        launches, pairs = found
+        for key in {_end_of(item.rank, call) for item in launches for call in item.calls}:
+            self._ends[key] = deque(end for end in self._ends[key] if end[0] not in launches)
+        by_rank: dict[int, list[NcclCall]] = {}
+        for item in launches:
+            by_rank.setdefault(item.rank, []).extend(item.calls)
+        self._end(list(launches), self._messages_ps(by_rank, pairs))
+        for source, target, sent, got in pairs:
+            self._copy(source, sent, target, got)
+
+    def _connected(
+        self, launch: KernelLaunch
+    ) -> tuple[set[KernelLaunch], list[tuple[int, int, NcclCall, NcclCall]]] | None:
+        """Return the launches that messages connect with one, and pairs of ends; None if some are missing."""
+        found = {launch}
+        pairs: list[tuple[int, tuple[int, int, NcclCall, NcclCall]]] = []
+        waiting = [launch]
+        while waiting:
+            item = waiting.pop()
+            for key in dict.fromkeys(_end_of(item.rank, call) for call in item.calls):
+                kind, source, target = key
+                mine = self._ends[key]
+                theirs = self._ends.get((_other(kind), source, target), deque())
+                for number, (owner, call) in enumerate(mine):
+                    if owner is not item:
+                        continue
+                    if number >= len(theirs):
+                        return None
+                    peer, other = theirs[number]
+                    if kind == "send":
+                        pairs.append((item.calls.index(call), (source, target, call, other)))
+                    if peer not in found:
+                        found.add(peer)
+                        waiting.append(peer)
+        pairs.sort(key=lambda pair: pair[0])  # data move in the order of the calls
+        return found, [pair for _, pair in pairs]
+
+    def _messages_ps(
+        self, calls: dict[int, list[NcclCall]], pairs: Sequence[tuple[int, int, NcclCall, NcclCall]]
+    ) -> int:
+        for source, target, sent, got in pairs:
+            if sent.bytes != got.bytes:
+                raise InputError(
+                    f"rank {source} sends {sent.bytes} B to rank {target}, which receives {got.bytes} B"
+                )
+        if self.alone:
+            return copy_ps(self.chip, 2 * sum(sent.bytes for _, _, sent, _ in pairs))
+        peers: dict[int, Peers] = {
+            rank: peers_of(calls.get(rank, ())) for rank in range(len(self.members))
+        }
+        pattern = pattern_of(peers)
+        if pattern is not None:
+            return self.times.pattern_ps(pattern)
+        others = [
+            (source, target, sent.bytes) for source, target, sent, _ in pairs if source != target
+        ]
+        own = max((copy_ps(self.chip, 2 * s.bytes) for a, b, s, _ in pairs if a == b), default=0)
+        return max(own, self.times.other_ps(others) if others else 0)
+
+    # ---- data
+    def _span(self, rank: int, address: int, size: int) -> Span:
+        return self.memory.span(self.members[rank].process, address, size)
+
+    def _copy(self, source: int, sent: NcclCall, target: int, got: NcclCall) -> None:
+        spans = (
+            self._span(source, sent.send, sent.bytes),
+            self._span(target, got.receive, got.bytes),
+        )
+        self._copies([spans])
+
+    def _copies(self, pairs: Sequence[tuple[Span, Span]]) -> None:
+        """Defer copies that happen at once: a buffer may be the source of one and the target of another."""
+        moved = [(source, target) for source, target in pairs if source != target]
+        memory = self.memory
+
+        def run() -> None:
+            held = [memory.view(source).copy() for source, _ in moved]
+            for (_, target), values in zip(moved, held, strict=True):
+                memory.view(target)[:] = values
+
+        if moved:
+            memory.defer([source for source, _ in moved], [target for _, target in moved], run)
+
+    def _move(self, calls: Sequence[NcclCall]) -> None:
+        """Defer the data of a collective; `calls` has an entry per rank."""
+        first, size = calls[0], calls[0].bytes
+        ranks = range(len(calls))
+        operation, root = first.operation, first.root
+        if operation in ("allreduce", "reduce", "reduce_scatter"):
+            self._reduce(calls)
+            return
+        pairs: list[tuple[int, int, int, int]] = []  # source, its block, target, its block
+        if operation == "broadcast":
+            pairs = [(root, 0, rank, 0) for rank in ranks]
+        elif operation in GATHERING:
+            targets = [root] if operation == "gather" else list(ranks)
+            pairs = [(source, 0, target, source) for target in targets for source in ranks]
+        elif operation in SCATTERING:
+            pairs = [(root, rank, rank, 0) for rank in ranks]
+        else:
+            pairs = [(source, target, target, source) for source in ranks for target in ranks]
+        self._copies(
+            [
+                (
+                    self._span(source, calls[source].send + at * size, size),
+                    self._span(target, calls[target].receive + to * size, size),
+                )
+                for source, at, target, to in pairs
+            ]
+        )
+
+    def _reduce(self, calls: Sequence[NcclCall]) -> None:
+        first, number = calls[0], len(calls)
+        size = first.bytes * (number if first.operation == "reduce_scatter" else 1)
+        reads = [self._span(rank, call.send, size) for rank, call in enumerate(calls)]
+        targets = [first.root] if first.operation == "reduce" else list(range(number))
+        writes = [self._span(rank, calls[rank].receive, first.bytes) for rank in targets]
+        self.memory.defer(reads, writes, self._reduction(calls, reads, (targets, writes)))
+
+    def _reduction(
+        self,
+        calls: Sequence[NcclCall],
+        reads: Sequence[Span],
+        into: tuple[Sequence[int], Sequence[Span]],
+    ) -> Callable[[], None]:
+        memory = self.memory
+        kind = ELEMENTS[calls[0].dtype.name]
+
+        def run() -> None:
+            inputs = [typed(memory.view(span), kind.storage).copy() for span in reads]
+            outputs = inputs
+            if not self.alone:
+                outputs = reduced(calls, inputs, self.times.request(calls[0]))
+            for rank, span in zip(*into, strict=True):
+                memory.view(span)[:] = np.ascontiguousarray(outputs[rank]).view(np.uint8)
+
+        return run
+
+
+def _end_of(rank: int, call: NcclCall) -> tuple[str, int, int]:
+    """Return the end of a message: its kind, source and target."""
+    pair = (rank, call.root) if call.operation == "send" else (call.root, rank)
+    return (call.operation, *pair)
+
+
+def _other(kind: str) -> str:
+    return "recv" if kind == "send" else "send"
