@@ -274,9 +274,9 @@ typedef struct clusim_conn {
     uint32_t window_bytes; /* 0 = unlimited */
     uint32_t via_first;    /* targets its packets are steered over, or NONE */
     uint32_t via_last;
-    uint32_t stage;   /* endpoint that holds the data in between, or NONE */
-    uint32_t control; /* rate control, or NONE */
-    uint32_t vertex;  /* kind 4: the member */
+    uint32_t stage;    /* endpoint that holds the data in between, or NONE */
+    uint32_t control;  /* rate control, or NONE */
+    uint32_t vertex;   /* kind 4: the member */
     uint32_t queue_lo; /* into queue_keys; an empty range is one queue pair with `key` */
     uint32_t queue_hi;
     uint32_t split; /* 1: packets alternate over the queue pairs; 0: transfers */

@@ -150,8 +150,16 @@ class Model:
         mgroups = _ragged(image.mgroup_off, image.mgroup_members)
         conns = image.conns
         indices = ("first_group", "via_first", "via_last", "stage", "vertex")
-        special = (*indices, "path", "path_back", "mgroup", "control")
-        special = (*special, "queue_lo", "queue_hi", "split")
+        special = (
+            *indices,
+            "path",
+            "path_back",
+            "mgroup",
+            "control",
+            "queue_lo",
+            "queue_hi",
+            "split",
+        )
         self.conns = tuple(
             ConnSpec(
                 **_plain(conns, i, *special),
