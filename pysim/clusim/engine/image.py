@@ -138,4 +138,6 @@ class Image:
 if (_named := [item.name for item in fields(Image) if item.name not in ("nvc", "seed")]) != [
     *DTYPES
 ]:
-    raise InternalError(f"tables of an image: {_named} here, {[*DTYPES]} in clusim.h")
+    raise InternalError(
+        f"the engine was built from another version, run make .venv/.built (tables {sorted({*_named} ^ {*DTYPES})})"
+    )
