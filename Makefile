@@ -24,13 +24,14 @@ LOCKED ?= yes
 LOCKED_INSTALL = $(PIP_INSTALL) --no-deps --require-hashes
 
 # The library through which NCCL programs run without GPUs; it has no header or library of NVIDIA's.
-shim: build/shim/libnccl.so.2
+SHIM ?= build/shim
+shim: $(SHIM)/libnccl.so.2
 
-build/shim/libnccl.so.2: $(SHIM_FILES)
-	@mkdir -p build/shim
-	$(CC) -std=c11 -O2 -Wall -Wextra -Wshadow -Werror -fPIC -fvisibility=hidden -shared -pthread -Wl,-soname,libnccl.so.2 \
-	  -Wl,--version-script=csrc/nccl_shim/exports.map -o $@ $(filter %.c,$^) -ldl
-	@for each in libcudart.so.11.0 libcudart.so.12 libcudart.so.13; do ln -sf libnccl.so.2 build/shim/$$each; done
+$(SHIM)/libnccl.so.2: $(SHIM_FILES)
+	@mkdir -p $(SHIM)
+	@$(CC) -std=c11 -O2 -Wall -Wextra -Wshadow -Werror -fPIC -fvisibility=hidden -shared -pthread \
+	  -Wl,-soname,libnccl.so.2 -Wl,--version-script=csrc/nccl_shim/exports.map -o $@ $(filter %.c,$^) -ldl
+	@for each in libcudart.so.11.0 libcudart.so.12 libcudart.so.13; do ln -sf libnccl.so.2 $(SHIM)/$$each; done
 
 .PHONY: help shim wheel wheels run test thorough test-c test-python sanitize tsan fuzz fuzz-readers lint format bench docs site golden lock newest clean
 .DELETE_ON_ERROR:
@@ -168,9 +169,10 @@ docs: $(VENV)/.dev $(VENV)/.built
 	$(BIN)/python -m clusim_cli.reference docs/cli.md
 	$(BIN)/python -m clusim_cli.schemas docs/schemas
 	$(BIN)/python -c 'from pathlib import Path; from clusim.nccl.variables import page; Path("docs/nccl-environment.md").write_text(page(), encoding="utf-8")'
+	$(BIN)/python -c 'from pathlib import Path; from clusim.base.terms.glossary import page; Path("docs/glossary.md").write_text(page(), encoding="utf-8")'
 	$(BIN)/python benchmarks/readme.py README.md
 	$(BIN)/python benchmarks/granularity.py docs/granularity.md
-	$(BIN)/python benchmarks/gallery.py docs/gallery.md
+	$(BIN)/python benchmarks/gallery.py docs/gallery.md docs/start.md
 	$(BIN)/python tests/support/notebooks.py
 	$(MAKE) site
 

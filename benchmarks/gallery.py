@@ -1,4 +1,4 @@
-"""Regenerate the pictures of docs/gallery.md with the commands listed above them."""
+"""Draw the pictures of pages in docs/gallery with the commands of the pages."""
 
 from __future__ import annotations
 
@@ -6,28 +6,47 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from clusim.base.files import write_bytes
 
+ROOT = Path(__file__).resolve().parents[1]
+_BLOCK = re.compile(r"^```(sh|console|python|yaml)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_DRAWS = ("--trace-out", "--plot", "-o ", ".png")
 
-def main(page: Path) -> None:
-    """Run the ``sh`` blocks of `page` in one folder and keep their pictures beside the page."""
-    with TemporaryDirectory() as folder:
-        for block in re.findall(
-            r"^```sh\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S
-        ):
-            for line in block.splitlines():
+
+def commands(text: str, folder: Path) -> Iterator[list[str]]:
+    """Yield the arguments of Python for the blocks of a page that draw; write its YAML files into `folder`."""
+    for language, block in _BLOCK.findall(text):
+        named = re.match(r"# (\S+\.yaml)\n", block)
+        if language == "yaml" and named:
+            (folder / named[1]).write_text(block, encoding="utf-8")
+        if language == "python" and ".png" in block:
+            yield ["-c", block]
+        for line in block.splitlines():
+            command = line.removeprefix("$ ")
+            draws = any(word in command for word in _DRAWS)
+            if language in ("sh", "console") and command.startswith("clusim ") and draws:
+                yield ["-m", *shlex.split(command)]
+
+
+def main(pages: list[Path]) -> None:
+    """Draw the pictures of `pages`, each page in a temporary folder, and keep the pictures that it shows."""
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        with TemporaryDirectory() as name:
+            folder = Path(name)
+            (folder / "traces").symlink_to(ROOT / "traces")
+            for arguments in commands(text, folder):
                 subprocess.run(
-                    [sys.executable, "-m", *shlex.split(line)],
-                    check=True,
-                    cwd=folder,
-                    stdout=subprocess.DEVNULL,
+                    [sys.executable, *arguments], check=True, cwd=folder, stdout=subprocess.DEVNULL
                 )
-        for picture in sorted(Path(folder).glob("*.png")):
-            write_bytes(page.parent / "gallery" / picture.name, picture.read_bytes())
+            for picture in sorted(folder.glob("*.png")):
+                if f"gallery/{picture.name}" in text:
+                    write_bytes(ROOT / "docs" / "gallery" / picture.name, picture.read_bytes())
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main([Path(word) for word in sys.argv[1:]])

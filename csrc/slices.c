@@ -53,3 +53,10 @@ bool slices_next(clusim_sim *s, inst_id id) {
     if (st->slice_at < st->piece) return true;
     return next_piece(s, id) && slices_first(s, id);
 }
+
+bool slices_last(clusim_sim *s, inst_id id) {
+    inst_state *st = inst_at(s, id), present = *st;
+    bool more = slices_next(s, id);
+    *st = present;
+    return !more;
+}

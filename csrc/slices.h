@@ -12,6 +12,9 @@ bool slices_first(clusim_sim *s, inst_id id);
 /* Advance to the slice after the present one; false at the end of the program. */
 bool slices_next(clusim_sim *s, inst_id id);
 
+/* True if no slice follows the present one. */
+bool slices_last(clusim_sim *s, inst_id id);
+
 static inline uint64_t slices_bytes(const inst_state *st) {
     return base_umin(st->slice_size, st->piece - base_umin(st->piece, st->slice_at));
 }

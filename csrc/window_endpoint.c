@@ -13,6 +13,7 @@
 #include "parts/xfers.h"
 #include "program.h"
 #include "scheduler.h"
+#include "slices.h"
 #include "source.h"
 #include "window_wire.h"
 #include "wire.h"
@@ -277,12 +278,13 @@ static int64_t least_left(const clusim_sim *s, const xfer *x) {
 }
 
 /* True if the remaining work of an instance cannot end before `end_ps`. */
-static bool keeps_going(const clusim_sim *s, inst_id id, int64_t end_ps) {
+static bool keeps_going(clusim_sim *s, inst_id id, int64_t end_ps) {
     const inst_state *st = inst_at(s, id);
     if (st->phase == PH_GATE && st->has_slice) return true; /* its fixed time is still due */
-    if (st->phase == PH_FIXED) return st->start_ps >= end_ps;
-    if (st->phase != PH_READ && st->phase != PH_DATA) return false;
-    if (st->slice_at + st->slice_size < st->piece) return true; /* so is that of the next slice */
+    if (st->phase == PH_FIXED && st->start_ps >= end_ps) return true;
+    if (st->phase != PH_FIXED && st->phase != PH_READ && st->phase != PH_DATA) return false;
+    if (!slices_last(s, id)) return true; /* so is that of the next slice */
+    if (st->phase == PH_FIXED) return false;
     if (xfer_none(st->xfer)) return false;
     const xfer *x = xfer_at(s, st->xfer);
     bool its_own = x->owner_kind == OWNER_INSTANCE && inst_is(x->inst, id); /* still there */

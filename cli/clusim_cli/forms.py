@@ -18,7 +18,7 @@ from clusim.replays.report import Replay
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
 from clusim.results.sensitivity import Sensitivity
-from clusim.simulation.expected import ErrorClass, UnknownError
+from clusim.simulation.expected import ErrorClass, MeasuredError, UnknownError
 from clusim.simulation.fault_cost import FaultCost
 from clusim.studies.crossover import Crossover
 from clusim.studies.sweep.grid import Cell
@@ -52,11 +52,17 @@ class DoubtedJson(TypedDict):
 
 @dataclass
 class RunJson(JsonObject):
-    """A collective; with the cost of its faults if simulated, and its derivatives if requested."""
+    """A collective; with the cost of its faults if simulated, and its derivatives if requested.
+
+    Attributes
+    ----------
+    unfinished : list of str
+        Re-simulations missing because of a time limit.
+    """
 
     KEYS = (
         *("*result", "*tables", "verdict", "expected_error", "*doubted", "fault_cost"),
-        "sensitivity",
+        *("sensitivity", "unfinished"),
     )
 
     result: Result
@@ -66,6 +72,7 @@ class RunJson(JsonObject):
     doubted: DoubtedJson
     fault_cost: IfKnown[FaultCost]
     sensitivity: IfKnown[Sensitivity]
+    unfinished: IfKnown[list[str]]
 
 
 @dataclass
@@ -175,20 +182,22 @@ class PerfAgainstJson(PerfJson):
 class KnownCallsJson(JsonObject):
     """Errors of a class of rows."""
 
-    KEYS = ("*error", "calls")
+    KEYS = ("*error", "calls", "found")
 
     error: ErrorClass
     calls: int
+    found: IfKnown[MeasuredError | None]
 
 
 @dataclass
 class UnknownCallsJson(JsonObject):
     """Calls without a known expected error."""
 
-    KEYS = ("*error", "calls")
+    KEYS = ("*error", "calls", "found")
 
     error: UnknownError
     calls: int
+    found: IfKnown[MeasuredError | None]
 
 
 @dataclass
@@ -198,7 +207,8 @@ class ReplaySaidJson(JsonObject):
     Attributes
     ----------
     expected_errors : list
-        Distinct expected errors of its calls; `calls` is the number of calls for each.
+        Distinct expected errors of its calls; `calls` is the number of calls for each, `found` their error if they
+        were measured.
     """
 
     KEYS = ("*replay", "expected_errors")

@@ -100,6 +100,8 @@ class GuardedCommand(click.Command):
                     formatter.write(f"  {name}\n")
                     for line in wrap(words, formatter.width - 4, break_on_hyphens=False):
                         formatter.write(f"    {line}\n")
+        if any("--json" in param.opts for param in self.params):
+            formatter.write("\nTerms of the output: clusim glossary [TERM]\n")
         super().format_epilog(ctx, formatter)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -15,7 +15,8 @@ from clusim.analysis.critical import critical
 from clusim.analysis.diff import judged_trace
 from clusim.analysis.judge import Judged, judged
 from clusim.base.errors import TraceError
-from clusim.results.diagnosis import CauseKind, Verdict
+from clusim.results.causes import CauseKind
+from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
 from clusim.simulation.diagnose import rerun
 
@@ -99,19 +100,11 @@ def test_the_first_cause_is_the_one_whose_fix_saves_most(kind: CauseKind, tmp_pa
     assert saved[0] > 0.1 * found.result.time_ps
 
 
-@pytest.mark.parametrize("kind", [CauseKind.LATENCY, CauseKind.PROXY])
-def test_what_a_fix_of_a_chain_saves_is_predicted(kind: CauseKind, tmp_path: Path) -> None:
-    """Without wires that fill up, another path is not near."""
-    words, options = RESOURCES[kind]
-    found = collective(tmp_path / "run.h5", *words, **options)
-    assert found.verdict.causes[0].saving_ps == pytest.approx(found.saved(), rel=0.05)
-
-
 def test_memory_that_kernels_wait_for_is_named(tmp_path: Path) -> None:
     found = kernel(tmp_path / "run.h5")
     (first, *_) = found.verdict.causes
     assert (first.kind, first.what) == (CauseKind.MEMORY, "of GPUs")
-    assert first.saving_ps == pytest.approx(found.saved(), rel=0.05)
+    assert found.saved() > 0
 
 
 @pytest.mark.parametrize(
@@ -132,7 +125,6 @@ def test_without_what_is_broken_the_run_is_the_sound_one(
     assert first.what == {"straggler": "rank 3", "fault": "gpu0<->nvswitch0.0"}[kind.value]
     lost = found.result.time_ps - sound.time_ps
     assert found.saved() == pytest.approx(lost, rel=0.01)
-    assert first.saving_ps == pytest.approx(lost, rel=0.2), "in first order"
 
 
 def test_without_rivals_the_run_is_the_one_alone(tmp_path: Path) -> None:
@@ -155,18 +147,19 @@ def test_a_full_wire_bounds_what_all_else_can_save(tmp_path: Path) -> None:
     first, *rest = found.verdict.causes
     assert (first.kind, first.time_ps) == (CauseKind.NIC, busy)
     for number, cause in enumerate(rest, 1):
-        assert cause.saving_ps is not None
-        assert cause.saving_ps <= found.result.time_ps - busy
+        if found.found.changes[number] is None:
+            continue
+        assert cause.time_ps <= found.result.time_ps - busy
         assert found.saved(number) <= found.result.time_ps - busy
 
 
 def test_phases_follow_each_other_and_the_middle_is_where_bytes_move(tmp_path: Path) -> None:
     found = collective(tmp_path / "run.h5", "dgx-h100", "4MiB")
-    start, middle = found.verdict.phases
+    start, middle = found.verdict.main_phases
     assert (start.name, start.kind) == ("start", CauseKind.LAUNCH)
     assert middle.name == "bandwidth"
     assert (start.start_ps, start.end_ps) == (0, middle.start_ps)
-    assert middle.end_ps == found.result.time_ps
+    assert found.verdict.phases[-1].end_ps == found.result.time_ps
 
 
 def test_one_verdict_is_said_by_the_run_its_trace_and_its_json(tmp_path: Path) -> None:
@@ -180,7 +173,7 @@ def test_one_verdict_is_said_by_the_run_its_trace_and_its_json(tmp_path: Path) -
     assert again.expected.startswith("expected error: ")
     assert again.includes.startswith("kernel only; ")
     (first, *_) = again.causes
-    assert first.simulated_ps is not None, "so small a run is simulated again unasked"
+    assert first.saving_ps is not None, "so small a run is simulated again unasked"
 
 
 def test_the_saving_is_that_of_the_same_change_and_names_the_next_bottleneck(
@@ -188,7 +181,7 @@ def test_the_saving_is_that_of_the_same_change_and_names_the_next_bottleneck(
 ) -> None:
     found = collective(tmp_path / "run.h5", "dgx-a100", "2MiB", algorithm="ring")
     (first, *_) = found.result.verdict.causes
-    assert first.simulated_ps == found.saved()
+    assert first.saving_ps == found.saved()
     change = found.found.changes[0]
     assert change is not None
     # The next bottleneck is that of the machine with the change.
@@ -215,13 +208,13 @@ def test_a_saving_is_told_where_the_changed_run_has_no_path(
     monkeypatch.setattr("clusim.simulation.diagnose.judged", once)
     first = clusim.collective("dgx-a100", "allreduce", "64KiB").verdict.headline
     assert first is not None
-    assert first.simulated_ps is not None
+    assert first.saving_ps is not None
     assert first.then == ""
 
 
 def test_a_saving_that_was_not_simulated_is_not_printed() -> None:
     verdict = clusim.collective("dgx-a100", "allreduce", "2MiB", confirm=False).verdict
-    assert verdict.causes[0].simulated_ps is None
+    assert verdict.causes[0].saving_ps is None
     assert not any("if " in line for line in verdict.lines())
 
 
@@ -242,11 +235,8 @@ def test_the_parts_add_up_to_the_run(
     size: str,
     options: Any,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A cause's time is its part of one split of the run, also where a full wire and the path both limit it."""
-    monkeypatch.setattr("clusim.analysis.judge.MOST_CAUSES", 1000)
-    monkeypatch.setattr("clusim.results.diagnosis.LEAST_SHARE", 0)
     path = tmp_path / "run.h5"
     how: Any = {"trace_out": path, "trace_primitives": True, "confirm": False, **options}
     found = case(path, clusim.collective(machine, operation, size, **how))

@@ -188,7 +188,7 @@ def test_commands_say_what_error_to_expect(clusim: Clusim, tmp_path: Path) -> No
     assert found["median_abs_pct"] > 0
     assert found["n"] >= 8
     paper = clusim("run", *small, "--algorithm", "ring").out
-    assert "expected error: unknown (ring differs from NCCL" in paper
+    assert "expected error: not known (ring differs from NCCL" in paper
     sweep = ("nccl-tests", "all_reduce_perf", "dgx-h100", "-g", 8, "-b", "1K", "-e", "1K")
     assert "# clusim: expected error: " in clusim(*sweep, "--jobs", 1).out
     assert len(json.loads(clusim(*sweep, "--jobs", 1, "--json").out)["expected_errors"]) == 1

@@ -28,6 +28,21 @@ def test_the_shipped_log_is_replayed_and_compared(clusim: Clusim) -> None:
     assert max(map(len, done.out.splitlines())) < 200
 
 
+def test_expected_and_found_errors_of_measured_calls(clusim: Clusim) -> None:
+    sample = SAMPLE.parent / "nccl-tests-8xh100.txt"
+    words = ("replay", sample, "dgx-h100", "--calls", 3)
+    lines = clusim(*words).out.splitlines()
+    (at,) = (number for number, line in enumerate(lines) if line.endswith(": 2 calls"))
+    assert lines[at].startswith("  expected error: ")
+    assert lines[at + 1].startswith("    this file: median ")
+    known = json.loads(clusim(*words, "--json").out)
+    errors = [100 * abs(call["error"]) for call in known["calls"]]
+    first = known["expected_errors"][0]
+    assert (first["calls"], first["found"]["n"]) == (2, 2)
+    assert first["found"]["most_abs_pct"] == pytest.approx(max(errors[:2]), abs=1e-3)
+    assert [item["calls"] for item in known["expected_errors"]] == [2, 1]
+
+
 def test_json_has_every_number(clusim: Clusim) -> None:
     done = clusim("replay", SAMPLE, "--topology", "dgx-a100", "--json", "--calls", 3, *BURSTS)
     found = json.loads(done.out)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from clusim.base.errors import TimeLimitReached
 from clusim.base.resources import cluster_workloads
 from clusim.simulation.session import Watch
 from clusim_cli import options
@@ -41,9 +42,7 @@ def test_the_command_prints_what_is_known_and_fails(
     assert (said["complete"], said["ended_by"]) == (False, "time limit of 90 s")
     assert said["time_ps"] <= said["least_time_ps"]
     for cause in said.get("verdict", {"causes": []})["causes"]:
-        assert (cause["saving_ps"], cause["simulated_ps"]) == (None, None), (
-            "of a whole that is not known"
-        )
+        assert cause["saving_ps"] is None, "of a whole that is not known"
     assert said["fingerprint"] is None
     kept = f"the partial trace is {trace}.partial"
     assert done.err.startswith("clusim: time limit of 90 s: ended at ")
@@ -101,6 +100,30 @@ def test_a_replay_prints_the_calls_that_are_done_and_fails(clusim: Clusim, tmp_p
     assert done.err.endswith(f"the partial trace is {trace}.partial\n")
     text = clusim(*words, "--time-limit", "90s")
     assert "  ended by time limit of 90 s: " in text.out
+
+
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        (("run", "dgx-a100", "--size", "64KiB"), "saving of the bottleneck"),
+        (("replay", LOG, "dgx-h100", "--calls", 2), "saving of the bottleneck"),
+    ],
+)
+def test_a_limit_that_ends_re_simulations_fails_after_the_result(
+    clusim: Clusim, words: tuple[Any, ...], left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*_: object, **__: object) -> None:
+        raise TimeLimitReached("time limit of 90 s")
+
+    monkeypatch.setattr("clusim.simulation.diagnose._simulated", late)
+    done = clusim(*words, "--time-limit", "90s")
+    assert done.code == 1
+    assert "of the time: " in done.out
+    assert f"not simulated: {left}; time limit of 90 s\n" in done.out
+    assert done.err.endswith(f"clusim: not simulated: {left}; time limit of 90 s\n")
+    said = json.loads(clusim(*words, "--time-limit", "90s", "--json").out)
+    assert said["verdict"]["unfinished"] == f"{left}; time limit of 90 s"
+    assert all(cause["saving_ps"] is None for cause in said["verdict"]["causes"])
 
 
 @pytest.mark.parametrize("option", [("--estimate",), ("--layers",), ("--scaling", "weak")])

@@ -128,6 +128,25 @@ def test_the_output_in_the_readme_is_that_of_the_main_job(
     assert mask.sub(r"\1...", shown) == mask.sub(r"\1...", capsys.readouterr().out)
 
 
+def test_the_glossary_is_generated_and_has_the_words_of_a_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from clusim.base.terms.glossary import defined, page
+
+    assert (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8") == page()
+    shown = (ROOT / "README.md").read_text(encoding="utf-8")
+    for word in ("algbw", "busbw", "bottleneck", "busy", "credit stall", "idle", "contended"):
+        assert word in shown
+        assert len(defined(word)) == 1, word
+    for word in ("link class", "granularity", "fingerprint", "per-slice CTA overhead"):
+        assert word in shown
+        assert defined(word), word
+    assert run(["glossary", "BUSBW"]) == 0
+    assert capsys.readouterr().out.startswith("busbw: algbw times")
+    assert run(["glossary", "buswb"]) == 2
+    assert "did you mean 'busbw'" in capsys.readouterr().err
+
+
 def test_pages_name_the_releases_of_nccl_that_are_known() -> None:
     """Whoever raises `LATEST` is told which texts still end at the release before."""
     texts = [*PAGES, ROOT / "pysim" / "clusim" / "nccl" / "constants.py"]

@@ -12,8 +12,8 @@ from clusim.lowering import grain
 from clusim.nccl.choice import NcclOverrides, runnable
 from clusim.nccl.connect import NONE, double_tree
 from clusim.nccltests.jobs import kernel
-from clusim.simulation import extrapolate
-from clusim.simulation.extrapolate import tree_levels
+from clusim.simulation import anchors, extrapolate
+from clusim.simulation.anchors import tree_levels
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.studies.crossover import crossover, table_lines, tuner_csv
@@ -36,7 +36,7 @@ def test_fewer_machines_predict_many(
     setup = Setup("alps-gh200", 16 if env is TREE_LL else 8, None, "2.23", env)
     whole = kernel(Request(setup, operation, 64 << 10))
     most = "MOST_MESSAGING" if operation == "alltoall" else "MOST_RANKS"
-    monkeypatch.setattr(extrapolate, most, 16)
+    monkeypatch.setattr(anchors, most, 16)
     monkeypatch.setattr(extrapolate, "MANY_HOPS", 0)
     fewer = kernel(Request(setup, operation, 64 << 10))
     assert not whole.notes
@@ -49,8 +49,8 @@ def test_long_streams_are_followed_from_short_ones(monkeypatch: pytest.MonkeyPat
     small = replace(grain.RULES["auto"], exact_hops=50_000, target_hops=50_000)
     monkeypatch.setitem(grain.RULES, "auto", small)
     whole = kernel(request)
-    monkeypatch.setattr(extrapolate, "MOST_HOPS", 50_000)
-    monkeypatch.setattr(extrapolate, "STREAM_HOPS", 50_000)
+    monkeypatch.setattr(extrapolate, "LONG_HOPS", 50_000)
+    monkeypatch.setattr(anchors, "STREAM_HOPS", 50_000)
     short = kernel(request)
     assert "bursts of" in whole.notes[0]
     assert short.notes == (
@@ -134,7 +134,7 @@ def test_a_level_of_a_tree_adds_its_time_and_nothing_of_the_stream(
         monkeypatch.setattr(extrapolate, "MANY_HOPS", 1 << 40)
         whole = kernel(Request(setup, "allreduce", size))
         monkeypatch.setattr(extrapolate, "MANY_HOPS", 0)
-        monkeypatch.setattr(extrapolate, "MOST_RANKS", 8)
+        monkeypatch.setattr(anchors, "MOST_RANKS", 8)
         fewer = kernel(Request(setup, "allreduce", size))
         assert "from 4 and 8 nodes, each further level" in fewer.notes[0]
         assert fewer.time_ps == pytest.approx(whole.time_ps, rel=0.02)
@@ -144,7 +144,7 @@ def test_a_step_of_a_ring_of_many_machines_is_one_of_few(monkeypatch: pytest.Mon
     setup = Setup("alps-gh200", 16, 1, "2.23", RING_LL)
     whole = kernel(Request(setup, "allreduce", 256 << 10))
     monkeypatch.setattr(extrapolate, "MANY_HOPS", 0)
-    monkeypatch.setattr(extrapolate, "MOST_RANKS", 4)
+    monkeypatch.setattr(anchors, "MOST_RANKS", 4)
     fewer = kernel(Request(setup, "allreduce", 256 << 10))
     assert fewer.time_ps == pytest.approx(whole.time_ps, rel=0.005)
 

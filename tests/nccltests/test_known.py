@@ -10,7 +10,7 @@ import pytest
 from clusim.engine.image import DTYPES, Image
 from clusim.nccltests import jobs
 from clusim.nccltests.jobs import kernel
-from clusim.simulation import extrapolate, samples
+from clusim.simulation import anchors, extrapolate, samples
 from clusim.simulation.job import Job, RunOptions, job_of
 from clusim.simulation.job import run_job as simulated
 from clusim.simulation.request import Request
@@ -117,7 +117,7 @@ def test_what_is_forced_and_what_is_chosen_are_one_run(runs: list[bytes]) -> Non
 def test_curves_of_more_machines_share_the_runs_of_few(
     runs: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extrapolate, "MOST_RANKS", 4)
+    monkeypatch.setattr(anchors, "MOST_RANKS", 4)
     for nodes in (8, 16):
         setup = Setup("alps-gh200", nodes, 1, "2.23", RING_LL)
         kernel(Request(setup, "allreduce", nodes * 16 * KIB, granularity="quick"))

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 import clusim
+from clusim import collectives
 from clusim.base.errors import InputError
 from clusim.lowering import grain
-from clusim.simulation import extrapolate
+from clusim.simulation import anchors, extrapolate
 from clusim.simulation.api import result_of
 from clusim.simulation.job import RunOptions, job_of, run_job
 from clusim.simulation.request import Request
@@ -121,13 +122,48 @@ def test_limits_of_traffic(number: int, monkeypatch: pytest.MonkeyPatch) -> None
 def test_limits_of_extrapolated_runs(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(number)
     monkeypatch.setattr(extrapolate, "MANY_HOPS", 100_000)
-    monkeypatch.setattr(extrapolate, "MOST_RANKS", 16)
+    monkeypatch.setattr(anchors, "MOST_RANKS", 16)
     name = draw.choice(["dgx-a100", "dgx-h100", "hgx-b200", "aws-p5", "aws-p4d"])
     operation = draw.choice(["allreduce", "allreduce", "allgather", "reducescatter", "broadcast"])
     algorithms = ["Ring"] if operation != "allreduce" else ["Ring", "Tree", "NVLSTree"]
     env = (("NCCL_ALGO", draw.choice(algorithms)), ("NCCL_PROTO", "Simple"))
     size = round(draw.uniform(2, 12) * MIB) // 4 * 4
     asked = Request(Setup(name, draw.randint(5, 12), env=env), operation, size)
+    _compare(asked, number)
+
+
+@pytest.mark.parametrize("number", range(100 if THOROUGH else 3))
+def test_limits_of_extrapolated_named_algorithms(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = random.Random(number)
+    monkeypatch.setattr(extrapolate, "MANY_HOPS", 100_000)
+    monkeypatch.setattr(anchors, "MOST_RANKS", 16)
+    name = draw.choice(["dgx-a100", "dgx-h100", "hgx-b200", "aws-p5", "azure-ndv2", "dgx-spark"])
+    laws = [key for key, entry in collectives.REGISTRY.items() if entry.growth]
+    operation, algorithm = draw.choice(laws)
+    size = round(draw.uniform(1, 64 if THOROUGH else 4) * MIB) // 4 * 4
+    setup = Setup(name, draw.randint(9, 16 if THOROUGH else 10))
+    protocol = draw.choice(["", "", "ll128", "ll"])
+    _compare(Request(setup, operation, size, algorithm=algorithm, protocol=protocol), number)
+
+
+@pytest.mark.parametrize("number", range(60 if THOROUGH else 1))
+def test_limits_of_long_streams(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run in full needs seconds to a minute, because only these many chunks are extrapolated."""
+    case = drawn(number)
+    setup = Setup(case[0])
+    asked = Request(setup, *case[1:2], 256 * MIB, algorithm=case[2])
+    try:
+        hops = job_of(asked).grain.packet_hops
+    except InputError:
+        pytest.skip("the algorithm is not for these ranks")
+    size = round(asked.size_bytes * case[3].uniform(1e9, 2e9) / hops) // 16 * 16
+    _compare(replace(asked, size_bytes=size), number)
+
+
+def _compare(asked: Request, number: int) -> None:
+    """Compare an extrapolated time with the run in full, if there is one."""
     brief = RunOptions(histories=False)
     try:
         found = result_of(asked, brief)
@@ -137,7 +173,8 @@ def test_limits_of_extrapolated_runs(number: int, monkeypatch: pytest.MonkeyPatc
         pytest.skip("simulated in full")
     whole = run_job(job_of(asked, brief), brief)
     error = found.time_ps / whole.time_ps - 1
-    print("extrapolated", number, name, asked.setup.nodes, env[0][1], operation, size, error)
+    said = asked.setup.name, asked.setup.nodes, asked.setup.env, asked.operation, asked.algorithm
+    print("extrapolated", number, *said, asked.protocol, asked.size_bytes, error)
     assert found.provenance.error_bound is not None
     assert abs(error) <= found.provenance.error_bound
 

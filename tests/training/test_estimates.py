@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import clusim
-from clusim.results.diagnosis import CauseKind
+from clusim.results.causes import CauseKind
 from clusim.simulation import samples
 from clusim.simulation.samples import PLACE, SampleCache
 from clusim.training import TrainRequest, parts, train

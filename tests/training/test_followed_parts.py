@@ -12,7 +12,7 @@ import clusim
 from clusim.nccl import NcclPlan
 from clusim.nccl.choice import choose
 from clusim.schedule.dtypes import element
-from clusim.simulation import extrapolate
+from clusim.simulation import anchors, extrapolate
 from clusim.simulation.extrapolate import ERROR_LIMIT
 from clusim.simulation.job import RunOptions, job_of, run_job
 from clusim.simulation.request import Request
@@ -46,7 +46,7 @@ TENSOR = "parallel: {tensor: 4, data: 12}\ndata: {kind: ddp}"
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let fewer machines stand also for groups of one GPU of each."""
-    monkeypatch.setattr(extrapolate, "MOST_RANKS", 8)
+    monkeypatch.setattr(anchors, "MOST_RANKS", 8)
     monkeypatch.setattr(extrapolated, "MOST_RANKS", 8)
 
 

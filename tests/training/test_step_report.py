@@ -10,7 +10,7 @@ import pytest
 
 import clusim
 from clusim.collectives import ScheduleBuilder
-from clusim.results.diagnosis import CauseKind
+from clusim.results.causes import CauseKind
 from clusim.results.replicated import DIMENSIONS
 from clusim.simulation.api import result_of
 from clusim.simulation.request import ScheduleRequest

@@ -11,7 +11,7 @@ import pytest
 
 import clusim
 from clusim.analysis.diff import judged_trace
-from clusim.results.diagnosis import CauseKind
+from clusim.results.causes import CauseKind
 from clusim.training import TrainingResult
 from clusim.training.estimate import estimate
 from support.workloads import ideal, tiny
@@ -27,8 +27,8 @@ def step(text: str, micro_batches: int = 4, **options: Any) -> TrainingResult:
 def saved(found: TrainingResult) -> int:
     """Return what the fix of the first cause saved when it was simulated [ps]."""
     (first, *_) = found.verdict.causes
-    assert first.simulated_ps is not None
-    return first.simulated_ps
+    assert first.saving_ps is not None
+    return first.saving_ps
 
 
 def test_a_bubble_is_named_and_is_what_many_microbatches_do_without() -> None:
@@ -38,7 +38,6 @@ def test_a_bubble_is_named_and_is_what_many_microbatches_do_without() -> None:
     first = few.verdict.causes[0]
     assert first.kind is CauseKind.BUBBLE
     assert first.time_ps == pytest.approx(3 * turn_ps, rel=0.1), "stages are not quite alike"
-    assert first.saving_ps == first.time_ps
     passes_ps = few.verdict.phases[-1].start_ps - few.verdict.phases[0].start_ps
     assert saved(few) == pytest.approx(passes_ps - 4 * turn_ps, rel=0.01), "of the heaviest stage"
     assert many.verdict.causes[0].kind is CauseKind.COMPUTE
@@ -49,20 +48,19 @@ def test_a_host_that_is_late_is_named_and_is_what_a_step_without_it_saves() -> N
     late, without = step(f"{one}host: {{framework: pytorch}}\n"), step(one)
     first = late.verdict.causes[0]
     assert first.kind is CauseKind.HOST
-    assert first.saving_ps == pytest.approx(late.step_ps[-1] - without.step_ps[-1], rel=0.1)
     assert saved(late) == late.step_ps[-1] - without.step_ps[-1]
 
 
 def test_computing_twice_as_fast_saves_half_of_it_where_nothing_hides_behind_it() -> None:
     alone = step("parallel: {data: 1}\n")
     assert alone.verdict.causes[0].kind is CauseKind.COMPUTE
+    assert alone.verdict.causes[0].then == "100.0% compute", "nothing else is there"
     assert saved(alone) == pytest.approx(alone.step_ps[-1] / 2, rel=1e-6)
     work = tiny("parallel: {data: 8}\n", batch="{global: 8, micro: 1}")
     found = clusim.train(work, "dgx-a100", confirm=True)
     first = found.verdict.causes[0]
     assert first.kind is CauseKind.COMPUTE
-    assert first.saving_ps is not None
-    assert 0 < saved(found) < first.saving_ps, "communication that it hid shows"
+    assert 0 < saved(found) < first.time_ps // 2, "communication that it hid shows"
 
 
 @pytest.mark.parametrize("parallel", ["{pipeline: 4, data: 1}", "{data: 4}"])
@@ -75,9 +73,10 @@ def test_a_slow_rank_is_named_and_is_what_sound_ranks_save(parallel: str, declar
     sound = step(text, 16)
     first = slow.verdict.causes[0]
     assert (first.kind, first.what) == (CauseKind.STRAGGLER, "rank 2")
+    (after,) = sound.verdict.headlines()[:1]
+    assert first.then == after.replace("of the time: ", ""), "the sound system's bottleneck"
     lost = slow.step_ps[-1] - sound.step_ps[-1]
     assert saved(slow) == pytest.approx(lost, rel=1e-6), "of it, blocks may be folded"
-    assert first.saving_ps == pytest.approx(lost, rel=0.06)
     assert all(cause.kind is not CauseKind.STRAGGLER for cause in sound.verdict.causes)
 
 
@@ -101,10 +100,9 @@ def test_a_broken_link_is_named_and_is_what_the_sound_machine_saves() -> None:
     assert (first.kind, first.what) == (CauseKind.FAULT, "gpu0<->nvswitch0.0")
     lost = found.step_ps[-1] - sound.step_ps[-1]
     assert saved(found) == lost
-    assert first.saving_ps == pytest.approx(lost, rel=0.2), "in first order"
     exposed = [cause for cause in sound.verdict.causes if cause.kind is CauseKind.EXPOSED]
-    assert exposed[0].what == "over NVLink, GPU-NVSwitch"
-    assert exposed[0].simulated_ps is None
+    assert exposed[0].what == "over NVLink, GPU-NVSwitch, all 96 links"
+    assert exposed[0].saving_ps is None
 
 
 def test_a_pipeline_fills_for_a_pass_of_each_stage_but_the_last() -> None:
@@ -160,7 +158,10 @@ def test_causes_and_phases_add_up_to_the_picosecond(parallel: str, options: Any)
     found = step(f"parallel: {parallel}\n", 16, **options, confirm=False)
     verdict = found.verdict
     assert sum(cause.time_ps for cause in verdict.causes) == verdict.time_ps == found.step_ps[-1]
-    savings = [cause.saving_ps or 0 for cause in verdict.causes]
-    assert savings == sorted(savings, reverse=True)
+    for part in (*verdict.causes, *(one for phase in verdict.phases for one in phase.causes)):
+        assert sum(row.time_ps for row in part.resources) == part.time_ps
+        assert all(sum(p.time_ps for p in row.places) == row.time_ps for row in part.resources)
+    for phase in verdict.phases:
+        assert sum(one.time_ps for one in phase.causes) == phase.end_ps - phase.start_ps
     ends = [(phase.start_ps, phase.end_ps) for phase in verdict.phases]
     assert all(one[1] == two[0] for one, two in pairwise(ends))

@@ -218,3 +218,10 @@ def test_a_sound_system_has_no_hypotheses(tmp_path: Path) -> None:
     assert result.explained == ()
     assert "no hypothesis simulated" in "\n".join(result.lines())
     assert all(abs(row["error_pct"]) < 0.1 for row in result.rows())
+    found = result.to_json()["found_errors"]
+    assert sum(item["n"] for item in found) == len(result.rows())  # type: ignore[index]
+    text = "\n".join(result.lines())
+    assert (text.count("  expected error: "), text.count("    this file: median ")) == (
+        len(found),
+        len(found),
+    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ import pytest
 
 from clusim.base.errors import InputError
 from clusim.hardware.calibration import ROW_SETS
-from clusim.training.expected import StepClass, expected_step
+from clusim.simulation.expected import known_campaigns
+from clusim.training.expected import StepClass, expected_step, expected_text
 from clusim.validation.measured import Unpredicted
 from clusim.validation.steps.cases import case_of
 from clusim.validation.steps.predict import (
@@ -308,36 +311,85 @@ def test_the_section_replaces_itself_only(tmp_path: Path) -> None:
     assert "| **held-out rows** | 4 | 10.0 | 10.0 | +10.0 |  |" in text
 
 
-def test_the_error_to_expect_is_that_of_the_nearest_class(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = tmp_path / "steps.csv"
+def step_points(source: str, error: float, count: int = 8, **changes: Any) -> list[StepPoint]:
+    """Return predictions of a source with an error, as a share, on an A100 with PyTorch."""
+    chip = changes.pop("chip", "a100-sxm4-80gb")
+    own = row(**{"source": source, "framework": "PyTorch", **changes})
+    return [StepPoint(own, 1.0, 1 + error, chip=chip) for _ in range(count)]
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that ships the expected errors of some points."""
+    table, target = tmp_path / "steps.csv", tmp_path / "accuracy.json"
     table.write_text("", encoding="utf-8")
-    target = tmp_path / "accuracy.json"
-    report().write_data(target, [table])
     monkeypatch.setattr("clusim.training.expected.STEP_DATA", target)
-    found = expected_step("a100-sxm4-80gb", "megatron-deepspeed")
-    assert found == StepClass("a100-sxm4-80gb", "megatron-deepspeed", 4, 10.0, 10.0)
-    assert "10% either way, mean of 4 published steps" in found.text()
-    chip = expected_step("a100-sxm4-80gb", "jax")
-    assert chip is not None
-    assert chip.framework == ""
-    assert expected_step("h100-sxm5", "jax") is None
-    assert expected_step("a100-sxm4-80gb", "none") is None
+
+    def ship(*points: StepPoint) -> None:
+        StepReport(list(points)).write_data(target, [table])
+        known_campaigns.cache_clear()
+
+    return ship
+
+
+class TestExpected:
+    def test_two_sources_on_the_gpu_first_then_on_others(
+        self, shipped: Callable[..., None]
+    ) -> None:
+        variant = step_points("b", -0.3, chip="a100-sxm4-80gb-as-said")
+        shipped(*step_points("a", 0.1), *variant)
+        found = expected_step("a100-sxm4-80gb", "pytorch")
+        assert found == StepClass("a100-sxm4-80gb", "pytorch", 2, 16, 20.0, -10.0, 30.0)
+        assert found.text() == (
+            "20% either way, at most 30%, mean of 2 sources with 16 published steps on a100-sxm4-80gb and pytorch"
+            " (bias -10%)"
+        )
+        other = expected_step("h100-sxm5", "pytorch")
+        assert other == replace(found, chip="")
+        assert expected_step("a100-sxm4-80gb", "jax") is None
+        assert expected_step("a100-sxm4-80gb", "none") is None
+
+    def test_one_source_or_few_rows_are_not_enough(self, shipped: Callable[..., None]) -> None:
+        shipped(
+            *step_points("a", 0.1, 99),
+            *step_points("a", 0.1, chip="b200-sxm"),
+            *step_points("b", 0.1, 7),
+        )
+        assert expected_step("h100-sxm5", "pytorch") is None
+        assert expected_step("a100-sxm4-80gb", "pytorch") is None
+        assert expected_text("a100-sxm4-80gb", "pytorch") == (
+            "not known (no measurements of comparable systems)"
+        )
+
+    def test_a_source_that_calibrated_the_framework_is_omitted(
+        self, shipped: Callable[..., None]
+    ) -> None:
+        # Its other steps calibrated the host costs of Megatron-DeepSpeed, which PyTorch does not use.
+        source = "VIA-Research/vTrain"
+        for framework, known in (("Megatron-DeepSpeed", False), ("PyTorch", True)):
+            points = step_points(source, 0.1, framework=framework)
+            shipped(*points, *step_points("other", 0.1, framework=framework))
+            name = framework.lower()
+            assert (expected_step("a100-sxm4-80gb", name) is not None) == known
 
 
 @pytest.mark.parametrize(
     ("host", "said"),
     [
-        ("none", "unknown without a host model"),
-        ("megatron-deepspeed", "published steps on a100-sxm4-80gb and megatron-deepspeed (bias"),
-        ("jax", "published steps on a100-sxm4-80gb (bias"),
+        ("none", "not known without a host model"),
+        ("pytorch", "16 published steps on a100-sxm4-80gb and pytorch (bias"),
+        ("jax", "not known (no measurements of comparable systems)"),
     ],
 )
 def test_every_output_of_train_says_the_error_to_expect(
-    host: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    host: str,
+    said: str,
+    tmp_path: Path,
+    shipped: Callable[..., None],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Text, JSON, both of --scaling, and what is told of a trace, with the shipped classes."""
+    """Text, JSON, both of --scaling, and what is told of a trace."""
+    shipped(*step_points("a", 0.1), *step_points("b", 0.1))
     path = tmp_path / "job.yaml"
     path.write_text(
         "topology: dgx-a100\nmodel: {base: gpt2, layers: 1}\nsequence: 128\nbatch: {global: 8}\n"
@@ -368,7 +420,7 @@ def test_every_output_of_train_says_the_error_to_expect(
     ):
         assert said in " ".join(text.split())
     assert data["expected_error"] == row["expected_error"]
-    assert (data["expected_error"] is None) == (host == "none")
+    assert (data["expected_error"] is None) == (host != "pytorch")
 
 
 def test_rows_are_spread_over_the_table() -> None:

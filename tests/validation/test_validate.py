@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from clusim.base import resources
 from clusim.base.errors import InputError
 from clusim.nccltests.jobs import batches_of
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.validation.collectives.accuracypage import report_lines, write_page
-from clusim.validation.collectives.breakdown import Point, class_tables
+from clusim.validation.collectives.breakdown import Point
+from clusim.validation.collectives.classtables import class_tables
 from clusim.validation.collectives.measurements import (
     CurveGroup,
     Row,
@@ -20,6 +22,7 @@ from clusim.validation.collectives.measurements import (
     read_measurements,
     setup_of,
 )
+from clusim.validation.collectives.standing import INDEPENDENT, LAUNCH, standings
 from clusim.validation.collectives.validate import CollectiveReport, thinned, validate
 from clusim.validation.measured import FAILED, UNKNOWN
 
@@ -210,7 +213,7 @@ def test_what_nobody_knows_is_a_line_and_the_rest_goes_on(tmp_path: Path) -> Non
 
 
 def test_a_launch_that_is_not_given_is_bounded() -> None:
-    known = CurveGroup("gh200x4-mesh", 1, 4, "all_reduce", gpus_per_process=1)
+    known = CurveGroup("gh200x4-mesh", 1, 4, "all_reduce", nccl_version="2.27", gpus_per_process=1)
     rows = [Row(known, 8, 12.0), Row(replace(known, gpus_per_process=0), 8, 12.0)]
     given, blank = validate(rows, jobs=1).points
     assert given.span is None
@@ -218,7 +221,8 @@ def test_a_launch_that_is_not_given_is_bounded() -> None:
     assert blank.span.low_us <= given.predicted_us <= blank.span.high_us
     assert blank.within_launches
     assert not given.within_launches
-    assert CollectiveReport([given, blank]).left_out == [given]
+    assert CollectiveReport([given, blank]).independent == [given]
+    assert standings([given, blank]) == {given: INDEPENDENT, blank: LAUNCH}
     (table,) = [item for item in class_tables([given, blank]) if "unknown launch" in item.title]
     assert [line.points[0].predicted_us for line in table.lines] == [
         blank.predicted_us,
@@ -299,14 +303,20 @@ def test_rows_of_the_tool_itself(tmp_path: Path) -> None:
     assert [row.time_us for row in rows] == [28.2, 31750.2]
 
 
-def test_names_of_tables_are_text_in_a_page(tmp_path: Path) -> None:
-    evil = "a|b <img src=x onerror=hit()> [c](javascript:hit()) `d`"
+def test_names_of_tables_are_text_in_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evil = "a|b <img src=x onerror=hit()> [c](javascript:hit()) `d`.yaml"
+    monkeypatch.chdir(tmp_path)
+    preset = resources.find_topology("dgx-h100")
+    assert preset is not None
+    Path(evil).write_bytes(preset.read_bytes())
     group = replace(GROUP, system=evil)
     report = CollectiveReport([Point(Row(group, 1024, 1.0), 1.5, "Ring", "LL", (evil,))])
     write_page(report, tmp_path / "page.md", "clusim validate", [(evil, tmp_path / "a b).svg")])
     text = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert "<img" not in text
-    assert "a\\|b &lt;img src=x onerror=hit()&gt; \\[c\\](javascript:hit()) \\`d\\`" in text
+    assert "a\\|b &lt;img src=x onerror=hit()&gt; \\[c\\](javascript:hit()) \\`d\\`.yaml" in text
     assert "(a%20b%29.svg)" in text
 
 

@@ -31,8 +31,9 @@ def command(
     real data and simulated times, and the program's clocks are virtual.
 
     Options precede TOPOLOGY; arguments of the program follow its name. With MPI, start mpirun as the program;
-    its ranks are distributed over the nodes. Variables NCCL_* of the environment have their effect. GPU code does not run: a kernel
-    or function that is not simulated is an error with its name. make shim builds the library.
+    its ranks are distributed over the nodes. Variables NCCL_* of the environment have their effect. GPU code
+    does not run: a kernel or function that is not simulated is an error with its name. make shim builds the
+    library.
     """
     from clusim.shim.launcher import run_program
     from clusim.simulation.setup import Setup

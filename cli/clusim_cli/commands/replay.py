@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +13,11 @@ from clusim.base.units import parse_size, parse_time
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand
 from clusim_cli.params import RECORDING_KIND, TOPOLOGY, Value, command_line
-from clusim_cli.progress import counted_progress, said_ended, shown_progress
+from clusim_cli.progress import Shown, counted_progress, said_ended, shown_progress
 
 if TYPE_CHECKING:
-    from clusim.replays import Replay, ReplayRequest
-    from clusim.simulation.expected import Expected
+    from clusim.replays import CallResult, Replay, ReplayRequest
+    from clusim.simulation.expected import Expected, MeasuredError
 
 
 def _gap(text: str) -> int | str:
@@ -97,12 +96,25 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> int:
         write_bytes(given["html"], replay_page(result).encode())
     expected = _expected(result)
     if given["as_json"]:
-        errors = [{**item.error.to_json(), "calls": calls} for item, calls in expected.items()]
+        errors = [
+            {**item.error.to_json(), "calls": count} | ({"found": found.to_json()} if found else {})
+            for item, count, found in expected
+        ]
         click.echo(json.dumps({**result.to_json(), "expected_errors": errors}))
-        return said_ended(result.unfinished, result.total_ps, shown)
+        return _ended(result, shown)
     click.echo(replay_report(result, everything=given["everything"]))
-    for item, calls in expected.items():
-        click.echo(f"  {item.text()}: {calls} call{'s' * (calls != 1)}")
+    for item, count, found in expected:
+        click.echo(f"  {item.text()}: {count} call{'s' * (count != 1)}")
+        if found is not None:
+            click.echo(f"    {found.text()}")
+    return _ended(result, shown)
+
+
+def _ended(result: Replay, shown: Shown) -> int:
+    """Return the exit code of a replay; report an early end on stderr."""
+    verdict = result.verdict
+    if result.unfinished is None and verdict is not None and verdict.unfinished:
+        return shown.ended(f"not simulated: {verdict.unfinished}")
     return said_ended(result.unfinished, result.total_ps, shown)
 
 
@@ -124,19 +136,26 @@ def asked(**given: Any) -> ReplayRequest:
     return ReplayRequest(recording, topology, **taken(given, ReplayRequest))
 
 
-def _expected(replay: Replay) -> Counter[Expected]:
-    """Return the expected errors of the calls, with the number of calls for each."""
-    from clusim.simulation.expected import Expected, RunPlace, expected_error
+def _expected(replay: Replay) -> list[tuple[Expected, int, MeasuredError | None]]:
+    """Return the expected errors of the calls, with the number and the error of the calls of each."""
+    from clusim.base.tables import grouped
+    from clusim.simulation.expected import Expected, MeasuredError, RunPlace, expected_error
 
-    errors: Counter[Expected] = Counter()
     machines = {comm.number: comm.machines for comm in replay.communicators}
     # The name of a system of several nodes begins with the preset of a node.
     system = replay.fabric.partition(":nodes=")[0]
-    for call in replay.calls:
-        place = RunPlace(system, replay.family, machines.get(call.communicator, replay.machines))
+
+    def of(call: CallResult) -> Expected:
         if replay.faults:
-            item = Expected(None, "no measurements of systems with faults")
-        else:
-            item = expected_error(place, call.bytes, call.algorithm)
-        errors[item] += call.count
-    return errors
+            return Expected(None, "no measurements of systems with faults")
+        place = RunPlace(system, replay.family, machines.get(call.communicator, replay.machines))
+        return expected_error(place, call.bytes, call.algorithm)
+
+    return [
+        (
+            item,
+            sum(call.count for call in calls),
+            MeasuredError.of(100 * call.error for call in calls if call.error is not None),
+        )
+        for item, calls in grouped((of(call), call) for call in replay.calls).items()
+    ]

@@ -78,8 +78,10 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
     NVLink of gpu3).
     """
     from clusim.analysis.limits import wire_tables
+    from clusim.base.errors import TimeLimitReached
     from clusim.report.runreport import collective_report
     from clusim.simulation.api import result_of
+    from clusim.simulation.diagnose import Budget, Repeats
     from clusim.simulation.expected import expected_of
     from clusim.simulation.fault_cost import fault_cost
     from clusim.simulation.job import RunOptions
@@ -91,8 +93,12 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
     with shown_progress(not no_progress, given["trace_out"]) as shown:
         given["watch"].tell = shown.begins
         given["confirm"] = given["confirm"] or None
+        budget = Budget()
         how = RunOptions(
-            progress=shown.progress, command=command_line(), **taken(given, RunOptions)
+            progress=shown.progress,
+            command=command_line(),
+            budget=budget,
+            **taken(given, RunOptions),
         )
         planned = plan(request)
         result = result_of(planned, how)
@@ -105,7 +111,16 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
             _ = result.verdict
         if request.setup.faults:
             shown.begins("simulation without the faults")
-        cost = fault_cost(planned, result, confirm=how.confirm)
+        cost, left = None, []
+        try:
+            cost = fault_cost(
+                planned, result, Repeats(how.confirm, how.progress, how.watch, budget)
+            )
+        except TimeLimitReached as error:
+            left.append(f"fault cost; {error}")
+    judged = result.verdict.unfinished if result.complete else ""
+    left = [judged, derived.unfinished if derived is not None else "", *left]
+    left = [text for text in left if text]
     if as_json:
         expected = expected_of(planned, result.call.algorithm if result.call else "")
         more = {
@@ -114,17 +129,20 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
             "doubts": results,
         }
         more |= {"fault_cost": cost.to_json()} if cost is not None else {}
+        more |= {"unfinished": left} if left else {}
         more |= {"sensitivity": derived.to_json()} if derived is not None else {}
         click.echo(json.dumps(result.to_json() | wire_tables(result).to_json() | more))
     else:
         rows = cost.rows() if cost is not None else []
         if cost is None and request.setup.faults and result.complete:
-            rows = [("fault cost", "not simulated; use --confirm")]
+            rows = [("fault cost", "not simulated" + ("" if left else "; use --confirm"))]
         click.echo(collective_report(result, rows))
         if derived is not None:
             click.echo("\n" + "\n".join(derived.lines()))
     if result.unfinished is not None:
         return said_ended(result.unfinished, result.time_ps, shown)
+    if left:
+        return shown.ended(f"not simulated: {', '.join(left)}")
     if given["verify"] and result.verified is None:
         reason = "a custom plan has no reference result"
         click.echo(f"clusim: data: not verified: {reason}", err=True)

@@ -93,6 +93,8 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
     click.echo(
         json.dumps({**result.to_json(), "doubts": doubtful}) if as_json else training_report(result)
     )
+    if result.verdict.unfinished:
+        return shown.ended(f"not simulated: {result.verdict.unfinished}")
     return 0
 
 

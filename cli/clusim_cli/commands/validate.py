@@ -63,8 +63,9 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     pipeline, chunks, data, context, expert, sharding, sequence_parallel, precision, recompute, attention and compile;
     tokens_per_s_per_gpu or tflops_per_gpu in place of step_s. Missing values are assumed, and counted.
 
-    Every row is printed when it is predicted. Rows that were used to calibrate clusim and held-out rows are scored
-    separately. Rows with unknown words are counted and skipped; if no row can be scored, the command fails.
+    Every row is printed when it is predicted. Rows that calibrated clusim, other rows of their sources, and rows of
+    other sources are scored separately. Rows with unknown words are counted and skipped; if no row can be scored, the
+    command fails.
     """
     from clusim.base.files import check_place
     from clusim.validation.steps.rows import is_step_table

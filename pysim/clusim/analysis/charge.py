@@ -20,7 +20,7 @@ from clusim.analysis.rivals import Rivals
 from clusim.analysis.walk import Step, StepKind, Walk
 from clusim.engine.abi import NONE, ConnKind, Op
 from clusim.results.bins import Usage
-from clusim.results.diagnosis import CauseKind, wire_key
+from clusim.results.causes import CauseKind, wire_key
 
 Array = NDArray[Any]
 

@@ -26,7 +26,7 @@ from clusim.base.errors import TraceError
 from clusim.engine.abi import ConnKind, Op
 from clusim.engine.image import OP_FLAGS
 from clusim.results.bins import Usage
-from clusim.results.diagnosis import CauseKind
+from clusim.results.causes import CauseKind
 from clusim.results.intervals import Union, spread
 from clusim.results.replicated import BlockRows, is_moving
 from clusim.results.result import Result

@@ -6,31 +6,32 @@ Causes are merged over equivalent CTAs, ranks and wires.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 
 from clusim.analysis.charge import Charge
 from clusim.analysis.critical import Critical
 from clusim.analysis.limits import limit
+from clusim.analysis.places import CausePlaces
 from clusim.analysis.walk import Step, StepKind
 from clusim.analysis.whatif import Change, mended
 from clusim.base.terms.links import kind_of, several, tier_of
 from clusim.base.terms.times import includes
-from clusim.results.diagnosis import (
-    MOST_CAUSES,
+from clusim.results.causes import (
     CauseKind,
     Key,
-    SplitSpan,
-    Verdict,
+    PartKey,
     VerdictCause,
     also_limiting,
-    diagnose,
     scaled,
     summed,
     wire_key,
 )
+from clusim.results.diagnosis import SplitSpan, Verdict, diagnose
 from clusim.results.result import Result
 
 FULL = 0.9
@@ -68,9 +69,8 @@ class Judged:
 
 @dataclass(slots=True)
 class _Found:
-    """Places of a cause on the path."""
+    """Elements of a cause on the path."""
 
-    places: dict[str, None] = field(default_factory=dict)
     wires: set[int] = field(default_factory=set)
     endpoints: set[int] = field(default_factory=set)
     rivals: set[int] = field(default_factory=set)
@@ -80,55 +80,73 @@ def judged(run: Critical) -> Judged:
     """Return the diagnosis by critical path; raises `TraceError` if it cannot be followed."""
     found: dict[Key, _Found] = defaultdict(_Found)
     segments: list[SplitSpan] = []
-    steps = list(run.walk.steps())
-    for step in steps:
-        parts: Counter[Key] = Counter()
+    places = CausePlaces(run)
+    for step in run.walk.steps():
+        parts: Counter[PartKey] = Counter()
         for charge in run.charges(step):
             if charge.ps:
                 key = (charge.cause, _detail(run, charge, step))
-                parts[key] += charge.ps
-                _add(run, found[key], charge, step)
+                parts[*key, *places.of(charge, step)] += charge.ps
+                _add(found[key], charge, step)
         segments.append(SplitSpan("", step.start_ps, step.end_ps, parts))
-    sums = summed(segment.parts for segment in segments)
-    ordered = dict(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
-    ordered = _full_first(run, ordered, found)
-    changes = {key: _change(run, key[0], found[key]) for key in [*ordered][:MOST_CAUSES]}
+    phases = _full_first(run, _phases(segments[::-1]), found, places)
 
-    def cause_of(key: Key) -> VerdictCause:
-        change, (kind, detail) = changes[key], key
-        saving_ps = _saving_ps(run, steps, (kind, ordered[key]), change)
-        hidden = detail and kind not in (*_WIRES, CauseKind.MEMORY)
-        places = () if hidden else tuple(found[key].places)
-        also = _also(run, key, change) if key == next(iter(ordered)) else ()
-        return VerdictCause(kind, detail, places, ordered[key], saving_ps, also=also)
+    def order(sums: Mapping[Key, int]) -> list[Key]:
+        return sorted(sums, key=lambda key: (key != phases.first, -sums[key], key))
 
-    verdict = diagnose(_phases(segments[::-1]), ordered, cause_of, MOST_CAUSES)
+    def finish(cause: VerdictCause) -> VerdictCause:
+        changes[cause.key] = _change(run, cause.kind, found[cause.key])
+        if len(changes) > 1:
+            return cause
+        return replace(cause, also=_also(run, cause.key, changes[cause.key]))
+
+    changes: dict[Key, Change | None] = {}
+    verdict = diagnose(phases.spans, order, places.census, finish)
     verdict = replace(verdict, includes=_includes(run.traced.result))
-    return Judged(verdict, tuple(changes[cause.kind, cause.what] for cause in verdict.causes))
+    return Judged(verdict, tuple(changes.values()))
 
 
-def _full_first(run: Critical, ordered: dict[Key, int], found: dict[Key, _Found]) -> dict[Key, int]:
-    """Return the time by cause, the busiest wire first if no fix saves more than its idle time.
+class _Split(NamedTuple):
+    """Phases of a run, and the cause that has priority if a wire is the bottleneck."""
+
+    spans: list[SplitSpan]
+    first: Key | None = None
+
+
+def _full_first(
+    run: Critical, spans: list[SplitSpan], found: dict[Key, _Found], places: CausePlaces
+) -> _Split:
+    """Return the time by cause in each phase, the busiest wire first if no fix saves more than its idle time.
 
     The busy time of a wire is a path of the run and as critical as the path of the walk: a walk picks one of two
     equal paths arbitrarily. Its idle time is divided among the other causes in proportion to their parts of the walk,
-    so that all parts add up to the run. A fault or rivals that the walk found for that wire are more specific than
-    its load.
+    so that all parts add up to the run and to its phases. A fault or rivals that the walk found for that wire are more
+    specific than its load.
     """
     result, network = run.traced.result, run.traced.network
     busy = result.wires.counters["busy_ps"]
     wire = int(np.argmax(busy))
     key = wire_key(network.classes[wire])
-    known = {place for one in ordered if one[0] in _NAMED for place in found[one].places}
-    contended = any(cause is CauseKind.CONTENTION for cause, _ in ordered)
-    if busy[wire] < FULL * result.time_ps or network.link(wire) in known or contended:
-        return ordered
-    others = {other: ps for other, ps in ordered.items() if other != key}
-    whole_ps = sum(ordered.values())
-    own_ps = max(ordered.get(key, 0), min(whole_ps, int(busy[wire])))
+    known = {one for kind, what in found if kind in _NAMED for one in found[kind, what].wires}
+    same = {network.link(one) for one in known}
+    contended = any(cause is CauseKind.CONTENTION for cause, _ in found)
+    if busy[wire] < FULL * result.time_ps or network.link(wire) in same or contended:
+        return _Split(spans)
+    cells = {(i, part): ps for i, span in enumerate(spans) for part, ps in span.parts.items()}
+    others = {cell: ps for cell, ps in cells.items() if cell[1][:2] != key}
+    whole_ps = sum(cells.values())
+    own_ps = max(whole_ps - sum(others.values()), min(whole_ps, int(busy[wire])))
+    new: list[dict[PartKey, int]] = [{} for _ in spans]
+    for (i, part), ps in scaled(others, whole_ps - own_ps).items():
+        new[i][part] = ps
+    place = places.of_wire(wire)
+    for i, span in enumerate(spans):
+        mine = {part: ps for part, ps in span.parts.items() if part[:2] == key}
+        rest_ps = span.end_ps - span.start_ps - sum(new[i].values())
+        new[i] |= scaled(mine or {(*key, *place): 1}, rest_ps)
     found[key].wires.add(wire)
-    found[key].places[network.link(wire)] = None
-    return {key: own_ps, **scaled(others, whole_ps - own_ps)}
+    spans = [span._replace(parts=parts) for span, parts in zip(spans, new, strict=True)]
+    return _Split(spans, key)
 
 
 def _also(run: Critical, key: Key, change: Change | None) -> tuple[str, ...]:
@@ -172,15 +190,11 @@ def _detail(run: Critical, charge: Charge, step: Step) -> str:
     return ""
 
 
-def _add(run: Critical, entry: _Found, charge: Charge, step: Step) -> None:
-    network = run.traced.network
+def _add(entry: _Found, charge: Charge, step: Step) -> None:
     entry.endpoints.add(step.endpoint)
     entry.rivals |= charge.rivals
     if charge.wire >= 0:
         entry.wires.add(charge.wire)
-        entry.places[network.link(charge.wire)] = None
-    elif step.endpoint in network.with_rank:
-        entry.places[f"rank {network.ranks[step.endpoint]}"] = None
 
 
 def _change(run: Critical, kind: CauseKind, entry: _Found) -> Change | None:
@@ -210,29 +224,6 @@ def _alike(kind: CauseKind, wire_class: str) -> tuple[str, str]:
     return kind_of(wire_class), tier
 
 
-def _saving_ps(
-    run: Critical, steps: list[Step], part: tuple[CauseKind, int], change: Change | None
-) -> int | None:
-    """Return the critical-path estimate of what a change of a cause saves [ps]; None if unknown."""
-    kind, saving_ps = part
-    if kind in (CauseKind.SLOTS, CauseKind.OTHER):
-        return None
-    if change is None:
-        return saving_ps
-    if change.factor != 1:
-        saving_ps = sum(step.length_ps for step in steps) - run.scaled_ps(steps, change)
-    return min(saving_ps, _most_saved(run, change))
-
-
-def _most_saved(run: Critical, change: Change) -> int:
-    """Return the largest possible saving of a change [ps], limited by the busiest other wire."""
-    result = run.traced.result
-    others = np.ones(len(result.wires.names), bool)
-    others[list(change.wires)] = change.what == "without"
-    fullest = int(result.wires.counters["busy_ps"][others].max(initial=0))
-    return result.time_ps - (0 if change.what == "without" else fullest)
-
-
 def _phases(rows: list[SplitSpan]) -> list[SplitSpan]:
     """Return the phases of a path, given its segments in the order of time.
 
@@ -259,7 +250,7 @@ def _phases(rows: list[SplitSpan]) -> list[SplitSpan]:
 
 
 def _time(span: SplitSpan, kinds: set[CauseKind]) -> int:
-    return sum(ps for (kind, _), ps in span.parts.items() if kind in kinds)
+    return sum(ps for (kind, *_), ps in span.parts.items() if kind in kinds)
 
 
 def _largest_stretch(gain: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[int, int]:

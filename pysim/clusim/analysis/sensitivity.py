@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from clusim.analysis.critical import Critical
 from clusim.analysis.network import Delay
 from clusim.analysis.whatif import Change, is_in_image
-from clusim.results.diagnosis import wire_key
+from clusim.results.causes import wire_key
 
 _NAMES = {
     "cta": "CTA copy/reduce throughput",

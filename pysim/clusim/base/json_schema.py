@@ -115,7 +115,9 @@ class _Key:
             return hint | None
         if _OMITTED not in get_args(hint):
             return hint
-        kinds = [kind for kind in get_args(get_args(hint)[0]) if kind is not type(None)]
+        value = get_args(hint)[0]
+        united = get_args(value) if get_origin(value) in (Union, UnionType) else ()
+        kinds = [kind for kind in united if kind is not type(None)]
         return NotRequired[kinds[0] if kinds else hint]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.collectives.api import ALGORITHMS, REGISTRY, Options, build, emit
+from clusim.collectives.api import ALGORITHMS, REGISTRY, Options, build, cut, emit
 from clusim.collectives.builder import ScheduleBuilder
 
 __all__ = [
@@ -11,5 +11,6 @@ __all__ = [
     "Options",
     "ScheduleBuilder",
     "build",
+    "cut",
     "emit",
 ]

@@ -208,14 +208,26 @@ def emit(
     **options: Unpack[Options],
 ) -> tuple[int, ...]:
     """Append a collective to a schedule under construction and return its task of every position."""
-    operation, name, entry = _find(operation, algorithm)
+    call, shape = cut(target, operation, algorithm, bytes, **options)
+    writer = CollectiveWriter.add(builder, call, shape, stream=stream, after=after)
     fabric = None if isinstance(target, int) else target
+    REGISTRY[call.operation, call.algorithm].write(writer, fabric)
+    return writer.tasks
+
+
+def cut(
+    target: Fabric | int,
+    operation: str,
+    algorithm: str | None,
+    bytes: int,
+    **options: Unpack[Options],
+) -> tuple[CollectiveCall, Shape]:
+    """Return the checked call of a collective, with all defaults filled in, and its shape."""
+    operation, name, entry = _find(operation, algorithm)
     call = make_call(target, operation, name, bytes, options)
     entry.check_ranks(len(call.ranks))
-    shape = options.get("shape") or entry.shape(call, fabric)
-    writer = CollectiveWriter.add(builder, call, shape, stream=stream, after=after)
-    entry.write(writer, fabric)
-    return writer.tasks
+    fabric = None if isinstance(target, int) else target
+    return call, options.get("shape") or entry.shape(call, fabric)
 
 
 def build(

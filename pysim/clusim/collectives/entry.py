@@ -119,6 +119,15 @@ RANKS: dict[str, Callable[[int], bool]] = {
 """Requirements of an algorithm on the number of its ranks."""
 
 
+GROWTHS = {
+    "steps": "a step of equal bytes per rank, sent to one neighbour",
+    "exchange": "a step of equal bytes per rank, sent to all others",
+    "levels": "a level of a tree, with equal bytes on every node",
+    "": "not known",
+}
+"""Growths of a collective's time with the number of nodes, by which it can be extrapolated."""
+
+
 @dataclass(frozen=True, slots=True)
 class AlgorithmEntry:
     """An algorithm of an operation.
@@ -151,6 +160,8 @@ class AlgorithmEntry:
         Returns the default channels for a size [bytes] and a number of ranks, on every fabric.
     prelude_ps : int or None
         Time of an inference engine's kernel before its first data [ps]; None for other kernels.
+    growth : str
+        Growth of the time with the number of nodes, a key of `GROWTHS`; empty is not known.
     """
 
     operation: str
@@ -166,6 +177,7 @@ class AlgorithmEntry:
     protocols: tuple[str, ...] = ()
     blocks: Callable[[int, int], int] | None = None
     prelude_ps: int | None = None
+    growth: str = ""
 
     @property
     def rooted(self) -> bool:
@@ -202,6 +214,7 @@ class EntryOptions(TypedDict, total=False):
     protocols: tuple[str, ...]
     blocks: Callable[[int, int], int] | None
     prelude_ps: int | None
+    growth: str
 
 
 ENTRIES: dict[tuple[str, str], AlgorithmEntry] = {}
@@ -231,6 +244,7 @@ def algorithm(
     def register(write: W) -> W:
         assert (operation, name) not in ENTRIES, f"{operation} has two algorithms {name}"
         assert options.get("ranks", "any number") in RANKS, f"ranks: one of {', '.join(RANKS)}"
+        assert options.get("growth", "") in GROWTHS, f"growth: one of {', '.join(GROWTHS)}"
         ENTRIES[operation, name] = AlgorithmEntry(operation, name, write, shape, **options)
         return write
 

@@ -19,6 +19,10 @@ Value = str | int
 """Value of a column of a measurement."""
 
 
+_CAMPAIGN = ("source", "plugin")
+"""Columns that distinguish campaigns of measurements of one system."""
+
+
 @dataclass(frozen=True, slots=True)
 class Selector:
     """Filter of rows; every named column must have one of the listed values.
@@ -33,6 +37,11 @@ class Selector:
 
     columns: Mapping[str, tuple[Value, ...]]
     sizes: tuple[int, int] = (0, 1 << 62)
+
+    def matches_source(self, row: Mapping[str, Value]) -> bool:
+        """Return True if a row is of the selector's source and plugin; without a source, if its columns match."""
+        names = _CAMPAIGN if "source" in self.columns else self.columns
+        return all(_holds(n, self.columns[n], row) for n in names if n in self.columns)
 
     def matches(self, row: Mapping[str, Value]) -> bool:
         """Return True if the selector matches a row with its columns and `size_bytes`."""
@@ -68,6 +77,10 @@ class RowSet:
     def has(self, row: Mapping[str, Value]) -> bool:
         """Return True if a row of a table belongs to the set, by its columns."""
         return any(selector.matches(row) for selector in self.selectors)
+
+    def has_source(self, row: Mapping[str, Value]) -> bool:
+        """Return True if the set has rows of the campaign (source and plugin) of a row of a table."""
+        return any(selector.matches_source(row) for selector in self.selectors)
 
 
 def _selector(row: dict[str, Any]) -> Selector:

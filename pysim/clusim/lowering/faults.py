@@ -19,9 +19,10 @@ from clusim.base.errors import InputError, TopologyError
 from clusim.base.units import format_time
 from clusim.engine.abi import FaultKind
 from clusim.engine.image import empty
-from clusim.topology.arrays import FabricArrays
+from clusim.topology.arrays import FabricArrays, arrays_of
 from clusim.topology.arrays import lower as lower_fabric
 from clusim.topology.model import Fabric
+from clusim.topology.pcie_paths import downward_wires
 
 REPLAY_PS = 1_000_000
 """Replay time of links without `replay_ps`, in addition to a round trip [ps]."""
@@ -138,6 +139,18 @@ def known_at_start(arrays: FabricArrays, faults: Iterable[Fault]) -> Fabric:
         fabric.links[index].a in names and fabric.links[index].b in names for index in gone
     )
     return replace(fabric, links=links, ring_orders=None if direct else fabric.ring_orders)
+
+
+def on_redirected(fabric: Fabric, faults: Sequence[Fault]) -> Sequence[Fault]:
+    """Return faults of a topology for the one that packets see (`clusim.topology.pcie_paths`)."""
+    if not fabric.acs:
+        return faults
+    arrays, replaced = arrays_of(fabric), downward_wires(fabric)
+    wires = [None if item.wire is None else _wire(arrays, item.wire) for item in faults]
+    return [
+        replace(item, wire=wire if wire is None else replaced.get(wire, wire))
+        for item, wire in zip(faults, wires, strict=True)
+    ]
 
 
 def describe_faults(

@@ -41,9 +41,6 @@ from clusim.topology.model import PinnedPath
 
 Array = NDArray[Any]
 
-BY_DESTINATION = "infiniband"
-"""Packet format of the networks with switches that forward by destination."""
-
 FIRST_PORT = 0xC000
 """First UDP source port of RoCE v2."""
 
@@ -130,10 +127,9 @@ def _flows(
     queue = np.tile(np.arange(forwarding.queues), len(pairs))
     row = np.repeat(np.arange(len(pairs)), forwarding.queues)
     line = np.array([leg.line_wire for _, leg in pairs], np.int64)
-    network = np.array(arrays.format_names)[arrays.wires["format"][np.where(line == NONE, 0, line)]]
-    hashed = (line == NONE) | (network != BY_DESTINATION)
-    if forwarding.choice != "auto":
-        hashed[:] = forwarding.choice == "hash"
+    hashes = np.array([forwarding.hashes(name) for name in arrays.format_names])
+    known = hashes[arrays.wires["format"][np.where(line == NONE, 0, line)]]
+    hashed = np.where(line == NONE, forwarding.hashes(""), known)
     rank = np.full(len(arrays.endpoints), -1, np.int64)
     rank[arrays.rank_endpoint] = np.arange(arrays.num_ranks)
     sender = rank[[leg.src for _, leg in pairs]]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from clusim.base.display import Columns, Shown, Summary
 from clusim.base.errors import InputError
 from clusim.base.executors import Jobs
-from clusim.base.tables import folded
+from clusim.base.tables import folded, grouped
 from clusim.base.terms.operations import COLLECTIVE_OF
 from clusim.base.terms.times import LAUNCHED
 from clusim.base.units import format_size
@@ -95,9 +95,9 @@ class Table(Shown):
         return (*plans, *by, *without_effect(self.options))
 
     @property
-    def expected(self) -> list[Expected]:
-        """Return the expected errors of the rows, each once."""
-        return list(dict.fromkeys(self._expected(line) for line in self.lines if line.size))
+    def expected(self) -> dict[Expected, list[int]]:
+        """Return the distinct expected errors of the rows, with their sizes [bytes]."""
+        return grouped((self._expected(line), line.size) for line in self.lines if line.size)
 
     def _expected(self, line: PerfLine) -> Expected:
         return expected_on(self.where.setup, line.size, line.algorithm)

@@ -13,8 +13,9 @@ from clusim.base.errors import ClusimError
 from clusim.base.executors import Jobs, workers
 from clusim.nccl.launch import Host, host_of
 from clusim.results.result import Result
+from clusim.simulation.anchors import FOLLOWED, MOST_RANKS
 from clusim.simulation.api import result_of
-from clusim.simulation.extrapolate import FOLLOWED, MOST_RANKS, kernel_time, timed
+from clusim.simulation.extrapolate import kernel_time, timed
 from clusim.simulation.plan import OVERLAPPING, nccl_choice
 from clusim.simulation.request import Request
 from clusim.simulation.samples import BRIEF, grain_notes

@@ -19,12 +19,7 @@ from clusim.base.errors import InputError, TimeLimitReached
 from clusim.base.terms.operations import OF_NCCL, ROOTED, operation_named
 from clusim.formats.logs import Log, read_logs
 from clusim.formats.logs.anomalies import CONTRADICTION, find_anomalies
-from clusim.formats.logs.calls import (
-    CallTable,
-    LoggedCall,
-    call_table,
-    logged_operation,
-)
+from clusim.formats.logs.calls import CallTable, LoggedCall, call_table, logged_operation
 from clusim.formats.logs.jobranks import JobRanks, add_runs, job_ranks
 from clusim.formats.recordings.nccl_log import recording_of
 from clusim.nccl import LATEST, Version, parse_env, parse_version
@@ -220,7 +215,8 @@ def replay_log(
         if kept.rings and request.faults and placed.setup.known is not placed.fabric:
             kept = _Kept(rings=False, choices=False, note=_WITHOUT)
         made = _Job(log, ranks, placed, request, kept)
-        made.timer.watch = options.watch
+        confirm = False if where is request.other else options.confirm  # its times only
+        made.timer.options = replace(made.timer.options, watch=options.watch, confirm=confirm)
         return made
 
     job = job_on(topology, _kept(log, request))
@@ -414,7 +410,7 @@ def _time_all(
     if len(times) < len(table.distinct):
         replay.total_calls = _first_known(table, times)
         part = replay.total_calls / len(table.call)
-        replay.unfinished = Unfinished(job.timer.watch.words, part, replay.total_ps)
+        replay.unfinished = Unfinished(job.timer.options.watch.words, part, replay.total_ps)
     stamps = [t for t in table.time_ns if t >= 0]
     if stamps:
         replay.recorded_ps = (max(stamps) - min(stamps)) * 1000

@@ -16,15 +16,16 @@ from clusim.base.json_schema import IfKnown, JsonObject, Round6, Written
 from clusim.base.terms.operations import bus_factor
 from clusim.base.units import Rate, format_time, parse_rate
 from clusim.hardware import GPUS
-from clusim.results.diagnosis import (
+from clusim.results.causes import (
     CauseKind,
+    CauseResource,
+    Census,
     Key,
-    Verdict,
+    PartKey,
     VerdictCause,
-    diagnose,
-    remedied_ps,
     scaled,
 )
+from clusim.results.diagnosis import SplitSpan, Verdict, diagnose
 from clusim.results.resultjson import BusyWire, Ended, Unfinished
 
 
@@ -299,32 +300,58 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
 def calls_verdict(calls: Sequence[CallResult]) -> Verdict:
     """Return the time breakdown of a job's calls in sequence.
 
-    Time between kernels is launch overhead; kernels that were not analysed are unattributed.
+    Time between kernels is launch overhead; kernels that were not analysed are unattributed. Causes are in the order
+    of their simulated savings, or of their shares if not all savings were simulated.
     """
     total = sum(call.time_ps * call.count for call in calls)
     told = [call for call in calls if call.verdict is not None and call.verdict.causes]
     if not told:
         return Verdict(total, (), basis="no call was analysed")
-    sums: Counter[Key] = Counter()
+    parts: Counter[PartKey] = Counter()
     saving_ps: Counter[Key] = Counter()
     also: dict[Key, dict[str, str]] = defaultdict(dict)
+    known: dict[tuple[Key, str], CauseResource] = {}
+    simulated = True
     for call in calls:
         kernel = call.verdict or Verdict(0, ())
         kernel_ps = min(call.kernel_ps, call.time_ps)
-        parts = scaled(kernel.parts, kernel_ps)
-        parts[CauseKind.LAUNCH, "between kernels"] = call.time_ps - kernel_ps
-        parts[CauseKind.OTHER, ""] = call.time_ps - sum(parts.values())
-        known = {(cause.kind, cause.what): cause for cause in kernel.causes}
-        for key, ps in parts.items():
-            cause = known.get(key, VerdictCause(*key, (), ps))
-            saving = remedied_ps(key[0], ps) if cause.saving_ps is None else cause.saving_ps
-            sums[key] += ps * call.count
-            saving_ps[key] += saving * call.count
-            also[key] |= {link.rpartition(" (")[0]: link for link in cause.also}
-    order = sorted(sums, key=lambda key: (-saving_ps[key], -sums[key], key))
+        mine = scaled(kernel.parts, kernel_ps)
+        mine[*_BETWEEN, "", ""] = call.time_ps - kernel_ps
+        mine[CauseKind.OTHER, "", "", ""] = call.time_ps - sum(mine.values())
+        parts.update({key: ps * call.count for key, ps in mine.items() if ps})
+        simulated &= any(cause.saving_ps is not None for cause in kernel.causes)
+        for cause in kernel.causes:
+            saving_ps[cause.key] += (cause.saving_ps or 0) * call.count
+            also[cause.key] |= {link.rpartition(" (")[0]: link for link in cause.also}
+            for row in cause.resources:
+                place = cause.key, row.name
+                known[place] = max(known.get(place, row), row, key=lambda one: one.time_ps)
+    # Calls are in sequence, so that the time between them counts fully.
+    saving_ps[_BETWEEN] = parts[*_BETWEEN, "", ""] // 2
 
-    def cause_of(key: Key) -> VerdictCause:
-        return VerdictCause(*key, (), sums[key], saving_ps[key], also=tuple(also[key].values()))
+    def order(sums: Mapping[Key, int]) -> list[Key]:
+        savings = saving_ps if simulated else {}
+        return sorted(sums, key=lambda key: (-savings.get(key, 0), -sums[key], key))
 
-    verdict = diagnose((), {key: sums[key] for key in order if sums[key]}, cause_of)
-    return replace(verdict, basis="the critical paths of calls, each in isolation")
+    def census(key: Key, name: str) -> Census:
+        row = known[key, name]
+        return Census(row.unit, row.in_class, None, row.down, row.down_parts)
+
+    def finish(cause: VerdictCause) -> VerdictCause:
+        saving = saving_ps.get(cause.key) if simulated else None
+        rows = ((row, known[cause.key, row.name]) for row in cause.resources)
+        resources = tuple(
+            row if one.limiting is None else replace(row, limiting=one.limiting, named=one.named)
+            for row, one in rows
+        )
+        more = tuple(also[cause.key].values())
+        return replace(cause, resources=resources, saving_ps=saving, also=more)
+
+    verdict = diagnose([SplitSpan("", 0, total, parts)], order, census, finish)
+    words = "by simulated saving" if simulated else "by share; savings were not simulated"
+    left = next((call.verdict.unfinished for call in told if call.verdict), "")
+    basis = "the critical paths of calls, each in isolation"
+    return replace(verdict, basis=basis, order=words, unfinished=left)
+
+
+_BETWEEN = CauseKind.LAUNCH, "between kernels"

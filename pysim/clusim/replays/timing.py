@@ -21,11 +21,11 @@ from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.simulation.api import whole_of
+from clusim.simulation.diagnose import Budget
 from clusim.simulation.job import RunOptions
 from clusim.simulation.plan import OVERLAPPING
 from clusim.simulation.request import ScheduleRequest
 from clusim.simulation.samples import ITERATIONS, interval_ps
-from clusim.simulation.session import Watch
 from clusim.simulation.setup import Setup
 
 _MOST_SAID = 1_000_000
@@ -125,14 +125,14 @@ class Timer:
 
     Attributes
     ----------
-    watch : Watch
-        Wall-clock limit; ends a call with `TimeLimitReached`.
+    options : RunOptions
+        Options of all runs; their time limit ends a call with `TimeLimitReached`.
     """
 
     def __init__(self, setup: Setup, nccl: Communicators, granularity: str | int = "auto") -> None:
         self.setup, self.nccl = setup, nccl
         self.granularity = granularity
-        self.watch = Watch()
+        self.options = RunOptions(bins=BINS, budget=Budget(every=True))
         self._known: dict[Any, Timed] = {}
 
     def time(self, members: Members, call: LoggedCall, harness: Harness) -> Timed:
@@ -177,8 +177,7 @@ class Timer:
                 f"{call.operation} of {call.bytes} B on {fabric.name}: {error}"
             ) from None
         asked = ScheduleRequest(self.setup, builder.build(), granularity=self.granularity)
-        options = RunOptions(bins=BINS, confirm=False, watch=self.watch)
-        return whole_of(asked, options, f"{call.operation} of {call.bytes} B")
+        return whole_of(asked, self.options, f"{call.operation} of {call.bytes} B")
 
 
 def _signature(members: Members) -> tuple[Any, ...]:

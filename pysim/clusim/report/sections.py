@@ -14,6 +14,7 @@ import numpy as np
 from clusim.analysis.blame import alike
 from clusim.analysis.limits import WireUse, busiest_wires, class_traffic
 from clusim.base.tables import ColumnTable, grouped
+from clusim.base.terms.glossary import glossary
 from clusim.base.terms.links import kind_of, named, several
 from clusim.base.units import format_rate, format_size, format_time
 from clusim.report.lanes import Shares
@@ -370,7 +371,15 @@ def _provenance(feed: Feed) -> Markup:
         for name, text in quotes
         if text.strip()
     )
-    return _headed("Inputs and provenance", table(["What", "Value"], rows, "wide facts"), quoted)
+    facts = table(["What", "Value"], rows, "wide facts")
+    return _headed("Inputs and provenance", facts, quoted, _terms())
+
+
+def _terms() -> Markup:
+    """Return the glossary, closed."""
+    rows: list[Cells] = [item for group in glossary().values() for item in group.items()]
+    shown = table(["Term", "Meaning"], rows, "wide facts")
+    return element("details", element("summary", "Glossary"), shown)
 
 
 def _clipped(text: str) -> str:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from clusim.report.markup import Content, Markup, element, joined
-from clusim.results.diagnosis import CauseKind, Phase, Verdict
+from clusim.results.causes import CauseKind, Phase
+from clusim.results.diagnosis import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +113,9 @@ _LOST = {
 def verdict_card(verdict: Verdict) -> Markup:
     """Return the card of a bottleneck verdict."""
     first, *rest = verdict.lines()
-    phases = {f"phase {phase.words()}" for phase in verdict.phases}
+    phases = {f"phase {phase.words()}" for phase in verdict.main_phases}
     told: list[Content] = [element("h2", "Bottleneck"), element("p", first, class_="headline")]
-    if verdict.phases:
+    if verdict.main_phases:
         told.append(_phases(verdict))
     told += [_said(line) for line in rest if line not in phases]
     return element("div", *told, class_="verdict")
@@ -127,11 +128,13 @@ def _said(line: str) -> Markup:
 
 def _phases(verdict: Verdict) -> Markup:
     total = max(1, verdict.time_ps)
-    parts = [(_look(phase), (phase.end_ps - phase.start_ps) / total) for phase in verdict.phases]
-    words = [phase.words() for phase in verdict.phases]
+    parts = [
+        (_look(phase), (phase.end_ps - phase.start_ps) / total) for phase in verdict.main_phases
+    ]
+    words = [phase.words() for phase in verdict.main_phases]
     rows = (
         element("li", element("i", class_=_look(phase)), text)
-        for phase, text in zip(verdict.phases, words, strict=True)
+        for phase, text in zip(verdict.main_phases, words, strict=True)
     )
     return joined([strip(parts, "; ".join(words)), element("ol", *rows, class_="phases")])
 

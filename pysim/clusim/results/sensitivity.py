@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from clusim.base.display import Columns, Shown, Summary
-from clusim.base.json_schema import JsonObject, Round6
+from clusim.base.json_schema import IfKnown, JsonObject, Round6
 from clusim.base.tables import text_table
 from clusim.base.units import format_time
 
@@ -87,13 +87,16 @@ class Sensitivity(Shown, JsonObject):
         Figures in the image of the run.
     note : str
         Extent of the re-simulation, or the reason why there are no derivatives.
+    unfinished : str
+        Re-simulations missing because of a time limit.
     """
 
-    KEYS: ClassVar = ("derivatives", "note")
+    KEYS: ClassVar = ("derivatives", "note", "unfinished")
 
     time_ps: int
     derivatives: list[Derivative] = field(default_factory=list)
     note: str = ""
+    unfinished: IfKnown[str] = ""
 
     @property
     def shown(self) -> list[Derivative]:
@@ -111,7 +114,8 @@ class Sensitivity(Shown, JsonObject):
         lines = text_table("{:<..}  {:>..}  {:>..}  {:>..}  {:<..}", [titles, *rows])
         hidden = len(self.derivatives) - len(shown)
         lines += [f"  {hidden} figures below {LEAST_SHOWN:.0%}"] if hidden else []
-        return lines + ([f"  {self.note}"] if self.note else [])
+        lines += [f"  {self.note}"] if self.note else []
+        return lines + ([f"  not simulated: {self.unfinished}"] if self.unfinished else [])
 
     def summary(self) -> Summary:
         """Return the largest derivatives."""

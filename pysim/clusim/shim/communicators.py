@@ -1,9 +1,9 @@
 """Communicators of programs: ranks that join, launches that meet, their times and data.
 
-**Model** A kernel starts when the last rank's stream has reached it and ends on all ranks at once, after the kernels
-of its group and the gap to the next kernel (`clusim.nccl.launch`). A launch of sends and receives meets the
-launches of all ranks that its messages connect. **Not modelled** Concurrent kernels of different communicators do not slow each other
-down.
+**Model** A kernel starts when the last rank's stream has reached it and ends on all ranks at once, after the
+kernels of its group and the gap to the next kernel (`clusim.nccl.launch`). A launch of sends and receives meets the
+launches of all ranks that its messages connect. **Not modelled** Concurrent kernels of different communicators do
+not slow each other down.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from clusim.base.errors import InputError
 from clusim.base.terms.operations import GATHERING, SCATTERING
 from clusim.nccl.launch import Host, host_of
 from clusim.nccltests.jobs import PerfKernel
-from clusim.schedule.dtypes import ELEMENTS
 from clusim.shim.calls import MESSAGES, NcclCall, Peers, Times, copy_ps, pattern_of, peers_of
+from clusim.shim.elements import stored
 from clusim.shim.memory import SharedMemory, Span, typed
 from clusim.shim.queues import CudaStream
-from clusim.shim.reductions import reduced
+from clusim.shim.reductions import reduced, scaled
 from clusim.simulation.setup import Setup
 
 
@@ -139,6 +139,8 @@ class ProgramComm:
         made = KernelLaunch(self, rank, calls, issued_ps, graph)
         if not calls:
             return None
+        for call in calls:
+            self._check_buffers(rank, call)
         if made.messages:
             return made
         met = self._rounds.setdefault(self._next[rank], {})
@@ -147,6 +149,18 @@ class ProgramComm:
         met[rank] = made
         self._next[rank] += 1
         return made
+
+    def _check_buffers(self, rank: int, call: NcclCall) -> None:
+        """Raise `InputError` if a buffer that the rank uses is not memory of CUDA or NCCL."""
+        ranks, name = len(self.members), call.operation
+        sends = name != "recv" and (name not in ("broadcast", "scatter") or rank == call.root)
+        receives = name != "send" and (name not in ("reduce", "gather") or rank == call.root)
+        if sends:
+            size = call.bytes * (ranks if name in (*SCATTERING, "alltoall") else 1)
+            self._span(rank, call.send, size)
+        if receives:
+            size = call.bytes * (ranks if name in (*GATHERING, "alltoall") else 1)
+            self._span(rank, call.receive, size)
 
     def _check_same(self, mine: KernelLaunch, other: KernelLaunch) -> None:
         for call, theirs in zip(mine.calls, other.calls, strict=False):
@@ -179,7 +193,8 @@ class ProgramComm:
         time_ps = 0
         for calls in zip(*(item.calls for item in launches), strict=True):
             if self.alone:
-                time_ps += copy_ps(self.chip, 2 * calls[0].bytes)
+                in_place = calls[0].send == calls[0].receive
+                time_ps += 0 if in_place else copy_ps(self.chip, 2 * calls[0].bytes)
                 self._move(calls)
                 continue
             time_ps += self._kernel(0, calls[0]).time_ps
@@ -325,13 +340,12 @@ class ProgramComm:
         into: tuple[Sequence[int], Sequence[Span]],
     ) -> Callable[[], None]:
         memory = self.memory
-        kind = ELEMENTS[calls[0].dtype.name]
+        kind = stored(calls[0].dtype.name)
 
         def run() -> None:
-            inputs = [typed(memory.view(span), kind.storage).copy() for span in reads]
-            outputs = inputs
-            if not self.alone:
-                outputs = reduced(calls, inputs, self.times.request(calls[0]))
+            inputs = [typed(memory.view(span), kind.storage) for span in reads]
+            request = None if self.alone else self.times.request(calls[0])
+            outputs = scaled(calls, inputs) if request is None else reduced(calls, inputs, request)
             for rank, span in zip(*into, strict=True):
                 memory.view(span)[:] = np.ascontiguousarray(outputs[rank]).view(np.uint8)
 

@@ -94,7 +94,7 @@ class SharedMemory:
 
     def flush(self) -> None:
         """Do all deferred work, except for results that are overwritten unread."""
-        needed = [item for item in _without_dead(self.work)]
+        needed = [item for item in without_dead(self.work)]
         self.work = []
         for item in needed:
             item.run()
@@ -102,10 +102,10 @@ class SharedMemory:
     def forget(self, span: Span) -> None:
         """Drop the content of freed memory."""
         self.work.append(Work((), (span,), lambda: None))
-        self.work = _without_dead(self.work)
+        self.work = without_dead(self.work)
 
 
-def _without_dead(work: Sequence[Work]) -> list[Work]:
+def without_dead(work: Sequence[Work]) -> list[Work]:
     """Return the work without results that are completely overwritten unread."""
     overwritten: list[Span] = []
     kept = []

@@ -12,22 +12,24 @@ from functools import reduce
 import numpy as np
 
 from clusim.base.terms.dtypes import REDUCTIONS
-from clusim.schedule.dtypes import Array, combine, divide, element
+from clusim.schedule.dtypes import ELEMENTS, Array, combine, divide
 from clusim.schedule.executor import Executor
 from clusim.schedule.semantics import run_untimed
 from clusim.shim.calls import SCALED, NcclCall
+from clusim.shim.elements import stored
 from clusim.simulation.plan import nccl_choice
 from clusim.simulation.request import Request
 
-EXECUTED_BYTES = 1 << 30
-"""Maximum sum of all ranks' inputs that programs reduce slice by slice; larger data are reduced in rank order."""
+EXECUTED_BYTES = 1 << 28
+"""Maximum sum of all ranks' inputs that programs reduce slice by slice; larger data, and 8-bit floats,
+are reduced in rank order."""
 
 
 def scaled(calls: Sequence[NcclCall], inputs: Sequence[Array]) -> list[Array]:
     """Return the inputs, multiplied by the factors of the ranks if the reduction has them."""
     if calls[0].redop != SCALED:
         return list(inputs)
-    kind = element(calls[0].dtype.name)
+    kind = stored(calls[0].dtype.name)
     result = []
     for call, values in zip(calls, inputs, strict=True):
         bits = np.frombuffer(call.scalar.to_bytes(8, "little"), np.uint8)
@@ -38,11 +40,11 @@ def scaled(calls: Sequence[NcclCall], inputs: Sequence[Array]) -> list[Array]:
 
 def reduced(calls: Sequence[NcclCall], inputs: Sequence[Array], request: Request) -> list[Array]:
     """Return the reduced elements that each rank gets: the vector, or its block of a reduce-scatter."""
-    kind = element(calls[0].dtype.name)
+    kind = stored(calls[0].dtype.name)
     redop = "sum" if calls[0].redop == SCALED else REDUCTIONS[calls[0].redop]
     inputs = scaled(calls, inputs)
     count, ranks = calls[0].count, len(calls)
-    ordered = kind.is_float and redop not in ("max", "min")
+    ordered = kind.is_float and kind.name in ELEMENTS and redop not in ("max", "min")
     if ordered and sum(values.nbytes for values in inputs) <= EXECUTED_BYTES:
         found = _executed(inputs, request)
         if found is not None:
@@ -65,7 +67,7 @@ def _executed(inputs: Sequence[Array], request: Request) -> list[Array] | None:
     ):
         return None
     ranks = request.setup.comm.ranks
-    given = dict(zip(ranks, inputs, strict=True))
+    given = {rank: values.copy() for rank, values in zip(ranks, inputs, strict=True)}
     executor = Executor(schedule, [[given[rank] for rank in call.ranks]])
     run_untimed(executor)
     outputs = {rank: executor.output(0, rank) for rank in call.ranks}

@@ -19,11 +19,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.errors import InputError
-from clusim.schedule.dtypes import Array, Element, divide, element
+from clusim.schedule.dtypes import Array, Element, divide
+from clusim.shim.elements import stored
 from clusim.shim.memory import SharedMemory, Span, typed
 
+PART = 1 << 20
+"""Elements that are processed at a time."""
+
 _TYPES = {
-    **{"a": "int8", "h": "uint8", "i": "int32", "j": "uint32", "l": "int64", "m": "uint64"},
+    **{
+        "a": "int8",
+        "h": "uint8",
+        "i": "int32",
+        "j": "uint32",
+        "t": "uint16",
+        "l": "int64",
+        "m": "uint64",
+    },
     **{"f": "float32", "d": "float64", "6__half": "float16", "13__nv_bfloat16": "bfloat16"},
     **{"13__nv_fp8_e4m3": "float8e4m3", "13__nv_fp8_e5m2": "float8e5m2"},
 }
@@ -62,15 +74,12 @@ def _hashed(seed: int, first: int, count: int) -> NDArray[np.uint64]:
         return bits ^ (bits >> np.uint64(31))
 
 
-_INPUT, _EXPECTED = 0, 1
-
-
 class Data:
     """Data of one reduction over `ranks` ranks."""
 
     def __init__(self, kernel: Known, ranks: int, bits: NDArray[np.uint64]) -> None:
         self.redop, self.ranks, self.bits = kernel.redop, ranks, bits
-        self.kind: Element = element(kernel.dtype)
+        self.kind: Element = stored(kernel.dtype)
         self._first = (bits >> np.uint64(40)) % np.uint64(ranks)
         step = np.uint64(1) + (bits >> np.uint64(20)) % np.uint64(max(1, ranks - 1))
         self._second = (self._first + step) % np.uint64(ranks)
@@ -125,17 +134,20 @@ class Data:
 def prepare(memory: SharedMemory, process: int, mangled: str, values: Sequence[int]) -> int:
     """Defer a kernel with its arguments, and return the bytes that it reads and writes."""
     kernel = known_kernel(mangled)
-    width = element(kernel.dtype).size_bytes
     if kernel.name == "verifyPrepared":
-        return _verify(memory, process, width, values)
+        return _verify(memory, process, np.dtype(kernel.dtype).itemsize, values)
+    width = stored(kernel.dtype).size_bytes
     address, count, *rest = values
     ranks, rank, seed, first = (rest[0], 0, *rest[1:]) if len(rest) == 3 else tuple(rest)
     span = memory.span(process, address, count * width)
 
     def run() -> None:
-        data = Data(kernel, ranks, _hashed(seed, first, count))
-        made = data.input(rank) if kernel.name == "prepareInput2" else data.expected()
-        memory.view(span)[:] = made.view(np.uint8)
+        into = memory.view(span)
+        for start in range(0, count, PART):
+            number = min(PART, count - start)
+            data = Data(kernel, ranks, _hashed(seed, first + start, number))
+            made = data.input(rank) if kernel.name == "prepareInput2" else data.expected()
+            into[start * width : (start + number) * width] = made.view(np.uint8)
 
     memory.defer((), (span,), run)
     return count * width
@@ -156,7 +168,10 @@ def _difference(
 
     def run() -> None:
         got, wanted = (typed(memory.view(span), f"<u{width}") for span in spans)
-        delta = np.where(got < wanted, wanted - got, got - wanted)
-        typed(memory.view(total), np.int64)[0] += int((delta > tolerance).sum())
+        bad = 0
+        for start in range(0, len(got), PART):
+            a, b = got[start : start + PART], wanted[start : start + PART]
+            bad += int((np.where(a < b, b - a, a - b) > tolerance).sum())
+        typed(memory.view(total), np.int64)[0] += bad
 
     return run

@@ -127,7 +127,7 @@ def result_of(request: AnyRequest | Plan, options: RunOptions = RunOptions()) ->
     return extrapolated_result(planned, options, whole) or run_job(whole(), options)
 
 
-def whole_of(request: AnyRequest, options: RunOptions, where: str) -> Result:
+def whole_of(request: AnyRequest | Plan, options: RunOptions, where: str) -> Result:
     """Run a request in full, as part of the larger work that `where` names in errors.
 
     Raises

@@ -16,7 +16,7 @@ from fractions import Fraction
 from clusim.analysis.critical import Critical
 from clusim.analysis.sensitivity import PathFigure, path_figures
 from clusim.analysis.whatif import Change
-from clusim.base.errors import ClusimError
+from clusim.base.errors import ClusimError, TimeLimitReached
 from clusim.results.sensitivity import LEAST_SHOWN, Derivative, Sensitivity
 
 STEP = Fraction(101, 100)
@@ -63,9 +63,17 @@ def derivatives(run: Critical, simulate: Simulate | None) -> Sensitivity:
     if simulate is None:
         rows = [_row(figure, figure.time_ps, time_ps) for figure in figures]
         return Sensitivity(time_ps, rows, UNCHECKED)
-    rows = [_Checked(figure, time_ps, simulate).row() for figure in figures]
+    rows, unfinished = [], ""
+    for figure in figures:
+        try:
+            rows.append(_Checked(figure, time_ps, simulate).row())
+        except TimeLimitReached as error:
+            left = figures[len(rows) :]
+            unfinished = f"re-simulation of {len(left)} of {len(figures)} derivatives; {error}"
+            rows += [_row(each, each.time_ps, time_ps) for each in left]
+            break
     rows.sort(key=lambda row: (-abs(row.elasticity), row.figure))
-    return Sensitivity(time_ps, rows)
+    return Sensitivity(time_ps, rows, unfinished=unfinished)
 
 
 def _row(figure: PathFigure, part_ps: int, time_ps: int) -> Derivative:
@@ -102,6 +110,8 @@ class _Checked:
             row = _row(figure, measured_ps, self.time_ps)
             scatter = scatter_ps / self.time_ps
             return replace(row, basis=basis, scatter=scatter, reach=self._reach(measured_ps))
+        except TimeLimitReached:
+            raise
         except ClusimError:
             return _row(figure, figure.time_ps, self.time_ps)
 

@@ -7,7 +7,7 @@ inputs in its trace, unchanged or with a change.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -17,25 +17,73 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.analysis.critical import Critical, Traced, critical_of
-from clusim.analysis.judge import judged, without_path
+from clusim.analysis.judge import Judged, judged, without_path
 from clusim.analysis.limits import uneven_paths
 from clusim.analysis.whatif import Change, changed_image, mended
-from clusim.base.errors import DeadlockError, InputError, TraceError
+from clusim.base.errors import DeadlockError, InputError, TimeLimitReached, TraceError
 from clusim.base.units import format_time
 from clusim.engine.abi import Engine, FaultKind, Stop
 from clusim.engine.image import DTYPES, Image
 from clusim.results.bins import MAX_BINS, BinRecorder
-from clusim.results.diagnosis import Trial, Verdict, confirmed
+from clusim.results.diagnosis import LEAST_SHARE, Trial, Verdict, confirmed
 from clusim.results.result import Result, Wires, mean_rates_Bps
 from clusim.results.sensitivity import Sensitivity
 from clusim.results.trace.held import HeldRecords, Inputs
 from clusim.simulation.derivatives import derivatives
-from clusim.simulation.session import EngineName, Progress, Session, Sink, start_engine
+from clusim.simulation.session import EngineName, Progress, Session, Sink, Watch, start_engine
 
 if TYPE_CHECKING:
     from clusim.base.tables import ColumnTable
 
 Array = NDArray[Any]
+
+
+CHEAP_GRANTS = 20_000_000
+"""Maximum packets and bursts of all re-simulations of a run that are made by default: about 2 s."""
+
+CHECKED_GRANTS = CHEAP_GRANTS // 20
+"""Maximum of a run that is re-simulated about 50 times for its derivatives by default."""
+
+
+class Budget:
+    """Packets and bursts that the re-simulations of a run may move together, if they were not requested.
+
+    Parameters
+    ----------
+    every : bool
+        Whether to re-simulate a run without each of its causes instead of the bottleneck only.
+    """
+
+    def __init__(self, *, every: bool = False) -> None:
+        self.every, self._left = every, CHEAP_GRANTS
+
+    def allows(self, result: Result, runs: int = 1) -> bool:
+        """Return True, and spend them, if `runs` repetitions of a run in the C engine are affordable."""
+        cost = runs * result.grants
+        if result.provenance.engine != "c" or cost > self._left:
+            return False
+        self._left -= cost
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """Settings of the re-simulations of a run.
+
+    Attributes
+    ----------
+    confirm : bool or None
+        Whether to re-simulate the run without its bottleneck; None: if `budget` allows it.
+    progress : callable or None
+        Progress of the re-simulations.
+    watch : Watch
+        Wall-clock limit, which ends a re-simulation with `TimeLimitReached`.
+    """
+
+    confirm: bool | None = None
+    progress: Progress | None = None
+    watch: Watch = field(default_factory=Watch)
+    budget: Budget = field(default_factory=Budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +128,7 @@ def run_image(
     DeadlockError
         The run cannot end.
     """
-    session = _simulated(arrays, inputs, engine, progress=progress)
+    session = _simulated(arrays, inputs, engine, how=Repeats(progress=progress))
     return Rerun(session.engine.now_ps, session.engine.fingerprint())
 
 
@@ -89,8 +137,9 @@ def _simulated(
     inputs: Inputs,
     engine: EngineName,
     records: HeldRecords | None = None,
-    progress: Progress | None = None,
+    how: Repeats | None = None,
 ) -> Session:
+    how = how or Repeats()
     fields = {name: values.astype(DTYPES[name]) for name, values in arrays.items()}
     image = Image(nvc=inputs.nvc, seed=inputs.seed, **fields)
     recorder = BinRecorder(
@@ -98,8 +147,11 @@ def _simulated(
     )
     session = Session(image, start_engine(image, engine, records is not None, None), recorder)
     sinks: list[Sink] = [] if records is None else [records]
-    if session.run(sinks, progress) is Stop.DEADLOCK:
+    stop = session.run(sinks, how.progress, how.watch)
+    if stop is Stop.DEADLOCK:
         raise DeadlockError(f"deadlock at {session.engine.now_ps} ps of the repeated run")
+    if stop is not Stop.DONE:
+        raise TimeLimitReached(how.watch.words)
     return session
 
 
@@ -140,18 +192,6 @@ def _rate(wire: Any) -> Fraction:
 
 Columns = Callable[[], dict[str, NDArray[Any] | list[str]]]
 
-CHEAP_GRANTS = 20_000_000
-"""Maximum packets and bursts of a run that is re-simulated without its bottleneck by default: about 2 s."""
-
-CHECKED_GRANTS = CHEAP_GRANTS // 20
-"""Maximum of a run that is re-simulated about 50 times for its derivatives by default."""
-
-
-def is_cheap(result: Result, most: int = CHEAP_GRANTS) -> bool:
-    """Return True if a run is repeated without being asked: in the C engine, with at most `most` packets and bursts."""
-    return result.provenance.engine == "c" and result.grants <= most
-
-
 _KNOWN, _ELSEWHERE = "known", "the run was in another process"
 
 
@@ -168,10 +208,8 @@ class Evidence:
         Its completed slices, or the reason why they were not kept.
     expected : callable
         Returns the expected error.
-    confirm : bool or None
-        Whether to re-simulate the run without its bottleneck; None: if it has at most `CHEAP_GRANTS`.
-    progress : callable or None
-        Progress of that re-simulation.
+    how : Repeats or None
+        Settings of re-simulations.
     """
 
     def __init__(
@@ -179,11 +217,10 @@ class Evidence:
         inputs: Callable[[], Inputs],
         records: HeldRecords | str,
         expected: Callable[[], str],
-        confirm: bool | None = None,
-        progress: Progress | None = None,
+        how: Repeats | None = None,
     ) -> None:
         self._inputs, self._records, self._expected = inputs, records, expected
-        self._confirm, self._progress = confirm, progress
+        self._how = how or Repeats()
         self._found: Verdict | None = None
 
     def __call__(self, result: Result) -> Verdict:
@@ -193,7 +230,7 @@ class Evidence:
             self._found = replace(verdict, expected=self._expected(), uneven=uneven)
             if result.grants > CHECKED_GRANTS:
                 # Large, and not needed again.
-                self._inputs, self._records, self._progress = _gone, _KNOWN, None
+                self._inputs, self._records = _gone, _KNOWN
         return self._found
 
     def sensitivity(self, result: Result) -> Sensitivity:
@@ -207,13 +244,13 @@ class Evidence:
             why = self._records if isinstance(self._records, str) else "the run is incomplete"
             return Sensitivity(result.time_ps, note=f"no critical path: {why}")
         inputs, engine = self._inputs(), _engine_of(result)
-        checked = self._confirm
+        checked = self._how.confirm
         if checked is None:
-            checked = is_cheap(result, CHECKED_GRANTS)
+            checked = engine == "c" and result.grants <= CHECKED_GRANTS
 
         def simulate(change: Change) -> int:
             arrays = changed_image(inputs.image, change)
-            return run_image(arrays, inputs, engine, self._progress).time_ps
+            return _simulated(arrays, inputs, engine, how=self._how).engine.now_ps
 
         try:
             run = _critical(result, inputs, self._records)
@@ -240,14 +277,35 @@ class Evidence:
             results = judged(_critical(result, inputs, self._records))
         except TraceError as error:
             return without_path(result, str(error).partition(": ")[2])
-        if not result.complete:  # the complete time is unknown
-            return results.verdict.without_savings()
-        change, confirm = results.changes[0] if results.changes else None, self._confirm
-        if confirm is None:
-            confirm = is_cheap(result)
-        if change is None or not confirm:
-            return results.verdict
-        return confirmed(results.verdict, partial(_trial, result, inputs, change, self._progress))
+        how, verdict = self._how, results.verdict
+        if not result.complete or how.confirm is False:  # the complete time is unknown
+            return verdict
+        if how.budget.every:
+            return self._with_savings(result, results)
+        change = results.changes[0] if results.changes else None
+        if change is None or not (how.confirm or how.budget.allows(result)):
+            return verdict
+        return confirmed(verdict, partial(_trial, result, inputs, change, how))
+
+    def _with_savings(self, result: Result, results: Judged) -> Verdict:
+        """Return a verdict with the savings of all printed causes with a remedy, if all are affordable."""
+        verdict, changes, inputs = results.verdict, results.changes, self._inputs()
+        least_ps = LEAST_SHARE * verdict.time_ps
+        large = [cause.time_ps >= least_ps for cause in verdict.causes]
+        shown = [i for i, change in enumerate(changes) if change is not None and large[i]]
+        if not self._how.confirm and not self._how.budget.allows(result, len(shown)):
+            return verdict
+        causes = list(verdict.causes)
+        for i in shown:
+            one = replace(verdict, causes=(causes[i],))
+            change = changes[i]
+            assert change is not None
+            arrays = changed_image(inputs.image, change)
+            one = confirmed(one, partial(_saved, result, inputs, arrays, self._how))
+            causes[i] = one.causes[0]
+            if one.unfinished:
+                return replace(verdict, unfinished=one.unfinished)
+        return replace(verdict, causes=tuple(causes))
 
 
 def _critical(result: Result, inputs: Inputs, records: HeldRecords) -> Critical:
@@ -259,11 +317,17 @@ def _engine_of(result: Result) -> EngineName:
     return "reference" if result.provenance.engine == "reference" else "c"
 
 
-def _trial(result: Result, inputs: Inputs, change: Change, progress: Progress | None) -> Trial:
+def _saved(result: Result, inputs: Inputs, arrays: Mapping[str, Array], how: Repeats) -> Trial:
+    """Simulate the changed image of a run, without a diagnosis."""
+    session = _simulated(arrays, inputs, _engine_of(result), how=how)
+    return Trial(result.time_ps - session.engine.now_ps)
+
+
+def _trial(result: Result, inputs: Inputs, change: Change, how: Repeats) -> Trial:
     """Simulate a run with a change of its image, and diagnose it."""
     arrays = changed_image(inputs.image, change)
     records = HeldRecords()
-    session = _simulated(arrays, inputs, _engine_of(result), records, progress)
+    session = _simulated(arrays, inputs, _engine_of(result), records, how)
     after = _changed(result, session)
     try:
         verdict = judged(_critical(after, replace(inputs, image=arrays), records)).verdict

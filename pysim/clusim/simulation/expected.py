@@ -1,20 +1,28 @@
-"""Expected error of a prediction, from the nearest class of held-out measured rows.
+"""Expected error of a prediction, from measured rows of sources that did not calibrate their system.
 
-``accuracy.json`` contains the classes. Only `clusim validate --data` writes it, from the rows of a validation, which
-it names. A class is a system, a family of chips or all of them, on one node or several, in a regime of size, with a
-given algorithm or any.
+``accuracy.json`` contains the errors of *campaigns*: the independent rows of one source on one system
+(`clusim.validation.collectives.standing`), on one node or several, in a regime of size, of an algorithm or of all. Only
+`clusim validate --data` writes it. The expected error is the median of the campaigns' medians, so that a long table
+counts as much as a short one, from the first of these classes:
+
+1. the very system: one campaign is enough, as it is measured there;
+2. other systems with GPUs of its architecture: at least two campaigns, as one does not show how they differ;
+3. all other systems: at least two.
+
+In each class rows of the same algorithm have precedence over rows of any. Otherwise the error is not known.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from statistics import fmean, median
+from typing import Self, TypeVar
 
-from clusim.base.json_schema import JsonObject
+from clusim.base.json_schema import JsonObject, Round3
 from clusim.base.terms.operations import find_algorithm
 from clusim.base.terms.times import REGIME_TITLES, place_of, regime_of
 from clusim.simulation.plan import Plan
@@ -28,23 +36,60 @@ P2P = "P2P"
 
 ANY = ""
 
+FEWEST = 2
+"""Campaigns of other systems that show an error."""
+
+NOT_COMPARABLE = "no measurements of comparable systems"
+
 Class = TypeVar("Class")
+
+
+def _pct(error: float) -> str:
+    """Return an error with two digits, without an exponent."""
+    return f"{error:.0f}" if error >= 10 else f"{error:.2g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """Errors of a source's independent rows on a system; an empty algorithm is any.
+
+    Attributes
+    ----------
+    n : int
+        Rows.
+    median_abs_pct, bias_pct : float
+        Of their errors [%].
+    """
+
+    system: str
+    family: str
+    source: str
+    place: str
+    regime: str
+    algorithm: str
+    n: int
+    median_abs_pct: float
+    bias_pct: float
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorClass(JsonObject):
-    """Errors of a class of rows.
+    """Errors of a class of independent rows.
 
     Attributes
     ----------
-    system, family, algorithm : str
-        Empty is any.
-    place, regime : str
-        As `clusim.validation.collectives.breakdown` has them; an empty place is any.
-    n : int
-        Rows.
-    median_abs_pct, mean_abs_pct, bias_pct : float
-        Of their errors [%].
+    system, family : str
+        System or architecture of the rows; both are empty for rows of other systems.
+    place, regime, algorithm : str
+        Number of nodes, range of sizes, and NCCL's algorithm; an empty algorithm is any.
+    systems, sources, n : int
+        Systems, sources and rows.
+    median_abs_pct : float
+        Median over the campaigns of the median absolute error [%].
+    low_pct, high_pct : float
+        Smallest and largest median of a campaign [%].
+    bias_pct : float
+        Mean of the campaigns' biases [%]; + is predicted too long.
     """
 
     system: str
@@ -52,10 +97,35 @@ class ErrorClass(JsonObject):
     place: str
     regime: str
     algorithm: str
+    systems: int
+    sources: int
     n: int
-    median_abs_pct: float
-    mean_abs_pct: float
-    bias_pct: float
+    median_abs_pct: Round3
+    low_pct: Round3
+    high_pct: Round3
+    bias_pct: Round3
+
+    @classmethod
+    def of(cls, system: str, family: str, some: Sequence[Campaign]) -> Self:
+        """Return the class of campaigns with equal place, regime and algorithm."""
+        errors, first = [item.median_abs_pct for item in some], some[0]
+        words = system, family, first.place, first.regime, first.algorithm
+        counts = (
+            len({c.system for c in some}),
+            len({c.source for c in some}),
+            sum(c.n for c in some),
+        )
+        bias = fmean(item.bias_pct for item in some)
+        return cls(*words, *counts, median(errors), min(errors), max(errors), bias)
+
+    def text(self) -> str:
+        """Return error, range and origin."""
+        others = f"{self.systems} other {self.family.capitalize()} system".replace("  ", " ")
+        where = self.system or others + "s" * (self.systems > 1)
+        if self.high_pct > self.low_pct:
+            where = f"{_pct(self.low_pct)} to {_pct(self.high_pct)} % on {where}"
+        kind = f"{self.place}, {self.algorithm or 'any algorithm'}, {REGIME_TITLES[self.regime]}"
+        return f"{_pct(self.median_abs_pct)} % ({where}; {self.n} independent rows: {kind})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +137,35 @@ class UnknownError(JsonObject):
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredError(JsonObject):
+    """Errors of predictions against the measurements of a file.
+
+    Attributes
+    ----------
+    n : int
+        Measurements.
+    median_abs_pct, most_abs_pct : float
+        Median and largest absolute error [%].
+    """
+
+    n: int
+    median_abs_pct: Round3
+    most_abs_pct: Round3
+
+    @classmethod
+    def of(cls, errors_pct: Iterable[float]) -> Self | None:
+        """Return the errors of predictions [%]; None without any."""
+        sizes = [abs(error) for error in errors_pct]
+        return cls(len(sizes), median(sizes), max(sizes)) if sizes else None
+
+    def text(self) -> str:
+        """Return the errors as one line."""
+        rows = f"{self.n} measurement{'s' * (self.n != 1)}"
+        most = _pct(self.most_abs_pct)
+        return f"this file: median {_pct(self.median_abs_pct)} %, at most {most} % ({rows})"
+
+
+@dataclass(frozen=True, slots=True)
 class Expected:
     """Expected error of a prediction; `why` explains a missing class."""
 
@@ -75,18 +174,8 @@ class Expected:
 
     def text(self) -> str:
         """Return the expected error as one line."""
-        nearest = self.nearest
-        if nearest is None:
-            return f"expected error: unknown ({self.why})"
-        whom = nearest.system or (nearest.family.capitalize() if nearest.family else "all systems")
-        words = [
-            f"median of {nearest.n} held-out rows",
-            *([nearest.place] if nearest.place else []),
-            whom,
-        ]
-        words += [nearest.algorithm] if nearest.algorithm else []
-        where = ", ".join([*words, REGIME_TITLES[nearest.regime]])
-        return f"expected error: {nearest.median_abs_pct:.2g} % ({where})"
+        known = f"not known ({self.why})" if self.nearest is None else self.nearest.text()
+        return f"expected error: {known}"
 
     @property
     def error(self) -> ErrorClass | UnknownError:
@@ -94,26 +183,13 @@ class Expected:
         return self.nearest or UnknownError(None, self.why)
 
 
-def places_of(family: str, system: str, several: str) -> Iterator[tuple[str, str, str]]:
-    """Yield system, family and place of classes, the nearest first."""
-    yield system, ANY, several
-    yield ANY, family, several
-    yield ANY, ANY, several
-    yield ANY, ANY, ANY
-
-
 @lru_cache(4)
-def known_classes(path: Path, kind: type[Class]) -> dict[tuple[str, ...], Class]:
-    """Return the classes of a file of `clusim validate --data`, by their words; none without a file."""
+def known_campaigns(path: Path, kind: type[Class]) -> tuple[Class, ...]:
+    """Return the campaigns of a file of `clusim validate --data`; none without a file."""
     if not path.is_file():
-        return {}
+        return ()
     data = json.loads(path.read_text(encoding="utf-8"))
-    return {
-        tuple(word for word in row if isinstance(word, str)): kind(
-            **dict(zip(data["columns"], row, strict=True))
-        )
-        for row in data["classes"]
-    }
+    return tuple(kind(**dict(zip(data["columns"], row, strict=True))) for row in data["campaigns"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,26 +206,39 @@ class RunPlace:
         return cls(setup.name, setup.comm.architecture, setup.num_nodes)
 
 
-def expected_error(where: RunPlace, size_bytes: int, algorithm: str = ANY) -> Expected:
+def expected_error(
+    where: RunPlace, size_bytes: int, algorithm: str = ANY, without: Collection[str] = ()
+) -> Expected:
     """Return the expected error of the time, with launch, of a NCCL collective.
 
     Parameters
     ----------
     algorithm : str
         NCCL's, in any spelling, or ``P2P``; empty is any. Algorithms other than NCCL's have no measurements.
+    without : collection of str
+        Sources to omit.
     """
     known = find_algorithm(algorithm)
     if algorithm and known is None and algorithm.upper() != P2P:
         return Expected(None, f"{algorithm} is not an algorithm of NCCL: no measurements")
-    place, regime = place_of(where.machines), regime_of(size_bytes)
+    of_kind = place_of(where.machines), regime_of(size_bytes)
+    some = [
+        item
+        for item in known_campaigns(DATA, Campaign)
+        if (item.place, item.regime) == of_kind and item.source not in without
+    ]
+    others = [item for item in some if item.system != where.system]
     names = (P2P if known is None else known.value, ANY) if algorithm else (ANY,)
-    known_errors = known_classes(DATA, ErrorClass)
-    for system, family, several in places_of(where.family, where.system, place):
+    for system, family, level, least in (
+        (where.system, where.family, [item for item in some if item.system == where.system], 1),
+        (ANY, where.family, [item for item in others if item.family == where.family], FEWEST),
+        (ANY, ANY, others, FEWEST),
+    ):
         for name in names:
-            score = known_errors.get((system, family, several, regime, name))
-            if score is not None:
-                return Expected(score)
-    return Expected(None, "no measurements of this kind")
+            found = [item for item in level if item.algorithm == name]
+            if len(found) >= least:
+                return Expected(ErrorClass.of(system, family, found))
+    return Expected(None, NOT_COMPARABLE)
 
 
 def expected_on(setup: Setup, size_bytes: int, algorithm: str) -> Expected:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from clusim.base.errors import ClusimError, one_line
+from clusim.base.errors import ClusimError, TimeLimitReached, one_line
 from clusim.base.json_schema import JsonObject
 from clusim.base.units import format_time
 from clusim.results.result import Result
-from clusim.simulation.api import result_of
-from clusim.simulation.diagnose import is_cheap
+from clusim.simulation.api import whole_of
+from clusim.simulation.diagnose import Repeats
 from clusim.simulation.job import RunOptions
 from clusim.simulation.plan import Plan, plan
 from clusim.simulation.request import Request
@@ -54,33 +54,42 @@ class FaultCost(JsonObject):
         return f"{100 * added_ps / max(1, self.sound_ps):+.1f}%"
 
 
-def fault_cost(planned: Plan, result: Result, *, confirm: bool | None = None) -> FaultCost | None:
+def fault_cost(planned: Plan, result: Result, how: Repeats | None = None) -> FaultCost | None:
     """Simulate a run without the faults of its request, and that plan with the faults.
 
     Faults in the topology's file are part of both runs.
 
     Parameters
     ----------
-    confirm : bool or None
-        Whether to simulate; None: if the run `is_cheap`.
+    how : Repeats or None
+        Settings of both runs.
 
     Returns
     -------
     FaultCost or None
         None if the request has no faults, the run was ended early, or the sound system was not simulated.
+
+    Raises
+    ------
+    TimeLimitReached
+        The wall-clock limit of `how` was reached.
     """
-    request = planned.options
-    if confirm is None:
-        confirm = is_cheap(result)
-    if not (request.setup.faults and result.complete and confirm and isinstance(request, Request)):
+    request, how = planned.options, how or Repeats()
+    if not (request.setup.faults and result.complete and isinstance(request, Request)):
         return None
-    options = RunOptions(confirm=False)
+    confirm = how.confirm
+    if not (how.budget.allows(result, 2) if confirm is None else confirm):
+        return None
+    options = RunOptions(confirm=False, watch=how.watch)
+    where = "the run without the faults"
     sound = plan(replace(request, setup=replace(request.setup, faults=())))
     held_ps, why = None, ""
     try:
         held = replace(request.of(sound.schedule), setup=request.setup)
-        held_ps = result_of(held, options).time_ps
+        held_ps = whole_of(held, options, where).time_ps
+    except TimeLimitReached:
+        raise
     except ClusimError as error:
         why = one_line(str(error))
-    sound_ps = result_of(sound, options).time_ps
+    sound_ps = whole_of(sound, options, where).time_ps
     return FaultCost(sound_ps, result.time_ps - sound_ps, held_ps, why)

@@ -17,6 +17,7 @@ from clusim.base.version import version
 from clusim.engine.abi import WIRE_COUNTERS, NodeKind, Stop
 from clusim.engine.image import DTYPES, Image
 from clusim.lowering import Grain, arriving_ps, lower
+from clusim.lowering.faults import on_redirected
 from clusim.results.bins import MAX_BINS, BinRecorder
 from clusim.results.diagnosis import Verdict
 from clusim.results.replicated import BlockRows
@@ -30,7 +31,7 @@ from clusim.results.result import (
 from clusim.results.resultjson import Call, Unfinished
 from clusim.results.trace.held import HeldRecords
 from clusim.schedule import Schedule, to_arrays, to_text
-from clusim.simulation.diagnose import Columns, Evidence, inputs_of, run_wires
+from clusim.simulation.diagnose import Budget, Columns, Evidence, Repeats, inputs_of, run_wires
 from clusim.simulation.expected import expected_of
 from clusim.simulation.payload_check import Checker, Waits, deadlock_error, require_room
 from clusim.simulation.plan import Plan, plan
@@ -68,7 +69,8 @@ class RunOptions:
     Without `histories` there is one bin, for the complete run, at which the engine need not stop. `threads` is the
     engine's number of threads; None: one per core, at most four. `confirm`: whether a verdict re-simulates the run
     without its bottleneck; None: if that is cheap. `judge` replaces the critical path's verdict. `keep` decides after a
-    completed run whether its trace is kept; None: it is. `watch` is the wall-clock limit.
+    completed run whether its trace is kept; None: it is. `watch` is the wall-clock limit, `budget` the limit of
+    re-simulations, which several runs may share; None: one for this run.
     """
 
     bins: int = MAX_BINS
@@ -83,6 +85,7 @@ class RunOptions:
     judge: Callable[[Result], Verdict] | None = None
     keep: Callable[[Result], bool] | None = None
     watch: Watch = field(default_factory=Watch)
+    budget: Budget | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,8 @@ def _planned_job(planned: Plan, options: RunOptions) -> Job:
     if planned.verifies:
         require_room(schedule)
     options.watch.begins("programs are put on the fabric")
-    lowered = lower(*(fabric, schedule, asked.granularity, asked.seed), faults=broken.faults)
+    faults = on_redirected(planned.setup.fabric, broken.faults)
+    lowered = lower(*(fabric, schedule, asked.granularity, asked.seed), faults=faults)
     image = lowered.image
     traced = options.trace_out is not None
     names = [task.name or f"{task.kind} rank {task.rank} {task.stream}" for task in schedule.tasks]
@@ -139,7 +143,7 @@ def _planned_job(planned: Plan, options: RunOptions) -> Job:
     def stuck(session: Session) -> DeadlockError:
         engine = session.engine
         waits = Waits(schedule, lowered, engine.instance_states())
-        return deadlock_error(waits, fabric, engine.wires(), broken.faults, engine.now_ps)
+        return deadlock_error(waits, fabric, engine.wires(), faults, engine.now_ps)
 
     return Job(
         image,
@@ -425,7 +429,8 @@ def _evidence(job: Job, options: RunOptions, held: HeldRecords | None) -> Eviden
     elif held is None and not options.histories:
         why = "no histories were kept"
     made = partial(inputs_of, job.image, job.inputs)
-    return Evidence(made, why, job.expected, options.confirm, options.progress)
+    how = Repeats(options.confirm, options.progress, options.watch, options.budget or Budget())
+    return Evidence(made, why, job.expected, how)
 
 
 def _ended(session: Session, job: Job, result: Result, why: str) -> Result:

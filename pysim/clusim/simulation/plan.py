@@ -33,9 +33,11 @@ from clusim.schedule import Schedule
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT
+from clusim.schedule.shapes import Shape
 from clusim.simulation.request import Request, ScheduleRequest
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
+from clusim.topology.pcie_paths import redirected
 
 NCCL = "nccl"
 
@@ -78,8 +80,8 @@ class Plan:
 
     @property
     def topology(self) -> Fabric:
-        """Topology of the run, with all parts that fail."""
-        return self.options.setup.fabric
+        """Topology that packets see, with all parts that fail."""
+        return redirected(self.options.setup.fabric)
 
     @cached_property
     def program(self) -> PlannedProgram:
@@ -132,6 +134,12 @@ def plan(request: Request | ScheduleRequest) -> Plan:
     _check_ranks(request.setup)
     default = not request.algorithm and _runs_nccl(request.setup, operation)
     if not default and request.algorithm != NCCL:
+        for name, given in (
+            ("--env", request.setup.env),
+            ("--nccl-version", request.setup.version),
+        ):
+            if given:
+                raise InputError(f"{name} is for NCCL's plans; add --algorithm nccl")
         return Plan(request)
     return Plan(request, nccl_choice(_with_variables(request)))
 
@@ -155,21 +163,31 @@ def _written(
         return _of_file(request, machine)
     if choice is not None:
         return PlannedProgram(choice.schedule(), (*choice.comm.notes, *choice.notes), choice.around)
-    for name, given in (("--env", setup.env), ("--nccl-version", setup.version)):
-        if given:
-            raise InputError(f"{name} is for NCCL's plans; add --algorithm nccl")
-    schedule = collectives.build(
-        *(machine, request.operation, request.algorithm or None, request.size_bytes),
-        ranks=setup.ranks,
-        channels=request.channels,
-        protocol=request.protocol,
-        dtype=request.dtype,
-        redop=request.redop,
-        root=request.root,
-    )
+    schedule = named_schedule(request, machine)
     around = _in_graph(machine, schedule)
     notes = () if around is None else ("launch: one of many kernels in a CUDA graph",)
     return PlannedProgram(schedule, notes, around)
+
+
+def named_options(request: Request, shape: Shape | None = None) -> collectives.Options:
+    """Return the options of a named algorithm."""
+    return {
+        "ranks": request.setup.ranks,
+        "channels": request.channels,
+        "protocol": request.protocol,
+        "dtype": request.dtype,
+        "redop": request.redop,
+        "root": request.root,
+        "shape": shape,
+    }
+
+
+def named_schedule(request: Request, machine: Fabric, shape: Shape | None = None) -> Schedule:
+    """Return the schedule of a named algorithm, with its shape for the size if none is given."""
+    return collectives.build(
+        *(machine, request.operation, request.algorithm or None, request.size_bytes),
+        **named_options(request, shape),
+    )
 
 
 def _in_graph(machine: Fabric, schedule: Schedule) -> LaunchContext | None:

@@ -36,8 +36,9 @@ from clusim.base.files import write_bytes
 from clusim.nccl import NcclPlan, programs
 from clusim.schedule import Schedule
 from clusim.schedule.builder import ProgramBuilder, Site
+from clusim.schedule.shapes import Shape
 from clusim.simulation.job import Job, RunOptions, job_of, run_job
-from clusim.simulation.plan import OVERLAPPING, moved_of, nccl_program
+from clusim.simulation.plan import OVERLAPPING, moved_of, named_schedule, nccl_program
 from clusim.simulation.request import Request
 
 PLACE = "CLUSIM_CACHE"
@@ -157,11 +158,11 @@ def time_of(job: Job, options: RunOptions = BRIEF) -> int:
 
 
 def sample(
-    request: Request, plan: NcclPlan | None, job: Job, options: RunOptions = BRIEF
+    request: Request, plan: NcclPlan | Shape | None, job: Job, options: RunOptions = BRIEF
 ) -> Sample:
-    """Return the kernel time of a NCCL plan, run as `job`; if iterations overlap, their interval."""
+    """Return the kernel time of a plan, run as `job`; if iterations of NCCL's overlap, their interval."""
     notes = grain_notes(job.grain.describe(), job.grain.error_bound)
-    if request.operation not in OVERLAPPING:
+    if request.operation not in OVERLAPPING or isinstance(plan, Shape):
         return Sample(time_of(job, options), notes)
     more = phase(request, plan, ITERATIONS)
     if job.grain.exact and not more.grain.exact:
@@ -181,13 +182,15 @@ def grain_notes(note: str, bound: float | None) -> tuple[str, ...]:
     return () if bound == 0 else (note,)
 
 
-def phase(request: Request, plan: NcclPlan | None, count: int = 1) -> Job:
+def phase(request: Request, plan: NcclPlan | Shape | None, count: int = 1) -> Job:
     """Return the run of `count` consecutive iterations of a collective, only for its time."""
     return job_of(request.of(stream(request, plan, count)), BRIEF)
 
 
-def stream(request: Request, plan: NcclPlan | None, count: int = 1) -> Schedule:
-    """Return the schedule of `count` consecutive iterations of a collective."""
+def stream(request: Request, plan: NcclPlan | Shape | None, count: int = 1) -> Schedule:
+    """Return the schedule of `count` consecutive iterations of a collective, of a named algorithm one."""
+    if isinstance(plan, Shape):
+        return named_schedule(request, request.setup.known, plan)
     setup, operation, size_bytes = request.setup, request.operation, request.size_bytes
     if count == 1 and not setup.beside:
         return nccl_program(request, setup.comm, plan)

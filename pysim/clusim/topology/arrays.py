@@ -13,7 +13,14 @@ from clusim.base.errors import InputError, TopologyError
 from clusim.engine.abi import NONE
 from clusim.topology.model import Fabric
 from clusim.topology.routing import Wiring
-from clusim.topology.rows import WireClasses, WireNames, lower_formats, lower_nodes, lower_wires
+from clusim.topology.rows import (
+    WireClasses,
+    WireNames,
+    lower_formats,
+    lower_nodes,
+    lower_wires,
+    unrouted_wires,
+)
 from clusim.topology.zones import Machines, Zoned, lay_out
 
 Array = NDArray[Any]
@@ -322,7 +329,8 @@ def lower(fabric: Fabric, dead: Sequence[int] = ()) -> FabricArrays:
         network_dimension_order=fabric.network_routing == "dimension-order",
     )
     ends = wires["dst"].astype(np.int64)
-    ends[list(dead)] = wires["src"][list(dead)]  # a dead wire loops back to its source
+    unused = [*dead, *unrouted_wires(fabric)]
+    ends[unused] = wires["src"][unused]  # an unused wire loops back to its source
     wiring = Wiring(
         src=wires["src"].astype(np.int64),
         dst=ends,

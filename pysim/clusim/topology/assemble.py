@@ -89,6 +89,7 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
         p2p_level=topology.p2p_level,
         gdr_level=topology.gdr_level,
         gdr_read=topology.gdr_read,
+        acs=topology.acs,
         pxn=topology.pxn,
         nvb=topology.nvb,
         shm=topology.shm,

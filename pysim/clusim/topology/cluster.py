@@ -134,6 +134,31 @@ def draw_fat_tree(drawing: Drawing) -> None:
     _join(drawing, [leaves], min(down, count * used))
 
 
+def draw_multi_plane(drawing: Drawing) -> None:
+    """Connect NIC i of all nodes by a separate fat tree, plane i."""
+    used = len(drawing.nics[0])
+    rails = [[[machine[rail]] for machine in drawing.nics] for rail in range(used)]
+    _draw_planes(drawing, rails, draw_fat_tree)
+
+
+def draw_dual_tor(drawing: Drawing) -> None:
+    """Connect both ports of every NIC to the leaves of its rail in two separate planes."""
+    _draw_planes(drawing, [drawing.nics, drawing.nics], draw_rail)
+
+
+def _draw_planes(
+    drawing: Drawing, planes: list[list[list[str]]], draw: Callable[[Drawing], None]
+) -> None:
+    """Draw a network around the NICs of every plane; no switch joins two planes."""
+    for number, nics in enumerate(planes):
+        plane = Drawing(drawing.parts, nics, plane=f"plane{number}/")
+        draw(plane)
+        drawing.nodes += plane.nodes
+        drawing.links += plane.links
+        facts = plane.facts
+    drawing.facts.append(f"{amount(len(planes), 'plane')}, each with {', '.join(facts)}")
+
+
 def _join(drawing: Drawing, rails: list[list[str]], down: int) -> None:
     """Join leaves by spines, or spines and cores; `down` is the number of NICs on a full leaf."""
     spec, ports = drawing.parts.spec, drawing.parts.ports("leaf")
@@ -263,6 +288,8 @@ _DRAW: Mapping[NetworkKind, Callable[[Drawing], None]] = {
     "rail": draw_rail,
     "fat-tree": draw_fat_tree,
     "superpod": lambda drawing: draw_rail(drawing, complete=True),
+    "multi-plane": draw_multi_plane,
+    "dual-tor": draw_dual_tor,
     "dragonfly": draw_dragonfly,
     "torus": draw_torus,
 }
@@ -395,6 +422,8 @@ def join_machines(machine: Fabric, count: int, parts: Parts) -> Fabric:
     if any(old != new for old, new in names.items()):
         drawing.links = [replace(link, format=names[link.format]) for link in drawing.links]
     nodes, links = _copies(machine, count)
+    if spec.kind == "dual-tor":
+        nodes = [replace(node, ports=2) if node.kind == "nic" else node for node in nodes]
     ranks = machine.num_ranks
     rings = machine.ring_orders and tuple(
         tuple(rank + zone * ranks for zone in range(count) for rank in ring)

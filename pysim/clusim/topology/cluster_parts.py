@@ -85,6 +85,8 @@ class Drawing:
         True if the network routes in dimension order.
     facts : list of str
         Parts of the network, for the description.
+    plane : str
+        Start of the names of switches.
     """
 
     parts: Parts
@@ -93,10 +95,11 @@ class Drawing:
     links: list[Link] = field(default_factory=list)
     dimension_order: bool = False
     facts: list[str] = field(default_factory=list)
+    plane: str = ""
 
     def switch(self, name: str, kind: str, tier: str | None = None) -> str:
-        """Add a switch."""
-        proto = self.parts.switches[kind]
+        """Add a switch; return its full name."""
+        name, proto = self.plane + name, self.parts.switches[kind]
         self.nodes.append(replace(proto, name=name, tier=tier or kind, zone=NETWORK))
         return name
 

@@ -103,6 +103,8 @@ class Link:
         Hops it counts as in the search for shortest paths.
     dateline : tuple of bool
         Whether the directions a->b and b->a move packets to the next VC.
+    routed : tuple of bool
+        Whether routes use the directions a->b and b->a.
     xoff_bytes, xon_bytes : int
         Pause and resume thresholds of the receive buffer per VC (PFC) [bytes]; 0: credits are used instead.
     ecn_min_bytes, ecn_max_bytes : int
@@ -128,6 +130,7 @@ class Link:
     dim: int = 0
     weight: int = 1
     dateline: tuple[bool, bool] = (False, False)
+    routed: tuple[bool, bool] = (True, True)
     cls: str = "nvlink"
     name: str = field(default="", compare=False)
     xoff_bytes: int = 0
@@ -202,6 +205,9 @@ P2pLevel = Literal["loc", "nvl", "nvb", "pix", "pxb", "phb", "sys"]
 GdrLevel = Literal["loc", "pix", "pxb", "phb", "sys"]
 
 
+BY_DESTINATION = "infiniband"
+"""Packet format of the networks with switches that forward by destination."""
+
 MOST_QUEUES = 128
 """Most queue pairs of a connection of NCCL (``NCCL_IB_MAX_QPS``)."""
 
@@ -245,6 +251,19 @@ class Forwarding:
     queues: int = 1
     split: bool = False
 
+    def hashes(self, form: str) -> bool:
+        """Return True if switches with links of a packet format select paths by hash."""
+        return self.choice == "hash" or (self.choice == "auto" and form != BY_DESTINATION)
+
+    def words(self, form: str) -> str:
+        """Describe the choice on links of a packet format."""
+        text = "by destination (d-mod-k)"
+        if self.hashes(form):
+            text = f"ECMP by {self.fields}, {'equal seeds' if self.seeds == 'equal' else 'a seed per switch'}"
+        if self.queues > 1:
+            text += f", {self.queues} queue pairs{' (split)' if self.split else ''}"
+        return text + (f", {len(self.paths)} pinned paths" if self.paths else "")
+
 
 @dataclass(frozen=True, repr=False)
 class Fabric(Shown):
@@ -275,6 +294,9 @@ class Fabric(Shown):
         True if NICs read GPU memory to send (GPUDirect reads), if GPUs reach the NIC of another GPU over
         NVLink (PXN) and GPUs behind another one (NVB), and if ranks of a node exchange data through host
         memory (SHM).
+    acs : bool
+        True if PCIe switches send packets between their devices up through the root complex (Access Control
+        Services), which NCCL does not see.
     nic_names : dict
         Device names of NICs, as NCCL reads them: NIC -> ``mlx5_3``, or ``mlx5_3:2`` for the second port.
     routing : str
@@ -317,6 +339,7 @@ class Fabric(Shown):
     pxn: bool = True
     nvb: bool = True
     shm: bool = True
+    acs: bool = False
     nic_names: Mapping[str, str] = field(default_factory=dict)
     routing: Routing = "shortest"
     network_routing: Routing = "shortest"

@@ -261,6 +261,8 @@ class Node:
         Of root complexes: times of host threads on that processor.
     cpu : str
         Vendor and model of the processor of a root complex, as NCCL distinguishes them; empty is unknown.
+    half_of : str
+        PCIe switch whose downward packets pass this node (`clusim.topology.pcie_paths`).
     """
 
     name: str
@@ -279,6 +281,7 @@ class Node:
     model: str = field(default="", compare=False)
     cpu: str = ""
     host: HostTraits | None = None
+    half_of: str = ""
 
     @property
     def product(self) -> str:

@@ -7,7 +7,7 @@ over its link to the CPU.
 **Model** The class of a path follows from the tiers of its graph nodes. A rail is the index of a NIC
 within its node, connected to the network or not; ranks that are equally near to the same NICs share them
 evenly.
-**Not modelled** Access control and the settings of an IOMMU.
+**Not modelled** The settings of an IOMMU.
 """
 
 from __future__ import annotations
@@ -45,7 +45,12 @@ def path_type(arrays: FabricArrays, wires: Sequence[int]) -> PathType:
     if classes.isdisjoint(_HOST_CLASSES):
         return PathType.NVL
     nodes = arrays.fabric.nodes
-    between = [nodes[int(arrays.wires["src"][wire])].tier for wire in wires[1:]]
+    passed = [nodes[int(arrays.wires["src"][wire])] for wire in wires[1:]]
+    for half in [node for node in passed if node.half_of]:  # NCCL does not see the way up and down
+        names = [node.name for node in passed]
+        if half.half_of in names:
+            del passed[names.index(half.half_of) : names.index(half.name)]
+    between = [node.tier for node in passed]
     roots = between.count("root")
     if roots > 1 or "numa" in classes:
         return PathType.SYS

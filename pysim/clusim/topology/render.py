@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 
 from clusim.base.tables import grouped
 from clusim.base.units import format_rate, format_size, format_time
-from clusim.hardware import FAMILIES, HOST_COSTS, KERNELS
+from clusim.hardware import FAMILIES, HOST_COSTS, KERNELS, Figure
 from clusim.topology.model import KIND_NAMES, NO_LIMIT, Fabric, Format, Link, Protocol
-from clusim.topology.node import NicTraits, Node
+from clusim.topology.node import NETWORK, NicTraits, Node
 from clusim.topology.outline import total
 
 _NUMBERED = re.compile(r"(.*?)([0-9]+)")
@@ -47,7 +47,10 @@ def describe(fabric: Fabric, *, sources: bool = True) -> str:
         ("protocols", (_protocol(protocol) for protocol in fabric.protocols.values())),
         ("use", _use(fabric)),
         ("figures and their sources", _sources(fabric) if sources else iter(())),
-        ("launches and kernels", _around(fabric) if sources else iter(())),
+        (
+            "launches and kernels",
+            (f"{name}: {figure}" for name, figure in figures_around(fabric) if sources),
+        ),
     ):
         text = [f"    {line}" for line in body]
         if text:
@@ -197,9 +200,14 @@ def _use(fabric: Fabric) -> Iterator[str]:
     yield f"peers over PCIe up to {fabric.p2p_level}, GPUDirect up to {fabric.gdr_level}"
     off = [("GPUDirect reads", fabric.gdr_read), ("PXN", fabric.pxn), ("NVB", fabric.nvb)]
     off += [("SHM", fabric.shm)]
+    if fabric.acs:
+        yield "ACS on: peer packets of PCIe switches pass the root complex"
     if not all(on for _, on in off):
         yield "disabled: " + ", ".join(name for name, on in off if not on)
     yield f"routing {fabric.routing}, {fabric.num_vcs} virtual channels"
+    switches = {node.name for node in fabric.nodes if node.zone == NETWORK}
+    for form in sorted({link.format for link in fabric.links if {link.a, link.b} <= switches}):
+        yield f"paths between nodes ({form}): {fabric.forwarding.words(form)}"
     yield "channels " + ", ".join(f"{name} {count}" for name, count in fabric.channels.items())
     if fabric.ring_orders:
         yield f"{len(fabric.ring_orders)} given ring orders"
@@ -217,16 +225,16 @@ def _sources(fabric: Fabric) -> Iterator[str]:
         yield f"{figure}: {source}"
 
 
-def _around(fabric: Fabric) -> Iterator[str]:
-    """Write the parameters outside the topology: launch overhead, host costs and kernel times."""
+def figures_around(fabric: Fabric) -> Iterator[tuple[str, Figure]]:
+    """Yield names and parameters outside the topology: launch overhead, host costs, CTAs of kernels."""
     chips = {node.endpoint.architecture for node in fabric.nodes if node.endpoint is not None}
     for name in sorted(chips & FAMILIES.keys()):
         for key, figure in FAMILIES[name].named_figures():
             if key != "p2p":
-                yield f"architecture {name}: {key}: {figure}"
+                yield f"architecture {name}: {key}", figure
     vendors = {node.cpu.partition(" ")[0] for node in fabric.nodes}
     for vendor in sorted(vendors & HOST_COSTS.keys()):
         for key, figure in HOST_COSTS[vendor].named_figures():
-            yield f"host {vendor}: {key}: {figure}"
+            yield f"host {vendor}: {key}", figure
     for key, figure in KERNELS.items():
-        yield f"kernels: {key}: {figure}"
+        yield f"kernels: {key}", figure

@@ -220,6 +220,16 @@ def lower_wires(fabric: Fabric, format_names: list[str]) -> tuple[Array, Array, 
     return wires, weight, WireClasses(names, codes)
 
 
+def unrouted_wires(fabric: Fabric) -> list[int]:
+    """Return the wires that no route uses."""
+    if all(link.routed == (True, True) for link in fabric.links):
+        return []
+    routed = np.array([link.routed for link in fabric.links], bool).reshape(-1, 2)
+    used = np.repeat(routed, [link.count for link in fabric.links], axis=0).ravel()
+    result: list[int] = np.flatnonzero(~used).tolist()
+    return result
+
+
 def _ordinals(wires: Array, num_nodes: int) -> Array:
     """Number the wires with the same two ends by id."""
     pair = wires["src"].astype(np.int64) * num_nodes + wires["dst"]

@@ -49,6 +49,7 @@ def to_data(fabric: Fabric) -> dict[str, Any]:
         "p2p_level": fabric.p2p_level,
         "gdr_level": fabric.gdr_level,
         **{name: False for name in ("gdr_read", "pxn", "nvb", "shm") if not getattr(fabric, name)},
+        "acs": fabric.acs or None,
         "nic_names": dict(fabric.nic_names),
         "routing": fabric.routing,
         "network_routing": fabric.network_routing,

@@ -46,7 +46,9 @@ from clusim.topology.quantities import (
     small_size,
 )
 
-NetworkKind = Literal["single", "rail", "fat-tree", "superpod", "dragonfly", "torus"]
+NetworkKind = Literal[
+    "single", "rail", "fat-tree", "superpod", "multi-plane", "dual-tor", "dragonfly", "torus"
+]
 
 NETWORK_KINDS: tuple[str, ...] = get_args(NetworkKind)
 
@@ -354,6 +356,7 @@ class Topology(Spec):
     p2p_level: P2pLevel = "pxb"
     gdr_level: GdrLevel = "pxb"
     gdr_read: bool = True
+    acs: bool = False
     pxn: bool = True
     nvb: bool = True
     shm: bool = True

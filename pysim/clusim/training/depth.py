@@ -16,7 +16,7 @@ from clusim.collectives import ScheduleBuilder
 from clusim.lowering import plan_change
 from clusim.nccl.env import chips_of, notes_on_chips
 from clusim.schedule.ir import Schedule
-from clusim.simulation.extrapolate import Linear
+from clusim.simulation.anchors import Linear
 from clusim.topology.model import Fabric
 from clusim.training.breakdown import Breakdown
 from clusim.training.result import TrainingResult

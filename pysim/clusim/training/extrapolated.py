@@ -19,8 +19,10 @@ from clusim.nccl import NcclPlan
 from clusim.nccl.choice import choose
 from clusim.nccl.programs import CollectivePayload
 from clusim.schedule.dtypes import element
+from clusim.schedule.shapes import Shape
+from clusim.simulation.anchors import MOST_RANKS, Cut, Extrapolation, over_nodes
 from clusim.simulation.api import result_of
-from clusim.simulation.extrapolate import MOST_RANKS, Extrapolation, in_one_size, over_nodes
+from clusim.simulation.extrapolate import in_one_size
 from clusim.simulation.job import RunOptions
 from clusim.simulation.request import Request, ScheduleRequest
 from clusim.simulation.samples import emit_together
@@ -98,9 +100,10 @@ class FollowedPart:
         return PartRan(end_ps, work_ps + lost_ps, self.grain.step_error, note)
 
 
-def part_beside(request: Request, plan: NcclPlan | None, work_ps: int, hbm_bytes: int) -> PartRan:
+def part_beside(request: Request, plan: Cut, work_ps: int, hbm_bytes: int) -> PartRan:
     """Run a collective concurrently with kernels of all its ranks."""
     setup = request.setup
+    assert not isinstance(plan, Shape)
     builder = ScheduleBuilder(setup.known, "part")
     ranks = [rank for group in setup.together for rank in group.comm.ranks]
     kernels = kernels_beside(builder, ranks, work_ps, hbm_bytes)

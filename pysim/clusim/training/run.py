@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from clusim.base.errors import TimeLimitReached
 from clusim.base.limits import uncollected
 from clusim.lowering.grain import COARSE, STEP
-from clusim.results.diagnosis import CauseKind, Trial, Verdict, confirmed
+from clusim.results.causes import CauseKind
+from clusim.results.diagnosis import Trial, Verdict, confirmed
 from clusim.results.replicated import KINDS, BlockTasks
 from clusim.results.result import Result
 from clusim.schedule.ir import Schedule
@@ -370,16 +371,16 @@ class _Steps:
         if result.headline is None or not (is_cheap(run) if confirm is None else confirm):
             return result
         if result.headline.kind is CauseKind.COMPUTE:
-            return confirmed(result, lambda: Trial(run.step_ps - self._computing_faster().step_ps))
+            return confirmed(result, partial(self._faster_kernels, run))
         fix = without_first(self.asked, result)
         return result if fix is None else confirmed(result, partial(self._trial, run, fix), fix.how)
 
     def _trial(self, run: StepTiming, fix: Fix) -> Trial:
         """Run them without their bottleneck."""
         again = _simulated(fix.request, RunOptions(confirm=False, watch=self.options.watch))
-        return Trial(fix.saving_ps(run, again.step_ps[-1]))
+        return Trial(fix.saving_ps(run, again.step_ps[-1]), again.verdict)
 
-    def _computing_faster(self) -> StepTiming:
+    def _faster_kernels(self, run: StepTiming) -> Trial:
         """Run them with every kernel at half its duration, without replicated blocks."""
         writer, schedule = written(self.plan, None, self.request.steps)
         schedule = with_faster_kernels(schedule)
@@ -387,8 +388,10 @@ class _Steps:
         asked = ScheduleRequest(
             request.setup, schedule, granularity=request.granularity, seed=request.seed
         )
-        result = whole_of(asked, _part_of(self.options), "the steps with faster kernels")
-        return StepTiming(self.plan, writer, schedule, result)
+        options = RunOptions(confirm=False, watch=self.options.watch)
+        result = whole_of(asked, options, "the steps with faster kernels")
+        again = StepTiming(self.plan, writer, schedule, result)
+        return Trial(run.step_ps - again.step_ps, again.verdict)
 
     def with_checkpoint(self, run: StepTiming) -> SavedStep | None:
         """Run them again with a checkpoint in the last one, all else as in `run`."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from statistics import median_low
 from typing import Any
@@ -26,20 +26,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.terms.links import joined, several
-from clusim.results.diagnosis import (
-    LEAST_PHASE,
+from clusim.results.causes import (
+    AS_BUSY,
+    SHOWN_PLACES,
     CauseKind,
+    CauseResource,
+    Census,
     Key,
-    SplitSpan,
-    Verdict,
+    PartKey,
     VerdictCause,
     also_limiting,
-    diagnose,
-    remedied_ps,
     scaled,
-    summed,
     wire_key,
 )
+from clusim.results.diagnosis import LEAST_PHASE, SplitSpan, Verdict, diagnose
 from clusim.results.intervals import Union
 from clusim.results.result import Result
 from clusim.schedule.ir import Schedule
@@ -61,8 +61,8 @@ Array = NDArray[Any]
 SLOWER = 1.05
 """Least factor by which kernels of a slow rank exceed its peers'; concurrent communication may cause less."""
 
-FULLER = 1.2
-"""Least factor by which a link is busier than its parallel links."""
+FAR_ABOVE = 1.5
+"""Least factor by which a rank's part exceeds the mean of all ranks, to be named."""
 
 HEAVIER = 1.1
 """Least factor by which a heavy stage's compute time exceeds the mean of all stages."""
@@ -76,8 +76,8 @@ class FullWire:
     ----------
     what : str
         Its class in words.
-    place, link : str
-        Its link: `place` only if it has more load than its parallel links, `link` always.
+    link, wire_class : str
+        Its link and link class.
     lost : float
         Share of exposed communication caused by a fault of the link.
     also : tuple of str
@@ -85,8 +85,8 @@ class FullWire:
     """
 
     what: str
-    place: str
     link: str
+    wire_class: str
     lost: float = 0.0
     also: tuple[str, ...] = ()
 
@@ -205,12 +205,17 @@ def _named(result: Result, load: Array, exposed_ps: float) -> FullWire:
     rates = wires.effective_Bps, wires.rate_Bps
     left = float(rates[0][top] / rates[1][top]) if rates[1][top] else 1.0
     link = link_of(wires.names, top)
-    place = link if load[top] > FULLER * usual else ""
     lost_ps = load[top] - max(usual, left * load[top]) if left < 1 - 1e-9 else 0.0
     lost = min(1.0, max(0.0, lost_ps / max(1.0, exposed_ps)))
     shares = zip(wires.classes, (load / max(1.0, exposed_ps)).tolist(), strict=True)
     also = also_limiting(shares, wire_key(wires.classes[top]))
-    return FullWire(f"over {joined(wires.classes[top])}", place, link, lost, also)
+    name = wires.classes[top]
+    class_wires = [i for i, each in enumerate(wires.classes) if each == name]
+    full = [i for i in class_wires if load[i] >= AS_BUSY * load[top]]
+    dead = sum(not wires.effective_Bps[i] for i in class_wires)
+    few = tuple(link_of(wires.names, i) for i in full) if len(full) <= SHOWN_PLACES else ()
+    links = CauseResource("", 0, (), 0, "links", len(class_wires), len(full), few, dead)
+    return FullWire(f"over {joined(name)}, {links.count()}", link, name, lost, also)
 
 
 def link_of(names: Sequence[str], wire: int) -> str:
@@ -263,6 +268,19 @@ class Culprits:
             result[CauseKind(part), detail] = time_ps
         return result
 
+    def places(
+        self, kind: CauseKind, ranks: Sequence[int], by_rank: Mapping[str, Sequence[int]]
+    ) -> dict[tuple[str, str], int]:
+        """Return weights of the places of a cause, given the parts of each rank [ps]."""
+        if kind is CauseKind.FAULT and self.wire is not None:
+            return {(self.wire.wire_class, self.wire.link): 1}
+        if kind is CauseKind.STRAGGLER:
+            return {
+                ("ranks", f"rank {rank}"): round(1e6 * part) for rank, part in self.slow.items()
+            }
+        weights = zip(ranks, by_rank[kind.value], strict=True)
+        return {("ranks", f"rank {rank}"): ps for rank, ps in weights if ps}
+
 
 Window = tuple[str, int, int]
 """Name, begin and end of a phase [ps]."""
@@ -278,16 +296,20 @@ def _spans(phases: Phases, culprits: Culprits) -> Iterator[SplitSpan]:
         [[[getattr(row, name) for name in names] for row in rows] for _, rows in phases]
     )
     whole = times.sum(axis=0)
-    slow = [culprits.slow.get(row.rank, 0.0) for row in phases[0][1]]
+    ranks = [row.rank for row in phases[0][1]]
+    slow = [culprits.slow.get(rank, 0.0) for rank in ranks]
     lost = _held_up(whole, slow, PARTS if culprits.waits else ("compute",))
     # The cost of slow ranks in a phase is proportional to its part of the step.
     until = lost * (times.cumsum(axis=0) / np.maximum(1, whole))
     lost_ps = np.diff(np.floor(until + 0.5).astype(np.int64), axis=0, prepend=0)
     for (window, _), rows, cost in zip(phases, times, lost_ps, strict=True):
         sums = dict(zip(PARTS, (rows - cost).sum(axis=0).tolist(), strict=True))
-        yield SplitSpan(
-            *window, scaled(culprits.parts(sums, int(cost.sum())), window[2] - window[1])
-        )
+        by_rank = dict(zip(PARTS, (rows - cost).T.tolist(), strict=True))
+        parts: dict[PartKey, int] = {}
+        for key, ps in culprits.parts(sums, int(cost.sum())).items():
+            places = culprits.places(key[0], ranks, by_rank)
+            parts |= {(*key, *place): part for place, part in scaled(places, ps).items()}
+        yield SplitSpan(*window, scaled(parts, window[2] - window[1]))
 
 
 def _held_up(whole: Array, slow: Sequence[float], affected: Collection[str]) -> Array:
@@ -309,37 +331,38 @@ def _held_up(whole: Array, slow: Sequence[float], affected: Collection[str]) -> 
 def step_verdict(phases: Phases, expected: str, culprits: Culprits = Culprits()) -> Verdict:
     """Return the verdict on a step.
 
-    The savings are breakdown estimates: half of compute if 2x faster, the full time of the other parts; communication
-    hidden by compute may then be exposed. The bottleneck is the cause with the largest saving.
+    The bottleneck is the longest cause, where compute counts half: it can be faster, but not removed.
     """
     spans = list(_spans(phases, culprits))
-    sums = summed(span.parts for span in spans)
-    saving_ps = {key: remedied_ps(key[0], ps) for key, ps in sums.items()}
-    parts = {key: sums[key] for key in sorted(sums, key=lambda key: -saving_ps[key])}
 
-    def cause_of(key: Key) -> VerdictCause:
-        wire = culprits.wire if key[0] is CauseKind.EXPOSED else None
-        also = () if wire is None else wire.also
-        places = _places(phases, key[0], culprits)
-        return VerdictCause(*key, places, parts[key], saving_ps[key], also=also)
+    def order(sums: Mapping[Key, int]) -> list[Key]:
+        return sorted(sums, key=lambda key: -sums[key] // (2 if key[0] is CauseKind.COMPUTE else 1))
 
-    verdict = diagnose(spans, parts, cause_of)
-    basis = "mean of the ranks in the last step"
-    return replace(verdict, basis=basis, expected=f"expected error: {expected}")
+    def finish(cause: VerdictCause) -> VerdictCause:
+        exposed = culprits.wire if cause.kind is CauseKind.EXPOSED else None
+        return cause if exposed is None else replace(cause, also=exposed.also)
+
+    verdict = diagnose(spans, order, partial(_census, phases, culprits), finish)
+    times = [cause.time_ps for cause in verdict.causes]
+    return replace(
+        verdict,
+        basis="mean of the ranks in the last step",
+        order="by share; compute counts half" if times != sorted(times, reverse=True) else "",
+        expected=f"expected error: {expected}",
+    )
 
 
-def _places(phases: Phases, kind: CauseKind, culprits: Culprits) -> tuple[str, ...]:
-    """Return the link with excess load, or the rank with 1.5 times the mean of a part."""
-    if kind is CauseKind.EXPOSED and culprits.wire is not None and culprits.wire.place:
-        return (culprits.wire.place,)
+def _census(phases: Phases, culprits: Culprits, key: Key, resource: str) -> Census:
+    """Count the ranks of a cause: those with `FAR_ABOVE` the mean of a part, otherwise all."""
+    if resource != "ranks":
+        return Census("links", 1)
+    ranks, kind = [row.rank for row in phases[0][1]], key[0]
     if kind.value not in PARTS or (kind is CauseKind.COMPUTE and culprits.slow):
-        return ()
-    ranks = [row.rank for row in phases[0][1]]
+        return Census("ranks", len(ranks))
     values = np.sum([[getattr(row, f"{kind}_ps") for row in rows] for _, rows in phases], axis=0)
-    most = int(np.argmax(values))
-    if len(values) < 2 or values[most] < 1.5 * float(np.mean(values)):
-        return ()
-    return (f"most on rank {ranks[most]}",)
+    far = np.flatnonzero(values >= FAR_ABOVE * max(1.0, float(np.mean(values))))
+    chosen = far.tolist() if len(ranks) > 1 and len(far) else range(len(ranks))
+    return Census("ranks", len(ranks), tuple(f"rank {ranks[i]}" for i in chosen))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 from clusim.base.json_schema import JsonObject, Round9
 from clusim.lowering import Fault
-from clusim.results.diagnosis import CauseKind, Verdict, VerdictCause
+from clusim.results.causes import CauseKind, VerdictCause
+from clusim.results.diagnosis import Verdict
 from clusim.schedule.ir import Schedule
 from clusim.topology.arrays import arrays_of
 from clusim.training.request import TrainRequest

@@ -26,7 +26,7 @@ from clusim.base.files import write_text
 from clusim.base.tables import grouped
 from clusim.base.version import version
 from clusim.lowering import QUICK
-from clusim.simulation.extrapolate import FOLLOWED
+from clusim.simulation.anchors import FOLLOWED
 
 
 def unused(cells: Mapping[str, str], known: Collection[str]) -> tuple[str, ...]:
@@ -68,13 +68,11 @@ class Prediction(ABC):
         """The sets of rows that calibrated parameters and contain this row."""
         return tuple(self.row.row_sets)
 
-    @property
-    def held_out(self) -> bool:
-        """True if the row is scored as a prediction."""
-        return not self.calibrated
-
 
 Predicted = TypeVar("Predicted", bound=Prediction)
+
+CAMPAIGN_ROWS = 8
+"""Rows that a campaign must have to show an error."""
 
 UNKNOWN, UNUSABLE, FAILED = "of an unknown word", "cannot be used", "failed"
 """Why rows have no prediction: a word is unknown, they have no time or size, or they could not be simulated."""
@@ -121,13 +119,10 @@ class Report(ABC, Generic[Predicted]):
     granularity : str
         Granularity of the simulation.
     class_form : type
-        Errors of a class of rows: its words, and some of `errors`.
-    class_least : int
-        Rows that a class must have.
+        Errors of a campaign: its words, and some of `errors`.
     """
 
     class_form: ClassVar[type]
-    class_least: ClassVar[int]
     points: list[Predicted]
     unpredicted: list[Unpredicted] = field(default_factory=list)
     skipped: int = 0
@@ -140,9 +135,9 @@ class Report(ABC, Generic[Predicted]):
         return cls(points, [item for item in made if isinstance(item, Unpredicted)], *more)
 
     @property
-    def left_out(self) -> list[Predicted]:
-        """Return the points of held-out rows."""
-        return [point for point in self.points if point.held_out]
+    @abstractmethod
+    def independent(self) -> list[Predicted]:
+        """Return the points of sources that calibrated no parameter of their system."""
 
     @property
     def calibration(self) -> list[Predicted]:
@@ -191,31 +186,31 @@ class Report(ABC, Generic[Predicted]):
 
     @abstractmethod
     def classes_of(self, point: Predicted) -> Iterable[tuple[str, ...]]:
-        """Return the words of the classes of a row."""
+        """Return the words of the campaigns of a row."""
 
     def facts(self) -> dict[str, Any]:
         """Return further facts on the rows for `write_data`."""
         return {}
 
-    def classes(self) -> list[list[Any]]:
-        """Return the errors of every class with enough held-out rows, as fields of `class_form`."""
+    def campaigns(self) -> list[list[Any]]:
+        """Return the errors of every campaign with at least `CAMPAIGN_ROWS`, as fields of `class_form`."""
         names = [item.name for item in fields(self.class_form)]
-        rows = grouped((key, point) for point in self.left_out for key in self.classes_of(point))
+        rows = grouped((key, point) for point in self.independent for key in self.classes_of(point))
         return [
             [*key, *(figure for name, figure in errors(some).items() if name in names)]
             for key, some in sorted(rows.items())
-            if len(some) >= self.class_least
+            if len(some) >= CAMPAIGN_ROWS
         ]
 
     def write_data(self, target: Path, measurements: Sequence[Path]) -> None:
-        """Write the classes of errors and their origin, which `clusim.simulation.expected` reads.
+        """Write the errors of campaigns and their origin, which `clusim.simulation.expected` reads.
 
         Parameters
         ----------
         measurements : sequence of Path
             The files with the predicted rows.
         """
-        rows = ",\n".join(f"    {json.dumps(row)}" for row in self.classes())
+        rows = ",\n".join(f"    {json.dumps(row)}" for row in self.campaigns())
         about = {
             "written_by": "clusim validate --data",
             "version": version(),
@@ -224,12 +219,12 @@ class Report(ABC, Generic[Predicted]):
                 path.name: sha256(path.read_bytes()).hexdigest() for path in measurements
             },
             "rows": len(self.points),
-            "left_out": len(self.left_out),
+            "independent": len(self.independent),
             **self.facts(),
             "columns": [item.name for item in fields(self.class_form)],
         }
         text = json.dumps(about, indent=2)[:-2]
-        write_text(target, f'{text},\n  "classes": [\n{rows}\n  ]\n}}\n')
+        write_text(target, f'{text},\n  "campaigns": [\n{rows}\n  ]\n}}\n')
 
 
 def _alike(note: str) -> str:

@@ -19,7 +19,7 @@ from clusim.schedule.ir import Prim
 from clusim.topology.model import Fabric
 
 
-@algorithm("alltoall", "direct", default=True, channels="p2p", many_peers=True)
+@algorithm("alltoall", "direct", default=True, channels="p2p", many_peers=True, growth="exchange")
 def write_alltoall(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write block `d` of source `s` to block `s` of destination `d`, all pairs in rounds."""
     for part in writer.parts(blocked=True):

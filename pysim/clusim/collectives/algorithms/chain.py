@@ -19,7 +19,7 @@ def _find(writer: CollectiveWriter, fabric: Fabric | None) -> Ways:
     return Ways(rings, parts=writer.parts())
 
 
-@algorithm("broadcast", "ring", default=True)
+@algorithm("broadcast", "ring", default=True, growth="steps")
 def write_broadcast(
     writer: CollectiveWriter, fabric: Fabric | None, ways: Ways | None = None
 ) -> None:
@@ -36,7 +36,7 @@ def write_broadcast(
         writer.program(ring.order[-1], part, [Prim("recv", recv=0)], pipes[-1:])
 
 
-@algorithm("reduce", "ring", default=True)
+@algorithm("reduce", "ring", default=True, growth="steps")
 def write_reduce(writer: CollectiveWriter, fabric: Fabric | None, ways: Ways | None = None) -> None:
     """Write the pipeline from the root's successor along the ring to the root."""
     root = writer.call.ranks.index(writer.call.root)

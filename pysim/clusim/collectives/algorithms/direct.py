@@ -146,21 +146,21 @@ def _collect(writer: CollectiveWriter, part: Part, pairs: Pairs, position: int, 
     writer.rotated(position, part, pairs.takes, incoming, mode=mode, sm=0, name="direct/collect")
 
 
-@algorithm("allreduce", "twoshot", many_peers=True)
+@algorithm("allreduce", "twoshot", many_peers=True, growth="exchange")
 def write_twoshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-reduce in two steps: each rank reduces one chunk of everybody's, then hands it to everybody."""
     for part in writer.parts():
         _exchange(writer, part, "interleaved", gather=True)
 
 
-@algorithm("reduce_scatter", "direct", many_peers=True)
+@algorithm("reduce_scatter", "direct", many_peers=True, growth="exchange")
 def write_reduce_scatter(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write reduce-scatter in one step."""
     for part in writer.parts(blocked=True):
         _exchange(writer, part, "blocked", gather=False)
 
 
-@algorithm("all_gather", "direct", many_peers=True)
+@algorithm("all_gather", "direct", many_peers=True, growth="exchange")
 def write_all_gather(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-gather in one step."""
     prims = send_own(writer.size - 1)

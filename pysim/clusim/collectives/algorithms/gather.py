@@ -34,13 +34,13 @@ def _write(writer: CollectiveWriter, *, to_root: bool) -> None:
         writer.rotated(root, part, prims, pipes, mode="blocked")
 
 
-@algorithm("gather", "direct", default=True, channels="p2p", many_peers=True)
+@algorithm("gather", "direct", default=True, channels="p2p", many_peers=True, growth="exchange")
 def write_gather(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write every rank's block to the root."""
     _write(writer, to_root=True)
 
 
-@algorithm("scatter", "direct", default=True, channels="p2p", many_peers=True)
+@algorithm("scatter", "direct", default=True, channels="p2p", many_peers=True, growth="exchange")
 def write_scatter(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write every rank's block from the root."""
     _write(writer, to_root=False)

@@ -25,7 +25,7 @@ def write_send(writer: CollectiveWriter, fabric: Fabric | None) -> None:
         writer.program(1, part, [RECV], [pipe], name="recv")
 
 
-@algorithm("sendrecv", "direct", default=True, channels="p2p")
+@algorithm("sendrecv", "direct", default=True, channels="p2p", growth="steps")
 def write_sendrecv(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write everybody's message to the next position."""
     size = writer.size

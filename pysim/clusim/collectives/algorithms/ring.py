@@ -79,7 +79,7 @@ def _write(
             )
 
 
-@algorithm("allreduce", "ring", ring_shape, default=True)
+@algorithm("allreduce", "ring", ring_shape, default=True, growth="steps")
 def write_allreduce(
     writer: CollectiveWriter, fabric: Fabric | None, ways: Ways | None = None
 ) -> None:
@@ -95,7 +95,7 @@ def write_allreduce(
     _write(writer, fabric, ways, steps, blocked=False)
 
 
-@algorithm("reduce_scatter", "ring", ring_shape, default=True)
+@algorithm("reduce_scatter", "ring", ring_shape, default=True, growth="steps")
 def write_reduce_scatter(
     writer: CollectiveWriter, fabric: Fabric | None, ways: Ways | None = None
 ) -> None:
@@ -105,7 +105,7 @@ def write_reduce_scatter(
     _write(writer, fabric, ways, steps, blocked=True)
 
 
-@algorithm("all_gather", "ring", ring_shape, default=True)
+@algorithm("all_gather", "ring", ring_shape, default=True, growth="steps")
 def write_all_gather(
     writer: CollectiveWriter, fabric: Fabric | None, ways: Ways | None = None
 ) -> None:

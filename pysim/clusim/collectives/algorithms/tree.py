@@ -174,7 +174,7 @@ def _shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
     return shape
 
 
-@algorithm("allreduce", "tree", _shape, paired=True)
+@algorithm("allreduce", "tree", _shape, paired=True, growth="levels")
 def write_allreduce(
     writer: CollectiveWriter, fabric: Fabric | None, ways: Ways | None = None
 ) -> None:
@@ -197,7 +197,7 @@ def _rooted(writer: CollectiveWriter, fabric: Fabric | None) -> list[Tree]:
     return find_trees(fabric, writer.call.ranks, writer.call.channels, root)
 
 
-@algorithm("reduce", "tree", _shape, paired=True)
+@algorithm("reduce", "tree", _shape, paired=True, growth="levels")
 def write_reduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write the reduction up trees that end at the root."""
     trees = _rooted(writer, fabric)
@@ -209,7 +209,7 @@ def write_reduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
             _up(channel, up, position)
 
 
-@algorithm("broadcast", "tree", _shape, paired=True)
+@algorithm("broadcast", "tree", _shape, paired=True, growth="levels")
 def write_broadcast(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write the broadcast down trees that start at the root."""
     trees = _rooted(writer, fabric)

@@ -2,7 +2,15 @@
 
 from clusim.nccl.graph import CollectivePayload
 from clusim.nccl.programs.api import build, emit
-from clusim.nccl.programs.context import filling_bytes
+from clusim.nccl.programs.context import FILLS, filling_bytes
 from clusim.nccl.programs.messages import emit_messages, message_class
 
-__all__ = ["CollectivePayload", "build", "emit", "emit_messages", "filling_bytes", "message_class"]
+__all__ = [
+    "FILLS",
+    "CollectivePayload",
+    "build",
+    "emit",
+    "emit_messages",
+    "filling_bytes",
+    "message_class",
+]

@@ -1,7 +1,7 @@
 """Runs of a baseline and its changes: collectives, nccl-tests, recorded jobs, training.
 
-A change is another run, a faster or slower component, or a transport switched off. Transports that can be off are P2P,
-GPUDirect, PXN, and host memory between ranks.
+A change is another run, a faster or slower component, or other paths: P2P, GPUDirect, PXN or host memory between ranks
+switched off, ACS of PCIe switches switched on, NICs at another CPU.
 """
 
 from __future__ import annotations
@@ -31,66 +31,68 @@ from clusim.simulation.request import Request, ScheduleRequest
 from clusim.simulation.setup import Setup
 from clusim.studies.whatif.table import BaselineRun, ChangeOutcome, ChangeRow, WhatIf
 from clusim.topology import Fabric
+from clusim.topology.pcie_paths import acs_on, rooted_nics
 from clusim.training import TrainingResult, TrainRequest
 from clusim.training.estimate import stepped
 from clusim.workload.parallel.plan import make_plan
 
 SWITCHES: dict[str, dict[str, Any]] = {
-    "p2p": {"p2p_level": "loc"},
-    "gpudirect": {"gdr_level": "loc"},
-    "pxn": {"pxn": False},
-    "shm": {"shm": False},
+    "p2p off": {"p2p_level": "loc"},
+    "gpudirect off": {"gdr_level": "loc"},
+    "pxn off": {"pxn": False},
+    "shm off": {"shm": False},
+    "acs on": {"acs": True},
 }
-"""Transports that can be off, and their topology keys; NCCL's variables set the same keys."""
+"""Changes of a system by words, and their topology keys; NCCL's variables set the same keys, but for ACS."""
 
-_ACS = (
-    "ACS sends traffic between devices below a PCIe switch up through the root complex, and routes of topologies do not"
-    " depend on a packet's input port; 'p2p off' and 'gpudirect off' are the usual measures"
-)
+PLACES = {"nics rooted": False, "nics remote": True}
+"""Other places of all NICs, and whether they are at another CPU (`clusim.topology.pcie_paths.rooted_nics`)."""
 
 
-class TransportOff:
-    """Transport that a system does not use, as a change of its topology."""
+class ChangedSystem:
+    """Transports switched off, ACS switched on, or NICs at another place, as a change of the topology."""
 
     of_links = True
 
-    def __init__(self, transport: str) -> None:
-        self.what = transport
+    def __init__(self, words: str) -> None:
+        self.words = words
+        self.what = words.split()[0]
 
     def machine(self, fabric: Fabric) -> Fabric:
-        """Return a system without the transport.
+        """Return the changed system.
 
         Raises
         ------
         InputError
-            The transport is already off, or data have no other path.
+            The change has no effect, or data have no other path.
         """
-        keys = SWITCHES[self.what]
+        if self.words in PLACES:
+            return rooted_nics(fabric, remote=PLACES[self.words])
+        keys, state = SWITCHES[self.words], self.words.split()[1]
         if all(getattr(fabric, name) == value for name, value in keys.items()):
-            raise InputError(f"{self.what} off: it is off already on {fabric.name}")
-        if self.what != "shm" and not any(node.kind == "memory" for node in fabric.nodes):
-            raise InputError(f"{self.what} off: {fabric.name} has no host memory as another path")
-        return replace(fabric, **keys)
+            raise InputError(f"{self.words}: it is {state} already on {fabric.name}")
+        if self.what in ("p2p", "gpudirect") and not any(
+            node.kind == "memory" for node in fabric.nodes
+        ):
+            raise InputError(f"{self.words}: {fabric.name} has no host memory as another path")
+        return acs_on(fabric) if "acs" in keys else replace(fabric, **keys)
 
 
-def switch_of(text: str) -> TransportOff | None:
-    """Return the change in ``p2p off``; None for other text.
+def switch_of(text: str) -> ChangedSystem | None:
+    """Return the change in ``p2p off`` or ``nics remote``; None for other text.
 
     Raises
     ------
     InputError
         The transport cannot be switched on or off.
     """
-    words = text.lower().split()
-    if len(words) != 2 or words[1] not in ("on", "off"):
+    words = " ".join(text.lower().split())
+    if words in SWITCHES or words in PLACES:
+        return ChangedSystem(words)
+    if words.count(" ") != 1 or not words.endswith((" on", " off")):
         return None
-    transport, state = words
-    if transport == "acs" and state == "on":
-        raise InputError(f"acs on: not simulated: {_ACS}")
-    if transport not in SWITCHES or state == "on":
-        known = ", ".join(f"'{name} off'" for name in SWITCHES)
-        raise InputError(f"{text}: cannot be switched {state}; use {known}")
-    return TransportOff(transport)
+    known = ", ".join(f"'{name}'" for name in SWITCHES)
+    raise InputError(f"{text}: cannot be switched {words.split()[1]}; use {known}")
 
 
 class Speed:
@@ -152,10 +154,10 @@ class PerfRun:
 AnyAsked = Request | PerfRun | ReplayRequest | TrainRequest
 """Requests that can be a baseline."""
 
-AnyChange = Speed | TransportOff
+AnyChange = Speed | ChangedSystem
 """Changes of the system itself, for any baseline."""
 
-CHANGES = (Speed, TransportOff)
+CHANGES = (Speed, ChangedSystem)
 
 Counted = Callable[[int, int], None]
 
@@ -171,7 +173,7 @@ def what_if(
 
     Parameters
     ----------
-    changes : iterable of (str, request, Speed or TransportOff)
+    changes : iterable of (str, request, Speed or ChangedSystem)
         Name of each change, and the changed request, of the baseline's kind; or the component that is faster or off.
     counted : callable or None
         Called with the number of changes completed and their total; for nccl-tests with sizes instead.
@@ -305,7 +307,7 @@ def _ran(
         way = _mesh(asked, step.plan.mesh)
         return ChangeOutcome(step.step_ps[-1], way, step.verdict, loads=loads)
     if isinstance(asked, ReplayRequest):
-        job = replay(asked)
+        job = replay(asked, RunOptions(confirm=False))
         return ChangeOutcome(job.total_ps, f"{job.total_calls} calls", job.verdict)
     assert isinstance(asked, Request | Plan)
     result = _result(asked, speed)

@@ -13,19 +13,16 @@ from clusim.base.tables import text_table
 from clusim.base.terms.times import REGIME_TITLES, REGIMES
 from clusim.base.units import format_size
 from clusim.hardware.calibration import ROW_SETS
-from clusim.validation.collectives.breakdown import (
+from clusim.validation.collectives.breakdown import Point, Score, score, statistics
+from clusim.validation.collectives.classtables import (
     ClassLine,
     ClassTable,
-    Point,
-    Score,
     calibrated_by,
     class_tables,
-    score,
-    statistics,
 )
 from clusim.validation.collectives.measurements import CurveGroup
 from clusim.validation.collectives.validate import CollectiveReport
-from clusim.validation.measured import Unpredicted, plain
+from clusim.validation.measured import CAMPAIGN_ROWS, Unpredicted, plain
 
 MEANING = (
     "error of the time in %: median of the absolute error; bias: mean, + is predicted too long (--markdown and --json:"
@@ -49,6 +46,8 @@ def report_lines(report: CollectiveReport, *, worst: int = 10) -> list[str]:
     lines += _table(ClassTable("Groups", "All rows; * has calibration rows.", groups))
     lines += ["", "worst rows: measured -> predicted"]
     lines += [point_line(point) for point in report.worst(worst)]
+    lines += ["", "expected and found errors, without calibration rows"]
+    lines += [text for rows in report.expectations() for text in rows.lines()]
     return [*lines, "", MEANING, *report.remarks()]
 
 
@@ -95,7 +94,21 @@ def point_line(point: Point | Unpredicted) -> str:
 _INTRODUCTION = """\
 # Accuracy
 
-Errors of predicted times of `clusim` against measurements. `clusim validate` writes the complete page:
+How far the predicted times of `clusim` are from measurements, by system and size: median of the absolute error of an
+iteration's time, and number of rows. A rack with trays joined by NVLink is one node.
+
+- *independent*: no parameter of the system was calibrated on the source of the rows. This is the error of a new
+  measurement; `run`, `replay` and `nccl-tests` compute the expected error from these rows.
+- *same source*: held-out rows; other rows of their source calibrated parameters.
+- *calibrated*: parameters were fitted to the rows, so they agree by construction.
+- *excluded*: unknown launch or plan, or slower than a larger size.
+
+"""
+
+_DETAILS = """\
+## Method
+
+`clusim validate` writes this page:
 
 ```
 {command}
@@ -106,17 +119,22 @@ The measurements are from published tables (nccl-tests, and programs of some aut
 `--granularity {granularity}` ([granularity.md](granularity.md)); `quick` changes the time of most large sizes by up to
 3.6% compared with `clusim run`, in either direction, without an error limit.
 
-**How to read it.** Errors are of the time of an iteration, in percent. A cell is *median / mean* of the absolute
-error, and *bias*, the mean of the signed error: + is predicted too long. *Within spread* is the mean with the
-repeatability of measurements: an error within the spread of the repetitions counts as 0, and a row with a spread of
-s % weighs 100 / (100 + s). A rack with trays joined by NVLink is one node. *Followed* is the share of rows with times
-extrapolated from runs of fewer nodes or smaller sizes.
+**Independent rows** follow from the files of parameters: each calibrated parameter names its calibration rows, and
+these name their sources. A row is independent if no parameter that predicts it (its system's topology, architecture and
+host; its protocol and algorithm) names the row's source, even with rows of another system. Campaigns of one source with
+different network plugins are separate. Parameters are not fitted again without a source, and the choice of modelled
+mechanisms considered all tables: errors of other systems can be larger.
+[accuracy-causes.md](accuracy-causes.md) lists the known causes.
 
-**Predictions.** Some hardware parameters were calibrated on measurements. Rows used for a parameter, or possibly
-used, are *calibration rows*, listed below with their parameters and scored separately; every other table except
-*leave one out* contains only *held-out rows*. Held-out rows were still known to the authors: mechanisms were added
-because rows disagreed, and the choice of modelled mechanisms considered all of these tables. Errors of other systems
-can be larger. [accuracy-causes.md](accuracy-causes.md) lists the known causes.
+**Expected errors** are the median over campaigns (a source on a system, at least {least} rows) of their medians: of the
+very system; else of two or more campaigns on other systems of its architecture; else on any other systems. Otherwise
+the expected error is not known.
+
+**Further tables.** A cell is *median / mean* of the absolute error with the number of rows, and *bias*, the mean of the
+signed error: + is predicted too long. *Within spread* is the mean with the repeatability of measurements: an error
+within the spread of the repetitions counts as 0, and a row with a spread of s % weighs 100 / (100 + s). *Followed* is
+the share of rows with times extrapolated from runs of fewer nodes or smaller sizes. *Held-out rows* are independent or
+of the same source.
 
 For comparison: two real clusters of the same kind differ by 0.4 to 0.9% for large sizes, 6 to 19% in the middle and 3
 to 21% for small ones.
@@ -151,9 +169,10 @@ def _link(page: Path, target: Path) -> str:
 
 def page_text(report: CollectiveReport, command: str, plots: Sequence[tuple[str, str]] = ()) -> str:
     """Return the page; `plots` are captions and links of figures."""
-    blocks = [_INTRODUCTION.format(command=command, granularity=report.granularity)]
-    for table in class_tables(report.points):
-        blocks.append(_section(table))
+    systems, *tables = class_tables(report.points)
+    about = {"command": command, "granularity": report.granularity, "least": CAMPAIGN_ROWS}
+    blocks = [_INTRODUCTION + _overview(systems), _DETAILS.format(**about)]
+    blocks += [_section(table) for table in tables]
     blocks.append(_figures_of(report.points))
     if plots:
         shown = [f"![{plain(name)}: measured and predicted]({link})" for name, link in plots]
@@ -167,6 +186,23 @@ def page_text(report: CollectiveReport, command: str, plots: Sequence[tuple[str,
     rest = [f"- {plain(line)}" for line in report.remarks(paths=False)]
     blocks.append("\n".join(["## Assumptions, and rows without a prediction", "", *rest]) + "\n")
     return "\n".join(blocks)
+
+
+def _overview(table: ClassTable) -> str:
+    """Return the systems: a line per system, place and standing."""
+    lines = [f"| system | nodes | rows are | {' | '.join(REGIME_TITLES.values())} | sources |"]
+    lines.append("|---" * 7 + "|")
+    for line in table.lines:
+        system, place, kind = (plain(word) for word in line.name.rsplit(", ", 2))
+        cells = [
+            f"{found.median_abs_pct:.1f}% ({found.n})" if found.n else ""
+            for found in statistics(line.points).values()
+        ]
+        nodes = place.removesuffix(" nodes").removesuffix(" node")
+        lines.append(
+            f"| {system} | {nodes} | {kind} | {' | '.join(cells)} | {plain(line.remark)} |"
+        )
+    return "\n".join(lines) + "\n"
 
 
 def _section(table: ClassTable) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 from typing_extensions import TypedDict
 
@@ -25,6 +25,7 @@ from clusim.nccltests.api import Table
 from clusim.nccltests.jobs import Progress
 from clusim.nccltests.options import PerfOptions
 from clusim.nccltests.sweep import Program, program_named
+from clusim.simulation.expected import Expected, MeasuredError
 from clusim.validation.collectives.causes import (
     SimulatedCause,
     misfit_pct,
@@ -38,7 +39,7 @@ SAMPLED = 6
 SLOW = 1.1
 """Ratio of measured to predicted time, the median of a regime of sizes, above which a system is slow.
 
-Assumed: somewhat more than the median error of predictions in one node (4.6 to 8.7 %, docs/accuracy.md).
+Assumed: somewhat more than the median error of independent rows in most nodes (docs/accuracy.md).
 """
 
 UNEXPLAINED = 0.5
@@ -205,6 +206,8 @@ class AgainstJson(TypedDict):
 
     Attributes
     ----------
+    found_errors : list
+        Errors of the rows of every entry of `expected_errors`.
     misfit_pct : float
         Mean deviation of the measured from the predicted times, at the sizes of the hypotheses [%].
     hypotheses : list
@@ -217,6 +220,7 @@ class AgainstJson(TypedDict):
 
     path: str
     rows: list[AgainstRowJson]
+    found_errors: list[MeasuredError]
     misfit_pct: float
     hypotheses: list[HypothesisJson]
     not_simulated: dict[str, str]
@@ -263,11 +267,20 @@ class Against:
             for size, time_us in self.measured_us.items()
         ]
 
+    def expectations(self) -> Iterator[tuple[Expected, MeasuredError | None]]:
+        """Yield the expected errors, each with the error of its rows."""
+        errors_pct = {row["size_bytes"]: row["error_pct"] for row in self.rows()}
+        for expected, sizes in self.table.expected.items():
+            yield expected, MeasuredError.of(errors_pct[size] for size in sizes)
+
     def to_json(self) -> AgainstJson:
         """Return rows and hypotheses."""
         return {
             "path": self.curve.path,
             "rows": self.rows(),
+            "found_errors": [
+                cast("Any", found.to_json()) for _, found in self.expectations() if found
+            ],
             "misfit_pct": round(self.misfit_pct, 2),
             "hypotheses": [
                 {
@@ -300,7 +313,9 @@ class Against:
             )
         yield from text_table("{:>9}  {:>14}  {:>14}  {:>8}  {}", cells)
         yield ""
-        yield from (f"  {item.text()}" for item in self.table.expected)
+        for expected, found in self.expectations():
+            yield f"  {expected.text()}"
+            yield from [f"    {found.text()}"] if found else []
         yield from (f"  note: {text}" for text in self.curve.notes)
         if not self.explained and not self.failed:
             yield (

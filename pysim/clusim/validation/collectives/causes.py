@@ -5,13 +5,15 @@ GPUDirect RDMA. Each is simulated at some of the measured sizes; its misfit is t
 ``|ln(measured / simulated)|``, as a percentage. Hypotheses whose times equal the unchanged system's, within
 `SAME`, are omitted; hypotheses with equal times are one row. Positions (GPU, NIC) are assumed not to matter: one
 representative of each kind is simulated. Extents (half the lanes, twice as slow) are assumed.
-**Not modelled** ACS redirection of PCIe peer-to-peer traffic, processes on a remote NUMA node, other jobs.
+**Not modelled** Processes on a remote NUMA node, sockets in place of RDMA, too few PCIe reads of NICs, other jobs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from math import exp, log
 from statistics import fmean
 
@@ -25,6 +27,7 @@ from clusim.nccltests.sweep import harness_of, row_request
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
+from clusim.topology.pcie_paths import acs_on, rooted_nics
 
 SAME = 0.01
 """Relative difference below which two times are equal; assumed, below the spread of measurements."""
@@ -39,7 +42,7 @@ class Hypothesis:
     title : str
         Cause, as a noun phrase.
     change : str
-        Options of ``clusim`` for this change.
+        Options of ``clusim`` for this change, or a change of ``clusim what-if``.
     """
 
     title: str
@@ -77,6 +80,17 @@ def hypotheses(setup: Setup, channels: int) -> Iterator[Hypothesis]:
             more = f" ... ({len(texts)} faults)" if len(texts) > 2 else ""
             broken = replace(setup, faults=(*setup.faults, *texts))
             yield Hypothesis(title, change + more, broken)
+    systems: dict[tuple[str, str], Callable[[Fabric], Fabric]] = {
+        ("ACS on (PCIe peers through the root complex)", "acs on"): acs_on
+    }
+    if several:
+        systems |= {
+            ("NICs at their CPU", "nics rooted"): partial(rooted_nics, remote=False),
+            ("NICs at another CPU", "nics remote"): partial(rooted_nics, remote=True),
+        }
+    for (title, change), changed_system in systems.items():
+        with suppress(InputError):  # no such part
+            yield Hypothesis(title, change, setup.on(changed_system(fabric)))
     variables = {
         "P2P disabled": ("NCCL_P2P_DISABLE", "1"),
         "LL128 disabled": ("NCCL_PROTO", "^LL128"),

@@ -84,18 +84,6 @@ class CurveGroup:
         return bool(self.gpus_per_process or self.threads_per_process) or self.harness == "torch"
 
     @property
-    def launch_class(self) -> str:
-        """Return the harness, and the known part of the launch."""
-        if self.harness not in ("", "nccl-tests"):
-            return self.harness
-        name = self.harness or "harness not given"
-        if not self.launch_known:
-            return f"{name}, launch not given"
-        # A process that drives all GPUs of a node by -g has one thread.
-        known = self.threads_per_process or self.gpus_per_process >= self.per_node
-        return f"{name}, launch known" if known else f"{name}, threads not given"
-
-    @property
     def launch(self) -> Launch:
         """Return the launch; the likeliest if it is unknown.
 
@@ -133,13 +121,6 @@ class CurveGroup:
     def version(self) -> str:
         """Return the release of NCCL, or the newest possible one; empty is unknown."""
         return self.nccl_version or (str(self.releases[1]) if self.releases else "")
-
-    @property
-    def release_class(self) -> str:
-        """Return the knowledge of NCCL's release."""
-        if self.nccl_version:
-            return "release given"
-        return "range of releases given" if self.release else "not given"
 
     @property
     def plugin_release(self) -> str:
@@ -213,10 +194,20 @@ class Row:
     unused: tuple[str, ...] = ()
 
     @property
+    def columns(self) -> dict[str, Any]:
+        """Return the columns by which row sets select it."""
+        return asdict(self.group) | {"source": self.source, "size_bytes": self.size_bytes}
+
+    @property
     def row_sets(self) -> tuple[str, ...]:
-        """Return the row sets that calibrated parameters and contain this row; empty: held out."""
-        extra: dict[str, Any] = {"source": self.source, "size_bytes": self.size_bytes}
-        return row_sets_of(asdict(self.group) | extra)
+        """Return the row sets that calibrated parameters and contain this row."""
+        return row_sets_of(self.columns)
+
+    @property
+    def campaign(self) -> str:
+        """Return the source, with the network plugin if it is given."""
+        source = self.source or "-"
+        return f"{source} ({self.group.plugin})" if self.group.plugin else source
 
     @property
     def harness(self) -> Harness:

@@ -24,19 +24,30 @@ from clusim.lowering import QUICK
 from clusim.nccl.launch import host_of
 from clusim.nccltests.jobs import Failure, PerfKernel, each_kernel
 from clusim.nccltests.sweep import TESTS
-from clusim.simulation.expected import ANY, ErrorClass, places_of
+from clusim.simulation.expected import (
+    ANY,
+    Campaign,
+    MeasuredError,
+    RunPlace,
+    expected_error,
+)
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.validation.collectives.breakdown import (
     Point,
-    calibrated_by,
-    class_tables,
     launch_span,
     regime_scores,
     span_json,
 )
+from clusim.validation.collectives.classtables import calibrated_by, class_tables
 from clusim.validation.collectives.measurements import CurveGroup, Row, groups, setup_of
-from clusim.validation.collectives.validationjson import CurveJson, CurveScores, PointRowJson
+from clusim.validation.collectives.standing import INDEPENDENT, standings
+from clusim.validation.collectives.validationjson import (
+    CurveJson,
+    CurveScores,
+    ExpectedRows,
+    PointRowJson,
+)
 from clusim.validation.measured import (
     FAILED,
     UNKNOWN,
@@ -174,8 +185,13 @@ def _panel(axes: Any, title: str, curves: Sequence[Curve]) -> None:
 class CollectiveReport(Report[Point]):
     """All points, and the rows without one; granularity is of the simulated kernels."""
 
-    class_form = ErrorClass
-    class_least = 8
+    class_form = Campaign
+
+    @property
+    def independent(self) -> list[Point]:
+        """Return the points of campaigns that calibrated no parameter of their system."""
+        standing = standings(self.points)
+        return [point for point in self.points if standing[point] == INDEPENDENT]
 
     def by_group(self) -> dict[CurveGroup, list[Point]]:
         """Return the points by their common properties."""
@@ -188,10 +204,24 @@ class CollectiveReport(Report[Point]):
         return [f"{met} of {len(known)} rows with a known spread are within it"] if known else []
 
     def classes_of(self, point: Point) -> Iterator[tuple[str, ...]]:
-        """Return the words of the classes of a row, with its algorithm and with any."""
-        for where in places_of(point.family, point.row.group.system, point.place):
-            for algorithm in (point.algorithm, ANY):
-                yield (*where, regime_of(point.row.size_bytes), algorithm)
+        """Return the words of the campaigns of a row, with its algorithm and with any."""
+        row, regime = point.row, regime_of(point.row.size_bytes)
+        for algorithm in (point.algorithm, ANY):
+            yield row.group.system, point.family, row.campaign, point.place, regime, algorithm
+
+    def expectations(self) -> Iterator[ExpectedRows]:
+        """Yield expected and found errors by system, place and regime."""
+        some = [point for point in self.points if not point.calibrated]
+        some.sort(key=lambda p: (p.row.group.system, p.place, p.row.size_bytes))
+        for key, rows in grouped(
+            ((p.row.group.system, p.place, regime_of(p.row.size_bytes)), p) for p in some
+        ).items():
+            first = rows[0]
+            place = RunPlace(key[0], first.family, first.machines or first.row.group.n_nodes)
+            own = {point.row.campaign for point in rows}
+            expected = expected_error(place, first.row.size_bytes, without=own)
+            found = MeasuredError.of(point.error_pct for point in rows)
+            yield ExpectedRows(*key, expected, found)
 
     def facts(self) -> dict[str, Any]:
         """Return the number of rows of every source."""
@@ -202,6 +232,7 @@ class CollectiveReport(Report[Point]):
         """Return every point, groups, scores by class, and omitted rows."""
         return {
             "tables": [table.to_json() for table in class_tables(self.points)],
+            "expected": [rows.to_json() for rows in self.expectations()],
             "groups": [_group_json(group, points) for group, points in self.by_group().items()],
             "overall": regime_scores(self.points).to_json(),
             "single_node": regime_scores([p for p in self.points if p.place == ONE]).to_json(),

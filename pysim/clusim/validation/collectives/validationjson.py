@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing_extensions import TypedDict
 
 from clusim.base.json_schema import JsonObject
-from clusim.validation.collectives.breakdown import ClassTable, RegimeScores
+from clusim.base.terms.times import REGIME_TITLES
+from clusim.simulation.expected import Expected, MeasuredError
+from clusim.validation.collectives.breakdown import RegimeScores
+from clusim.validation.collectives.classtables import ClassTable
 
 
 class CurveJson(TypedDict):
@@ -96,6 +99,31 @@ class PointRowJson(CurveJson):
     where: str
 
 
+@dataclass(frozen=True)
+class ExpectedRows(JsonObject):
+    """Expected and found error of the rows of a system, place and regime, without calibration rows.
+
+    Attributes
+    ----------
+    error : object
+        Expected error from other sources than those of the rows.
+    """
+
+    KEYS = ("system", "place", "regime", "error=expected.error", "found")
+
+    system: str
+    place: str
+    regime: str
+    expected: Expected
+    found: MeasuredError | None
+
+    def lines(self) -> list[str]:
+        """Return the rows, and their errors."""
+        name = f"{self.system}, {self.place}, {REGIME_TITLES[self.regime]}"
+        said = [f"    {self.found.text()}"] if self.found else []
+        return [f"  {name}: {self.expected.text()}", *said]
+
+
 class LeftOutRowJson(TypedDict):
     """A row without a prediction, and the reason."""
 
@@ -110,6 +138,8 @@ class ValidationJson(TypedDict):
     ----------
     tables : list
         Scores by class.
+    expected : list
+        Expected and found errors by system, place and regime.
     groups : list
         Rows of one system, collective and launch.
     overall, single_node, multi_node : object
@@ -127,6 +157,7 @@ class ValidationJson(TypedDict):
     """
 
     tables: list[ClassTable]
+    expected: list[ExpectedRows]
     groups: list[CurveScores]
     overall: RegimeScores
     single_node: RegimeScores

@@ -48,6 +48,9 @@ _USED = ("dgx", "hgx", "sxm", "nvidia", "limit", "1", "eos")
 ROUNDED = 0.08
 """Tolerance between a GPU's memory and the GB in its common name."""
 
+AS_SAID = "-as-said"
+"""Suffix of a GPU with figures from a row."""
+
 
 @dataclass(frozen=True, slots=True)
 class RowMachines:
@@ -167,7 +170,7 @@ def _changed(preset: str, chip: tuple[tuple[str, Any], ...], nodes: int) -> Fabr
     data = yaml.safe_load(loaded(preset, None).source_text)
     chip_name = str(dict(chip)["base"])
     if len(chip) > 1:
-        chip_name = f"{chip_name}-as-said"
+        chip_name = f"{chip_name}{AS_SAID}"
         data["chips"] = {**data.get("chips", {}), chip_name: dict(chip)}
     for node in data["nodes"].values():
         if node.get("chip") in GPUS:

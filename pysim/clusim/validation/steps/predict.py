@@ -32,7 +32,7 @@ from typing import Any
 from clusim.base.errors import ClusimError, InputError
 from clusim.base.json_schema import JsonObject
 from clusim.base.tables import grouped
-from clusim.simulation.extrapolate import Linear
+from clusim.simulation.anchors import Linear
 from clusim.training.request import TrainRequest
 from clusim.training.run import trained
 from clusim.validation.measured import Prediction, Unpredicted, by, errors

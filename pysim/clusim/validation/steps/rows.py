@@ -94,14 +94,18 @@ class StepRow:
         return self.global_batch * self.seq / pace if pace else 0.0
 
     @property
-    def row_sets(self) -> tuple[str, ...]:
-        """Names of the row sets that calibrated parameters and contain this row."""
-        columns: dict[str, str | int] = {
+    def columns(self) -> dict[str, str | int]:
+        """Columns by which row sets select it."""
+        return {
             item.name: getattr(self, item.name)
             for item in fields(self)
             if item.type in ("str", "int")
         }
-        return row_sets_of({**columns, "size_bytes": 0})
+
+    @property
+    def row_sets(self) -> tuple[str, ...]:
+        """Names of the row sets that calibrated parameters and contain this row."""
+        return row_sets_of({**self.columns, "size_bytes": 0})
 
 
 _COLUMNS = {

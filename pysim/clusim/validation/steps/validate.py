@@ -14,16 +14,16 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from clusim.base.errors import InputError
 from clusim.base.executors import Jobs, workers
 from clusim.base.files import write_text
 from clusim.base.json_schema import JsonObject
 from clusim.base.tables import text_table
+from clusim.hardware import FRAMEWORKS, GPUS
 from clusim.hardware.calibration import ROW_SETS
 from clusim.lowering import QUICK
-from clusim.training.expected import StepClass
+from clusim.training.expected import StepCampaign
 from clusim.validation.measured import Report, Tell, Unpredicted, filled, named, plain
-from clusim.validation.steps.cases import framework_of
+from clusim.validation.steps.cases import AS_SAID, framework_of
 from clusim.validation.steps.predict import StepPoint, StepScore, predicted, step_groups, step_score
 from clusim.validation.steps.rows import StepRow
 
@@ -111,17 +111,26 @@ class StepReportJson(TypedDict):
 class StepReport(Report[StepPoint]):
     """All points, and the rows without one; granularity is of the simulated steps."""
 
-    class_form = StepClass
-    class_least = 4
+    class_form = StepCampaign
+
+    @property
+    def held_out(self) -> list[StepPoint]:
+        """Return the points of held-out rows."""
+        return [point for point in self.points if not point.calibrated]
+
+    @property
+    def independent(self) -> list[StepPoint]:
+        """Return the points of sources that calibrated no parameter of their GPU and framework."""
+        return [point for point in self.held_out if not _source_calibrated(point)]
 
     def to_json(self) -> dict[str, Any]:
         """Return scores of held-out rows and of calibration rows, groups and every point."""
         return {
-            "overall": step_score(self.left_out).to_json(),
+            "overall": step_score(self.held_out).to_json(),
             "calibration": step_score(self.calibration).to_json(),
             "groups": [
                 StepGroup(word, name, step_score(group_points)).to_json()
-                for word, name, group_points in step_groups(self.left_out)
+                for word, name, group_points in step_groups(self.held_out)
             ],
             "points": [_point_json(point) for point in self.points],
             "unpredicted": [
@@ -138,16 +147,22 @@ class StepReport(Report[StepPoint]):
         return sorted(lines, key=lambda line: line.partition(": ")[2])
 
     def classes_of(self, point: StepPoint) -> list[tuple[str, ...]]:
-        """Return the words of the classes of a row: its GPU, its framework, and both."""
-        framework = framework_of(point.row)
-        return [(point.chip, framework), (point.chip, ""), ("", framework)]
+        """Return the words of the campaign of a row: its GPU, framework and source."""
+        return [(_chip(point), framework_of(point.row), point.row.source)]
 
-    def classes(self) -> list[list[Any]]:
-        """Return the errors of every class; raises `InputError` for too few rows."""
-        result = super().classes()
-        if not result:
-            raise InputError("too few predicted rows for an expected error")
-        return result
+
+def _chip(point: StepPoint) -> str:
+    """Return the GPU of a row, also for a variant with a figure from the row."""
+    return point.chip.removesuffix(AS_SAID)
+
+
+def _source_calibrated(point: StepPoint) -> bool:
+    """Return True if a parameter of the row's GPU or framework was calibrated on its source."""
+    gpu, framework = GPUS.get(_chip(point)), FRAMEWORKS.get(framework_of(point.row))
+    figures = [*gpu.all_figures(), *gpu.architecture.all_figures()] if gpu else []
+    figures += framework.all_figures() if framework else []
+    sets = {name for figure in figures for name in figure.rows}
+    return any(ROW_SETS[name].has_source(point.row.columns) for name in sets)
 
 
 def _point_json(point: StepPoint) -> dict[str, Any]:
@@ -214,10 +229,10 @@ _ROW = "| {} | {} | {:.1f} | {:.1f} | {:+.1f} | {:.2f} |{}"
 def step_lines(report: StepReport, *, worst: int = 10) -> list[str]:
     """Return scores, groups, the worst rows, assumptions and omitted rows."""
     lines = text_table(_LINE, [("", "n", "mean", "median", "bias", "tau")])
-    lines.append(_line("held-out rows", report.left_out))
+    lines.append(_line("held-out rows", report.held_out))
     lines.append(_line("calibration rows", report.calibration))
     last = ""
-    for word, name, group_points in step_groups(report.left_out):
+    for word, name, group_points in step_groups(report.held_out):
         if word != last:
             lines += ["", word.replace("_", " ")]
         last = word
@@ -275,8 +290,8 @@ def section(report: StepReport, command: str) -> str:
         "| | rows | mean | median | bias | tau |",
         "|---|---|---|---|---|---|",
     ]
-    groups = [("**held-out rows**", report.left_out), ("calibration rows", report.calibration)]
-    for word, name, group_points in step_groups(report.left_out):
+    groups = [("**held-out rows**", report.held_out), ("calibration rows", report.calibration)]
+    for word, name, group_points in step_groups(report.held_out):
         groups.append((f"{word.replace('_', ' ')}: {name}", group_points))
     parts += text_table(
         _ROW, [[*_cells(plain(name), group_points), ""] for name, group_points in groups]

@@ -1,0 +1,336 @@
+"""Runs from which a collective is extrapolated, and the laws.
+
+An extrapolation has an axis, some runs on it, and a law. `Linear` is one term per unit of the axis; `Levels` is one
+term per level of an algorithm. Nodes and bytes are axes of collectives; layers, microbatches and replicas are axes of
+training steps.
+
+**Nodes.** In a ring, and in all-to-all, gather and scatter, every rank adds a step of the same bytes. Two runs, with
+the size scaled to their ranks, determine the time of a step; the time is linear in the number of ranks. Trees and
+in-switch reductions move the same bytes on every node for any number of nodes. Every further level delays the first
+chunk; later chunks follow in a pipeline at a constant rate. Two runs of the first chunk of every channel determine the
+time of a level, and the larger of them with all bytes determines the rest. In PAT the bytes of a rank grow as
+(n - 1) / n; its rest is scaled accordingly. All runs have the algorithm, protocol, channels and chunks of the complete
+communicator. `AlgorithmEntry.growth` selects the law of a named algorithm. **Not modelled** Longer distances than in
+the runs: switch levels that only large networks have.
+
+**Bytes.** Large sizes are long streams of equal chunks. Two smaller sizes are simulated with the same chunks, and the
+time is extrapolated linearly in the size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import log2
+
+from clusim import collectives
+from clusim.base.terms.operations import ROOTED, Algorithm, is_plan
+from clusim.collectives.rings_and_trees import find_trees
+from clusim.lowering import QUICK
+from clusim.lowering.grain import QUICK_HOPS
+from clusim.nccl import Communicator, NcclPlan, programs
+from clusim.schedule.dtypes import element
+from clusim.schedule.shapes import Shape
+from clusim.simulation.plan import Plan, named_options
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
+from clusim.topology import Fabric
+from clusim.topology.check_flow import never_tapers
+
+MOST_RANKS = 32
+"""Ranks up to which a communicator is simulated in full."""
+
+MOST_MESSAGING = 64
+"""The same for sends and receives: CTAs limit them on fewer nodes, NICs on more."""
+
+STREAM_HOPS = 4_000_000
+"""Approximate burst-hops of the larger of the two sizes that are extrapolated to a longer stream: half a second."""
+
+FOLLOWED = "from "
+"""Prefix of notes on extrapolated times."""
+
+Cut = NcclPlan | Shape | None
+"""Fixed division of a run's data: a NCCL plan, the shape of a named algorithm, or None for sends and receives."""
+
+Run = tuple[Request, Cut]
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A quantity that grows equally with every unit of an axis.
+
+    Attributes
+    ----------
+    at : tuple of float
+        Places of two runs on the axis, in increasing order.
+    to : float
+        Place to extrapolate to.
+    """
+
+    at: tuple[float, float]
+    to: float
+    axis: str = ""
+
+    def of(self, values: Sequence[float]) -> float:
+        """Return the quantity at `to` from its values in the two runs."""
+        (low, high), (first, last) = self.at, values
+        return last + (last - first) * (self.to - high) / (high - low)
+
+    def each(self, first: Iterable[int], last: Iterable[int]) -> list[int]:
+        """Return several quantities, rounded, from their values in the two runs."""
+        return [round(self.of(values)) for values in zip(first, last, strict=True)]
+
+    def words(self, _values: Sequence[float]) -> str:
+        """Return a description of the law."""
+        return f"linear in {self.axis}"
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """A quantity with a term per level of an algorithm, and a rest that is independent of the levels.
+
+    The runs are the first chunk on two numbers of nodes, and all bytes on the larger if there are more.
+
+    Attributes
+    ----------
+    levels : Linear
+        Numbers of levels.
+    share : float
+        Factor of the rest.
+    """
+
+    levels: Linear
+    share: float = 1.0
+
+    def of(self, values: Sequence[float]) -> float:
+        """Return the quantity from its values in the runs."""
+        start, whole = values[1], values[-1]
+        more = self.levels.to - self.levels.at[1]
+        return start + more * self._each(values) + (whole - start) * self.share
+
+    def words(self, values: Sequence[float]) -> str:
+        """Return the time of a level."""
+        return f"each further level {self._each(values) / 1e6:.3g}us"
+
+    def _each(self, values: Sequence[float]) -> float:
+        low, high = self.levels.at
+        return max(0.0, (values[1] - values[0]) / (high - low))
+
+
+@dataclass(frozen=True, slots=True)
+class Extrapolation:
+    """Runs from which a collective is extrapolated, the longest last, and the law."""
+
+    runs: tuple[Run, ...]
+    law: Linear | Levels
+    origin: str
+
+    def of(self, values: Sequence[int]) -> tuple[int, str]:
+        """Return a quantity of the complete collective from its values in the runs, and the method."""
+        note = f"{FOLLOWED}{self.origin}, {self.law.words(values)}"
+        return max(1, round(self.law.of(values))), note
+
+
+def cut_of(planned: Plan) -> Run | None:
+    """Return a planned collective with its division of data; None if it is always simulated in full.
+
+    Examples are files of plans, kernels for symmetric memory and kernels of inference engines.
+    """
+    request, choice = planned.options, planned.choice
+    if choice is not None:
+        return None if choice.kernel is not None else (choice.request, choice.plan)
+    if not isinstance(request, Request) or is_plan(request.algorithm):
+        return None
+    setup = request.setup
+    call, shape = collectives.cut(
+        *(setup.known, request.operation, request.algorithm, request.size_bytes),
+        **named_options(request),
+    )
+    if collectives.REGISTRY[call.operation, call.algorithm].prelude_ps is not None:
+        return None
+    # Smaller runs would select fewer channels.
+    request = replace(request, channels=call.channels)
+    return replace(request, algorithm=call.algorithm, protocol=call.protocol), shape
+
+
+def ranks_of(setup: Setup, cut: Cut) -> int:
+    """Return the number of participating ranks; named algorithms need no search for channels."""
+    if isinstance(cut, Shape):
+        return setup.known.num_ranks if setup.ranks is None else len(setup.ranks)
+    return setup.num_ranks
+
+
+def over_nodes(request: Request, cut: Cut) -> Extrapolation | None:
+    """Return the extrapolation of a collective from fewer nodes; None if these cannot represent it."""
+    setup = request.setup
+    # Given ranks and faults belong to certain nodes, which fewer nodes cannot represent.
+    if isinstance(setup.topology, Fabric) or setup.nodes is None or setup.ranks is not None:
+        return None
+    growth = _growth(request, cut)
+    most = MOST_MESSAGING if growth == "exchange" else MOST_RANKS
+    count = ranks_of(setup, cut)
+    if not growth or count <= most or setup.broken.faults:
+        return None
+    many = setup.nodes if isinstance(cut, Shape) else setup.num_nodes
+    nodes = _anchor_nodes(count // many, most, deep=growth == "levels")
+    if many <= nodes[1] or (request.root or 0) * many >= count * nodes[0]:
+        return None
+    origin = f"{nodes[0]} and {nodes[1]} nodes"
+    if growth != "levels":
+        steps = tuple(_of_steps(request, cut, number) for number in nodes)
+        small, large = (ranks_of(run.setup, run_cut) for run, run_cut in steps)
+        return Extrapolation(steps, Linear((small, large), count, "ranks"), origin)
+    first = min(request.size_bytes, _first_bytes(request, cut))
+    places = dict.fromkeys(((nodes[0], first), (nodes[1], first), (nodes[1], request.size_bytes)))
+    runs = tuple(_of_levels(request, cut, *place) for place in places)
+    few, more, all_levels = (_levels(request, cut, number) for number in (*nodes, many))
+    pat = isinstance(cut, NcclPlan) and cut.selection.algorithm is Algorithm.PAT
+    share = (1 - 1 / many) / (1 - 1 / nodes[1]) if pat else 1.0
+    return Extrapolation(runs, Levels(Linear((few, more), all_levels), share), origin)
+
+
+def _growth(request: Request, cut: Cut) -> str:
+    """Return the growth with the number of nodes, as `AlgorithmEntry.growth`; empty if it is not known."""
+    if cut is None:
+        return "exchange"
+    if isinstance(cut, NcclPlan):
+        return "steps" if cut.selection.algorithm is Algorithm.RING else "levels"
+    setup = request.setup
+    growth = collectives.REGISTRY[request.operation, request.algorithm].growth
+    # Links that taper are loaded by exchanges of many nodes only.
+    return "" if growth == "exchange" and not never_tapers(setup.fabric) else growth
+
+
+def _anchor_nodes(per_node: int, most_ranks: int, *, deep: bool) -> tuple[int, int]:
+    """Return the two node counts to extrapolate from; trees need some depth."""
+    per_node = max(1, per_node)
+    least = 8 if deep and per_node <= most_ranks else 4
+    large = max(least, 1 << max(1, most_ranks // per_node).bit_length() - 1)
+    return large // 2, large
+
+
+SAME_SIZE = ("sendrecv", "broadcast", "reduce")
+"""Operations in which every rank sends or receives the complete size."""
+
+
+def _of_steps(request: Request, cut: Cut, nodes: int) -> Run:
+    """Return the request on `nodes` nodes with the same bytes per step, and its division."""
+    setup, size = request.setup, request.size_bytes
+    # A plan fixes its channels, so that curves over nodes share the runs.
+    fewer = setup.smaller(nodes) if cut is None else replace(setup, nodes=nodes)
+    operation = cut.selection.collective if isinstance(cut, NcclPlan) else request.operation
+    if operation not in SAME_SIZE:
+        ranks = ranks_of(setup, cut)
+        size = max(min(size, 8), size * ranks_of(fewer, cut) // ranks // 16 * 16)
+    part = replace(request, setup=fewer, size_bytes=size)
+    if not isinstance(cut, NcclPlan):
+        return part, cut
+    width = min(element(request.dtype).size_bytes, size)
+    selection = replace(cut.selection, num_bytes=size)
+    return part, fewer.comm.plan_of(selection, element_bytes=width)
+
+
+def _first_bytes(request: Request, cut: Cut) -> int:
+    """Return the size of one chunk on every channel [bytes]."""
+    if isinstance(cut, Shape):
+        return cut.chunk_bytes * (request.channels or 1)
+    assert cut is not None
+    return cut.chunks.chunk_bytes * cut.num_channels
+
+
+def _of_levels(request: Request, cut: Cut, nodes: int, size_bytes: int) -> Run:
+    """Return the request on `nodes` nodes with `size_bytes`, and a division into the same chunks."""
+    part = replace(request, setup=replace(request.setup, nodes=nodes), size_bytes=size_bytes)
+    if not isinstance(cut, NcclPlan):
+        return part, cut
+    width = min(element(request.dtype).size_bytes, size_bytes)
+    return part, _same_chunks(part.setup.comm, cut, size_bytes, width)
+
+
+def _same_chunks(
+    comm: Communicator, plan: NcclPlan, size_bytes: int, element_bytes: int = 4
+) -> NcclPlan:
+    """Return a plan with the same algorithm and chunks for another size or communicator."""
+    same = comm.plan_of(replace(plan.selection, num_bytes=size_bytes), element_bytes=element_bytes)
+    chunk = plan.chunks.chunk_bytes
+    parts = tuple(replace(part, chunk_bytes=chunk) for part in same.parts)
+    return replace(same, chunks=plan.chunks, parts=parts)
+
+
+def _levels(request: Request, cut: Cut, num_nodes: int) -> float:
+    """Return the levels of an algorithm on `num_nodes` nodes.
+
+    PAT sends blocks individually, one after the other.
+    """
+    if isinstance(cut, Shape):
+        return _depth(replace(request, setup=replace(request.setup, nodes=num_nodes)))
+    assert cut is not None
+    if cut.selection.algorithm in (Algorithm.TREE, Algorithm.NVLS_TREE):
+        return float(tree_levels(num_nodes))
+    if cut.selection.algorithm is Algorithm.PAT:
+        return float(num_nodes)
+    return log2(num_nodes)
+
+
+def _depth(request: Request) -> int:
+    """Return the depth of the deepest tree of a named algorithm, in ranks below the root."""
+    setup = request.setup
+    ranks = range(setup.known.num_ranks) if setup.ranks is None else setup.ranks
+    rooted = request.operation in ROOTED
+    root = ranks.index(request.root or ranks[0]) if rooted else None
+    trees = find_trees(setup.known, ranks, request.channels or 1, root)
+    return max(tree.depth() for tree in trees)
+
+
+def tree_levels(num_nodes: int) -> int:
+    """Return the depth of the deeper of NCCL's two trees, in nodes below the root.
+
+    The root has one child, with a binary tree of the other nodes below.
+    """
+    return (num_nodes - 1).bit_length()
+
+
+def over_bytes(request: Request, cut: Cut, bursts: int) -> Extrapolation | None:
+    """Return the extrapolation of a long stream from two smaller sizes; None if it is short.
+
+    Parameters
+    ----------
+    bursts : int
+        Burst-hops of the complete stream.
+    """
+    setup, size = request.setup, request.size_bytes
+    quick = request.granularity == QUICK
+    most = QUICK_HOPS if quick else STREAM_HOPS
+    small = max(1, size * most // (2 * bursts + 1))
+    filling = max(1, _filling_bytes(request, cut))
+    if quick:  # powers of two, so that many sizes share the same two runs
+        small = max(1 << small.bit_length() - 1, 1 << (filling - 1).bit_length())
+    else:  # complete loops
+        small = -(-small // filling) * filling
+    if bursts <= most or 4 * small > size:
+        return None
+    sizes = small, 2 * small
+    if cut is None:
+        each = 1 if request.operation == "sendrecv" else setup.num_ranks
+        message = programs.message_class(setup.comm, setup.known, size // each)
+        request = replace(request, setup=setup.cut_for(message))
+    runs = tuple(
+        (
+            replace(request, size_bytes=number),
+            _same_chunks(setup.comm, cut, number) if isinstance(cut, NcclPlan) else cut,
+        )
+        for number in sizes
+    )
+    return Extrapolation(runs, Linear(sizes, size, "the size"), "two smaller sizes")
+
+
+def _filling_bytes(request: Request, cut: Cut) -> int:
+    """Return the size from which on a call needs equal time per further byte [bytes]."""
+    setup = request.setup
+    if not isinstance(cut, Shape):
+        return programs.filling_bytes(setup.known, setup.comm, cut)
+    # No loop of a named algorithm has more chunks than ranks.
+    chunks = programs.FILLS * ranks_of(setup, cut)
+    if collectives.REGISTRY[request.operation, request.algorithm].growth == "levels":
+        chunks = max(programs.FILLS, _depth(request))
+    return chunks * _first_bytes(request, cut)

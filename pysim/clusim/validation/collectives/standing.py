@@ -1,0 +1,132 @@
+"""Standing of measured rows: calibration rows, further rows of their sources, and independent rows.
+
+A *campaign* is the rows of one source (and network plugin) on one system. A row is *independent* if no parameter that
+predicts it was calibrated on rows of its source, on this system or another one. The parameters are those of
+its system's topology, architecture and host, and of its protocol and algorithm; each calibrated parameter names its
+sets of calibration rows, and these name their sources (`clusim.hardware.calibration`).
+
+**Not modelled.** Parameters are not fitted again without a source. Mechanisms were chosen with all tables in view.
+Sets without selectors (data sheets, timings of primitives) name no rows of a table.
+
+Excluded are rows by which no prediction can be judged: of an unknown launch; of an unknown plan, if NCCL's release or
+the release of a network plugin is missing and algorithm, protocol and channels are not all forced; and rows slower than
+one of the next three sizes of their curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from clusim.base.tables import grouped
+from clusim.base.terms.operations import Algorithm
+from clusim.base.terms.times import ONE
+from clusim.hardware import all_figures
+from clusim.hardware.calibration import ROW_SETS
+from clusim.simulation.expected import P2P
+from clusim.topology.render import figures_around
+from clusim.validation.collectives.breakdown import Point
+from clusim.validation.collectives.measurements import setup_of
+
+INDEPENDENT, SAME_SOURCE, CALIBRATION = "independent", "same source", "calibrated"
+"""Standings: no parameter was calibrated on the source; one on other rows of the source; one on the row."""
+
+EXCLUDED = UNEVEN, LAUNCH, PLAN = "not monotone", "launch not given", "plan not known"
+"""Standings of excluded rows."""
+
+SLOWER, SIZES = 1.15, 3
+"""Ratio by which a row is slower than one of so many next sizes if its curve is not monotone there.
+
+The repetitions of most sources differ by less.
+"""
+
+_OWN = ("verbs", "sockets")
+"""Transports of NCCL itself; all others are plugins with releases of their own."""
+
+_KERNELS = {
+    Algorithm.RING.value: (),
+    Algorithm.TREE.value: ("tree",),
+    Algorithm.NVLS.value: ("nvls", "local"),
+    Algorithm.NVLS_TREE.value: ("nvls", "local", "tree"),
+    P2P: ("messages", "local"),
+}
+"""Algorithm -> first words of the kernel parameters that it uses; others use all."""
+
+
+@dataclass(frozen=True)
+class _System:
+    """Calibrated parameters by name, with their row sets, and the network plugins of a system."""
+
+    figures: tuple[tuple[str, tuple[str, ...]], ...]
+    plugins: bool
+
+    def sets(self, point: Point) -> Iterator[str]:
+        """Yield the row sets of the parameters that predict a point."""
+        protocol, words = point.protocol.lower(), _KERNELS.get(point.algorithm)
+        for name, rows in self.figures:
+            kind, _, rest = name.partition(" ")
+            if kind == "protocol" and protocol and f".{protocol}:" not in rest:
+                continue
+            if kind == "kernels:" and words is not None and rest.partition(" ")[0] not in words:
+                continue
+            yield from rows
+
+
+def _system(points: Sequence[Point]) -> _System:
+    """Return the system of some points on one node or on several, as the fewest nodes have it."""
+    fewest = min((point.row.group for point in points), key=lambda group: group.n_nodes)
+    fabric = setup_of(fewest).fabric
+    known = {str(figure): figure.rows for figure in all_figures() if figure.rows}
+    figures = [(name, known[text]) for name, text in fabric.sources.items() if text in known]
+    figures += [(name, figure.rows) for name, figure in figures_around(fabric) if figure.rows]
+    nics = {node.nic.plugin for node in fabric.nodes if node.nic is not None}
+    return _System(tuple(figures), bool(nics.difference(_OWN)))
+
+
+def standings(points: Sequence[Point]) -> dict[Point, str]:
+    """Return the standing of every point."""
+    uneven = {
+        point
+        for curve in grouped(((p.row.group, p.row.source), p) for p in points).values()
+        for point in _uneven(curve)
+    }
+    result = {}
+    for some in grouped(((p.row.group.system, p.place), p) for p in points).values():
+        system = _system(some)
+        for point in some:
+            result[point] = _standing(point, system, point in uneven)
+    return result
+
+
+def _standing(point: Point, system: _System, uneven: bool) -> str:
+    if point.calibrated:
+        return CALIBRATION
+    if uneven:
+        return UNEVEN
+    if point.launch_open:
+        return LAUNCH
+    if not _plan_known(point, system):
+        return PLAN
+    columns = point.row.columns
+    seen = any(ROW_SETS[name].has_source(columns) for name in set(system.sets(point)))
+    return SAME_SOURCE if seen else INDEPENDENT
+
+
+def _plan_known(point: Point, system: _System) -> bool:
+    group = point.row.group
+    if group.channels and "auto" not in (group.algorithm, group.protocol):
+        return True
+    if not group.version:
+        return False
+    return point.place == ONE or not system.plugins or bool(group.plugin)
+
+
+def _uneven(curve: Sequence[Point]) -> Iterator[Point]:
+    """Yield the points of a curve that are slower than one of the next sizes."""
+    by_size = grouped((point.row.size_bytes, point) for point in curve)
+    sizes = sorted(by_size)
+    times = [median(point.row.time_us for point in by_size[size]) for size in sizes]
+    for at, size in enumerate(sizes):
+        if any(times[at] > SLOWER * later for later in times[at + 1 : at + 1 + SIZES]):
+            yield from by_size[size]

@@ -1,0 +1,105 @@
+"""Console blocks of pages: every command runs, and prints what the page shows of its output."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from clusim_cli.main import run
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("start.md", "faults.md", "what-if.md")
+_BLOCK = re.compile(r"^```(yaml|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+class Shown(NamedTuple):
+    """A command, its shown output, and the commands before it whose files it reads."""
+
+    command: str
+    output: str
+    before: tuple[str, ...]
+
+
+def shown_on(page: str) -> list[Shown]:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    result: list[Shown] = []
+    for language, block in _BLOCK.findall(text):
+        parts = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:] if language == "console" else []
+        for part in parts:
+            command, _, output = part.partition("\n")
+            if command.startswith("clusim "):
+                files = re.findall(r"\S+\.h5\b", command)
+                before = [one.command for one in result if _writes(one.command, files)]
+                result.append(Shown(command, output, tuple(before)))
+    return result
+
+
+def _writes(command: str, files: list[str]) -> bool:
+    return any(f"--trace-out {name}" in command for name in files)
+
+
+def pattern(output: str) -> re.Pattern[str]:
+    """Return the pattern of an output in which a line of ``...`` stands for any lines."""
+    lines = output.splitlines()
+    return re.compile(
+        "".join(
+            r"(?:.*\n)*?" if line.strip() == "..." else re.escape(line) + r"\n" for line in lines
+        )
+    )
+
+
+def files_of(page: str) -> dict[str, str]:
+    """Return the files that a page shows: yaml blocks with a name in their first line."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    blocks = [block for language, block in _BLOCK.findall(text) if language == "yaml"]
+    named = [(re.match(r"# (\S+\.yaml)\n", block), block) for block in blocks]
+    return {match[1]: block for match, block in named if match}
+
+
+CASES = [
+    pytest.param(page, one, id=f"{page}-{number}")
+    for page in PAGES
+    for number, one in enumerate(shown_on(page))
+]
+
+
+@pytest.mark.parametrize(("page", "shown"), CASES)
+def test_a_command_prints_what_the_page_shows(
+    page: str,
+    shown: Shown,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "traces").symlink_to(ROOT / "traces")
+    for name, text in files_of(page).items():
+        Path(name).write_text(text, encoding="utf-8")
+    for command in (*shown.before, shown.command):
+        capsys.readouterr()
+        assert run(shlex.split(command)[1:]) == 0, command
+    printed = capsys.readouterr().out
+    if shown.output.strip():
+        assert pattern(shown.output).fullmatch(printed), f"{shown.command}\n{printed}"
+
+
+def test_a_gap_stands_for_lines_and_nothing_else_does() -> None:
+    assert pattern("a\n...\nd\n").fullmatch("a\nb\nc\nd\n")
+    assert pattern("a\n...\n").fullmatch("a\n")
+    assert not pattern("a\nd\n").fullmatch("a\nb\nd\n")
+    assert not pattern("a.\n...\n").fullmatch("ab\n")
+
+
+def test_pictures_of_the_first_page_are_drawn_by_its_commands() -> None:
+    """`make docs` draws them anew (benchmarks/gallery.py)."""
+    text = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
+    pictures = re.findall(r"\]\(gallery/([\w-]+\.png)\)", text)
+    blocks = re.findall(r"^```(?:console|python)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(pictures) >= 2
+    for name in pictures:
+        assert any(name in block for block in blocks), name
+        assert (ROOT / "docs" / "gallery" / name).stat().st_size < 150_000, name

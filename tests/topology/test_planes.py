@@ -1,0 +1,75 @@
+"""Separate planes of the network: one per rail (DeepSeek-V3), or one per port of a NIC (dual-ToR, Alibaba HPN)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import clusim
+from clusim import topology
+from clusim.base.errors import ScheduleError
+from clusim.results.result import Result
+from clusim.topology.arrays import arrays_of
+
+MULTI_PLANE = "multi-plane:node=hgx-h800,nodes=4,unit=2"
+DUAL_TOR = "dual-tor:node=hgx-h20,nodes=2,link=roce-200"
+
+
+def tiers_of(fabric: topology.Fabric) -> Counter[str]:
+    return Counter(node.tier for node in fabric.nodes if node.zone == -1)
+
+
+def payload_of(result: Result) -> dict[str, int]:
+    """Return the payload of the used wires between NICs and leaf switches [bytes]."""
+    sent = zip(result.wires.names, result.wires.counters["payload"].tolist(), strict=True)
+    return {name: size for name, size in sent if size and "/nic" in name and "->plane" in name}
+
+
+def test_planes_of_deepseek_have_the_switches_of_its_table() -> None:
+    """Two-level fat trees of 64-port switches, 16,384 GPUs: 768 switches (arXiv 2505.09343, table 3)."""
+    fabric = topology.load("multi-plane:node=hgx-h800,nodes=2048")
+    assert tiers_of(fabric) == {"leaf": 8 * 64, "spine": 8 * 32}
+    assert sum(link.count for link in fabric.links if "leaf" in link.a + link.b) == 2 * 16_384
+
+
+def test_no_switch_joins_two_planes() -> None:
+    arrays = arrays_of(topology.load(MULTI_PLANE))
+    first, second = arrays.nics(0), arrays.nics(1)
+    joined = [[arrays.joined(one, two) for two in second] for one in first]
+    assert joined == [[row == column for column in range(8)] for row in range(8)]
+
+
+def test_planes_carry_an_all_to_all_as_rails_do_and_only_with_pxn() -> None:
+    def run(name: str, **options: Any) -> Result:
+        return clusim.collective(name, "alltoall", "4MiB", ranks=(0, 1, 16, 17), **options)
+
+    planes, rails = run(MULTI_PLANE), run("rail:node=hgx-h800,nodes=4,unit=2")
+    assert planes.time_ps == pytest.approx(rails.time_ps, rel=0.01)
+    with pytest.raises(ScheduleError, match=r"no network joins NIC . of rank . and NIC . of rank"):
+        run(MULTI_PLANE, env={"NCCL_PXN_DISABLE": "1"})
+
+
+def test_channels_take_turns_over_both_ports_of_a_nic() -> None:
+    fabric = topology.load(DUAL_TOR)
+    assert {node.ports for node in fabric.nodes if node.kind == "nic"} == {2}
+    result = clusim.collective(
+        fabric, "allreduce", "4MiB", "ring", channels=2, ranks=(0, 8), granularity="quick"
+    )
+    sent = payload_of(result)
+    assert {name.partition("->")[2].partition("/")[0] for name in sent} == {"plane0", "plane1"}
+    assert max(sent.values()) == pytest.approx(min(sent.values()), rel=0.01)
+
+
+def test_a_nic_with_one_port_down_keeps_half_of_its_rate() -> None:
+    def busbw(*faults: str) -> float:
+        result = clusim.collective(
+            DUAL_TOR, "sendrecv", "64MiB", ranks=(0, 8), granularity="quick", faults=faults
+        )
+        return result.busbw_GBps
+
+    both = busbw()
+    left = busbw("link n0/nic0-plane0/leaf0.0 down", "link n1/nic0-plane0/leaf0.0 down")
+    assert both > 0.9 * 48
+    assert left / both == pytest.approx(0.5, abs=0.03)

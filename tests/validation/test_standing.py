@@ -1,0 +1,243 @@
+"""Standing of rows, and expected errors from independent rows: laws by hand on few rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusim.simulation import expected
+from clusim.simulation.expected import (
+    Expected,
+    MeasuredError,
+    RunPlace,
+    expected_error,
+    expected_of,
+)
+from clusim.simulation.plan import plan
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
+from clusim.validation.collectives.breakdown import Point, TimeSpan
+from clusim.validation.collectives.measurements import CurveGroup, Row
+from clusim.validation.collectives.standing import (
+    CALIBRATION,
+    INDEPENDENT,
+    LAUNCH,
+    PLAN,
+    SAME_SOURCE,
+    UNEVEN,
+    standings,
+)
+from clusim.validation.collectives.validate import CollectiveReport
+from clusim.validation.measured import CAMPAIGN_ROWS
+
+MIB = 1 << 20
+H100 = CurveGroup(
+    "dgx-h100", 1, 8, "all_reduce", nccl_version="2.27.3", gpus_per_process=8, harness="nccl-tests"
+)
+A100 = replace(H100, system="dgx-a100")
+GB200 = replace(H100, system="gb200-nvl72", n_gpus=4)
+P5EN = CurveGroup("aws-p5en", 4, 32, "all_reduce", "tree", "ll", 1, gpus_per_process=1)
+OLDER = replace(P5EN, channels=0, plugin="aws-ofi-nccl <1.17", release="2.23.4 to 2.28.9")
+RANGE = TimeSpan(50.0, 100.0, "launch")
+
+
+def point(predicted: float, group: CurveGroup = H100, source: str = "x", **more: Any) -> Point:
+    """Return a prediction of a row that took 100 us."""
+    names = {"algorithm", "protocol", "family", "span"} & more.keys()
+    fields = {name: more.pop(name) for name in names}
+    row = Row(group, **{"size_bytes": 8, "time_us": 100.0, "source": source, **more})
+    words = {"algorithm": "Ring", "protocol": "LL", "family": "hopper"}
+    return Point(row, predicted, notes=(), **{**words, **fields})
+
+
+def standing(*points: Point) -> list[str]:
+    found = standings(points)
+    return [found[item] for item in points]
+
+
+def test_a_row_is_left_out_if_its_source_calibrated_no_parameter_of_its_system() -> None:
+    assert standing(
+        point(1, P5EN, "ncclgauge"),
+        point(1, replace(P5EN, n_nodes=8, n_gpus=64), "ncclgauge"),
+        point(1, P5EN, "someone"),
+        point(1, H100, "wayne"),
+        point(1, A100, "superbench+someone"),
+    ) == [CALIBRATION, SAME_SOURCE, INDEPENDENT, CALIBRATION, CALIBRATION]
+
+
+def test_a_source_also_counts_on_another_system_with_the_same_parameters() -> None:
+    # GB200 has the protocols of B200, which aiconfigurator calibrated; H100 has others.
+    assert standing(
+        point(1, GB200, "aiconfigurator", family="blackwell"), point(1, H100, "aiconfigurator")
+    ) == [SAME_SOURCE, INDEPENDENT]
+
+
+def test_only_the_parameters_of_the_rows_algorithm_and_protocol_count() -> None:
+    source = "aiconfigurator"
+    assert standing(
+        point(1, H100, source, algorithm="NVLS", protocol="Simple"),
+        point(1, H100, source, algorithm="Ring", protocol="Simple"),
+    ) == [SAME_SOURCE, INDEPENDENT]
+    ten = replace(H100, system="hgx-h100-ndr")
+    assert standing(
+        point(1, ten, "xxrjun", protocol="Simple"), point(1, ten, "xxrjun", protocol="LL128")
+    ) == [SAME_SOURCE, INDEPENDENT]
+
+
+def test_campaigns_of_one_source_with_another_plugin_are_separate() -> None:
+    small = replace(OLDER, algorithm="ring", protocol="ll")
+    points = [point(1, small, "ncclgauge"), point(1, replace(P5EN, protocol="ll"), "ncclgauge")]
+    assert standing(*points) == [INDEPENDENT, CALIBRATION]
+    assert points[0].row.campaign == "ncclgauge (aws-ofi-nccl <1.17)"
+
+
+def test_rows_of_an_unknown_plan_are_excluded() -> None:
+    blank = replace(H100, nccl_version="")
+    alps = replace(P5EN, system="alps-gh200", n_gpus=16, nccl_version="2.27.3")
+    auto = {"algorithm": "auto", "protocol": "auto", "channels": 0}
+    ib = replace(alps, system="hgx-h100-ndr", n_gpus=32)
+    assert standing(
+        point(1, blank),
+        point(1, replace(blank, release="2.23 to 2.27")),
+        point(1, replace(alps, **auto)),
+        point(1, replace(alps, **auto, plugin="aws-ofi-nccl 1.16")),
+        point(1, alps),
+        point(1, replace(ib, **auto)),
+    ) == [PLAN, INDEPENDENT, PLAN, INDEPENDENT, INDEPENDENT, INDEPENDENT]
+
+
+def test_an_unknown_launch_excludes_only_where_it_changes_the_time() -> None:
+    blank = replace(H100, gpus_per_process=0)
+    assert standing(
+        point(1, blank, span=RANGE), point(1, blank, span=replace(RANGE, low_us=99.0)), point(1)
+    ) == [LAUNCH, INDEPENDENT, INDEPENDENT]
+
+
+def test_a_row_slower_than_one_of_the_next_three_sizes_is_not_monotone() -> None:
+    def curve(*times_us: float) -> list[str]:
+        rows = enumerate(times_us)
+        return standing(*(point(1, size_bytes=8 << at, time_us=us) for at, us in rows))
+
+    assert curve(10, 116, 20, 100, 101) == [
+        INDEPENDENT,
+        UNEVEN,
+        INDEPENDENT,
+        INDEPENDENT,
+        INDEPENDENT,
+    ]
+    # 15 % is the limit, and the fourth size is no longer compared.
+    assert curve(114, 100) == [INDEPENDENT] * 2
+    assert curve(100, 100, 100, 100, 50)[0] == INDEPENDENT
+    assert curve(100, 100, 100, 100, 50)[1] == UNEVEN
+    assert (
+        standing(point(1, time_us=200.0), point(1, source="y", size_bytes=16)) == [INDEPENDENT] * 2
+    )
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that ships the expected errors of some points."""
+    table, data = tmp_path / "t.csv", tmp_path / "accuracy.json"
+    table.write_text("", encoding="utf-8")
+    monkeypatch.setattr(expected, "DATA", data)
+
+    def ship(*points: Point) -> dict[str, Any]:
+        CollectiveReport(list(points)).write_data(data, [table])
+        expected.known_campaigns.cache_clear()
+        result: dict[str, Any] = json.loads(data.read_text(encoding="utf-8"))
+        return result
+
+    return ship
+
+
+def rows(
+    error_pct: float, group: CurveGroup = H100, source: str = "x", **more: Any
+) -> Sequence[Point]:
+    """Return enough rows of a campaign with an error, at sizes below 1 MiB."""
+    made = (point(100 + error_pct, group, source, size_bytes=8 + at, **more) for at in range(8))
+    return list(made)
+
+
+def near(system: str, algorithm: str = "", without: Sequence[str] = ()) -> Expected:
+    setup = Setup(system)
+    return expected_error(RunPlace.of(setup), 1024, algorithm, without)
+
+
+def test_a_system_with_calibration_rows_only_has_no_known_error(shipped: Any) -> None:
+    written = shipped(*rows(0, A100, "superbench", family="ampere"), *rows(0, H100, "wayne"))
+    assert (written["rows"], written["independent"], written["campaigns"]) == (16, 0, [])
+    assert near("dgx-a100").text() == (
+        "expected error: not known (no measurements of comparable systems)"
+    )
+    assert near("dgx-a100").error.to_json()["median_abs_pct"] is None
+
+
+def test_the_very_system_comes_first_and_one_campaign_is_enough(shipped: Any) -> None:
+    shipped(*rows(4), *rows(30, replace(H100, system="dgx-h200")), *rows(0, H100, "wayne"))
+    same = near("dgx-h100", "ring")
+    assert same.text() == (
+        "expected error: 4 % (dgx-h100; 8 independent rows: one node, Ring, < 1 MiB)"
+    )
+    # A tree was not measured there: any algorithm of the system.
+    assert same.nearest is not None
+    assert near("dgx-h100", "tree").nearest == replace(same.nearest, algorithm="")
+
+
+def test_other_systems_count_from_two_campaigns_and_without_the_system(shipped: Any) -> None:
+    h200, meshes = replace(H100, system="dgx-h200"), replace(H100, system="hgx-h100-ndr")
+    shipped(*rows(4, h200))
+    assert near("dgx-h100").nearest is None
+    shipped(*rows(4, h200), *rows(-30, meshes, "y"), *rows(10, A100, family="ampere"))
+    found = near("dgx-h100").nearest
+    assert found is not None
+    # The median of campaigns, not of rows; Ampere is another architecture.
+    assert (found.family, found.systems, found.sources, found.n) == ("hopper", 2, 2, 16)
+    assert (found.median_abs_pct, found.low_pct, found.high_pct) == (17.0, 4.0, 30.0)
+    assert found.bias_pct == -13.0
+    assert "17 % (4 to 30 % on 2 other Hopper systems; 16 independent rows" in found.text()
+    everywhere = near("hgx-b200").nearest
+    assert everywhere is not None
+    assert (everywhere.family, everywhere.systems, everywhere.median_abs_pct) == ("", 3, 10.0)
+    assert "on 3 other systems; 24 independent rows" in everywhere.text()
+
+
+def test_sources_can_be_left_out_and_small_campaigns_are(shipped: Any) -> None:
+    shipped(*rows(4), *rows(30, H100, "y")[: CAMPAIGN_ROWS - 1])
+    assert near("dgx-h100").nearest is not None
+    assert near("dgx-h100", without=["x"]).nearest is None
+    report = CollectiveReport([*rows(4), *rows(20, H100, "z")])
+    shipped(*report.points)
+    (both,) = report.expectations()
+    # Neither source judges the table that contains it.
+    assert both.expected.nearest is None
+    assert both.to_json()["found"] == {"n": 16, "median_abs_pct": 12.0, "most_abs_pct": 20.0}
+    (one,) = CollectiveReport(list(rows(9, H100, "mine"))).expectations()
+    assert one.lines() == [
+        "  dgx-h100, one node, < 1 MiB: expected error: 12 % (4 to 20 % on dgx-h100; 16 independent rows: one"
+        " node, any algorithm, < 1 MiB)",
+        "    this file: median 9 %, at most 9 % (8 measurements)",
+    ]
+
+
+def test_what_has_no_measurements(shipped: Any) -> None:
+    shipped(*rows(4))
+    named = near("dgx-h100", "hierarchical")
+    assert "hierarchical is not an algorithm of NCCL: no measurements" in named.text()
+    request = Request(Setup("dgx-h100"), "allreduce", 1024)
+    assert expected_of(plan(request), "ring") == near("dgx-h100", "ring")
+    paper = replace(request, algorithm="ring")
+    assert "ring differs from NCCL's plan" in expected_of(plan(paper), "ring").text()
+    broken = replace(request, setup=Setup("dgx-h100", faults=("rank 1 slow x1.3",)))
+    assert "no measurements of systems with faults" in expected_of(plan(broken), "ring").text()
+
+
+def test_measured_errors_by_hand() -> None:
+    assert MeasuredError.of([]) is None
+    found = MeasuredError.of([-30, 10, 148.0])
+    assert found == MeasuredError(3, 30, 148)
+    assert found.text() == "this file: median 30 %, at most 148 % (3 measurements)"
