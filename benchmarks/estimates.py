@@ -12,7 +12,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from clusim.simulation.samples import SampleCache
+from clusim.base.kept import SampleCache
 from clusim.training import TrainRequest, trained
 from clusim.training.api import inputs
 from clusim.training.estimate import estimated

@@ -19,6 +19,7 @@ from typing import NoReturn
 
 import click
 
+from clusim.base import resources
 from clusim.base.errors import ClusimError, InternalError, TimeLimitReached, TopologyError, suggest
 from clusim.base.files import guarded
 from clusim_cli import commands
@@ -233,6 +234,7 @@ def _terminated(number: int, _frame: object) -> NoReturn:
 
 def main() -> NoReturn:
     """Run the command line of this process and exit."""
+    resources.cached = True
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores it
             signal.signal(number, _terminated)

@@ -15,11 +15,11 @@
 extern char **environ;
 
 static __thread int socket_of_thread = -1;
-static __thread int owner; /* process that opened it: a child of fork() needs another one */
+static __thread int owner; /* process that opened it: a child process opens another one */
 static __thread line answer, request_line;
 static __thread char error_text[1024];
 static system_info info;
-static int introduced; /* process that filled `info` */
+static int introduced; /* process of these data */
 static pthread_mutex_t introduction = PTHREAD_MUTEX_INITIALIZER;
 
 _Noreturn void give_up(const char *format, ...) {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Clusim
-from clusim.simulation.samples import PLACE
+from clusim.base.kept import PLACE
 from clusim.studies.sweep import read_grid
 from clusim.studies.sweep.grid import answered
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import subprocess
 import sys
 import tomllib
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
+
+import clusim
+from clusim.base import resources
+from clusim.base.kept import PLACE, SampleCache
+from clusim.topology import to_yaml
+from clusim.topology.loading import rows
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("matplotlib", "google.protobuf", "rich")
@@ -62,6 +71,97 @@ def test_what_needs_them_says_so(words: tuple[object, ...], line: str, folder: P
     done = light(*words, folder=folder)
     assert done.returncode == 1
     assert done.stderr.splitlines() == [f"clusim: {line}"]
+
+
+IMPORTED = """
+import sys
+from clusim_cli.main import main
+try:
+    main()
+finally:
+    names = {name.partition(".")[0] for name in sys.modules} | set(sys.modules)
+    print(*sorted(names), file=sys.stderr)
+"""
+
+SLOW = {
+    *("pydantic", "networkx", "rich", "h5py", "multiprocessing", "http", "matplotlib", "yaml"),
+    *(
+        "clusim.topology.schema",
+        "clusim.topology.validate",
+        "clusim.training",
+        "clusim.formats.logs",
+    ),
+}
+"""Libraries and modules that neither a list nor a small run needs."""
+
+
+def imported(*words: str, cache: Path) -> set[str]:
+    """Return the modules that a command imports once its topologies are cached."""
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", IMPORTED, *words],
+            env={**os.environ, "CLUSIM_CACHE": str(cache)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+    return set(done.stderr.split())
+
+
+def test_a_list_of_topologies_imports_few_modules(tmp_path: Path) -> None:
+    names = imported("topo", "list", cache=tmp_path)
+    assert not names & {*SLOW, "numpy", "cffi", "clusim.hardware", "clusim.simulation"}
+    ours = {name for name in names if name.startswith("clusim.")}
+    assert ours == {
+        *("clusim.base", "clusim.base.display", "clusim.base.errors", "clusim.base.files"),
+        *("clusim.base.importer_hook", "clusim.base.kept", "clusim.base.limits"),
+        *("clusim.base.resources", "clusim.base.tables", "clusim.base.terms"),
+        *("clusim.base.terms.dtypes", "clusim.base.terms.operations", "clusim.base.units"),
+        *("clusim.topology", "clusim.topology.loading", "clusim.topology.shelf"),
+    }
+
+
+@pytest.mark.parametrize("words", [("star:8",), ("dgx-h100", "--algorithm", "ring")])
+def test_a_small_run_imports_no_slow_library(words: tuple[str, ...], tmp_path: Path) -> None:
+    names = imported("run", *words, "--size", "64KiB", cache=tmp_path)
+    assert names & SLOW <= {"yaml"}  # catalogues of hardware
+    assert "clusim.simulation" in names
+
+
+def test_a_cached_topology_is_the_built_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damaged, foreign and missing files are built again; a folder that cannot be written is no error."""
+    monkeypatch.setenv(PLACE, str(tmp_path / "cache"))
+    built = clusim.load("dgx-a100", nodes=2)
+    monkeypatch.setattr(resources, "cached", True)
+    for _ in range(2):
+        found = clusim.load("dgx-a100", nodes=2)
+        assert (found, found.source_files) == (built, built.source_files)
+    kept = list((tmp_path / "cache").glob("parts-*/*"))
+    assert len(kept) == 2  # the node as well
+    evil = b64encode(pickle.dumps(subprocess.Popen)).decode()
+    for damage in (kept[0].read_bytes()[:-9], b"", None):
+        for path in kept:
+            path.write_bytes(damage or b"")
+        if damage is None:
+            SampleCache().put(("topology", "dgx-a100", 2), evil)
+        assert clusim.load("dgx-a100", nodes=2) == built
+    monkeypatch.setenv(PLACE, "/proc/none")
+    assert clusim.load("dgx-a100", nodes=2) == built
+
+
+def test_files_of_the_user_are_never_cached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PLACE, str(tmp_path / "cache"))
+    (tmp_path / "mine.yaml").write_text(to_yaml(clusim.load("star:4")), encoding="utf-8")
+    monkeypatch.setattr(resources, "cached", True)
+    assert clusim.load(tmp_path / "mine.yaml").num_ranks == 4
+    monkeypatch.setenv("CLUSIM_TOPOLOGIES", str(tmp_path))
+    assert clusim.load("mine").num_ranks == 4
+    assert len(rows()["presets"]) > 30
+    assert not (tmp_path / "cache").exists()
 
 
 def test_the_core_is_what_the_rest_is_left_out_of() -> None:

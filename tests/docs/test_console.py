@@ -47,7 +47,8 @@ def pattern(output: str) -> re.Pattern[str]:
     lines = output.splitlines()
     return re.compile(
         "".join(
-            r"(?:.*\n)*?" if line.strip() == "..." else re.escape(line) + r"\n" for line in lines
+            r"(?:.*\n)*?" if line.strip() == "..." else re.escape(line.rstrip()) + r" *\n"
+            for line in lines
         )
     )
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from clusim.base.kept import SampleCache
 from clusim.engine.image import DTYPES, Image
 from clusim.nccltests import jobs
 from clusim.nccltests.jobs import kernel
@@ -14,7 +15,7 @@ from clusim.simulation import anchors, extrapolate, samples
 from clusim.simulation.job import Job, RunOptions, job_of
 from clusim.simulation.job import run_job as simulated
 from clusim.simulation.request import Request
-from clusim.simulation.samples import SampleCache, time_of
+from clusim.simulation.samples import time_of
 from clusim.simulation.setup import Setup
 
 KIB = 1 << 10

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from clusim.base.errors import ClusimError, EnvironmentFailure, InputError
-from clusim.base.executors import _elsewhere, connected, model_digest, workers
+from clusim.base.executors import _elsewhere, connected, workers
+from clusim.base.kept import model_digest
 from clusim.simulation.setup import Setup
 from clusim.studies.crossover import crossover
 from clusim_cli.main import run

@@ -16,7 +16,7 @@ from clusim.base.errors import TopologyError
 from clusim.engine.abi import NONE
 from clusim.topology import Fabric, FabricArrays
 from clusim.topology.arrays import arrays_of
-from clusim.topology.check import errors, unreachable
+from clusim.topology.checks import errors, unreachable
 from clusim.topology.node import NETWORK
 from support.arrays import hop_latency_ps, rail_of, target_of
 from support.boxes import box_text, cluster

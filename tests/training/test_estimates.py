@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import clusim
+from clusim.base import kept as base_kept
+from clusim.base.kept import PLACE, SampleCache
 from clusim.results.causes import CauseKind
-from clusim.simulation import samples
-from clusim.simulation.samples import PLACE, SampleCache
 from clusim.training import TrainRequest, parts, train
 from clusim.training.api import inputs
 from clusim.training.clock import Clock, PhaseTime
@@ -126,7 +126,7 @@ def test_what_another_version_kept_is_not_read(
 ) -> None:
     SampleCache(folder).put("question", 1)
     assert SampleCache(folder).get("question") == 1
-    monkeypatch.setattr(samples, "model_digest", lambda: "another")
+    monkeypatch.setattr(base_kept, "model_digest", lambda: "another")
     assert SampleCache(folder).get("question") is None
 
 

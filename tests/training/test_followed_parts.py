@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import clusim
+from clusim.base.kept import SampleCache
 from clusim.nccl import NcclPlan
 from clusim.nccl.choice import choose
 from clusim.schedule.dtypes import element
@@ -16,7 +17,6 @@ from clusim.simulation import anchors, extrapolate
 from clusim.simulation.extrapolate import ERROR_LIMIT
 from clusim.simulation.job import RunOptions, job_of, run_job
 from clusim.simulation.request import Request
-from clusim.simulation.samples import SampleCache
 from clusim.training import TrainRequest, extrapolated
 from clusim.training.api import inputs
 from clusim.training.estimate import estimated

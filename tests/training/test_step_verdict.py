@@ -11,6 +11,7 @@ import pytest
 
 import clusim
 from clusim.analysis.diff import judged_trace
+from clusim.base.errors import TimeLimitReached
 from clusim.results.causes import CauseKind
 from clusim.training import TrainingResult
 from clusim.training.estimate import estimate
@@ -165,3 +166,14 @@ def test_causes_and_phases_add_up_to_the_picosecond(parallel: str, options: Any)
         assert sum(one.time_ps for one in phase.causes) == phase.end_ps - phase.start_ps
     ends = [(phase.start_ps, phase.end_ps) for phase in verdict.phases]
     assert all(one[1] == two[0] for one, two in pairwise(ends))
+
+
+def test_a_re_simulation_that_a_time_limit_ends_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(*_: object) -> None:
+        raise TimeLimitReached("time limit of 90 s")
+
+    monkeypatch.setattr("clusim.training.run._Steps._faster_kernels", late)
+    verdict = step("parallel: {data: 1}\n").verdict
+    assert verdict.unfinished == "saving of the bottleneck; time limit of 90 s"
+    assert verdict.causes[0].saving_ps is None
+    assert f"not simulated: {verdict.unfinished}" in verdict.lines()

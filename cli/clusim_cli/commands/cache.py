@@ -12,17 +12,17 @@ from clusim_cli.outputs import GuardedCommand
 
 
 @click.command(
-    "cache", cls=GuardedCommand, short_help="Show or clear the cached parts of estimates."
+    "cache", cls=GuardedCommand, short_help="Show or clear the cache of topologies and estimates."
 )
 @click.option("--clear", is_flag=True, help="Remove all parts, including other versions of clusim.")
 @options.as_json("clusim_cli.forms:CacheJson")
 def command(clear: bool, as_json: bool) -> int:
-    """Show the folder and number of the parts of training steps that "clusim train --estimate" simulated.
+    """Show the folder and number of cached parts of training steps (clusim train --estimate) and topologies.
 
     The folder is the platform's cache folder, unless the environment variable CLUSIM_CACHE is set. Parts are never
     shared between versions of clusim.
     """
-    from clusim.simulation.samples import SampleCache
+    from clusim.base.kept import SampleCache
 
     kept = SampleCache()
     count, size_bytes = kept.sizes()

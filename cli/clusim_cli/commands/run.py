@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 @click.option(
     "--sensitivity",
     is_flag=True,
-    help="Also print the derivatives of the time by rates, latencies and overheads.",
+    help="Also print the derivatives of the time by rates, latencies and overheads, and its interval.",
 )
 @options.seed()
 @options.strict()
@@ -104,7 +104,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
         result = result_of(planned, how)
         derived = None
         if given["sensitivity"]:
-            shown.begins("re-simulation with changed figures")
+            shown.begins("re-simulation with other figures")
             derived = result.sensitivity()
         if result.complete:
             shown.begins("re-simulation without the bottleneck")

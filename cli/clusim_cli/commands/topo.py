@@ -31,24 +31,19 @@ def command() -> None:
 @options.as_json("clusim_cli.forms:TopologiesJson")
 def list_topologies(as_json: bool) -> None:
     """List the presets and the generators."""
-    from clusim.base import resources
     from clusim.base.tables import text_table
-    from clusim.topology import load
-    from clusim.topology.generators import GENERATORS
+    from clusim.topology.loading import rows
 
-    presets = {name: load(name) for name in resources.shipped_topologies()}
+    known = rows()
     if as_json:
-        rows = [
-            {"name": name, "ranks": preset.num_ranks, "description": preset.description}
-            for name, preset in presets.items()
-        ]
-        _print_json({"presets": rows, "generators": list(GENERATORS)})
+        keys = "name", "ranks", "description"
+        presets = [dict(zip(keys, row, strict=True)) for row in known["presets"]]
+        _print_json({**known, "presets": presets})
         return
-    table = [(name, one.num_ranks, one.description) for name, one in presets.items()]
-    for line in text_table("{:<22} {:>5} GPUs  {}", table):
+    for line in text_table("{:<22} {:>5} GPUs  {}", known["presets"]):
         click.echo(line)
     click.echo("")
-    click.echo(f"generators: {', '.join(GENERATORS)}; for example fat-tree:k=8")
+    click.echo(f"generators: {', '.join(known['generators'])}; for example fat-tree:k=8")
     click.echo("clusters: any preset with --nodes N, or PRESET:nodes=N")
 
 

@@ -197,9 +197,9 @@ def critical_path(path: str | Path) -> ColumnTable:
     table = ColumnTable.of(StepRowJson.__annotations__, rows, facts)
     shares = sorted(facts["kinds_ps"].items(), key=lambda item: -item[1])
     parts = ", ".join(f"{name} {ps / max(1, total):.1%}" for name, ps in shares)
-    table.notes.append(f"{count} steps over {len(ranks)} ranks: {parts}")
+    table.notes.append(f"{count} segments over {len(ranks)} rank{'s' * (len(ranks) != 1)}: {parts}")
     if count > len(rows):
-        table.notes.append(f"only the last {len(rows)} steps are listed")
+        table.notes.append(f"only the last {len(rows)} segments are listed")
     return table
 
 

@@ -54,9 +54,9 @@ class CausePlaces:
 
     def __init__(self, run: Critical) -> None:
         self._network: Network = run.traced.network
-        self._result, self._rates = run.traced.result, run.traced.result.wires
+        self._rates = run.traced.result.wires
         self._image = self._network.image
-        self._of_class: dict[str, dict[str, list[int]]] = {}
+        self._counted: dict[str, Census] = {}
         self._on_path: dict[str, set[str]] = defaultdict(set)
 
     def of(self, charge: Charge, step: Step) -> tuple[str, str]:
@@ -93,10 +93,12 @@ class CausePlaces:
         return network.endpoint_name(endpoint)
 
     def census(self, key: tuple[CauseKind, str], resource: str) -> Census:
-        """Count the instances of a resource of a cause."""
+        """Count the instances of a resource of a cause, after the last charge."""
         kind, image = key[0], self._image
         if resource in self._classes:
-            return self._wires(resource)
+            if resource not in self._counted:
+                self._counted[resource] = self._wires(resource)
+            return self._counted[resource]
         if kind is CauseKind.PROXY:
             threads = image["instances"]["thread"]
             return Census("proxy threads", len(np.unique(threads[threads != NONE])))
@@ -133,13 +135,10 @@ class CausePlaces:
 
     def _instances(self, name: str) -> dict[str, list[int]]:
         """Return the instances of a link class, each with its wires."""
-        if name not in self._of_class:
-            wires = np.flatnonzero(np.array(self._network.classes, object) == name).tolist()
-            rows: dict[str, list[int]] = {}
-            for wire in wires:
-                rows.setdefault(self._wire_place(wire), []).append(wire)
-            self._of_class[name] = rows
-        return self._of_class[name]
+        rows: dict[str, list[int]] = {}
+        for wire in np.flatnonzero(np.array(self._network.classes, object) == name).tolist():
+            rows.setdefault(self._wire_place(wire), []).append(wire)
+        return rows
 
     def _wires(self, name: str) -> Census:
         """Count the instances of a link class, by load and by faults."""

@@ -23,15 +23,13 @@ from concurrent.futures import (
     wait,
 )
 from contextlib import contextmanager
-from functools import cache
-from hashlib import blake2b
 from multiprocessing import parent_process
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, TypeVar
 
 from clusim.base.errors import EnvironmentFailure, InputError
-from clusim.base.resources import shipped_topologies, shipped_workloads
+from clusim.base.kept import model_digest
 
 PATIENCE_S = 20
 """Timeout for a scheduler and its first worker [s]."""
@@ -117,35 +115,6 @@ def _mpi() -> Iterator[Executor]:
         )
     with MPIPoolExecutor() as executor:
         yield executor
-
-
-PACKAGE = Path(__file__).resolve().parents[2]
-
-
-def file_digest(path: str | Path) -> str:
-    """Return 16 hexadecimal digits of a file's content; empty if it cannot be read."""
-    try:
-        with Path(path).open("rb") as file:
-            return blake2b(file.read(), digest_size=8).hexdigest()
-    except OSError:
-        return ""
-
-
-@cache
-def model_digest() -> str:
-    """Return 16 hexadecimal digits of all that determines results, equal if installed equally.
-
-    The compiled engine is excluded, because every compiler generates different code; its compatibility is
-    checked at import.
-    """
-    result = blake2b(digest_size=8)
-    texts = [path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".json", ".csv")]
-    named = {path.relative_to(PACKAGE).as_posix(): path for path in texts}
-    for kind, files in (("topologies", shipped_topologies()), ("traces", shipped_workloads())):
-        named |= {f"{kind}/{name}": path for name, path in files.items()}
-    for name in sorted(named):
-        result.update(f"{name} {file_digest(named[name])}\n".encode())
-    return result.hexdigest()
 
 
 Given = TypeVar("Given")

@@ -17,6 +17,10 @@ Runs over all shipped workloads exclude them.
 """
 
 
+cached = False
+"""True if shipped topologies are cached on disk: in processes of the command line."""
+
+
 def _dirs(kind: str) -> Iterator[Path]:
     """Yield the directories of shipped files: the checkout's, the package's, the user's.
 

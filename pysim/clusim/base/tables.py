@@ -21,6 +21,9 @@ from clusim.base.units import format_size, format_time
 WIDTH = 100
 """Columns of text output at most, in a terminal, a pipe or a file."""
 
+_TITLES = {"no_credit": "credit stall"}
+"""Column -> its title in text, where words of the glossary replace the key."""
+
 _LABEL = re.compile(r" *\S+(?: \S+){0,2}?(?::? {2,}|: )")
 _FIELD = re.compile(r"([<>^]?)(\+?)(\d*)(\.\.)?(.*)")
 
@@ -146,6 +149,12 @@ def _cut(cell: str, most: int = 40) -> str:
     return cell if len(cell) <= most else f"{cell[: most - 4]} ..."
 
 
+def _title(name: str) -> str:
+    """Return the title of a column in text."""
+    name = name.removesuffix("_ps").removesuffix("_bytes")
+    return _TITLES.get(name, name.replace("_", " ").replace("GBps", "GB/s"))
+
+
 def _aligned(gap: str, columns: Sequence[tuple[str, list[str], list[str]]]) -> list[str]:
     """Return the lines of columns: alignment with least width, words of the title, cells."""
     deep = max((len(title) for _, title, _ in columns), default=0)
@@ -244,8 +253,7 @@ class ColumnTable(Shown):
             cells = [_shown(name, value) for value in values]
             if name not in hidden and any(cells):
                 align = "<" if all(isinstance(value, str | list) for value in values) else ">"
-                title = name.removesuffix("_ps").removesuffix("_bytes").replace("_", " ")
-                columns.append((f"{align}{len(name)}", [title], cells))
+                columns.append((f"{align}{len(name)}", [_title(name)], cells))
         lines = _aligned("  ", columns)
         if _fits(lines):
             return lines

@@ -33,6 +33,7 @@ from clusim.hardware.catalog import (
 )
 from clusim.hardware.cpu import HOST, Cpu, HostCosts
 from clusim.hardware.ctas import CTAS, DEEPEP
+from clusim.hardware.datafiles import OnDemand
 from clusim.hardware.figures import MARKS, Figure, Mark, Preset, Value, count_marks
 from clusim.hardware.frameworks import FRAMEWORKS, LAUNCH_QUEUE, Framework
 from clusim.hardware.gpu import Architecture, Gpu
@@ -100,25 +101,35 @@ __all__ = [
     "unknown_gpu",
 ]
 
-CHIPS: dict[str, Preset] = {
-    **{name: item.preset for name, item in GPUS.items()},
-    "host": HOST,
-    **MEMORY,
-}
+_OTHERS: dict[str, Preset] = {"host": HOST, **MEMORY}
+
+
+def _chip(name: str) -> Preset | None:
+    """Return a chip without reading the others; raises KeyError if there is none."""
+    return _OTHERS[name] if name in _OTHERS else GPUS[name].preset
+
+
+CHIPS: Mapping[str, Preset] = OnDemand(
+    lambda: {**{name: item.preset for name, item in GPUS.items()}, **_OTHERS}, _chip
+)
 """Chips of topology files: GPUs, hosts and DRAM."""
 
-ARCHITECTURES = {name: item.protocols for name, item in FAMILIES.items()}
+ARCHITECTURES: Mapping[str, Mapping[str, Preset]] = OnDemand(
+    lambda: {name: item.protocols for name, item in FAMILIES.items()}
+)
 """Protocols by architecture and name."""
 
-P2P: dict[str, Figure] = {name: item.p2p for name, item in FAMILIES.items()}
+P2P: Mapping[str, Figure] = OnDemand(lambda: {name: item.p2p for name, item in FAMILIES.items()})
 """Direction of NCCL's point-to-point connections over NVLink (pull or push), by architecture."""
 
-CPUS: tuple[str, ...] = tuple(
-    dict.fromkeys(str(item.figures["cpu"].value) for item in PROCESSORS.values())
+CPUS: Mapping[str, str] = OnDemand(
+    lambda: {name: name for name in (str(i.figures["cpu"].value) for i in PROCESSORS.values())}
 )
-"""Processors as NCCL distinguishes them: vendor and model."""
+"""Processors as NCCL distinguishes them, by vendor and model."""
 
-NICS: dict[str, Preset] = {name: item.figures for name, item in ADAPTERS.items()}
+NICS: Mapping[str, Preset] = OnDemand(
+    lambda: {name: item.figures for name, item in ADAPTERS.items()}
+)
 """Figures of NICs by name."""
 
 FORMATS: dict[str, Preset] = {**GPU_FORMATS, **PCIE_FORMATS, **NUMA_FORMATS, **NETWORK_FORMATS}
@@ -133,10 +144,12 @@ LINKS: dict[str, Preset] = {
 }
 """Link types by name."""
 
-SWITCHES: dict[str, Preset] = {
-    **{name: item.figures for name, item in CROSSBARS.items()},
-    **{name: item.figures for name, item in PROCESSORS.items()},
-}
+SWITCHES: Mapping[str, Preset] = OnDemand(
+    lambda: {
+        **{name: item.figures for name, item in CROSSBARS.items()},
+        **{name: item.figures for name, item in PROCESSORS.items()},
+    }
+)
 """Switch chips, PCIe switches and root complexes by name."""
 
 

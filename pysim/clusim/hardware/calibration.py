@@ -68,11 +68,14 @@ class RowSet:
         Description.
     selectors : tuple of Selector
         Selectors of rows in a table of collectives; empty selects no rows.
+    spread : float
+        Median relative error of the simulation on these rows; 0 if not scored.
     """
 
     name: str
     text: str
     selectors: tuple[Selector, ...] = ()
+    spread: float = 0.0
 
     def has(self, row: Mapping[str, Value]) -> bool:
         """Return True if a row of a table belongs to the set, by its columns."""
@@ -91,7 +94,10 @@ def _selector(row: dict[str, Any]) -> Selector:
 
 
 ROW_SETS: dict[str, RowSet] = {
-    name: RowSet(name, entry["text"], tuple(map(_selector, entry.get("rows", ()))))
+    name: RowSet(
+        *(name, entry["text"], tuple(map(_selector, entry.get("rows", ())))),
+        spread=entry.get("median_pct", 0.0) / 100,
+    )
     for name, entry in read(FOLDER / "row_sets.yaml").items()
 }
 """Sets of measurements by name."""

@@ -16,69 +16,76 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 from clusim.base.errors import InputError, one_line, suggest
 from clusim.hardware.cpu import Cpu, HostCosts, cpu_of, host_of
-from clusim.hardware.datafiles import FOLDER, read
+from clusim.hardware.datafiles import FOLDER, OnDemand, read
 from clusim.hardware.gpu import Architecture, Gpu, architecture_of, gpu_of
 from clusim.hardware.links import Switch, switch_of
 from clusim.hardware.nic import Nic, Pci, Transport, nic_of, pci_of, transport_of
 
-_PROCESSORS, _NICS = read(FOLDER / "processors.yaml"), read(FOLDER / "nics.yaml")
 
-PROCESSORS: dict[str, Cpu] = {
-    name: cpu_of(name, entry) for name, entry in _PROCESSORS["processors"].items()
-}
+@cache
+def _file(name: str) -> dict[str, Any]:
+    return read(FOLDER / f"{name}.yaml")
+
+
+def _hosts() -> dict[str, HostCosts]:
+    entries = _file("processors")["hosts"]
+    intel = host_of("intel", entries["intel"], None)
+    others = (vendor for vendor in entries if vendor != "intel")
+    return {"intel": intel, **{name: host_of(name, entries[name], intel) for name in others}}
+
+
+PROCESSORS: Mapping[str, Cpu] = OnDemand(
+    lambda: {name: cpu_of(name, entry) for name, entry in _file("processors")["processors"].items()}
+)
 """Processors by the name of their root complex."""
 
-_INTEL = host_of("intel", _PROCESSORS["hosts"]["intel"], None)
-
-HOST_COSTS: dict[str, HostCosts] = {
-    "intel": _INTEL,
-    **{
-        vendor: host_of(vendor, entry, _INTEL)
-        for vendor, entry in _PROCESSORS["hosts"].items()
-        if vendor != "intel"
-    },
-}
+HOST_COSTS: Mapping[str, HostCosts] = OnDemand(_hosts)
 """Launch costs of hosts, by processor vendor."""
 
-TRANSPORTS: dict[str, Transport] = {
-    name: transport_of(name, entry) for name, entry in read(FOLDER / "transports.yaml").items()
-}
+TRANSPORTS: Mapping[str, Transport] = OnDemand(
+    lambda: {name: transport_of(name, entry) for name, entry in _file("transports").items()}
+)
 """Transports between NCCL and NICs, by name."""
 
-ADAPTERS: dict[str, Nic] = {
-    name: nic_of(name, entry, TRANSPORTS) for name, entry in _NICS["nics"].items()
-}
+ADAPTERS: Mapping[str, Nic] = OnDemand(
+    lambda: {name: nic_of(name, entry, TRANSPORTS) for name, entry in _file("nics")["nics"].items()}
+)
 """NICs by name."""
 
-CROSSBARS: dict[str, Switch] = {
-    name: switch_of(name, entry) for name, entry in read(FOLDER / "switches.yaml").items()
-}
+CROSSBARS: Mapping[str, Switch] = OnDemand(
+    lambda: {name: switch_of(name, entry) for name, entry in _file("switches").items()}
+)
 """Switches by name, without root complexes."""
 
-PCIE_SWITCH_IDS = {identity: item.name for item in CROSSBARS.values() for identity in item.pci_ids}
+PCIE_SWITCH_IDS: Mapping[tuple[int, int], str] = OnDemand(
+    lambda: {number: item.name for item in CROSSBARS.values() for number in item.pci_ids}
+)
 """PCIe switches by PCI vendor and device number."""
 
-USUAL_SWITCHES = {what: item.name for item in CROSSBARS.values() for what in item.usual_for}
+USUAL_SWITCHES: Mapping[str, str] = OnDemand(
+    lambda: {what: item.name for item in CROSSBARS.values() for what in item.usual_for}
+)
 """Switch that a link, or a kind of network, usually leads to."""
 
-SWITCHES_BY_LINK = {link: item.name for item in CROSSBARS.values() for link in item.links}
+SWITCHES_BY_LINK: Mapping[str, str] = OnDemand(
+    lambda: {link: item.name for item in CROSSBARS.values() for link in item.links}
+)
 """Switch of a cluster whose description names only the link type."""
 
-ADAPTER_IDS: dict[tuple[int, int], Pci] = {
-    (item.vendor, item.device): item for item in map(pci_of, _NICS["pci_ids"])
-}
+ADAPTER_IDS: Mapping[tuple[int, int], Pci] = OnDemand(
+    lambda: {(item.vendor, item.device): item for item in map(pci_of, _file("nics")["pci_ids"])}
+)
 """NICs by PCI vendor and device numbers."""
 
-
-FAMILIES: dict[str, Architecture] = {
-    name: architecture_of(name, entry)
-    for name, entry in read(FOLDER / "architectures.yaml").items()
-}
+FAMILIES: Mapping[str, Architecture] = OnDemand(
+    lambda: {name: architecture_of(name, entry) for name, entry in _file("architectures").items()}
+)
 """Architectures by name."""
 
 
@@ -119,10 +126,34 @@ def _read(
     return known[name]
 
 
+_READ: dict[str, Gpu] = {}
+"""GPUs whose files were read."""
+
+
+def _of_file(name: str) -> Gpu:
+    paths = _paths()
+    if name not in paths:
+        raise KeyError(name)
+    return _read(name, paths, _READ)
+
+
+def _one(name: str) -> Gpu | None:
+    """Return a shipped GPU; None with GPUs of the user, whose files are checked together first.
+
+    Raises
+    ------
+    KeyError
+        No GPU has this name.
+    """
+    if os.environ.get("CLUSIM_GPUS"):
+        return None
+    return _READ[name] if name in _READ else _of_file(name)
+
+
 def _found() -> dict[str, Gpu]:
     """Return the GPUs in order of preference for short names: usual chip, modules, cards."""
     claimed: dict[object, str] = {}
-    known: dict[str, Gpu] = {}
+    known: dict[str, Gpu] = {} if os.environ.get("CLUSIM_GPUS") else _READ
     paths = _paths()
     for name, path in paths.items():
         for claim in _claims(_read(name, paths, known)):
@@ -143,11 +174,18 @@ def _claims(item: Gpu) -> Iterable[str]:
         yield f"usual of compute capability {item.compute_capability / 10:g}"
 
 
-GPUS: dict[str, Gpu] = _found()
+GPUS: Mapping[str, Gpu] = OnDemand(_found, _one)
 """GPUs by name."""
 
-_BY_PCI = {identity: item for item in GPUS.values() for identity in item.pci_ids}
-_STANDING = {what: item for item in GPUS.values() for what in item.stands_for}
+
+@cache
+def _by_pci() -> dict[tuple[int, int], Gpu]:
+    return {identity: item for item in GPUS.values() for identity in item.pci_ids}
+
+
+@cache
+def _standing() -> dict[str, Gpu]:
+    return {what: item for item in GPUS.values() for what in item.stands_for}
 
 
 def gpu(name: str) -> Gpu:
@@ -159,7 +197,7 @@ def gpu(name: str) -> Gpu:
 
 def gpu_by_pci(vendor: int | None, device: int | None) -> Gpu | None:
     """Return the GPU of a PCI vendor and device number."""
-    return _BY_PCI.get((vendor or 0, device or 0))
+    return _by_pci().get((vendor or 0, device or 0))
 
 
 def gpu_by_capability(capability: int | None) -> Gpu | None:
@@ -183,13 +221,14 @@ def gpu_by_gfx(text: str, units: int | None = None) -> Gpu | None:
 
 def stand_in(kind: str, number: int | None = None) -> Gpu | None:
     """Return the stand-in for an unnamed GPU (`Gpu.stands_for`); None if there is none."""
-    return _STANDING.get(kind if number is None else f"{kind}:{number}")
+    return _standing().get(kind if number is None else f"{kind}:{number}")
 
 
 def standing(kind: str) -> dict[int, Gpu]:
     """Return the stand-ins of a kind by number of links or PCIe generation."""
-    result = (link.split(":") for link in _STANDING if link.startswith(f"{kind}:"))
-    return {int(number): _STANDING[f"{kind}:{number}"] for _, number in sorted(result)}
+    known = _standing()
+    result = (link.split(":") for link in known if link.startswith(f"{kind}:"))
+    return {int(number): known[f"{kind}:{number}"] for _, number in sorted(result)}
 
 
 VENDOR_WORDS = frozenset(
@@ -314,16 +353,29 @@ def _known(item: Gpu) -> _Known:
     )
 
 
-_KNOWN = [_known(item) for item in GPUS.values()]
-_COMPLETE = {
-    tuple(_split(text)): item
-    for item in reversed(GPUS.values())
-    for text in (*item.names, *item.products, item.name)
-}
-"""Chips by the words of complete names."""
+@cache
+def _all_known() -> list[_Known]:
+    return [_known(item) for item in GPUS.values()]
 
-_MODELS = frozenset(model for known in _KNOWN for model in known.models)
-_MODEL_WORDS = {word for model in _MODELS for word in model}
+
+@cache
+def _complete() -> dict[tuple[str, ...], Gpu]:
+    """Return the chips by the words of complete names."""
+    return {
+        tuple(_split(text)): item
+        for item in reversed(list(GPUS.values()))
+        for text in (*item.names, *item.products, item.name)
+    }
+
+
+@cache
+def _models() -> frozenset[tuple[str, ...]]:
+    return frozenset(model for known in _all_known() for model in known.models)
+
+
+@cache
+def _model_words() -> frozenset[str]:
+    return frozenset(word for model in _models() for word in model)
 
 
 @lru_cache(maxsize=1024)  # a log repeats a few names many thousand times
@@ -336,11 +388,12 @@ def gpu_by_product(text: str) -> Gpu | None:
 
 
 def _match(words: Sequence[str]) -> Gpu | None:
-    complete = _COMPLETE.get(tuple(words)) or _COMPLETE.get(("nvidia", *words))
+    names = _complete()
+    complete = names.get(tuple(words)) or names.get(("nvidia", *words))
     if complete is not None:
         return complete
     name = _name(words)
-    return next((known.item for known in _KNOWN if known.agrees(name)), None)
+    return next((known.item for known in _all_known() if known.agrees(name)), None)
 
 
 def gpu_by_words(text: str) -> tuple[Gpu | None, str] | None:
@@ -378,13 +431,13 @@ def _is_part(word: str) -> bool:
     size = _SIZE.fullmatch(word)
     if size is not None:
         return int(size[1]) not in _PORT_RATES
-    known = word in _MODEL_WORDS or word in VENDOR_WORDS or word in OTHER_MODELS
+    known = word in _model_words() or word in VENDOR_WORDS or word in OTHER_MODELS
     return known or _is_form(word) or _MEMORY.fullmatch(word) is not None
 
 
 def _has_model(words: tuple[str, ...]) -> bool:
-    ends = range(1, len(words) + 1)
-    return any(words[at:end] in _MODELS for end in ends for at in range(end))
+    ends, models = range(1, len(words) + 1), _models()
+    return any(words[at:end] in models for end in ends for at in range(end))
 
 
 def nearest_gpu(text: str) -> Gpu | None:
@@ -400,7 +453,7 @@ def nearest_gpu(text: str) -> Gpu | None:
         forms = name.forms or {"sxm", "pcie"}
         return round(near, 2), any(known._has_form(word) for word in forms)
 
-    best = max(_KNOWN, key=score)
+    best = max(_all_known(), key=score)
     return best.item if score(best)[0] >= _NEAR else None
 
 

@@ -26,7 +26,7 @@ experts x `expert` + the longer of tokens x `token` / thread blocks and of the i
 from __future__ import annotations
 
 from clusim.hardware.datafiles import FOLDER, read
-from clusim.hardware.figures import Preset, figures
+from clusim.hardware.figures import Preset, figures, value_of
 
 _DATA = read(FOLDER / "ctas.yaml")
 
@@ -39,7 +39,7 @@ DEEPEP: Preset = figures(_DATA["deepep"])
 
 def cta_figure(name: str) -> float:
     """Return the value of a figure of `CTAS`."""
-    value = CTAS[name].value
+    value = value_of(CTAS[name])
     if not isinstance(value, int | float):  # pragma: no cover - the table is ours
         raise TypeError(f"{name}: {value!r} is not a number")
     return value

@@ -6,9 +6,10 @@ YAML 1.2: ``no`` is a word, ``312e12`` a number.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import yaml
 
@@ -61,6 +62,57 @@ def read(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise InputError(f"{path.name}: not a mapping of keys to values")
     return data
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class OnDemand(Mapping[K, V], Generic[K, V]):
+    """Table that is read when it is first used: most commands need one GPU of sixty.
+
+    Parameters
+    ----------
+    read_all : callable
+        Returns the complete table.
+    read_one : callable or None
+        Returns the value of a name without the rest, or raises KeyError; None if only the complete table shows it.
+    """
+
+    def __init__(
+        self,
+        read_all: Callable[[], dict[K, V]],
+        read_one: Callable[[K], V | None] = lambda _: None,
+    ) -> None:
+        self._read_all, self._read_one = read_all, read_one
+
+    @cached_property
+    def _all(self) -> dict[K, V]:
+        return self._read_all()
+
+    def __getitem__(self, name: K) -> V:
+        """Return a value."""
+        if "_all" not in vars(self):
+            alone = self._read_one(name)
+            if alone is not None:
+                return alone
+        return self._all[name]
+
+    def __iter__(self) -> Iterator[K]:
+        """Iterate over the names in the order of the table."""
+        return iter(self._all)
+
+    def __repr__(self) -> str:
+        """Return the table as a dictionary's text."""
+        return repr(self._all)
+
+    def __len__(self) -> int:
+        """Return the number of names."""
+        return len(self._all)
+
+    def __reversed__(self) -> Iterator[K]:
+        """Iterate in the reverse order."""
+        return reversed(self._all)
 
 
 def mapping(key: str, value: Any) -> dict[str, Any]:

@@ -1,19 +1,31 @@
-"""Figures with provenance: value with unit, mark and source; objects of figures from files.
+"""Figures with provenance: value with unit, mark, source and bounds; objects of figures from files.
 
-A figure of a file is ``{value: 80GiB, mark: published, source: ..., rows: [...]}``. Its source may contain ``{name}``,
-a text of the section ``sources`` of the file or of `SOURCES`.
+A figure of a file is ``{value: 80GiB, mark: published, source: ..., rows: [...], bounds: ...}``. Its source may contain
+``{name}``, a text of the section ``sources`` of the file or of `SOURCES`. Bounds are ``[low, high]`` in the form of the
+value, or ``10%`` of the value in both directions; they follow from the source. Without bounds, the mark decides: see
+`Figure.limits`.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, fields
+from functools import cache
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from clusim.base.errors import InputError, UnitError, suggest
-from clusim.base.units import parse_rate, parse_size, parse_time
+from clusim.base.units import (
+    format_rate,
+    format_size,
+    format_time,
+    parse_rate,
+    parse_size,
+    parse_time,
+)
 from clusim.hardware.calibration import ROW_SETS
 from clusim.hardware.datafiles import FOLDER, Entry, mapping, read
 
@@ -47,16 +59,35 @@ class Figure:
         Document, measurement or the reasoning behind an assumption.
     rows : tuple of str
         Measurement sets of a calibrated figure (`clusim.hardware.calibration`).
+    bounds : (float, float) or None
+        Lowest and highest value that the source allows, as factors of the value.
     """
 
     value: Value
     mark: Mark
     source: str
     rows: tuple[str, ...] = ()
+    bounds: tuple[float, float] | None = None
 
     def __str__(self) -> str:
-        """Write value, mark and source on one line."""
-        return f"{self.value} ({self.mark}: {self.source})"
+        """Write value, mark, bounds and source on one line."""
+        bounds = f", {bounds_words(self.value, self.bounds)}" if self.bounds else ""
+        return f"{self.value} ({self.mark}{bounds}: {self.source})"
+
+    @property
+    def limits(self) -> tuple[float, float] | None:
+        """Bounds as factors of the value; None if unknown.
+
+        Without bounds, published figures, words and truth values are exact. The relative errors of the rows that
+        calibrated a figure bound it: with errors that are uniform within the bounds, the median error is half of the
+        bound, so that bounds are twice the `RowSet.spread`, the largest of several sets.
+        """
+        if self.bounds is not None:
+            return self.bounds
+        if self.mark == "published" or not _is_number(self.value):
+            return 1.0, 1.0
+        half = 2 * max((ROW_SETS[name].spread for name in self.rows), default=0.0)
+        return (1 - half, 1 + half) if half else None
 
 
 class Sourced:
@@ -83,12 +114,12 @@ Preset = Mapping[str, Figure]
 """The figures of one chip, switch, link or protocol, by the key a topology file would use."""
 
 
-def published(value: Value, source: str) -> Figure:
+def published(value: Value, source: str, bounds: object = None) -> Figure:
     """Return a figure stated by a document or tool of the vendor, or by a standard."""
-    return Figure(value, "published", source)
+    return Figure(value, "published", source, bounds=_bounds(value, bounds))
 
 
-def calibrated(value: Value, source: str, *rows: str) -> Figure:
+def calibrated(value: Value, source: str, *rows: str, bounds: object = None) -> Figure:
     """Return a figure taken from or fitted to measurements.
 
     Agreement with its rows is by construction.
@@ -103,15 +134,139 @@ def calibrated(value: Value, source: str, *rows: str) -> Figure:
         raise InputError(
             f"no set of measurements is called {unknown[0]!r}{suggest(unknown[0], ROW_SETS)}"
         )
-    return Figure(value, "calibrated", source, rows)
+    return Figure(value, "calibrated", source, rows, _bounds(value, bounds))
 
 
-def assumed(value: Value, reason: str) -> Figure:
+def assumed(value: Value, reason: str, bounds: object = None) -> Figure:
     """Return an unpublished, unmeasured figure; `reason` gives its basis."""
-    return Figure(value, "assumed", reason)
+    return Figure(value, "assumed", reason, bounds=_bounds(value, bounds))
 
 
 _QUANTITIES = {"s": parse_time, "B/s": parse_rate, "B": parse_size}
+
+
+def _is_number(value: Value) -> bool:
+    parts = list(value.values()) if isinstance(value, Mapping) else [value]
+    numbers = [not isinstance(part, bool) and re.match(r"[0-9.]", str(part)) for part in parts]
+    return bool(numbers) and all(numbers)
+
+
+def _bounds(value: Value, given: object) -> tuple[float, float] | None:
+    """Return bounds of a file as factors of the value."""
+    if given is None:
+        return None
+    if not _is_number(value):
+        raise InputError(f"bounds belong to numbers, and this figure is {value!r}")
+    ends = [f"-{given}", given] if isinstance(given, str) else given
+    if not isinstance(ends, list) or len(ends) != 2:
+        raise InputError(f"bounds is {given!r}; write [low, high], or 10% of the value")
+    low, high = (_factor(value, end) for end in ends)
+    if not 0 <= low <= 1 <= high:
+        raise InputError(f"bounds is {given!r}; the value {value!r} is not between them")
+    return low, high
+
+
+def _factor(value: Value, end: object) -> float:
+    """Return a bound as a factor of the value."""
+    share = re.fullmatch(r"([-+]?[0-9.]+)%", str(end))
+    if share is not None:
+        return 1 + float(share[1]) / 100
+    if isinstance(value, Mapping):
+        raise InputError(f"bound {end!r} of several numbers; write a percentage, such as -10%")
+    try:
+        (number, write), (whole, unit) = _quantity(end), _quantity(value)
+    except (UnitError, TypeError, ValueError):
+        raise InputError(f"bound {end!r}: not a number; write it as the value, {value!r}") from None
+    if write is not unit or not whole:
+        raise InputError(f"bound {end!r} of the value {value!r}; use its unit, or a percentage")
+    return number / whole
+
+
+def _quantity(value: Any) -> tuple[float, Callable[[float], str] | None]:
+    """Return a number, or a quantity in ps, bytes or bytes/s, and the function that writes it; None: a number."""
+    if not isinstance(value, str):
+        return float(value), None
+    for parse, write in (
+        (parse_time, _write_time),
+        (parse_size, _write_size),
+    ):
+        try:
+            return float(parse(value)), write
+        except UnitError:
+            continue
+    return float(parse_rate(value).bytes_per_s), _write_rate
+
+
+def _write_time(time_ps: float) -> str:
+    return f"{round(time_ps)}ps"
+
+
+def _write_size(size_bytes: float) -> str:
+    return f"{round(size_bytes)}B"
+
+
+def _write_rate(rate_Bps: float) -> str:
+    return f"{round(rate_Bps)} B/s"
+
+
+def scaled(value: Value, factor: float) -> Value:
+    """Return a value times a factor; counts of 20 and more are rounded."""
+    if isinstance(value, Mapping):
+        return {key: cast("Any", scaled(part, factor)) for key, part in value.items()}
+    number, write = _quantity(value)
+    if write is not None:
+        return write(number * factor)
+    return round(number * factor) if isinstance(value, int) and number >= 20 else number * factor
+
+
+def bounds_words(value: Value, bounds: tuple[float, float]) -> str:
+    """Return bounds in words: ``100 ns to 150 ns``; of several numbers relative."""
+    if isinstance(value, Mapping):
+        return " to ".join(f"{factor - 1:+.0%}" for factor in bounds)
+    return _range_words(value, bounds)
+
+
+@cache
+def _range_words(value: str | float, bounds: tuple[float, float]) -> str:
+    number, write = _quantity(value)
+    words: Any = {
+        _write_time: lambda part: format_time(round(part)),
+        _write_size: lambda part: format_size(round(part)),
+        _write_rate: format_rate,
+        None: lambda part: f"{part:.3g}",
+    }
+    return " to ".join(words[write](number * factor) for factor in bounds)
+
+
+_FACTORS: ContextVar[Mapping[str, float] | None] = ContextVar("factors", default=None)
+
+
+@contextmanager
+def scaled_figures(factors: Mapping[str, float]) -> Iterator[None]:
+    """Scale figures in topologies and programs that are created within the context.
+
+    Parameters
+    ----------
+    factors : mapping
+        Text of a figure (`str`) -> factor. Figures with equal texts are one variable: they share their origin.
+    """
+    token = _FACTORS.set(factors)
+    try:
+        yield
+    finally:
+        _FACTORS.reset(token)
+
+
+def value_of(figure: Figure) -> Value:
+    """Return the value of a figure, scaled within `scaled_figures`."""
+    factors = _FACTORS.get()
+    factor = factors.get(str(figure)) if factors else None
+    return figure.value if factor is None else scaled(figure.value, factor)
+
+
+def any_scaled() -> bool:
+    """Return True within `scaled_figures`, unless no figure is scaled."""
+    return bool(_FACTORS.get())
 
 
 def check_figures(figures: Preset, units: Mapping[str, str], optional: Iterable[str] = ()) -> None:
@@ -163,7 +318,11 @@ def count_marks(figures: Iterable[Figure]) -> dict[Mark, int]:
     return {mark: result[mark] for mark in MARKS}
 
 
-_MAKERS = {"published": published, "calibrated": calibrated, "assumed": assumed}
+_MAKERS: dict[Mark, Callable[..., Figure]] = {
+    "published": published,
+    "calibrated": calibrated,
+    "assumed": assumed,
+}
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "str": str,
     "int": int,
@@ -190,7 +349,7 @@ def figure(entry: Any, sources: Mapping[str, str] | None = None) -> Figure:
             f"{entry!r} is not a figure; write {{value: ..., mark: published, source: ...}}"
         )
     for key in entry:
-        if key not in {"value", "mark", "source", "rows"}:
+        if key not in {"value", "mark", "source", "rows", "bounds"}:
             raise InputError(f"no key of a figure is called {key!r}")
     mark, rows, value = entry["mark"], entry.get("rows", ()), entry["value"]
     parts = list(value.values()) if isinstance(value, dict) else [value]
@@ -202,7 +361,8 @@ def figure(entry: Any, sources: Mapping[str, str] | None = None) -> Figure:
         raise InputError(f"mark is {mark!r}; it must be one of {', '.join(MARKS)}")
     if bool(rows) and mark != "calibrated":
         raise InputError(f"rows belong to calibrated figures, and this one is {mark}")
-    return _MAKERS[mark](value, _expanded(entry.get("source"), sources or {}), *rows)
+    source = _expanded(entry.get("source"), sources or {})
+    return _MAKERS[mark](value, source, *rows, bounds=entry.get("bounds"))
 
 
 def _expanded(text: object, sources: Mapping[str, str]) -> str:

@@ -297,6 +297,9 @@ _STEP = (
     " NVSwitch 100-150, L2 write 100; adds up to the 0.6 us of the row Ring LL NVLink of NCCL's latencies"
     " (hwLatencies, src/graph/tuning.cc)"
 )
+_STEP_BOUNDS = ["88ns", "118ns"]
+"""Bounds of a part of the store, as the 450-600 ns of the sum of 510 ns."""
+
 _TRAFFIC = "memory_traffic"
 """Key of a file for the three figures ``memory_per_*``, where they are equal."""
 
@@ -306,14 +309,15 @@ def _latencies(link: str) -> dict[str, Figure]:
 
     NVLink latencies are those on which NCCL's latencies were measured.
     """
-    step = calibrated("100ns", _STEP, "nccl-tuning")
+    step = calibrated("100ns", _STEP, "nccl-tuning", bounds=_STEP_BOUNDS)
     if not link.startswith("nvlink"):
-        step = assumed("100ns", f"as of GPUs with NVLinks: {_STEP}")
+        step = assumed("100ns", f"as of GPUs with NVLinks: {_STEP}", _STEP_BOUNDS)
     return {
         "write_latency": step,
         "read_latency": assumed(
             "350ns",
             "remote load about twice a remote store; HBM 470-570 and L2 200-260 cycles at 1.4-1.8 GHz",
+            ["260ns", "410ns"],
         ),
         "response_latency": step,
         "memory_quantum": assumed(

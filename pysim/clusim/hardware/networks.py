@@ -64,7 +64,9 @@ def _infiniband(name: str) -> Preset:
     return {
         "rate": published(f"{rate:g} Gb/s", how),
         "latency": assumed(
-            f"{phy}ns", "PHYs of both ends" + (" with RS-FEC" if phy == 60 else "") + ", no cable"
+            f"{phy}ns",
+            "PHYs of both ends" + (" with RS-FEC" if phy == 60 else "") + ", no cable",
+            ["20ns", "150ns"],
         ),
         "format": published("infiniband", "InfiniBand local packets"),
         "buffer": assumed(
@@ -86,7 +88,9 @@ def _roce(gbps: int) -> Preset:
     return {
         "rate": published(f"{gbps} Gb/s", "Ethernet, after encoding and FEC"),
         "latency": assumed(
-            f"{latency_ns}ns", "MACs and PHYs of both ends, RS-FEC from 50 Gb/s on, no cable"
+            f"{latency_ns}ns",
+            "MACs and PHYs of both ends, RS-FEC from 50 Gb/s on, no cable",
+            "60%",
         ),
         "format": published("roce", "RoCEv2 in Ethernet frames"),
         "buffer": assumed(
@@ -119,7 +123,7 @@ def _own_class(gbps: int, name: str, latency: Figure) -> Preset:
     }
 
 
-_ETHERNET_PHY = assumed("150ns", "MACs and PHYs of both ends with RS-FEC, no cable")
+_ETHERNET_PHY = assumed("150ns", "MACs and PHYs of both ends with RS-FEC, no cable", "60%")
 
 NETWORK_LINKS: dict[str, Preset] = {
     **{name: _infiniband(name) for name in _RATES_Gbps},

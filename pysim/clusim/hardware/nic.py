@@ -147,10 +147,20 @@ def transport_of(name: str, entry: Entry) -> Transport:
         "gpudirect": published(True, "reads and writes GPU memory (GPUDirect RDMA)"),
         "post": assumed(
             "500ns",
-            "doorbell 0.15, work request 0.15, read request 0.2 us (verbs writes last 0.9-1.0 us end to end)",
+            "doorbell 0.15, work request 0.15, read request 0.2 us (verbs writes last 0.9-1.0 us end to end); DMA reads"
+            " of 400 to 700 ns there and back (Neugebauer et al., SIGCOMM 2018)",
+            ["400ns", "650ns"],
         ),
-        "completion": assumed("750ns", f"completion entry and its poll 0.25 us, and {_THREAD}"),
-        "flush": assumed("1us", "a read of GPU memory by the NIC, there and back"),
+        "completion": assumed(
+            "750ns",
+            f"completion entry and its poll 0.25 us, and {_THREAD}, 2 us on AMD",
+            ["500ns", "1250ns"],
+        ),
+        "flush": assumed(
+            "1us",
+            "a read of GPU memory by the NIC, there and back; GDR stores need 0.3-0.8 us more than hosts' stores",
+            ["0.6us", "1.6us"],
+        ),
         "adaptive": assumed(False, "one path per connection unless requested"),
         **figures(entry.get("figures", {})),
     }

@@ -51,16 +51,20 @@ _DRAM: dict[str, tuple[str, str, float, str]] = {
 
 def _memory(peak: str, subject: str, efficiency: float, cpu: str) -> Preset:
     zero = assumed(0, "no links but the one to its socket")
-    one = assumed(1.0, "every byte that is delivered or fetched crosses the channels once")
+    one = assumed(1.0, "every byte that is delivered or fetched crosses the channels once", "0%")
     return {
         "sms": assumed(1, "runs no kernels; the processes that serve a NIC are its CTAs"),
         "cta_slots": assumed(256, "the number of flows of the engine"),
         "write_latency": assumed("60ns", "accepted by the memory controller"),
-        "read_latency": assumed("90ns", f"idle load from local DRAM, 80 to 110 ns ({cpu})"),
+        "read_latency": assumed(
+            "90ns", f"idle load from local DRAM, 80 to 110 ns ({cpu})", ["80ns", "110ns"]
+        ),
         "response_latency": assumed("50ns", "through the CPU's mesh into a core"),
         "memory_quantum": assumed("2us", "as for GPUs"),
         "memory_rate": published(peak, f"{subject} ({cpu})"),
-        "memory_efficiency": assumed(efficiency, f"STREAM on {cpu} reaches 75 to 90% of the peak"),
+        "memory_efficiency": assumed(
+            efficiency, f"STREAM on {cpu} reaches 75 to 90% of the peak", [0.75, 0.9]
+        ),
         "memory_per_delivered": one,
         "memory_per_read": one,
         "memory_per_injected": one,

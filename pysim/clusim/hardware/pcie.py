@@ -94,7 +94,9 @@ def _framed(generation: int, mps: int, width: str) -> Preset:
         "control": assumed(
             _control(mps, factor, 24),
             f"an ACK and an UpdateFC of 8 B each per {factor:g} TLPs, the AckFactor of the specification's latency"
-            " table; fetched data also pay a request of 24 B per 512 B on the opposite wire",
+            " table; fetched data also pay a request of 24 B per 512 B on the opposite wire; designs"
+            " budget 2 to 5% of a direction",
+            "40%",
         ),
         "limit": _limit(mps),
     }
@@ -138,6 +140,7 @@ def _payload(mps: int) -> Figure:
     return assumed(
         {"sm": f"{mps}B", "ce": f"{mps}B", "nic": "4096B"},
         "SMs and copy engines send packets of the MPS; a NIC's packets are cut by `limit` on these wires",
+        "0%",
     )
 
 
@@ -149,6 +152,7 @@ def _limit(mps: int) -> Figure:
             "MPS 128 B: A100 on Gen4 x16 writes 26.19 and reads 26.78 GB/s (256 B would be 28.8), H100 on Gen5 x16 51"
             " and 52 GB/s; MRRS 512 B is the usual setting",
             "copy-benchmarks",
+            bounds="0%",
         )
     return published(
         value,
@@ -170,13 +174,15 @@ for _generation in GENERATIONS:
 _DEVICE_LATENCY = assumed(
     "50ns",
     "two PHYs and a few cm of board; with the 110 ns of a switch and the root complex it leaves DMA reads of DRAM at"
-    " the 400-700 ns of Neugebauer et al., SIGCOMM 2018",
+    " the 400-700 ns of Neugebauer et al., SIGCOMM 2018; less than the 100 ns of a switch, which has two PHYs",
+    ["20ns", "100ns"],
 )
 _GPU_LATENCY = calibrated(
     "250ns",
     "way through the GPU between SMs and its PCIe port: NCCL's LL step over PCIe of 1.0 us (tuning.cc) less flag,"
     " switch and memory, halved; GDR and PCIe stores need 0.3-0.8 us longer than hosts' stores",
     "nccl-tuning",
+    bounds=["150ns", "400ns"],
 )
 
 

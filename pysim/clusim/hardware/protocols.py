@@ -125,6 +125,24 @@ _FIXED = {
 }
 """Fixed cost of a slice step [us] on Hopper."""
 
+_FIXED_BOUNDS = {
+    "simple": ["2.2us", "2.6us"],
+    "ll": ["92ns", "174ns"],
+    "direct": ["92ns", "174ns"],
+}
+"""Bounds of the fixed costs on Hopper, from their sources."""
+
+_FIXED_ELSEWHERE = {
+    "simple": ["-10%", "25%"],
+    "ll": ["-16%", "180%"],
+    "ll128": ["-12%", "75%"],
+    "direct": ["-16%", "180%"],
+}
+"""Bounds of costs scaled by clocks: Hopper's below; above the costs measured on A100, relative to its clock's."""
+
+_RATES_ELSEWHERE = {"ll": ["-12%", "100%"]}
+"""Bounds of throughput scaled by clocks: Hopper's, as A100's scales with the clock; LL is twice as fast on B200."""
+
 _FIXED_ROWS = {
     "simple": ("npkit-gh200", "simllm-gh200", "wayne-h100"),
     "ll": ("npkit-gh200", "nccl-tuning"),
@@ -134,7 +152,9 @@ _FIXED_ROWS = {
 """Measurement sets of the fixed costs."""
 
 _FENCE = assumed(
-    "400ns", "fence.acq_rel.sys before the tail is posted: 0.3-0.5 us, about one store's round trip"
+    "400ns",
+    "fence.acq_rel.sys before the tail is posted: 0.3-0.5 us, about one store's round trip",
+    ["300ns", "500ns"],
 )
 _NO_FENCE = published("0", "flags travel in the data")
 _LINES = calibrated(
@@ -144,6 +164,7 @@ _LINES = calibrated(
     " one channel on 4 p5en (ncclgauge)",
     "nccl-tuning",
     "p5en-1-channel",
+    bounds=["300ns", "600ns"],
 )
 _NO_HEAD_FENCE = published("0", "NCCL posts a freed slot without a fence")
 _TAIL = {
@@ -159,6 +180,7 @@ _MESSAGE_START = calibrated(
     "all-to-all of 512 B to 8 KiB on B200 needs 0.6 us (2 GPUs) to 1.5 us (8) more than launch and steps"
     " (aiconfigurator): the kernel of sends and receives deals works, channels and warps first (sendrecv.h)",
     "aiconfigurator-b200",
+    bounds=["0.6us", "1.5us"],
 )
 _CROWDING = calibrated(
     0.9,
@@ -166,8 +188,8 @@ _CROWDING = calibrated(
     " beside 15",
     "xxrjun-sendrecv",
 )
-_MESSAGE_START_ELSEWHERE = assumed("0.8us", "as Blackwell (its all-to-all)")
-_CROWDING_ELSEWHERE = assumed(0.9, "as Hopper (its sends and receives)")
+_MESSAGE_START_ELSEWHERE = assumed("0.8us", "as Blackwell (its all-to-all)", ["0.6us", "1.5us"])
+_CROWDING_ELSEWHERE = assumed(0.9, "as Hopper (its sends and receives)", "10%")
 _NO_CROWDING = assumed(
     0.0, "the rate of LL and LL128 is of 24 CTAs at once; kernels by loads and stores likewise"
 )
@@ -181,17 +203,18 @@ def _crowding(arch: str, name: str) -> Figure:
 
 def _fixed(arch: str, name: str, pace: Pace) -> Figure:
     if name == "direct" and pace.direct_us:
-        return assumed(f"{round(pace.direct_us * 1000)}ns", f"as LL on {arch}")
+        return assumed(f"{round(pace.direct_us * 1000)}ns", f"as LL on {arch}", "12%")
     if name in pace.fixed:
         own_us, source = pace.fixed[name]
         return calibrated(f"{round(own_us * 1000)}ns", source, *pace.rows)
     base_us, source = _FIXED[name]
     value = f"{round(base_us * pace.cost * 1000)}ns"
     if pace.cost != 1:
-        return assumed(value, f"{source}; x {pace.cost:g} on {arch}: {pace.why}")
+        why = f"{source}; x {pace.cost:g} on {arch}: {pace.why}"
+        return assumed(value, why, _FIXED_ELSEWHERE[name])
     if pace.why:
-        return assumed(value, f"{source}, Hopper")
-    return calibrated(value, source, *_FIXED_ROWS[name])
+        return assumed(value, f"{source}, Hopper", _FIXED_ELSEWHERE[name])
+    return calibrated(value, source, *_FIXED_ROWS[name], bounds=_FIXED_BOUNDS.get(name))
 
 
 def _rates(arch: str, name: str, pace: Pace) -> Figure:
@@ -203,7 +226,7 @@ def _rates(arch: str, name: str, pace: Pace) -> Figure:
     if pace.speed != 1:
         source += f"; x {pace.speed:g} on {arch}: {pace.why}"
     if pace.why and not (pace.measured and name == "simple"):
-        return assumed(ops, source)
+        return assumed(ops, source, _RATES_ELSEWHERE.get(name, "12%"))
     rows: tuple[str, ...] = ("npkit-gh200", "wayne-h100", *pace.rows)
     if name == "direct":
         rows = _FIXED_ROWS[name]
@@ -267,10 +290,13 @@ CTA_SKEW: Figure = calibrated(
     " spread over 24 CTAs",
     "simllm-a100",
     "superbench-a100",
+    bounds=["54ns", "113ns"],
 )
 """Time between the starts of consecutive CTAs of a collective's kernel."""
 
 WINDOW: Figure = assumed(
-    "32KiB", "a CTA of 512 threads with 4 of its 8 unrolled loads of 16 B in flight each"
+    "32KiB",
+    "a CTA of 512 threads with 4 of its 8 unrolled loads of 16 B in flight each",
+    ["16KiB", "64KiB"],
 )
 """Bytes a CTA may have requested and not yet received."""

@@ -36,8 +36,7 @@ from clusim.base.errors import InputError, UnitError, suggest
 from clusim.base.units import parse_time
 from clusim.lowering.faults import Fault, describe_faults, known_at_start
 from clusim.topology.arrays import FabricArrays, arrays_of
-from clusim.topology.model import Fabric
-from clusim.topology.validate import did_you_mean
+from clusim.topology.model import Fabric, did_you_mean
 
 FORMS = {
     "link": ("LINK down", "down"),

@@ -48,7 +48,7 @@ def machine_of_log(log: Log, ranks: JobRanks, guess: Guess, version: Version) ->
     printed = imported.fabric()
     if ranks.most_per_machine > printed.num_ranks:
         preset.lines.append(
-            f"  {place} prints {printed.num_ranks} GPUs of a machine, the job has"
+            f"  {place} prints {printed.num_ranks} GPUs of a node, the job has"
             f" {ranks.most_per_machine} on one: not used"
         )
         return preset

@@ -215,6 +215,6 @@ def _network(log: Log, ranks: JobRanks) -> list[_Clue]:
 def _counts(ranks: JobRanks) -> list[_Clue]:
     most = max(ranks.most_per_machine, max(ranks.devices, default=0) + 1)
     return [
-        _Clue(f"up to {most} GPUs on a machine", lambda p: p.gpus >= most, 2, True),
+        _Clue(f"up to {most} GPUs on a node", lambda p: p.gpus >= most, 2, True),
         *([_Clue("all its GPUs in the job", lambda p: p.gpus == most, 1)] if most >= 4 else []),
     ]

@@ -162,7 +162,7 @@ def replay_report(replay: Replay, *, everything: bool = False) -> str:
         f"  {replay.ranks} ranks on {replay.machines} node{'s' * (replay.machines != 1)}"
         + (f", NCCL {replay.nccl_version}" if replay.nccl_version else ""),
         "",
-        "machine",
+        "system",
         *(f"  {line}" for line in replay.machine),
         *(f"  fault: {line}" for line in replay.faults),
     ]
@@ -197,11 +197,11 @@ def _communicators(replay: Replay, everything: bool) -> list[str]:
         [
             "number",
             "ranks",
-            "machines",
+            "nodes",
             "channels",
             "calls",
             "time",
-            "on the other",
+            f"on {replay.other}",
             "rings and trees",
         ]
     ]
@@ -223,7 +223,7 @@ def _calls(replay: Replay, everything: bool) -> list[str]:
         calls = [call for call in calls if any(call is one for one in most)]
     title = [
         "comm", "operation", "size", "count", "plan", "time", "algbw", "busbw", "measured", "error",
-        replay.other or "", "ratio", "there", "",
+        replay.other or "", "ratio", "plan there", "",
     ]  # fmt: skip
     if len(replay.communicators) == 1:
         title[0] = ""

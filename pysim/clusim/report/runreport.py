@@ -141,7 +141,7 @@ def _latency_rows(latency: LatencySummary) -> list[tuple[str, str]]:
             "throughput",
             f"{latency.throughput_GBps:.2f} GB/s, {latency.per_source_GBps:.3f} per source",
         ),
-        ("messages", f"{latency.messages} of {format_size(latency.message_bytes)}"),
+        ("messages", f"{latency.messages:,} of {format_size(latency.message_bytes)}"),
         ("latency", shown),
     ]
 

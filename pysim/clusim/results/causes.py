@@ -147,10 +147,6 @@ class Census(NamedTuple):
     notes: Mapping[str, str] = {}
 
 
-UNKNOWN = Census("", 0)
-"""Census of a resource without instances."""
-
-
 @dataclass(frozen=True, slots=True)
 class CauseResource(JsonObject):
     """Resource of a cause, and its instances in the run.

@@ -256,10 +256,10 @@ class Result(Shown, JsonObject):
         return self.judge(self)
 
     def sensitivity(self) -> Sensitivity:
-        """Return the derivatives of the time by the figures of the hardware.
+        """Return the derivatives of the time by the figures of the hardware, and its interval by their bounds.
 
-        Each is an elasticity: % of the time per % of the figure. They are checked by re-simulation, automatically for
-        runs of up to 1,000,000 packet-hops, or with ``confirm=True``.
+        Each derivative is an elasticity: % of the time per % of the figure. They are checked by re-simulation, and the
+        interval is simulated, automatically for runs of up to 1,000,000 packet-hops, or with ``confirm=True``.
 
         Raises
         ------

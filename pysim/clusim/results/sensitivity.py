@@ -1,4 +1,4 @@
-"""Sensitivity of a run: the derivative of its time by each figure of its hardware."""
+"""Sensitivity of a run: the derivative of its time by each figure of its hardware, and the interval by their bounds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from clusim.base.display import Columns, Shown, Summary
 from clusim.base.json_schema import IfKnown, JsonObject, Round6
-from clusim.base.tables import text_table
+from clusim.base.tables import folded, text_table
 from clusim.base.units import format_time
 
 if TYPE_CHECKING:
@@ -75,6 +75,72 @@ class Derivative(JsonObject):
         return f"{self.reach:g}x better" if self.reach > 1 else "below 1.1x"
 
 
+@dataclass(frozen=True, slots=True)
+class Contribution(JsonObject):
+    """Effect of the bounds of one figure on the time of a run.
+
+    Attributes
+    ----------
+    figure : str
+        Places of the figure, as in ``clusim topo show --figures``.
+    bounds : str
+        Lowest and highest value; of several numbers, relative changes.
+    half_width_us : float
+        Half of the range of simulated times between the bounds [us].
+    at_low_us, at_high_us : float
+        Change of the time at each bound [us].
+    """
+
+    KEYS = ("figure", "bounds", "half_width_us", "at_low_us", "at_high_us")
+
+    figure: str
+    bounds: str
+    half_width_ps: int
+    at_low_ps: int
+    at_high_ps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Interval(JsonObject):
+    """Interval with 90% of the times of a run, if the figures of its hardware vary within their bounds.
+
+    Attributes
+    ----------
+    low_us, high_us : float
+        5% and 95% of the times [us].
+    figures : list of Contribution
+        Figures with bounds that change the time, the largest half-width first.
+    unknown : list of str
+        Figures of the run without known bounds, which the interval omits.
+    note : str
+        Reason for a missing interval.
+    """
+
+    KEYS = ("low_us", "high_us", "figures", "unknown", "note")
+
+    low_ps: int
+    high_ps: int
+    figures: list[Contribution] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    note: str = ""
+
+    def lines(self, time_ps: int) -> list[str]:
+        """Return the lines that the command prints: time, interval, and the figures with the largest half-widths."""
+        if self.note:
+            return [f"interval  {self.note}"]
+        ends = f"{format_time(self.low_ps)} to {format_time(self.high_ps)}"
+        lines = [f"interval  {ends} (5% to 95%; time {format_time(time_ps)})"]
+        shown = [row for row in self.figures if row.half_width_ps >= LEAST_SHOWN * time_ps]
+        rows = [(row.figure, f"{format_time(row.half_width_ps)}", row.bounds) for row in shown]
+        if rows:
+            titles = ("by figure", "half-width", "bounds")
+            lines += text_table("  {:<..}  {:>..}  {:<..}", [titles, *rows])
+        hidden = len(self.figures) - len(shown)
+        lines += [f"  {hidden} figures below {LEAST_SHOWN:.0%}"] if hidden else []
+        unknown = f"  no bounds known for: {'; '.join(self.unknown)}"
+        return lines + (folded(unknown, hang="    ") if self.unknown else [])
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Sensitivity(Shown, JsonObject):
     """Derivatives of the time of a run, the largest first.
@@ -89,14 +155,17 @@ class Sensitivity(Shown, JsonObject):
         Extent of the re-simulation, or the reason why there are no derivatives.
     unfinished : str
         Re-simulations missing because of a time limit.
+    interval : Interval or None
+        Interval of the time by the bounds of the figures; None: not simulated.
     """
 
-    KEYS: ClassVar = ("derivatives", "note", "unfinished")
+    KEYS: ClassVar = ("derivatives", "note", "unfinished", "interval")
 
     time_ps: int
     derivatives: list[Derivative] = field(default_factory=list)
     note: str = ""
     unfinished: IfKnown[str] = ""
+    interval: IfKnown[Interval | None] = None
 
     @property
     def shown(self) -> list[Derivative]:
@@ -115,7 +184,8 @@ class Sensitivity(Shown, JsonObject):
         hidden = len(self.derivatives) - len(shown)
         lines += [f"  {hidden} figures below {LEAST_SHOWN:.0%}"] if hidden else []
         lines += [f"  {self.note}"] if self.note else []
-        return lines + ([f"  not simulated: {self.unfinished}"] if self.unfinished else [])
+        lines += [f"  not simulated: {self.unfinished}"] if self.unfinished else []
+        return lines + (["", *self.interval.lines(self.time_ps)] if self.interval else [])
 
     def summary(self) -> Summary:
         """Return the largest derivatives."""

@@ -20,7 +20,7 @@ from clusim.base.errors import ClusimError, TimeLimitReached
 from clusim.results.sensitivity import LEAST_SHOWN, Derivative, Sensitivity
 
 STEP = Fraction(101, 100)
-"""Improvement of a figure whose effect is simulated."""
+"""Simulated improvement of a figure."""
 
 MORE_STEPS = (Fraction(99, 100), Fraction(102, 100), Fraction(98, 100))
 """Changes that are simulated where the path disagrees."""
@@ -37,7 +37,9 @@ LEAST_DIFFERENCE = 0.01
 VALID = 0.01
 """Largest error of a valid first-order estimate, as a share of the run."""
 
-UNCHECKED = "derivatives are estimates of the critical path; --confirm re-simulates them"
+UNCHECKED = (
+    "no interval, and derivatives are estimates of the critical path; --confirm re-simulates them"
+)
 
 Simulate = Callable[[Change], int]
 """Returns the time of the run with a change of its image [ps]."""

@@ -30,6 +30,7 @@ from clusim.results.result import Result, Wires, mean_rates_Bps
 from clusim.results.sensitivity import Sensitivity
 from clusim.results.trace.held import HeldRecords, Inputs
 from clusim.simulation.derivatives import derivatives
+from clusim.simulation.intervals import Variants, interval_of
 from clusim.simulation.session import EngineName, Progress, Session, Sink, Watch, start_engine
 
 if TYPE_CHECKING:
@@ -210,7 +211,14 @@ class Evidence:
         Returns the expected error.
     how : Repeats or None
         Settings of re-simulations.
+
+    Attributes
+    ----------
+    variants : Variants or None
+        The run with other figures, for its interval.
     """
+
+    variants: Variants | None = None
 
     def __init__(
         self,
@@ -248,15 +256,24 @@ class Evidence:
         if checked is None:
             checked = engine == "c" and result.grants <= CHECKED_GRANTS
 
-        def simulate(change: Change) -> int:
-            arrays = changed_image(inputs.image, change)
+        def simulate(arrays: Mapping[str, Array]) -> int:
             return _simulated(arrays, inputs, engine, how=self._how).engine.now_ps
+
+        def changed(change: Change) -> int:
+            return simulate(changed_image(inputs.image, change))
 
         try:
             run = _critical(result, inputs, self._records)
-            return derivatives(run, simulate if checked else None)
+            found = derivatives(run, changed if checked else None)
         except TraceError as error:
-            return Sensitivity(result.time_ps, note=str(error).partition(": ")[2])
+            found = Sensitivity(result.time_ps, note=str(error).partition(": ")[2])
+        if not checked or self.variants is None or found.unfinished:
+            return found
+        try:
+            limits = interval_of(self.variants, inputs.image, result.time_ps, simulate)
+        except TimeLimitReached as error:
+            return replace(found, unfinished=f"interval; {error}")
+        return replace(found, interval=limits)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle only the verdict, if computed, without inputs and slices."""

@@ -33,6 +33,7 @@ from clusim.results.trace.held import HeldRecords
 from clusim.schedule import Schedule, to_arrays, to_text
 from clusim.simulation.diagnose import Budget, Columns, Evidence, Repeats, inputs_of, run_wires
 from clusim.simulation.expected import expected_of
+from clusim.simulation.intervals import Variants
 from clusim.simulation.payload_check import Checker, Waits, deadlock_error, require_room
 from clusim.simulation.plan import Plan, plan
 from clusim.simulation.request import AnyRequest, ScheduleRequest, TrafficRequest
@@ -95,7 +96,7 @@ class Job:
     `stuck` creates the error for a deadlocked session, `inputs` returns the trace columns of the inputs, `expected` the
     expected error. Of the image's instances and tasks only
     the schedule's are reported; the rest are proxies. `verified` is the schedule with checked data. `least_ps` is a
-    lower bound on the time of the run.
+    lower bound on the time of the run. `variants` is the run with other figures.
     """
 
     image: Image
@@ -111,6 +112,7 @@ class Job:
     verified: Schedule | None = None
     expected: Callable[[], str] = str
     least_ps: int = 0
+    variants: Variants | None = None
 
 
 def job_of(request: AnyRequest | Plan, options: RunOptions = RunOptions()) -> Job:
@@ -165,6 +167,7 @@ def _planned_job(planned: Plan, options: RunOptions) -> Job:
         verified=schedule if planned.verifies else None,
         expected=partial(_expected, planned),
         least_ps=lowered.least_ps,
+        variants=Variants(planned),
     )
 
 
@@ -430,7 +433,9 @@ def _evidence(job: Job, options: RunOptions, held: HeldRecords | None) -> Eviden
         why = "no histories were kept"
     made = partial(inputs_of, job.image, job.inputs)
     how = Repeats(options.confirm, options.progress, options.watch, options.budget or Budget())
-    return Evidence(made, why, job.expected, how)
+    evidence = Evidence(made, why, job.expected, how)
+    evidence.variants = job.variants
+    return evidence
 
 
 def _ended(session: Session, job: Job, result: Result, why: str) -> Result:

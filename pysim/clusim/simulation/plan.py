@@ -11,8 +11,6 @@ from functools import cached_property
 from clusim import collectives
 from clusim.base.errors import InputError
 from clusim.base.terms.operations import COLLECTIVE_OF, ROOTED, is_plan, operation_named
-from clusim.formats.algorithms import msccl, mscclpp
-from clusim.formats.algorithms.layout import WantedPlan
 from clusim.lowering import plan_change
 from clusim.nccl import Communicator, NcclPlan, programs
 from clusim.nccl.choice import Communicators, Way, choose, way_of
@@ -95,12 +93,12 @@ class Plan:
         options, setup, choice = self.options, self.setup, self.choice
         if isinstance(options, ScheduleRequest):
             return PlannedProgram(options.schedule, options.notes)
-        result = _written(options, choice)
+        result = written(options, choice)
         if setup.known is setup.fabric:
             return result
         if choice is not None:
             choice = nccl_choice(choice.request, healthy=True)
-        healthy = _written(options, choice, healthy=True)
+        healthy = written(options, choice, healthy=True)
         change = plan_change(healthy.schedule.calls, result.schedule.calls)
         return replace(result, notes=(*result.notes, change))
 
@@ -153,7 +151,7 @@ def _runs_nccl(setup: Setup, operation: str) -> bool:
     return known and len(chosen) > 1 and Communicators.knows(operation)
 
 
-def _written(
+def written(
     request: Request, choice: NcclChoice | None, *, healthy: bool = False
 ) -> PlannedProgram:
     """Return the program of a request, planned with or without the faults that are active at time 0."""
@@ -194,9 +192,11 @@ def _in_graph(machine: Fabric, schedule: Schedule) -> LaunchContext | None:
     """Return the cost of an inference engine's kernel in a CUDA graph; None for other kernels."""
     call = schedule.calls[0]
     prelude_ps = collectives.REGISTRY[call.operation, call.algorithm].prelude_ps
+    if prelude_ps is None:
+        return None
     end = machine.nodes[machine.node_index[machine.ranks[call.ranks[0]]]].endpoint
     start_ps = None if end is None else engine_start_ps(end.chip)
-    if prelude_ps is None or start_ps is None:
+    if start_ps is None:
         return None
     return LaunchContext(start_ps + prelude_ps, 0)
 
@@ -220,6 +220,10 @@ def _of_file(request: Request, machine: Fabric) -> PlannedProgram:
     ):
         if given:
             raise InputError(f"{flag} is not for {path}, a plan with given channels")
+    # Readers of XML import a parser that few runs need.
+    from clusim.formats.algorithms import msccl, mscclpp
+    from clusim.formats.algorithms.layout import WantedPlan
+
     reader = msccl if path.lower().endswith(".xml") else mscclpp
     read = reader.read_plan(path)
     if request.operation not in ("allreduce", read.operation):

@@ -189,7 +189,9 @@ def table_lines(result: Crossover) -> list[str]:
     ]
     choices = spans((row.size_bytes, _verdict(row)) for row in result.sizes)
     lines += text_table("  {:<19}  {}", choices)
-    lines += [f"{name}: omitted: {why}" for name, why in result.left_out.items()]
+    lines += [
+        f"omitted: {name}: {why.removeprefix(f'{name}: ')}" for name, why in result.left_out.items()
+    ]
     rough = sum(len(row.not_exact) for row in result.sizes)
     if rough:
         lines.append(

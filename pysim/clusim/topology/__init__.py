@@ -1,17 +1,24 @@
-"""Topology of a system: graph nodes, links with their rates, and routes."""
+"""Topology of a system: graph nodes, links with their rates, and routes.
+
+Public names are imported when they are first used: descriptions, checks and generators need slow libraries.
+"""
 
 from __future__ import annotations
 
-from clusim.topology.arrays import FabricArrays
-from clusim.topology.check import check
-from clusim.topology.check_links import Finding
-from clusim.topology.generators import generate
-from clusim.topology.graph import FabricBuilder, from_networkx, to_networkx
-from clusim.topology.loading import load, loads
-from clusim.topology.model import KIND_NAMES, Fabric, Format, Link, Protocol
-from clusim.topology.node import Endpoint, Node, Unit
-from clusim.topology.render import describe
-from clusim.topology.save import to_yaml
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clusim.topology.arrays import FabricArrays
+    from clusim.topology.check_links import Finding
+    from clusim.topology.checks import check
+    from clusim.topology.generators import generate
+    from clusim.topology.graph import FabricBuilder, from_networkx, to_networkx
+    from clusim.topology.loading import load, loads
+    from clusim.topology.model import KIND_NAMES, Fabric, Format, Link, Protocol
+    from clusim.topology.node import Endpoint, Node, Unit
+    from clusim.topology.render import describe
+    from clusim.topology.save import to_yaml
 
 __all__ = [
     "KIND_NAMES",
@@ -34,3 +41,24 @@ __all__ = [
     "to_networkx",
     "to_yaml",
 ]
+
+_HOMES = {
+    "arrays": ("FabricArrays",),
+    "check_links": ("Finding",),
+    "checks": ("check",),
+    "generators": ("generate",),
+    "graph": ("FabricBuilder", "from_networkx", "to_networkx"),
+    "loading": ("load", "loads"),
+    "model": ("KIND_NAMES", "Fabric", "Format", "Link", "Protocol"),
+    "node": ("Endpoint", "Node", "Unit"),
+    "render": ("describe",),
+    "save": ("to_yaml",),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'clusim.topology' has no attribute {name!r}")
+    return getattr(import_module(f"clusim.topology.{_HOME[name]}"), name)

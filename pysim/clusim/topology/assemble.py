@@ -9,6 +9,7 @@ from typing import Any
 
 from clusim.base.units import parse_size, parse_time
 from clusim.hardware import ARCHITECTURES, CHIPS, CTA_SKEW, LINKS, MEMORY, NICS, P2P, WINDOW
+from clusim.hardware.figures import value_of
 from clusim.topology.catalogue import (
     Catalogue,
     Section,
@@ -21,7 +22,7 @@ from clusim.topology.catalogue import (
     make_switch,
     merge,
 )
-from clusim.topology.model import Fabric, Forwarding, Link, PinnedPath, Protocol
+from clusim.topology.model import Fabric, Forwarding, Link, PinnedPath, Protocol, did_you_mean
 from clusim.topology.node import Endpoint, Node
 from clusim.topology.schema import (
     ChipSpec,
@@ -34,7 +35,7 @@ from clusim.topology.schema import (
     SwitchSpec,
     Topology,
 )
-from clusim.topology.validate import KeyPath, Problems, did_you_mean
+from clusim.topology.validate import KeyPath, Problems
 
 MAX_NODES = 65_536
 MAX_LINKS = 1_000_000
@@ -70,9 +71,11 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
     if topology.cta_skew is None:
         state.sources["cta_skew"] = str(CTA_SKEW)
     skew: Any = (
-        topology.cta_skew if topology.cta_skew is not None else parse_time(str(CTA_SKEW.value))
+        topology.cta_skew if topology.cta_skew is not None else parse_time(str(value_of(CTA_SKEW)))
     )
-    window: Any = topology.window if topology.window is not None else parse_size(str(WINDOW.value))
+    window: Any = (
+        topology.window if topology.window is not None else parse_size(str(value_of(WINDOW)))
+    )
     p2p: Any = topology.p2p or P2P[architecture].value
     return Fabric(
         name=topology.name or "custom",

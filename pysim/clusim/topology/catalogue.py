@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, TypeVar
 
-from clusim.base.errors import InternalError
+from pydantic import ValidationError
+
+from clusim.base.errors import InputError, InternalError
 from clusim.hardware import (
     ARCHITECTURES,
     CHIPS,
@@ -23,8 +25,9 @@ from clusim.hardware import (
     TRANSPORTS,
     Preset,
 )
+from clusim.hardware.figures import any_scaled, value_of
 from clusim.hardware.nic import MESSAGE_UNITS
-from clusim.topology.model import KIND_NAMES, NO_LIMIT, Format, Link, Protocol
+from clusim.topology.model import KIND_NAMES, NO_LIMIT, Format, Link, Protocol, did_you_mean
 from clusim.topology.node import Endpoint, HostTraits, NicTraits, Node, RateControl, Unit, cost16
 from clusim.topology.quantities import Spec, attributes_of
 from clusim.topology.schema import (
@@ -39,7 +42,7 @@ from clusim.topology.schema import (
     SwitchSpec,
     Topology,
 )
-from clusim.topology.validate import KeyPath, Problems, did_you_mean
+from clusim.topology.validate import KeyPath, Problems
 
 
 def carried_by(base: NicSpec, spec: NicSpec) -> NicSpec:
@@ -93,10 +96,25 @@ _PS_PER_M = {"fibre": 5000, "copper": 4400}
 S = TypeVar("S", bound=Spec)
 
 
-@cache
 def preset(section: Section, name: str) -> Any:
-    """Return a hardware preset as the schema's object."""
-    raw = {key: figure.value for key, figure in _PRESETS[section][name].items()}
+    """Return a hardware preset as the schema's object.
+
+    Raises
+    ------
+    InputError
+        A scaled figure (`clusim.hardware.figures.scaled_figures`) is out of range.
+    """
+    if not any_scaled():
+        return _preset(section, name)
+    try:
+        return _preset.__wrapped__(section, name)
+    except ValidationError as error:
+        raise InputError(f"{section} {name}: {error.errors()[0]['msg']}") from None
+
+
+@cache
+def _preset(section: Section, name: str) -> Any:
+    raw = {key: value_of(figure) for key, figure in _PRESETS[section][name].items()}
     dummy = {"nodes": {"x": {"kind": "switch"}}, section: {"x": raw}}
     return getattr(Topology.model_validate(dummy), section)["x"]
 

@@ -21,9 +21,10 @@ from clusim.topology.assemble import names_of
 from clusim.topology.catalogue import Catalogue
 from clusim.topology.check_links import HOST_CLASSES
 from clusim.topology.generators import GENERATORS
+from clusim.topology.model import did_you_mean
 from clusim.topology.quantities import Spec
 from clusim.topology.schema import NETWORK_KINDS, LengthsSpec, NetworkSpec, Topology
-from clusim.topology.validate import describe, did_you_mean, read_text
+from clusim.topology.validate import describe, read_text
 
 LinkedBy = Literal["switch", "peer", "pcie"]
 """Connection of a node's GPUs: NVSwitches, links between GPUs, PCIe only."""

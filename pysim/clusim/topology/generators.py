@@ -23,9 +23,8 @@ from typing import Any
 from clusim.base.errors import ClusimError, TopologyError
 from clusim.base.units import Rate, parse_rate, parse_size, parse_time
 from clusim.engine.abi import KINDS
-from clusim.topology.model import Fabric, Format, Link
+from clusim.topology.model import Fabric, Format, Link, did_you_mean
 from clusim.topology.node import Endpoint, Node
-from clusim.topology.validate import did_you_mean
 
 MAX_NODES = 65_536
 MAX_LINKS = 1_000_000

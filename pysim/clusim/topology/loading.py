@@ -11,10 +11,9 @@ from clusim.base import importer_hook, resources
 from clusim.base.errors import TopologyError, suggest
 from clusim.base.files import noting
 from clusim.base.limits import printable
-from clusim.topology.model import Fabric
-from clusim.topology.validate import describe, read_text
 
 if TYPE_CHECKING:
+    from clusim.topology.model import Fabric
     from clusim.topology.schema import Topology
     from clusim.topology.validate import Problems
 
@@ -44,8 +43,35 @@ def load(name_or_path: str | os.PathLike[str], *, nodes: int | None = None) -> F
     nodes : int or None
         Number of nodes to join by their usual network; 1 is the node only.
     """
+    name = os.fspath(name_or_path)
+    if not resources.cached or not isinstance(name, str):
+        return _noted(name, nodes)
+    from clusim.topology import shelf
+
+    return shelf.fabric(name, nodes, partial(_noted, name, nodes))
+
+
+def rows() -> dict[str, Any]:
+    """Return the rows of ``clusim topo list``."""
+
+    def read() -> dict[str, Any]:
+        from clusim.topology.generators import GENERATORS
+
+        presets = {name: load(name) for name in resources.shipped_topologies()}
+        described = [[name, one.num_ranks, one.description] for name, one in presets.items()]
+        return {"presets": described, "generators": list(GENERATORS)}
+
+    if not resources.cached:
+        return read()
+    from clusim.topology import shelf
+
+    return shelf.rows(read)
+
+
+def _noted(name: str, nodes: int | None) -> Fabric:
+    """Return a topology with the names of the files that it was read from."""
     with noting() as read:
-        fabric = _load(os.fspath(name_or_path), nodes)
+        fabric = _load(name, nodes)
     # In place: `replace` would discard the cached properties of the topology.
     object.__setattr__(fabric, "source_files", tuple(read))
     return fabric
@@ -110,6 +136,8 @@ def loads(
     base : Path or None
         Directory that the file names in the text start from.
     """
+    from clusim.topology.validate import describe
+
     topology, problems = describe(text, where, default_name)
     return build_topology(topology, problems, text, base)
 
@@ -124,7 +152,7 @@ def build_topology(
 ) -> Fabric:
     """Return the topology of a valid description; `text` and `base` are as in `loads`."""
     from clusim.topology.assemble import assemble
-    from clusim.topology.check import raise_on_errors
+    from clusim.topology.checks import raise_on_errors
 
     for chip in topology.chips.values():
         if base is not None and chip.kernels is not None and (base / chip.kernels).is_file():
@@ -176,6 +204,8 @@ def _machine(base: Path | None, name: str) -> Fabric:
 
 
 def _load_file(path: Path, where: str, name: str, nodes: int | None) -> Fabric:
+    from clusim.topology.validate import describe, read_text
+
     try:
         text = read_text(path, where)
     except OSError as error:

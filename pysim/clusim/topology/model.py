@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from clusim.base.display import Columns, Shown, Summary, columns_of
-from clusim.base.errors import InputError
+from clusim.base.errors import InputError, suggest
 from clusim.base.units import Rate
 from clusim.engine.abi import KINDS, NONE
 from clusim.topology.node import Node, cost16, counted_nodes, kind_of
@@ -45,6 +45,20 @@ KIND_NAMES: tuple[str, ...] = get_args(PacketKind)
 
 NO_LIMIT = NONE
 """Packet-size limit of a format without a limit."""
+
+SYNONYMS = {
+    "bandwidth": "rate",
+    "speed": "rate",
+    "delay": "latency",
+    "gpus": "nodes",
+    "lanes": "count",
+}
+"""Common synonyms of keys, with the key that each denotes."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean 'x'?`` for the nearest known word, otherwise all words."""
+    return suggest(word, known, SYNONYMS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,16 @@ from __future__ import annotations
 import re
 import stat
 import types
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from clusim.base.errors import TopologyError, suggest
+from clusim.base.errors import TopologyError
 from clusim.base.files import note_input
 from clusim.base.limits import printable
+from clusim.topology.model import did_you_mean
 from clusim.topology.schema import Topology
 
 if TYPE_CHECKING:
@@ -26,22 +26,8 @@ if TYPE_CHECKING:
 
 KeyPath = tuple[str | int, ...]
 
-SYNONYMS = {
-    "bandwidth": "rate",
-    "speed": "rate",
-    "delay": "latency",
-    "gpus": "nodes",
-    "lanes": "count",
-}
-"""Common synonyms of keys, with the key that each denotes."""
-
 MOST = 20
 """Most problems reported."""
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'x'?`` for the nearest known word, otherwise all words."""
-    return suggest(word, known, SYNONYMS)
 
 
 def dotted(path: KeyPath) -> str:

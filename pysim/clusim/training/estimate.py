@@ -18,11 +18,11 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from clusim.base.files import guarded
+from clusim.base.kept import SampleCache
 from clusim.base.limits import uncollected
 from clusim.lowering.grain import COARSE, STEP
 from clusim.results.intervals import Union
 from clusim.results.replicated import RankPattern, united
-from clusim.simulation.samples import SampleCache
 from clusim.topology import Fabric
 from clusim.training.api import EstimateOptions, train_request
 from clusim.training.clock import Clock, RankRows, Repeated

@@ -12,11 +12,10 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
-from clusim.base.executors import file_digest
+from clusim.base.kept import SampleCache, file_digest
 from clusim.collectives import ScheduleBuilder
 from clusim.simulation.extrapolate import ERROR_LIMIT
 from clusim.simulation.request import ScheduleRequest
-from clusim.simulation.samples import SampleCache
 from clusim.simulation.setup import Setup
 from clusim.topology.model import Fabric
 from clusim.training.clock import PhaseTime

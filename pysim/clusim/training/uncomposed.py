@@ -8,11 +8,10 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-from clusim.base.executors import file_digest
 from clusim.base.json_schema import JsonObject, Round6
+from clusim.base.kept import SampleCache, file_digest
 from clusim.base.units import format_time
 from clusim.results.diagnosis import Verdict
-from clusim.simulation.samples import SampleCache
 from clusim.training.breakdown import Breakdown
 from clusim.training.parts import machine_of
 from clusim.training.request import TrainRequest

@@ -14,8 +14,9 @@ from clusim.base import resources
 from clusim.base.errors import InputError, TopologyError
 from clusim.base.files import note_input
 from clusim.base.terms.operations import protocol_named
+from clusim.topology.model import did_you_mean
 from clusim.topology.quantities import Amount, Bandwidth, Size, Spec, Time, base_or_mapping
-from clusim.topology.validate import Problems, did_you_mean
+from clusim.topology.validate import Problems
 from clusim.topology.yamltext import parse
 
 Positive = Annotated[int, Field(ge=1, le=2**40)]

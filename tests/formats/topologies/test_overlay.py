@@ -14,7 +14,7 @@ from clusim.formats.topologies import Imported
 from clusim.formats.topologies.nccl_dump import dump_system
 from clusim.nccl import LATEST
 from clusim.nccl.topology import build_system
-from clusim.topology.check import check
+from clusim.topology.checks import check
 from clusim.topology.nccl_overrides import told_lines
 from clusim.topology.save import to_yaml
 from clusim_cli.main import run

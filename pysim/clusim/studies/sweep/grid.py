@@ -19,8 +19,8 @@ from typing import Any
 
 from clusim.analysis.limits import limit
 from clusim.base.errors import ClusimError, InputError, one_line
-from clusim.base.executors import file_digest, model_digest
 from clusim.base.files import note_input, noting
+from clusim.base.kept import file_digest, model_digest
 from clusim.base.limits import read_text
 from clusim.base.resources import (
     find_topology,
@@ -36,7 +36,8 @@ from clusim.simulation.api import as_bytes, parse_env_of, result_of
 from clusim.simulation.expected import expected_of
 from clusim.simulation.plan import plan
 from clusim.simulation.request import Request, requested
-from clusim.topology.validate import Problems, did_you_mean
+from clusim.topology.model import did_you_mean
+from clusim.topology.validate import Problems
 from clusim.topology.yamltext import Document, parse
 from clusim.training.api import train_request
 from clusim.training.estimate import stepped

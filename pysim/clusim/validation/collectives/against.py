@@ -327,11 +327,16 @@ class Against:
         sizes = ", ".join(map(format_size, self.sampled))
         yield f"hypotheses: mean deviation of the measurement at {sizes}"
         rows = [(f"{self.misfit_pct:.1f}%", "unchanged system", "")]
+        misfits = [item.misfit_pct(self.curve.times_us) for item in self.explained]
+        closer = sum(misfit < self.misfit_pct for misfit in misfits)
         rows += [
-            (f"{item.misfit_pct(self.curve.times_us):.1f}%", " or ".join(item.titles), item.change)
-            for item in self.explained[:SHOWN]
+            (f"{misfit:.1f}%", " or ".join(item.titles), item.change)
+            for misfit, item in zip(misfits[: min(SHOWN, closer)], self.explained, strict=False)
         ]
         yield from text_table("  {:>7}  {:<40}  {}", rows)
+        if closer < len(misfits):
+            further = ", ".join(item.titles[0] for item in self.explained[closer:])
+            yield f"  further from the measurement than the unchanged system: {further}"
         yield from (f"  not simulated: {title}: {why}" for title, why in self.failed)
         best = self.explained[0] if self.explained else None
         left_pct = self.misfit_pct if best is None else best.misfit_pct(self.curve.times_us)

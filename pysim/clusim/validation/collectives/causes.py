@@ -101,6 +101,7 @@ def hypotheses(setup: Setup, channels: int) -> Iterator[Hypothesis]:
     if several:
         variables |= {
             "no GPUDirect RDMA": ("NCCL_NET_GDR_LEVEL", "LOC"),
+            "no GPUDirect reads": ("NCCL_NET_GDR_READ", "0"),
             "PXN disabled": ("NCCL_PXN_DISABLE", "1"),
         }
     given = dict(setup.env)

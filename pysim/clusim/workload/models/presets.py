@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from clusim.base.errors import InputError
-from clusim.topology.validate import did_you_mean
+from clusim.topology.model import did_you_mean
 from clusim.workload.kernels import Gemm
 from clusim.workload.layers import Activations, Layer, Shard, Step, Tensor, linear, memory_kernel
 from clusim.workload.models.parts import LayeredModel, Recorder

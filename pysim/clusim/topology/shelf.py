@@ -1,0 +1,78 @@
+"""Cached topologies of the command line, by name: presets, generators and clusters that clusim ships.
+
+Reading and validating a description needs libraries and catalogues that most commands do not need otherwise. The
+cache is that of `clusim.base.kept`: valid for one installation, with checksums, and ignored if it cannot be read or
+written. Files of users are never cached, nor are topologies while `VARIABLES` name further files.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from clusim.base.files import note_input
+from clusim.base.kept import SampleCache
+
+if TYPE_CHECKING:
+    from clusim.topology.model import Fabric
+
+VARIABLES = ("CLUSIM_TOPOLOGIES", "CLUSIM_GPUS")
+"""Environment variables with directories of the user."""
+
+MOST_BYTES = 4 << 20
+"""Largest cached topology [bytes]: some 40 nodes."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.:=,/x-]{0,199}")
+_NUMPY = {("numpy", "dtype"), ("numpy", "ndarray"), ("numpy._core.multiarray", "_reconstruct")}
+
+
+def fabric(name: str, nodes: int | None, build: Callable[[], Fabric]) -> Fabric:
+    """Return a topology, built and cached if it is not in the cache."""
+    if not _is_shipped(name):
+        return build()
+    kept, question = SampleCache(), ("topology", name, nodes)
+    try:
+        result: Fabric = _Reader(io.BytesIO(b64decode(kept.get(question)))).load()
+    except Exception:
+        result = build()
+        text = pickle.dumps(result)
+        if len(text) <= MOST_BYTES:
+            kept.put(question, b64encode(text).decode())
+        return result
+    for path in result.source_files:
+        note_input(path)
+    return result
+
+
+def rows(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the rows of all presets, read and cached if they are not in the cache."""
+    if any(map(os.environ.get, VARIABLES)):
+        return read()
+    kept = SampleCache()
+    known: dict[str, Any] | None = kept.get("presets")
+    if known is None:
+        known = read()
+        kept.put("presets", known)
+    return known
+
+
+def _is_shipped(name: str) -> bool:
+    """Return True if a name can only mean a shipped topology."""
+    plain = _NAME.fullmatch(name) is not None and not name.endswith((".yaml", ".yml", ".xml"))
+    return plain and not os.path.exists(name) and not any(map(os.environ.get, VARIABLES))
+
+
+class _Reader(pickle.Unpickler):
+    """Reader that creates classes of clusim and arrays only."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a class that topologies consist of."""
+        found = super().find_class(module, name)
+        if (module, name) in _NUMPY or (module.startswith("clusim.") and isinstance(found, type)):
+            return found
+        raise pickle.UnpicklingError(f"{module}.{name}: not part of a topology")
