@@ -73,7 +73,9 @@ DATA_ONLY = {
     "NCCL_IB_QPS_PER_CONNECTION",
     "NCCL_IB_SPLIT_DATA_ON_QPS",
 }
-"""Variables that change no plan: which links data take, or whether a run is possible; see `test_transports` and `test_queue_pairs`."""
+"""Variables that change no plan: which links data take, or whether a run is possible; see
+`test_transports` and `test_queue_pairs`.
+"""
 
 
 @cache
