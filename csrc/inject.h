@@ -59,7 +59,8 @@ static inline uint32_t inject_number(const xfer *x, const flow_cursor *c) {
 /* Route key of packet i: the remainder of its number after the choice of the first wire. */
 static inline uint32_t inject_key(const xfer *x, uint32_t i) {
     if (LIKELY(x->policy == CLUSIM_POLICY_STRIPE)) return (x->stripe + i) / x->group_size;
-    return x->policy == CLUSIM_POLICY_PINNED ? x->stripe / x->group_size : x->stripe + i;
+    if (x->policy != CLUSIM_POLICY_PINNED) return x->stripe + i;
+    return (x->num_queues ? x->queues[i % x->num_queues] : x->stripe) / x->group_size;
 }
 
 /* Create the next packet of the flow in `slot` for `wire`. */

@@ -126,6 +126,10 @@ static const char *wrong_extras(const clusim_image *im, const clusim_conn *c) {
     NEED(c->kind == CLUSIM_CONN_KIND_WRITE || c->stage == NONE,
          "only a write connection has a stage");
     NEED(is_nic(im, c->via_first) && is_nic(im, c->via_last), "a via is an endpoint");
+    NEED(c->queue_lo <= c->queue_hi, "queue pairs end before they begin");
+    NEED(c->queue_lo == c->queue_hi || (c->kind == CLUSIM_CONN_KIND_WRITE &&
+                                        c->policy == CLUSIM_POLICY_PINNED && c->path == NONE),
+         "only pinned writes without a path have queue pairs");
     return NULL;
 }
 

@@ -93,6 +93,21 @@ static const uint8_t first_kind[] = {
     [XFER_REDUCE_MCAST] = CLUSIM_KIND_RED_REQ, [XFER_AGGREGATE] = CLUSIM_KIND_AGG_UP,
 };
 
+/* Key of the queue pair of a pinned transfer; with `split` its packets alternate over all. */
+static uint32_t pinned_key(const clusim_sim *s, xfer *x, const clusim_conn *c, conn_state *cs) {
+    uint32_t queues = c->queue_hi - c->queue_lo;
+    if (LIKELY(queues == 0) || x->type != XFER_WRITE) return c->key;
+    const uint32_t *keys = s->model->image.queue_keys + c->queue_lo;
+    if (c->split) {
+        x->queues = keys;
+        x->num_queues = queues;
+        return keys[0];
+    }
+    uint32_t turn = cs->turn;
+    cs->turn = turn + 1 == queues ? 0 : turn + 1;
+    return keys[turn];
+}
+
 /* Set destination and route of a transfer; returns the base offset of its first packet. */
 static uint32_t aim(clusim_sim *s, xfer *x, const clusim_conn *c, conn_state *cs) {
     uint32_t *count = &cs->stripe;
@@ -115,7 +130,7 @@ static uint32_t aim(clusim_sim *s, xfer *x, const clusim_conn *c, conn_state *cs
         x->path = ID(path, s->model->image.vertices[c->vertex].path_up);
         x->policy = 0;
     }
-    uint32_t base = x->policy == CLUSIM_POLICY_PINNED ? c->key : *count;
+    uint32_t base = x->policy == CLUSIM_POLICY_PINNED ? pinned_key(s, x, c, cs) : *count;
     *count += x->count;
     return base;
 }

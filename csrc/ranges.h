@@ -38,6 +38,7 @@
     T(mgroup_members, 0, UINT64_C(4294967294)) \
     T(vertices, 0, UINT64_C(4294967294)) \
     T(controls, 0, UINT64_C(4294967294)) \
+    T(queue_keys, 0, UINT64_C(4294967294)) \
     T(conns, 0, UINT64_C(2147483647)) \
     T(costs, 0, UINT64_C(4294967294)) \
     T(prims, 0, UINT64_C(4294967294)) \
@@ -139,6 +140,7 @@
     F(controls, clusim_control, hyper, 8, 1, PLAIN, INT64_C(0), UINT64_C(1099511627775), nothing, 0) \
     F(controls, clusim_control, g_65536, 4, 1, PLAIN, INT64_C(0), UINT64_C(65536), nothing, 0) \
     F(controls, clusim_control, fast_recovery, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), nothing, 0) \
+    V(queue_keys, uint32_t, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     F(conns, clusim_conn, tail_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(72057594037927935), nothing, 0) \
     F(conns, clusim_conn, head_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(72057594037927935), nothing, 0) \
     F(conns, clusim_conn, src, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), endpoints, 0) \
@@ -162,7 +164,9 @@
     F(conns, clusim_conn, stage, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), endpoints, NONE_TOO) \
     F(conns, clusim_conn, control, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), controls, NONE_TOO) \
     F(conns, clusim_conn, vertex, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), vertices, NONE_TOO) \
-    F(conns, clusim_conn, pad, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
+    F(conns, clusim_conn, queue_lo, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), queue_keys, END_TOO) \
+    F(conns, clusim_conn, queue_hi, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), queue_keys, END_TOO) \
+    F(conns, clusim_conn, split, 4, 1, PLAIN, INT64_C(0), UINT64_C(1), nothing, 0) \
     F(costs, clusim_cost, fixed_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(274877906944), nothing, 0) \
     F(costs, clusim_cost, after_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(274877906944), nothing, 0) \
     F(costs, clusim_cost, op_cost16, 4, 20, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \

@@ -274,10 +274,12 @@ typedef struct clusim_conn {
     uint32_t window_bytes; /* 0 = unlimited */
     uint32_t via_first;    /* targets its packets are steered over, or NONE */
     uint32_t via_last;
-    uint32_t stage;   /* endpoint that holds the data in between, or NONE */
-    uint32_t control; /* rate control, or NONE */
-    uint32_t vertex;  /* kind 4: the member */
-    uint32_t pad;
+    uint32_t stage;    /* endpoint that holds the data in between, or NONE */
+    uint32_t control;  /* rate control, or NONE */
+    uint32_t vertex;   /* kind 4: the member */
+    uint32_t queue_lo; /* into queue_keys; an empty range is one queue pair with `key` */
+    uint32_t queue_hi;
+    uint32_t split; /* 1: packets alternate over the queue pairs; 0: transfers */
 } clusim_conn;
 
 typedef struct clusim_cost {
@@ -390,6 +392,7 @@ typedef struct clusim_image {
     const uint32_t *mgroup_members; /* endpoints */
     const clusim_vertex *vertices;
     const clusim_control *controls;
+    const uint32_t *queue_keys; /* keys of the queue pairs of connections */
     const clusim_conn *conns;
     const clusim_cost *costs;
     const clusim_prim *prims;
@@ -405,7 +408,7 @@ typedef struct clusim_image {
         num_routes;
     uint64_t num_group_off, num_group_wires, num_path_off, num_path_wires;
     uint64_t num_units, num_mgroup_off, num_mgroup_members, num_vertices, num_controls;
-    uint64_t num_conns, num_costs;
+    uint64_t num_queue_keys, num_conns, num_costs;
     uint64_t num_prims, num_templates, num_instances, num_inst_conns, num_tasks, num_succ;
     uint64_t num_sources, num_messages, num_faults;
 } clusim_image;

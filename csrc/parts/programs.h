@@ -8,6 +8,7 @@ typedef struct conn_state {
     uint64_t tail_visible, consumed, issued, head_visible;
     uint64_t sends, posted;             /* slices started and posted by the sender */
     uint32_t stripe, stripe_read;       /* packet counts; the second of READs from a stage */
+    uint32_t turn;                      /* index of the queue pair of the next write */
     inst_id recv_waiters, send_waiters; /* lists */
     uint8_t missing[64];                /* per unposted slice: number of conditions still missing */
     uint8_t width[64];                  /* ... and its number of slots */

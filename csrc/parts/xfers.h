@@ -24,7 +24,9 @@ typedef struct xfer {
     uint32_t limit; /* P0 */
     uint32_t full;  /* P0*k */
     uint64_t cost16;
-    uint32_t stripe; /* b: stripe number of packet 0, or the pinned key */
+    uint32_t stripe;        /* b: stripe number of packet 0, or the pinned key */
+    uint32_t num_queues;    /* keys over which its packets alternate, 0 = `stripe` only */
+    const uint32_t *queues; /* into the model */
     uint32_t group_size;
     uint32_t window; /* packets per first wire (adaptive: in all), 0 = unlimited */
     uint32_t adaptive_next;

@@ -70,8 +70,12 @@ DATA_ONLY = {
     "NCCL_IB_DISABLE",
     "NCCL_NET",
     "NCCL_MNNVL_ENABLE",
+    "NCCL_IB_QPS_PER_CONNECTION",
+    "NCCL_IB_SPLIT_DATA_ON_QPS",
 }
-"""Variables that change no plan: which links data take, or whether a run is possible; see `test_transports`."""
+"""Variables that change no plan: which links data take, or whether a run is possible; see
+`test_transports` and `test_queue_pairs`.
+"""
 
 
 @cache

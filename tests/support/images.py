@@ -67,6 +67,7 @@ class ImageBuilder:
     _mgroups: list[tuple[int, ...]] = field(default_factory=list)
     _nics: list[Place] = field(default_factory=list)
     _inst_conns: list[int] = field(default_factory=list)
+    _queue_keys: list[int] = field(default_factory=list)
     _deps: dict[int, list[int]] = field(default_factory=dict)
     _paths_known: tuple[tuple[int, int], ShortestPaths] | None = None
 
@@ -247,6 +248,12 @@ class ImageBuilder:
         }
         return self._add("conns", defaults, fields)
 
+    def queues(self, *keys: int) -> Row:
+        """Return the fields of a connection with queue pairs of these keys."""
+        low = len(self._queue_keys)
+        self._queue_keys += keys
+        return {"queue_lo": low, "queue_hi": low + len(keys)}
+
     def control(self, **fields: int) -> int:
         """Add a rate control: 1 byte per 10 ps, no timer within any test unless it sets one."""
         defaults = {
@@ -401,6 +408,7 @@ class ImageBuilder:
             mgroup_off=mgroup_off,
             mgroup_members=mgroup_members,
             inst_conns=np.array(self._inst_conns, DTYPES["inst_conns"]),
+            queue_keys=np.array(self._queue_keys, DTYPES["queue_keys"]),
             succ=np.array(self._succ, DTYPES["succ"]),
         )
 

@@ -156,6 +156,9 @@ class Programs:
         }
         if kind == "write":
             fields |= self._ways(src, dst, fields)
+            if fields["policy"] == "pinned" and "path" not in fields and rng.random() < 0.5:
+                keys = [rng.getrandbits(rng.choice([3, 32])) for _ in range(rng.randint(1, 5))]
+                fields |= self.builder.queues(*keys) | {"split": rng.randrange(2)}
         elif kind == "read":
             fields |= self._paths_of_read(src, dst)
         if kind != "flag" and not {"path", "stage"} & set(fields) and rng.random() < 0.2:

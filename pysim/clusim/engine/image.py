@@ -97,6 +97,7 @@ class Image:
     mgroup_members: Array = _default("mgroup_members")
     vertices: Array = _default("vertices")
     controls: Array = _default("controls")
+    queue_keys: Array = _default("queue_keys")
     conns: Array = _default("conns")
     costs: Array = _default("costs")
     prims: Array = _default("prims")
@@ -137,4 +138,6 @@ class Image:
 if (_named := [item.name for item in fields(Image) if item.name not in ("nvc", "seed")]) != [
     *DTYPES
 ]:
-    raise InternalError(f"tables of an image: {_named} here, {[*DTYPES]} in clusim.h")
+    raise InternalError(
+        f"the engine was built from another version, run make .venv/.built (tables {sorted({*_named} ^ {*DTYPES})})"
+    )

@@ -224,6 +224,7 @@ RANGES: dict[str, dict[str, Range]] = {
         "g_65536": Range(0, 1 << 16, "a weight of at most 1"),
         "fast_recovery": Range(0, NONE - 1, "a count"),
     },
+    "queue_keys": {"": _ANY},
     "conns": {
         "tail_ps": _DELAY,
         "head_ps": _DELAY,
@@ -248,7 +249,9 @@ RANGES: dict[str, dict[str, Range]] = {
         "stage": _maybe("endpoints"),
         "control": _maybe("controls"),
         "vertex": _maybe("vertices"),
-        "pad": _ANY,
+        "queue_lo": _end("queue_keys"),
+        "queue_hi": _end("queue_keys"),
+        "split": _FLAG,
     },
     "costs": {
         "fixed_ps": _COST,

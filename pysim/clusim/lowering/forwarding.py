@@ -15,10 +15,10 @@ and passes the rest on. The path of every flow is followed from node to node: in
 node the digit is the channel's; at switches it is a digit of the destination's number, or the hash of the flow
 and the switch; pinned paths replace it. Numbers of queue pairs are drawn by the seed of the run, as the NIC's
 firmware assigns them. Over PXN, ranks share the queue pair of the GPU that sends for them
-(``NCCL_NET_SHARED_COMMS``).
-**Not modelled** Several queue pairs per connection (``NCCL_IB_QPS_PER_CONNECTION``), several addresses per port
-(LMC), subnet managers with other routing engines, weighted and resilient hashing, hash functions that are linear in
-their seed.
+(``NCCL_NET_SHARED_COMMS``). With several queue pairs per connection messages use them in turn, or the packets of a
+message alternate over them (``NCCL_IB_SPLIT_DATA_ON_QPS``: equal parts, which the NIC sends at the same time).
+**Not modelled** Several addresses per port (LMC), subnet managers with other routing engines, weighted and
+resilient hashing, hash functions that are linear in their seed.
 **Parameters** `clusim.topology.model.Forwarding`.
 """
 

@@ -87,6 +87,7 @@ class LinkLowering:
         self._unit_groups: dict[int, int] = {}
         self._tree_packets: dict[int, int] = {}
         self._paths: list[list[int]] = []
+        self._queue_keys = np.empty(0, np.uint32)
         self.trees = Trees(self.arrays, self._paths)
         self._vertex: dict[int, int] = {}
         self.aggregates = [
@@ -301,7 +302,9 @@ class LinkLowering:
             rows[name] = np.array([getattr(leg, name) for leg in legs], rows.dtype[name])[codes]
         of_leg = [self.schedule.connections[index] for index in self.owner]
         rows["policy"] = [_policy(c, leg) for c, leg in zip(of_leg, self.leg_of, strict=True)]
-        rows["key"] = route_keys(self.arrays, of_leg, self.leg_of, self.seed)[:, 0]
+        keys = route_keys(self.arrays, of_leg, self.leg_of, self.seed)
+        rows["key"] = keys[:, 0]
+        self._put_queues(rows, keys)
         rows["slots"] = [connection.slots for connection in of_leg]
         rows["packet_bytes"], rows["burst"] = packets, bursts
         for index, size in largest_messages(self.schedule, self.links, self._expand_120).items():
@@ -325,6 +328,16 @@ class LinkLowering:
             elif connection.path:
                 self._pin_path(rows[index], connection)
         return rows
+
+    def _put_queues(self, rows: Array, keys: Array) -> None:
+        """Give pinned connections the `keys` of their queue pairs, where these differ."""
+        pinned = (rows["policy"] == Policy.PINNED) & (rows["kind"] == ConnKind.WRITE)
+        several = np.flatnonzero(pinned & (keys != keys[:, :1]).any(axis=1))
+        count = keys.shape[1]
+        rows["queue_lo"][several] = np.arange(len(several)) * count
+        rows["queue_hi"][several] = rows["queue_lo"][several] + count
+        rows["split"][several] = self.fabric.forwarding.split
+        self._queue_keys = keys[several].ravel()
 
     def _control(self, leg: Leg) -> int:
         """Return the rate control of a leg, or NONE."""
@@ -379,6 +392,7 @@ class LinkLowering:
             ways = {"path": backward, "path_back": forward}
         else:
             return
+        row["queue_hi"] = row["queue_lo"]
         for name, wires in ways.items():
             row[name] = len(self._paths)
             self._paths.append(wires)
@@ -402,7 +416,7 @@ class LinkLowering:
 
         The route groups are the topology's, then the groups of multimem connections.
         """
-        result = {"conns": self.conns(packets, bursts)}
+        result = {"conns": self.conns(packets, bursts), "queue_keys": self._queue_keys}
         for name, body, lists in (
             ("group_off", "group_wires", [self.unit_wires(rank) for rank in self._unit_groups]),
             ("path_off", "path_wires", self._paths),

@@ -27,9 +27,9 @@ from clusim.base.terms.operations import (
 )
 from clusim.base.units import parse_size
 from clusim.hardware.nic import plugin_release
-from clusim.nccl.constants import Path, Version
+from clusim.nccl.constants import Path, Version, since
 from clusim.nccl.variables import VARIABLES
-from clusim.topology.model import Fabric
+from clusim.topology.model import MOST_QUEUES, Fabric
 
 Name = TypeVar("Name", bound=Enum)
 
@@ -214,6 +214,8 @@ class Settings:
     pxn_disable: Annotated[bool, _flag] = False
     cross_nic: Annotated[int, _whole(0, 2)] = 2
     ib_hca: Annotated[str, _text] = ""
+    ib_qps_per_connection: Annotated[int, _whole(1, MOST_QUEUES)] = 1
+    ib_split_data_on_qps: Annotated[bool | None, _flag] = None
     ib_disable: Annotated[bool, _flag] = False
     net: Annotated[str, _text] = ""
     mnnvl_enable: Annotated[int, _whole(0, 2)] = 2
@@ -248,7 +250,13 @@ class Settings:
         return replace(self, **result, names=(*self.names, *(n for n in env if n in _READERS)))
 
     def of_release(self, version: Version) -> Settings:
-        """Return these settings without the variables that a release does not read."""
+        """Return these settings without the variables that a release does not read, and with its default splitting."""
+        result = self._read_by(version)
+        if result.ib_qps_per_connection == 1 or result.ib_split_data_on_qps is not None:
+            return result
+        return replace(result, ib_split_data_on_qps=not since(version, "queue pairs in turn"))
+
+    def _read_by(self, version: Version) -> Settings:
         unread = [name for name in self.names if not VARIABLES[name].read_by(version)]
         if not unread:
             return self

@@ -4,7 +4,8 @@
 else host memory (SHM), else the network; GPUDirect up to ``NCCL_NET_GDR_LEVEL``, and to send only if
 ``NCCL_NET_GDR_READ`` allows it; NICs of other GPUs over NVLink unless ``NCCL_PXN_DISABLE`` is set; and only the NICs
 that ``NCCL_IB_HCA`` names. **Model** The same variables change the topology (`Fabric.p2p_level`, `gdr_level`,
-`gdr_read`, `pxn`, `nvb`, `shm`, and which NICs are on the network), so that plans and data follow one description.
+`gdr_read`, `pxn`, `nvb`, `shm`, the queue pairs in `Fabric.forwarding`, and which NICs are on the network), so that
+plans and data follow one description.
 **Not modelled** Sockets in place of InfiniBand, NICs between ranks of one node.
 
 Network plugins as seen by NCCL: variables, topology and properties set by a topology's transports.
@@ -127,6 +128,14 @@ def _changes(fabric: Fabric, settings: Settings) -> dict[str, Any]:
     ):
         if off:
             wanted[name] = False
+    if settings.ib_qps_per_connection > 1 and any(
+        node.nic is not None and node.nic.plugin == "verbs" for node in fabric.nodes
+    ):
+        wanted["forwarding"] = replace(
+            fabric.forwarding,
+            queues=settings.ib_qps_per_connection,
+            split=bool(settings.ib_split_data_on_qps),
+        )
     return {name: value for name, value in wanted.items() if getattr(fabric, name) != value}
 
 

@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from clusim.base.errors import one_line
 from clusim.base.units import parse_size, parse_time
-from clusim.topology.model import GdrLevel, P2pLevel, PacketKind
+from clusim.topology.model import MOST_QUEUES, GdrLevel, P2pLevel, PacketKind
 from clusim.topology.quantities import (
     Amount,
     Bandwidth,
@@ -303,12 +303,14 @@ class PathSpec(Spec):
 
 
 class ForwardingSpec(Spec):
-    """Choice among equal paths by the switches between nodes."""
+    """Choice among equal paths by the switches between nodes, and queue pairs of a connection."""
 
     choice: Literal["auto", "hash", "destination"] = "auto"
     fields: Literal["five-tuple", "addresses", "queue-pair"] = "five-tuple"
     seeds: Literal["switch", "equal"] = "switch"
     paths: list[PathSpec] = Field(default_factory=list, max_length=65_536)
+    queues: Annotated[int, Field(ge=1, le=MOST_QUEUES)] = 1
+    split: bool = False
 
 
 class LogsSpec(Spec):

@@ -31,6 +31,8 @@ class ConnectionState:
         Slots taken by the sender, seen by the receiver, released, seen by the sender.
     packet_count, read_count : int
         The running counts `b` of section 5 (mod 2^32); a staged connection counts its READs separately.
+    writes : int
+        Earlier WRITEs.
     rate : FlowRate or None
         Rate control of its writes.
     posts : deque
@@ -46,6 +48,7 @@ class ConnectionState:
     tail_visible: int = 0
     consumed: int = 0
     head_visible: int = 0
+    writes: int = 0
     packet_count: int = field(init=False)
     read_count: int = field(init=False)
     rate: FlowRate | None = field(init=False)
@@ -64,6 +67,14 @@ class ConnectionState:
         else:
             before, self.packet_count = self.packet_count, (self.packet_count + packets) % 2**32
         return self.spec.key if self.spec.policy == Policy.PINNED else before
+
+    def queue_key(self) -> int:
+        """Return the key of the queue pair of a new pinned WRITE."""
+        queues, before = self.spec.queue_keys, self.writes
+        self.writes += 1
+        if not queues:
+            return self.spec.key
+        return queues[0 if self.spec.split else before % len(queues)]
 
     def can_receive(self, slots: int) -> bool:
         """Gate of a RECV."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from clusim.engine.abi import NONE, Beyond, Cause, ConnKind, Kind, Mode, Op, State
+from clusim.engine.abi import NONE, Beyond, Cause, ConnKind, Kind, Mode, Op, Policy, State
 from clusim.engine.image import OP_FLAGS
 from clusim.engine.reference.arbitration import start_transfer
 from clusim.engine.reference.connections import ConnectionState, Post
@@ -330,6 +330,9 @@ class InstanceState:
         )
         staged_read = kind == Kind.READ_REQ and connection.spec.stage is not None
         transfer.base = connection.count(transfer.count, staged_read)
+        if kind == Kind.WRITE and terms.policy == Policy.PINNED:
+            transfer.base = connection.queue_key()
+            transfer.queues = connection.spec.queue_keys if connection.spec.split else ()
         if terms.vertex is not None:
             if machine.vertices[terms.vertex].busy:
                 machine.refuse((Beyond.VERTEX, terms.vertex))

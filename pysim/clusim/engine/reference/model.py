@@ -150,7 +150,16 @@ class Model:
         mgroups = _ragged(image.mgroup_off, image.mgroup_members)
         conns = image.conns
         indices = ("first_group", "via_first", "via_last", "stage", "vertex")
-        special = (*indices, "path", "path_back", "mgroup", "control", "pad")
+        special = (
+            *indices,
+            "path",
+            "path_back",
+            "mgroup",
+            "control",
+            "queue_lo",
+            "queue_hi",
+            "split",
+        )
         self.conns = tuple(
             ConnSpec(
                 **_plain(conns, i, *special),
@@ -161,6 +170,8 @@ class Model:
                 if int(row["kind"]) == ConnKind.MULTIMEM
                 else (),
                 control=self._controls.get(int(row["control"])),
+                queue_keys=_numbers(image.queue_keys[int(row["queue_lo"]) : int(row["queue_hi"])]),
+                split=bool(row["split"]),
             )
             for i, row in enumerate(conns)
         )

@@ -74,6 +74,8 @@ class Transfer:
         Rate control of its connection or source.
     first_number : int
         AGGREGATE: number of its first packet.
+    queues : tuple of int
+        Keys over which its packets alternate; empty if they all have `base`.
     """
 
     terms: Terms
@@ -85,6 +87,7 @@ class Transfer:
     base: int = 0
     rate: FlowRate | None = None
     first_number: int = 0
+    queues: tuple[int, ...] = ()
     granted: dict[int, int] = field(default_factory=dict)
     outstanding: dict[int, int] = field(default_factory=dict)
     greatest_end_ps: int = 0
@@ -134,7 +137,8 @@ class Transfer:
     def route_key(self, i: int) -> int:
         """Return the route key of packet `i`."""
         if self.terms.policy == Policy.PINNED:
-            return self.base // len(self.wires)
+            key = self.queues[i % len(self.queues)] if self.queues else self.base
+            return key // len(self.wires)
         count = (self.base + i) % 2**32
         return count // len(self.wires) if self.terms.policy == Policy.STRIPE else count
 

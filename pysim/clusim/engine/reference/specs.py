@@ -216,6 +216,8 @@ class ConnSpec:
     stage: int | None  # endpoint
     control: ControlSpec | None
     vertex: int | None  # kind 4: the member
+    queue_keys: tuple[int, ...]
+    split: bool
 
 
 @dataclass(frozen=True, slots=True)
