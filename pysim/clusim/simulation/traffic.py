@@ -279,7 +279,7 @@ def _all_at_once(traffic: Traffic, num: int, rng: np.random.Generator) -> tuple[
     if pattern in ("alltoall", "group-alltoall"):
         size = num if traffic.span is None else traffic.span
         if size < 2 or num % size:
-            raise InputError(f"span {size}: the {num} endpoints are no groups of that size")
+            raise InputError(f"span {size}: {num} endpoints are not divisible by it")
         source = np.repeat(ranks, size - 1)
         others = np.tile(np.arange(size - 1), num)
         return source, source // size * size + others + (others >= source % size)

@@ -11,7 +11,7 @@ _HEAD = """\
 <!-- Generated from pysim/clusim/base/terms/glossary.yaml by `make docs`. -->
 # Glossary
 
-Look up the terms of outputs and pages. `clusim glossary busbw` prints one of them.
+Look up the terms of outputs and pages. `clusim glossary busbw` prints one.
 """
 
 
