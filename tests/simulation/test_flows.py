@@ -197,7 +197,7 @@ def test_patterns_are_those_of_interconnection_networks(
         ("stride", None, "needs a span"),
         ("stride", 8, "must be 1 to 7"),
         ("incast", 2, "is without a span"),
-        ("group-alltoall", 3, "no groups of that size"),
+        ("group-alltoall", 3, "not divisible by it"),
         ("flows", None, "given by a table"),
     ],
 )
