@@ -277,6 +277,17 @@ static int64_t least_left(const clusim_sim *s, const xfer *x) {
     return (int64_t)((x->ungranted - 1) / x->group_size) * least;
 }
 
+/* True if ungranted packets of an instance's transfer, or its responses, end after `end_ps`. */
+static bool keeps_sending(const clusim_sim *s, inst_id id, int64_t end_ps) {
+    const inst_state *st = inst_at(s, id);
+    if (xfer_none(st->xfer)) return false;
+    const xfer *x = xfer_at(s, st->xfer);
+    bool its_own = x->owner_kind == OWNER_INSTANCE && inst_is(x->inst, id); /* still there */
+    if (!its_own || x->ungranted == 0) return false;
+    if (xfer_awaited(x)) return true; /* responses arrive later */
+    return s->windows.due_ps + least_left(s, x) >= end_ps;
+}
+
 /* True if the remaining work of an instance cannot end before `end_ps`. */
 static bool keeps_going(clusim_sim *s, inst_id id, int64_t end_ps) {
     const inst_state *st = inst_at(s, id);
@@ -284,13 +295,7 @@ static bool keeps_going(clusim_sim *s, inst_id id, int64_t end_ps) {
     if (st->phase == PH_FIXED && st->start_ps >= end_ps) return true;
     if (st->phase != PH_FIXED && st->phase != PH_READ && st->phase != PH_DATA) return false;
     if (!slices_last(s, id)) return true; /* so is that of the next slice */
-    if (st->phase == PH_FIXED) return false;
-    if (xfer_none(st->xfer)) return false;
-    const xfer *x = xfer_at(s, st->xfer);
-    bool its_own = x->owner_kind == OWNER_INSTANCE && inst_is(x->inst, id); /* still there */
-    if (!its_own || x->ungranted == 0) return false;
-    if (xfer_awaited(x)) return true; /* responses arrive later */
-    return s->windows.due_ps + least_left(s, x) >= end_ps;
+    return st->phase != PH_FIXED && keeps_sending(s, id, end_ps);
 }
 
 static bool programs_go_on(clusim_sim *s, int64_t end_ps) {
