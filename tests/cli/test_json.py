@@ -25,7 +25,8 @@ def _never(constant: str) -> NoReturn:
 
 
 def test_every_command_with_json_is_called() -> None:
-    assert set(known()) == set(CALLS)
+    # A PyTorch program needs a process (tests/torchrun).
+    assert set(known()) - {"torchrun"} == set(CALLS)
 
 
 @pytest.mark.parametrize("path", CALLS)

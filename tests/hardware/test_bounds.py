@@ -122,10 +122,10 @@ def test_scaled_figures_apply_to_systems_created_within_the_context() -> None:
     assert times == {220_000}
     again = clusim.load("dgx-h100")
     assert {node.latency_ps for node in again.nodes if node.model == "nvswitch3"} == {110_000}
-    flags = CTAS["nvls flags"]
-    with scaled_figures({str(flags): 2.0}):
-        assert cta_figure("nvls flags") == 3.0
-    assert cta_figure("nvls flags") == 1.5
+    gather = CTAS["nvls gather"]
+    with scaled_figures({str(gather): 2.0}):
+        assert cta_figure("nvls gather") == 8
+    assert cta_figure("nvls gather") == 4
     share = GPUS["h100-sxm5"].figures["memory_efficiency"]
     with scaled_figures({str(share): 2.0}), pytest.raises(InputError, match="equal to 1"):
         clusim.load("dgx-h100")

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
+
+from clusim_cli.schemas import schema
 
 pytest.importorskip("torch")
 
@@ -32,7 +35,9 @@ def result(tmp_path: Path, text: str, *options: str) -> tuple[dict[str, Any], li
     run = torchrun(tmp_path, text, "--json", *options)
     assert run.returncode == 0, run.stdout + run.stderr
     *lines, last = run.stdout.splitlines()
-    return json.loads(last), lines
+    done = json.loads(last)
+    Draft202012Validator(schema("torchrun")).validate(done)
+    return done, lines
 
 
 def calls(done: dict[str, Any]) -> dict[tuple[str, int], tuple[int, int]]:

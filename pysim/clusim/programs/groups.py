@@ -6,7 +6,9 @@ and gathered as if equal on all ranks. A process group is not connected; its sto
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,39 +19,21 @@ from torch.testing._internal.distributed.fake_pg import FakeProcessGroup
 from torch.utils._pytree import tree_leaves
 
 from clusim.base.errors import InputError
+from clusim.base.terms.operations import find_operation
 from clusim.programs.clock import IssuedCall, Mark
 from clusim.programs.operators import SimulatedOperators
 
-OPERATIONS = {
-    "allreduce_": "allreduce",
-    "allreduce_coalesced_": "allreduce",
-    "all_reduce": "allreduce",
-    "all_reduce_": "allreduce",
-    "all_reduce_coalesced": "allreduce",
-    "all_reduce_coalesced_": "allreduce",
-    "allgather_": "all_gather",
-    "_allgather_base_": "all_gather",
-    "allgather_coalesced_": "all_gather",
-    "allgather_into_tensor_coalesced_": "all_gather",
-    "all_gather_into_tensor": "all_gather",
-    "all_gather_into_tensor_out": "all_gather",
-    "all_gather_into_tensor_coalesced": "all_gather",
-    "reduce_scatter_": "reduce_scatter",
-    "_reduce_scatter_base_": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced_": "reduce_scatter",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "alltoall_": "alltoall",
-    "alltoall_base_": "alltoall",
-    "all_to_all_single": "alltoall",
-    "broadcast_": "broadcast",
-    "broadcast": "broadcast",
-    "reduce_": "reduce",
-    "gather_": "gather",
-    "scatter_": "scatter",
-    "barrier": "barrier",
-}
-"""Collectives by operators of ``c10d`` and ``_c10d_functional``."""
+_FORMS = re.compile(r"_(?:coalesced|into_tensor|base|single|tensor|out)(?=_|$)")
+"""Endings of the names of operators that move the same data in another form."""
+
+
+@cache
+def operation_of(name: str) -> str:
+    """Return the collective of an operator of ``c10d`` or ``_c10d_functional``; empty if it is none."""
+    word = _FORMS.sub("", name).strip("_")
+    found = find_operation(word)
+    return "barrier" if word == "barrier" else "" if found is None else found.name
+
 
 _DTYPES = {"float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64"}
 _REDUCTIONS = ("sum", "avg", "prod", "min", "max", "sum", "sum", "sum", "sum")
@@ -108,7 +92,7 @@ class SimulatedGroups:
             raise InputError(
                 f"torch.distributed.{name.strip('_')}: ranks that differ are not simulated"
             )
-        if name not in OPERATIONS:
+        if not operation_of(name):
             return NotImplemented
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         group = self._group(given)
@@ -131,7 +115,7 @@ class SimulatedGroups:
     def _call(
         self, name: str, given: Any, tensors: Any, group: Any, written: Sequence[torch.Tensor]
     ) -> Mark:
-        operation = OPERATIONS[name]
+        operation = operation_of(name)
         ranks = tuple(dist.get_process_group_ranks(group))
         inputs = [t for t in tensors if all(t is not other for other in written)]
         larger = max(_bytes(inputs), _bytes(written))
@@ -177,7 +161,7 @@ class SimulatedGroups:
 
     def _values(self, name: str, given: Any, written: Sequence[torch.Tensor], size: int) -> None:
         """Set the values of results as if the inputs were equal on all ranks."""
-        operation = OPERATIONS[name]
+        operation = operation_of(name)
         sources = [
             t
             for key in ("input_tensors", "input_tensor", "inputs", "input", "tensors")
