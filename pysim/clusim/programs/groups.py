@@ -19,7 +19,8 @@ from torch.testing._internal.distributed.fake_pg import FakeProcessGroup
 from torch.utils._pytree import tree_leaves
 
 from clusim.base.errors import InputError
-from clusim.base.terms.operations import find_operation
+from clusim.base.terms.dtypes import DTYPES
+from clusim.base.terms.operations import OPERATIONS, find_operation
 from clusim.programs.clock import IssuedCall, Mark
 from clusim.programs.operators import SimulatedOperators
 
@@ -35,7 +36,6 @@ def operation_of(name: str) -> str:
     return "barrier" if word == "barrier" else "" if found is None else found.name
 
 
-_DTYPES = {"float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64"}
 _REDUCTIONS = ("sum", "avg", "prod", "min", "max", "sum", "sum", "sum", "sum")
 """Reductions in the order of ``c10d::ReduceOp::RedOpType``; logical reductions move as many bytes as a sum."""
 
@@ -127,7 +127,7 @@ class SimulatedGroups:
         self.operators._issue(operation)
         call = IssuedCall(
             *(operation, larger, ranks),
-            dtype=dtype if dtype in _DTYPES else "uint8",
+            dtype=DTYPES[dtype].moved if dtype in DTYPES else "uint8",
             redop=redop,
             root=root if isinstance(root, int) else -1,
         )
@@ -190,7 +190,7 @@ class SimulatedGroups:
         operation: str, value: torch.Tensor, target: torch.Tensor, given: Any, size: int
     ) -> torch.Tensor | None:
         flat, count = value.reshape(-1), target.numel()
-        if operation in ("allreduce", "reduce", "reduce_scatter"):
+        if OPERATIONS[operation].reduces:
             if _redop(given) == "sum":
                 flat = flat * size
             flat = flat[:count]

@@ -62,3 +62,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'clusim.topology' has no attribute {name!r}")
     return getattr(import_module(f"clusim.topology.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, also before they are imported."""
+    return sorted({*globals(), *__all__})
