@@ -12,18 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from clusim.base.terms.dtypes import find_dtype
 from clusim.hardware.kernels.fused import Fused
 from clusim.topology.model import Fabric
 from clusim.workload.kernels import PRECISIONS, Chip, Gemm, Kernel, chip_of
 
-PRECISION_OF = {
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "float32": "fp32",
-    "float8_e4m3fn": "fp8",
-    "float8_e5m2": "fp8",
-}
-"""Precision of matrix products by element type of PyTorch."""
+
+def precision_of(dtype: str) -> str:
+    """Return the precision of matrix products of an element type of PyTorch; 32 bits for types without products."""
+    found = find_dtype(dtype)
+    peak = found.peak if found is not None and found.mantissa_bits else ""
+    return next((name for name, item in PRECISIONS.items() if item.peak == peak), "fp32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,7 @@ class Prices:
 
     def chip(self, dtype: str) -> Chip:
         """Return the chip at the precision of an element type; other types as 32 bits."""
-        name = PRECISION_OF.get(dtype, "fp32")
+        name = precision_of(dtype)
         if name == "fp32" and self.tf32:
             name = "tf32"
         if name not in self._chips:
