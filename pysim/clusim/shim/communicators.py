@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from clusim.base.errors import InputError
-from clusim.base.terms.operations import GATHERING, SCATTERING
+from clusim.base.terms.operations import GATHERING, OPERATIONS, SCATTERING
 from clusim.nccl.launch import Host, host_of
 from clusim.nccltests.jobs import PerfKernel
 from clusim.shim.calls import MESSAGES, NcclCall, Peers, Times, copy_ps, pattern_of, peers_of
@@ -302,7 +302,7 @@ class ProgramComm:
         first, size = calls[0], calls[0].bytes
         ranks = range(len(calls))
         operation, root = first.operation, first.root
-        if operation in ("allreduce", "reduce", "reduce_scatter"):
+        if OPERATIONS[operation].reduces:
             self._reduce(calls)
             return
         pairs: list[tuple[int, int, int, int]] = []  # source, its block, target, its block

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from math import log2
 
 from clusim import collectives
-from clusim.base.terms.operations import ROOTED, Algorithm, is_plan
+from clusim.base.terms.operations import OPERATIONS, ROOTED, Algorithm, is_plan
 from clusim.collectives.rings_and_trees import find_trees
 from clusim.lowering import QUICK
 from clusim.lowering.grain import QUICK_HOPS
@@ -225,17 +225,14 @@ def _anchor_nodes(per_node: int, most_ranks: int, *, deep: bool) -> tuple[int, i
     return large // 2, large
 
 
-SAME_SIZE = ("sendrecv", "broadcast", "reduce")
-"""Operations in which every rank sends or receives the complete size."""
-
-
 def _of_steps(request: Request, cut: Cut, nodes: int) -> Run:
     """Return the request on `nodes` nodes with the same bytes per step, and its division."""
     setup, size = request.setup, request.size_bytes
     # A plan fixes its channels, so that curves over nodes share the runs.
     fewer = setup.smaller(nodes) if cut is None else replace(setup, nodes=nodes)
     operation = cut.selection.collective if isinstance(cut, NcclPlan) else request.operation
-    if operation not in SAME_SIZE:
+    # Every rank sends or receives the complete size if bus bandwidth is size over time.
+    if operation not in OPERATIONS or OPERATIONS[operation].bus != "all":
         ranks = ranks_of(setup, cut)
         size = max(min(size, 8), size * ranks_of(fewer, cut) // ranks // 16 * 16)
     part = replace(request, setup=fewer, size_bytes=size)
