@@ -14,8 +14,8 @@ import pytest
 
 import clusim
 from clusim.base import resources
-from clusim.base.kept import PLACE, SampleCache
-from clusim.topology import to_yaml
+from clusim.base.kept import PACKAGE, PLACE, SampleCache
+from clusim.topology import shelf, to_yaml
 from clusim.topology.loading import rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -145,10 +145,24 @@ def test_a_cached_topology_is_the_built_one(
         for path in kept:
             path.write_bytes(damage or b"")
         if damage is None:
-            SampleCache().put(("topology", "dgx-a100", 2), evil)
+            SampleCache().put(("topology", "dgx-a100", 2, str(PACKAGE)), evil)
         assert clusim.load("dgx-a100", nodes=2) == built
     monkeypatch.setenv(PLACE, "/proc/none")
     assert clusim.load("dgx-a100", nodes=2) == built
+
+
+def test_another_installation_of_the_same_version_has_its_own_topologies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files that a topology names are those of the installation that reads them."""
+    monkeypatch.setenv(PLACE, str(tmp_path))
+    monkeypatch.setattr(resources, "cached", True)
+    with monkeypatch.context() as other:
+        other.setattr(shelf, "PACKAGE", tmp_path / "other")
+        clusim.load("dgx-a100")
+    assert len(list(tmp_path.glob("parts-*/*"))) == 1
+    clusim.load("dgx-a100")
+    assert len(list(tmp_path.glob("parts-*/*"))) == 2
 
 
 def test_files_of_the_user_are_never_cached(

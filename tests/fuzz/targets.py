@@ -176,7 +176,7 @@ def _plan(name: str) -> Callable[[Path], object]:
 
 def _import(path: Path) -> Any:
     from clusim.formats.topologies import import_text
-    from clusim.topology.loading import read_text
+    from clusim.topology.validate import read_text
 
     file = _only(path)
     return import_text(read_text(file, file.name), file.name)

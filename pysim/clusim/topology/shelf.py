@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from clusim.base.files import note_input
-from clusim.base.kept import SampleCache
+from clusim.base.kept import PACKAGE, SampleCache
 
 if TYPE_CHECKING:
     from clusim.topology.model import Fabric
@@ -35,7 +35,8 @@ def fabric(name: str, nodes: int | None, build: Callable[[], Fabric]) -> Fabric:
     """Return a topology, built and cached if it is not in the cache."""
     if not _is_shipped(name):
         return build()
-    kept, question = SampleCache(), ("topology", name, nodes)
+    # A topology names its files, which another installation of the same version has elsewhere.
+    kept, question = SampleCache(), ("topology", name, nodes, str(PACKAGE))
     try:
         result: Fabric = _Reader(io.BytesIO(b64decode(kept.get(question)))).load()
     except Exception:
