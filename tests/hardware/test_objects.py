@@ -204,7 +204,7 @@ def test_the_readme_counts_the_marks() -> None:
     shown = topology.describe(topology.load("dgx-h100"))
     marks = count_marks(all_figures())
     assert rows == [
-        (mark, f"{marks[mark]:,}", str(len(re.findall(rf"\({mark}: ", shown)))) for mark in MARKS
+        (mark, f"{marks[mark]:,}", str(len(re.findall(rf"\({mark}[:,] ", shown)))) for mark in MARKS
     ]
 
 

@@ -31,8 +31,9 @@ PATTERN = one_of(
 @click.argument("topology", type=TOPOLOGY)
 @options.nodes()
 @click.option(
-    "--pattern", type=PATTERN, default=None, help="Senders and receivers.  [default: permutation]"
-)
+    "--pattern", type=PATTERN, default=None, metavar="NAME",
+    help=f"Senders and receivers: {', '.join(PATTERN.choices)}.  [default: permutation]",
+)  # fmt: skip
 @click.option("--flows", type=click.Path(path_type=Path), metavar="FILE.csv",
               help="CSV table of flows, in place of a pattern: source, destination, bytes, start.")  # fmt: skip
 @click.option("--span", type=click.IntRange(1), default=None,
