@@ -11,8 +11,8 @@ chunk; later chunks follow in a pipeline at a constant rate. Two runs of the fir
 time of a level, and the larger of them with all bytes determines the rest. In PAT the bytes of a rank grow as
 (n - 1) / n; its rest is scaled accordingly. All runs have the algorithm, protocol, channels and chunks of the complete
 communicator. `AlgorithmEntry.growth` selects the law of a named algorithm. Hops of NCCL's trees
-between nodes that are further apart than those of the runs add the latency of their way; NCCL's rings add that of
-the longest hop in every step. **Not modelled** Longer distances in rings of named algorithms.
+between nodes that are further apart than those of the runs add the latency of their way; rings add that of the
+longest hop in every step. **Not modelled** Longer distances in other named algorithms.
 
 **Bytes.** Large sizes are long streams of equal chunks. Two smaller sizes are simulated with the same chunks, and the
 time is extrapolated linearly in the size.
@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from math import log2
 
 from clusim import collectives
-from clusim.base.terms.operations import ROOTED, Algorithm, Collective, is_plan
+from clusim.base.terms.operations import ROOTED, Algorithm, is_plan
 from clusim.collectives.rings_and_trees import find_trees
 from clusim.lowering import QUICK
 from clusim.lowering.grain import QUICK_HOPS
@@ -211,15 +211,19 @@ def over_nodes(request: Request, cut: Cut) -> Extrapolation | None:
 
 
 def _far_steps_ps(near: Request, request: Request, cut: Cut) -> float:
-    """Return the time of the steps of NCCL's rings beyond that on few nodes [ps].
+    """Return the time of the steps of a ring beyond that on few nodes [ps].
 
     Every rank waits in every step for the longest hop.
     """
-    if not isinstance(cut, NcclPlan) or cut.selection.collective not in STEPPED:
+    ring = isinstance(cut, NcclPlan) or request.algorithm == "ring"
+    if not ring or request.operation not in STEPPED:
         return 0.0
-    few, many = near.setup, request.setup
-    further_ps = ring_hop_ps(many.fabric, many.num_nodes) - ring_hop_ps(few.fabric, few.num_nodes)
-    return max(0, further_ps) * STEPPED[cut.selection.collective] * (many.num_ranks - 1)
+    setups = near.setup, request.setup
+    named = isinstance(cut, Shape)
+    few, many = (
+        ring_hop_ps(part.fabric, (part.nodes or 1) if named else part.num_nodes) for part in setups
+    )
+    return max(0, many - few) * STEPPED[request.operation] * (ranks_of(request.setup, cut) - 1)
 
 
 def _growth(request: Request, cut: Cut) -> str:
@@ -242,7 +246,7 @@ def _anchor_nodes(per_node: int, most_ranks: int, *, deep: bool) -> tuple[int, i
     return large // 2, large
 
 
-STEPPED = {Collective.ALLREDUCE: 2, Collective.ALLGATHER: 1, Collective.REDUCESCATTER: 1}
+STEPPED = {"allreduce": 2, "all_gather": 1, "reduce_scatter": 1}
 """Operations of rings in which every rank works in every step, with their steps per further rank."""
 
 SAME_SIZE = ("sendrecv", "broadcast", "reduce")
