@@ -9,7 +9,7 @@ import pytest
 
 import clusim
 from clusim.analysis.limits import wire_tables
-from clusim.nccl.connect import tree_detour_ps
+from clusim.nccl.connect import ring_hop_ps, tree_detour_ps
 from clusim.nccltests.jobs import kernel
 from clusim.report.runreport import collective_report
 from clusim.simulation import anchors, extrapolate, samples
@@ -175,6 +175,16 @@ def test_far_nodes_of_a_tree_are_counted() -> None:
     for nodes, hops in ((4, 0), (8, 0), (16, 4), (64, 8)):
         detour_ps = tree_detour_ps(Setup("aws-p5en", nodes).fabric, nodes)
         assert detour_ps == pytest.approx(hops * further_ps, rel=0.03)
+
+
+def test_a_ring_waits_for_its_longest_hop() -> None:
+    near_ps, same_ps, far_ps = (
+        ring_hop_ps(Setup("aws-p5en", nodes).fabric, nodes) for nodes in (4, 8, 9)
+    )
+    assert near_ps == same_ps < far_ps
+    law = Linear((2, 4), 10, "ranks", 16e6)
+    assert law.of((100e6, 120e6)) == 120e6 + 6 * 10e6 + 16e6
+    assert law.words(()) == "linear in ranks, 16us between far nodes"
 
 
 def test_levels_beyond_the_runs_add_their_way() -> None:

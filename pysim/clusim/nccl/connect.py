@@ -104,22 +104,12 @@ def tree_detour_ps(fabric: Fabric, num_nodes: int) -> int:
 
     Of the tree and the node with the longest way; first NICs stand for all, neighbours in a tree for near nodes.
     """
-    arrays = arrays_of(fabric)
-    rails = Rails(arrays)
-    nics = [rails.nics(zone)[:1] for zone in range(num_nodes)]
-    if not all(nics):
-        return 0
     longest, near = [], []
     for which in (0, 1):
         parents = [double_tree(num_nodes, node)[which][0] for node in range(num_nodes)]
-        hops = [
-            0
-            if parent == NONE
-            else arrays.latency_ps(
-                arrays.steps(int(arrays.targets["node"][nics[node][0]]), nics[parent])
-            )
-            for node, parent in enumerate(parents)
-        ]
+        hops = _hops_ps(fabric, parents)
+        if not hops:
+            return 0
         near += [hop for hop in hops if hop]
         for leaf in range(num_nodes):
             way = [leaf]
@@ -127,6 +117,28 @@ def tree_detour_ps(fabric: Fabric, num_nodes: int) -> int:
                 way.append(parents[way[-1]])
             longest.append((sum(hops[node] for node in way), len(way) - 1))
     return 2 * max((way_ps - levels * min(near) for way_ps, levels in longest if levels), default=0)
+
+
+def ring_hop_ps(fabric: Fabric, num_nodes: int) -> int:
+    """Return the latency of the longest hop between neighbouring nodes of a ring [ps]; first NICs stand for all."""
+    return max(_hops_ps(fabric, [(node + 1) % num_nodes for node in range(num_nodes)]), default=0)
+
+
+def _hops_ps(fabric: Fabric, targets: Sequence[int]) -> list[int]:
+    """Return the latency from every node to its target, 0 for `NONE` [ps]; empty if a node has no NIC."""
+    arrays = arrays_of(fabric)
+    rails = Rails(arrays)
+    nics = [rails.nics(zone)[:1] for zone in range(len(targets))]
+    if not all(nics):
+        return []
+    return [
+        0
+        if target == NONE
+        else arrays.latency_ps(
+            arrays.steps(int(arrays.targets["node"][nics[node][0]]), nics[target])
+        )
+        for node, target in enumerate(targets)
+    ]
 
 
 def _paired(graph: Graph, number: int, channels: int, version: Version) -> int:

@@ -11,8 +11,8 @@ chunk; later chunks follow in a pipeline at a constant rate. Two runs of the fir
 time of a level, and the larger of them with all bytes determines the rest. In PAT the bytes of a rank grow as
 (n - 1) / n; its rest is scaled accordingly. All runs have the algorithm, protocol, channels and chunks of the complete
 communicator. `AlgorithmEntry.growth` selects the law of a named algorithm. Hops of NCCL's trees
-between nodes that are further apart than those of the runs add the latency of their way. **Not modelled** Longer
-distances in rings, where they are few.
+between nodes that are further apart than those of the runs add the latency of their way; rings add that of the
+longest hop in every step. **Not modelled** Longer distances in other named algorithms.
 
 **Bytes.** Large sizes are long streams of equal chunks. Two smaller sizes are simulated with the same chunks, and the
 time is extrapolated linearly in the size.
@@ -30,7 +30,7 @@ from clusim.collectives.rings_and_trees import find_trees
 from clusim.lowering import QUICK
 from clusim.lowering.grain import QUICK_HOPS
 from clusim.nccl import Communicator, NcclPlan, programs
-from clusim.nccl.connect import tree_detour_ps
+from clusim.nccl.connect import ring_hop_ps, tree_detour_ps
 from clusim.schedule.dtypes import element
 from clusim.schedule.shapes import Shape
 from clusim.simulation.plan import Plan, named_options
@@ -69,16 +69,19 @@ class Linear:
         Places of two runs on the axis, in increasing order.
     to : float
         Place to extrapolate to.
+    far_ps : float
+        At `to`, time of the steps beyond that between near nodes [ps].
     """
 
     at: tuple[float, float]
     to: float
     axis: str = ""
+    far_ps: float = 0.0
 
     def of(self, values: Sequence[float]) -> float:
         """Return the quantity at `to` from its values in the two runs."""
         (low, high), (first, last) = self.at, values
-        return last + (last - first) * (self.to - high) / (high - low)
+        return last + (last - first) * (self.to - high) / (high - low) + self.far_ps
 
     def each(self, first: Iterable[int], last: Iterable[int]) -> list[int]:
         """Return several quantities, rounded, from their values in the two runs."""
@@ -86,7 +89,8 @@ class Linear:
 
     def words(self, _values: Sequence[float]) -> str:
         """Return a description of the law."""
-        return f"linear in {self.axis}"
+        way = f", {self.far_ps / 1e6:.3g}us between far nodes" if self.far_ps else ""
+        return f"linear in {self.axis}{way}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +194,8 @@ def over_nodes(request: Request, cut: Cut) -> Extrapolation | None:
     if growth != "levels":
         steps = tuple(_of_steps(request, cut, number) for number in nodes)
         small, large = (ranks_of(run.setup, run_cut) for run, run_cut in steps)
-        return Extrapolation(steps, Linear((small, large), count, "ranks"), origin)
+        further_ps = _far_steps_ps(steps[-1][0], request, cut)
+        return Extrapolation(steps, Linear((small, large), count, "ranks", further_ps), origin)
     first = min(request.size_bytes, _first_bytes(request, cut))
     places = dict.fromkeys(((nodes[0], first), (nodes[1], first), (nodes[1], request.size_bytes)))
     runs = tuple(_of_levels(request, cut, *place) for place in places)
@@ -203,6 +208,25 @@ def over_nodes(request: Request, cut: Cut) -> Extrapolation | None:
         few_ps, more_ps, all_ps = (tree_detour_ps(part.fabric, part.num_nodes) for part in setups)
         far_ps = (few_ps, more_ps, all_ps)
     return Extrapolation(runs, Levels(Linear((few, more), all_levels), share, far_ps), origin)
+
+
+def _far_steps_ps(near: Request, request: Request, cut: Cut) -> float:
+    """Return the time of the steps of a ring beyond that on few nodes [ps].
+
+    Every rank waits in every step for the longest hop.
+    """
+    ring = isinstance(cut, NcclPlan) or request.algorithm == "ring"
+    # Per further rank, rings of an all-reduce have two steps, all others in which every rank works have one.
+    operation = OPERATIONS.get(request.operation)
+    if not ring or operation is None or operation.rooted or operation.blocks == "both":
+        return 0.0
+    steps = {"twice": 2, "others": 1, "all": 0}[operation.bus]
+    setups = near.setup, request.setup
+    named = isinstance(cut, Shape)
+    few, many = (
+        ring_hop_ps(part.fabric, (part.nodes or 1) if named else part.num_nodes) for part in setups
+    )
+    return max(0, many - few) * steps * (ranks_of(request.setup, cut) - 1)
 
 
 def _growth(request: Request, cut: Cut) -> str:
