@@ -120,7 +120,7 @@ def tree_detour_ps(fabric: Fabric, num_nodes: int) -> int:
 
 
 def ring_hop_ps(fabric: Fabric, num_nodes: int) -> int:
-    """Return the latency of the longest hop between neighbouring nodes of a ring [ps]; first NICs stand for all."""
+    """Return the latency of the longest hop between neighbouring nodes of a ring [ps]; the first NICs represent all."""
     return max(_hops_ps(fabric, [(node + 1) % num_nodes for node in range(num_nodes)]), default=0)
 
 

@@ -30,7 +30,7 @@ _FORMS = re.compile(r"_(?:coalesced|into_tensor|base|single|tensor|out)(?=_|$)")
 
 @cache
 def operation_of(name: str) -> str:
-    """Return the collective of an operator of ``c10d`` or ``_c10d_functional``; empty if it is none."""
+    """Return the collective of an operator of ``c10d`` or ``_c10d_functional``; empty for others."""
     word = _FORMS.sub("", name).strip("_")
     found = find_operation(word)
     return "barrier" if word == "barrier" else "" if found is None else found.name

@@ -128,7 +128,7 @@ def install_moves() -> None:
 
 
 def _apply(module: Any, function: Callable[[Any], Any], recurse: bool = True) -> Any:
-    """Replace ``Module._apply``, which makes a new parameter for each module that shares a tensor without data."""
+    """Replacement for ``Module._apply``, which would create a parameter per module that shares a tensor without data."""
     done: set[int] = set()
     for part in module.modules() if recurse else (module,):
         for key, parameter in part._parameters.items():
@@ -151,7 +151,7 @@ def _apply(module: Any, function: Callable[[Any], Any], recurse: bool = True) ->
 
 
 def _without_data(leaf: Any) -> Any:
-    """Return a tensor of the host without its data, so that the fake mode does not take it for a constant."""
+    """Return a tensor of the host without its data, as the fake mode would otherwise see a constant."""
     if not isinstance(leaf, torch.Tensor) or isinstance(leaf, FakeTensor):
         return leaf
     return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype)

@@ -70,7 +70,7 @@ class Linear:
     to : float
         Place to extrapolate to.
     far_ps : float
-        At `to`, time of the steps beyond that between near nodes [ps].
+        At `to`, additional time of the steps against near nodes [ps].
     """
 
     at: tuple[float, float]
@@ -106,7 +106,7 @@ class Levels:
     share : float
         Factor of the rest.
     far_ps : tuple of float
-        In the two runs and the complete collective, time on the longest way beyond that between near nodes [ps].
+        In the two runs and the complete collective, additional time on the longest way against near nodes [ps].
     """
 
     levels: Linear
@@ -211,7 +211,7 @@ def over_nodes(request: Request, cut: Cut) -> Extrapolation | None:
 
 
 def _far_steps_ps(near: Request, request: Request, cut: Cut) -> float:
-    """Return the time of the steps of a ring beyond that on few nodes [ps].
+    """Return the additional time of the steps of a ring against few nodes [ps].
 
     Every rank waits in every step for the longest hop.
     """

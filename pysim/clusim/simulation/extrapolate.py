@@ -46,7 +46,7 @@ MANY_HOPS = 32_000_000
 """Burst-hops from which a run is extrapolated: some seconds."""
 
 LONG_HOPS = 1_000_000_000
-"""Packet-hops from which a long stream is extrapolated: beyond, a run in full shows nothing else than a shorter one."""
+"""Packet-hops from which a long stream is extrapolated: beyond, a complete run shows the same as a shorter one."""
 
 MANY = (QUICK, COARSE, STEP)
 """Granularities of many runs at once."""
