@@ -128,7 +128,7 @@ def install_moves() -> None:
 
 
 def _apply(module: Any, function: Callable[[Any], Any], recurse: bool = True) -> Any:
-    """Replacement for ``Module._apply``, which would create a parameter per module that shares a tensor without data."""
+    """Replacement for ``Module._apply``, which would create a parameter per module of a shared tensor."""
     done: set[int] = set()
     for part in module.modules() if recurse else (module,):
         for key, parameter in part._parameters.items():
