@@ -15,6 +15,8 @@ import pytest
 import clusim
 from clusim.base import resources
 from clusim.base.kept import PACKAGE, PLACE, SampleCache
+from clusim.hardware import SWITCHES
+from clusim.hardware.figures import scaled_figures
 from clusim.topology import shelf, to_yaml
 from clusim.topology.loading import rows
 
@@ -149,6 +151,25 @@ def test_a_cached_topology_is_the_built_one(
         assert clusim.load("dgx-a100", nodes=2) == built
     monkeypatch.setenv(PLACE, "/proc/none")
     assert clusim.load("dgx-a100", nodes=2) == built
+
+
+def test_a_cached_topology_does_not_hide_scaled_figures_and_does_not_keep_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Intervals load a system again with other figures."""
+    monkeypatch.setenv(PLACE, str(tmp_path))
+    monkeypatch.setattr(resources, "cached", True)
+    factors = {str(SWITCHES["nvswitch3"]["latency"]): 2.0}
+
+    def latencies() -> set[int]:
+        nodes = clusim.load("dgx-h100").nodes
+        return {node.latency_ps for node in nodes if node.model == "nvswitch3"}
+
+    with scaled_figures(factors):
+        assert latencies() == {220_000}
+    assert latencies() == {110_000}
+    with scaled_figures(factors):
+        assert latencies() == {220_000}
 
 
 def test_another_installation_of_the_same_version_has_its_own_topologies(
