@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "nccltests": "base hardware nccl report results simulation",
     "shim": "base hardware nccl nccltests schedule simulation topology",
     "replays": "base formats hardware lowering nccl nccltests report results schedule simulation topology workload",
-    "programs": "base formats hardware lowering nccl replays results simulation topology workload",
+    "programs": "base formats hardware lowering nccl replays simulation topology workload",
     "validation": "analysis base engine formats hardware lowering nccl nccltests schedule simulation topology"
     " training workload",
     "studies": "analysis base engine nccl nccltests replays report results simulation topology training"

@@ -57,7 +57,7 @@ def install_packages(locked: bool) -> bool:
 
 
 def install_torch() -> bool:
-    """Install a CPU build of PyTorch, for tests of programs; its wheels are not on PyPI."""
+    """Install a CPU build of PyTorch, for tests of programs; PyTorch's own index has it, and PyPI the CUDA build."""
     pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", TORCH]
     index = ["--retries", "0", "--extra-index-url", "https://download.pytorch.org/whl/cpu"]
     return done([*pip, *index], PIP_S)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from clusim.programs.clock import IssuedCall, Mark, RankClock
+from clusim.programs.clock import IssuedCall, IssueTimes, Mark, RankClock
 
 ISSUE_PS, CALL_PS = 10, 500
 ALL = tuple(range(8))
 
 
 def clock() -> RankClock:
-    return RankClock(0, lambda call: CALL_PS, ISSUE_PS)
+    return RankClock(0, lambda call: CALL_PS, IssueTimes(ISSUE_PS, ISSUE_PS // 2, 0))
 
 
 def test_a_stream_that_is_ahead_of_the_host_ends_with_the_sum_of_its_kernels() -> None:
@@ -83,6 +83,30 @@ def test_operations_are_recorded_with_their_dependencies() -> None:
     assert recording.groups[call.group].ranks == ALL
     assert issue.duration_ps == ISSUE_PS
     assert not rank.events
+
+
+def test_marks_of_an_earlier_record_are_complete() -> None:
+    """A call that is waited for after the end of its step has a time, and no operation of the new record."""
+    rank = clock()
+    end = rank.call(0, IssuedCall("allreduce", 4096, ALL))
+    rank.kernel(0, "mm", 10)
+    before = rank.mark(0)
+    rank.take()
+    rank.wait(0, end)
+    rank.wait(0, before)
+    rank.synchronise([end])
+    rank.issue()
+    rank.kernel(0, "mm", 10)
+    assert rank.now_ps == CALL_PS + ISSUE_PS + 10
+    assert [event.deps for event in rank.take()] == [(), (0,)]
+
+
+def test_operators_of_the_backward_pass_and_collectives_have_their_own_host_times() -> None:
+    rank = RankClock(0, lambda call: 0, IssueTimes(10, 5, 7))
+    rank.issue()
+    rank.issue(backward=True)
+    rank.call(0, IssuedCall("allreduce", 4096, ALL))
+    assert rank.host_ps == 22
 
 
 def test_a_shift_moves_the_host_and_all_streams() -> None:

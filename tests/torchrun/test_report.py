@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.programs.clock import IssuedCall, RankClock
+from clusim.programs.clock import IssuedCall, IssueTimes, RankClock
 from clusim.programs.report import run_of
 from clusim.programs.step import StepTime
 
@@ -10,13 +10,13 @@ MS = 10**9
 
 
 def test_the_report_names_step_communication_kernels_and_assumptions() -> None:
-    clock = RankClock(0, lambda call: 2 * MS, 0)
+    clock = RankClock(0, lambda call: 2 * MS, IssueTimes(0, 0, 0))
     for _ in range(3):
         clock.kernel(0, "mm", 4 * MS)
         clock.kernel(0, "sort", 1 * MS, priced=False)
         clock.call(0, IssuedCall("allreduce", 1 << 20, tuple(range(16))))
     clock.totals.placeholders = 2
-    steps = [(20 * MS, StepTime(20 * MS, 20 * MS, False)), (9 * MS, StepTime(8 * MS, 9 * MS, True))]
+    steps = [(20 * MS, StepTime(20 * MS, 20 * MS)), (9 * MS, StepTime(8 * MS, 9 * MS, whole=True))]
     run = run_of("dgx-h100:nodes=2", 16, 0, clock.totals, steps)
     run.time_ps, run.peak_bytes, run.memory_bytes = 30 * MS, 5 << 30, 80 << 30
     assert run.report() == GOLDEN.strip("\n")

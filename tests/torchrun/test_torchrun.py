@@ -75,6 +75,7 @@ print(known.tolist())
 for attempt in (
     lambda: torch.empty(1 << 40, device="cuda"),
     lambda: dist.send(torch.ones(2, device="cuda"), 1),
+    lambda: torch.cuda.set_device(8),
 ):
     try:
         attempt()
@@ -94,9 +95,10 @@ def test_data_parallel_steps_reduce_all_gradients_once(tmp_path: Path) -> None:
     count, size = calls(done)["allreduce", 8]
     assert size == 3 * 4 * parameters + 8 * 5
     assert count >= 3
-    assert lines[-4] == "[0, 16, 32, 48, 64]"
-    assert lines[-3] == "OutOfMemoryError CUDA out of memory. Tried to allocate"
-    assert lines[-2] == "InputError torch.distributed.send: ranks that di"
+    assert lines[-5] == "[0, 16, 32, 48, 64]"
+    assert lines[-2] == "RuntimeError CUDA error: invalid device ordinal"
+    assert lines[-4] == "OutOfMemoryError CUDA out of memory. Tried to allocate"
+    assert lines[-3] == "InputError torch.distributed.send: ranks that di"
     assert lines[-1] == "cuda:0 torch.Size([1000, 64])"
     times = [float(line.split()[0]) for line in lines[:3]]
     assert all(line.split()[1:] == ["1.0", "cuda:0"] for line in lines[:3])

@@ -13,25 +13,44 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
-from clusim.formats.recordings.model import Event, Recording
+from clusim.base.units import parse_time
+from clusim.formats.recordings.model import Event, EventKind, Recording
+from clusim.hardware import Framework
 from clusim.hardware.figures import Figure, assumed
 
-DISPATCH: Figure = assumed(
-    "12.5us",
-    "the 40 us of a layer-table operator (frameworks.yaml), 11 are about 35 dispatched operators in eager"
-    " Llama 3.1 8B",
+DISPATCHED: Figure = assumed(
+    3.2,
+    "operators that eager PyTorch dispatches per kernel of the layer tables: about 35 for the 11 of a Llama decoder"
+    " layer, estimated from its modules and not counted",
 )
-"""Host time of a dispatched operator on a core of EPYC Rome."""
-
-BACKWARD = 0.75
-"""Host time of an operator issued by the autograd engine, relative to the forward pass; as `Framework.node`."""
+"""Dispatched operators per operator of `clusim.hardware.frameworks.Framework`."""
 
 HOST = "host"
 """Stream of the host thread in recordings."""
 
 DEFAULT_STREAM = 0
 """Identifier of the default stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class IssueTimes:
+    """Host time of an operator, of one that the autograd engine issues, and of a collective [ps]."""
+
+    operator_ps: int
+    backward_ps: int
+    collective_ps: int
+
+    @classmethod
+    def of(cls, framework: Framework, pace: float) -> IssueTimes:
+        """Return the times of a framework on a processor of relative speed `pace`."""
+        each = pace * float(str(DISPATCHED.value))
+        operator, node, collective = (
+            parse_time(str(figure.value))
+            for figure in (framework.operator, framework.node, framework.collective)
+        )
+        return cls(round(operator / each), round(node / each), round(collective / pace))
 
 
 @dataclass(slots=True)
@@ -45,10 +64,11 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A place in a stream: its time [ps] and operation (-1: before the first)."""
+    """A place in a stream: its time [ps] and operation (-1: before the first) in the record of this number."""
 
     time_ps: int = 0
     event: int = -1
+    record: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +104,8 @@ class RankClock:
     ----------
     time_of : callable
         Time of a call without concurrent work [ps].
-    operator_ps : int
-        Host time per operator [ps].
+    times : IssueTimes
+        Host times.
 
     Attributes
     ----------
@@ -95,8 +115,8 @@ class RankClock:
         Operations since the last `take`.
     """
 
-    def __init__(self, rank: int, time_of: Callable[[IssuedCall], int], operator_ps: int) -> None:
-        self.rank, self.time_of, self.operator_ps = rank, time_of, operator_ps
+    def __init__(self, rank: int, time_of: Callable[[IssuedCall], int], times: IssueTimes) -> None:
+        self.rank, self.time_of, self.times = rank, time_of, times
         self.host_ps = 0
         self.streams: dict[int | str, Stream] = defaultdict(Stream)
         self.events: list[Event] = []
@@ -104,15 +124,16 @@ class RankClock:
         self.totals = Totals()
         self._host = Stream()
         self._sequence: Counter[int] = Counter()
+        self._record = 0
 
     @property
     def now_ps(self) -> int:
         """Time at which all work is complete [ps]."""
         return max(self.host_ps, *(stream.end_ps for stream in self.streams.values()), 0)
 
-    def issue(self, times: float = 1.0, name: str = "") -> None:
+    def issue(self, *, backward: bool = False) -> None:
         """Advance the host by the time of an operator."""
-        self.pause(round(self.operator_ps * times), name)
+        self.pause(self.times.backward_ps if backward else self.times.operator_ps)
 
     def pause(self, time_ps: int, name: str = "") -> None:
         """Advance the host by a time [ps]."""
@@ -141,6 +162,7 @@ class RankClock:
         NCCL has a stream per communicator; it waits for the calling stream.
         """
         size = len(call.ranks)
+        self.pause(self.times.collective_ps, call.operation)
         queue, source = self.streams[f"nccl {call.ranks}"], self.streams[stream]
         alone_ps = self.time_of(call) if size > 1 and call.bytes > 0 else 0
         queue.end_ps = max(queue.end_ps, source.end_ps, self.host_ps) + alone_ps
@@ -167,25 +189,24 @@ class RankClock:
         self.totals.calls[key] += 1
         self.totals.call_bytes[key] += call.bytes
         self.totals.call_ps[key] += alone_ps
-        return Mark(queue.end_ps, queue.last)
+        return Mark(queue.end_ps, queue.last, self._record)
 
-    def mark(self, stream: int) -> Mark:
+    def mark(self, stream: int | str) -> Mark:
         """Return the present place in a stream."""
         queue = self.streams[stream]
-        return Mark(max(queue.end_ps, 0), queue.last)
+        return Mark(queue.end_ps, queue.last, self._record)
 
     def wait(self, stream: int, mark: Mark) -> None:
         """Let a stream wait for a place in another one."""
         queue = self.streams[stream]
         queue.end_ps = max(queue.end_ps, mark.time_ps)
-        if mark.event >= 0:
-            queue.waits.add(mark.event)
+        queue.waits |= self._recorded([mark])
 
     def synchronise(self, marks: Iterable[Mark] | None = None) -> None:
         """Let the host wait for places in streams, or for all streams."""
-        known = list(marks) if marks is not None else list(map(self.mark, list(self.streams)))  # type: ignore[arg-type]
+        known = list(map(self.mark, list(self.streams))) if marks is None else list(marks)
         self.host_ps = max([self.host_ps, *(mark.time_ps for mark in known)])
-        self._host.waits |= {mark.event for mark in known if mark.event >= 0}
+        self._host.waits |= self._recorded(known)
         self.totals.synchronised += 1
 
     def shift(self, time_ps: int) -> None:
@@ -197,6 +218,7 @@ class RankClock:
     def take(self) -> list[Event]:
         """Return the operations since the last call, and begin a new record."""
         events, self.events = self.events, []
+        self._record += 1
         for stream in (self._host, *self.streams.values()):
             stream.last = -1
             stream.waits.clear()
@@ -210,12 +232,16 @@ class RankClock:
             result.group(f"group of {len(ranks)}", ranks)
         return result
 
+    def _recorded(self, marks: Iterable[Mark]) -> set[int]:
+        """Return the operations of marks in this record; those of earlier ones are complete before it."""
+        return {mark.event for mark in marks if mark.event >= 0 and mark.record == self._record}
+
     def _deps(self, queue: Stream) -> tuple[int, ...]:
         """Return and clear the dependencies of a stream's next operation, its issue included."""
         deps = queue.waits | ({self._host.last} - {-1})
         queue.waits = set()
         return tuple(sorted(deps))
 
-    def _add(self, kind: str, stream: str, name: str, **given: object) -> int:
-        self.events.append(Event(kind, self.rank, stream, name, **given))  # type: ignore[arg-type]
+    def _add(self, kind: EventKind, stream: str, name: str, **given: Any) -> int:
+        self.events.append(Event(kind, self.rank, stream, name, **given))
         return len(self.events) - 1

@@ -19,6 +19,13 @@ _SEGMENT = 512
 """Sizes in the caching allocator are multiples of this [bytes] (``kMinBlockSize`` of c10's CUDACachingAllocator)."""
 
 
+_WITHOUT_EFFECT = (
+    *("_lazy_init", "init", "set_rng_state", "set_rng_state_all", "manual_seed", "manual_seed_all"),
+    *("seed", "seed_all", "empty_cache", "ipc_collect", "set_per_process_memory_fraction"),
+)
+"""Functions without effect on virtual time and memory."""
+
+
 class DeviceMemory:
     """Memory of the GPU in use by live storages.
 
@@ -34,6 +41,11 @@ class DeviceMemory:
         self.limit_bytes = limit_bytes
         self.now_bytes = self.peak_bytes = 0
         self._sizes: dict[int, tuple[Any, int]] = {}
+
+    @property
+    def free_bytes(self) -> int:
+        """Memory that is not allocated [bytes]."""
+        return self.limit_bytes - self.now_bytes
 
     def add(self, tensors: Sequence[torch.Tensor]) -> None:
         """Count the storages of new tensors; raise `torch.OutOfMemoryError` if they do not fit."""
@@ -88,7 +100,7 @@ class SimulatedCuda:
     ) -> None:
         self.library, self.clock, self.gpu, self.count = library, clock, gpu, count
         self.memory = memory
-        self._numbers = itertools.count(DEFAULT_STREAM + 1)
+        self.numbers = itertools.count(DEFAULT_STREAM + 1)
         library.clusim_stream.restype = ctypes.c_long
         library.clusim_set_stream.argtypes = [ctypes.c_int, ctypes.c_long]
 
@@ -99,10 +111,6 @@ class SimulatedCuda:
     def device(self) -> int:
         """Return the current device."""
         return int(self.library.clusim_device())
-
-    def new_stream(self) -> int:
-        """Return the identifier of a new stream."""
-        return next(self._numbers)
 
     @contextmanager
     def on(self, stream: int) -> Iterator[None]:
@@ -156,7 +164,7 @@ def stream_classes(cuda: SimulatedCuda) -> tuple[type, type]:
             stream_id: int | None = None,
             **_more: Any,
         ) -> None:
-            self.stream_id = cuda.new_stream() if stream_id is None else stream_id
+            self.stream_id = next(cuda.numbers) if stream_id is None else stream_id
             self.device = torch.device("cuda", cuda.device())
             self.priority, self.device_index, self.device_type = priority, cuda.device(), 1
             self.cuda_stream = self.stream_id
@@ -213,11 +221,7 @@ def _properties(gpu: Endpoint) -> Any:
         total_memory=gpu.mem_bytes,
         multi_processor_count=gpu.sms,
         warp_size=32,
-        max_threads_per_multi_processor=2048,
-        regs_per_multiprocessor=65536,
         gcnArchName="",
-        is_integrated=0,
-        is_multi_gpu_board=0,
     )
 
 
@@ -232,6 +236,8 @@ def install(cuda: SimulatedCuda, release: tuple[int, ...]) -> None:
 
     def set_device(device: Any) -> None:
         index = device if isinstance(device, int) else torch.device(device).index
+        if index is not None and index >= cuda.count:
+            raise RuntimeError("CUDA error: invalid device ordinal")
         if index is not None and index >= 0:
             cuda.library.clusim_set_device(index)
 
@@ -256,8 +262,6 @@ def install(cuda: SimulatedCuda, release: tuple[int, ...]) -> None:
         return None
 
     replaced: dict[str, Any] = {
-        "_lazy_init": nothing,
-        "init": nothing,
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "device_count": lambda: cuda.count,
@@ -270,8 +274,7 @@ def install(cuda: SimulatedCuda, release: tuple[int, ...]) -> None:
         "Event": event_class,
         "current_stream": current_stream,
         "default_stream": lambda device=None: stream_class(stream_id=DEFAULT_STREAM),
-        "stream": on_stream,
-        "StreamContext": on_stream,
+        **dict.fromkeys(("stream", "StreamContext"), on_stream),
         "set_stream": set_stream,
         "get_device_name": lambda device=None: properties.name,
         "get_device_capability": lambda device=None: (properties.major, properties.minor),
@@ -279,42 +282,32 @@ def install(cuda: SimulatedCuda, release: tuple[int, ...]) -> None:
         "is_bf16_supported": lambda including_emulation=True: properties.major >= 8,
         "is_current_stream_capturing": lambda: False,
         "can_device_access_peer": lambda device, peer: True,
-        "memory_allocated": lambda device=None: memory.now_bytes,
-        "memory_reserved": lambda device=None: memory.now_bytes,
-        "max_memory_allocated": lambda device=None: memory.peak_bytes,
-        "max_memory_reserved": lambda device=None: memory.peak_bytes,
-        "reset_peak_memory_stats": reset_peak,
-        "reset_max_memory_allocated": reset_peak,
-        "mem_get_info": lambda device=None: (
-            memory.limit_bytes - memory.now_bytes,
-            memory.limit_bytes,
+        **dict.fromkeys(
+            ("memory_allocated", "memory_reserved"), lambda device=None: memory.now_bytes
         ),
+        **dict.fromkeys(
+            ("max_memory_allocated", "max_memory_reserved"), lambda device=None: memory.peak_bytes
+        ),
+        **dict.fromkeys(("reset_peak_memory_stats", "reset_max_memory_allocated"), reset_peak),
+        "mem_get_info": lambda device=None: (memory.free_bytes, memory.limit_bytes),
         "memory_stats": lambda device=None: _stats(memory),
         "memory_summary": lambda *given, **more: f"{memory.peak_bytes} bytes at the peak",
         "get_rng_state": state,
-        "set_rng_state": nothing,
         "get_rng_state_all": lambda: [state() for _ in range(cuda.count)],
-        "set_rng_state_all": nothing,
         "initial_seed": lambda: 0,
-        **dict.fromkeys(("manual_seed", "manual_seed_all", "seed", "seed_all"), nothing),
-        **dict.fromkeys(("empty_cache", "ipc_collect", "set_per_process_memory_fraction"), nothing),
+        **dict.fromkeys(_WITHOUT_EFFECT, nothing),
     }
     for name, value in replaced.items():
         setattr(module, name, value)
     module.nccl.version = lambda: release
     accelerator = torch.accelerator
-    for name, value in {
-        "is_available": lambda: True,
-        "device_count": lambda: cuda.count,
-        "current_accelerator": lambda check_available=False: torch.device("cuda"),
-        "current_device_index": cuda.device,
-        "set_device_index": set_device,
-        "synchronize": lambda device=None: clock.synchronise(),
-        "current_stream": current_stream,
-        "memory_allocated": replaced["memory_allocated"],
-        "max_memory_allocated": replaced["max_memory_allocated"],
-    }.items():
-        setattr(accelerator, name, value)
+    for name in (
+        *("is_available", "device_count", "synchronize", "current_stream"),
+        *("memory_allocated", "max_memory_allocated"),
+    ):
+        setattr(accelerator, name, replaced[name])
+    accelerator.current_accelerator = lambda check_available=False: torch.device("cuda")
+    accelerator.current_device_index, accelerator.set_device_index = cuda.device, set_device
     torch.backends.cuda.is_built = lambda: True
     _watch_storages(memory)
 
@@ -327,16 +320,10 @@ def _exchanged(cuda: SimulatedCuda, index: int) -> int:
 
 
 def _stats(memory: DeviceMemory) -> dict[str, int]:
+    sizes = {"current": memory.now_bytes, "peak": memory.peak_bytes}
     kinds = ("allocated", "reserved", "active")
-    stats = {f"{kind}_bytes.all.current": memory.now_bytes for kind in kinds}
-    return (
-        stats
-        | {f"{kind}_bytes.all.peak": memory.peak_bytes for kind in kinds}
-        | {
-            "num_alloc_retries": 0,
-            "num_ooms": 0,
-        }
-    )
+    stats = {f"{kind}_bytes.all.{name}": size for kind in kinds for name, size in sizes.items()}
+    return stats | {"num_alloc_retries": 0, "num_ooms": 0}
 
 
 def _watch_storages(memory: DeviceMemory) -> None:

@@ -28,10 +28,14 @@ def torch_folder() -> Path:
     found = find_spec("torch")
     if found is None or found.origin is None:
         raise InputError(
-            "PyTorch is not installed; install a CPU build, for example: pip install torch"
-            " --index-url https://download.pytorch.org/whl/cpu"
+            "PyTorch is not installed; install a CPU build (https://pytorch.org/get-started/locally)"
         )
-    return Path(found.origin).parent
+    folder = Path(found.origin).parent
+    if "cuda: Optional[str] = None" not in (folder / "version.py").read_text(encoding="utf-8"):
+        raise InputError(
+            "the installed PyTorch is a CUDA build, which has CUDA devices of its own; install a CPU build"
+        )
+    return folder
 
 
 @cache

@@ -124,7 +124,6 @@ class SimulatedGroups:
         if operation == "barrier":
             operation, larger, dtype = "allreduce", BARRIER_BYTES, "int32"
         root = given.get("root_rank", -1)
-        self.operators._issue(operation)
         call = IssuedCall(
             *(operation, larger, ranks),
             dtype=DTYPES[dtype].moved if dtype in DTYPES else "uint8",

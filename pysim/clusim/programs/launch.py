@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusim.base.errors import ClusimError, InputError
-from clusim.base.units import parse_time
+from clusim.hardware import FRAMEWORKS
 from clusim.nccl import LATEST
-from clusim.programs.clock import DISPATCH, RankClock
+from clusim.programs.clock import IssueTimes, RankClock
 from clusim.programs.device import library
 from clusim.programs.prices import Prices
 from clusim.programs.report import ProgramRun, run_of
@@ -103,8 +103,8 @@ def run_program(program: TorchProgram, request: ReplayRequest, rank: int = 0) ->
     compiled.clusim_register(local)
     _environment(rank, ranks, local)
     steps = Steps(request, ranks)
-    operator_ps = round(parse_time(str(DISPATCH.value)) / pace_of(fabric))
-    clock = RankClock(rank, steps.time_of, operator_ps)
+    times = IssueTimes.of(FRAMEWORKS["pytorch"], pace_of(fabric))
+    clock = RankClock(rank, steps.time_of, times)
     ended = StepEnds(clock, steps, ranks)
     with _simulated(clock, fabric, compiled, ended) as memory:
         _execute(program)

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from clusim.base.errors import InputError
-from clusim.programs.clock import BACKWARD, RankClock
+from clusim.programs.clock import RankClock
 from clusim.programs.known import LARGEST, KnownValues
 from clusim.programs.prices import Prices, TensorShape
 
@@ -285,9 +285,8 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         self._keep(operator, result, known)
         return result
 
-    def _issue(self, name: str = "") -> None:
-        backward = threading.get_ident() != self._main
-        self.clock.issue(BACKWARD if backward else 1.0, name)
+    def _issue(self) -> None:
+        self.clock.issue(backward=threading.get_ident() != self._main)
 
     def _copied(self, tensor: torch.Tensor) -> None:
         size = tensor.numel() * tensor.element_size()
@@ -339,8 +338,8 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
 
         try:
             return operator.called(on_host)
-        except (RuntimeError, NotImplementedError):
-            return None  # no kernel of the CPU
+        except RuntimeError:
+            return None  # the CPU lacks the kernel; wrong arguments fail in the fake mode
 
     def _charge(self, operator: _Operator, result: Any) -> None:
         """Advance the host, and enqueue the kernel of an operator."""

@@ -18,7 +18,7 @@ from clusim.topology.model import Fabric
 from clusim.workload.kernels import PRECISIONS, Chip, Gemm, Kernel, chip_of
 
 
-def precision_of(dtype: str) -> str:
+def product_precision(dtype: str) -> str:
     """Return the precision of matrix products of an element type of PyTorch; 32 bits for types without products."""
     found = find_dtype(dtype)
     peak = found.peak if found is not None and found.mantissa_bits else ""
@@ -77,7 +77,7 @@ class Prices:
 
     def chip(self, dtype: str) -> Chip:
         """Return the chip at the precision of an element type; other types as 32 bits."""
-        name = precision_of(dtype)
+        name = product_precision(dtype)
         if name == "fp32" and self.tf32:
             name = "tf32"
         if name not in self._chips:

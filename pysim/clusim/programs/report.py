@@ -73,13 +73,16 @@ class ProgramStep(JsonObject):
         Part caused by SMs and wires that kernels and collectives share [us].
     all_ranks : bool
         True if all ranks were simulated, so that communicators share wires.
+    apart : bool
+        True if the step has several communicators, and their shared wires are not included.
     """
 
-    KEYS = ("time_us", "disturbance_us", "all_ranks")
+    KEYS = ("time_us", "disturbance_us", "all_ranks", "apart")
 
     time_ps: Picoseconds
     disturbance_ps: Picoseconds
     all_ranks: bool
+    apart: bool = False
 
 
 @dataclass(slots=True)
@@ -185,7 +188,10 @@ def run_of(
     whole = max(1, sum(totals.kernel_ps.values()))
     return ProgramRun(
         *(system, ranks, rank, 0),
-        [ProgramStep(ps, timed.time_ps - timed.alone_ps, timed.whole) for ps, timed in steps],
+        [
+            ProgramStep(ps, timed.time_ps - timed.alone_ps, timed.whole, timed.apart)
+            for ps, timed in steps
+        ],
         *(calls, kernels),
         synchronised=totals.synchronised,
         placeholders=totals.placeholders,
@@ -228,6 +234,8 @@ def _notes(run: ProgramRun) -> list[str]:
         notes.append(
             f"* {run.unmeasured:.1%} of the kernel time is priced by memory traffic only, which is too low"
         )
+    if any(step.apart for step in run.steps):
+        notes.append("shared wires of several communicators are not included in steps of this size")
     if not run.steps:
         notes.append("no optimizer step: collectives are timed one by one")
     return ["", "notes", *(f"  {note}" for note in notes)] if notes else []

@@ -11,14 +11,12 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from clusim.base.errors import InputError
 from clusim.formats.recordings.model import Event, Group, Recording
 from clusim.lowering import QUICK
 from clusim.programs.clock import IssuedCall
 from clusim.replays.api import Representative, played, representative
 from clusim.replays.full_job import replay_recording
 from clusim.replays.placing import ReplayRequest
-from clusim.results.diagnosis import Verdict
 from clusim.simulation.job import RunOptions
 from clusim.simulation.session import Watch
 
@@ -28,12 +26,22 @@ MOST_TASKS = 200_000
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Time of a step [ps]: `alone_ps` is without mutual disturbance; `whole` is True if all ranks were simulated."""
+    """Time of a step.
+
+    Attributes
+    ----------
+    alone_ps, time_ps : int
+        Time without and with mutual disturbance of kernels and collectives [ps].
+    whole : bool
+        All ranks were simulated.
+    apart : bool
+        Several communicators were taken to share no wires, because the step is too large or its groups are no grid.
+    """
 
     alone_ps: int
     time_ps: int
-    whole: bool
-    verdict: Verdict | None = None
+    whole: bool = False
+    apart: bool = False
 
 
 class Steps:
@@ -76,20 +84,16 @@ class Steps:
     def _simulated(self, recording: Recording) -> StepTime:
         alone = played(recording, self.machine, Watch())
         groups = {event.group for event in recording.events if event.kind == "collective"}
-        if len(groups) < 2 or len(recording.events) * self.num_ranks > MOST_TASKS:
-            return StepTime(alone.least_ps, alone.time_ps, whole=False)
+        if len(groups) < 2:
+            return StepTime(alone.least_ps, alone.time_ps)
         job = replace(recording, events=list(recording.events), alike=False)
-        try:
-            asked = replace(self.request, gap="none", granularity=QUICK)
-            result = replay_recording(job.finish(), asked, RunOptions(confirm=False))
-        except InputError:
-            return StepTime(alone.least_ps, alone.time_ps, whole=False)
-        return StepTime(alone.least_ps, result.total_ps, whole=True, verdict=result.verdict)
+        too_large = len(recording.events) * self.num_ranks > MOST_TASKS
+        if too_large or len(job.finish().unrecorded) < self.num_ranks - 1:
+            return StepTime(alone.least_ps, alone.time_ps, apart=True)
+        asked = replace(self.request, gap="none", granularity=QUICK)
+        result = replay_recording(job, asked, RunOptions(confirm=False))
+        return StepTime(alone.least_ps, result.total_ps, whole=True)
 
 
 def _digest(events: Sequence[Event]) -> str:
-    text = "\n".join(
-        f"{e.kind} {e.stream} {e.name} {e.deps} {e.duration_ps} {e.group} {e.operation} {e.bytes}"
-        for e in events
-    )
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(repr(events).encode()).hexdigest()

@@ -46,11 +46,8 @@ def load(name_or_path: str | os.PathLike[str], *, nodes: int | None = None) -> F
     name = os.fspath(name_or_path)
     if not resources.cached or not isinstance(name, str):
         return _noted(name, nodes)
-    from clusim.hardware.figures import any_scaled
     from clusim.topology import shelf
 
-    if any_scaled():  # neither the topology of the cache nor one to be kept in it
-        return _noted(name, nodes)
     return shelf.fabric(name, nodes, partial(_noted, name, nodes))
 
 

@@ -63,9 +63,13 @@ def rows(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _is_shipped(name: str) -> bool:
-    """Return True if a name can only mean a shipped topology."""
+    """Return True if a name can only mean a shipped topology, with its own figures."""
+    from clusim.hardware.figures import any_scaled
+
     plain = _NAME.fullmatch(name) is not None and not name.endswith((".yaml", ".yml", ".xml"))
-    return plain and not os.path.exists(name) and not any(map(os.environ.get, VARIABLES))
+    return plain and not (
+        os.path.exists(name) or any(map(os.environ.get, VARIABLES)) or any_scaled()
+    )
 
 
 class _Reader(pickle.Unpickler):
