@@ -3,11 +3,9 @@
  * cffi reads the text between the `cdef` markers, except CLUSIM_CHECKED. clusim/engine/abi.py
  * derives Python enums and NumPy layouts from it; its import fails if a name is missing. Structs
  * have no padding. docs/model/contract.md defines the fields.
- *
  * Units: times in [ps], sizes in [bytes], costs in [2^-16 ps per byte]. */
 #ifndef CLUSIM_H
 #define CLUSIM_H
-
 #include <stddef.h>
 #include <stdint.h>
 
