@@ -6,6 +6,7 @@
 #ifndef CLUSIM_GRANT_H
 #define CLUSIM_GRANT_H
 
+#include "batch.h"
 #include "inbox.h"
 #include "inject.h"
 #include "parts/xfers.h"
@@ -206,9 +207,16 @@ static inline STATUS grant_release(clusim_sim *s, packet *p, int64_t end) {
 }
 
 /* Remove the head of a VOQ. */
-static inline packet_id grant_dequeue(clusim_sim *s, wire_state *w, uint32_t candidate) {
+static inline STATUS grant_dequeue(clusim_sim *s, wire_state *w, uint32_t candidate,
+                                   packet_id *out) {
     voq *q = &w->queues[candidate];
     packet_id index = q->head;
+    w->queued_bytes -= packet_at(s, index)->wire_bytes;
+    *out = index;
+    if (UNLIKELY(packet_at(s, index)->batch)) {
+        TRY(batch_take(s, index, out));
+        if (!packet_is(*out, index)) return CLUSIM_OK;
+    }
     q->head = *next_of(s, index);
     if (!packet_none(q->head)) {
         pool_fetch(s, q->head);
@@ -216,8 +224,7 @@ static inline packet_id grant_dequeue(clusim_sim *s, wire_state *w, uint32_t can
         w->ready[candidate >> 6] &= ~(UINT64_C(1) << (candidate & 63));
         w->num_ready--;
     }
-    w->queued_bytes -= packet_at(s, index)->wire_bytes;
-    return index;
+    return CLUSIM_OK;
 }
 
 /* Credit needed by the head of a VOQ: bytes on its VC. */
@@ -241,8 +248,7 @@ static inline uint32_t grant_needs(const clusim_sim *s, const wire_state *w, uin
 static inline STATUS grant_take(clusim_sim *s, wire_state *w, uint32_t candidate, packet_id *out) {
     if (LIKELY(candidate >= w->num_voqs))
         return inject_make(s, w, wire_of(s, w), candidate - w->num_voqs, out);
-    *out = grant_dequeue(s, w, candidate);
-    return CLUSIM_OK;
+    return grant_dequeue(s, w, candidate, out);
 }
 
 /* It was put on its wire. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "parts/endpoints.h"
+#include "parts/packets.h"
 #include "parts/results.h"
 #include "parts/scheduler.h"
 #include "parts/sources.h"
@@ -49,6 +50,7 @@ void clusim_sim_beyond(const clusim_sim *s, uint32_t *what, uint32_t *index) {
 
 int64_t clusim_sim_now_ps(const clusim_sim *s) { return s->scheduler.now_ps; }
 uint64_t clusim_sim_num_events(const clusim_sim *s) { return s->scheduler.event_count; }
+uint64_t clusim_sim_packet_slots(const clusim_sim *s) { return s->packets.size; }
 uint64_t clusim_sim_fingerprint(const clusim_sim *s) { return s->results.fingerprint; }
 size_t clusim_sim_num_records(const clusim_sim *s) { return s->results.num_records; }
 

@@ -18,13 +18,13 @@ static STATUS unbalanced(clusim_error *e, uint64_t index, const char *what, int6
 }
 
 /* Bytes of packets in the receive buffer of a wire that wait for a wire that is down. */
-static void count_held(const clusim_sim *s, int64_t *held, uint64_t *packets) {
+static void count_held(const clusim_sim *s, int64_t *held) {
     for (uint64_t q = 0; q < s->model->num_voqs; q++) {
         if (packet_none(s->wires.voqs[q].head)) continue;
         for (packet_id p = s->wires.voqs[q].head; !packet_none(p); p = *next_of(s, p)) {
             const packet *x = packet_at(s, p);
-            ++*packets;
-            if (wire_none(x->held_wire) || (x->copy && !buffer_none(x->shared))) continue;
+            if (x->batch || wire_none(x->held_wire) || (x->copy && !buffer_none(x->shared)))
+                continue;
             held[x->held_wire.i * s->wires.nvc + x->held_vc] += x->held_bytes;
         }
     }
@@ -35,7 +35,8 @@ static void count_shared(const clusim_sim *s, int64_t *held, uint8_t *seen) {
     for (uint64_t q = 0; q < s->model->num_voqs; q++) {
         for (packet_id p = s->wires.voqs[q].head; !packet_none(p); p = *next_of(s, p)) {
             const packet *x = packet_at(s, p);
-            if (wire_none(x->held_wire) || !x->copy || buffer_none(x->shared) || seen[x->shared.i])
+            if (x->batch || wire_none(x->held_wire) || !x->copy || buffer_none(x->shared) ||
+                seen[x->shared.i])
                 continue;
             seen[x->shared.i] = 1;
             const shared_buffer *b = buffer_at(s, x->shared);
@@ -78,12 +79,11 @@ bool verify_may_wait(const clusim_sim *s) {
 
 STATUS verify_balances(clusim_sim *s, clusim_error *e) {
     memset(e, 0, sizeof *e);
-    uint64_t packets = 0;
     int64_t *held = calloc(s->model->image.num_wires * s->wires.nvc + 1, sizeof *held);
     uint8_t *seen = calloc(s->buffers.size + 1, 1);
     enum clusim_status status = CLUSIM_ERR_NO_MEMORY;
     if (held && seen) {
-        count_held(s, held, &packets);
+        count_held(s, held);
         count_shared(s, held, seen);
         status = check_credits(s, held, e);
     }

@@ -212,7 +212,7 @@ ALWAYS_INLINE STATUS window_take(clusim_sim *s, window_progress *g, uint32_t can
     if (flows) {
         TRY(grant_take(s, g->w, candidate, &index));
     } else {
-        index = grant_dequeue(s, g->w, candidate);
+        TRY(grant_dequeue(s, g->w, candidate, &index));
     }
     TRY(window_put(s, g, index));
     packet *p = packet_at(s, index);

@@ -11,6 +11,7 @@
 #ifndef CLUSIM_WIRE_H
 #define CLUSIM_WIRE_H
 
+#include "batch.h"
 #include "congestion.h"
 #include "inbox.h"
 #include "parts/packets.h"
@@ -107,18 +108,20 @@ static inline void wire_owe(clusim_sim *s, wire_state *w, uint64_t control_256) 
 /* Put a packet into VOQ `candidate` of a wire. Whether the wire is idle now. */
 static inline bool wire_queue(clusim_sim *s, wire_state *w, packet_id packet_index,
                               uint32_t candidate) {
-    packet *p = packet_at(s, packet_index);
+    const packet *p = packet_at(s, packet_index);
     voq *q = &w->queues[candidate];
-    *next_of(s, packet_index) = NO(packet);
+    w->queued_bytes += p->wire_bytes;
     if (LIKELY(packet_none(q->head))) {
         q->head = packet_index;
         w->ready[candidate >> 6] |= UINT64_C(1) << (candidate & 63);
         w->num_ready++;
+    } else if (UNLIKELY(batch_suits(p)) && batch_join(s, q->tail, packet_index)) {
+        packet_index = q->tail;
     } else {
         *next_of(s, q->tail) = packet_index;
     }
+    *next_of(s, packet_index) = NO(packet);
     q->tail = packet_index;
-    w->queued_bytes += p->wire_bytes;
     if (w->queued_bytes > w->queued_max) w->queued_max = w->queued_bytes;
     if (w->free_at <= s->scheduler.now_ps) return true;
     if (!w->contended) {

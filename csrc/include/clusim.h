@@ -479,6 +479,8 @@ CLUSIM_CHECKED int clusim_sim_run(clusim_sim *sim, int64_t until_ps, uint64_t ma
 void clusim_sim_beyond(const clusim_sim *sim, uint32_t *what, uint32_t *index);
 int64_t clusim_sim_now_ps(const clusim_sim *sim);
 uint64_t clusim_sim_num_events(const clusim_sim *sim);
+/* Allocated packets: less than twice the maximum number in flight at one time. */
+uint64_t clusim_sim_packet_slots(const clusim_sim *sim);
 uint64_t clusim_sim_fingerprint(const clusim_sim *sim);
 
 /* Copy state out; arrays have one element per wire, task, message, instance or endpoint. */

@@ -8,31 +8,43 @@
 
 #include "ids.h"
 
+enum { BATCH_OPS = 9 };
+
+/* The first 28 bytes are common to all packets of a batch (batch.h); a batch stores operations in
+ * the other 36. */
 typedef struct packet {
-    xfer_id xfer;
-    uint32_t key;        /* route key */
     uint32_t wire_bytes; /* on the wire `out` */
     uint32_t payload;    /* bytes represented */
     uint32_t exact;      /* number of exact packets represented */
     wire_id out;         /* wire it waits for or travels on */
-    wire_id held_wire;   /* wire with the occupied receive buffer, or NONE */
-    uint32_t held_bytes;
-    target_id dst; /* present target; NONE if a unit consumes it */
+    target_id dst;       /* present target; NONE if a unit consumes it */
+    uint8_t kind, vc;
+    uint8_t held_vc; /* batches: the first of `ops` that is left */
+    uint8_t first_vc;
+    uint8_t copy; /* MCAST after its fan-out, AGG_DOWN after one */
+    uint8_t adaptive : 1, marked : 1, batch : 1;
+    uint8_t leg : 2;  /* which target `dst` is, LEG_LAST the last */
+    uint16_t members; /* operations: responses still missing; batches: number of `ops` */
     union {
-        packet_id op;     /* RED_FETCH, RED_DATA: the operation */
-        buffer_id shared; /* copies: common input buffer, or NONE */
+        struct {
+            xfer_id xfer;
+            uint32_t key;      /* route key */
+            wire_id held_wire; /* wire with the occupied receive buffer, or NONE */
+            uint32_t held_bytes;
+            union {
+                packet_id op;     /* RED_FETCH, RED_DATA: the operation */
+                buffer_id shared; /* copies: common input buffer, or NONE */
+            };
+            uint32_t path_pos; /* next index into path_wires, or NONE */
+            union {
+                wire_id first_wire; /* of its injection, for the window */
+                vertex_id vertex;   /* AGG_UP: source; AGG_DOWN: destination */
+            };
+            wire_id in_wire; /* operations: wire of the request */
+            uint32_t pad;
+        };
+        packet_id ops[BATCH_OPS]; /* batches: operations, in order of the queue */
     };
-    uint32_t path_pos; /* next index into path_wires, or NONE */
-    union {
-        wire_id first_wire; /* of its injection, for the window */
-        vertex_id vertex;   /* AGG_UP: source; AGG_DOWN: destination */
-    };
-    uint8_t kind, vc, held_vc, first_vc;
-    uint8_t copy;                              /* MCAST after its fan-out, AGG_DOWN after one */
-    uint8_t adaptive : 1, marked : 1, leg : 2; /* leg: which target `dst` is, LEG_LAST the last */
-    uint16_t members;                          /* operations: responses still missing */
-    wire_id in_wire;                           /* operations: wire of the request */
-    uint32_t pad;
 } packet;
 
 enum { LEG_FIRST, LEG_SECOND, LEG_LAST };

@@ -147,6 +147,11 @@ class Simulation:
         """Events handled so far, a measure of work."""
         return int(lib.clusim_sim_num_events(self._sim))
 
+    @property
+    def packet_slots(self) -> int:
+        """Allocated packets, a measure of memory: less than twice the maximum number in flight."""
+        return int(lib.clusim_sim_packet_slots(self._sim))
+
     def wires(self) -> Array:
         """Counters of every wire at `now_ps` (`WIRE_COUNTERS`)."""
         out = np.zeros(self._sizes["wires"], WIRE_COUNTERS)

@@ -1,0 +1,66 @@
+#include "batch.h"
+
+#include "parts/wires.h"
+#include "pool.h"
+
+/* True if the packet crosses only one wire, to a unit or an endpoint: its key and path are not used
+ * again. */
+static bool plain(const clusim_sim *s, const packet *p) {
+    if (!wire_none(p->held_wire) || p->marked || p->adaptive) return false;
+    if (p->kind == CLUSIM_KIND_RED_DATA) return true;
+    endpoint_id far = wire_at(s, p->out)->far_endpoint;
+    return !endpoint_none(far) && target_is(model_target(far), p->dst);
+}
+
+static bool equal(const packet *a, const packet *b) {
+    return a->wire_bytes == b->wire_bytes && a->payload == b->payload && a->exact == b->exact &&
+           target_is(a->dst, b->dst) && a->kind == b->kind && a->vc == b->vc &&
+           a->first_vc == b->first_vc;
+}
+
+bool batch_join(clusim_sim *s, packet_id tail, packet_id index) {
+    packet *b = packet_at(s, tail);
+    const packet *p = packet_at(s, index);
+    if (!equal(b, p) || !plain(s, p)) return false;
+    if (!b->batch) {
+        if (!plain(s, b)) return false;
+        packet_id op = b->op;
+        b->batch = 1;
+        b->held_vc = 0;
+        b->members = 1;
+        b->ops[0] = op;
+    }
+    if (b->members == BATCH_OPS) return false;
+    b->ops[b->members++] = p->op;
+    pool_free_packet(s, index);
+    return true;
+}
+
+/* The packet of an operation. Reads only constant fields of the operation: the thread of its unit
+ * changes `members`. */
+static packet separate(const clusim_sim *s, const packet *b, packet_id op) {
+    packet p = *b;
+    p.batch = 0;
+    p.held_vc = 0;
+    p.members = 0;
+    p.xfer = packet_at(s, op)->xfer;
+    p.key = 0;
+    p.held_wire = p.in_wire = NO(wire);
+    p.held_bytes = 0;
+    p.op = op;
+    p.path_pos = NONE;
+    p.first_wire = packet_at(s, op)->first_wire;
+    p.pad = 0;
+    return p;
+}
+
+STATUS batch_take(clusim_sim *s, packet_id batch, packet_id *out) {
+    *out = batch;
+    bool last = packet_at(s, batch)->held_vc + 1 == packet_at(s, batch)->members;
+    if (!last) TRY(pool_packet(s, out));
+    packet *b = packet_at(s, batch);
+    packet_id op = b->ops[b->held_vc++];
+    if (!last) __builtin_prefetch(packet_at(s, b->ops[b->held_vc]));
+    *packet_at(s, *out) = separate(s, b, op);
+    return CLUSIM_OK;
+}
