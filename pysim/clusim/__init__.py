@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from clusim.simulation.traffic import Traffic
     from clusim.topology import Fabric, FabricBuilder, load
     from clusim.training.api import train
+    from clusim.workload import prices as kernels
 
     __version__: str
 
@@ -40,6 +41,7 @@ __all__ = [
     "collective",
     "collectives",
     "fabric",
+    "kernels",
     "load",
     "nccl_tests",
     "replay",
@@ -70,6 +72,7 @@ _HOME = {
 _MODULES = {
     "collectives": "clusim.collectives",
     "fabric": "clusim.topology",  # its earlier name
+    "kernels": "clusim.workload.prices",
     "schedule": "clusim.schedule",
     "topology": "clusim.topology",
 }

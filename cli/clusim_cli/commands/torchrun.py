@@ -1,16 +1,52 @@
-"""``clusim torchrun``: an unmodified PyTorch program on a simulated system."""
+"""``clusim torchrun`` and ``clusim capture``: an unmodified PyTorch program on a simulated system."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
 
 from clusim_cli import options
-from clusim_cli.outputs import GuardedCommand
+from clusim_cli.outputs import OUTPUT, GuardedCommand
 
 DEFAULT = "dgx-h100"
+
+
+def of_program(run: Callable[..., int]) -> Callable[..., int]:
+    """Add the arguments and options of a program."""
+    for option in reversed(
+        (
+            click.argument("program"),
+            click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
+            options.topology(default=DEFAULT),
+            options.nodes(),
+            click.option("--rank", type=click.IntRange(0), default=0, show_default=True,
+                         help="Rank that runs, and represents all."),
+            click.option("-m", "--module", is_flag=True, help="PROGRAM is the name of a module."),
+        )
+    ):  # fmt: skip
+        run = option(run)
+    return run
+
+
+def ran(given: dict[str, Any], record: tuple[Path, int] | None) -> int:
+    """Run a program, record a step, and print the report."""
+    from clusim.programs import RecordedStep, TorchProgram, run_program
+    from clusim.replays.placing import ReplayRequest
+
+    request = ReplayRequest(
+        (),
+        *(given["topology"], given["nodes"]),
+        env=given.get("env", ()),
+        version=given.get("version", ""),
+    )
+    program = TorchProgram(given["program"], given["arguments"], given["module"])
+    result = run_program(program, request, given["rank"], record and RecordedStep(*record))
+    click.echo(json.dumps(result.to_json()) if given["as_json"] else f"\n{result.report()}")
+    return 0
 
 
 @click.command(
@@ -19,17 +55,13 @@ DEFAULT = "dgx-h100"
     short_help="Run a PyTorch program on a simulated system.",
     context_settings={"allow_interspersed_args": False},
 )
-@click.argument("program")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@options.topology(default=DEFAULT)
-@options.nodes()
-@click.option("--rank", type=click.IntRange(0), default=0, show_default=True,
-              help="Rank that runs, and represents all.")  # fmt: skip
-@click.option("-m", "--module", is_flag=True, help="PROGRAM is the name of a module.")
+@of_program
 @options.env()
 @options.nccl_version()
+@click.option("--record", type=OUTPUT, metavar="FILE.et",
+              help="Write the last optimizer step as a Chakra trace.")  # fmt: skip
 @options.as_json("clusim.programs:ProgramRun")
-def command(program: str, arguments: tuple[str, ...], as_json: bool, **given: Any) -> int:
+def command(record: Path | None, **given: Any) -> int:
     """Run PROGRAM, a PyTorch script, as one rank of a job on all GPUs of a system.
 
     The program sees the system's GPUs as CUDA devices and NCCL as the back end, and measures virtual time: of kernels
@@ -38,12 +70,4 @@ def command(program: str, arguments: tuple[str, ...], as_json: bool, **given: An
 
     PyTorch (a CPU build is enough) and a C++ compiler are required.
     """
-    from clusim.programs import TorchProgram, run_program
-    from clusim.replays.placing import ReplayRequest
-
-    request = ReplayRequest(
-        (), given["topology"], given["nodes"], env=given["env"], version=given["version"]
-    )
-    result = run_program(TorchProgram(program, arguments, given["module"]), request, given["rank"])
-    click.echo(json.dumps(result.to_json()) if as_json else f"\n{result.report()}")
-    return 0
+    return ran(given, None if record is None else (record, 0))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clusim.base.units import parse_time
-from clusim.formats.recordings.model import Event, EventKind, Recording
+from clusim.formats.recordings.model import Event, EventKind, OperatorCall, Recording
 from clusim.hardware import Framework
 from clusim.hardware.figures import Figure, assumed
 
@@ -144,12 +144,21 @@ class RankClock:
         self._host.waits.clear()
         self._host.last = self._add("delay", HOST, name, deps=deps, duration_ps=time_ps)
 
-    def kernel(self, stream: int, name: str, time_ps: int, *, priced: bool = True) -> None:
-        """Enqueue a kernel of a known time [ps]; `priced` is False without a measured form."""
+    def kernel(
+        self, stream: int, what: OperatorCall | str, time_ps: int, *, priced: bool = True
+    ) -> None:
+        """Enqueue a kernel of a known time [ps], of an operator or with a name.
+
+        `priced` is False without a measured form.
+        """
         queue = self.streams[stream]
         queue.end_ps = max(queue.end_ps, self.host_ps) + time_ps
+        name, operator = (what, None) if isinstance(what, str) else (what.name, what)
         queue.last = self._add(
-            "compute", f"stream {stream}", name, deps=self._deps(queue), duration_ps=time_ps
+            *("compute", f"stream {stream}", name),
+            deps=self._deps(queue),
+            duration_ps=time_ps,
+            operator=operator,
         )
         self.totals.kernel_ps[name] += time_ps
         self.totals.kernels[name] += 1

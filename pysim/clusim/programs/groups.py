@@ -293,9 +293,8 @@ def install(world_size: int, rank: int) -> None:
         size = wanted if wanted > 0 else world_size
         if size > world_size:
             raise InputError(f"init_process_group: {size} ranks; the system has {world_size} GPUs")
-        kept = {k: v for k, v in more.items() if k in ("timeout", "group_name", "device_id")}
-        if kept.get("device_id") is None:
-            kept.pop("device_id", None)
+        # A group with a device would be split, which unconnected groups are not.
+        kept = {k: v for k, v in more.items() if k in ("timeout", "group_name")}
         prefix = dist.PrefixStore("default", store)
         started(backend, store=prefix, rank=rank, world_size=size, **kept)
 

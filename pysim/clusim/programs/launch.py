@@ -15,18 +15,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusim.base.errors import ClusimError, InputError
+from clusim.formats.recordings import chakra_writer
+from clusim.formats.recordings.model import Recording
 from clusim.hardware import FRAMEWORKS
 from clusim.nccl import LATEST
-from clusim.programs.clock import IssueTimes, RankClock
+from clusim.programs.clock import IssueTimes, RankClock, Totals
 from clusim.programs.device import library
-from clusim.programs.prices import Prices
-from clusim.programs.report import ProgramRun, run_of
+from clusim.programs.report import ProgramRun, RecordedFile, run_of
 from clusim.programs.step import Steps, StepTime
 from clusim.replays.placing import ReplayRequest, machines_of
 from clusim.simulation.setup import Setup
 from clusim.topology.arrays import arrays_of
 from clusim.topology.model import Fabric
 from clusim.workload.host import host_way, pace_of
+from clusim.workload.prices import Prices
 
 if TYPE_CHECKING:
     from clusim.programs.cuda import DeviceMemory
@@ -47,27 +49,60 @@ class TorchProgram:
     module: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """Step to be written as a Chakra trace.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    only : int
+        Number of this step, from 1; the program ends after it, and collectives are not simulated. 0: the last step of
+        a program that is simulated.
+    """
+
+    path: Path
+    only: int = 0
+
+
 class StepEnds:
     """Ends of optimizer steps; each step is simulated, and the clocks follow."""
 
-    def __init__(self, clock: RankClock, steps: Steps, num_ranks: int) -> None:
-        self.clock, self.steps, self.num_ranks = clock, steps, num_ranks
-        self.began_ps = 0
+    def __init__(self, clock: RankClock, steps: Steps, num_ranks: int, only: int = 0) -> None:
+        self.clock, self.steps, self.num_ranks, self.only = clock, steps, num_ranks, only
+        self.began_ps = self.count = 0
         self.done: list[tuple[int, StepTime]] = []
+        self.last: Recording | None = None
 
     def __call__(self, *_given: Any) -> None:
         clock = self.clock
-        recording = clock.recording(clock.take(), self.num_ranks)
+        recording = self.taken()
         if not recording.events:
             return
+        self.last, self.count = recording, self.count + 1
+        if self.only:
+            if self.count < self.only:
+                clock.totals = Totals()
+                return
+            raise SystemExit(0)
         timed = self.steps.step(recording)
         clock.shift(timed.time_ps - timed.alone_ps)
         now = clock.now_ps
         self.done.append((now - self.began_ps, timed))
         self.began_ps = now
 
+    def taken(self) -> Recording:
+        """Return the operations since the last step."""
+        return self.clock.recording(self.clock.take(), self.num_ranks)
 
-def run_program(program: TorchProgram, request: ReplayRequest, rank: int = 0) -> ProgramRun:
+
+def run_program(
+    program: TorchProgram,
+    request: ReplayRequest,
+    rank: int = 0,
+    record: RecordedStep | None = None,
+) -> ProgramRun:
     """Run a program as one rank of a job on all GPUs of a system.
 
     Parameters
@@ -76,6 +111,8 @@ def run_program(program: TorchProgram, request: ReplayRequest, rank: int = 0) ->
         System, NCCL release and environment.
     rank : int
         The rank that runs.
+    record : RecordedStep, optional
+        Step to be written.
 
     Returns
     -------
@@ -104,8 +141,9 @@ def run_program(program: TorchProgram, request: ReplayRequest, rank: int = 0) ->
     _environment(rank, ranks, local)
     steps = Steps(request, ranks)
     times = IssueTimes.of(FRAMEWORKS["pytorch"], pace_of(fabric))
-    clock = RankClock(rank, steps.time_of, times)
-    ended = StepEnds(clock, steps, ranks)
+    only = record.only if record is not None else 0
+    clock = RankClock(rank, (lambda call: 1) if only else steps.time_of, times)
+    ended = StepEnds(clock, steps, ranks, only)
     with _simulated(clock, fabric, compiled, ended) as memory:
         _execute(program)
     if not clock.totals.kernels and not clock.totals.calls:
@@ -115,7 +153,20 @@ def run_program(program: TorchProgram, request: ReplayRequest, rank: int = 0) ->
     result = run_of(fabric.name, ranks, rank, clock.totals, ended.done)
     result.time_ps, result.peak_bytes = clock.now_ps, memory.peak_bytes
     result.memory_bytes = memory.limit_bytes
+    if record is not None:
+        result.recorded = _written(record, ended)
     return result
+
+
+def _written(record: RecordedStep, ended: StepEnds) -> RecordedFile:
+    """Write a step, or the program without optimizer steps."""
+    recording = ended.last or ended.taken()
+    if record.only > max(1, ended.count):
+        raise InputError(f"step {record.only}: the program ended after {ended.count} steps")
+    chakra_writer.write(recording, record.path)
+    calls = sum(event.kind == "collective" for event in recording.events)
+    kernels = sum(event.kind == "compute" for event in recording.events)
+    return RecordedFile(str(record.path), ended.count, kernels, calls, bool(record.only))
 
 
 def _environment(rank: int, ranks: int, local: int) -> None:
@@ -153,8 +204,7 @@ def _simulated(
     memory = cuda.DeviceMemory(gpu.mem_bytes)
     count = int(os.environ["LOCAL_WORLD_SIZE"])
     device = cuda.SimulatedCuda(compiled, clock, gpu, count, memory)
-    prices = Prices(fabric, tf32=torch.backends.cuda.matmul.allow_tf32)
-    operators = SimulatedOperators(clock, prices, host_way(fabric).rate_Bps, device.stream)
+    operators = SimulatedOperators(clock, Prices(gpu), host_way(fabric).rate_Bps, device.stream)
     operators.collectives = groups.SimulatedGroups(operators)
     operators.allocated = memory.add
     # The operators import PyTorch's compiler, which requires functions of a CUDA build if a device exists.

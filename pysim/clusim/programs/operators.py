@@ -20,9 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from clusim.base.errors import InputError
+from clusim.formats.recordings.model import OperatorCall, TensorShape
 from clusim.programs.clock import RankClock
 from clusim.programs.known import LARGEST, KnownValues
-from clusim.programs.prices import Prices, TensorShape
+from clusim.workload.prices import Prices
 
 aten = torch.ops.aten
 
@@ -231,6 +232,8 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         if any(kind not in _OURS for kind in types):
             return NotImplemented  # wrappers such as DTensor dispatch to their local tensors
+        if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+            return func(*args, **kwargs)  # DTensor tries an operator on whole shapes
         leaves = tree_leaves((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         target = kwargs.get("device")
@@ -363,13 +366,13 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
             if not given.get("non_blocking") and not from_host[0].is_pinned():
                 self.clock.synchronise([self.clock.mark(self.stream())])
             return
-        options = {}
-        if "attention" in name and operator.given.get("is_causal"):
-            options["causal"] = True
-        price = self.prices.price(
-            name, tuple(map(shape_of, tensors)), tuple(map(shape_of, outputs)), options
-        )
-        self.clock.kernel(self.stream(), name, price.time_ps, priced=price.measured)
+        flags = ("causal",) if "attention" in name and operator.given.get("is_causal") else ()
+        if _rounds(name):
+            flags = (*flags, "tf32")
+        shapes = tuple(map(shape_of, tensors)), tuple(map(shape_of, outputs))
+        call = OperatorCall(name, *shapes, flags)
+        price = self.prices.price(call)
+        self.clock.kernel(self.stream(), call, price.time_ps, priced=price.measured)
 
     def _keep(self, operator: _Operator, result: Any, known: Any) -> None:
         """Record known values of new tensors, and drop the values of tensors written with unknown data."""
@@ -380,6 +383,13 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
             for tensor, value in zip(tree_leaves(result), tree_leaves(known), strict=True):
                 if isinstance(tensor, FakeTensor):
                     self.known.put(tensor, value)
+
+
+def _rounds(name: str) -> bool:
+    """Return True if the program allows TF32 for an operator."""
+    if "convolution" in name:
+        return bool(torch.backends.cudnn.allow_tf32)
+    return "mm" in name and bool(torch.backends.cuda.matmul.allow_tf32)
 
 
 def _large(args: Any) -> bool:

@@ -13,7 +13,7 @@ from clusim.programs.clock import Totals
 from clusim.programs.step import StepTime
 
 MOST_ROWS = 8
-"""Kernels shown in text."""
+"""Operators shown in text, beside those without a measured form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,31 @@ class ProgramStep(JsonObject):
     apart: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedFile(JsonObject):
+    """Written step.
+
+    Attributes
+    ----------
+    path : str
+        Chakra trace.
+    step : int
+        Its number, from 1; 0 is a program without optimizer steps.
+    kernels, calls : int
+        Its kernels and collectives, of one rank.
+    only : bool
+        True if the program ended after it, and its collectives were not simulated.
+    """
+
+    KEYS = ("path", "step", "kernels", "calls", "only")
+
+    path: str
+    step: int
+    kernels: int
+    calls: int
+    only: bool
+
+
 @dataclass(slots=True)
 class ProgramRun(JsonObject):
     """Result of a program in virtual time.
@@ -107,11 +132,13 @@ class ProgramRun(JsonObject):
         Values read by the program that are not simulated: 1.0, 1 or False.
     unmeasured : float
         Share of kernel time with a price that is too low.
+    recorded : RecordedFile or None
+        The written step.
     """
 
     KEYS = (
         *("system", "ranks", "rank", "time_us", "step_us", "steps", "calls", "kernels"),
-        *("peak_bytes", "memory_bytes", "synchronised", "placeholders", "unmeasured"),
+        *("peak_bytes", "memory_bytes", "synchronised", "placeholders", "unmeasured", "recorded"),
     )
 
     system: str
@@ -126,6 +153,12 @@ class ProgramRun(JsonObject):
     synchronised: int = 0
     placeholders: int = 0
     unmeasured: float = 0.0
+    recorded: RecordedFile | None = None
+
+    @property
+    def untimed(self) -> bool:
+        """True if collectives were not simulated."""
+        return self.recorded is not None and self.recorded.only
 
     @property
     def step_ps(self) -> int | None:
@@ -147,7 +180,7 @@ class ProgramRun(JsonObject):
                     str(c.ranks),
                     str(c.count),
                     format_size(c.bytes),
-                    format_time(c.time_ps),
+                    "-" if self.untimed else format_time(c.time_ps),
                 )
                 for c in self.calls
             ]
@@ -158,6 +191,7 @@ class ProgramRun(JsonObject):
             ]
         if self.kernels:
             total = sum(k.time_ps for k in self.kernels)
+            shown = [k for at, k in enumerate(self.kernels) if at < MOST_ROWS or not k.measured]
             kernels = [("operator", "kernels", "time", "share")] + [
                 (
                     k.operator + ("" if k.measured else " *"),
@@ -165,11 +199,11 @@ class ProgramRun(JsonObject):
                     format_time(k.time_ps),
                     f"{k.time_ps / max(1, total):.1%}",
                 )
-                for k in self.kernels[:MOST_ROWS]
+                for k in shown
             ]
             lines += ["", "kernels", *text_table("  {:<..}  {:>..}  {:>..}  {:>..}", kernels)]
-            if len(self.kernels) > MOST_ROWS:
-                lines.append(f"  {len(self.kernels) - MOST_ROWS} more operators: --json")
+            if len(self.kernels) > len(shown):
+                lines.append(f"  {len(self.kernels) - len(shown)} more operators: --json")
         return "\n".join([*lines, *_notes(self)])
 
 
@@ -200,7 +234,13 @@ def run_of(
 
 
 def _summary(run: ProgramRun) -> list[str]:
-    rows = [("time", f"{format_time(run.time_ps)} of virtual time")]
+    rows = [] if run.untimed else [("time", f"{format_time(run.time_ps)} of virtual time")]
+    file = run.recorded
+    if file is not None:
+        what = f"step {file.step}" if file.step else "the program, which has no optimizer step"
+        rows.append(("recorded", f"{what} in {file.path}"))
+        who = f"rank {run.rank}, which represents all {run.ranks}"
+        rows.append(("", f"{file.kernels} kernels and {file.calls} collectives of {who}"))
     step = run.step_ps
     if step is not None:
         count = len(run.steps)
@@ -236,6 +276,8 @@ def _notes(run: ProgramRun) -> list[str]:
         )
     if any(step.apart for step in run.steps):
         notes.append("shared wires of several communicators are not included in steps of this size")
-    if not run.steps:
+    if run.untimed:
+        notes.append("collectives are not simulated; `clusim replay` simulates the recorded step")
+    elif not run.steps:
         notes.append("no optimizer step: collectives are timed one by one")
     return ["", "notes", *(f"  {note}" for note in notes)] if notes else []

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from clusim.formats.recordings.model import Event, Group, Recording
+from clusim.formats.recordings.model import MOST_REPEATED, Event, Group, Recording
 from clusim.lowering import QUICK
 from clusim.programs.clock import IssuedCall
 from clusim.replays.api import Representative, played, representative
@@ -19,9 +19,6 @@ from clusim.replays.full_job import replay_recording
 from clusim.replays.placing import ReplayRequest
 from clusim.simulation.job import RunOptions
 from clusim.simulation.session import Watch
-
-MOST_TASKS = 200_000
-"""Largest step, in operations of all ranks, that is simulated as one schedule of all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +84,7 @@ class Steps:
         if len(groups) < 2:
             return StepTime(alone.least_ps, alone.time_ps)
         job = replace(recording, events=list(recording.events), alike=False)
-        too_large = len(recording.events) * self.num_ranks > MOST_TASKS
+        too_large = len(recording.events) * self.num_ranks > MOST_REPEATED
         if too_large or len(job.finish().unrecorded) < self.num_ranks - 1:
             return StepTime(alone.least_ps, alone.time_ps, apart=True)
         asked = replace(self.request, gap="none", granularity=QUICK)

@@ -35,6 +35,7 @@ from clusim.simulation.job import RunOptions
 from clusim.simulation.request import Request
 from clusim.simulation.session import Watch
 from clusim.simulation.setup import Setup
+from clusim.workload.prices import Prices
 from clusim.workload.recorded import precision_of
 
 
@@ -151,8 +152,13 @@ class Representative:
     setup: Setup
     size: int
     sms: int
-    peaks: dict[str, float]
+    prices: Prices
     request: ReplayRequest
+
+    @property
+    def peaks(self) -> dict[str, float]:
+        """Rates of operations by precision [FLOP/s]."""
+        return dict(self.prices.endpoint.peak_flops)
 
     def time(self, group: Group, event: Event) -> PerfKernel:
         """Return the time of a collective of rank 0's group, concurrent with all peer groups."""
@@ -183,6 +189,8 @@ class Representative:
 
     def compute_ps(self, event: Event) -> int:
         """Return the time of a kernel in isolation [ps]."""
+        if event.operator is not None:
+            return self.prices.price(event.operator).time_ps
         if event.flops <= 0:
             return max(0, event.duration_ps)
         known = self.peaks.get(precision_of(self.peaks, event.dtype), 0)
@@ -270,7 +278,7 @@ def representative(recording: Recording, request: ReplayRequest, setup: Setup) -
     name = one.fabric.ranks[rank]
     end = next(node.endpoint for node in one.fabric.nodes if node.name == name)
     assert end is not None
-    return Representative(one, size, end.sms, dict(end.peak_flops), request)
+    return Representative(one, size, end.sms, Prices(end), request)
 
 
 def played(recording: Recording, machine: Representative, watch: Watch | None = None) -> Played:

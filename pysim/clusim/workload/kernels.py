@@ -306,15 +306,24 @@ def chip_of(
     hardware: HardwareSpec | None = None,
 ) -> Chip:
     """Return the chip of a topology's first GPU; `hardware` replaces preset parameters."""
-    given = hardware or HardwareSpec()
     node = fabric.nodes[arrays_of(fabric).node_of(0)]
-    endpoint = node.endpoint
-    assert endpoint is not None, "ranks are endpoints"
+    assert node.endpoint is not None, "ranks are endpoints"
+    return chip_at(node.endpoint, precision, hardware, node.name)
+
+
+def chip_at(
+    endpoint: Endpoint,
+    precision: Precision,
+    hardware: HardwareSpec | None = None,
+    where: str = "",
+) -> Chip:
+    """Return the chip of a GPU; `where` names it in messages."""
+    given, where = hardware or HardwareSpec(), where or endpoint.chip
     peak = _peak(endpoint, precision)
     if peak is None:
         known = [name for name, item in PRECISIONS.items() if _peak(endpoint, item) is not None]
         raise InputError(
-            f"precision {precision.name}: unsupported by {endpoint.chip or node.name}; use"
+            f"precision {precision.name}: unsupported by {endpoint.chip or where}; use"
             f" {' or '.join(known) or 'another chip'}"
         )
     if given.kernels is not None:
@@ -324,7 +333,7 @@ def chip_of(
     result = given.gemm_fraction or endpoint.gemm_fraction
     if not result:
         raise InputError(
-            f"chip {endpoint.chip!r} of {node.name}: gemm_fraction missing; set the chip's base, or in the"
+            f"chip {endpoint.chip!r} of {where}: gemm_fraction missing; set the chip's base, or in the"
             " workload 'hardware: {gemm_fraction: 0.8}'"
         )
     return Chip(

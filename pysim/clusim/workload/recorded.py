@@ -20,6 +20,7 @@ from clusim.base.terms.operations import OF_NCCL, ROOTED
 from clusim.formats.recordings.model import ABSENT, Event, Group, Recording
 from clusim.schedule.builder import ProgramBuilder
 from clusim.schedule.ir import Schedule
+from clusim.workload.prices import Prices
 from clusim.workload.recorded_emitter import NcclEmitter
 
 MESSAGES = ("send", "recv")
@@ -99,6 +100,7 @@ class _Writer:
         self.endpoints = {node.name: node.endpoint for node in emitter.fabric.nodes}
         self.builder = ProgramBuilder(emitter.fabric.num_ranks, f"replay of {recording.name}")
         self.groups = [*recording.groups, Group("all ranks", tuple(range(recording.num_ranks)))]
+        self.prices: dict[int, Prices] = {}
         self.kept = self._kept(most)
         self.source = self._sources()
         self.eager = {*self.source, *self.source.values()}
@@ -320,10 +322,10 @@ class _Writer:
             task = self.builder.delay(
                 rank, max(0, event.duration_ps), stream=stream, name=name, after=after
             )
-        elif event.duration_ps > 0:
+        elif event.operator is not None or event.duration_ps > 0:
             task = self.builder.kernel(
                 rank,
-                compute_ps=event.duration_ps,
+                compute_ps=self._kernel_ps(rank, event),
                 hbm_bytes=event.mem_bytes,
                 sms=event.sms,
                 stream=stream,
@@ -343,6 +345,16 @@ class _Writer:
         else:
             task = self.builder.marker(rank, name, stream=stream, after=after)
         self.tasks[number] = (task,)
+
+    def _kernel_ps(self, rank: int, event: Event) -> int:
+        """Return the time of a kernel as recorded, or of its operator on the rank's GPU [ps]."""
+        endpoint = self.endpoints.get(self.emitter.fabric.ranks[rank])
+        if event.operator is None or endpoint is None:
+            return max(0, event.duration_ps)
+        if rank not in self.prices:
+            known = (prices for prices in self.prices.values() if prices.endpoint == endpoint)
+            self.prices[rank] = next(known, None) or Prices(endpoint)
+        return self.prices[rank].price(event.operator).time_ps
 
     def _precision(self, rank: int, dtype: str) -> str:
         """Return the precision of a data type on a rank's GPU, or a substitute it has."""

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +27,13 @@ from clusim.formats.recordings.chakra_graph import (
 from clusim.formats.recordings.chakra_ranks import ChakraGraph, ChakraHost
 from clusim.formats.recordings.chakra_schema import is_printed
 from clusim.formats.recordings.jsonstream import integers, read_items
-from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
+from clusim.formats.recordings.model import (
+    ABSENT,
+    MOST_REPEATED,
+    Event,
+    EventKind,
+    Recording,
+)
 from clusim.formats.recordings.source import FileStream, Paths, names_of, streams
 
 _FILE = re.compile(
@@ -46,7 +53,9 @@ _KINDS: Final[dict[str, EventKind]] = {
 }  # fmt: skip
 
 
-def read(paths: Paths, num_ranks: int = 0, machine_ranks: int = 0) -> Recording:
+def read(
+    paths: Paths, num_ranks: int = 0, machine_ranks: int = 0, calls: int | None = None
+) -> Recording:
     """Read the traces of a job.
 
     Parameters
@@ -58,19 +67,22 @@ def read(paths: Paths, num_ranks: int = 0, machine_ranks: int = 0) -> Recording:
         Ranks of the topology, for a trace of one rank without a number of ranks; 0 is unknown.
     machine_ranks : int
         Ranks per node, for collectives over some dimensions only; 0 is unknown.
+    calls : int or None
+        Number of calls, from the start, of a rank that represents the others; by default, no limit.
 
     Raises
     ------
     InputError
         The files are not Chakra traces, are damaged, contradict each other, or are empty.
     """
-    return _Reader(paths, num_ranks, machine_ranks).recording()
+    return _Reader(paths, num_ranks, machine_ranks, calls).recording()
 
 
 class _Reader:
     """State of reading a job."""
 
-    def __init__(self, paths: Paths, num_ranks: int, machine_ranks: int) -> None:
+    def __init__(self, paths: Paths, num_ranks: int, machine_ranks: int, calls: int | None) -> None:
+        self.calls = calls
         names = names_of(paths)
         self.name = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
         self.machine, self.machine_ranks = num_ranks, machine_ranks
@@ -102,8 +114,22 @@ class _Reader:
         self._sorted()
         self._mark_eager()
         self._events(play(self.ranks))
+        if any(rank.represents_all for rank in self.ranks):
+            self._represent()
         self.found.assumed += [f"{count} x {note}" for note, count in self.notes.items()]
         return self.found.finish()
+
+    def _represent(self) -> None:
+        """Repeat the rank of a file that represents its job; in large jobs replay only that rank."""
+        found, rank = self.found, self.ranks[0]
+        if len(self.ranks) > 1:
+            raise InputError(f"{rank.name}: represents all ranks, and there are other files")
+        if self.calls is not None:
+            calls = (at for at, event in enumerate(found.events) if event.kind == "collective")
+            del found.events[next(islice(calls, self.calls, None), len(found.events)) :]
+        found.alike = rank.number == 0 and len(found.events) * found.num_ranks > MOST_REPEATED
+        if found.alike:
+            found.assumed.append(f"the file states that rank 0 represents all {found.num_ranks}")
 
     def _host(self, number: int, part: FileStream) -> None:
         host = ChakraHost(number, part, self.found)
@@ -127,9 +153,10 @@ class _Reader:
     def _count_ranks(self) -> None:
         """Determine the number of ranks of the job."""
         known = {rank.number for rank in self.ranks}
+        sizes = [rank.num_ranks for rank in self.ranks if rank.num_ranks] or [self.size]
         tables = [*self.common.values()]
         tables += [table for rank in self.ranks for table in rank.communicators.values()]
-        most = max(self.size, max(known) + 1, *(max(table) + 1 for table in tables if table), 0)
+        most = max(*sizes, max(known) + 1, *(max(table) + 1 for table in tables if table), 0)
         if most == 1 or known != set(range(most)):
             ends = [node.peer + 1 for node in self._messages()]
             most = max(most, *ends, 0)
@@ -162,7 +189,9 @@ class _Reader:
                 f" {_shown(ranks)}"
             )
         node.group = self.found.group(name, ranks)
-        if node.operation in GATHERING:
+        if node.whole_bytes:
+            node.bytes = node.whole_bytes
+        elif node.operation in GATHERING:
             node.bytes = full_bytes(node.operation, node.bytes, len(ranks))
         if node.operation in ROOTED and node.root == ABSENT:
             text = f"{node.operation} without a root: the first rank of its group is assumed"
@@ -220,9 +249,15 @@ class _Reader:
         return "all ranks", everyone
 
     def _mark_eager(self) -> None:
-        """Mark all messages as eager, as in ASTRA-sim, unless one has a recorded time."""
+        """Mark messages as eager, as in ASTRA-sim, unless one has a recorded time or the file states it."""
         messages = self._messages()
-        if not messages or self.files.hosts or any(node.duration_ps > 0 for node in messages):
+        stated = any(rank.num_ranks for rank in self.ranks)
+        if (
+            not messages
+            or self.files.hosts
+            or stated
+            or any(node.duration_ps > 0 for node in messages)
+        ):
             return
         for node in messages:
             node.eager = True
@@ -255,21 +290,23 @@ class _Reader:
 
 
 def _event(rank: int, node: ChakraNode, deps: tuple[int, ...]) -> Event:
-    if node.kind == "collective" and node.chained:
+    if node.kind == "collective" and node.chained and not node.lane:
         stream = f"group {node.group}"
     else:
         stream = node.lane or f"{node.kind} {node.id}"
     return Event(
         _KINDS[node.kind], rank, stream, node.name or node.kind, deps, duration_ps=node.duration_ps, flops=node.flops,
         mem_bytes=node.mem_bytes, group=node.group, sequence=max(0, node.sequence), operation=node.operation,
-        bytes=node.bytes, dtype=_dtype(node), root=node.root, peer=node.peer, tag=node.tag, eager=node.eager,
-        where=node.where,
+        bytes=node.bytes, dtype=_dtype(node), redop=node.redop, root=node.root, peer=node.peer, tag=node.tag,
+        eager=node.eager, bunch=node.bunch, operator=node.operator, where=node.where,
     )  # fmt: skip
 
 
 def _dtype(node: ChakraNode) -> str:
-    if node.kind == "compute":
-        return "bfloat16"
+    if node.dtype:
+        return node.dtype
+    if node.kind not in CALLS:
+        return "bfloat16" if node.flops else "float32"
     return "float32" if node.kind == "collective" and node.bytes % 4 == 0 else "uint8"
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from clusim.base.errors import InputError
-from clusim.formats.recordings.model import ABSENT
+from clusim.formats.recordings.model import ABSENT, OperatorCall
 from clusim.schedule.timeline import Timeline
 
 CALLS = ("collective", "send", "recv")
@@ -45,6 +45,10 @@ class ChakraNode:
         Number of the call in its communicator, or of the message in its pair.
     eager : bool
         True for a message that is transferred when it is sent.
+    whole_bytes : int
+        Size of the largest buffer of a collective, if it is not `bytes` of each rank [bytes].
+    dtype, redop, operator, bunch
+        As in `clusim.formats.recordings.model.Event`; an empty `dtype` is unknown.
     """
 
     id: int
@@ -68,17 +72,28 @@ class ChakraNode:
     eager: bool = False
     sequence: int = ABSENT
     chained: bool = True
+    bunch: int = ABSENT
+    whole_bytes: int = 0
+    dtype: str = ""
+    redop: str = "sum"
+    operator: OperatorCall | None = None
 
 
 @dataclass(slots=True)
 class Rank:
-    """Graph of a rank; `order` lists its nodes by identifier, subject to dependencies."""
+    """Graph of a rank; `order` lists its nodes by identifier, subject to dependencies.
+
+    `num_ranks` is the number of ranks of the job, 0 if not in the file; `represents_all` is True if every rank does
+    the same work.
+    """
 
     number: int
     name: str
     nodes: dict[int, ChakraNode] = field(default_factory=dict)
     communicators: dict[str, tuple[int, ...]] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)
+    num_ranks: int = 0
+    represents_all: bool = False
 
     def add(self, node: ChakraNode) -> None:
         """Add a node; raise `InputError` for a second one of the same number, or too many."""

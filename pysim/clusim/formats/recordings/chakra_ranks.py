@@ -7,6 +7,7 @@ communication is read from ``record_param_comms``: data, sequence, group, rank o
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any, Final
 
 from clusim.base.errors import InputError
@@ -15,8 +16,22 @@ from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import ROOTED, operation_starting
 from clusim.formats.recordings.chakra_graph import ChakraNode, Rank
 from clusim.formats.recordings.chakra_schema import COLLECTIVES, NODE_TYPES, attributes, read_nodes
-from clusim.formats.recordings.jsonstream import integer, list_of, read_items, tables_of, time_ps
-from clusim.formats.recordings.model import ABSENT, MOST_BYTES, PS_PER_US, Recording
+from clusim.formats.recordings.jsonstream import (
+    integer,
+    integers,
+    list_of,
+    read_items,
+    tables_of,
+    time_ps,
+)
+from clusim.formats.recordings.model import (
+    ABSENT,
+    MOST_BYTES,
+    PS_PER_US,
+    OperatorCall,
+    Recording,
+    TensorShape,
+)
 from clusim.formats.recordings.source import FileStream
 
 MOST_US: Final = 10**11
@@ -25,6 +40,9 @@ MOST_US: Final = 10**11
 MOST_OPS: Final = 1 << 60
 _TYPES: Final = {number: name for name, number in NODE_TYPES.items()}
 _CALL_KINDS: Final = {"COMM_COLL_NODE": "collective", "COMM_SEND_NODE": "send", "COMM_RECV_NODE": "recv"}  # fmt: skip
+
+
+_WORK: Final = ("work_flops", "work_bytes")
 
 
 class ChakraGraph:
@@ -54,9 +72,15 @@ class ChakraGraph:
         elif kind in ("COMP_NODE", "MEM_LOAD_NODE", "MEM_STORE_NODE"):
             self._took(node, message, values)
             self._compute(node, kind, values)
+            if "aten" in values:
+                node.operator = operator_of(node, message, values)
         elif kind == "METADATA_NODE":
             for item in groups_of(message.inputs.values.decode("utf-8", "replace")):
                 self.rank.communicators[str(item["pg_name"])] = ranks_of(item)
+            self.rank.num_ranks = self._number(node, values, "num_ranks", MOST_RANKS)
+            if "rank" in values:
+                self.rank.number = self._number(node, values, "rank", MOST_RANKS)
+            self.rank.represents_all = values.get("represents_all") is True
         elif kind != "INVALID_NODE":
             self.skipped[f"nodes of type {kind or message.type}"] += 1
         self.rank.add(node)
@@ -66,6 +90,9 @@ class ChakraGraph:
         if took > MOST_US:
             raise InputError(f"{node.where}: duration_micros = {took}; at most {MOST_US}")
         node.duration_ps = took * PS_PER_US if took else ABSENT
+        node.lane = str(values.get("stream_name", ""))
+        if "duration_ps" in values:
+            node.duration_ps = self._number(node, values, "duration_ps", MOST_US * PS_PER_US)
 
     def _number(self, node: ChakraNode, values: dict[str, Any], name: str, most: int) -> int:
         """Return a numeric attribute; 0 if it is missing."""
@@ -88,6 +115,8 @@ class ChakraGraph:
         if node.duration_ps == ABSENT and not node.flops and not node.mem_bytes:
             return
         node.kind = "memory" if memory else "host" if host else "compute"
+        if node.lane:
+            return
         if host:
             node.lane = f"cpu {values.get('tid', 0)}"
         else:
@@ -95,12 +124,14 @@ class ChakraGraph:
 
     def _call(self, node: ChakraNode, values: dict[str, Any]) -> None:
         node.bytes = self._number(node, values, "comm_size", MOST_BYTES)
+        node.dtype, node.redop = str(values.get("comm_dtype", "")), str(values.get("redop", "sum"))
         name = values.get("pg_name", values.get("comm_group", ""))
         node.comm = str(name[0] if isinstance(name, list) and name else name or "")
         if node.kind == "collective":
             dims = list_of(values.get("involved_dim", values.get("involved_dims")))
             node.dims = tuple(map(bool, dims))
             node.operation = _operation(node, values.get("comm_type", 0))
+            node.whole_bytes = self._number(node, values, "comm_bytes", MOST_BYTES)
             root = values.get("root_rank", values.get("root"))
             node.root = ABSENT if root is None else integer(root, MOST_RANKS) or 0
             return
@@ -108,6 +139,9 @@ class ChakraGraph:
         if key in values:
             node.peer = self._number(node, values, key, MOST_RANKS)
         node.tag = self._number(node, values, "comm_tag", 1 << 62)
+        node.eager = values.get("eager") is True
+        if "bunch" in values:
+            node.bunch = self._number(node, values, "bunch", 1 << 62)
 
 
 def _operation(node: ChakraNode, value: Any) -> str:
@@ -232,6 +266,36 @@ class ChakraHost:
             if pair and str(value[0]) in self.rank.communicators:
                 return str(value[0])
         return ""
+
+
+def operator_of(node: ChakraNode, message: Any, values: dict[str, Any]) -> OperatorCall:
+    """Return the operator of a node from its shapes.
+
+    Raises
+    ------
+    InputError
+        Sizes, types and elements do not belong together.
+    """
+    work = tuple(integer(values[key], MOST_OPS) or 0 for key in _WORK if key in values)
+    flags = tuple(str(values.get("flags", "")).split())
+    try:
+        inputs, outputs = (tuple(_shapes(there)) for there in (message.inputs, message.outputs))
+    except (ValueError, TypeError, IndexError, RecursionError):
+        raise InputError(
+            f"{node.where}: {node.name}: the shapes, types and values of its tensors are damaged"
+        ) from None
+    return OperatorCall(str(values["aten"]), inputs, outputs, flags, work)
+
+
+def _shapes(there: Any) -> Iterator[TensorShape]:
+    """Yield the tensors of a node."""
+    for sizes, kind, value in zip(
+        *(json.loads(text) for text in (there.shapes, there.types, there.values)), strict=True
+    ):
+        known, size = integers(sizes), integer(value[4], 64)
+        if known is None or not size:
+            raise ValueError
+        yield TensorShape(known, str(kind).removeprefix("Tensor(").removesuffix(")"), size)
 
 
 def groups_of(text: str) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Literal
 
 from clusim.base.errors import InputError
@@ -20,6 +21,9 @@ from clusim.engine.ranges import DURATION_END_PS
 
 MOST_EVENTS = 2_000_000
 """Maximum number of events copied from recorded ranks to their peers, and of operations of a GOAL schedule."""
+
+MOST_REPEATED = 200_000
+"""Largest step of equal ranks that is simulated with every rank, in operations of the job."""
 
 LAST = 8
 """Place of patterns that are tried after all others except logs."""
@@ -70,6 +74,43 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorShape:
+    """Sizes, element type and element size [bytes] of a tensor."""
+
+    sizes: tuple[int, ...]
+    dtype: str
+    element_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """Size [bytes]."""
+        return prod(self.sizes) * self.element_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCall:
+    """Call of an operator of PyTorch, without values.
+
+    Attributes
+    ----------
+    name : str
+        Name in ATen without name space and overload, for example ``addmm``.
+    inputs, outputs : tuple of TensorShape
+        Tensors in the order of the arguments and results; those written in place are in both.
+    flags : tuple of str
+        ``causal``: mask of attention; ``tf32``: 32-bit products may round their operands to TF32.
+    work : tuple of int
+        Floating-point operations and memory traffic [bytes] of an operator without a rule; empty for others.
+    """
+
+    name: str
+    inputs: tuple[TensorShape, ...]
+    outputs: tuple[TensorShape, ...]
+    flags: tuple[str, ...] = ()
+    work: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """Event of a rank.
 
@@ -108,6 +149,8 @@ class Event:
         As recorded, in lower case; empty if unknown. `channels` is 0 if unknown.
     where : str
         ``FILE:LINE`` or similar, for messages.
+    operator : OperatorCall or None
+        Of a compute event: a replay uses the operator's time on its GPU in place of `duration_ps`.
     """
 
     kind: EventKind
@@ -135,6 +178,7 @@ class Event:
     channels: int = 0
     where: str = ""
     sms: int = 0
+    operator: OperatorCall | None = None
 
 
 @dataclass(slots=True)

@@ -8,14 +8,21 @@ moves its inputs and outputs through memory once.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
+
+from clusim.base.errors import InputError
 from clusim.base.terms.dtypes import find_dtype
+from clusim.formats.recordings.model import OperatorCall, TensorShape
 from clusim.hardware.kernels.fused import Fused
+from clusim.topology.arrays import arrays_of
+from clusim.topology.catalogue import preset_endpoint
 from clusim.topology.model import Fabric
-from clusim.workload.kernels import PRECISIONS, Chip, Gemm, Kernel, chip_of
+from clusim.topology.node import Endpoint
+from clusim.workload.kernels import PRECISIONS, Chip, Gemm, Kernel, chip_at
 
 
 def product_precision(dtype: str) -> str:
@@ -23,20 +30,6 @@ def product_precision(dtype: str) -> str:
     found = find_dtype(dtype)
     peak = found.peak if found is not None and found.mantissa_bits else ""
     return next((name for name, item in PRECISIONS.items() if item.peak == peak), "fp32")
-
-
-@dataclass(frozen=True, slots=True)
-class TensorShape:
-    """TensorShape, element type and element size [bytes] of a tensor."""
-
-    sizes: tuple[int, ...]
-    dtype: str
-    element_bytes: int
-
-    @property
-    def bytes(self) -> int:
-        """Size [bytes]."""
-        return prod(self.sizes) * self.element_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +41,7 @@ class Price:
 
 
 _PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_addmm_activation"}
+_CONVOLUTIONS = ("convolution", "cudnn_convolution", "_convolution")
 _ATTENTION = re.compile(r"^_scaled_dot_product_.*attention|^_flash_attention|^_efficient_attention")
 _NORM = re.compile(r"norm(?!al)")
 _ROWS = re.compile(r"softmax|nll_loss|cross_entropy|logsumexp")
@@ -62,65 +56,46 @@ _COMPLEX = re.compile(
 
 
 class Prices:
-    """Prices of operators on the GPUs of a topology.
+    """Prices of operators on a GPU."""
 
-    Parameters
-    ----------
-    tf32 : bool
-        32-bit products may round their operands to TF32, as `torch.backends.cuda.matmul.allow_tf32`.
-    """
-
-    def __init__(self, fabric: Fabric, *, tf32: bool = False) -> None:
-        self.fabric, self.tf32 = fabric, tf32
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
         self._chips: dict[str, Chip] = {}
-        self._known: dict[tuple[object, ...], Price] = {}
+        self._known: dict[OperatorCall, Price] = {}
 
-    def chip(self, dtype: str) -> Chip:
+    @classmethod
+    def of(cls, fabric: Fabric) -> Prices:
+        """Return the prices on a topology's first GPU."""
+        endpoint = fabric.nodes[arrays_of(fabric).node_of(0)].endpoint
+        assert endpoint is not None, "ranks are endpoints"
+        return cls(endpoint)
+
+    def chip(self, dtype: str, *, tf32: bool = False) -> Chip:
         """Return the chip at the precision of an element type; other types as 32 bits."""
         name = product_precision(dtype)
-        if name == "fp32" and self.tf32:
+        if name == "fp32" and tf32:
             name = "tf32"
         if name not in self._chips:
-            self._chips[name] = chip_of(self.fabric, PRECISIONS[name])
+            self._chips[name] = chip_at(self.endpoint, PRECISIONS[name])
         return self._chips[name]
 
-    def price(
-        self,
-        name: str,
-        inputs: Sequence[TensorShape],
-        outputs: Sequence[TensorShape],
-        options: Mapping[str, bool] | None = None,
-    ) -> Price:
-        """Return the price of an operator.
+    def price(self, call: OperatorCall) -> Price:
+        """Return the price of an operator."""
+        if call not in self._known:
+            self._known[call] = self._price(call)
+        return self._known[call]
 
-        Parameters
-        ----------
-        name : str
-            Name in ATen without overload, for example ``addmm``.
-        inputs, outputs : sequence of TensorShape
-            Tensors in the order of the arguments and results; those written in place are in both.
-        options : dict, optional
-            ``causal``: mask of attention; ``transposed``: transposed convolution.
-        """
-        key = (name, tuple(inputs), tuple(outputs), tuple(sorted((options or {}).items())))
-        if key not in self._known:
-            self._known[key] = self._price(name, inputs, outputs, options or {})
-        return self._known[key]
-
-    def _price(
-        self,
-        name: str,
-        inputs: Sequence[TensorShape],
-        outputs: Sequence[TensorShape],
-        options: Mapping[str, bool],
-    ) -> Price:
+    def _price(self, call: OperatorCall) -> Price:
+        name, inputs, outputs = call.name, call.inputs, call.outputs
         dtype = next((s.dtype for s in inputs if len(s.sizes) >= 2), "float32")
-        chip = self.chip(dtype)
+        chip = self.chip(dtype, tf32="tf32" in call.flags)
+        if call.work:
+            return Price(chip.time_ps(Kernel(name, call.work[0], call.work[1])), True)
         moved = _moved(name, inputs, outputs)
         if name in _PRODUCTS:
             gemm = _product(inputs)
             return Price(chip.time_ps(Kernel(name, gemm.flops, moved, gemm)), True)
-        if name in ("convolution", "cudnn_convolution", "_convolution"):
+        if name in _CONVOLUTIONS:
             gemm = _convolution(inputs[1], outputs[0])
             return Price(chip.time_ps(Kernel(name, gemm.flops, moved, gemm)), True)
         if name == "convolution_backward":
@@ -129,13 +104,74 @@ class Prices:
             one = chip.time_ps(Kernel(name, gemm.flops, moved // 2, gemm))
             return Price(one * sum(len(shape.sizes) > 2 for shape in outputs), True)
         if _ATTENTION.search(name):
-            fused = _attention(name, inputs, causal=options.get("causal", False))
+            fused = _attention(name, inputs, causal="causal" in call.flags)
             return Price(chip.time_ps(Kernel(name, 0, moved, fused=fused)), True)
         words = "norm" if _NORM.search(name) else "softmax" if _ROWS.search(name) else name
         if words == name and _FUNCTION.search(name):
             words = "activation"
         time_ps = chip.time_ps(Kernel(words, 0, moved))
         return Price(time_ps, not _COMPLEX.search(name))
+
+
+def price(
+    operator: str,
+    shapes: Sequence[Sequence[int]],
+    dtype: str = "bfloat16",
+    chip: str | Fabric = "h100-sxm5",
+    outputs: Sequence[Sequence[int]] | None = None,
+) -> Price:
+    """Return the time of an ATen operator on a GPU, as `clusim torchrun` charges it.
+
+    `Prices.price` accepts an `OperatorCall`: different types of tensors, and causal attention.
+
+    Parameters
+    ----------
+    operator : str
+        Name, with or without name space and overload: ``aten.mm``, ``aten::addmm.default``.
+    shapes : sequence of sequence of int
+        Sizes of the input tensors, in the order of the arguments.
+    dtype : str
+        Element type of the tensors.
+    chip : str or Fabric
+        Name of a GPU (`clusim topo list`), or a topology with that GPU as its first.
+    outputs : sequence of sequence of int, optional
+        Sizes of the results, by default of a product, attention or the broadcast inputs; required for a reduction.
+
+    Raises
+    ------
+    InputError
+        An unknown GPU or element type, or sizes that do not fit.
+
+    Examples
+    --------
+    >>> price("aten.mm", [(8192, 4096), (4096, 4096)], "bfloat16", "h100-sxm5").measured
+    True
+    """
+    name = re.split(r"[.:]+", operator.removeprefix("aten").lstrip(".:"))[0]
+    found = find_dtype(dtype)
+    if found is None or not name:
+        raise InputError(f"{operator!r} of {dtype!r}: name an operator and an element type")
+    inputs = tuple(TensorShape(tuple(s), found.name, found.size_bytes) for s in shapes)
+    try:
+        results = [tuple(s) for s in outputs] if outputs is not None else [_result(name, inputs)]
+        written = tuple(TensorShape(s, found.name, found.size_bytes) for s in results)
+        prices = Prices(preset_endpoint(chip)) if isinstance(chip, str) else Prices.of(chip)
+        return prices.price(OperatorCall(name, inputs, written))
+    except (ValueError, IndexError):
+        raise InputError(f"{operator}: shapes {list(map(list, shapes))} do not fit") from None
+
+
+def _result(name: str, inputs: Sequence[TensorShape]) -> tuple[int, ...]:
+    """Return the sizes of the result of a product, of attention, or of broadcast inputs."""
+    if name in _PRODUCTS:
+        gemm = _product(inputs)
+        return (gemm.batch, gemm.m, gemm.n) if gemm.batch > 1 else (gemm.m, gemm.n)
+    if _ATTENTION.search(name):
+        q, v = inputs[0].sizes, inputs[2].sizes
+        return (*q[:3], v[3])
+    if name in _GATHERS:
+        return (*inputs[1].sizes, *inputs[0].sizes[1:])
+    return tuple(map(int, np.broadcast_shapes(*(shape.sizes for shape in inputs))))
 
 
 def _moved(name: str, inputs: Sequence[TensorShape], outputs: Sequence[TensorShape]) -> int:
@@ -150,6 +186,8 @@ def _moved(name: str, inputs: Sequence[TensorShape], outputs: Sequence[TensorSha
 
 def _product(inputs: Sequence[TensorShape]) -> Gemm:
     a, b = [shape.sizes for shape in inputs if len(shape.sizes) >= 2][-2:]
+    if a[-1] != b[-2]:
+        raise ValueError("inner sizes differ")
     return Gemm(a[0] if len(a) == 3 else 1, a[-2], b[-1], a[-1])
 
 

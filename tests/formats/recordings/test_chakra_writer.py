@@ -1,0 +1,146 @@
+"""Recordings written as Chakra traces and read back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from clusim.base.errors import InputError
+from clusim.formats.recordings import chakra, chakra_writer
+from clusim.formats.recordings.model import (
+    MOST_REPEATED,
+    Event,
+    OperatorCall,
+    Recording,
+    TensorShape,
+)
+
+pytest.importorskip("google.protobuf")
+
+OPERATIONS = ("allreduce", "all_gather", "reduce_scatter", "alltoall", "broadcast")
+
+
+def step(seed: int, num_ranks: int = 8, rank: int = 0) -> Recording:
+    """Return a random step of one rank: host, two streams of kernels, collectives of three groups."""
+    random = Random(seed)
+    result = Recording("torch", "step", num_ranks)
+    groups = [
+        range(num_ranks),
+        range(rank // 2 * 2, rank // 2 * 2 + 2),
+        range(rank % 4, num_ranks, 4),
+    ]
+    numbers = [result.group(f"group {at}", ranks) for at, ranks in enumerate(groups)]
+    sequence = [0, 0, 0]
+    for at in range(60):
+        deps = tuple(sorted(random.sample(range(at), min(at, random.randrange(3)))))
+        kind = random.choice(("host", "kernel", "kernel", "annotated", "call"))
+        if kind == "host":
+            event = Event(
+                "delay", rank, "host", "issue", deps, duration_ps=random.randrange(1, 10**6)
+            )
+        elif kind == "call":
+            group, operation = random.choice(numbers), random.choice(OPERATIONS)
+            size = len(groups[group]) * random.randrange(1, 1000) + (operation == "all_gather")
+            event = Event(
+                *("collective", rank, f"nccl {group}", operation, deps),
+                group=group,
+                sequence=sequence[group],
+                operation=operation,
+                bytes=size,
+                dtype=random.choice(("bfloat16", "float32", "uint8")),
+                redop=random.choice(("sum", "max")),
+                root=1 if operation == "broadcast" else -1,
+            )
+            sequence[group] += 1
+        else:
+            shapes = tuple(
+                TensorShape(
+                    (random.randrange(9), random.randrange(9)),
+                    *random.choice((("bool", 1), ("bfloat16", 2))),
+                )
+                for _ in range(random.randrange(3))
+            )
+            operator = OperatorCall(
+                "mm", shapes, shapes[:1], ("causal",), () if kind == "kernel" else (5, 0)
+            )
+            stream = f"stream {random.randrange(2)}"
+            event = Event("compute", rank, stream, "mm", deps, duration_ps=random.randrange(10**7))
+            event = replace(event, operator=random.choice((None, operator)))
+        result.events.append(event)
+    return result
+
+
+def canonical(recording: Recording) -> set[object]:
+    """Return the events by stream and place, with dependencies by the same, and groups by their ranks."""
+    places: dict[str, int] = {}
+    names = []
+    for event in recording.events:
+        places[event.stream] = places.get(event.stream, -1) + 1
+        names.append((event.stream, places[event.stream]))
+    result: set[object] = set()
+    for event, (stream, place) in zip(recording.events, names, strict=True):
+        deps = {names[dep] for dep in event.deps} - {(stream, place - 1)}
+        group = recording.groups[event.group].ranks if event.group >= 0 else ()
+        plain = replace(event, deps=(), group=0, where="")
+        result.add((stream, place, frozenset(deps), group, plain))
+    return result
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_step_is_read_as_it_was_written(seed: int, tmp_path: Path) -> None:
+    written = step(seed)
+    (file,) = chakra_writer.write(written, tmp_path / "job.80.et")  # the name is not the rank
+    got = chakra.read(str(file))
+    assert got.num_ranks == 8
+    own = replace(got, events=[event for event in got.events if event.rank == 0])
+    assert canonical(own) == canonical(written)
+
+
+def test_the_other_ranks_repeat_the_step_in_their_groups(tmp_path: Path) -> None:
+    (file,) = chakra_writer.write(step(1), tmp_path / "step.et")
+    got = chakra.read(str(file))
+    assert {event.rank for event in got.events} == set(range(8))
+    for rank in range(8):
+        mine = [e for e in got.events if e.rank == rank and e.kind == "collective"]
+        assert mine
+        assert all(rank in got.groups[e.group].ranks for e in mine)
+    assert any("same work as rank 0" in line for line in got.assumed)
+
+
+def test_a_large_job_is_its_first_rank_and_its_first_calls_are_those_of_all(tmp_path: Path) -> None:
+    count = MOST_REPEATED // 60 // 8 * 8 + 8
+    (file,) = chakra_writer.write(step(2, count), tmp_path / "step.et")
+    large = chakra.read(str(file))
+    assert large.alike
+    assert len(large.events) == 60
+    few = chakra.read(str(file), calls=1)
+    assert not few.alike
+    assert sum(event.kind == "collective" for event in few.events) == count
+
+
+def test_ranks_that_differ_have_a_file_each(tmp_path: Path) -> None:
+    first, other = step(3), step(4, rank=5)
+    both = replace(first, events=[*first.events])
+    for event in other.events:
+        group = event.group
+        if group >= 0:
+            group = both.group(f"other {group}", other.groups[group].ranks)
+        both.events.append(replace(event, group=group, deps=tuple(d + 60 for d in event.deps)))
+    files = chakra_writer.write(both, tmp_path / "step.et")
+    assert [file.name for file in files] == ["step.0.et", "step.5.et"]
+    with pytest.raises(InputError, match="no event to write"):
+        chakra_writer.write(Recording("torch", "step", 8), tmp_path / "step.et")
+
+
+def test_damaged_shapes_are_an_error_of_their_node(tmp_path: Path) -> None:
+    shape = TensorShape((2, 3), "float32", 4)
+    event = Event("compute", 0, "s", "mm", duration_ps=5)
+    recording = Recording("torch", "step", 1)
+    recording.events = [replace(event, operator=OperatorCall("mm", (shape,), (shape,)))]
+    (file,) = chakra_writer.write(recording, tmp_path / "step.et")
+    file.write_bytes(file.read_bytes().replace(b"[[2,3]]", b"[[2,x]]"))
+    with pytest.raises(InputError, match="node 1: mm: the shapes, types and values"):
+        chakra.read(str(file))
