@@ -33,19 +33,10 @@ static inline STATUS grant(clusim_sim *s, wire_state *w, uint32_t candidate) {
     return after_grant(s, w, candidate);
 }
 
-/* Round robin from the candidate after the last one granted. */
+/* Grant, or schedule the next attempt. */
 static inline STATUS search(clusim_sim *s, wire_state *w) {
-    uint32_t blocked = 0, vc = 0;
-    uint32_t first = w->num_ready ? grant_next(w->ready, w->num_words, w->next_candidate) : NONE;
-    for (uint32_t c = first; c != NONE;) {
-        uint32_t bytes = grant_needs(s, w, c, &vc);
-        if (LIKELY(grant_credit(&w->credits[vc], bytes, s->scheduler.now_ps))) {
-            return grant(s, w, c);
-        }
-        blocked |= 1u << vc;
-        c = grant_next(w->ready, w->num_words, c + 1 == w->num_candidates ? 0 : c + 1);
-        if (c == first) break;
-    }
+    uint32_t blocked = 0, chosen = w->num_ready ? grant_choose(s, w, true, &blocked) : NONE;
+    if (LIKELY(chosen != NONE)) return grant(s, w, chosen);
     if (w->soonest != NEVER) TRY(wire_wake(s, w, w->soonest));
     if (blocked) TRY(stall(s, w, blocked));
     return CLUSIM_OK;

@@ -244,6 +244,36 @@ static inline uint32_t grant_needs(const clusim_sim *s, const wire_state *w, uin
     return f->wire_bytes;
 }
 
+/* Rank of a candidate of a wire with a dimension. */
+static inline uint32_t rank_of(const clusim_sim *s, const wire_state *w, uint32_t candidate) {
+    if (candidate >= w->num_voqs) return RANK_ENTERING;
+    return s->wires.ranks[w->queues - s->wires.voqs + candidate];
+}
+
+/* Candidate that is granted now, or NONE: the first ready one with credit, in round robin; on wires
+ * with a dimension the first of the lowest rank. Of nodes without `flows`, all candidates are
+ * queues. `blocked` collects the VCs without credit. */
+ALWAYS_INLINE uint32_t grant_choose(const clusim_sim *s, const wire_state *w, bool flows,
+                                    uint32_t *blocked) {
+    uint32_t first = grant_next(w->ready, w->num_words, w->next_candidate);
+    uint32_t c = first, best = NONE, best_rank = RANK_ENTERING + 1, vc = 0;
+    do {
+        uint32_t bytes = flows ? grant_needs(s, w, c, &vc) : grant_head(s, w, c, &vc);
+        if (UNLIKELY(!grant_credit(&w->credits[vc], bytes, s->scheduler.now_ps))) {
+            *blocked |= 1u << vc;
+        } else {
+            uint32_t rank = w->traits & RANKED ? rank_of(s, w, c) : RANK_STRAIGHT;
+            if (rank == RANK_STRAIGHT) return c;
+            if (rank < best_rank) {
+                best = c;
+                best_rank = rank;
+            }
+        }
+        c = grant_next(w->ready, w->num_words, c + 1 == w->num_candidates ? 0 : c + 1);
+    } while (c != first);
+    return best;
+}
+
 /* Remove the next packet of a candidate. */
 static inline STATUS grant_take(clusim_sim *s, wire_state *w, uint32_t candidate, packet_id *out) {
     if (LIKELY(candidate >= w->num_voqs))

@@ -224,15 +224,9 @@ ALWAYS_INLINE STATUS window_take(clusim_sim *s, window_progress *g, uint32_t can
 /* Phase B of the wire now: grant the next packet that has credit, if there is one. Of nodes without
  * `flows`, all candidates are queues. */
 ALWAYS_INLINE STATUS window_grant(clusim_sim *s, window_progress *g, bool flows) {
-    wire_state *w = g->w;
-    uint32_t first = grant_next(w->ready, w->num_words, w->next_candidate), c = first, vc;
-    do {
-        uint32_t bytes = flows ? grant_needs(s, w, c, &vc) : grant_head(s, w, c, &vc);
-        if (LIKELY(grant_credit(&w->credits[vc], bytes, s->scheduler.now_ps)))
-            return window_take(s, g, c, flows);
-        c = grant_next(w->ready, w->num_words, c + 1 == w->num_candidates ? 0 : c + 1);
-    } while (c != first);
-    window_stall(s, w);
+    uint32_t blocked = 0, chosen = grant_choose(s, g->w, flows, &blocked);
+    if (LIKELY(chosen != NONE)) return window_take(s, g, chosen, flows);
+    window_stall(s, g->w);
     return CLUSIM_OK;
 }
 

@@ -42,6 +42,16 @@ void wire_set_traits(const clusim_sim *s, wire_id wire, uint16_t traits) {
     for (uint32_t vc = 0; vc < s->wires.nvc; vc++) wire_credit(s, wire, vc)->traits = traits;
 }
 
+/* Rank the queues of packets from wire `in`. */
+static void rank_queues(const wires_part *w, const clusim_model *m, const wire_info *in) {
+    if (!in->dim) return;
+    for (uint32_t k = m->out_off[in->dst.i]; k < m->out_off[in->dst.i + 1]; k++) {
+        const wire_info *out = &m->wires[m->out_wires[k]];
+        uint8_t *first = w->ranks + out->voq_base + in->in_local * w->nvc;
+        memset(first, out->dim == in->dim ? RANK_STRAIGHT : RANK_TURNING, w->nvc);
+    }
+}
+
 STATUS wire_init(clusim_sim *s) {
     const clusim_model *m = s->model;
     uint64_t count = m->image.num_wires;
@@ -55,11 +65,15 @@ STATUS wire_init(clusim_sim *s) {
     memset(w->credits, 0, (count * w->nvc + 1) * sizeof *w->credits);
     ZEROED(w->ends, count);
     ZEROED(w->voqs, m->num_voqs);
+    ZEROED(w->ranks, m->num_voqs);
     ZEROED(w->ready_bits, m->num_words);
     ZEROED(w->waits, 2 * m->num_flows);
     ZEROED(w->flows, m->num_flows);
     for (uint64_t i = 0; i < m->num_voqs; i++) w->voqs[i] = (voq){NO(packet), NO(packet)};
     for (uint32_t i = 0; i < count; i++) init_wire(s, ID(wire, i));
+    if (!m->has_dims) return CLUSIM_OK;
+    memset(w->ranks, RANK_ENTERING, m->num_voqs);
+    for (uint32_t i = 0; i < count; i++) rank_queues(w, m, &m->wires[i]);
     return CLUSIM_OK;
 }
 
@@ -71,6 +85,7 @@ void wire_free(clusim_sim *s) {
     free(w->credits);
     free(w->ends);
     free(w->voqs);
+    free(w->ranks);
     free(w->ready_bits);
     free(w->waits);
     free(w->flows);

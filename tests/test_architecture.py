@@ -69,7 +69,8 @@ GATEKEEPERS = {
     "networkx": (
         "clusim/topology/check_flow.py",
         "clusim/topology/graph.py",
-        "clusim/topology/generators",
+        "clusim/topology/deadlock.py",
+        "clusim/topology/tori.py",
     ),
     "click": ("clusim_cli/",),
     "rich": ("clusim_cli/",),

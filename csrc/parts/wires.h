@@ -86,6 +86,9 @@ typedef struct wire_end {
     wire_id reverse;
 } wire_end;
 
+/* Ranks of candidates of a wire with a dimension; lower ranks are granted first. */
+enum wire_rank { RANK_STRAIGHT, RANK_TURNING, RANK_ENTERING };
+
 /* Remaining packets of one flow on one wire. */
 typedef struct flow_cursor {
     int64_t avail;
@@ -112,6 +115,7 @@ typedef struct wires_part {
     wire_end *ends;
     credit_pool *credits; /* [wire * nvc + vc] */
     voq *voqs;
+    uint8_t *ranks;          /* of the queues of ranked wires (wire_rank) */
     uint64_t *ready_bits;    /* candidates that are ready, per wire */
     struct flow_wait *waits; /* flows that wait for their pace */
     flow_cursor *flows;

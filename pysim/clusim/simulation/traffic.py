@@ -238,10 +238,12 @@ def _lanes(
 ) -> tuple[Array, Array]:
     """Return the traffic source of every message, and its turn there; `source` is ascending.
 
-    A traffic source has one message in flight at a time. An endpoint has one source for each wire by which it reaches a
-    destination: otherwise the links of a mesh would wait for each other, and messages of one packet could not fill
-    parallel links. Messages that leave over the same wires keep their order; with `turned` each endpoint begins at a
-    different message, so that they do not all send to the same destination.
+    A traffic source has one message in flight at a time. Messages at random times have a source for each wire by which
+    their endpoint reaches their destination: otherwise the links of a mesh would wait for each other, and messages of
+    one packet could not fill parallel links. Messages that leave over the same wires keep their order. With `turned`
+    messages due at once each have a source, up to the slots of the endpoint, so that their packets alternate like the
+    queue pairs of a NIC; each endpoint begins with a different message, so that they do
+    not all send to the same destination.
     """
     node = arrays.endpoints["node"][arrays.rank_endpoint[source]]
     group = route_groups(arrays, node, arrays.rank_endpoint[destination])
@@ -251,8 +253,10 @@ def _lanes(
         return_inverse=True,
         return_counts=True,
     )
-    pairs = np.stack((source, destination), axis=1)[first].tolist()
-    width = np.array([len(arrays.first_wires(*pair)) for pair in pairs], np.int64)
+    width = counts
+    if not turned:
+        pairs = np.stack((source, destination), axis=1)[first].tolist()
+        width = np.array([len(arrays.first_wires(*pair)) for pair in pairs], np.int64)
     before = np.cumsum(width) - width
     begin = before - before[np.searchsorted(ways >> 32, ways >> 32)]
     turn = np.empty(len(way), np.int64)

@@ -35,6 +35,7 @@ from clusim.topology.schema import (
     SwitchSpec,
     Topology,
 )
+from clusim.topology.tori import ordered
 from clusim.topology.validate import KeyPath, Problems
 
 MAX_NODES = 65_536
@@ -64,6 +65,8 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
     _check_unused(topology, problems)
     forwarding = forwarding_of(topology, {node.name: node.kind for node in nodes}, problems)
     problems.raise_if_any()
+    if topology.routing == "dimension-order":
+        links = ordered(links)
     if topology.p2p is None:
         state.sources["p2p"] = str(P2P[architecture])
     if topology.window is None:

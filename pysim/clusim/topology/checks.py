@@ -1,18 +1,11 @@
 """Checks of a topology: connectivity, limits of chips and cables, symmetry, bisection, deadlock.
 
-**Deadlock** Cycles in the channel dependency graph of Dally and Seitz. A packet in the input buffer of
-wire `a` on VC `v` waits for credit of wire `b` on VC `w` if some route uses `b` after `a`. With
-deterministic or oblivious routing the topology cannot deadlock if this relation is acyclic. Packets
-between nodes are re-steered at NICs: from the route to one NIC onto the route to another, or to an
-endpoint. Endpoints use their nearest NICs, host memory the NICs without GPUDirect.
-
 **Connectivity** Pairs of ranks without a path, inside nodes and between them.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterable
+from collections import Counter
 
 import numpy as np
 
@@ -21,6 +14,7 @@ from clusim.engine.abi import NONE
 from clusim.topology.arrays import FabricArrays, arrays_of
 from clusim.topology.check_flow import check_flow
 from clusim.topology.check_links import MOST, Finding, by_level, check_links, listed
+from clusim.topology.deadlock import check_deadlock
 from clusim.topology.model import Fabric
 from clusim.topology.nccl_overrides import told_lines
 
@@ -106,151 +100,6 @@ def _holes(arrays: FabricArrays, zones: list[list[int]]) -> list[tuple[int, int]
     return []
 
 
-def dependencies(arrays: FabricArrays) -> set[tuple[int, int]]:
-    """Return the pairs (wire * 2 + class, next wire * 2 + next class) that routes can produce.
-
-    The class is 1 after a dateline and 0 before, as the VC rule of the timing contract has it.
-    """
-    result: set[tuple[int, int]] = set()
-    zone = arrays.targets["zone"].tolist()
-    users = _users(arrays)
-    several = arrays.fabric.num_zones > 1
-    leaving = {
-        nic: _follow(arrays, nic, _sources(arrays, nic, sources), result)
-        for nic, sources in users.items()
-    }
-    entering: dict[int, set[int]] = {}
-    for nic in users:
-        others = (o for o in users if o != nic and not (several and zone[o] == zone[nic]))
-        onward = [_next(arrays, state, nic, result) for o in others for state in leaving[o]]
-        entering[nic] = _follow(arrays, nic, set[int]().union(*onward), result)
-    for endpoint in range(len(arrays.endpoints)):
-        sources = np.flatnonzero(arrays.targets["zone"][: len(arrays.endpoints)] == zone[endpoint])
-        states = _sources(arrays, endpoint, sources.tolist())
-        for nic in (nic for nic, near in users.items() if endpoint in near):
-            states.update(*(_next(arrays, state, endpoint, result) for state in entering[nic]))
-        _follow(arrays, endpoint, states, result)
-    return result
-
-
-def _users(arrays: FabricArrays) -> dict[int, list[int]]:
-    """Return the endpoints nearest to every NIC; empty if no packets use NICs."""
-    fabric = arrays.fabric
-    steered = (arrays.vias(0, rank) is not None for rank in range(arrays.num_ranks))
-    if fabric.num_zones == 1 and not any(steered):
-        return {}
-    users: dict[int, list[int]] = {
-        nic: [] for z in range(fabric.num_zones) for nic in arrays.nics(z)
-    }
-    for endpoint, node in enumerate(arrays.endpoints["node"].tolist()):
-        nics = arrays.nics(int(arrays.nodes["zone"][node]))
-        if fabric.nodes[node].kind == "memory":
-            nics = [nic for nic in nics if not _gpudirect(arrays, nic)]
-        ways = [(arrays.distance(node, nic), nic) for nic in nics]
-        best = min((way for way, _ in ways if way >= 0), default=-1)
-        for way, nic in ways:
-            if way == best >= 0:
-                users[nic].append(endpoint)
-    return users
-
-
-def _gpudirect(arrays: FabricArrays, target: int) -> bool:
-    nic = arrays.fabric.nodes[int(arrays.targets["node"][target])].nic
-    return nic is None or nic.gpudirect
-
-
-def _sources(arrays: FabricArrays, target: int, endpoints: Iterable[int]) -> set[int]:
-    """Return the first buffers that packets of `endpoints` enter on the path to a target."""
-    nodes = (int(arrays.endpoints["node"][endpoint]) for endpoint in endpoints)
-    return {state for node in nodes for state in _starts(arrays, node, target)}
-
-
-def _starts(arrays: FabricArrays, node: int, target: int) -> set[int]:
-    return {wire * 2 + int(arrays.wires["dateline"][wire]) for wire in arrays.group(node, target)}
-
-
-def _next(arrays: FabricArrays, state: int, target: int, pairs: set[tuple[int, int]]) -> set[int]:
-    """Return the buffers that a packet in buffer `state` may wait for on the path to `target`.
-
-    Each pair (state, following state) is added to `pairs`.
-    """
-    wires = arrays.wires
-    wire, late = state >> 1, state & 1
-    states: set[int] = set()
-    node = int(wires["dst"][wire])
-    if node == int(arrays.targets["node"][target]):
-        return states
-    for after in arrays.group(node, target):
-        kept = late if wires["dim"][wire] == wires["dim"][after] else 0
-        following = after * 2 + max(kept, int(wires["dateline"][after]))
-        pairs.add((state, following))
-        states.add(following)
-    return states
-
-
-def _follow(
-    arrays: FabricArrays, target: int, states: set[int], pairs: set[tuple[int, int]]
-) -> set[int]:
-    """Follow packets from `states` to a target; return the states in which they arrive there."""
-    goal = int(arrays.targets["node"][target])
-    waiting, seen, last = deque(states), set(states), set()
-    while waiting:
-        state = waiting.popleft()
-        if int(arrays.wires["dst"][state >> 1]) == goal:
-            last.add(state)
-        for following in _next(arrays, state, target, pairs):
-            if following not in seen:
-                seen.add(following)
-                waiting.append(following)
-    return last
-
-
-def dependency_cycle(arrays: FabricArrays) -> list[int]:
-    """Return the wires of a cycle of waiting buffers, or an empty list."""
-    edges = dependencies(arrays)
-    if not edges:
-        return []
-    after: dict[int, list[int]] = {}
-    pending: dict[int, int] = {}
-    for one, two in edges:
-        after.setdefault(one, []).append(two)
-        pending[two] = pending.get(two, 0) + 1
-        pending.setdefault(one, 0)
-    free = [state for state, count in pending.items() if not count]
-    while free:
-        state = free.pop()
-        del pending[state]
-        for following in after.get(state, ()):
-            pending[following] -= 1
-            if not pending[following]:
-                free.append(following)
-    if not pending:
-        return []
-    return _walk(after, set(pending))
-
-
-def _walk(after: dict[int, list[int]], left: set[int]) -> list[int]:
-    """Follow edges inside `left`, in which every state has a predecessor, until one repeats."""
-    before: dict[int, int] = {}
-    for state in sorted(left):
-        for following in after.get(state, ()):
-            if following in left:
-                before.setdefault(following, state)
-    state = min(left)
-    order: dict[int, int] = {}
-    path: list[int] = []
-    while state not in order:
-        order[state] = len(path)
-        path.append(state)
-        state = before[state]
-    circle = path[order[state] :][::-1]
-    return [int(wire) for wire in np.array(circle) >> 1]
-
-
-MAX_DEADLOCK_WORK = 3_000_000
-"""Endpoints times wires; above this the search for cycles needs more than some seconds."""
-
-
 def errors(fabric: Fabric) -> list[Finding]:
     """Return the reasons why a topology cannot be simulated."""
     result: list[Finding] = []
@@ -296,7 +145,7 @@ def check(fabric: Fabric) -> list[Finding]:
     result += _memory(fabric)
     result += _rings(fabric)
     result += [Finding("warning", line) for line in told_lines(fabric)]
-    result += _deadlock(arrays)
+    result += check_deadlock(arrays)
     result += check_flow(fabric, arrays)
     return by_level(result)
 
@@ -338,16 +187,3 @@ def _rings(fabric: Fabric) -> list[Finding]:
         " each, or leave rings out to have them sought"
     )
     return [Finding("warning", message)]
-
-
-def _deadlock(arrays: FabricArrays) -> list[Finding]:
-    if len(arrays.endpoints) * len(arrays.wires) > MAX_DEADLOCK_WORK:
-        return [Finding("info", "too large to look for circles of waiting buffers")]
-    cycle = dependency_cycle(arrays)
-    if not cycle:
-        return [Finding("info", "routes cannot deadlock: buffer dependencies are acyclic")]
-    names = [arrays.wire_names[wire] for wire in cycle]
-    message = f"routes can deadlock: buffers wait in a circle {listed(names)};"
-    return [
-        Finding("warning", f"{message} use routing: dimension-order, or more VCs with datelines")
-    ]

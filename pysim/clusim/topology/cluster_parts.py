@@ -28,10 +28,11 @@ from clusim.base.errors import TopologyError
 from clusim.hardware import SWITCHES_BY_LINK
 from clusim.topology.assemble import assemble
 from clusim.topology.catalogue import Catalogue, Section
-from clusim.topology.generators import group_pairs, neighbours
+from clusim.topology.generators import group_pairs
 from clusim.topology.model import Fabric, Format, Link
 from clusim.topology.node import NETWORK, Node
 from clusim.topology.schema import LengthsSpec, LinkSpec, NetworkSpec, NodeSpec, Topology
+from clusim.topology.tori import neighbours
 from clusim.topology.validate import KeyPath, Problems
 
 UNLIMITED = 1 << 20

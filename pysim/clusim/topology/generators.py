@@ -9,7 +9,9 @@ In rings, meshes and tori every host has a separate router, connected by a link 
 as all other links of the router together (``host_rate``, ``host_latency``), so that the network is the
 limit and not the injection. They route dimension-order; the wrap-around links of a torus and the global
 links of a dragonfly are datelines, so both are free of deadlock on the two virtual channels of the
-default.
+default. Their input buffers hold, per virtual channel, one bandwidth-delay product for each output that
+packets of an input may wait for: 2n in n dimensions (all directions but theirs, and the host). With less, packets
+that wait for a busy output stop those for idle outputs. `twist` twists a torus (`tori`).
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from clusim.base.units import Rate, parse_rate, parse_size, parse_time
 from clusim.engine.abi import KINDS
 from clusim.topology.model import Fabric, Format, Link, did_you_mean
 from clusim.topology.node import Endpoint, Node
+from clusim.topology.tori import check_twist, neighbours
 
 MAX_NODES = 65_536
 MAX_LINKS = 1_000_000
@@ -39,7 +42,8 @@ class _Sketch:
     rate: Rate = field(default_factory=lambda: parse_rate("400 Gb/s"))
     latency_ps: int = 500_000
     switch_latency_ps: int = 1
-    buffer_bytes: int = 131_072
+    buffer_bytes: int = 0
+    twist: bool = False
     header_bytes: int = 64
     packet_bytes: int = 4096
     ack_bytes: int = 0
@@ -75,6 +79,15 @@ class _Sketch:
         link = Link(host, router, 1, rate, self.host_latency_ps, "packet", buffer_bytes, cls="host")
         self.links.append(link)
 
+    def loop_bytes(self) -> int:
+        """Return the bytes in the credit loop of a link, in full packets: its bandwidth-delay product.
+
+        Serialisation at both ends of the link, its latency there and back, and the switch.
+        """
+        packet = self.header_bytes + self.packet_bytes
+        loop_ps = 2 * self.latency_ps + self.switch_latency_ps
+        return packet * (2 + -(-loop_ps * self.rate.num // (self.rate.den * packet)))
+
     def format(self) -> Format:
         """Return the packet format of all links."""
         return Format(
@@ -109,18 +122,6 @@ def _fat_tree(sketch: _Sketch, args: Arguments) -> None:
         sketch.link(middle[pod * half + a], cores[a * half + c], "aggregation-core")
 
 
-def neighbours(
-    shape: tuple[int, ...], *, wrap: bool
-) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], int, bool]]:
-    """Yield the links of a mesh or torus: both places, the axis, and True if it wraps around."""
-    for place in product(*map(range, shape)):
-        for axis, size in enumerate(shape):
-            last = place[axis] == size - 1
-            if not last or (wrap and size > 2):
-                following = (*place[:axis], (place[axis] + 1) % size, *place[axis + 1 :])
-                yield place, following, axis, last
-
-
 def group_pairs(groups: int, ports: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield the links between any two groups of a dragonfly: both groups, and a port of each."""
     others = groups - 1
@@ -131,6 +132,8 @@ def group_pairs(groups: int, ports: int) -> Iterator[tuple[int, int, int, int]]:
 
 def _grid(sketch: _Sketch, shape: tuple[int, ...], *, wrap: bool) -> None:
     """Build an n-dimensional mesh or torus; the last coordinate varies fastest."""
+    if sketch.twist:
+        check_twist(shape)
     _limit(2 * prod(shape))
     places = list(product(*(range(size) for size in shape)))
     suffix = {place: ".".join(map(str, place)) for place in places}
@@ -141,7 +144,7 @@ def _grid(sketch: _Sketch, shape: tuple[int, ...], *, wrap: bool) -> None:
     radix = sum(min(2, size - 1) if wrap or size < 3 else 2 for size in shape)
     for index, place in enumerate(places):
         sketch.host_link(f"host{index}", f"router{suffix[place]}", radix)
-    for place, following, axis, last in neighbours(shape, wrap=wrap):
+    for place, following, axis, last in neighbours(shape, wrap=wrap, twist=sketch.twist):
         a, b = f"router{suffix[place]}", f"router{suffix[following]}"
         sketch.link(a, b, f"dim{axis}", dim=axis + 1, dateline=(last, last))
 
@@ -275,6 +278,7 @@ _OPTIONS: Mapping[str, tuple[str, Callable[[object], object]]] = {
     "vcs": ("vcs", _vcs),
     "host_rate": ("host_rate", _rate),
     "host_latency": ("host_latency_ps", _latency),
+    "twist": ("twist", _flag),
 }
 """Options of every generator: attribute and reader."""
 
@@ -295,8 +299,8 @@ def generate(spec: str, **options: object) -> Fabric:
         ``name:arguments``, options may follow after commas.
     **options
         ``rate``, ``latency``, ``switch_latency``, ``buffer``, ``header``, ``packet``, ``ack`` (bytes a
-        packet owes to the reverse wire), ``store_and_forward``, ``vcs``, ``host_rate``, ``host_latency``;
-        they override `spec`.
+        packet owes to the reverse wire), ``store_and_forward``, ``vcs``, ``host_rate``, ``host_latency``,
+        ``twist``; they override `spec`.
     """
     name, _, rest = spec.partition(":")
     if name not in GENERATORS:
@@ -323,6 +327,10 @@ def _generate(spec: str, name: str, rest: str, options: Mapping[str, object]) ->
             setattr(sketch, attribute, read(value))
         except ClusimError as error:
             raise TopologyError(f"{key}: {error}") from None
+    if sketch.twist and not generator.grid:
+        raise TopologyError(f"twist: only of tori, not of {name}")
+    if not sketch.buffer_bytes:
+        sketch.buffer_bytes = sketch.loop_bytes() * 2 * len(shape) if shape else 131_072
     if generator.grid is not None:
         _grid(sketch, shape, wrap=generator.grid)
     else:

@@ -2,8 +2,8 @@
 
 **Hardware** NVSwitches, InfiniBand and Ethernet switches look a destination up in a table and choose
 among equal ports by a hash; meshes and tori route in dimension order.
-**Model** All shortest paths by hop count (endpoints forward only if they relay), or dimension-order,
-lowest dimension first. The result is a table (graph node, target) -> group of wires; equal groups are
+**Model** All shortest paths by hop count (endpoints forward only if they relay), or only paths in
+dimension order, lowest dimension first. The result is a table (graph node, target) -> group of wires; equal groups are
 stored once. `zones` applies this to one node at a time and to the network between them.
 **Not modelled** Subnet managers, weighted paths, tables that differ per virtual lane.
 **Parameters** `Fabric.routing`, `Link.dim`.
@@ -84,7 +84,9 @@ class _Arcs:
 def route(wiring: Wiring, *, dimension_order: bool = False) -> RouteTable:
     """Return the routes of a topology."""
     arcs = _arcs(wiring, by_dim=dimension_order)
-    next_hops = _dimension_order(wiring, arcs) if dimension_order else _shortest(wiring, arcs)
+    next_hops = _shortest(wiring, arcs)
+    if dimension_order:
+        next_hops = _dimension_order(arcs, next_hops)
     return _groups(wiring, arcs, next_hops)
 
 
@@ -154,18 +156,18 @@ def _shortest(wiring: Wiring, arcs: _Arcs) -> Array:
     return next_hops
 
 
-def _dimension_order(wiring: Wiring, arcs: _Arcs) -> Array:
-    """Search backwards: into the destination by dimension 0, then the highest dimension first."""
-    reached = _start(wiring)
-    next_hops = np.zeros((len(arcs.src), reached.shape[1]), np.uint64)
-    local = arcs.dim == 0
-    inner = wiring.forwards.copy()
-    if wiring.columns is None:
-        inner[wiring.targets] = False  # relays forward by their links with a dimension first
-    _search(wiring, arcs, local & inner[arcs.src], reached, next_hops)
-    for dim in range(int(arcs.dim.max(initial=0)), 0, -1):
-        _search(wiring, arcs, arcs.dim == dim, reached, next_hops)
-    _search(wiring, arcs, local, reached, next_hops)
+def _dimension_order(arcs: _Arcs, shortest: Array) -> Array:
+    """Keep, of the shortest paths of every graph node, those by its lowest dimension; 0 is the last.
+
+    Steps of different dimensions of a torus commute. So if no shortest path of a graph node begins with a dimension, no
+    later step has it, and packets use dimensions in ascending order, in a twisted torus as well.
+    """
+    next_hops = np.zeros_like(shortest)
+    taken = np.zeros((int(arcs.src.max(initial=0)) + 1, shortest.shape[1]), np.uint64)
+    for dim in sorted(np.unique(arcs.dim).tolist(), key=lambda dim: dim or np.inf):
+        index = np.flatnonzero(arcs.dim == dim)
+        next_hops[index] = shortest[index] & ~taken[arcs.src[index]]
+        np.bitwise_or.at(taken, arcs.src[index], next_hops[index])
     return next_hops
 
 

@@ -170,6 +170,35 @@ def test_round_robin_goes_on_after_the_last_granted_input(engine):
     assert counters(sim, 5, "queued_max", "stall_arbitration_ps") == (200, 2000)
 
 
+@pytest.mark.parametrize(
+    ("onward", "ends"), [(0, (3110, 4110, 5110)), (1, (5110, 4110, 3110)), (2, (5110, 3110, 4110))]
+)
+def test_packets_that_stay_in_a_dimension_precede_those_that_turn_or_enter(engine, onward, ends):
+    """Three packets are at the switch at 1100; wires from the senders have dimensions 0, 2 and 1."""
+    builder = ImageBuilder()
+    a, b, c, d = (builder.endpoint() for _ in range(4))
+    switch = builder.switch()
+    for place, dim in ((a, 0), (b, 2), (c, 1), (d, onward)):
+        builder.link(place, switch, dim=dim)
+    for sender in (a, b, c):
+        builder.source(sender, [(0, 99, d)])
+    assert_messages_at(engine, builder, *ends)
+
+
+def test_a_packet_that_stays_but_lacks_credit_lets_another_pass(engine):
+    """Both of a's packets stay in the dimension; the second lacks credit on VC 0, and b's is on VC 1."""
+    builder = ImageBuilder(nvc=2)
+    a, b, c = (builder.endpoint() for _ in range(3))
+    switch = builder.switch()
+    builder.link(a, switch, dim=1)
+    builder.link(b, switch)
+    builder.link(c, switch, dim=1, buffer_bytes=100)
+    builder.source(a, [(0, 99, c), (0, 99, c)], vc=0)
+    builder.source(b, [(0, 99, c)], vc=1)
+    back = 1100 + 2000 + 1000  # accepted by c, credit returns
+    assert_messages_at(engine, builder, 3110, back + 2010, 4110)
+
+
 def test_a_packet_that_enters_during_a_transmission_counts_as_lost_arbitration(engine):
     builder, (a, b, c) = star(3)
     builder.source(a, [(0, 99, c)])

@@ -302,8 +302,19 @@ def _try_grant(machine: Machine, wire: Wire) -> None:
     if not eligible:
         wire.note_credit_stall(machine.now_ps)
         return
+    ranks = [_rank(machine.model, wire, c) for c in eligible]
+    eligible = [c for c, rank in zip(eligible, ranks, strict=True) if rank == min(ranks)]
     after = [c for c in eligible if c.index > wire.last_granted]
     _grant(machine, wire, min(after or eligible, key=lambda c: c.index))
+
+
+def _rank(model: Model, wire: Wire, candidate: _Candidate) -> int:
+    """Return the rank of a candidate (section 4, arbitration); lower ranks are granted first."""
+    incoming, local = model.nodes[wire.spec.src].incoming, candidate.index // model.nvc
+    before = model.wires[incoming[local]].dim if local < len(incoming) else 0
+    if not wire.spec.dim or before == wire.spec.dim:
+        return 0
+    return 1 if before else 2
 
 
 def _has_credit(model: Model, wire: Wire, packet: Packet) -> bool:
