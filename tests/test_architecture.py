@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "nccltests": "base hardware nccl report results simulation",
     "shim": "base hardware nccl nccltests schedule simulation topology",
     "replays": "base formats hardware lowering nccl nccltests report results schedule simulation topology workload",
-    "programs": "base formats hardware lowering nccl replays simulation topology workload",
+    "programs": "base formats hardware lowering nccl nccltests replays simulation topology workload",
     "validation": "analysis base engine formats hardware lowering nccl nccltests schedule simulation topology"
     " training workload",
     "studies": "analysis base engine nccl nccltests replays report results simulation topology training"
@@ -86,7 +86,7 @@ LAZY_HOMES = (
     "clusim/topology/graph.py",
     "clusim/topology/generators",
     "clusim/base/drawing/paint.py",
-    *(f"clusim/programs/{name}.py" for name in ("cuda", "groups", "known", "operators")),
+    *(f"clusim/programs/{name}.py" for name in ("cuda", "groups", "known", "operators", "values")),
 )
 
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *CLI.rglob("*.py")])

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from clusim.programs.clock import IssuedCall, IssueTimes, Mark, RankClock
 
 ISSUE_PS, CALL_PS = 10, 500
 ALL = tuple(range(8))
 
 
+class Alone:
+    """Peers of a rank that represents all: each call has the same time."""
+
+    def issue(
+        self, call: IssuedCall, ready_ps: int, after: Iterable[int], sent: Any
+    ) -> tuple[int, int, int | None]:
+        return -1, CALL_PS, ready_ps + CALL_PS
+
+    def end(self, number: int) -> tuple[int, dict[int, Any]]:
+        raise AssertionError(number)
+
+
 def clock() -> RankClock:
-    return RankClock(0, lambda call: CALL_PS, IssueTimes(ISSUE_PS, ISSUE_PS // 2, 0))
+    return RankClock(0, Alone(), IssueTimes(ISSUE_PS, ISSUE_PS // 2, 0))
 
 
 def test_a_stream_that_is_ahead_of_the_host_ends_with_the_sum_of_its_kernels() -> None:
@@ -74,13 +89,12 @@ def test_operations_are_recorded_with_their_dependencies() -> None:
     end = rank.call(0, IssuedCall("allreduce", 4096, ALL))
     rank.wait(7, end)
     rank.kernel(7, "add", 3)
-    recording = rank.recording(rank.take(), 8)
-    issue, kernel, call, after = recording.events
-    assert [e.kind for e in recording.events] == ["delay", "compute", "collective", "compute"]
+    issue, kernel, call, after = events = rank.take()
+    assert [e.kind for e in events] == ["delay", "compute", "collective", "compute"]
     assert kernel.deps == (0,)
     assert set(call.deps) == {0, 1}
     assert set(after.deps) == {0, 2}
-    assert recording.groups[call.group].ranks == ALL
+    assert list(rank.groups)[call.group] == ALL
     assert issue.duration_ps == ISSUE_PS
     assert not rank.events
 
@@ -102,7 +116,7 @@ def test_marks_of_an_earlier_record_are_complete() -> None:
 
 
 def test_operators_of_the_backward_pass_and_collectives_have_their_own_host_times() -> None:
-    rank = RankClock(0, lambda call: 0, IssueTimes(10, 5, 7))
+    rank = RankClock(0, Alone(), IssueTimes(10, 5, 7))
     rank.issue()
     rank.issue(backward=True)
     rank.call(0, IssuedCall("allreduce", 4096, ALL))

@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
-from clusim.programs.clock import IssuedCall, IssueTimes, RankClock
+from collections import Counter
+
+from clusim.programs.clock import Totals
 from clusim.programs.report import run_of
-from clusim.programs.step import StepTime
+from clusim.programs.step import RankResult, StepTime
 
 MS = 10**9
 
 
 def test_the_report_names_step_communication_kernels_and_assumptions() -> None:
-    clock = RankClock(0, lambda call: 2 * MS, IssueTimes(0, 0, 0))
-    for _ in range(3):
-        clock.kernel(0, "mm", 4 * MS)
-        clock.kernel(0, "sort", 1 * MS, priced=False)
-        clock.call(0, IssuedCall("allreduce", 1 << 20, tuple(range(16))))
-    clock.totals.placeholders = 2
+    call = ("allreduce", 16)
+    totals = Totals(
+        Counter(mm=12 * MS, sort=3 * MS),
+        Counter(mm=3, sort=3),
+        *(Counter({call: 3}), Counter({call: 3 << 20}), Counter({call: 6 * MS})),
+        placeholders=2,
+        unpriced_ps=Counter(sort=3 * MS),
+    )
     steps = [(20 * MS, StepTime(20 * MS, 20 * MS)), (9 * MS, StepTime(8 * MS, 9 * MS, whole=True))]
-    run = run_of("dgx-h100:nodes=2", 16, 0, clock.totals, steps)
-    run.time_ps, run.peak_bytes, run.memory_bytes = 30 * MS, 5 << 30, 80 << 30
+    results = {0: RankResult(totals, steps, 30 * MS, 5 << 30)}
+    run = run_of("dgx-h100:nodes=2", [0] * 16, results)
+    run.memory_bytes = 80 << 30
     assert run.report() == GOLDEN.strip("\n")
     assert run.to_json()["step_us"] == 9000
     assert run.unmeasured == 0.2
+
+
+def test_ranks_that_ran_are_listed_with_the_number_that_they_represent() -> None:
+    totals = Totals(
+        *(Counter(mm=2 * MS), Counter(mm=1)),
+        *(Counter({("send", 2): 3, ("recv", 2): 1, ("allreduce", 4): 7}),) * 2,
+        Counter(),
+    )
+    results = {rank: RankResult(totals, [], 5 * MS, 1 << 20) for rank in (0, 4)}
+    lines = run_of("dgx-h100", [0] * 4 + [4] * 4, results).report().splitlines()
+    assert lines[0] == "8 ranks on dgx-h100; ranks 0, 4 represent all"
+    at = lines.index("other ranks")
+    assert lines[at + 1].split() == ["rank", "represents", "time", "kernels", "memory", "messages"]
+    assert lines[at + 2].split() == ["4", "4", "5", "ms", "2", "ms", "1", "MiB", "4"]
 
 
 GOLDEN = """

@@ -15,6 +15,23 @@ from clusim_cli.outputs import OUTPUT, GuardedCommand
 DEFAULT = "dgx-h100"
 
 
+class DistinctRanks(click.ParamType[tuple[int, ...] | None]):
+    """Ranks that run: None for ``auto``, empty for ``all``."""
+
+    name = "ranks"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, ...] | None:
+        """Read a list of ranks and ranges."""
+        if not isinstance(value, str):
+            return value  # type: ignore[no-any-return]
+        if value in ("auto", "all"):
+            return None if value == "auto" else ()
+        parts = [part.partition("-") for part in value.split(",")]
+        if not all(a.isdigit() and (b.isdigit() or not dash) for a, dash, b in parts):
+            self.fail(f"{value!r}: auto, all, or ranks such as 0,16-19", param, ctx)
+        return tuple(r for a, dash, b in parts for r in range(int(a), int(b if dash else a) + 1))
+
+
 def of_program(run: Callable[..., int]) -> Callable[..., int]:
     """Add the arguments and options of a program."""
     for option in reversed(
@@ -23,8 +40,12 @@ def of_program(run: Callable[..., int]) -> Callable[..., int]:
             click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
             options.topology(default=DEFAULT),
             options.nodes(),
-            click.option("--rank", type=click.IntRange(0), default=0, show_default=True,
-                         help="Rank that runs, and represents all."),
+            click.option("--nproc-per-node", type=click.IntRange(1),
+                         help="Ranks per node; default: one per GPU."),
+            click.option("--distinct", type=DistinctRanks(), default="auto", show_default=True,
+                         metavar="auto|all|RANKS",
+                         help="Ranks that run as processes and represent the others: all, or a list such as 0,16-19."
+                         " By default, rank 0, and the ranks of its group when it sends or receives a message."),
             click.option("-m", "--module", is_flag=True, help="PROGRAM is the name of a module."),
         )
     ):  # fmt: skip
@@ -34,7 +55,7 @@ def of_program(run: Callable[..., int]) -> Callable[..., int]:
 
 def ran(given: dict[str, Any], record: tuple[Path, int] | None) -> int:
     """Run a program, record a step, and print the report."""
-    from clusim.programs import RecordedStep, TorchProgram, run_program
+    from clusim.programs import ProgramRanks, RecordedStep, TorchProgram, run_program
     from clusim.replays.placing import ReplayRequest
 
     request = ReplayRequest(
@@ -44,7 +65,8 @@ def ran(given: dict[str, Any], record: tuple[Path, int] | None) -> int:
         version=given.get("version", ""),
     )
     program = TorchProgram(given["program"], given["arguments"], given["module"])
-    result = run_program(program, request, given["rank"], record and RecordedStep(*record))
+    ranks = ProgramRanks(given["nproc_per_node"], given["distinct"])
+    result = run_program(program, request, ranks, record and RecordedStep(*record))
     click.echo(json.dumps(result.to_json()) if given["as_json"] else f"\n{result.report()}")
     return 0
 
@@ -62,11 +84,12 @@ def ran(given: dict[str, Any], record: tuple[Path, int] | None) -> int:
               help="Write the last optimizer step as a Chakra trace.")  # fmt: skip
 @options.as_json("clusim.programs:ProgramRun")
 def command(record: Path | None, **given: Any) -> int:
-    """Run PROGRAM, a PyTorch script, as one rank of a job on all GPUs of a system.
+    """Run PROGRAM, a PyTorch script, as a job on all GPUs of a system.
 
     The program sees the system's GPUs as CUDA devices and NCCL as the back end, and measures virtual time: of kernels
     by the tables of `clusim train`, of collectives by simulation. Tensors on a GPU are without data; an unknown value
-    that is read is 1.0, 1 or False. All ranks do the same work. Everything after PROGRAM is passed to it.
+    that is read is 1.0, 1 or False. A rank represents ranks that do the same work. Everything after PROGRAM is passed
+    to it.
 
     PyTorch (a CPU build is enough) and a C++ compiler are required.
     """

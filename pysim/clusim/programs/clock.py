@@ -4,19 +4,21 @@
 order. An event marks a place in a stream; another stream, or the host, waits for it. **Model** A time per operator on
 the host; a kernel starts when the host has issued it and its stream is free; a collective when the stream that called
 it is, and NCCL's stream of its communicator. Every operation is also recorded with its dependencies, so that the
-engine can simulate the step again with shared wires and SMs.
+engine can simulate the step again with shared wires and SMs. The end of a call of several running ranks is known when
+it is waited for (`Peers`).
 **Not modelled** The limit on launches in a queue; several host threads that issue at the same time.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from clusim.base.units import parse_time
-from clusim.formats.recordings.model import Event, EventKind, OperatorCall, Recording
+from clusim.formats.recordings.model import Event, EventKind, OperatorCall
 from clusim.hardware import Framework
 from clusim.hardware.figures import Figure, assumed
 
@@ -54,26 +56,55 @@ class IssueTimes:
 
 
 @dataclass(slots=True)
+class PendingCall:
+    """A call that other ranks determine: its end [ps], once known, and the values of its ranks."""
+
+    number: int
+    end_ps: int | None = None
+    sent: dict[int, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Stream:
-    """A stream: end of its last operation [ps], that operation, and events that the next one waits for."""
+    """A stream: end of its last operation [ps], that operation, and events that the next one waits for.
+
+    `pending` are calls with an end that is not known yet.
+    """
 
     end_ps: int = 0
     last: int = -1
     waits: set[int] = field(default_factory=set)
+    pending: list[PendingCall] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A place in a stream: its time [ps] and operation (-1: before the first) in the record of this number."""
+    """A place in a stream: its time [ps] and operation (-1: before the first) in the record of this number.
+
+    The time is that of `pending`, if given.
+    """
 
     time_ps: int = 0
     event: int = -1
     record: int = 0
+    pending: PendingCall | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class IssuedCall:
-    """A collective or a message as issued; `bytes` as in `clusim.schedule.CollectiveCall.bytes`."""
+    """A collective or a message as issued; `bytes` as in `clusim.schedule.CollectiveCall.bytes`.
+
+    Attributes
+    ----------
+    root : int
+        Position of the root in the group; of the sender of a message.
+    peer : int
+        Position of the receiver of a message; -1 for collectives.
+    timed : bool
+        False for groups of another back end than NCCL: values of the host are exchanged in zero time.
+    where : str
+        Line of the program.
+    """
 
     operation: str
     bytes: int
@@ -81,6 +112,34 @@ class IssuedCall:
     dtype: str = "uint8"
     redop: str = "sum"
     root: int = -1
+    peer: int = -1
+    tag: int = 0
+    timed: bool = True
+    where: str = field(default="", compare=False)
+
+    @property
+    def meeting(self) -> tuple[object, ...]:
+        """Identity of the call among ranks, in addition to its number: calls of a group, or of a pair, are in order."""
+        ends = (self.root, self.peer, self.tag) if self.peer >= 0 else ()
+        return (self.timed, self.ranks, *ends)
+
+    @property
+    def stream(self) -> str:
+        """NCCL's stream: one per group, and one per direction of a pair that exchanges messages."""
+        ends = f" {self.root}>{self.peer}" if self.peer >= 0 else ""
+        return f"nccl {self.ranks}{ends}"
+
+
+class Peers(Protocol):
+    """Other ranks of the job."""
+
+    def issue(
+        self, call: IssuedCall, ready_ps: int, after: Iterable[int], sent: Any
+    ) -> tuple[int, int, int | None]:
+        """Return number, time in isolation and end of a call [ps]; an unknown end is None."""
+
+    def end(self, number: int) -> tuple[int, dict[int, Any]]:
+        """Wait for the end of a call [ps]; return it and the values of its ranks."""
 
 
 @dataclass(slots=True)
@@ -102,8 +161,8 @@ class RankClock:
 
     Parameters
     ----------
-    time_of : callable
-        Time of a call without concurrent work [ps].
+    peers : Peers
+        Other ranks, which determine the ends of calls.
     times : IssueTimes
         Host times.
 
@@ -115,20 +174,23 @@ class RankClock:
         Operations since the last `take`.
     """
 
-    def __init__(self, rank: int, time_of: Callable[[IssuedCall], int], times: IssueTimes) -> None:
-        self.rank, self.time_of, self.times = rank, time_of, times
+    def __init__(self, rank: int, peers: Peers, times: IssueTimes) -> None:
+        self.rank, self.peers, self.times = rank, peers, times
         self.host_ps = 0
         self.streams: dict[int | str, Stream] = defaultdict(Stream)
         self.events: list[Event] = []
         self.groups: dict[tuple[int, ...], int] = {}
         self.totals = Totals()
         self._host = Stream()
-        self._sequence: Counter[int] = Counter()
+        self._sequence: Counter[tuple[object, ...]] = Counter()
         self._record = 0
+        self._bunches = 0
+        self._bunch: dict[str, tuple[int, list[PendingCall]]] | None = None
 
     @property
     def now_ps(self) -> int:
         """Time at which all work is complete [ps]."""
+        self._settle()
         return max(self.host_ps, *(stream.end_ps for stream in self.streams.values()), 0)
 
     def issue(self, *, backward: bool = False) -> None:
@@ -165,40 +227,81 @@ class RankClock:
         if not priced:
             self.totals.unpriced_ps[name] += time_ps
 
-    def call(self, stream: int, call: IssuedCall) -> Mark:
-        """Enqueue a call of a communicator; return its end.
+    @contextmanager
+    def bunch(self) -> Iterator[None]:
+        """Issue calls as one launch (``ncclGroupStart`` and ``ncclGroupEnd``): they do not wait for each other."""
+        self._bunch, self._bunches = {}, self._bunches + 1
+        try:
+            yield
+        finally:
+            self._bunch = None
+
+    def call(self, stream: int, call: IssuedCall, sent: Any = None) -> Mark:
+        """Enqueue a call of a communicator with the values that it sends; return its end.
 
         NCCL has a stream per communicator; it waits for the calling stream.
         """
         size = len(call.ranks)
         self.pause(self.times.collective_ps, call.operation)
-        queue, source = self.streams[f"nccl {call.ranks}"], self.streams[stream]
-        alone_ps = self.time_of(call) if size > 1 and call.bytes > 0 else 0
-        queue.end_ps = max(queue.end_ps, source.end_ps, self.host_ps) + alone_ps
-        deps = set(self._deps(queue)) | source.waits | ({source.last} - {-1})
+        bunch = self._bunch if call.peer >= 0 else None
+        name = f"nccl {call.ranks}" if bunch is not None else call.stream
+        queue, source = self.streams[name], self.streams[stream]
         group = self.groups.setdefault(call.ranks, len(self.groups))
-        if alone_ps:
-            self._sequence[group] += 1
-            queue.last = self._add(
-                "collective",
-                f"nccl {group}",
-                call.operation,
-                deps=tuple(sorted(deps)),
-                group=group,
-                sequence=self._sequence[group],
-                operation=call.operation,
-                bytes=call.bytes,
-                dtype=call.dtype,
-                redop=call.redop,
-                root=call.root,
-            )
-        else:
-            queue.waits |= deps
         key = (call.operation, size)
         self.totals.calls[key] += 1
         self.totals.call_bytes[key] += call.bytes
+        deps = set(self._deps(queue)) | source.waits | ({source.last} - {-1})
+        if size < 2 or call.bytes <= 0:
+            queue.end_ps = max(queue.end_ps, source.end_ps, self.host_ps)
+            queue.waits |= deps
+            return Mark(queue.end_ps, queue.last, self._record)
+        before_ps, before = queue.end_ps, queue.pending
+        if bunch is not None:
+            before_ps, before = bunch.setdefault(name, (queue.end_ps, list(queue.pending)))
+        ready_ps = max(before_ps, source.end_ps, self.host_ps)
+        after = [other.number for other in before if other.end_ps is None]
+        number, alone_ps, end_ps = self.peers.issue(call, ready_ps, after, sent)
+        pending = None if end_ps is not None else PendingCall(number)
+        if pending is not None:
+            queue.pending = [*(queue.pending if bunch is not None else ()), pending]
+        queue.end_ps = max(queue.end_ps, ready_ps if end_ps is None else end_ps)
+        self._sequence[call.meeting] += 1
+        queue.last = self._add(
+            "collective" if call.peer < 0 else "send" if call.operation == "send" else "recv",
+            name.replace(str(call.ranks), str(group)),
+            call.operation,
+            deps=tuple(sorted(deps)),
+            group=group,
+            sequence=self._sequence[call.meeting],
+            bytes=call.bytes,
+            dtype=call.dtype,
+            where=call.where,
+            **_addressed(call, self._bunches if bunch is not None else -1),
+        )
         self.totals.call_ps[key] += alone_ps
-        return Mark(queue.end_ps, queue.last, self._record)
+        return Mark(queue.end_ps, queue.last, self._record, pending)
+
+    def meet(self, call: IssuedCall, sent: Any) -> PendingCall | None:
+        """Exchange values of the host with other ranks; the host waits for them when they are needed."""
+        number, _, end_ps = self.peers.issue(call, self.host_ps, (), sent)
+        return PendingCall(number) if end_ps is None else None
+
+    def meets(self, mark: Mark) -> None:
+        """Let the host wait for values of other ranks."""
+        self.host_ps = max(self.host_ps, self._time(mark))
+
+    def end(self, pending: PendingCall) -> int:
+        """Wait for the end of a call [ps]."""
+        if pending.end_ps is None:
+            pending.end_ps, pending.sent = self.peers.end(pending.number)
+        return pending.end_ps
+
+    def _settle(self) -> None:
+        """Wait until the ends of all calls are known."""
+        for queue in list(self.streams.values()):
+            for pending in queue.pending:
+                queue.end_ps = max(queue.end_ps, self.end(pending))
+            queue.pending = []
 
     def mark(self, stream: int | str) -> Mark:
         """Return the present place in a stream."""
@@ -208,15 +311,21 @@ class RankClock:
     def wait(self, stream: int, mark: Mark) -> None:
         """Let a stream wait for a place in another one."""
         queue = self.streams[stream]
-        queue.end_ps = max(queue.end_ps, mark.time_ps)
+        queue.end_ps = max(queue.end_ps, self._time(mark))
         queue.waits |= self._recorded([mark])
 
     def synchronise(self, marks: Iterable[Mark] | None = None) -> None:
         """Let the host wait for places in streams, or for all streams."""
+        if marks is None:
+            self._settle()
         known = list(map(self.mark, list(self.streams))) if marks is None else list(marks)
-        self.host_ps = max([self.host_ps, *(mark.time_ps for mark in known)])
+        self.host_ps = max([self.host_ps, *map(self._time, known)])
         self._host.waits |= self._recorded(known)
         self.totals.synchronised += 1
+
+    def _time(self, mark: Mark) -> int:
+        """Return the time of a mark [ps]."""
+        return mark.time_ps if mark.pending is None else self.end(mark.pending)
 
     def shift(self, time_ps: int) -> None:
         """Move all clocks by a time [ps], which may be negative."""
@@ -234,13 +343,6 @@ class RankClock:
         self._sequence.clear()
         return events
 
-    def recording(self, events: list[Event], num_ranks: int) -> Recording:
-        """Return operations as a recording of a job in which all ranks do the same work."""
-        result = Recording("torch", "step", num_ranks, events=events)
-        for ranks in self.groups:
-            result.group(f"group of {len(ranks)}", ranks)
-        return result
-
     def _recorded(self, marks: Iterable[Mark]) -> set[int]:
         """Return the operations of marks in this record; those of earlier ones are complete before it."""
         return {mark.event for mark in marks if mark.event >= 0 and mark.record == self._record}
@@ -254,3 +356,14 @@ class RankClock:
     def _add(self, kind: EventKind, stream: str, name: str, **given: Any) -> int:
         self.events.append(Event(kind, self.rank, stream, name, **given))
         return len(self.events) - 1
+
+
+def _addressed(call: IssuedCall, bunch: int) -> dict[str, Any]:
+    """Return the fields of an event with the ends of a message, or the kind of a collective."""
+    if call.peer < 0:
+        return {"operation": call.operation, "redop": call.redop, "root": call.root}
+    return {
+        "peer": call.peer if call.operation == "send" else call.root,
+        "tag": call.tag,
+        "bunch": bunch,
+    }

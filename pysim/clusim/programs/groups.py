@@ -1,13 +1,18 @@
 """Process groups of a simulated rank: collectives and messages of ``torch.distributed``.
 
-**Model** All ranks do the same work at the same time: a call starts when this rank issues it. Known values are summed
-and gathered as if equal on all ranks. A process group is not connected; its store is in memory.
+**Model** A call starts when its last running rank has issued it. Results with known inputs are computed from the
+values of the running ranks; a rank that does not run has the values of its representative. Process groups are not
+connected.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -20,9 +25,10 @@ from torch.utils._pytree import tree_leaves
 
 from clusim.base.errors import InputError
 from clusim.base.terms.dtypes import DTYPES
-from clusim.base.terms.operations import OPERATIONS, find_operation
+from clusim.base.terms.operations import find_operation
 from clusim.programs.clock import IssuedCall, Mark
 from clusim.programs.operators import SimulatedOperators
+from clusim.programs.values import MovedCall, decoded, encoded, results_of
 
 _FORMS = re.compile(r"_(?:coalesced|into_tensor|base|single|tensor|out)(?=_|$)")
 """Endings of the names of operators that move the same data in another form."""
@@ -67,18 +73,21 @@ class EndedWork(dist._Work):  # type: ignore[misc]
 
 
 class SimulatedGroups:
-    """Handler of collectives.
+    """Handler of collectives and messages.
 
     Parameters
     ----------
     operators : SimulatedOperators
         With the clock and the known values.
+    rank : int
+        The rank that runs.
     """
 
-    def __init__(self, operators: SimulatedOperators) -> None:
-        self.operators, self.clock = operators, operators.clock
+    def __init__(self, operators: SimulatedOperators, rank: int) -> None:
+        self.operators, self.clock, self.rank = operators, operators.clock, rank
         self._open: set[EndedWork] = set()
-        self._ends: dict[int, tuple[StorageWeakRef, Mark]] = {}
+        self._ends: dict[int, tuple[StorageWeakRef, Callable[[], None]]] = {}
+        self._launch: tuple[AbstractContextManager[None], list[Callable[[], None]]] | None = None
 
     def __call__(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Handle an operator of ``c10d`` or ``_c10d_functional``."""
@@ -88,49 +97,107 @@ class SimulatedGroups:
         if name == "wait_tensor":
             self._wait_for(args[0])
             return args[0]
-        if name in ("send", "recv_", "recv_any_source_"):
+        if name == "recv_any_source_":
             raise InputError(
-                f"torch.distributed.{name.strip('_')}: ranks that differ are not simulated"
+                "torch.distributed.recv from any source is not simulated; name the source"
             )
-        if not operation_of(name):
+        operation = {"send": "send", "recv_": "recv"}.get(name) or operation_of(name)
+        if not operation:
             return NotImplemented
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         group = self._group(given)
-        on_gpu = any(isinstance(t, FakeTensor) for t in tensors) or (
-            name == "barrier" and "nccl" in dist.get_backend(group)
-        )
         outputs = self._outputs(func, args, kwargs, given) if functional else []
-        written = outputs or self._written(name, given)
-        self._values(name, given, written, group.size())
-        mark = self._call(name, given, tensors, group, written) if on_gpu else Mark()
-        if name == "barrier":
-            self.clock.synchronise([mark])
+        written = outputs or ([] if operation == "send" else self._written(given))
+        on_gpu = any(isinstance(t, FakeTensor) for t in tensors) or (
+            operation == "barrier" and "nccl" in dist.get_backend(group)
+        )
+        ranks = tuple(dist.get_process_group_ranks(group))
+        call = replace(self._issued(operation, given, tensors, written), ranks=ranks, timed=on_gpu)
+        call = self._addressed(call, given)
+        waited = self._issue(call, given, written)
+        if operation == "barrier":
+            waited()
+            self.clock.synchronise([self.clock.mark(self.operators.stream())])
         if functional:
             for tensor in outputs:
                 storage = tensor.untyped_storage()
-                self._ends[storage._cdata] = StorageWeakRef(storage), mark
+                self._ends[storage._cdata] = StorageWeakRef(storage), waited
             return outputs if "coalesced" in name else outputs[0]
-        return self._answer(func, written, mark)
+        return self._answer(func, written, waited)
 
-    def _call(
-        self, name: str, given: Any, tensors: Any, group: Any, written: Sequence[torch.Tensor]
-    ) -> Mark:
-        operation = operation_of(name)
-        ranks = tuple(dist.get_process_group_ranks(group))
+    @staticmethod
+    def _issued(operation: str, given: Any, tensors: Any, written: Any) -> IssuedCall:
+        """Return a call of unknown ranks."""
         inputs = [t for t in tensors if all(t is not other for other in written)]
         larger = max(_bytes(inputs), _bytes(written))
         dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else "int32"
-        redop = _redop(given)
         if operation == "barrier":
             operation, larger, dtype = "allreduce", BARRIER_BYTES, "int32"
-        root = given.get("root_rank", -1)
-        call = IssuedCall(
-            *(operation, larger, ranks),
-            dtype=DTYPES[dtype].moved if dtype in DTYPES else "uint8",
-            redop=redop,
-            root=root if isinstance(root, int) else -1,
+        moved = DTYPES[dtype].moved if dtype in DTYPES else "uint8"
+        return IssuedCall(operation, larger, (), moved, _redop(given), where=_line())
+
+    def _addressed(self, call: IssuedCall, given: Any) -> IssuedCall:
+        """Return a call with its root, or the ends of a message."""
+        own, tag = call.ranks.index(self.rank), 0 if call.timed else given.get("tag", 0)
+        if call.operation == "send":
+            return replace(call, root=own, peer=given["dst"], tag=tag)
+        if call.operation == "recv":
+            return replace(call, root=given["src"], peer=own, tag=tag)
+        root = given.get("root_rank", given.get("src", -1))
+        return replace(call, root=root) if isinstance(root, int) else call
+
+    def _issue(
+        self, call: IssuedCall, given: Any, written: Sequence[torch.Tensor]
+    ) -> Callable[[], None]:
+        """Issue a call; return the function that waits for it and sets the values of its results."""
+        sources = _sources(given)
+        values = None if call.operation == "recv" else [self._value(t) for t in sources]
+        moved = MovedCall(
+            *(call.operation, call.redop, call.ranks.index(self.rank), call.root, len(sources)),
+            tuple(given.get("input_split_sizes") or ()),
         )
-        return self.clock.call(self.operators.stream(), call)
+        known = [] if values is None else [v for v in values if v is not None]
+        unknown = values is None or len(known) < len(values)
+        sent = None if unknown else (encoded(known), moved.splits)
+        if call.timed:
+            mark = self.clock.call(self.operators.stream(), call, sent)
+        else:
+            mark = Mark(pending=self.clock.meet(call, sent) if len(call.ranks) > 1 else None)
+        if written and written[0] is not (sources[0] if sources else None):
+            self.operators.known.forget([t for t in written if isinstance(t, FakeTensor)])
+        pending = mark.pending
+        if pending is None and written:
+            self._set(moved, [sent] * len(call.ranks), written)
+
+        def waited() -> None:
+            if not call.timed:
+                self.clock.meets(mark)
+            else:
+                self.clock.wait(self.operators.stream(), mark)
+            if pending is not None and pending.sent and written:
+                self._set(moved, [pending.sent.get(rank) for rank in call.ranks], written)
+                pending.sent = {}
+
+        if self._launch is not None:
+            self._launch[1].append(waited)
+        return waited
+
+    def launch(self) -> None:
+        """Begin a group of calls that are launched together."""
+        self._launch = self.clock.bunch(), []
+        self._launch[0].__enter__()
+
+    def launched(self) -> EndedWork:
+        """End a group of calls; return its work."""
+        assert self._launch is not None, "launch() precedes"
+        (context, waits), self._launch = self._launch, None
+        context.__exit__(None, None, None)
+
+        def waited() -> None:
+            for wait in waits:
+                wait()
+
+        return EndedWork((), waited)
 
     @staticmethod
     def _group(given: Any) -> Any:
@@ -150,7 +217,7 @@ class SimulatedGroups:
         return outputs
 
     @staticmethod
-    def _written(name: str, given: Any) -> list[torch.Tensor]:
+    def _written(given: Any) -> list[torch.Tensor]:
         """Return the tensors that a call in place writes."""
         for key in ("output_tensors", "output_tensor", "outputs", "output"):
             if given.get(key) is not None:
@@ -158,71 +225,41 @@ class SimulatedGroups:
         tensors = given.get("tensors", given.get("inputs"))
         return [t for t in tree_leaves(tensors) if isinstance(t, torch.Tensor)]
 
-    def _values(self, name: str, given: Any, written: Sequence[torch.Tensor], size: int) -> None:
-        """Set the values of results as if the inputs were equal on all ranks."""
-        operation = operation_of(name)
-        sources = [
-            t
-            for key in ("input_tensors", "input_tensor", "inputs", "input", "tensors")
-            for t in tree_leaves(given.get(key))
-            if isinstance(t, torch.Tensor)
-        ]
-        for at, target in enumerate(written):
-            if operation == "broadcast" or not sources:
-                continue
-            source = sources[min(at, len(sources) - 1)] if len(sources) > 1 else sources[0]
-            value = self._value(source)
-            if value is None:
-                if isinstance(target, FakeTensor):
-                    self.operators.known.forget([target])
-                continue
-            self._set(target, self._combined(operation, value, target, given, size))
-
     def _value(self, tensor: torch.Tensor) -> torch.Tensor | None:
         if not isinstance(tensor, FakeTensor):
-            return tensor.detach().clone()
-        value = self.operators.known.view(tensor)
-        return None if value is None else value.clone()
+            return tensor.detach()
+        return self.operators.known.view(tensor)
 
-    @staticmethod
-    def _combined(
-        operation: str, value: torch.Tensor, target: torch.Tensor, given: Any, size: int
-    ) -> torch.Tensor | None:
-        flat, count = value.reshape(-1), target.numel()
-        if OPERATIONS[operation].reduces:
-            if _redop(given) == "sum":
-                flat = flat * size
-            flat = flat[:count]
-        elif flat.numel() < count:
-            flat = flat.repeat(count // max(1, flat.numel()))
-        if flat.numel() < count:
-            return None
-        return flat[:count].reshape(target.shape)
-
-    def _set(self, target: torch.Tensor, value: torch.Tensor | None) -> None:
+    def _set(self, moved: MovedCall, sent: Sequence[Any], written: Sequence[torch.Tensor]) -> None:
+        """Set the values of results from the values that each rank sent."""
         known = self.operators.known
-        if not isinstance(target, FakeTensor):
-            if value is not None:
-                target.detach().copy_(value)
-            return
-        view = known.view(target)
-        if value is None:
-            known.forget([target])
-        elif view is not None:
-            view.copy_(value)
-        elif target.storage_offset() == 0:
-            known.put(target, value)
+        distinct = {id(s): None if s is None else (decoded(s[0]), s[1]) for s in sent}
+        parts = [distinct[id(s)] for s in sent]
+        for target, value in zip(written, results_of(moved, parts, len(written)), strict=True):
+            flat = None
+            if value is not None and value.numel() >= target.numel():
+                flat = value.reshape(-1)[: target.numel()].reshape(target.shape)
+            if not isinstance(target, FakeTensor):
+                if flat is not None:
+                    target.detach().copy_(flat)
+                continue
+            view = known.view(target)
+            if flat is None:
+                known.forget([target])
+            elif view is not None:
+                view.copy_(flat)
+            elif target.storage_offset() == 0:
+                known.put(target, flat)
 
-    def _answer(self, func: Any, written: Sequence[torch.Tensor], mark: Mark) -> Any:
+    def _answer(self, func: Any, written: Sequence[torch.Tensor], waited: Any) -> Any:
         """Return the tensors and the work of an operator of ``c10d``."""
-        stream = self.operators.stream
 
-        def waited() -> None:
-            self.clock.wait(stream(), mark)
+        def closed() -> None:
+            waited()
             self._open.discard(work)
 
         # PyTorch keeps only the C++ part of a Python object.
-        work = EndedWork(written, waited)
+        work = EndedWork(written, closed)
         self._open.add(work)
         returns = func._schema.returns
         if len(returns) == 1:
@@ -235,7 +272,30 @@ class SimulatedGroups:
     def _wait_for(self, tensor: torch.Tensor) -> None:
         found = self._ends.pop(tensor.untyped_storage()._cdata, None)
         if found is not None and not found[0].expired():
-            self.clock.wait(self.operators.stream(), found[1])
+            found[1]()
+
+
+def _sources(given: Any) -> list[torch.Tensor]:
+    """Return the tensors that a call sends."""
+    keys = ("input_tensors", "input_tensor", "inputs", "input", "tensors")
+    leaves = (leaf for key in keys for leaf in tree_leaves(given.get(key)))
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def _line() -> str:
+    """Return file and line of the innermost frame of the program, outside PyTorch."""
+    frame = sys._getframe()
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith((_TORCH, "<")) and "clusim" not in frame.f_globals.get(
+            "__name__", ""
+        ):
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
+_TORCH = torch.__path__[0]
 
 
 def _redop(given: Any) -> str:
@@ -274,10 +334,12 @@ class _Unconnected(metaclass=_Simulated):
         return FakeProcessGroup._create_internal(rank, size, FakeProcessGroup.Options())
 
 
-def install(world_size: int, rank: int) -> None:
-    """Replace the back ends of ``torch.distributed`` by unconnected groups."""
-    module = dist.distributed_c10d
-    store = dist.HashStore()
+def install(groups: SimulatedGroups, world_size: int, store: Any) -> None:
+    """Replace the back ends of ``torch.distributed`` by unconnected groups, which share a store."""
+    module, rank, numbers = dist.distributed_c10d, groups.rank, itertools.count()
+    dist.ProcessGroup._start_coalescing = lambda self, device: groups.launch()
+    dist.ProcessGroup._end_coalescing = lambda self, device: groups.launched()
+    FakeProcessGroup.supports_coalescing = property(lambda self: True)
 
     module.ProcessGroupNCCL = module.ProcessGroupGloo = _Unconnected
     module._NCCL_AVAILABLE = True
@@ -293,12 +355,25 @@ def install(world_size: int, rank: int) -> None:
         size = wanted if wanted > 0 else world_size
         if size > world_size:
             raise InputError(f"init_process_group: {size} ranks; the system has {world_size} GPUs")
-        # A group with a device would be split, which unconnected groups are not.
+        # A bound device would split communicators, which unconnected groups cannot.
         kept = {k: v for k, v in more.items() if k in ("timeout", "group_name")}
-        prefix = dist.PrefixStore("default", store)
+        prefix = dist.PrefixStore(f"default {next(numbers)}", store)
         started(backend, store=prefix, rank=rank, world_size=size, **kept)
 
+    split = module.split_group
+
+    def split_group(
+        parent_pg: Any = None, split_ranks: Any = None, *_given: Any, **_more: Any
+    ) -> Any:
+        of = dist.get_process_group_ranks(parent_pg)
+        made = [dist.new_group([of[position] for position in part]) for part in split_ranks]
+        return next((group for group in made if isinstance(group, dist.ProcessGroup)), None)
+
     for place in (dist, module, dist.device_mesh):
-        if getattr(place, "init_process_group", None) is started:
-            place.init_process_group = init_process_group
+        for name, before, after in (
+            ("init_process_group", started, init_process_group),
+            ("split_group", split, split_group),
+        ):
+            if getattr(place, name, None) is before:
+                setattr(place, name, after)
     dist.TCPStore = module.TCPStore = lambda *_given, **_more: store

@@ -29,9 +29,12 @@ class KnownValues:
 
     def view(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return the values of a tensor as a view into its storage's values; None if unknown."""
-        found = self._values.get(tensor.untyped_storage()._cdata)
+        storage = tensor.untyped_storage()
+        found = self._values.get(storage._cdata)
         if found is None or found[0].expired():
             return None
+        if found[1].numel() < storage.nbytes():  # resized
+            found[1].resize_(storage.nbytes())
         data = torch.empty(0, dtype=tensor.dtype)
         return data.set_(
             found[1].untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride()
@@ -43,8 +46,9 @@ class KnownValues:
             self._values.pop(tensor.untyped_storage()._cdata, None)
 
     def begin(self, tensor: torch.Tensor) -> None:
-        """Prepare the values of a tensor that is about to be overwritten, if it fills its storage."""
-        if self.view(tensor) is None and tensor.nbytes == tensor.untyped_storage().nbytes():
+        """Prepare the values of a new tensor, or of one that is about to be overwritten, if it fills its storage."""
+        size = tensor.untyped_storage().nbytes()
+        if size <= LARGEST and self.view(tensor) is None and tensor.nbytes == size:
             self.put(tensor, torch.zeros(1, dtype=tensor.dtype))
 
     def put(self, tensor: torch.Tensor, value: Any) -> None:

@@ -1,43 +1,25 @@
-"""Run of an unmodified PyTorch program as one rank of a simulated job."""
+"""Run of an unmodified PyTorch program as ranks of a simulated job."""
 
 from __future__ import annotations
 
-import ctypes
-import os
-import runpy
-import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import socket
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from clusim.base.errors import ClusimError, InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings import chakra_writer
-from clusim.formats.recordings.model import Recording
-from clusim.hardware import FRAMEWORKS
-from clusim.nccl import LATEST
-from clusim.programs.clock import IssueTimes, RankClock, Totals
+from clusim.programs.clock import IssuedCall
 from clusim.programs.device import library
+from clusim.programs.job import ProgramJob
+from clusim.programs.processes import RankProcesses
 from clusim.programs.report import ProgramRun, RecordedFile, run_of
-from clusim.programs.step import Steps, StepTime
+from clusim.programs.step import RankRecord, RankResult, Steps, StepTime, recording_of
 from clusim.replays.placing import ReplayRequest, machines_of
 from clusim.simulation.setup import Setup
 from clusim.topology.arrays import arrays_of
-from clusim.topology.model import Fabric
-from clusim.workload.host import host_way, pace_of
-from clusim.workload.prices import Prices
-
-if TYPE_CHECKING:
-    from clusim.programs.cuda import DeviceMemory
-
-_LAUNCHERS = (__file__, "<frozen runpy>", runpy.__file__)
-"""Files of the frames between this module and a program."""
-
-EPOCH_S = 1_750_000_000
-"""Virtual time of the start of a program [s since 1970]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +38,7 @@ class RecordedStep:
     Attributes
     ----------
     path : Path
-        The file.
+        The file; the files of several ranks have their numbers in the names.
     only : int
         Number of this step, from 1; the program ends after it, and collectives are not simulated. 0: the last step of
         a program that is simulated.
@@ -66,51 +48,102 @@ class RecordedStep:
     only: int = 0
 
 
-class StepEnds:
-    """Ends of optimizer steps; each step is simulated, and the clocks follow."""
+@dataclass(frozen=True, slots=True)
+class ProgramRanks:
+    """Ranks of a job, and those that run.
 
-    def __init__(self, clock: RankClock, steps: Steps, num_ranks: int, only: int = 0) -> None:
-        self.clock, self.steps, self.num_ranks, self.only = clock, steps, num_ranks, only
-        self.began_ps = self.count = 0
-        self.done: list[tuple[int, StepTime]] = []
-        self.last: Recording | None = None
+    Attributes
+    ----------
+    per_node : int or None
+        Ranks per node; None is one per GPU.
+    running : tuple of int or None
+        Ranks that run, empty for all; None is rank 0, and the ranks of its group when it exchanges a message.
+    """
 
-    def __call__(self, *_given: Any) -> None:
-        clock = self.clock
-        recording = self.taken()
-        if not recording.events:
-            return
-        self.last, self.count = recording, self.count + 1
-        if self.only:
-            if self.count < self.only:
-                clock.totals = Totals()
-                return
-            raise SystemExit(0)
-        timed = self.steps.step(recording)
-        clock.shift(timed.time_ps - timed.alone_ps)
-        now = clock.now_ps
-        self.done.append((now - self.began_ps, timed))
-        self.began_ps = now
+    per_node: int | None = None
+    running: tuple[int, ...] | None = None
 
-    def taken(self) -> Recording:
-        """Return the operations since the last step."""
-        return self.clock.recording(self.clock.take(), self.num_ranks)
+    def checked(self, nodes: int, gpus: int, name: str) -> ProgramRanks:
+        """Return the ranks on nodes with a number of GPUs; raise `InputError` if they do not exist."""
+        local = gpus if self.per_node is None else self.per_node
+        if not 0 < local <= gpus:
+            raise InputError(f"{local} ranks per node; {name} has {gpus} GPUs per node")
+        ranks = (0,) if self.running is None else self.running or range(nodes * local)
+        wrong = [rank for rank in ranks if not 0 <= rank < nodes * local]
+        if wrong:
+            raise InputError(f"rank {wrong[0]}: {name} has ranks 0 to {nodes * local - 1}")
+        return ProgramRanks(local, tuple(sorted(set(ranks))))
+
+
+@dataclass(frozen=True, slots=True)
+class RankTask:
+    """Task of a running rank.
+
+    Attributes
+    ----------
+    system : tuple
+        Topology and nodes.
+    record : bool
+        Operations after the last step are part of the result.
+    only : int
+        The step after which the program ends, as in `RecordedStep`.
+    """
+
+    program: TorchProgram
+    system: tuple[Any, int | None]
+    record: bool = False
+    only: int = 0
+
+
+class _StepRecorder:
+    """Times of calls and steps, with the last step for its file; a capture simulates neither."""
+
+    def __init__(self, steps: Steps, record: RecordedStep | None) -> None:
+        self.steps, self.record = steps, record
+        self.only = record.only if record is not None else 0
+        self.count = 0
+        self._last: tuple[dict[int, RankRecord], Sequence[int]] | None = None
+
+    def time_of(self, call: IssuedCall) -> int:
+        """Return the time of a call [ps]."""
+        return 1 if self.only else self.steps.time_of(call)
+
+    def simulate(self, records: dict[int, RankRecord], of: Sequence[int]) -> StepTime:
+        """Return the time of a step."""
+        if self.record is not None:
+            self._last, self.count = (records, of), self.count + 1
+        return StepTime(0, 0) if self.only else self.steps.simulate(records, of)
+
+    def written(self, results: Mapping[int, RankResult], of: Sequence[int]) -> RecordedFile | None:
+        """Write the step, or the program without optimizer steps."""
+        if self.record is None:
+            return None
+        if self.only > max(1, self.count):
+            raise InputError(f"step {self.only}: the program ended after {self.count} steps")
+        rest = {rank: r.rest for rank, r in results.items() if r.rest is not None}
+        recording = recording_of(*(self._last or (rest, of)))
+        first = min(results)
+        kinds = Counter(event.kind for event in recording.events if event.rank == first)
+        if len(results) > 1:
+            recording.finish()
+        chakra_writer.write(recording, self.record.path)
+        calls = kinds["collective"] + kinds["send"] + kinds["recv"]
+        path = str(self.record.path)
+        return RecordedFile(path, self.count, kinds["compute"], calls, bool(self.only))
 
 
 def run_program(
     program: TorchProgram,
     request: ReplayRequest,
-    rank: int = 0,
+    ranks: ProgramRanks = ProgramRanks(),
     record: RecordedStep | None = None,
 ) -> ProgramRun:
-    """Run a program as one rank of a job on all GPUs of a system.
+    """Run a program as ranks of a job on a system.
 
     Parameters
     ----------
     request : ReplayRequest
         System, NCCL release and environment.
-    rank : int
-        The rank that runs.
     record : RecordedStep, optional
         Step to be written.
 
@@ -122,7 +155,7 @@ def run_program(
     Raises
     ------
     InputError
-        No PyTorch, an unknown system, or an operation that is not simulated.
+        No PyTorch, an unknown system, an operation that is not simulated, or ranks that wait for each other.
     SystemExit
         Of the program.
     """
@@ -130,49 +163,50 @@ def run_program(
     setup = Setup(request.topology, request.nodes)
     fabric = setup.fabric
     nodes = machines_of(fabric)
-    ranks = sum(map(len, nodes))
-    if not 0 <= rank < ranks:
-        raise InputError(f"rank {rank}: {setup.name} has ranks 0 to {ranks - 1}")
+    placed = ranks.checked(len(nodes), len(nodes[0]), setup.name)
+    assert placed.per_node is not None
+    assert placed.running is not None
+    count = placed.per_node * len(nodes)
     if not program.module and not Path(program.name).is_file():
         raise InputError(f"{program.name}: no such file")
-    local = len(nodes[0])
-    compiled = library()
-    compiled.clusim_register(local)
-    _environment(rank, ranks, local)
-    steps = Steps(request, ranks)
-    times = IssueTimes.of(FRAMEWORKS["pytorch"], pace_of(fabric))
-    only = record.only if record is not None else 0
-    clock = RankClock(rank, (lambda call: 1) if only else steps.time_of, times)
-    ended = StepEnds(clock, steps, ranks, only)
-    with _simulated(clock, fabric, compiled, ended) as memory:
-        _execute(program)
-    if not clock.totals.kernels and not clock.totals.calls:
+    library()
+    steps = _StepRecorder(Steps(request, count, placed.per_node), record)
+    job = ProgramJob(
+        steps.time_of, steps.simulate, count, placed.running, grows=ranks.running is None
+    )
+    first, port = placed.running[0], _free_port()
+
+    def environment(rank: int) -> dict[str, str]:
+        return _environment(rank, count, placed.per_node or 1) | {
+            "MASTER_PORT": str(port),
+            "CLUSIM_FIRST_RANK": str(first),
+        }
+
+    system = request.topology, request.nodes
+    task = RankTask(program, system, record is not None, steps.only)
+    results = RankProcesses(job, environment, task).run()
+    if not any(r.totals.kernels or r.totals.calls for r in results.values()):
         raise InputError(
             f"{program.name} ended without a kernel or a collective on a GPU; it may have found too few GPUs"
         )
-    result = run_of(fabric.name, ranks, rank, clock.totals, ended.done)
-    result.time_ps, result.peak_bytes = clock.now_ps, memory.peak_bytes
-    result.memory_bytes = memory.limit_bytes
-    if record is not None:
-        result.recorded = _written(record, ended)
+    result = run_of(fabric.name, job.of, results)
+    gpu = fabric.nodes[arrays_of(fabric).node_of(0)].endpoint
+    assert gpu is not None, "ranks are endpoints"
+    result.memory_bytes = gpu.mem_bytes
+    result.recorded = steps.written(results, job.of)
     return result
 
 
-def _written(record: RecordedStep, ended: StepEnds) -> RecordedFile:
-    """Write a step, or the program without optimizer steps."""
-    recording = ended.last or ended.taken()
-    if record.only > max(1, ended.count):
-        raise InputError(f"step {record.only}: the program ended after {ended.count} steps")
-    chakra_writer.write(recording, record.path)
-    calls = sum(event.kind == "collective" for event in recording.events)
-    kernels = sum(event.kind == "compute" for event in recording.events)
-    return RecordedFile(str(record.path), ended.count, kernels, calls, bool(record.only))
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
-def _environment(rank: int, ranks: int, local: int) -> None:
-    """Set the variables of torchrun."""
+def _environment(rank: int, ranks: int, local: int) -> dict[str, str]:
+    """Return the variables of torchrun."""
     node = rank // local
-    os.environ |= {
+    return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank % local),
         "WORLD_SIZE": str(ranks),
@@ -182,130 +216,7 @@ def _environment(rank: int, ranks: int, local: int) -> None:
         "ROLE_RANK": str(rank),
         "ROLE_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29500",
         "TORCHELASTIC_RUN_ID": "clusim",
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
     }
-
-
-@contextmanager
-def _simulated(
-    clock: RankClock, fabric: Fabric, compiled: ctypes.CDLL, ended: StepEnds
-) -> Iterator[DeviceMemory]:
-    """Install the simulated device, process groups and clocks."""
-    import torch
-
-    from clusim.programs import cuda, groups
-    from clusim.programs.operators import SimulatedOperators
-
-    gpu = fabric.nodes[arrays_of(fabric).node_of(0)].endpoint
-    assert gpu is not None, "ranks are endpoints"
-    memory = cuda.DeviceMemory(gpu.mem_bytes)
-    count = int(os.environ["LOCAL_WORLD_SIZE"])
-    device = cuda.SimulatedCuda(compiled, clock, gpu, count, memory)
-    operators = SimulatedOperators(clock, Prices(gpu), host_way(fabric).rate_Bps, device.stream)
-    operators.collectives = groups.SimulatedGroups(operators)
-    operators.allocated = memory.add
-    # The operators import PyTorch's compiler, which requires functions of a CUDA build if a device exists.
-    cuda.install(device, (LATEST.major, LATEST.minor, LATEST.patch))
-    groups.install(int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]))
-    _adapt(torch)
-    hook = import_module("torch.optim.optimizer").register_optimizer_step_post_hook(ended)
-    real = _virtual_clocks(clock)
-    try:
-        with operators:
-            yield memory
-    finally:
-        hook.remove()
-        for name, function in real.items():
-            setattr(time, name, function)
-
-
-def _adapt(torch: Any) -> None:
-    """Let parts of PyTorch that test the types of tensors accept tensors without data."""
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    from clusim.programs.operators import install_moves, install_saving
-
-    for place in map(import_module, ("torch.utils._foreach_utils", "torch.optim.optimizer")):
-        listed = getattr(place, "_foreach_supported_types", None)
-        if isinstance(listed, list) and FakeTensor not in listed:
-            listed.append(FakeTensor)
-    install_saving()
-    install_moves()
-    loader = torch.utils.data.DataLoader
-    made = loader.__init__
-
-    def without_workers(self: Any, *given: Any, **more: Any) -> None:
-        # Worker processes are outside the virtual time.
-        for name in ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory"):
-            more.pop(name, None)
-        made(self, *given, **more)
-
-    loader.__init__ = without_workers
-    torch.compile = _eager
-    torch.nn.Module.compile = lambda self, *given, **more: None
-    torch.multiprocessing.spawn = _spawn
-
-
-def _eager(model: Any = None, **_more: Any) -> Any:
-    """Replacement for ``torch.compile``: the model runs eagerly."""
-    return model if model is not None else lambda function: function
-
-
-def _spawn(function: Any, args: Sequence[Any] = (), *_given: Any, **_more: Any) -> None:
-    """Replacement for ``torch.multiprocessing.spawn``: the first process represents all."""
-    import torch.distributed as dist
-
-    function(0, *args)
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
-def _virtual_clocks(clock: RankClock) -> dict[str, Any]:
-    """Replace the functions of `time` by the host's virtual time; return the real functions."""
-
-    def sleep(seconds: float) -> None:
-        clock.pause(round(seconds * 1e12), "sleep")
-
-    replaced = {
-        "time": lambda: EPOCH_S + clock.host_ps / 1e12,
-        "time_ns": lambda: EPOCH_S * 10**9 + clock.host_ps // 1000,
-        "perf_counter": lambda: clock.host_ps / 1e12,
-        "perf_counter_ns": lambda: clock.host_ps // 1000,
-        "monotonic": lambda: clock.host_ps / 1e12,
-        "monotonic_ns": lambda: clock.host_ps // 1000,
-        "sleep": sleep,
-    }
-    real = {name: getattr(time, name) for name in replaced}
-    for name, function in replaced.items():
-        setattr(time, name, function)
-    return real
-
-
-def _execute(program: TorchProgram) -> None:
-    before = sys.argv, list(sys.path)
-    sys.argv = [program.name, *program.arguments]
-    try:
-        if program.module:
-            sys.path.insert(0, os.getcwd())
-            runpy.run_module(program.name, run_name="__main__", alter_sys=True)
-        else:
-            sys.path.insert(0, str(Path(program.name).resolve().parent))
-            runpy.run_path(program.name, run_name="__main__")
-    except SystemExit as end:
-        if end.code:
-            raise
-    except (ClusimError, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        frames = error.__traceback__
-        while frames is not None and frames.tb_frame.f_code.co_filename in _LAUNCHERS:
-            frames = frames.tb_next
-        if frames is not None:
-            error.__traceback__ = frames
-        sys.excepthook(type(error), error, error.__traceback__)
-        raise SystemExit(1) from None
-    finally:
-        sys.argv, sys.path[:] = before

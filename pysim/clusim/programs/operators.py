@@ -66,6 +66,9 @@ _RANDOM = ("rand", "normal", "uniform", "bernoulli", "dropout", "multinomial", "
 _OVERWRITES = ("copy_", "zero_", "fill_")
 """Operators whose result does not depend on the values that they overwrite."""
 
+_NEW = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"}
+"""Operators whose result has no values yet: parts of it may become known."""
+
 _KEEPS = {"_amp_foreach_non_finite_check_and_unscale_"}
 """Operators that set a flag only if a value is not finite."""
 
@@ -377,8 +380,10 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
     def _keep(self, operator: _Operator, result: Any, known: Any) -> None:
         """Record known values of new tensors, and drop the values of tensors written with unknown data."""
         if known is None:
-            if operator.name not in _KEEPS:
+            if operator.name not in _KEEPS and operator.name not in _NO_KERNEL:
                 self.known.forget(operator.written)
+            if operator.name in _NEW and isinstance(result, FakeTensor):
+                self.known.begin(result)
         elif not operator.in_place:
             for tensor, value in zip(tree_leaves(result), tree_leaves(known), strict=True):
                 if isinstance(tensor, FakeTensor):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median_low
 
 from clusim.base.json_schema import JsonObject, Picoseconds
 from clusim.base.tables import text_table
 from clusim.base.units import format_size, format_time
 from clusim.programs.clock import Totals
-from clusim.programs.step import StepTime
+from clusim.programs.step import RankResult
 
 MOST_ROWS = 8
 """Operators shown in text, beside those without a measured form."""
@@ -110,6 +111,32 @@ class RecordedFile(JsonObject):
     only: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ProgramRank(JsonObject):
+    """A rank that ran, in addition to the first.
+
+    Attributes
+    ----------
+    represents : int
+        Ranks that do the same work, itself included.
+    time_us : float
+        Virtual time at the end [us].
+    kernel_us : float
+        Sum of the times of its kernels in isolation [us].
+    peak_bytes : int
+        Largest allocation on the GPU [bytes].
+    """
+
+    KEYS = ("rank", "represents", "time_us", "kernel_us", "peak_bytes", "calls")
+
+    rank: int
+    represents: int
+    time_ps: Picoseconds
+    kernel_ps: Picoseconds
+    peak_bytes: int
+    calls: list[ProgramCall]
+
+
 @dataclass(slots=True)
 class ProgramRun(JsonObject):
     """Result of a program in virtual time.
@@ -119,7 +146,9 @@ class ProgramRun(JsonObject):
     system : str
         Name of the topology.
     ranks, rank : int
-        GPUs of the job; the rank that ran and represents all.
+        Ranks of the job; the first rank that ran. Times, calls and kernels are its.
+    others : list of ProgramRank
+        Further ranks that ran. The ranks that ran represent all.
     time_us : float
         Virtual time at the end [us].
     step_us : float or None
@@ -139,6 +168,7 @@ class ProgramRun(JsonObject):
     KEYS = (
         *("system", "ranks", "rank", "time_us", "step_us", "steps", "calls", "kernels"),
         *("peak_bytes", "memory_bytes", "synchronised", "placeholders", "unmeasured", "recorded"),
+        "others",
     )
 
     system: str
@@ -154,6 +184,7 @@ class ProgramRun(JsonObject):
     placeholders: int = 0
     unmeasured: float = 0.0
     recorded: RecordedFile | None = None
+    others: list[ProgramRank] = field(default_factory=list)
 
     @property
     def untimed(self) -> bool:
@@ -169,7 +200,7 @@ class ProgramRun(JsonObject):
     def report(self) -> str:
         """Return the report as text."""
         lines = [
-            f"{self.ranks} ranks on {self.system}; rank {self.rank} represents all",
+            f"{self.ranks} ranks on {self.system}; {_running(self)}",
             "",
             *_summary(self),
         ]
@@ -204,33 +235,77 @@ class ProgramRun(JsonObject):
             lines += ["", "kernels", *text_table("  {:<..}  {:>..}  {:>..}  {:>..}", kernels)]
             if len(self.kernels) > len(shown):
                 lines.append(f"  {len(self.kernels) - len(shown)} more operators: --json")
+        if self.others:
+            others = [("rank", "represents", "time", "kernels", "memory", "messages")] + [
+                (
+                    str(r.rank),
+                    str(r.represents),
+                    format_time(r.time_ps),
+                    format_time(r.kernel_ps),
+                    format_size(r.peak_bytes),
+                    str(sum(c.count for c in r.calls if c.operation in ("send", "recv"))),
+                )
+                for r in self.others
+            ]
+            lines += ["", "other ranks", *text_table("  {:<..}" + "  {:>..}" * 5, others)]
         return "\n".join([*lines, *_notes(self)])
 
 
-def run_of(
-    system: str, ranks: int, rank: int, totals: Totals, steps: list[tuple[int, StepTime]]
-) -> ProgramRun:
-    """Return the result of a program from its totals and its steps."""
-    calls = [
-        ProgramCall(*key, count, totals.call_bytes[key], totals.call_ps[key])
-        for key, count in sorted(totals.calls.items())
-    ]
+def run_of(system: str, of: Sequence[int], results: Mapping[int, RankResult]) -> ProgramRun:
+    """Return the result of a program.
+
+    Parameters
+    ----------
+    of : sequence of int
+        The rank that represents each rank.
+    results : dict
+        Result of each rank that ran.
+    """
+    first = min(results)
+    own = results[first]
+    totals = own.totals
     kernels = [
         ProgramKernel(name, totals.kernels[name], ps, name not in totals.unpriced_ps)
         for name, ps in Counter(totals.kernel_ps).most_common()
     ]
-    whole = max(1, sum(totals.kernel_ps.values()))
+    count = Counter(of)
     return ProgramRun(
-        *(system, ranks, rank, 0),
+        *(system, len(of), first, own.time_ps),
         [
             ProgramStep(ps, timed.time_ps - timed.alone_ps, timed.whole, timed.apart)
-            for ps, timed in steps
+            for ps, timed in own.steps
         ],
-        *(calls, kernels),
+        *(_calls(totals), kernels, own.peak_bytes),
         synchronised=totals.synchronised,
         placeholders=totals.placeholders,
-        unmeasured=sum(totals.unpriced_ps.values()) / whole,
+        unmeasured=sum(totals.unpriced_ps.values()) / max(1, sum(totals.kernel_ps.values())),
+        others=[
+            ProgramRank(
+                *(rank, count[rank], r.time_ps, sum(r.totals.kernel_ps.values())),
+                *(r.peak_bytes, _calls(r.totals)),
+            )
+            for rank, r in sorted(results.items())
+            if rank != first
+        ],
     )
+
+
+def _calls(totals: Totals) -> list[ProgramCall]:
+    return [
+        ProgramCall(*key, count, totals.call_bytes[key], totals.call_ps[key])
+        for key, count in sorted(totals.calls.items())
+    ]
+
+
+def _running(run: ProgramRun) -> str:
+    """Return a description of the ranks that ran."""
+    ranks = [run.rank, *(other.rank for other in run.others)]
+    if len(ranks) == run.ranks > 1:
+        return "all ran as processes"
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} represents all"
+    shown = ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")
+    return f"ranks {shown} represent all"
 
 
 def _summary(run: ProgramRun) -> list[str]:
@@ -239,7 +314,10 @@ def _summary(run: ProgramRun) -> list[str]:
     if file is not None:
         what = f"step {file.step}" if file.step else "the program, which has no optimizer step"
         rows.append(("recorded", f"{what} in {file.path}"))
-        who = f"rank {run.rank}, which represents all {run.ranks}"
+        who = f"rank {run.rank}, "
+        who += (
+            f"one of {1 + len(run.others)}" if run.others else f"which represents all {run.ranks}"
+        )
         rows.append(("", f"{file.kernels} kernels and {file.calls} collectives of {who}"))
     step = run.step_ps
     if step is not None:

@@ -1,23 +1,26 @@
 """Simulation of a recorded step: kernels and collectives with shared SMs and wires.
 
-**Model** One rank represents all: its kernels and collectives share its SMs (`clusim.replays.api.play`). Wires are
-shared only by collectives of different communicators; a step with several communicators is simulated with all ranks, as
-packets.
+**Model** If one rank represents all, its kernels and collectives share its SMs (`clusim.replays.api.play`). Wires are
+shared only by collectives of different communicators; a step with several communicators, or of several running ranks,
+is simulated with all ranks, as packets. Ranks begin a step at the times at which they ended the previous one.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from clusim.formats.recordings.model import MOST_REPEATED, Event, Group, Recording
+from clusim.base.errors import InputError
+from clusim.formats.recordings.model import ABSENT, MOST_REPEATED, Event, Group, Recording, tile
 from clusim.lowering import QUICK
-from clusim.programs.clock import IssuedCall
-from clusim.replays.api import Representative, played, representative
+from clusim.nccltests.jobs import kernel
+from clusim.programs.clock import HOST, IssuedCall, Totals
+from clusim.replays.api import Representative, played, representative, split_of
 from clusim.replays.full_job import replay_recording
-from clusim.replays.placing import ReplayRequest
+from clusim.replays.placing import ReplayRequest, machines_of
 from clusim.simulation.job import RunOptions
+from clusim.simulation.request import Request
 from clusim.simulation.session import Watch
 
 
@@ -41,44 +44,121 @@ class StepTime:
     apart: bool = False
 
 
+@dataclass(slots=True)
+class RankRecord:
+    """Operations of a rank in a step, the ranks of its groups, and its times at the begin and the end [ps]."""
+
+    rank: int
+    events: list[Event]
+    groups: list[tuple[int, ...]]
+    began_ps: int = 0
+    ended_ps: int = 0
+
+
+@dataclass(slots=True)
+class RankResult:
+    """Result of a rank: its work, its steps, its virtual time [ps] and the peak of its memory [bytes].
+
+    `rest` has the operations after the last step, if requested.
+    """
+
+    totals: Totals
+    steps: list[tuple[int, StepTime]]
+    time_ps: int
+    peak_bytes: int
+    rest: RankRecord | None = None
+
+
 class Steps:
-    """Times of calls and steps of a job of equal ranks.
+    """Times of calls and steps of a job.
 
     Parameters
     ----------
     request : ReplayRequest
         System and NCCL.
+    per_node : int
+        Ranks per node, on its first GPUs.
     """
 
-    def __init__(self, request: ReplayRequest, num_ranks: int) -> None:
+    def __init__(self, request: ReplayRequest, num_ranks: int, per_node: int) -> None:
         assert request.topology is not None
-        self.request, self.num_ranks = request, num_ranks
+        self.request, self.num_ranks, self.per_node = request, num_ranks, per_node
         setup = request.setup(request.topology, request.version, request.env)
-        self.machine: Representative = representative(
-            Recording("torch", "program", num_ranks), request, setup
-        )
+        job = Recording("torch", "program", num_ranks)
+        self.machine: Representative = replace(representative(job, request, setup), size=per_node)
+        nodes = machines_of(setup.fabric)
+        self._gpus = [gpu for node in nodes for gpu in node[:per_node]]
         self._calls: dict[IssuedCall, int] = {}
         self._steps: dict[str, StepTime] = {}
 
     def time_of(self, call: IssuedCall) -> int:
-        """Return the time of a call on its ranks, concurrent with the calls of all peer groups [ps]."""
+        """Return the time of a call on its ranks, concurrent with the calls of all peer groups [ps].
+
+        Messages and groups without peer groups are simulated in isolation.
+        """
+        if call.peer < 0:
+            call = replace(call, ranks=tile(call.ranks, 0) or call.ranks)
+        else:
+            # Both ends are one transfer, whatever its tag.
+            ends = tuple(sorted((call.ranks[call.root], call.ranks[call.peer])))
+            call = IssuedCall("sendrecv", call.bytes, ends, call.dtype)
         if call not in self._calls:
-            event = Event(
-                "collective", 0, operation=call.operation, bytes=call.bytes,
-                dtype=call.dtype, redop=call.redop, root=call.root, where=f"torch.distributed {call.operation}",
-            )  # fmt: skip
-            group = Group(f"group of {len(call.ranks)}", call.ranks)
-            self._calls[call] = self.machine.time(group, event).time_ps
+            self._calls[call] = self._isolated(call)
         return self._calls[call]
 
-    def step(self, recording: Recording) -> StepTime:
-        """Return the time of a step; equal steps are simulated once."""
-        key = _digest(recording.events)
+    def _isolated(self, call: IssuedCall) -> int:
+        event = Event(
+            "collective", 0, operation=call.operation, bytes=call.bytes,
+            dtype=call.dtype, redop=call.redop, root=call.root, where=f"torch.distributed {call.operation}",
+        )  # fmt: skip
+        try:
+            split_of(call.ranks, self.machine.size)
+            regular = call.operation != "sendrecv"
+        except InputError:
+            regular = False
+        if regular:
+            group = Group(f"group of {len(call.ranks)}", call.ranks)
+            return self.machine.time(group, event).time_ps
+        assert self.request.topology is not None
+        setup = self.request.setup(self.request.topology, self.request.version, self.request.env)
+        asked = Request(
+            *(
+                replace(setup, ranks=tuple(sorted(self._gpus[r] for r in call.ranks))),
+                call.operation,
+                call.bytes,
+            ),
+            dtype=call.dtype,
+            redop=call.redop,
+            granularity=QUICK,
+        )
+        return kernel(asked).time_ps
+
+    def simulate(self, records: Mapping[int, RankRecord], of: Sequence[int]) -> StepTime:
+        """Return the time of a step; equal steps are simulated once.
+
+        Parameters
+        ----------
+        records : dict
+            Record of each running rank.
+        of : sequence of int
+            Running rank that represents each rank.
+        """
+        recording = recording_of(records, of)
+        recording.hosts = [str(rank // self.per_node) for rank in range(self.num_ranks)]
+        if not recording.events:
+            return StepTime(0, 0)
+        key = _digest(recording)
         if key not in self._steps:
-            self._steps[key] = self._simulated(recording)
+            first = min(record.began_ps for record in records.values())
+            alone_ps = max(record.ended_ps for record in records.values()) - first
+            several = len(records) > 1
+            self._steps[key] = (
+                self._of_several(recording, alone_ps) if several else self._of_one(recording)
+            )
         return self._steps[key]
 
-    def _simulated(self, recording: Recording) -> StepTime:
+    def _of_one(self, recording: Recording) -> StepTime:
+        """Return the time of a step of one rank that represents all."""
         alone = played(recording, self.machine, Watch())
         groups = {event.group for event in recording.events if event.kind == "collective"}
         if len(groups) < 2:
@@ -87,10 +167,67 @@ class Steps:
         too_large = len(recording.events) * self.num_ranks > MOST_REPEATED
         if too_large or len(job.finish().unrecorded) < self.num_ranks - 1:
             return StepTime(alone.least_ps, alone.time_ps, apart=True)
+        return StepTime(alone.least_ps, self._replayed(job), whole=True)
+
+    def _of_several(self, recording: Recording, alone_ps: int) -> StepTime:
+        """Return the time of a step of several running ranks."""
+        running = len({event.rank for event in recording.events})
+        if len(recording.events) * self.num_ranks // running <= MOST_REPEATED:
+            recording.finish()
+        elif len(recording.events) > MOST_REPEATED:
+            return StepTime(alone_ps, alone_ps, apart=True)
+        return StepTime(alone_ps, self._replayed(recording), whole=True)
+
+    def _replayed(self, job: Recording) -> int:
         asked = replace(self.request, gap="none", granularity=QUICK)
-        result = replay_recording(job, asked, RunOptions(confirm=False))
-        return StepTime(alone.least_ps, result.total_ps, whole=True)
+        return replay_recording(job, asked, RunOptions(confirm=False)).total_ps
 
 
-def _digest(events: Sequence[Event]) -> str:
-    return hashlib.sha256(repr(events).encode()).hexdigest()
+def recording_of(records: Mapping[int, RankRecord], of: Sequence[int]) -> Recording:
+    """Return the operations of the running ranks in a step as a recording.
+
+    Ranks that begin later than the first wait. A call that some of its ranks issue in another step lasts zero time.
+    """
+    result = Recording("torch", "step", len(of), representatives=tuple(of))
+    first_ps = min((record.began_ps for record in records.values()), default=0)
+    for rank, record in sorted(records.items()):
+        numbers = [result.group(f"group of {len(ranks)}", ranks) for ranks in record.groups]
+        start = len(result.events)
+        skew_ps = record.began_ps - first_ps
+        if skew_ps:
+            result.events.append(Event("delay", rank, HOST, "begin", duration_ps=skew_ps))
+        at = len(result.events)
+        for event in record.events:
+            deps = tuple(at + d for d in event.deps) or ((start,) if skew_ps else ())
+            group = numbers[event.group] if event.group >= 0 else ABSENT
+            result.events.append(replace(event, deps=deps, group=group))
+    if len(records) > 1:
+        _complete(result, set(records))
+    return result
+
+
+def _complete(recording: Recording, running: set[int]) -> None:
+    """Replace calls that are not in the step of all their running ranks by operations without time."""
+    ends: dict[tuple[object, ...], list[int]] = {}
+    for number, event in enumerate(recording.events):
+        if event.group < 0:
+            continue
+        own = recording.groups[event.group].ranks.index(event.rank)
+        pair = () if event.kind == "collective" else tuple(sorted((own, event.peer)))
+        sends = (own if event.kind == "send" else event.peer,) if pair else ()
+        key = (event.group, *pair, *sends, event.tag, event.sequence)
+        ends.setdefault(key, []).append(number)
+    for numbers in ends.values():
+        event = recording.events[numbers[0]]
+        ranks = recording.groups[event.group].ranks
+        needed = 2 if event.kind != "collective" else len(running & set(ranks))
+        if len(numbers) < needed:
+            for number in numbers:
+                lonely = recording.events[number]
+                recording.events[number] = Event(
+                    "delay", lonely.rank, lonely.stream, lonely.name, lonely.deps, duration_ps=0
+                )
+
+
+def _digest(recording: Recording) -> str:
+    return hashlib.sha256(repr((recording.events, recording.groups)).encode()).hexdigest()

@@ -204,6 +204,8 @@ class Recording:
     alike : bool
         True if only events of rank 0 are listed: every rank does the same work in its groups, which are rank 0's
         groups, shifted. Ranks of a group are equally spaced.
+    representatives : tuple of int
+        Per rank, the recorded rank that does the same work; empty: the first recorded rank.
     unrecorded : frozenset of int
         Ranks with events copied from a recorded rank.
     """
@@ -218,6 +220,7 @@ class Recording:
     nccl_version: str = ""
     hosts: list[str] = field(default_factory=list)
     alike: bool = False
+    representatives: tuple[int, ...] = ()
     unrecorded: frozenset[int] = frozenset()
     _index: dict[Group, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -247,22 +250,31 @@ class Recording:
         return self
 
     def _clone_peers(self) -> None:
-        """Copy the events of the first recorded rank to unrecorded ranks, moved into their groups."""
+        """Copy the events of recorded ranks to the unrecorded ranks that they represent, moved into their groups."""
         recorded = sorted({event.rank for event in self.events})
         missing = sorted(set(range(self.num_ranks)) - set(recorded))
         if not missing:
             return
-        source = recorded[0]
-        copied = array("q", (at for at, event in enumerate(self.events) if event.rank == source))
-        used = [g for g in dict.fromkeys(self.events[at].group for at in copied) if g >= 0]
+        of = self.representatives or (recorded[0],) * self.num_ranks
+        copied = {
+            source: array("q", (at for at, event in enumerate(self.events) if event.rank == source))
+            for source in sorted({of[rank] for rank in missing})
+        }
+        used = {
+            source: [g for g in dict.fromkeys(self.events[at].group for at in ats) if g >= 0]
+            for source, ats in copied.items()
+        }
         missing_words = f"{len(missing)} of {self.num_ranks} ranks did not record"
-        if (
-            any(self.events[at].kind in ("send", "recv") for at in copied)
-            or len(copied) * len(missing) > MOST_EVENTS
-        ):
+        # Without representatives, a rank that exchanges messages may do other work than the first.
+        messages = not self.representatives and any(
+            self.events[at].kind in ("send", "recv") for at in copied[of[missing[0]]]
+        )
+        if messages or sum(len(copied[of[rank]]) for rank in missing) > MOST_EVENTS:
             self.assumed.append(f"{missing_words}; assumed ready as soon as a recorded rank is")
             return
-        tiles = {(g, rank): tile(self.groups[g].ranks, rank) for g in used for rank in missing}
+        tiles = {
+            (g, rank): tile(self.groups[g].ranks, rank) for rank in missing for g in used[of[rank]]
+        }
         if any(t is None or max(t) >= self.num_ranks for t in tiles.values()):
             self.assumed.append(
                 f"{missing_words}, and groups are not a regular grid; assumed ready as soon as a recorded rank is"
@@ -270,18 +282,20 @@ class Recording:
             return
         self.unrecorded = frozenset(missing)
         for rank in missing:
+            source = of[rank]
             moved = {ABSENT: ABSENT}
-            for group in used:
+            for group in used[source]:
                 ranks = tiles[group, rank]
                 assert ranks is not None
                 moved[group] = self.group(self.groups[group].name, ranks)
             first = len(self.events)
-            for at in copied:
+            for at in copied[source]:
                 event = self.events[at]
-                deps = tuple(first + bisect_left(copied, d) for d in event.deps)
+                deps = tuple(first + bisect_left(copied[source], d) for d in event.deps)
                 self.events.append(replace(event, rank=rank, group=moved[event.group], deps=deps))
+        same = f"rank{'s' * (len(copied) > 1)} {', '.join(map(str, copied))}"
         self.assumed.append(
-            f"{missing_words}; assumed to do the same work as rank {source} (symmetric peers)"
+            f"{missing_words}; assumed to do the same work as {same} (symmetric peers)"
         )
 
     def _check(self) -> None:

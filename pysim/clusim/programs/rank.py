@@ -1,0 +1,229 @@
+"""Process of a running rank: an unmodified PyTorch program on the simulated device, in virtual time."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import runpy
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clusim.base.errors import ClusimError
+from clusim.hardware import FRAMEWORKS
+from clusim.nccl import LATEST
+from clusim.programs.clock import IssueTimes, RankClock, Totals
+from clusim.programs.device import library
+from clusim.programs.launch import RankTask, TorchProgram
+from clusim.programs.processes import JobLink
+from clusim.programs.step import RankRecord, RankResult, StepTime
+from clusim.simulation.setup import Setup
+from clusim.topology.arrays import arrays_of
+from clusim.topology.model import Fabric
+from clusim.workload.host import host_way, pace_of
+from clusim.workload.prices import Prices
+
+if TYPE_CHECKING:
+    from clusim.programs.cuda import DeviceMemory
+
+_LAUNCHERS = (__file__, "<frozen runpy>", runpy.__file__)
+"""Files of the frames between this module and a program."""
+
+EPOCH_S = 1_750_000_000
+"""Virtual time of the start of a program [s since 1970]."""
+
+
+class StepEnds:
+    """Ends of optimizer steps: the job simulates each step, and the clocks follow."""
+
+    def __init__(self, clock: RankClock, link: JobLink, only: int = 0) -> None:
+        self.clock, self.link, self.only = clock, link, only
+        self.began_ps = 0
+        self.done: list[tuple[int, StepTime]] = []
+
+    def __call__(self, *_given: Any) -> None:
+        clock = self.clock
+        if not clock.events:
+            return
+        timed = self.link.step(self.record())
+        if timed is None:
+            return
+        clock.take()
+        clock.shift(timed.time_ps - timed.alone_ps)
+        now = clock.now_ps
+        self.done.append((now - self.began_ps, timed))
+        self.began_ps = now
+        if len(self.done) == self.only:
+            raise SystemExit(0)
+        if self.only:
+            clock.totals = Totals()
+
+    def record(self) -> RankRecord:
+        """Return the operations since the last step."""
+        clock = self.clock
+        return RankRecord(clock.rank, clock.events, list(clock.groups), self.began_ps, clock.now_ps)
+
+
+def run_rank(rank: int, task: RankTask, link: JobLink) -> None:
+    """Run the program as a rank, and report its result."""
+    setup = Setup(*task.system)
+    fabric = setup.fabric
+    compiled = library()
+    compiled.clusim_register(int(os.environ["LOCAL_WORLD_SIZE"]))
+    clock = RankClock(rank, link, IssueTimes.of(FRAMEWORKS["pytorch"], pace_of(fabric)))
+    ended = StepEnds(clock, link, task.only)
+    with _simulated(clock, fabric, compiled, ended) as memory:
+        _execute(task.program)
+        rest = ended.record() if task.record and not ended.done else None
+        steps = [] if task.only else ended.done
+        link.done(RankResult(clock.totals, steps, clock.now_ps, memory.peak_bytes, rest))
+
+
+def main() -> None:
+    """Run a rank over the connection that the command line names."""
+    link = JobLink(connection := Connection(int(sys.argv[1])))
+    rank, task = connection.recv()
+    try:
+        run_rank(rank, task, link)
+    except ClusimError as error:
+        link.failed(error)
+
+
+@contextmanager
+def _simulated(
+    clock: RankClock, fabric: Fabric, compiled: ctypes.CDLL, ended: StepEnds
+) -> Iterator[DeviceMemory]:
+    """Install the simulated device, process groups and clocks."""
+    import torch
+
+    from clusim.programs import cuda, groups
+    from clusim.programs.operators import SimulatedOperators
+
+    gpu = fabric.nodes[arrays_of(fabric).node_of(0)].endpoint
+    assert gpu is not None, "ranks are endpoints"
+    memory = cuda.DeviceMemory(gpu.mem_bytes)
+    count = int(os.environ["LOCAL_WORLD_SIZE"])
+    device = cuda.SimulatedCuda(compiled, clock, gpu, count, memory)
+    operators = SimulatedOperators(clock, Prices(gpu), host_way(fabric).rate_Bps, device.stream)
+    operators.collectives = handler = groups.SimulatedGroups(operators, clock.rank)
+    operators.allocated = memory.add
+    # The operators import PyTorch's compiler, which requires functions of a CUDA build if a device exists.
+    cuda.install(device, (LATEST.major, LATEST.minor, LATEST.patch))
+    groups.install(handler, int(os.environ["WORLD_SIZE"]), _store(torch.distributed))
+    _adapt(torch)
+    hook = import_module("torch.optim.optimizer").register_optimizer_step_post_hook(ended)
+    real = _virtual_clocks(clock)
+    try:
+        with operators:
+            yield memory
+    finally:
+        hook.remove()
+        for name, function in real.items():
+            setattr(time, name, function)
+
+
+def _store(dist: Any) -> Any:
+    """Return the store that all running ranks share; the first running rank has it."""
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    first = os.environ["CLUSIM_FIRST_RANK"] == os.environ["RANK"]
+    return dist.TCPStore(address, port, is_master=first, wait_for_workers=False)
+
+
+def _adapt(torch: Any) -> None:
+    """Let parts of PyTorch that test the types of tensors accept tensors without data."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    from clusim.programs.operators import install_moves, install_saving
+
+    for place in map(import_module, ("torch.utils._foreach_utils", "torch.optim.optimizer")):
+        listed = getattr(place, "_foreach_supported_types", None)
+        if isinstance(listed, list) and FakeTensor not in listed:
+            listed.append(FakeTensor)
+    install_saving()
+    install_moves()
+    # torch.tensor(..., device="cuda") then copies its data as an operator.
+    torch._C._set_only_lift_cpu_tensors(True)
+    loader = torch.utils.data.DataLoader
+    made = loader.__init__
+
+    def without_workers(self: Any, *given: Any, **more: Any) -> None:
+        # Worker processes are outside the virtual time.
+        for name in ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory"):
+            more.pop(name, None)
+        made(self, *given, **more)
+
+    loader.__init__ = without_workers
+    torch.compile = _eager
+    torch.nn.Module.compile = lambda self, *given, **more: None
+    torch.multiprocessing.spawn = _spawn
+
+
+def _eager(model: Any = None, **_more: Any) -> Any:
+    """Replacement for ``torch.compile``: the model runs eagerly."""
+    return model if model is not None else lambda function: function
+
+
+def _spawn(function: Any, args: Sequence[Any] = (), *_given: Any, **_more: Any) -> None:
+    """Replacement for ``torch.multiprocessing.spawn``: a process of this rank, which represents others."""
+    import torch.distributed as dist
+
+    function(int(os.environ["LOCAL_RANK"]), *args)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _virtual_clocks(clock: RankClock) -> dict[str, Any]:
+    """Replace the functions of `time` by the host's virtual time; return the real functions."""
+
+    def sleep(seconds: float) -> None:
+        clock.pause(round(seconds * 1e12), "sleep")
+
+    replaced = {
+        "time": lambda: EPOCH_S + clock.host_ps / 1e12,
+        "time_ns": lambda: EPOCH_S * 10**9 + clock.host_ps // 1000,
+        "perf_counter": lambda: clock.host_ps / 1e12,
+        "perf_counter_ns": lambda: clock.host_ps // 1000,
+        "monotonic": lambda: clock.host_ps / 1e12,
+        "monotonic_ns": lambda: clock.host_ps // 1000,
+        "sleep": sleep,
+    }
+    real = {name: getattr(time, name) for name in replaced}
+    for name, function in replaced.items():
+        setattr(time, name, function)
+    return real
+
+
+def _execute(program: TorchProgram) -> None:
+    before = sys.argv, list(sys.path)
+    sys.argv = [program.name, *program.arguments]
+    try:
+        if program.module:
+            sys.path.insert(0, os.getcwd())
+            runpy.run_module(program.name, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(Path(program.name).resolve().parent))
+            runpy.run_path(program.name, run_name="__main__")
+    except SystemExit as end:
+        if end.code:
+            raise
+    except (ClusimError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename in _LAUNCHERS:
+            frames = frames.tb_next
+        if frames is not None:
+            error.__traceback__ = frames
+        sys.excepthook(type(error), error, error.__traceback__)
+        raise SystemExit(1) from None
+    finally:
+        sys.argv, sys.path[:] = before
+
+
+if __name__ == "__main__":
+    main()

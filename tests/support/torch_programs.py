@@ -1,0 +1,41 @@
+"""Runs of `clusim torchrun` with small programs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+from clusim_cli.schemas import schema
+
+START = """
+import os, time, torch, torch.nn as nn, torch.nn.functional as F, torch.distributed as dist
+local = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(local)
+"""
+
+
+def torchrun(tmp_path: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run a program with START before it."""
+    script = tmp_path / "script.py"
+    script.write_text(START + text, encoding="utf-8")
+    words = [sys.executable, "-m", "clusim", "torchrun", *options, str(script), "--flag", "x"]
+    return subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+
+
+def result(tmp_path: Path, text: str, *options: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the JSON output of a program, and the lines it printed."""
+    run = torchrun(tmp_path, text, "--json", *options)
+    assert run.returncode == 0, run.stdout + run.stderr
+    *lines, last = run.stdout.splitlines()
+    done = json.loads(last)
+    Draft202012Validator(schema("torchrun")).validate(done)
+    return done, lines
+
+
+def calls(done: dict[str, Any]) -> dict[tuple[str, int], tuple[int, int]]:
+    return {(c["operation"], c["ranks"]): (c["count"], c["bytes"]) for c in done["calls"]}

@@ -1,0 +1,104 @@
+"""Programs whose ranks differ: processes, messages, values and pipelines by arithmetic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.torch_programs import calls, result, torchrun
+
+pytest.importorskip("torch")
+
+DIFFERENT = """
+dist.init_process_group("nccl")
+rank, other = dist.get_rank(), 1 - dist.get_rank()
+value = torch.tensor([rank + 1.0], device="cuda")
+dist.all_reduce(value)
+objects = [None, None]
+dist.all_gather_object(objects, {"rank": rank})
+large, small = torch.zeros(1 << 20, device="cuda"), torch.full((4,), rank, device="cuda")
+received = torch.empty_like(large), torch.empty_like(small)
+operations = [dist.P2POp(dist.isend, t, other) for t in (large, small)]
+operations += [dist.P2POp(dist.irecv, t, other) for t in received]
+for work in dist.batch_isend_irecv(operations):
+    work.wait()
+named = [{"from": 0}] if rank == 0 else [None]
+dist.send_object_list(named, 1) if rank == 0 else dist.recv_object_list(named, 0)
+if rank == 1:
+    time.sleep(1.0)
+dist.barrier()
+seconds = round(time.time() - 1_750_000_000, 1)
+with open(f"{rank}.txt", "w") as file:
+    print(value.item(), objects, received[1].tolist(), named, seconds, file=file)
+dist.recv(small, other)
+"""
+
+
+def test_ranks_that_differ_exchange_values_meet_in_time_and_do_not_hang(tmp_path: Path) -> None:
+    run = torchrun(tmp_path, DIFFERENT, "--nproc-per-node", "2", "--distinct", "all")
+    for rank in (0, 1):
+        words = f"3.0 [{{'rank': 0}}, {{'rank': 1}}] {[1 - rank] * 4} [{{'from': 0}}] 1.0"
+        assert (tmp_path / f"{rank}.txt").read_text(encoding="utf-8").strip() == words
+    script = (tmp_path / "script.py").read_text(encoding="utf-8")
+    line = f"{tmp_path}/script.py:{script.splitlines().index('dist.recv(small, other)') + 1}"
+    waits = [f"rank {rank} waits in recv ({line}) for rank {1 - rank}" for rank in (0, 1)]
+    assert run.returncode == 2
+    assert f"clusim: {'; '.join(waits)}" in " ".join(run.stderr.split())
+
+
+PIPELINE = """
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.device_mesh import init_device_mesh
+dist.init_process_group("nccl")
+mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("stage", "data"))
+stage = mesh.get_local_rank("stage")
+model = nn.Linear(512, 512).cuda()
+def loss(output, target):
+    return F.mse_loss(output, target)
+pipeline = ScheduleGPipe(
+    PipelineStage(model, stage, 2, torch.device("cuda", local), group=mesh.get_group("stage")), 4, loss_fn=loss
+)
+optimizer = torch.optim.SGD(model.parameters())
+for step in range(3):
+    x = torch.randn(256, 512, device="cuda")
+    pipeline.step(x) if stage == 0 else pipeline.step(target=x)
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad, group=mesh.get_group("data"))
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_pipeline_moves_its_activations_and_gradients_once_per_microbatch(tmp_path: Path) -> None:
+    """Stages start when the first sends; each represents its replicas, and gradients are reduced among these."""
+    done, _ = result(tmp_path, PIPELINE, "--nproc-per-node", "4")
+    assert [(o["rank"], o["represents"]) for o in done["others"]] == [(2, 2)]
+    activations = 3 * 256 * 512 * 4
+    for rank, forward, backward in (
+        (calls(done), "send", "recv"),
+        (calls(done["others"][0]), "recv", "send"),
+    ):
+        for count, size in (rank[forward, 2], rank[backward, 2]):
+            # The shapes of activations and gradients precede them as objects.
+            assert 0 < count - 3 * 4 <= 3
+            assert 0 < size - activations < 10_000
+        assert rank["allreduce", 2] == (3 * 2, 3 * 4 * (512 * 512 + 512))
+    assert all(step["all_ranks"] for step in done["steps"])
+    assert done["steps"][1]["time_us"] == pytest.approx(done["steps"][2]["time_us"], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--nproc-per-node", "9", "dgx-h100 has 8 GPUs per node"),
+        ("--distinct", "8", "rank 8: dgx-h100 has ranks 0 to 7"),
+        ("--distinct", "1,x", "auto, all, or ranks such as 0,16-19"),
+    ],
+)
+def test_ranks_that_do_not_exist_are_errors(
+    option: str, value: str, words: str, tmp_path: Path
+) -> None:
+    run = torchrun(tmp_path, "", option, value)
+    assert run.returncode == 2
+    assert words in " ".join(run.stderr.split())
