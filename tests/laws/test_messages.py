@@ -13,24 +13,29 @@ import pytest
 import clusim
 from clusim.collectives import build
 from clusim.engine.abi import ConnKind
+from clusim.hardware.nic import plugin_release
 from clusim.lowering import Lowered, lower
 from clusim.lowering.rank_paths import Places
 from clusim.nccl import programs
+from clusim.nccl.env import Settings
+from clusim.nccl.transports import transported
 from clusim.schedule.ir import Schedule
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of
+from clusim.topology.rails import Rails
 from support.machines import cluster_of, pcie_machine
 
 US = 1_000_000
 STEP = {"simple": 512 << 10, "ll": 32 << 10, "ll128": 576_000 // 16 * 15 // 16 * 16}
 
 
-def pair(folder: Path, *, nic: str = "", host: str = "") -> Fabric:
-    """Return two machines with a GPU each, whose adapter and processor differ from the presets in this."""
+def pair(folder: Path, *, nic: str = "", host: str = "", network: str = "") -> Fabric:
+    """Return two machines with a GPU each, whose NIC, processor and network switch differ from the presets in this."""
     extra = f"nics: {{cx6-hdr: {{base: cx6-hdr, {nic}}}}}" if nic else ""
-    if host:
-        extra += f"\nswitches: {{xeon-icx: {{base: xeon-icx, {host}}}}}"
+    for switch, figures in (("xeon-icx", host), ("quantum", network)):
+        if figures:
+            extra += f"\nswitches: {{{switch}: {{base: {switch}, {figures}}}}}"
     return cluster_of(pcie_machine(gpus=1, extra=extra), folder)
 
 
@@ -66,6 +71,30 @@ def test_a_slot_is_free_when_its_message_was_acknowledged(tmp_path, messages, lo
     near, far = (pair(tmp_path, nic=f"ack: {ack}us") for ack in (3000, 5000))
     schedule = stream(near, messages)
     assert time_ps(far, schedule) - time_ps(near, schedule) == loops * 2000 * US
+
+
+def test_longer_ways_hide_in_the_least_time_to_an_acknowledgement(tmp_path):
+    """The sender has its completion when it would have it without the longer way, which the answer takes less."""
+    near, far = (
+        image_of(pair(tmp_path, nic="ack: 3000us", network=f"latency: {latency}us"), "ll").image
+        for latency in (1, 11)
+    )
+    (answer, sent), (later, same) = near.conns, far.conns
+    assert answer["head_ps"] - later["head_ps"] == 10 * US
+    assert sent["head_ps"] == same["head_ps"]
+
+
+@pytest.mark.parametrize(("release", "added"), [("1.16.2", 200), ("1.17", 0), ("", 0)])
+def test_releases_that_send_control_messages_cost_the_thread_more(tmp_path, release, added):
+    """The thread serves one message after the other; its work after the last one delays none."""
+    settings = Settings(plugin=plugin_release(release) if release else ())
+    quick, slow = (
+        transported(pair(tmp_path, nic=f"plugin: efa, control: {control}us"), settings)
+        for control in (300, 500)
+    )
+    schedule = stream(quick, 5)
+    assert time_ps(slow, schedule) - time_ps(quick, schedule) == 4 * added * US
+    assert transported(slow, settings) is slow
 
 
 @pytest.mark.parametrize("messages", [1, 2, 7])
@@ -108,7 +137,10 @@ def test_short_messages_wait_for_no_word_and_no_rendezvous(tmp_path):
     held = pair(tmp_path, nic="rendezvous: 7us, ack: 5us")
     short, long = (image_of(f, "simple", 8 << 10).image.conns[0] for f in (fabric, held))
     assert long["tail_ps"] - short["tail_ps"] == 7 * US
-    assert long["head_ps"] - short["head_ps"] > 5 * US  # and the network's delay
+    arrays = arrays_of(fabric)
+    nics = [Rails(arrays).nics(zone)[0] for zone in (0, 1)]
+    way_ps = arrays.latency_ps(arrays.steps(int(arrays.targets["node"][nics[0]]), nics[1:]))
+    assert long["head_ps"] - short["head_ps"] == 5 * US - way_ps  # acknowledged 5 us after sending
     assert (
         image_of(fabric, "ll", 8 << 10).image.conns[0]
         == image_of(held, "ll", 8 << 10).image.conns[0]

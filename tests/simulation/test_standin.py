@@ -9,7 +9,8 @@ import pytest
 
 import clusim
 from clusim.analysis.limits import wire_tables
-from clusim.nccl.connect import ring_hop_ps, tree_detour_ps
+from clusim.nccl import NcclPlan
+from clusim.nccl.connect import ring_trip_ps, tree_detour_ps
 from clusim.nccltests.jobs import kernel
 from clusim.report.runreport import collective_report
 from clusim.simulation import anchors, extrapolate, samples
@@ -177,14 +178,45 @@ def test_far_nodes_of_a_tree_are_counted() -> None:
         assert detour_ps == pytest.approx(hops * further_ps, rel=0.03)
 
 
-def test_a_ring_waits_for_its_longest_hop() -> None:
+def test_a_ring_waits_for_its_longest_round_trip_unless_acknowledgements_take_longer() -> None:
+    """Leaf switches of 32 nodes; EFA acknowledges no earlier than 18.8 us after a message of 8 us has passed."""
     near_ps, same_ps, far_ps = (
-        ring_hop_ps(Setup("aws-p5en", nodes).fabric, nodes) for nodes in (4, 8, 9)
+        ring_trip_ps(Setup("hgx-h100-ndr", nodes).fabric, nodes) for nodes in (4, 32, 33)
     )
     assert near_ps == same_ps < far_ps
+    for nodes in (4, 9, 64):
+        assert ring_trip_ps(Setup("aws-p5en", nodes).fabric, nodes) == 18_800_000
     law = Linear((2, 4), 10, "ranks", 16e6)
     assert law.of((100e6, 120e6)) == 120e6 + 6 * 10e6 + 16e6
     assert law.words(()) == "linear in ranks, 16us between far nodes"
+
+
+@pytest.mark.parametrize("protocol", ["LL128", "LL", "Simple"])
+def test_far_hops_leave_the_steps_of_a_ring_alone_while_their_way_hides(protocol: str) -> None:
+    env = (("NCCL_ALGO", "Ring"), ("NCCL_PROTO", protocol), ("NCCL_MAX_NCHANNELS", "2"))
+    asked = Request(Setup("aws-p5", 12, env=env), "allreduce", 64 << 10, granularity="quick")
+    run = anchors.cut_of(plan(asked))
+    assert run is not None
+    found = anchors.over_nodes(*run)
+    assert found is not None
+    few = [extrapolate.timed(*part).time_ps for part in found.runs]
+    whole = run_job(job_of(run[0], BRIEF), BRIEF)
+    assert found.of(few)[0] == pytest.approx(whole.time_ps, rel=0.015)
+
+
+def test_runs_on_fewer_nodes_keep_channels_and_shares() -> None:
+    """128 KiB give 16 channels work; an eighth of it would give work to two."""
+    env = (("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "LL128"))
+    asked = Request(Setup("aws-p5en", 16, version="2.28.3", env=env), "allreduce", 128 << 10)
+    run = anchors.cut_of(plan(asked))
+    assert run is not None
+    found = anchors.over_nodes(*run)
+    assert found is not None
+    for part, cut in found.runs:
+        assert isinstance(cut, NcclPlan)
+        assert cut.num_channels == 16
+        assert {piece.num_bytes for piece in cut.parts} == {part.size_bytes // 16}
+        assert cut.chunks == run[1].chunks
 
 
 def test_levels_beyond_the_runs_add_their_way() -> None:

@@ -91,8 +91,11 @@ def test_only_the_parameters_of_the_rows_algorithm_and_protocol_count() -> None:
 
 def test_campaigns_of_one_source_with_another_plugin_are_separate() -> None:
     small = replace(OLDER, algorithm="ring", protocol="ll")
-    points = [point(1, small, "ncclgauge"), point(1, replace(P5EN, protocol="ll"), "ncclgauge")]
-    assert standing(*points) == [INDEPENDENT, CALIBRATION]
+    other = replace(small, plugin="aws-ofi-nccl <1.14")
+    curves = small, other, replace(P5EN, protocol="ll")
+    points = [point(1, curve, "ncclgauge") for curve in curves]
+    # Control messages before 1.17 are calibrated on rings of LL128 of that campaign.
+    assert standing(*points) == [SAME_SOURCE, INDEPENDENT, CALIBRATION]
     assert points[0].row.campaign == "ncclgauge (aws-ofi-nccl <1.17)"
 
 

@@ -49,6 +49,7 @@ MESSAGE_UNITS = {
     "eager": "B",
     "rendezvous": "s",
     "progress": "s",
+    "control": "s",
     "ack": "s",
     "completion": "s",
     "flush": "s",
@@ -59,7 +60,15 @@ MESSAGE_UNITS = {
 }
 """Costs of a message by transport, and its packet order; keys of NICs in topology files."""
 
-_MESSAGE_OPTIONAL = ("ack", "eager", "progress", "rendezvous", "transit", "plugin_latency")
+_MESSAGE_OPTIONAL = (
+    "ack",
+    "control",
+    "eager",
+    "progress",
+    "rendezvous",
+    "transit",
+    "plugin_latency",
+)
 
 _THREAD = "half a step of the thread: NCCL counts 1 us per step for it on Intel (tuning.cc)"
 
@@ -98,6 +107,9 @@ class Transport:
         Minimum compute capability of the node's GPUs -> variables it sets, in addition to lower entries.
     since : mapping
         Variable -> first release of the plugin that sets it, such as ``1.16``; others are set by all.
+    mailbox : str
+        First release of the plugin that writes control messages to the sender's memory; earlier ones send them, which
+        costs the host thread `control` per message. Empty: none.
     stripe_bytes : int
         Minimum bytes of a message per rail [bytes]; 0: NICs are not combined.
     old_latency_us : float
@@ -110,6 +122,7 @@ class Transport:
     in_logs: str
     variables: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     since: Mapping[str, str] = field(default_factory=dict)
+    mailbox: str = ""
     stripe_bytes: int = 0
     old_latency_us: float = 0.0
 
@@ -123,6 +136,10 @@ class Transport:
             return 1
         most = max(1, min(-(-num_bytes // self.stripe_bytes), rails))
         return next(count for count in range(most, 0, -1) if rails % count == 0)
+
+    def sends_control(self, release: tuple[int, ...]) -> bool:
+        """Return True if a release of the plugin sends control messages; empty is the newest release."""
+        return bool(release and self.mailbox) and release < plugin_release(self.mailbox)
 
     def environment(self, capability: int, release: tuple[int, ...]) -> dict[str, str]:
         """Return the variables that a release of the plugin sets on nodes with GPUs of a compute capability."""
@@ -181,6 +198,7 @@ _UNITS = {
 }
 _OPTIONAL = (
     "ack",
+    "control",
     "eager",
     "progress",
     "rendezvous",

@@ -89,7 +89,9 @@ class Networked:
         helper = ways.helper(self.src, self.rails[0]) if relayed else -1
         first, at = self._first_leg(helper)
         server = self.src if helper < 0 else helper
-        proxy = Proxied(at, ways.endpoint(server), nic, ways.host(server), self._ask_ps())
+        proxy = Proxied(
+            at, ways.endpoint(server), nic, ways.host(server), self._back_ps(self.adapters[1])
+        )
         return Place("network", (first, self._second_leg(at)), proxy)
 
     def _flag(self) -> Leg:
@@ -114,9 +116,12 @@ class Networked:
         """Return the time of a message without payload from NIC to NIC [ps]."""
         return self._network_ps() + self.adapters[sender].transit_ps
 
-    def _ask_ps(self) -> int:
-        """Return the time of the ready message, from the receiver's host to the sender's [ps]."""
-        return self._network_ps() + self.adapters[1].ack_ps
+    def _back_ps(self, nic: NicTraits) -> int:
+        """Return the time of an acknowledgement or a ready message, from the receiver to the sender [ps].
+
+        The transport acknowledges no earlier than `NicTraits.ack_ps` after sending; longer ways hide in that time.
+        """
+        return max(self._network_ps(), nic.ack_ps - self._message_ps(0))
 
     def _network_ps(self) -> int:
         node = int(self.arrays.targets["node"][self.nics[0]])
@@ -133,7 +138,7 @@ class Networked:
         simple = self.fabric.protocols.get("simple", self.protocol)
         fence = 0 if lines else simple.tail_fence_ps
         nic = self.adapters[0]
-        head = self._message_ps(0) + self._network_ps() + nic.ack_ps + nic.completion_ps
+        head = self._message_ps(0) + self._back_ps(nic) + nic.completion_ps
         head += ways.to_gpu(src) + self.protocol.head_fence_ps
         tail = ways.to_host(src) + fence
         flag = Leg(endpoint, endpoint, ConnKind.FLAG, tail, head)
@@ -181,7 +186,7 @@ class Networked:
             dst=endpoint,
             kind=ConnKind.WRITE,
             tail_ps=tail + sending.post_ps + sending.transit_ps,
-            head_ps=ways.to_host(dst) + self._ask_ps() + self.protocol.head_fence_ps,
+            head_ps=ways.to_host(dst) + self._back_ps(adapter) + self.protocol.head_fence_ps,
             hops=len(way) + len(answer),
             packet_bytes=sending.mtu_bytes,
             width=len(arrays.group(start, self.nics[0])),

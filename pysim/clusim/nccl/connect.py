@@ -119,9 +119,15 @@ def tree_detour_ps(fabric: Fabric, num_nodes: int) -> int:
     return 2 * max((way_ps - levels * min(near) for way_ps, levels in longest if levels), default=0)
 
 
-def ring_hop_ps(fabric: Fabric, num_nodes: int) -> int:
-    """Return the latency of the longest hop between neighbouring nodes of a ring [ps]; the first NICs represent all."""
-    return max(_hops_ps(fabric, [(node + 1) % num_nodes for node in range(num_nodes)]), default=0)
+def ring_trip_ps(fabric: Fabric, num_nodes: int) -> int:
+    """Return the longest round trip between neighbouring nodes of a ring, without costs of messages [ps].
+
+    The first NICs represent all. Ways hide in the least time to an acknowledgement.
+    """
+    hops = _hops_ps(fabric, [(node + 1) % num_nodes for node in range(num_nodes)])
+    nics = [node.nic for node in fabric.nodes if node.nic is not None]
+    least_ps = max((nic.ack_ps - nic.transit_ps for nic in nics), default=0)
+    return max(2 * max(hops, default=0), least_ps)
 
 
 def _hops_ps(fabric: Fabric, targets: Sequence[int]) -> list[int]:

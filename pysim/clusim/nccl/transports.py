@@ -5,7 +5,8 @@ else host memory (SHM), else the network; GPUDirect up to ``NCCL_NET_GDR_LEVEL``
 ``NCCL_NET_GDR_READ`` allows it; NICs of other GPUs over NVLink unless ``NCCL_PXN_DISABLE`` is set; and only the NICs
 that ``NCCL_IB_HCA`` names. **Model** The same variables change the topology (`Fabric.p2p_level`, `gdr_level`,
 `gdr_read`, `pxn`, `nvb`, `shm`, the queue pairs in `Fabric.forwarding`, and which NICs are on the network), so that
-plans and data follow one description.
+plans and data follow one description. Releases of plugins that send control messages add their cost to that of a
+message (`NicTraits.control_ps`).
 **Not modelled** Sockets in place of InfiniBand, NICs between ranks of one node.
 
 Network plugins as seen by NCCL: variables, topology and properties set by a topology's transports.
@@ -26,7 +27,7 @@ from clusim.hardware import TRANSPORTS, Transport
 from clusim.nccl.constants import Path, Version, since
 from clusim.nccl.env import Settings, parse_env
 from clusim.topology.model import Fabric
-from clusim.topology.node import NETWORK, NicTraits
+from clusim.topology.node import NETWORK, NicTraits, Node
 
 _PLUGIN = (1, 16)
 """Release of aws-ofi-nccl of June 2025, the time of NCCL 2.27 (`clusim.nccl.constants`)."""
@@ -100,14 +101,17 @@ def transported(fabric: Fabric, settings: Settings) -> Fabric:
         ``NCCL_IB_HCA`` allows no NIC of a node, and there are several nodes.
     """
     changes = _changes(fabric, settings)
-    if not changes and not settings.ib_hca:
+    if not changes and not settings.ib_hca and not settings.plugin:
         return fabric
     known: dict[Any, Fabric] = fabric.derived.setdefault("transported", {})
-    key = (*changes.items(), settings.ib_hca)
+    key = (*changes.items(), settings.ib_hca, settings.plugin)
     if key not in known:
         links = _linked(fabric, settings)
         if links is not None:
             changes["links"] = links
+        nodes = tuple(_of_plugin(node, settings.plugin) for node in fabric.nodes)
+        if nodes != tuple(fabric.nodes):
+            changes["nodes"] = nodes
         known[key] = replace(fabric, **changes) if changes else fabric
     return known[key]
 
@@ -137,6 +141,15 @@ def _changes(fabric: Fabric, settings: Settings) -> dict[str, Any]:
             split=bool(settings.ib_split_data_on_qps),
         )
     return {name: value for name, value in wanted.items() if getattr(fabric, name) != value}
+
+
+def _of_plugin(node: Node, release: tuple[int, ...]) -> Node:
+    """Return a node as a release of its network plugin uses it; the newest if it is empty."""
+    nic = node.nic
+    if nic is None or not nic.control_ps or not transport_of(nic).sends_control(release):
+        return node
+    progress_ps = nic.progress_ps + nic.control_ps
+    return replace(node, nic=replace(nic, progress_ps=progress_ps, control_ps=0))
 
 
 def _linked(fabric: Fabric, settings: Settings) -> tuple[Any, ...] | None:

@@ -11,8 +11,8 @@ chunk; later chunks follow in a pipeline at a constant rate. Two runs of the fir
 time of a level, and the larger of them with all bytes determines the rest. In PAT the bytes of a rank grow as
 (n - 1) / n; its rest is scaled accordingly. All runs have the algorithm, protocol, channels and chunks of the complete
 communicator. `AlgorithmEntry.growth` selects the law of a named algorithm. Hops of NCCL's trees
-between nodes that are further apart than those of the runs add the latency of their way; rings add that of the
-longest hop in every step. **Not modelled** Longer distances in other named algorithms.
+between nodes that are further apart than those of the runs add the latency of their way; rings of Simple add that of
+the longest round trip in every two steps. **Not modelled** Longer distances in other named algorithms.
 
 **Bytes.** Large sizes are long streams of equal chunks. Two smaller sizes are simulated with the same chunks, and the
 time is extrapolated linearly in the size.
@@ -25,12 +25,12 @@ from dataclasses import dataclass, replace
 from math import log2
 
 from clusim import collectives
-from clusim.base.terms.operations import OPERATIONS, ROOTED, Algorithm, is_plan
+from clusim.base.terms.operations import OPERATIONS, ROOTED, Algorithm, Protocol, is_plan
 from clusim.collectives.rings_and_trees import find_trees
 from clusim.lowering import QUICK
 from clusim.lowering.grain import QUICK_HOPS
 from clusim.nccl import Communicator, NcclPlan, programs
-from clusim.nccl.connect import ring_hop_ps, tree_detour_ps
+from clusim.nccl.connect import ring_trip_ps, tree_detour_ps
 from clusim.schedule.dtypes import element
 from clusim.schedule.shapes import Shape
 from clusim.simulation.plan import Plan, named_options
@@ -211,22 +211,27 @@ def over_nodes(request: Request, cut: Cut) -> Extrapolation | None:
 
 
 def _far_steps_ps(near: Request, request: Request, cut: Cut) -> float:
-    """Return the additional time of the steps of a ring against few nodes [ps].
+    """Return the additional time of the steps of a ring of Simple against few nodes [ps].
 
-    Every rank waits in every step for the longest hop.
+    Two chunks of Simple, as many steps, are under way at once, so that they wait for the longest round trip. The eight
+    steps of LL and LL128 do not.
     """
-    ring = isinstance(cut, NcclPlan) or request.algorithm == "ring"
+    named = isinstance(cut, Shape)
+    simple = (
+        cut.selection.protocol is Protocol.SIMPLE
+        if isinstance(cut, NcclPlan)
+        else (request.algorithm, request.protocol) == ("ring", "simple")
+    )
     # Per further rank, rings of an all-reduce have two steps, all others in which every rank works have one.
     operation = OPERATIONS.get(request.operation)
-    if not ring or operation is None or operation.rooted or operation.blocks == "both":
+    if not simple or operation is None or operation.rooted or operation.blocks == "both":
         return 0.0
     steps = {"twice": 2, "others": 1, "all": 0}[operation.bus]
     setups = near.setup, request.setup
-    named = isinstance(cut, Shape)
     few, many = (
-        ring_hop_ps(part.fabric, (part.nodes or 1) if named else part.num_nodes) for part in setups
+        ring_trip_ps(part.fabric, (part.nodes or 1) if named else part.num_nodes) for part in setups
     )
-    return max(0, many - few) * steps * (ranks_of(request.setup, cut) - 1)
+    return max(0, many - few) / 2 * steps * (ranks_of(request.setup, cut) - 1)
 
 
 def _growth(request: Request, cut: Cut) -> str:
@@ -263,8 +268,28 @@ def _of_steps(request: Request, cut: Cut, nodes: int) -> Run:
     if not isinstance(cut, NcclPlan):
         return part, cut
     width = min(element(request.dtype).size_bytes, size)
-    selection = replace(cut.selection, num_bytes=size)
-    return part, fewer.comm.plan_of(selection, element_bytes=width)
+    return part, _same_channels(fewer.comm, cut, size, width)
+
+
+def _same_channels(
+    comm: Communicator, plan: NcclPlan, size_bytes: int, element_bytes: int
+) -> NcclPlan:
+    """Return a plan with the same channels, chunks and shares of the data for another size and communicator.
+
+    NCCL itself would use fewer channels for a smaller size.
+    """
+    own = comm.plan_of(replace(plan.selection, num_bytes=size_bytes), element_bytes=element_bytes)
+    total, whole = (sum(part.num_bytes for part in some.parts) for some in (own, plan))
+    if not whole:
+        return own
+    starts = [part.offset * total // whole // 16 * 16 for part in plan.parts]
+    ends = [*starts[1:], total]
+    parts = tuple(
+        replace(part, offset=start, num_bytes=end - start)
+        for part, start, end in zip(plan.parts, starts, ends, strict=True)
+        if end > start
+    )
+    return replace(own, chunks=plan.chunks, parts=parts)
 
 
 def _first_bytes(request: Request, cut: Cut) -> int:

@@ -192,11 +192,12 @@ class NicTraits:
         flight [ps].
     progress_ps : int
         Time of the host thread per message for the transport's progress, after it has posted one [ps].
+    control_ps : int
+        Further time of the host thread per message with releases of the plugin that send control messages [ps].
     rendezvous_ps : int
         Further delay of messages above `eager_bytes` [ps].
     ack_ps : int
-        Delay in the transport of the acknowledgement of a message, before its sender has its completion
-        [ps].
+        Least time from sending a message to its acknowledgement, at any distance [ps].
     completion_ps : int
         The last packet is in memory -> the receiving host has seen the completion [ps].
     flush_ps : int
@@ -218,6 +219,7 @@ class NicTraits:
     post_ps: int = 300_000
     eager_bytes: int = 0
     progress_ps: int = 0
+    control_ps: int = 0
     rendezvous_ps: int = 0
     ack_ps: int = 0
     completion_ps: int = 300_000

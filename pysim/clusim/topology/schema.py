@@ -190,6 +190,7 @@ class NicSpec(Spec):
     eager: Size | None = None
     rendezvous: Time | None = None
     progress: Time | None = None
+    control: Time | None = None
     ack: Time | None = None
     completion: Time | None = None
     flush: Time | None = None
