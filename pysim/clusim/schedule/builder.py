@@ -25,6 +25,7 @@ from clusim.schedule.ir import (
     Template,
 )
 from clusim.schedule.shapes import Shape, shape_of
+from clusim.schedule.variables import Awaited, Names, Variables
 
 
 class Part(NamedTuple):
@@ -80,6 +81,7 @@ class ProgramBuilder:
         self._last: dict[tuple[int, str], tuple[int, ...]] = {}
         self._groups = 0
         self._shared: dict[Hashable, int] = {}
+        self._variables = Variables()
 
     def task(self, task: Task, after: Iterable[int] = ()) -> int:
         """Append `task` to its rank's stream and return its index."""
@@ -143,6 +145,43 @@ class ProgramBuilder:
         """Make all later tasks of the stream depend on `tasks` as well."""
         wanted = (tasks,) if isinstance(tasks, int) else tuple(tasks)
         self._last[(rank, stream)] = self._last.get((rank, stream), ()) + wanted
+
+    def push(
+        self, operation: Callable[[Awaited], object], *, read: Names = (), mutate: Names = ()
+    ) -> tuple[int, ...]:
+        """Add an operation with dependencies from the variables that it reads and mutates.
+
+        Parameters
+        ----------
+        operation : callable
+            Adds tasks to this builder, on any streams and ranks; the first must wait for its argument: ``after``
+            of a kernel, ``after.by_rank`` of a collective.
+        read, mutate : sequence, or dict of int to sequence
+            Names of variables; one that is in both is mutated. Names by rank are variables of that rank.
+
+        Returns
+        -------
+        tuple of int
+            The operation's last tasks.
+
+        Raises
+        ------
+        InputError
+            The operation added no task, or tasks that do not wait.
+
+        Examples
+        --------
+        >>> builder = ProgramBuilder(1)
+        >>> def load(after):
+        ...     return builder.kernel(0, compute_ps=10, stream="copies", after=after)
+        >>> def add(after):
+        ...     return builder.kernel(0, compute_ps=10, stream="compute", after=after)
+        >>> builder.push(load, mutate=["A"]), builder.push(add, read=["A"], mutate=["B"])
+        ((0,), (1,))
+        >>> builder.build().tasks[1].deps
+        (0,)
+        """
+        return self._variables.push(self._tasks, operation, read, mutate)
 
     def call(self, call: CollectiveCall) -> int:
         """Add a collective call and return its index."""
