@@ -9,6 +9,7 @@
 #include "batch.h"
 #include "inbox.h"
 #include "inject.h"
+#include "order.h"
 #include "parts/xfers.h"
 #include "pool.h"
 #include "route.h"
@@ -191,7 +192,7 @@ static inline STATUS give_back(clusim_sim *s, wire_id from, uint32_t vc, uint32_
 /* The input buffer the packet sat in is free at `end`. */
 static inline STATUS grant_release(clusim_sim *s, packet *p, int64_t end) {
     wire_id from = p->held_wire;
-    if (wire_none(from)) return CLUSIM_OK;
+    if (wire_none(from)) return UNLIKELY(p->repeated) ? order_repeated(s, p) : CLUSIM_OK;
     p->held_wire = NO(wire);
     if (UNLIKELY(p->copy && !buffer_none(p->shared))) {
         buffer_id shared = p->shared;

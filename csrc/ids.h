@@ -35,7 +35,7 @@ ID_TYPE(task)
 ID_TYPE(source)
 ID_TYPE(message)
 ID_TYPE(fault)
-ID_TYPE(flow) /* subject to rate control: the connections, then the sources */
+ID_TYPE(flow) /* the connections, then the sources */
 
 /* Elements of pools. */
 ID_TYPE(packet)

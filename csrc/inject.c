@@ -14,6 +14,7 @@
 #include "pool.h"
 #include "route.h"
 #include "scheduler.h"
+#include "spread.h"
 #include "tree.h"
 
 /* Common fields of a transfer's packets. */
@@ -31,6 +32,15 @@ static packet make_like(const clusim_sim *s, const xfer *x, xfer_id id) {
     if (first || !target_none(x->via_last)) {
         p.leg = first ? LEG_FIRST : LEG_SECOND;
         p.dst = first ? x->via_first : x->via_last;
+    }
+    const clusim_spread *spread = spread_of(s, x);
+    if (UNLIKELY(spread != NULL)) {
+        p.adaptive |= spread->gap_ps > 0;
+        p.ordered = spread->ordered != 0;
+        if (p.adaptive && spread->detour_lo < spread->detour_hi) {
+            p.after = p.leg;
+            p.leg = LEG_FREE;
+        }
     }
     if (!path_none(x->path)) p.path_pos = s->model->image.path_off[x->path.i] + 1;
     if (x->kind == CLUSIM_KIND_AGG_UP) p.vertex = x->vertex;
@@ -110,6 +120,18 @@ STATUS inject_done(clusim_sim *s, const xfer *x) {
     if (x->type != XFER_WRITE && x->type != XFER_MCAST) return CLUSIM_OK;
     inst_at(s, x->inst)->wire = x->last_wire;
     return scheduler_event(s, base_max(x->max_end, x->pace_ps), EV_READY, 0, x->inst.i);
+}
+
+STATUS inject_reopen(clusim_sim *s, const xfer *x) {
+    if (x->policy == CLUSIM_POLICY_ADAPTIVE) return update_adaptive(s, x, NO(wire));
+    bool one = x->policy == CLUSIM_POLICY_PINNED;
+    uint32_t n = x->group_size, wires = one ? 1 : n < x->count ? n : x->count;
+    for (uint32_t i = 0; i < wires; i++) {
+        wire_id wire = ID(wire, x->group[((uint64_t)x->stripe + i) % n]);
+        update_candidate(s, wire, x->slot);
+        TRY(scheduler_arbitrate(s, wire));
+    }
+    return CLUSIM_OK;
 }
 
 STATUS inject_adaptive(clusim_sim *s, xfer *x, wire_id wire) {
@@ -211,6 +233,12 @@ STATUS inject_start(clusim_sim *s, xfer_id xfer_index, group_id first_group, uin
     if (window_bytes && x->type != XFER_WRITE && x->type != XFER_MCAST) {
         uint64_t per_wire = (uint64_t)x->full * (x->policy == CLUSIM_POLICY_STRIPE ? n : 1);
         x->window = (uint32_t)base_umax(1, window_bytes / per_wire);
+    }
+    if (UNLIKELY(x->made.ordered)) {
+        x->window = UINT32_MAX;
+        x->refers = x->count;
+        x->refused_at = NONE;
+        x->kept = NO(packet);
     }
     if (x->policy == CLUSIM_POLICY_PINNED) {
         return start_cursor(s, xfer_index, ID(wire, x->group[key_base % n]), 0);

@@ -32,6 +32,9 @@ void inject_opened(clusim_sim *s, wire_state *w, uint32_t slot);
 /* An adaptive transfer has sent a packet over `wire`: all its wires send the next one. */
 STATUS inject_adaptive(clusim_sim *s, xfer *x, wire_id wire);
 
+/* Flows of a transfer may send again on its wires, or may not. */
+STATUS inject_reopen(clusim_sim *s, const xfer *x);
+
 /* All of a transfer is on its way. */
 STATUS inject_done(clusim_sim *s, const xfer *x);
 
@@ -71,7 +74,8 @@ static inline STATUS inject_make(clusim_sim *s, const wire_state *w, wire_id wir
     const xfer *x = xfer_at(s, c->xfer);
     packet *p = packet_at(s, *out);
     *p = x->made;
-    p->key = inject_key(x, inject_number(x, c));
+    p->number = inject_number(x, c);
+    p->key = inject_key(x, p->number);
     p->wire_bytes = c->wire_bytes;
     p->payload = c->payload;
     p->exact = c->exact;
@@ -144,7 +148,8 @@ static inline void inject_admit(wire_state *w, int64_t now_ps) {
 
 static inline bool inject_open(const xfer *x, const flow_cursor *c) {
     return x->window == 0 ||
-           (x->policy == CLUSIM_POLICY_ADAPTIVE ? x->outstanding : c->outstanding) < x->window;
+           (x->repeats == 0 &&
+            (x->policy == CLUSIM_POLICY_ADAPTIVE ? x->outstanding : c->outstanding) < x->window);
 }
 
 /* Time at which the next packet is available; its description is then in the cursor. */

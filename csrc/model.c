@@ -212,6 +212,8 @@ STATUS model_derive(clusim_model *m) {
     for (uint32_t i = 0; i < im->num_sources; i++)
         m->has_adaptive |= im->sources[i].policy == CLUSIM_POLICY_ADAPTIVE;
     m->has_controls = im->num_controls > 0;
+    m->has_adaptive |= im->num_spreads > 0;
+    for (uint32_t i = 0; i < im->num_spreads; i++) m->has_order |= im->spreads[i].ordered != 0;
     m->is_ordered = m->has_adaptive;
     for (uint32_t w = 0; w < im->num_wires; w++) m->is_ordered |= (m->wires[w].traits & MARKS) != 0;
     TRY(derive_groups(m));

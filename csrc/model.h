@@ -80,11 +80,12 @@ struct clusim_model {
     uint64_t num_voqs, num_flows, num_words;
     uint32_t num_groups;
     bool has_dims;
-    bool has_formats; /* wires of several packet formats */
-    bool has_adaptive;
-    bool is_ordered; /* arrivals must be handled in the contract's order, one by one */
+    bool has_formats;  /* wires of several packet formats */
+    bool has_adaptive; /* packets choose by load, or flows share their next packet */
+    bool is_ordered;   /* arrivals must be handled in the contract's order, one by one */
     bool has_congestion;
     bool has_controls;
+    bool has_order;       /* some receivers accept packets in order only */
     bool has_relays;      /* some packets pass through endpoints */
     int32_t bucket_shift; /* of the event queue */
     int64_t window_ps;    /* longest window; 0: events only */

@@ -69,6 +69,11 @@ static const char *wrong_control(const clusim_image *im, uint64_t row) {
     return c->min_rate <= c->line_rate ? NULL : "rates the wrong way round";
 }
 
+static const char *wrong_spread(const clusim_image *im, uint64_t row) {
+    const clusim_spread *x = &im->spreads[row];
+    return x->detour_lo <= x->detour_hi ? NULL : "detours the wrong way round";
+}
+
 /* True if the paths between a vertex and its parent join their nodes. */
 static bool tree_edge_ok(const clusim_image *im, const clusim_vertex *child, uint32_t parent) {
     if (child->parent != parent || child->path_up == NONE || child->path_down == NONE) return false;
@@ -116,6 +121,17 @@ static const char *wrong_paths(const clusim_image *im, const clusim_conn *c, uin
     return NULL;
 }
 
+static const char *wrong_spreading(const clusim_conn *c) {
+    NEED(c->spread == NONE ||
+             (c->kind == CLUSIM_CONN_KIND_WRITE && c->stage == NONE && c->path == NONE),
+         "only writes without a stage and a path spread");
+    NEED(c->queue_lo <= c->queue_hi, "queue pairs end before they begin");
+    NEED(c->queue_lo == c->queue_hi || (c->kind == CLUSIM_CONN_KIND_WRITE &&
+                                        c->policy == CLUSIM_POLICY_PINNED && c->path == NONE),
+         "only pinned writes without a path have queue pairs");
+    return NULL;
+}
+
 static const char *wrong_extras(const clusim_image *im, const clusim_conn *c) {
     NEED(c->control == NONE || c->kind == CLUSIM_CONN_KIND_WRITE,
          "only writes are rate-controlled");
@@ -126,11 +142,7 @@ static const char *wrong_extras(const clusim_image *im, const clusim_conn *c) {
     NEED(c->kind == CLUSIM_CONN_KIND_WRITE || c->stage == NONE,
          "only a write connection has a stage");
     NEED(is_nic(im, c->via_first) && is_nic(im, c->via_last), "a via is an endpoint");
-    NEED(c->queue_lo <= c->queue_hi, "queue pairs end before they begin");
-    NEED(c->queue_lo == c->queue_hi || (c->kind == CLUSIM_CONN_KIND_WRITE &&
-                                        c->policy == CLUSIM_POLICY_PINNED && c->path == NONE),
-         "only pinned writes without a path have queue pairs");
-    return NULL;
+    return wrong_spreading(c);
 }
 
 static const char *wrong_data(const clusim_image *im, const clusim_conn *c) {
@@ -354,6 +366,7 @@ STATUS model_check_work(const clusim_image *im, clusim_error *e) {
     const model_table tables[] = {
         {"op_flags", im->num_op_flags, wrong_opcode},
         {"controls", im->num_controls, wrong_control},
+        {"spreads", im->num_spreads, wrong_spread},
         {"vertices", im->num_vertices, wrong_kin},
         {"vertices", im->num_vertices, wrong_vertex},
         {"conns", im->num_conns, wrong_conn},

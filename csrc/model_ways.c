@@ -201,6 +201,86 @@ static const char *ways_of_conn(walk *w, const clusim_conn *c) {
     return walk_read(w, NONE, c->dst, c->stage);
 }
 
+/* ---- detours -----------------------------------------------------------------------------------
+ */
+
+/* Nodes at which detours end, and targets of packets on them. */
+typedef struct detours {
+    uint8_t *ends, *goals; /* owned */
+} detours;
+
+/* True if packets may choose a detour at a node. */
+static bool may_turn(const clusim_image *im, uint32_t node) {
+    const clusim_node *n = &im->nodes[node];
+    return n->endpoint == NONE && !(n->flags & CLUSIM_NODE_FLAG_BRIDGE);
+}
+
+/* Walk from all nodes that may choose a detour to its last node. */
+static const char *walk_detours(walk *w, const clusim_spread *spread, uint8_t *ends) {
+    const clusim_image *im = w->im;
+    const char *wrong = NULL;
+    bool relays = w->has_relays;
+    w->has_relays = false;
+    w->records = true;
+    for (uint32_t n = 0; n < im->num_nodes && !wrong; n++) {
+        for (uint32_t v = spread->detour_lo; v < spread->detour_hi && !wrong; v++) {
+            if (!may_turn(im, n) || model_route_in(im, n, v) == NONE) continue;
+            w->num_arrivals = 0;
+            wrong = walk_from(w, n, v);
+            for (uint32_t k = 0; k < w->num_arrivals; k++) ends[im->wires[w->arrivals[k]].src] = 1;
+            if (!wrong && w->has_relays) wrong = "a detour passes an endpoint";
+        }
+    }
+    w->records = false;
+    w->has_relays = relays;
+    return wrong;
+}
+
+static void note_goals(const clusim_image *im, uint32_t row, uint8_t *goals) {
+    for (uint64_t c = 0; c < im->num_conns; c++) {
+        const clusim_conn *x = &im->conns[c];
+        if (x->spread == row) goals[x->via_last == NONE ? x->dst : x->via_last] = 1;
+    }
+    for (uint64_t k = 0; k < im->num_sources; k++) {
+        const clusim_source *s = &im->sources[k];
+        for (uint32_t m = s->msg_lo; s->spread == row && m < s->msg_hi; m++) {
+            const clusim_message *x = &im->messages[m];
+            goals[x->via_last == NONE ? x->dst : x->via_last] = 1;
+        }
+    }
+}
+
+/* From every end of a detour a route must lead to every target of its packets. */
+static const char *ways_of_spread(walk *w, uint32_t row, detours *d) {
+    const clusim_image *im = w->im;
+    const clusim_spread *spread = &im->spreads[row];
+    if (spread->detour_lo == spread->detour_hi) return NULL;
+    memset(d->ends, 0, im->num_nodes + 1);
+    memset(d->goals, 0, im->num_targets + 1);
+    note_goals(im, row, d->goals);
+    const char *wrong = walk_detours(w, spread, d->ends);
+    for (uint32_t n = 0; n < im->num_nodes && !wrong; n++) {
+        for (uint32_t t = 0; t < im->num_targets && d->ends[n] && !wrong; t++) {
+            if (d->goals[t]) wrong = walk_once(w, n, t);
+        }
+    }
+    return wrong;
+}
+
+static STATUS check_detours(walk *w, clusim_error *e) {
+    const clusim_image *im = w->im;
+    if (im->num_spreads == 0) return CLUSIM_OK;
+    detours d = {calloc(im->num_nodes + 1, 1), calloc(im->num_targets + 1, 1)};
+    enum clusim_status status = d.ends && d.goals ? CLUSIM_OK : model_no_memory(e);
+    for (uint32_t row = 0; row < im->num_spreads && status == CLUSIM_OK; row++) {
+        const char *wrong = ways_of_spread(w, row, &d);
+        if (wrong) status = model_refuse(e, row, "spreads", wrong);
+    }
+    free(d.ends);
+    free(d.goals);
+    return status;
+}
+
 static STATUS check_ways(walk *w, clusim_error *e) {
     const clusim_image *im = w->im;
     for (uint64_t row = 0; row < im->num_conns; row++) {
@@ -216,7 +296,7 @@ static STATUS check_ways(walk *w, clusim_error *e) {
             if (wrong) return model_refuse(e, row, "sources", wrong);
         }
     }
-    return CLUSIM_OK;
+    return check_detours(w, e);
 }
 
 STATUS model_check_ways(const clusim_image *im, clusim_error *e, bool *has_relays) {

@@ -5,6 +5,7 @@
 #include "inbox.h"
 #include "inject.h"
 #include "memory.h"
+#include "order.h"
 #include "parts/endpoints.h"
 #include "parts/packets.h"
 #include "parts/scheduler.h"
@@ -115,8 +116,44 @@ static inline STATUS accept(clusim_sim *s, packet_id index, const clusim_endpoin
     return CLUSIM_OK;
 }
 
+/* Memory accepts a packet that was kept, now. */
+static STATUS accept_kept(clusim_sim *s, packet_id index) {
+    const packet *p = packet_at(s, index);
+    endpoint_id endpoint = wire_at(s, p->out)->far_endpoint;
+    const clusim_endpoint *e = &s->model->image.endpoints[endpoint.i];
+    int64_t at = memory_access(s, endpoint, p->payload * (uint64_t)e->deliver_256);
+    TRY(node_delivered(s, p->xfer, p->payload, at + e->write_latency_ps, p->out));
+    pool_free_packet(s, index);
+    return CLUSIM_OK;
+}
+
+/* Accept the expected packet and kept packets that follow it. */
+static STATUS deliver_in_order(clusim_sim *s, packet_id index, wire_id from) {
+    packet *p = packet_at(s, index);
+    xfer_id id = p->xfer;
+    if (UNLIKELY(p->marked)) TRY(congestion_notify(s, p));
+    if (p->number != xfer_at(s, id)->expected) {
+        TRY(wire_return_credit(s, from, p->vc, p->wire_bytes, s->scheduler.now_ps));
+        TRY(order_early(s, index));
+    } else {
+        endpoint_id endpoint = wire_at(s, from)->far_endpoint;
+        const clusim_endpoint *e = &s->model->image.endpoints[endpoint.i];
+        xfer_at(s, id)->expected++;
+        int64_t at = memory_access(s, endpoint, p->payload * (uint64_t)e->deliver_256);
+        TRY(accept(s, index, e, at));
+        for (;;) {
+            TRY(order_next(s, id, &index));
+            if (packet_none(index)) break;
+            TRY(accept_kept(s, index));
+        }
+    }
+    order_forget(s, id);
+    return CLUSIM_OK;
+}
+
 static STATUS deliver(clusim_sim *s, packet_id index, wire_id from) {
     packet *p = packet_at(s, index);
+    if (UNLIKELY(p->ordered)) return deliver_in_order(s, index, from);
     endpoint_id endpoint = wire_at(s, from)->far_endpoint;
     const clusim_endpoint *e = &s->model->image.endpoints[endpoint.i];
     uint64_t factor = requests(p) ? e->read_256 : e->deliver_256;

@@ -38,6 +38,7 @@
     T(mgroup_members, 0, UINT64_C(4294967294)) \
     T(vertices, 0, UINT64_C(4294967294)) \
     T(controls, 0, UINT64_C(4294967294)) \
+    T(spreads, 0, UINT64_C(4294967294)) \
     T(queue_keys, 0, UINT64_C(4294967294)) \
     T(conns, 0, UINT64_C(2147483647)) \
     T(costs, 0, UINT64_C(4294967294)) \
@@ -140,6 +141,15 @@
     F(controls, clusim_control, hyper, 8, 1, PLAIN, INT64_C(0), UINT64_C(1099511627775), nothing, 0) \
     F(controls, clusim_control, g_65536, 4, 1, PLAIN, INT64_C(0), UINT64_C(65536), nothing, 0) \
     F(controls, clusim_control, fast_recovery, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), nothing, 0) \
+    F(spreads, clusim_spread, gap_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(72057594037927935), nothing, 0) \
+    F(spreads, clusim_spread, nak_ps, 8, 1, SIGNED, INT64_C(1), UINT64_C(72057594037927935), nothing, 0) \
+    F(spreads, clusim_spread, reorder_bytes, 8, 1, PLAIN, INT64_C(0), UINT64_C(4503599627370496), nothing, 0) \
+    F(spreads, clusim_spread, ordered, 4, 1, PLAIN, INT64_C(0), UINT64_C(1), nothing, 0) \
+    F(spreads, clusim_spread, estimate, 4, 1, PLAIN, INT64_C(0), UINT64_C(1), nothing, 0) \
+    F(spreads, clusim_spread, detour_lo, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), targets, END_TOO) \
+    F(spreads, clusim_spread, detour_hi, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), targets, END_TOO) \
+    F(spreads, clusim_spread, detour_vcs, 4, 1, PLAIN, INT64_C(0), UINT64_C(8), nothing, 0) \
+    F(spreads, clusim_spread, bias_bytes, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     V(queue_keys, uint32_t, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     F(conns, clusim_conn, tail_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(72057594037927935), nothing, 0) \
     F(conns, clusim_conn, head_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(72057594037927935), nothing, 0) \
@@ -167,6 +177,8 @@
     F(conns, clusim_conn, queue_lo, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), queue_keys, END_TOO) \
     F(conns, clusim_conn, queue_hi, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), queue_keys, END_TOO) \
     F(conns, clusim_conn, split, 4, 1, PLAIN, INT64_C(0), UINT64_C(1), nothing, 0) \
+    F(conns, clusim_conn, spread, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), spreads, NONE_TOO) \
+    F(conns, clusim_conn, pad, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     F(costs, clusim_cost, fixed_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(274877906944), nothing, 0) \
     F(costs, clusim_cost, after_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(274877906944), nothing, 0) \
     F(costs, clusim_cost, op_cost16, 4, 20, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
@@ -223,7 +235,7 @@
     F(sources, clusim_source, vc, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), vcs, 0) \
     F(sources, clusim_source, flags, 4, 1, PLAIN, INT64_C(0), UINT64_C(1), nothing, 0) \
     F(sources, clusim_source, control, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), controls, NONE_TOO) \
-    F(sources, clusim_source, pad, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
+    F(sources, clusim_source, spread, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), spreads, NONE_TOO) \
     F(messages, clusim_message, start_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(2305843009213693951), nothing, 0) \
     F(messages, clusim_message, bytes, 8, 1, PLAIN, INT64_C(1), UINT64_C(4503599627370496), nothing, 0) \
     F(messages, clusim_message, dst, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), endpoints, 0) \

@@ -9,7 +9,7 @@
 #include "parts/wires.h"
 #include "state.h"
 
-/* The same for several wires, if some are down or adaptive packets choose by queue. */
+/* The same for several wires, if some are down or packets choose by load. */
 wire_id route_choose_up(clusim_sim *s, packet *p, wire_id from, group_id group);
 
 /* Choose the wire out of the far node of wire `from` towards `target`; uses up part of p->key. */
@@ -36,7 +36,8 @@ void route_restart(const clusim_sim *s, packet *p, wire_id out, uint32_t vc);
 /* Cut a packet as the format of `out` has it. */
 void route_cut(const clusim_sim *s, packet *p, wire_id out);
 
-/* The packet is at `node`: if that is its target and not the last, aim at the next. */
+/* The packet is at `node`: if that is its target and not the last, aim at the next; it may begin or
+ * end a detour there. */
 void route_next_target(const clusim_sim *s, packet *p, node_id node);
 
 /* VC on the first wire of a packet, and on the wire after `from` (contract, section 4). */

@@ -14,6 +14,7 @@
 #include "result.h"
 #include "scheduler.h"
 #include "source.h"
+#include "spread.h"
 #include "task.h"
 #include "turns.h"
 #include "unit.h"
@@ -71,6 +72,7 @@ void clusim_sim_destroy(clusim_sim *s) {
     memory_free(s);
     window_free(s);
     congestion_free(s);
+    spread_free(s);
     wire_free(s);
     scheduler_free(s);
     pool_free(s);

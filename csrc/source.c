@@ -65,6 +65,7 @@ static STATUS start_message(clusim_sim *s, source_id source, message_id message)
     if (m->via_first != NONE) x->kind = CLUSIM_KIND_FETCH;
     x->flow = NO(flow);
     if (image->control != NONE) x->flow = ID(flow, (uint32_t)im->num_conns + source.i);
+    x->spread = image->spread;
     x->path = x->path_back = NO(path);
     x->message = message;
     x->remaining = x->count;

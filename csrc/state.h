@@ -15,6 +15,7 @@
 #include "parts/results.h"
 #include "parts/scheduler.h"
 #include "parts/sources.h"
+#include "parts/spreads.h"
 #include "parts/tasks.h"
 #include "parts/units.h"
 #include "parts/windows.h"
@@ -29,6 +30,7 @@ struct clusim_sim {
     buffers_part buffers;
     xfers_part xfers;
     congestion_part congestion;
+    spreads_part spreads;
     endpoints_part endpoints;
     units_part units;
     trees_part trees;

@@ -8,9 +8,11 @@
 #include "laws.h"
 #include "memory.h"
 #include "node.h"
+#include "order.h"
 #include "parts/endpoints.h"
 #include "parts/packets.h"
 #include "parts/scheduler.h"
+#include "parts/spreads.h"
 #include "parts/wires.h"
 #include "parts/xfers.h"
 #include "pool.h"
@@ -46,7 +48,9 @@ static STATUS complete(clusim_sim *s, xfer_id xfer_index) {
     } else {
         TRY(program_complete(s, xfer_index));
     }
-    pool_free_xfer(s, xfer_index);
+    xfer *x = xfer_at(s, xfer_index);
+    x->complete = true;
+    if (x->refers == 0) pool_free_xfer(s, xfer_index);
     return CLUSIM_OK;
 }
 
@@ -65,16 +69,15 @@ static STATUS dispatch_congestion(clusim_sim *s, uint32_t class, uint32_t number
     switch (class) {
         case EV_FREE: return congestion_free_event(s, ID(wire, number), id);
         case EV_PAUSE: return congestion_pause_event(s, ID(wire, number), id);
+        case EV_REPEAT: return order_repeat(s, ID(xfer, id));
         default: /* EV_NOTIFY */ congestion_notify_event(s, ID(flow, id)); break;
     }
     return CLUSIM_OK;
 }
 
 static STATUS dispatch_timer(clusim_sim *s, uint32_t class, uint32_t number, uint32_t id) {
+    if (class >= EV_FREE && class <= EV_REPEAT) return dispatch_congestion(s, class, number, id);
     switch (class) {
-        case EV_FREE:
-        case EV_PAUSE:
-        case EV_NOTIFY: return dispatch_congestion(s, class, number, id);
         case EV_FAULT: return apply_fault(s, ID(fault, id));
         case EV_RESULT:
             if (packet_at(s, ID(packet, id))->kind == CLUSIM_KIND_AGG_UP)
@@ -146,6 +149,7 @@ static inline STATUS dispatch_events(clusim_sim *s) {
 /* Ascending order matters only where wires compete for a flow's next packet: adaptive injection.
  * There a grant may make another wire eligible; the pass then continues with it in order. */
 static STATUS phase_b_ordered(clusim_sim *s) {
+    if (UNLIKELY(s->spreads.failed)) return CLUSIM_ERR_NO_MEMORY;
     while (s->scheduler.phase_b.len) {
         wire_list *pass = &s->scheduler.phase_b_pass;
         wire_take(pass, &s->scheduler.phase_b);

@@ -119,6 +119,12 @@ enum clusim_policy {
     CLUSIM_POLICY_ADAPTIVE = 2,
 };
 
+/* Load of a wire, for packets that choose by load (section 6). */
+enum clusim_estimate {
+    CLUSIM_ESTIMATE_QUEUE = 0,  /* bytes in its queues */
+    CLUSIM_ESTIMATE_CREDIT = 1, /* also bytes in the far buffer */
+};
+
 enum clusim_prim_flag {                            /* bits */
                         CLUSIM_PRIM_FLAG_SYNC = 1, /* one slice of 0 bytes */
 };
@@ -251,6 +257,19 @@ typedef struct clusim_control {
     uint32_t fast_recovery;
 } clusim_control;
 
+/* Spreading of packets of writes over paths, and order at their receiver. */
+typedef struct clusim_spread {
+    int64_t gap_ps;         /* flowlets: shortest pause before a new choice, or 0 */
+    int64_t nak_ps;         /* packet refused -> the sender repeats */
+    uint64_t reorder_bytes; /* early packets that an ordered receiver keeps, per transfer */
+    uint32_t ordered;       /* 1: packets are accepted in order only */
+    uint32_t estimate;      /* clusim_estimate */
+    uint32_t detour_lo;     /* targets near which detours turn; an empty range is shortest paths */
+    uint32_t detour_hi;
+    uint32_t detour_vcs; /* added to the first VC at the end of a detour */
+    uint32_t bias_bytes; /* advantage of the shortest path */
+} clusim_spread;
+
 typedef struct clusim_conn {
     int64_t tail_ps;       /* posted -> visible to the receiver */
     int64_t head_ps;       /* released -> visible to the sender */
@@ -277,7 +296,9 @@ typedef struct clusim_conn {
     uint32_t vertex;   /* kind 4: the member */
     uint32_t queue_lo; /* into queue_keys; an empty range is one queue pair with `key` */
     uint32_t queue_hi;
-    uint32_t split; /* 1: packets alternate over the queue pairs; 0: transfers */
+    uint32_t split;  /* 1: packets alternate over the queue pairs; 0: transfers */
+    uint32_t spread; /* or NONE */
+    uint32_t pad;
 } clusim_conn;
 
 typedef struct clusim_cost {
@@ -350,7 +371,7 @@ typedef struct clusim_source {
     uint32_t vc;
     uint32_t flags;   /* clusim_source_flag */
     uint32_t control; /* rate control, or NONE */
-    uint32_t pad;
+    uint32_t spread;  /* or NONE */
 } clusim_source;
 
 typedef struct clusim_message {
@@ -390,6 +411,7 @@ typedef struct clusim_image {
     const uint32_t *mgroup_members; /* endpoints */
     const clusim_vertex *vertices;
     const clusim_control *controls;
+    const clusim_spread *spreads;
     const uint32_t *queue_keys; /* keys of the queue pairs of connections */
     const clusim_conn *conns;
     const clusim_cost *costs;
@@ -406,7 +428,7 @@ typedef struct clusim_image {
         num_routes;
     uint64_t num_group_off, num_group_wires, num_path_off, num_path_wires;
     uint64_t num_units, num_mgroup_off, num_mgroup_members, num_vertices, num_controls;
-    uint64_t num_queue_keys, num_conns, num_costs;
+    uint64_t num_spreads, num_queue_keys, num_conns, num_costs;
     uint64_t num_prims, num_templates, num_instances, num_inst_conns, num_tasks, num_succ;
     uint64_t num_sources, num_messages, num_faults;
 } clusim_image;

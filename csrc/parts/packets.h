@@ -21,7 +21,11 @@ typedef struct packet {
     uint8_t kind, vc;
     uint8_t held_vc; /* batches: the first of `ops` that is left */
     uint8_t first_vc;
-    uint8_t copy; /* MCAST after its fan-out, AGG_DOWN after one */
+    uint8_t copy : 1;                  /* MCAST after its fan-out, AGG_DOWN after one */
+    uint8_t away : 1;                  /* LEG_FREE: on a detour, not before its choice */
+    uint8_t after : 2;                 /* LEG_FREE: its leg without the detour */
+    uint8_t ordered : 1, repeated : 1; /* in-order receiver; sent again */
+    uint8_t : 0;
     uint8_t adaptive : 1, marked : 1, batch : 1;
     uint8_t leg : 2;  /* which target `dst` is, LEG_LAST the last */
     uint16_t members; /* operations: responses still missing; batches: number of `ops` */
@@ -41,13 +45,13 @@ typedef struct packet {
                 vertex_id vertex;   /* AGG_UP: source; AGG_DOWN: destination */
             };
             wire_id in_wire; /* operations: wire of the request */
-            uint32_t pad;
+            uint32_t number; /* in its transfer */
         };
         packet_id ops[BATCH_OPS]; /* batches: operations, in order of the queue */
     };
 } packet;
 
-enum { LEG_FIRST, LEG_SECOND, LEG_LAST };
+enum { LEG_FIRST, LEG_SECOND, LEG_LAST, LEG_FREE /* before or on a detour */ };
 
 _Static_assert(sizeof(packet) == 64, "a packet fills one cache line");
 

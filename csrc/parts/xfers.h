@@ -46,6 +46,7 @@ typedef struct xfer {
     target_id dst;        /* destination of requests or data; NONE for multimem and aggregation */
     target_id via_first, via_last; /* intermediate targets, or NONE */
     flow_id flow;                  /* rate-controlled flow, or NONE */
+    uint32_t spread;               /* row, or NONE */
     path_id path, path_back;
     mgroup_id mgroup;
     vertex_id vertex;
@@ -57,6 +58,16 @@ typedef struct xfer {
     int64_t visible;    /* greatest visible time of its packets; written on arrival, as below */
     uint64_t remaining; /* deliveries missing */
     uint64_t delivered; /* bytes, of all copies */
+    /* Of receivers that accept packets in order only: */
+    uint64_t kept_bytes;
+    packet_id kept;      /* early packets, by number */
+    uint32_t expected;   /* number of the next packet to be accepted */
+    uint32_t refused_at; /* the same at the last refusal, or NONE */
+    uint32_t refers;     /* packets and repeats in flight or still to be sent */
+    uint32_t repeats;    /* packets that wait to be sent again; its flow waits for them */
+    bool refused;        /* a refusal is on its way to the sender */
+    bool lost;           /* a packet was dropped after the last refusal had reached it */
+    bool complete;
 } xfer;
 
 /* True if the owner is done only when everything is delivered. */

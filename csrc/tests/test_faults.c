@@ -55,8 +55,8 @@ static const clusim_template templates[] = {{0, 1, 1, 0}, {1, 2, 1, 0}};
 static clusim_instance instances[2];
 static const uint32_t inst_conns[] = {0}, op_flags[] = {2, 1};
 static clusim_task tasks[2];
-static const clusim_source sources[] = {{0, 0, 1, 128, 1, 1, 0, 0, 0, 0},
-                                        {1, 1, 2, 128, 1, 0, 0, 0, CLUSIM_NONE, 0}};
+static const clusim_source sources[] = {{0, 0, 1, 128, 1, 1, 0, 0, 0, CLUSIM_NONE},
+                                        {1, 1, 2, 128, 1, 0, 0, 0, CLUSIM_NONE, CLUSIM_NONE}};
 static const clusim_message messages[] = {{0, 20000, 1, 0, CLUSIM_NONE, CLUSIM_NONE},
                                           {5, 30000, 0, 0, CLUSIM_NONE, CLUSIM_NONE}};
 static clusim_image image;
@@ -77,6 +77,7 @@ static void fill_programs(void) {
                              .via_last = CLUSIM_NONE,
                              .stage = CLUSIM_NONE,
                              .control = CLUSIM_NONE,
+                             .spread = CLUSIM_NONE,
                              .vertex = CLUSIM_NONE};
     for (uint32_t i = 0; i < 2; i++) {
         instances[i] = (clusim_instance){.length = 100000,

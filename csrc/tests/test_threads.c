@@ -25,8 +25,8 @@ static const uint32_t routes[] = {CLUSIM_NONE, 0, 1, CLUSIM_NONE}, group_off[] =
                       group_wires[] = {0, 1};
 static const uint32_t no_off[] = {0};
 static const clusim_source sources[] = {
-    {0, 0, MESSAGES, 128, 1, 1, 0, 0, 0, 0},
-    {1, MESSAGES, 2 * MESSAGES, 128, 1, 0, 0, 0, CLUSIM_NONE, 0}};
+    {0, 0, MESSAGES, 128, 1, 1, 0, 0, 0, CLUSIM_NONE},
+    {1, MESSAGES, 2 * MESSAGES, 128, 1, 0, 0, 0, CLUSIM_NONE, CLUSIM_NONE}};
 static clusim_message messages[2 * MESSAGES];
 static clusim_model *model;
 

@@ -83,7 +83,8 @@ static void make_traffic(void) {
                                      .msg_hi = first + HOSTS - 1,
                                      .packet_bytes = 256,
                                      .burst = 1,
-                                     .control = CLUSIM_NONE};
+                                     .control = CLUSIM_NONE,
+                                     .spread = CLUSIM_NONE};
         for (uint32_t k = 0; k + 1 < HOSTS; k++)
             messages[first + k] = (clusim_message){.start_ps = k * 777,
                                                    .bytes = 20000 + 1000 * h,

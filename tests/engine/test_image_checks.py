@@ -139,6 +139,7 @@ def _busy_image() -> Image:
     b.run_alone(ends[1], prim("recv", recv=0), conns=(conn,), length=1000)
     b.source(ends[2], [(0, 500, ends[0]), (9, 500, ends[1])])
     b.control()
+    b.spread()
     return b.build()
 
 
@@ -177,6 +178,7 @@ BAD_ROWS = {
     "two nodes with one endpoint": ("nodes", 2, "endpoint", 1, "endpoint does not match"),
     "a first group that leads elsewhere": ("conns", 0, "first_group", 0, "leaves another node"),
     "more virtual channels than there are": ("conns", 0, "vc", 1, "conns[0].vc: 1; must be 0 to 0"),
+    "detours the wrong way round": ("spreads", 0, "detour_lo", 1, "detours the wrong way round"),
     "a stage without a write": ("conns", 0, "kind", 5, "conns[0].kind: 5; must be 0 to 4"),
 }
 
@@ -199,6 +201,26 @@ def test_a_flag_connection_with_a_stage_is_refused():
     image.conns["kind"][0] = 2
     image.conns["stage"][0] = 2
     assert "only a write connection has a stage" in _message(image)
+
+
+def test_a_spread_of_something_else_than_writes_is_refused():
+    image = _busy_image()
+    image.conns["spread"][0], image.conns["kind"][0] = 0, 2
+    assert "only writes without a stage and a path spread" in _message(image)
+
+
+@pytest.mark.parametrize("relays", [False, True])
+def test_a_detour_over_an_endpoint_is_refused(relays):
+    b = ImageBuilder()
+    near, far, turn = (b.switch() for _ in range(3))
+    between = b.endpoint(relay=relays)
+    a, c, over = (b.endpoint() for _ in range(3))
+    for ends in ((a, near), (near, far), (far, c), (near, between), (between, turn), (turn, over)):
+        b.link(*ends)
+    b.link(far, turn, latency_ps=5)
+    spread = b.spread(detour_lo=over.ep, detour_hi=over.ep + 1)
+    b.source(a, [(0, 500, c)], policy="adaptive", spread=spread)
+    assert _message(b.build()) == ("spreads[0]: a detour passes an endpoint" if relays else "")
 
 
 def test_a_route_that_leads_nowhere_is_refused_where_a_gateway_hides_it():

@@ -244,6 +244,7 @@ class ImageBuilder:
             "via_last": NONE,
             "stage": NONE,
             "control": NONE,
+            "spread": NONE,
             "vertex": NONE,
         }
         return self._add("conns", defaults, fields)
@@ -270,6 +271,10 @@ class ImageBuilder:
             "fast_recovery": 5,
         }
         return self._add("controls", defaults, fields)
+
+    def spread(self, **fields: int) -> int:
+        """Add a spread; without fields its packets choose as without one, and are accepted in any order."""
+        return self._add("spreads", {"nak_ps": 1000}, fields)
 
     def tree(self, *vertices: Row) -> list[int]:
         """Add the vertices of an aggregation tree, the root first, children of one parent together.
@@ -374,6 +379,7 @@ class ImageBuilder:
             "packet_bytes": 99,
             "burst": 1,
             "control": NONE,
+            "spread": NONE,
         }
         return self._add("sources", defaults, fields)
 

@@ -11,6 +11,7 @@ from clusim.engine.image import Image
 from support.images import Place
 from support.random_fabric import Bounds, RandomFabric
 from support.random_schedule import Program, Programs
+from support.random_spreads import spread_image
 
 __all__ = ["Bounds", "images", "random_image"]
 
@@ -37,7 +38,8 @@ def random_image(rng: random.Random, *, size: str | Bounds = "small") -> Image:
     for _ in range(rng.randint(0, bounds.sources)):
         _add_source(fabric)
     _add_faults(fabric)
-    return fabric.builder.build()
+    image = fabric.builder.build()
+    return spread_image(image, random.Random(rng.getrandbits(64)))
 
 
 def _add_tasks(fabric: RandomFabric) -> None:

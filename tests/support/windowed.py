@@ -10,6 +10,7 @@ import numpy as np
 from clusim.engine.abi import NONE, ConnKind, FaultKind, Policy, TaskKind
 from clusim.engine.image import DTYPES, Image
 from support.random_images import random_image
+from support.random_spreads import without_spreads
 
 __all__ = ["led_image", "paired_image", "windowed_image"]
 
@@ -35,7 +36,7 @@ def windowed_image(seed: int, size: str = "small") -> Image:
         image = random_image(random.Random(seed), size=size)
         kinds = set(image.conns["kind"].tolist())
         if (image.nodes["endpoint"] == NONE).any() and ConnKind.AGGREGATION not in kinds:
-            return _without(image)
+            return _without(without_spreads(image))
         seed += 1_000_000
 
 

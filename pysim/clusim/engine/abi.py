@@ -134,6 +134,13 @@ class Policy(IntEnum):
     STRIPE, PINNED, ADAPTIVE = _values("clusim_policy")
 
 
+@_all_of("clusim_estimate")
+class Estimate(IntEnum):
+    """Load of a wire, for packets that choose by load (section 6)."""
+
+    QUEUE, CREDIT = _values("clusim_estimate")
+
+
 @_all_of("clusim_prim_flag")
 class PrimFlag(IntEnum):
     """Special properties of a primitive: bits."""

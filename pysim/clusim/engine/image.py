@@ -97,6 +97,7 @@ class Image:
     mgroup_members: Array = _default("mgroup_members")
     vertices: Array = _default("vertices")
     controls: Array = _default("controls")
+    spreads: Array = _default("spreads")
     queue_keys: Array = _default("queue_keys")
     conns: Array = _default("conns")
     costs: Array = _default("costs")

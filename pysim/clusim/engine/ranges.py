@@ -224,6 +224,17 @@ RANGES: dict[str, dict[str, Range]] = {
         "g_65536": Range(0, 1 << 16, "a weight of at most 1"),
         "fast_recovery": Range(0, NONE - 1, "a count"),
     },
+    "spreads": {
+        "gap_ps": _DELAY,
+        "nak_ps": _LATENCY,
+        "reorder_bytes": _SIZE,
+        "ordered": _FLAG,
+        "estimate": _kinds(abi.Estimate),
+        "detour_lo": _end("targets"),
+        "detour_hi": _end("targets"),
+        "detour_vcs": Range(0, 8, "of 8 virtual channels"),
+        "bias_bytes": _ANY,
+    },
     "queue_keys": {"": _ANY},
     "conns": {
         "tail_ps": _DELAY,
@@ -252,6 +263,8 @@ RANGES: dict[str, dict[str, Range]] = {
         "queue_lo": _end("queue_keys"),
         "queue_hi": _end("queue_keys"),
         "split": _FLAG,
+        "spread": _maybe("spreads"),
+        "pad": _ANY,
     },
     "costs": {
         "fixed_ps": _COST,
@@ -320,7 +333,7 @@ RANGES: dict[str, dict[str, Range]] = {
         "vc": _index("vcs"),
         "flags": Range(0, sum(abi.SourceFlag), "flags"),
         "control": _maybe("controls"),
-        "pad": _ANY,
+        "spread": _maybe("spreads"),
     },
     "messages": {
         "start_ps": _DURATION,

@@ -315,7 +315,7 @@ class LinkLowering:
                 rows["tail_ps"][index] += proxy.nic.rendezvous_ps
         rows["vc_response"] = self.fabric.response_vc
         rows["expand_120"] = [self._expand_120[connection.protocol] for connection in of_leg]
-        for name in ("first_group", "path", "path_back", "mgroup", "vertex"):
+        for name in ("first_group", "path", "path_back", "mgroup", "vertex", "spread"):
             rows[name] = NONE
         rows["control"] = np.array([self._control(leg) for leg in legs], np.uint32)[codes]
         by_path = np.array([bool(connection.path) for connection in of_leg], bool)

@@ -397,7 +397,7 @@ def to_image(fabric: Fabric, traffic: Traffic, plan: TrafficPlan, burst: int = 1
     sources["packet_bytes"] = traffic.packet_bytes
     sources["burst"] = burst
     sources["policy"] = _POLICY[resolve_routing(arrays, traffic.routing)]
-    sources["control"] = NONE
+    sources["control"] = sources["spread"] = NONE
     table = empty("messages", len(messages.source))
     table["start_ps"] = messages.start_ps
     table["bytes"] = messages.size_bytes

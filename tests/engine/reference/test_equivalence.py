@@ -156,6 +156,10 @@ def _mechanisms(image: Image, wires) -> set[str]:
         "connection control": (image.conns["control"] != NONE).any(),
         "source control": (image.sources["control"] != NONE).any(),
         "tree": len(image.vertices) > 0,
+        "order": (image.spreads["ordered"] != 0).any(),
+        "flowlets": (image.spreads["gap_ps"] > 0).any(),
+        "credit": (image.spreads["estimate"] > 0).any(),
+        "detours": (image.spreads["detour_lo"] < image.spreads["detour_hi"]).any(),
         "deep tree": (image.vertices["parent"][levels] != NONE).any(),
         **{name: wires[name].any() for name in ("pauses", "overflows", "marks", "replays")},
     }
@@ -171,7 +175,7 @@ def test_random_images_use_every_mechanism(compiled):
         for name in _mechanisms(image, sim.wires()):
             counts[name] = counts.get(name, 0) + 1
     seldom = {name: n for name, n in counts.items() if n < CASES // 40}
-    assert len(counts) == 14
+    assert len(counts) == 18
     assert not seldom, f"of {CASES} images: {counts}"
 
 

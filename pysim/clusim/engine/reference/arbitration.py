@@ -12,8 +12,10 @@ from clusim.engine.abi import Beyond, Kind, Policy
 from clusim.engine.reference import units
 from clusim.engine.reference.machine import Class, Machine
 from clusim.engine.reference.model import Model
+from clusim.engine.reference.order import keeps, refuse
 from clusim.engine.reference.packets import Buffer, Packet, Transfer
 from clusim.engine.reference.specs import ImageNode, hash32
+from clusim.engine.reference.spreads import turn
 from clusim.engine.reference.units import (
     at_destination,
     enter,
@@ -35,6 +37,9 @@ def deliver(machine: Machine, wire: Wire, packet: Packet) -> None:
     assert packet.buffer is not None
     spec = machine.model.endpoints[endpoint]
     reads = packet.kind in _RESPONSES
+    if packet.transfer.spread is not None and packet.transfer.spread.ordered:
+        _deliver_in_order(machine, wire, packet, endpoint)
+        return
     size_256 = packet.p * (spec.read_256 if reads else spec.deliver_256)
     accepted_ps = machine.accept_ps(endpoint, size_256)
     machine.release(packet.buffer, accepted_ps)
@@ -54,6 +59,32 @@ def deliver(machine: Machine, wire: Wire, packet: Packet) -> None:
         _respond_at(machine, visible_ps, wire, _multicast(packet))
     else:
         _delivered(machine, transfer, packet.p, visible_ps, wire.index)
+
+
+def _deliver_in_order(machine: Machine, wire: Wire, packet: Packet, endpoint: int) -> None:
+    """Accept the expected packet and kept packets that follow it; keep or refuse others."""
+    transfer, spec = packet.transfer, machine.model.endpoints[endpoint]
+    order = transfer.order
+    assert packet.buffer is not None
+    machine.payload.relayed = True
+    _answer_mark(machine, packet, transfer)
+    if packet.number != order.expected:
+        machine.release(packet.buffer, machine.now_ps)
+        if keeps(machine, packet):
+            order.kept[packet.number] = (packet, wire.index)
+        return
+    accepted_ps = machine.accept_ps(endpoint, packet.p * spec.deliver_256)
+    machine.release(packet.buffer, accepted_ps)
+    order.expected += 1
+    _delivered(machine, transfer, packet.p, accepted_ps + spec.write_latency_ps, wire.index)
+    while order.expected in order.kept:
+        kept, over = order.kept.pop(order.expected)
+        order.kept_bytes -= kept.p
+        order.expected += 1
+        accepted_ps = machine.accept_ps(endpoint, kept.p * spec.deliver_256)
+        _delivered(machine, transfer, kept.p, accepted_ps + spec.write_latency_ps, over)
+    if order.lost:
+        refuse(machine, transfer)
 
 
 def _transfer_of(machine: Machine, packet: Packet) -> Transfer:
@@ -225,12 +256,14 @@ def _owe_control_bytes(machine: Machine, wire: Wire, packet: Packet) -> None:
 
 def _forward(machine: Machine, wire: Wire, packet: Packet) -> None:
     machine.payload.relayed |= machine.model.nodes[wire.spec.dst].endpoint is not None
+    vc = packet.vc
+    turn(machine, packet, wire.spec.dst)
     if packet.path is not None:
         packet.hop += 1
         out = packet.path[packet.hop]
     else:
         out, packet.key = route_choice(machine, packet, packet.targets[0], wire)
-    forward(machine, wire, packet.vc, out, packet)
+    forward(machine, wire, vc, out, packet)
 
 
 def _fan_out(machine: Machine, wire: Wire, packet: Packet) -> None:
@@ -339,20 +372,7 @@ def _ready_candidates(machine: Machine, wire: Wire) -> list[_Candidate]:
 
 def _make_packet(model: Model, transfer: Transfer, i: int, wire: int) -> Packet:
     """Return packet `i` of a transfer as it would leave on `wire`."""
-    terms = transfer.terms
-    packet = Packet(
-        transfer=transfer,
-        kind=terms.kind,
-        p=transfer.packet_size(i),
-        targets=terms.targets,
-        key=transfer.route_key(i),
-        first_vc=terms.vc,
-        vc=terms.vc,
-        request_wire=wire,
-        path=terms.path,
-        vertex=terms.vertex,
-        number=(transfer.first_number + i) % 2**32,
-    )
+    packet = transfer.packet(i, wire)
     packet.vc = next_vc(model, packet, wire)
     return packet
 
@@ -388,9 +408,20 @@ def _grant(machine: Machine, wire: Wire, candidate: _Candidate) -> None:
     machine.plan(at_ps, Class.ARRIVE, lambda: arrive(machine, wire, packet), who, order)
     wire.count_grant(packet, model, wire_bytes, end_ps - now_ps)  # 7.
     wire.last_granted = candidate.index  # 8.
+    if packet.repeated:
+        _repeated(machine, packet)
     if candidate.flow is not None:
         _inject(machine, candidate, wire, end_ps)
     wire.count_arbitration(bool(_ready_candidates(machine, wire)), end_ps - now_ps)
+
+
+def _repeated(machine: Machine, packet: Packet) -> None:
+    """Let the flow continue after its last repeat."""
+    transfer, packet.repeated = packet.transfer, False
+    transfer.order.repeats -= 1
+    if transfer.order.repeats == 0:
+        for wire in transfer.wires:
+            _expect(machine, transfer, wire)
 
 
 def _replay_ps(model: Model, wire: Wire, busy_ps: int) -> int:

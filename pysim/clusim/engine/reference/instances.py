@@ -327,6 +327,8 @@ class InstanceState:
             cost16=cost16,
             wires=first_group(machine, terms, connection.spec.first_group),
             rate=connection.rate if kind == Kind.WRITE else None,
+            spread=connection.spec.spread if kind == Kind.WRITE else None,
+            flow=connection.index,
         )
         staged_read = kind == Kind.READ_REQ and connection.spec.stage is not None
         transfer.base = connection.count(transfer.count, staged_read)

@@ -33,9 +33,10 @@ class Class(IntEnum):
     FREE = 5
     PAUSE = 6  # and RESUME
     NOTIFY = 7
-    TIMER = 8
-    CREDIT = 9  # adds credit; no other event of phase A depends on it
-    WAKE = 10  # adds a wire to phase B of this timestamp
+    REPEAT = 8
+    TIMER = 9
+    CREDIT = 10  # adds credit; no other event of phase A depends on it
+    WAKE = 11  # adds a wire to phase B of this timestamp
 
 
 @dataclass(order=True, slots=True)
@@ -178,6 +179,8 @@ class Machine:
         Object that left the ranges in this timestamp: the run ends with it.
     payload : Payload
         Payload of complete transfers.
+    flowlets : dict
+        Last wire of each flow to a target at a node, and the time of its last packet there.
     """
 
     def __init__(self, model: Model) -> None:
@@ -205,6 +208,7 @@ class Machine:
         self.examine: set[int] = set()
         self.beyond: Who | None = None
         self.payload = Payload(len(model.endpoints))
+        self.flowlets: dict[tuple[int, int, int], tuple[int, int]] = {}
 
     def refuse(self, who: Who) -> None:
         """Note that something left the ranges; of several in a timestamp the first is named."""

@@ -19,6 +19,7 @@ from clusim.engine.reference.specs import (
     MessageSpec,
     PrimSpec,
     SourceSpec,
+    SpreadSpec,
     TargetSpec,
     TaskSpec,
     TemplateSpec,
@@ -67,15 +68,20 @@ class Model:
         self._read_tasks(image)
 
     def route(self, node: int, target: int) -> tuple[int, ...]:
-        """Return the route group from `node` towards `target` (section 6, routes)."""
+        """Return the route group from `node` towards `target`, which must exist."""
+        group = self.routes(node, target)
+        if group is None:
+            raise ValueError(f"no route from node {node} to target {target}")
+        return group
+
+    def routes(self, node: int, target: int) -> tuple[int, ...] | None:
+        """Return the route group from `node` towards `target`, or None (section 6, routes)."""
         here, there = self.nodes[node], self.targets[target]
         if here.zone == there.zone:
             group = self._routes[here.route_lo + there.local]
         else:
             group = self._routes[here.wide_lo + there.wide * here.wide_stride]
-        if group is None:
-            raise ValueError(f"no route from node {node} to target {target}")
-        return self.groups[group]
+        return None if group is None else self.groups[group]
 
     def fastest(self, group: tuple[int, ...]) -> int:
         """Return the wire with the highest rate, then the lowest id, at the rates of the image."""
@@ -145,6 +151,13 @@ class Model:
         self._controls = dict(
             enumerate(ControlSpec(**_plain(image.controls, i)) for i in range(len(image.controls)))
         )
+        self._spreads = {
+            i: SpreadSpec(
+                **_plain(image.spreads, i, "detour_lo", "detour_hi"),
+                detours=(int(row["detour_lo"]), int(row["detour_hi"])),
+            )
+            for i, row in enumerate(image.spreads)
+        }
 
     def _read_connections(self, image: Image) -> None:
         mgroups = _ragged(image.mgroup_off, image.mgroup_members)
@@ -159,6 +172,8 @@ class Model:
             "queue_lo",
             "queue_hi",
             "split",
+            "spread",
+            "pad",
         )
         self.conns = tuple(
             ConnSpec(
@@ -172,6 +187,7 @@ class Model:
                 control=self._controls.get(int(row["control"])),
                 queue_keys=_numbers(image.queue_keys[int(row["queue_lo"]) : int(row["queue_hi"])]),
                 split=bool(row["split"]),
+                spread=self._spreads.get(int(row["spread"])),
             )
             for i, row in enumerate(conns)
         )
@@ -215,9 +231,10 @@ class Model:
         )
         self.sources = tuple(
             SourceSpec(
-                **_plain(image.sources, i, "flags", "control", "pad"),
+                **_plain(image.sources, i, "flags", "control", "spread"),
                 serial=bool(int(row["flags"]) & SourceFlag.SERIAL),
                 control=self._controls.get(int(row["control"])),
+                spread=self._spreads.get(int(row["spread"])),
             )
             for i, row in enumerate(image.sources)
         )

@@ -13,7 +13,7 @@ from typing import Protocol
 from clusim.base.errors import InternalError
 from clusim.engine.abi import NONE, Kind, Policy
 from clusim.engine.reference.model import Model
-from clusim.engine.reference.specs import FlowRate, UnitSpec, VertexSpec, ceil_div
+from clusim.engine.reference.specs import FlowRate, SpreadSpec, UnitSpec, VertexSpec, ceil_div
 
 
 class TransferOwner(Protocol):
@@ -59,6 +59,33 @@ class Terms:
 
 
 @dataclass(slots=True)
+class Order:
+    """Packets of a transfer at a receiver that accepts them in order only, and repeats.
+
+    Attributes
+    ----------
+    expected : int
+        Number of the next packet to be accepted.
+    kept : dict
+        Early packets by number, with the wires over which they arrived.
+    refused, lost : bool
+        True while a refusal is on its way to the sender; if a packet was dropped after the last had reached it.
+    refused_at : int or None
+        `expected` at the last refusal.
+    repeats : int
+        Packets that wait to be sent again.
+    """
+
+    expected: int = 0
+    kept: dict[int, tuple[Packet, int]] = field(default_factory=dict)
+    kept_bytes: int = 0
+    refused: bool = False
+    lost: bool = False
+    refused_at: int | None = None
+    repeats: int = 0
+
+
+@dataclass(slots=True)
 class Transfer:
     """A transfer being injected and delivered (section 5).
 
@@ -76,6 +103,8 @@ class Transfer:
         AGGREGATE: number of its first packet.
     queues : tuple of int
         Keys over which its packets alternate; empty if they all have `base`.
+    spread, flow : SpreadSpec or None, int
+        Spreading of its packets, and number of its connection or source.
     """
 
     terms: Terms
@@ -88,6 +117,9 @@ class Transfer:
     rate: FlowRate | None = None
     first_number: int = 0
     queues: tuple[int, ...] = ()
+    spread: SpreadSpec | None = None
+    flow: int = 0
+    order: Order = field(default_factory=Order)
     granted: dict[int, int] = field(default_factory=dict)
     outstanding: dict[int, int] = field(default_factory=dict)
     greatest_end_ps: int = 0
@@ -155,6 +187,30 @@ class Transfer:
             i = self.granted_count
         return i if i < self.count else None
 
+    def was_granted(self, i: int) -> bool:
+        """True if packet `i` was granted."""
+        if self.terms.policy != Policy.STRIPE:
+            return i < self.granted_count
+        n = len(self.wires)
+        return i // n < self.granted.get(self.wires[(self.base + i) % n], 0)
+
+    def packet(self, i: int, wire: int) -> Packet:
+        """Return packet `i` as it would leave on `wire`, without its VC there."""
+        terms = self.terms
+        return Packet(
+            transfer=self,
+            kind=terms.kind,
+            p=self.packet_size(i),
+            targets=terms.targets,
+            key=self.route_key(i),
+            first_vc=terms.vc,
+            vc=terms.vc,
+            request_wire=wire,
+            path=terms.path,
+            vertex=terms.vertex,
+            number=(self.first_number + i) % 2**32,
+        )
+
     @property
     def granted_count(self) -> int:
         """Packets granted so far."""
@@ -163,6 +219,8 @@ class Transfer:
     def window_open(self, wire: int) -> bool:
         """True if the window lets one more request leave on `wire`."""
         terms = self.terms
+        if self.order.repeats:
+            return False
         if terms.window_bytes == 0 or not terms.answered:
             return True
         if terms.policy == Policy.ADAPTIVE:
@@ -207,6 +265,10 @@ class Packet:
         The vertex with the `path_up` or `path_down` that it follows, and its number there.
     marked : bool
         True if it met congestion.
+    away, decided : bool
+        True on a detour (`targets` begins with its turning point), and after the decision on one.
+    repeated : bool
+        True if it waits to be sent again.
     """
 
     transfer: Transfer
@@ -225,6 +287,9 @@ class Packet:
     vertex: int | None = None
     number: int = 0
     marked: bool = False
+    away: bool = False
+    decided: bool = False
+    repeated: bool = False
 
     @property
     def on_last_wire(self) -> bool:
@@ -238,8 +303,10 @@ class Packet:
 
     @property
     def adaptive(self) -> bool:
-        """True if it chooses its wires by their queues."""
-        return self.transfer.terms.policy == Policy.ADAPTIVE
+        """True if it chooses its wires by their load."""
+        spread = self.transfer.spread
+        by_flowlet = spread is not None and spread.gap_ps > 0
+        return by_flowlet or self.transfer.terms.policy == Policy.ADAPTIVE
 
     def wire_bytes(self, model: Model, wire: int, kind: int | None = None) -> int:
         """Return its bytes on `wire`, as the kind it is or will be there."""

@@ -106,6 +106,8 @@ class SourceState:
             wires=first_group(self._machine, terms, None),
             base=message.key,
             rate=self._rate,
+            spread=spec.spread,
+            flow=len(self._machine.model.conns) + self._who[1],
         )
         self._message += 1
         start_transfer(self._machine, spec.endpoint, self._slot, transfer)

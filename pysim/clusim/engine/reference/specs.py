@@ -190,6 +190,20 @@ class ControlSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class SpreadSpec:
+    """Spreading of packets over paths, and order at their receiver."""
+
+    gap_ps: int
+    nak_ps: int
+    reorder_bytes: int
+    ordered: int
+    estimate: int
+    detours: tuple[int, int]  # first target, and the one after the last
+    detour_vcs: int
+    bias_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class ConnSpec:
     """A connection's constants."""
 
@@ -218,6 +232,7 @@ class ConnSpec:
     vertex: int | None  # kind 4: the member
     queue_keys: tuple[int, ...]
     split: bool
+    spread: SpreadSpec | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +321,7 @@ class SourceSpec:
     vc: int
     serial: bool
     control: ControlSpec | None
+    spread: SpreadSpec | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from clusim.engine.reference.machine import Class, Machine
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.packets import Packet, UnitOperation, UnitState, Vertex
 from clusim.engine.reference.specs import ImageNode, VertexSpec
+from clusim.engine.reference.spreads import choose
 from clusim.engine.reference.wires import Wire
 
 
@@ -50,8 +51,7 @@ def route_choice(
     if len(group) == 1:
         return group[0], packet.key
     if packet.adaptive:
-        queued = [(machine.wires[wire].counters.queued_bytes, wire) for wire in group]
-        return min(queued)[1], packet.key
+        return choose(machine, packet, target, group, arrived_over.spec.dst), packet.key
     number = (packet.key + arrived_over.spec.ordinal) % len(group)
     return group[number], packet.key // len(group)
 

@@ -1,0 +1,154 @@
+"""Gates of spreads: receivers in order, load by credit, flowlets, detours.
+
+Defaults as in `test_gates`: packets of 100 bytes on the wire, 1000 ps each.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from clusim.engine.reference.specs import hash32
+from support.gates import assert_messages_at, counters, finish
+from support.images import ImageBuilder, Place
+
+
+def unequal(size: int, **spread: int) -> ImageBuilder:
+    """Packets alternate over wire 0, at whose end they arrive 6000 ps after their grant, and wire 2, after 2000 ps."""
+    builder = ImageBuilder()
+    a, b = builder.endpoint(), builder.endpoint()
+    builder.link(a, b, latency_ps=5000)
+    builder.link(a, b)
+    builder.source(a, [(0, size, b)], spread=builder.spread(ordered=1, **spread))
+    return builder
+
+
+@pytest.mark.parametrize(("reorder_bytes", "end"), [(99, 6011), (98, 9010)])
+def test_an_early_packet_is_kept_if_the_reorder_buffer_has_room(engine, reorder_bytes, end):
+    # Packet 1 arrives at 2000, packet 0 at 6000; memory accepts one 1 ps after the other. Without room packet 1 is
+    # repeated at 3000, arrives at 5000, is early again, and is refused when packet 0 is accepted: repeated at 7000, it
+    # arrives at 9000.
+    assert_messages_at(engine, unequal(198, reorder_bytes=reorder_bytes), end)
+
+
+@pytest.mark.parametrize(("nak_ps", "end"), [(1999, 10009), (2000, 6011), (3000, 7010)])
+def test_a_repeat_counts_if_it_arrives_with_the_missing_packet_or_later(engine, nak_ps, end):
+    # The repeat arrives at 4000 + nak_ps; at 6000 packet 0 is accepted first, as its wire has the lower id.
+    assert_messages_at(engine, unequal(198, nak_ps=nak_ps), end)
+
+
+def test_a_receiver_of_any_order_pays_nothing(engine):
+    builder = unequal(198)
+    builder.rows["spreads"][0]["ordered"] = 0
+    sim = assert_messages_at(engine, builder, 6010)
+    assert counters(sim, 2, "grants") == (1,)
+
+
+def test_the_sender_goes_back_to_the_expected_packet(engine):
+    sim = finish(engine, unequal(198, nak_ps=2000))
+    assert [counters(sim, wire, "grants")[0] for wire in (0, 2)] == [2, 2]  # packets 0 and 1 twice
+
+
+@pytest.mark.parametrize(("until_ps", "grants"), [(5999, (6, 6)), (6000, (7, 7))])
+def test_new_packets_wait_for_repeats(engine, until_ps, grants):
+    # Packet 1 is refused at 2000; at 2500 packets 0 to 5 are granted, and all are repeated by 6000.
+    sim = engine(unequal(8 * 99, nak_ps=500).build())
+    sim.run(until_ps=until_ps)
+    assert tuple(counters(sim, wire, "grants")[0] for wire in (0, 2)) == grants
+
+
+def test_a_refusal_on_its_way_covers_all_that_is_early_meanwhile(engine):
+    # Packet 1 is refused at 2000, which covers packet 3; all are repeated at 5500. Packet 2 is early at 7000: refused,
+    # which covers the repeat of packet 3 at 8500; packets 1 to 3 are repeated at 10500. The first repeat of 2 arrives
+    # at 12500, the second one of 3 at 13500.
+    sim = assert_messages_at(engine, unequal(4 * 99, nak_ps=3500), 13510)
+    assert [counters(sim, wire, "grants")[0] for wire in (0, 2)] == [5, 6]
+
+
+def test_what_never_arrives_in_order_ends_in_a_deadlock(engine):
+    builder = unequal(198)
+    builder.rows["wires"][0]["buffer_bytes"] = 99  # packet 0 never leaves
+    sim = engine(builder.build())
+    assert sim.run(until_ps=1 << 40).name == "DEADLOCK"
+
+
+def diamond(**spread: int) -> tuple[ImageBuilder, list[Place]]:
+    """Return a, c, b: a and c on a switch with two links (wires 4 and 6) to that of b; ties begin with wire 4.
+
+    Credit for a packet that c sends at 0 is back at 4200: granted at 1100, it leaves the second switch by 3200.
+    """
+    builder = ImageBuilder()
+    a, c, b = (builder.endpoint() for _ in range(3))
+    near, far = builder.switch(), builder.switch()
+    builder.link(a, near)
+    builder.link(c, near)
+    for _ in range(2):
+        builder.link(near, far)
+    builder.link(far, b)
+    builder.seed = next(seed for seed in range(99) if hash32(seed, near.node, 0) % 2 == 0)
+    builder.spread(**spread)
+    return builder, [a, c, b]
+
+
+@pytest.mark.parametrize(
+    ("estimate", "start_ps", "wire"), [(1, 3100, 6), (1, 3101, 4), (0, 3100, 4)]
+)
+def test_load_by_credit_counts_what_has_not_come_back_before(engine, estimate, start_ps, wire):
+    builder, (a, c, b) = diamond(estimate=estimate)
+    builder.source(c, [(0, 99, b)], policy="pinned")
+    builder.source(a, [(start_ps, 99, b)], policy="adaptive", spread=0)
+    sim = finish(engine, builder)
+    expected = {4: 1, 6: 0}
+    expected[wire] += 1
+    assert {wire: counters(sim, wire, "grants")[0] for wire in (4, 6)} == expected
+
+
+@pytest.mark.parametrize(("gap_ps", "grants"), [(1501, {4: 2, 6: 0}), (1500, {4: 1, 6: 1})])
+def test_a_flowlet_stays_on_its_wire_until_the_gap(engine, gap_ps, grants):
+    # The second packet arrives 1500 ps after the first, when wire 4 still has less credit.
+    builder, (a, _, b) = diamond(estimate=1, gap_ps=gap_ps)
+    builder.source(a, [(0, 99, b), (1500, 99, b)], policy="pinned", spread=0)
+    sim = finish(engine, builder)
+    assert {wire: counters(sim, wire, "grants")[0] for wire in (4, 6)} == grants
+
+
+def triangle(bias_bytes: int, start_ps: int, **spread: int) -> ImageBuilder:
+    """A packet of a meets, at its switch, those of d and e, which arrive at 1100; c is beside the third switch.
+
+    Wires 8 and 10 lead from the first switch to that of b and to that of c; from there wire 12 leads to that of b.
+    """
+    builder = ImageBuilder(nvc=3)
+    a, d, e, b, c = (builder.endpoint() for _ in range(5))
+    near, far, third = (builder.switch() for _ in range(3))
+    for place in (a, d, e):
+        builder.link(place, near)
+    builder.link(b, far)
+    builder.link(near, far)
+    builder.link(near, third)
+    builder.link(third, far)
+    builder.link(c, third)
+    spread |= {"bias_bytes": bias_bytes, "detour_lo": c.ep, "detour_hi": c.ep + 1}
+    builder.source(a, [(start_ps, 99, b)], policy="adaptive", spread=builder.spread(**spread))
+    for place in (d, e):
+        builder.source(place, [(0, 99, b)])
+    return builder
+
+
+@pytest.mark.parametrize(
+    ("bias_bytes", "start_ps", "detours"),
+    [(199, 1, 1), (200, 1, 0), (0, 0, 0), (0, 999, 1), (0, 1001, 0)],
+)
+def test_a_detour_begins_if_bytes_times_hops_are_fewer(engine, bias_bytes, start_ps, detours):
+    # From 1100 to 2100 100 bytes wait for wire 8: 200 over two hops, against none over three. A packet that arrives at
+    # 1100 is handled before those of d and e.
+    sim = finish(engine, triangle(bias_bytes, start_ps))
+    assert counters(sim, 10, "grants") == counters(sim, 12, "grants") == (detours,)
+    assert counters(sim, 8, "grants") == (3 - detours,)
+
+
+@pytest.mark.parametrize(("room", "stalled"), [(100, 0), (99, 1)])
+def test_the_end_of_a_detour_changes_the_virtual_channel(engine, room, stalled):
+    # On wire 12 the packet is on VC 2, of which a buffer without room for it would stop it for ever.
+    builder = triangle(0, 1, detour_vcs=2)
+    builder.rows["wires"][12]["buffer_bytes"] = room
+    sim = engine(builder.build())
+    assert sim.run(until_ps=1 << 40).name == ("DEADLOCK" if stalled else "DONE")
