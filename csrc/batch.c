@@ -50,7 +50,7 @@ static packet separate(const clusim_sim *s, const packet *b, packet_id op) {
     p.op = op;
     p.path_pos = NONE;
     p.first_wire = packet_at(s, op)->first_wire;
-    p.pad = 0;
+    p.number = 0;
     return p;
 }
 
