@@ -48,7 +48,7 @@ static int64_t occupied(const clusim_sim *s, wire_id wire) {
 
 static uint64_t load(const clusim_sim *s, const clusim_spread *spread, wire_id wire) {
     uint64_t queued = wire_at(s, wire)->queued_bytes;
-    if (spread == NULL || spread->estimate == CLUSIM_ESTIMATE_QUEUE) return queued;
+    if (spread == NULL || spread->estimate == CLUSIM_LOAD_QUEUE) return queued;
     return queued + (uint64_t)occupied(s, wire);
 }
 

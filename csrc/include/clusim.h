@@ -120,9 +120,9 @@ enum clusim_policy {
 };
 
 /* Load of a wire, for packets that choose by load (section 6). */
-enum clusim_estimate {
-    CLUSIM_ESTIMATE_QUEUE = 0,  /* bytes in its queues */
-    CLUSIM_ESTIMATE_CREDIT = 1, /* also bytes in the far buffer */
+enum clusim_load {
+    CLUSIM_LOAD_QUEUE = 0,  /* bytes in its queues */
+    CLUSIM_LOAD_CREDIT = 1, /* also bytes in the far buffer */
 };
 
 enum clusim_prim_flag {                            /* bits */
@@ -263,7 +263,7 @@ typedef struct clusim_spread {
     int64_t nak_ps;         /* packet refused -> the sender repeats */
     uint64_t reorder_bytes; /* early packets that an ordered receiver keeps, per transfer */
     uint32_t ordered;       /* 1: packets are accepted in order only */
-    uint32_t estimate;      /* clusim_estimate */
+    uint32_t estimate;      /* clusim_load */
     uint32_t detour_lo;     /* targets near which detours turn; an empty range is shortest paths */
     uint32_t detour_hi;
     uint32_t detour_vcs; /* added to the first VC at the end of a detour */

@@ -134,11 +134,11 @@ class Policy(IntEnum):
     STRIPE, PINNED, ADAPTIVE = _values("clusim_policy")
 
 
-@_all_of("clusim_estimate")
-class Estimate(IntEnum):
+@_all_of("clusim_load")
+class Load(IntEnum):
     """Load of a wire, for packets that choose by load (section 6)."""
 
-    QUEUE, CREDIT = _values("clusim_estimate")
+    QUEUE, CREDIT = _values("clusim_load")
 
 
 @_all_of("clusim_prim_flag")

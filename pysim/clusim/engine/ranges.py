@@ -229,7 +229,7 @@ RANGES: dict[str, dict[str, Range]] = {
         "nak_ps": _LATENCY,
         "reorder_bytes": _SIZE,
         "ordered": _FLAG,
-        "estimate": _kinds(abi.Estimate),
+        "estimate": _kinds(abi.Load),
         "detour_lo": _end("targets"),
         "detour_hi": _end("targets"),
         "detour_vcs": Range(0, 8, "of 8 virtual channels"),

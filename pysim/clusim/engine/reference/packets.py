@@ -59,7 +59,7 @@ class Terms:
 
 
 @dataclass(slots=True)
-class Order:
+class InOrder:
     """Packets of a transfer at a receiver that accepts them in order only, and repeats.
 
     Attributes
@@ -119,7 +119,7 @@ class Transfer:
     queues: tuple[int, ...] = ()
     spread: SpreadSpec | None = None
     flow: int = 0
-    order: Order = field(default_factory=Order)
+    order: InOrder = field(default_factory=InOrder)
     granted: dict[int, int] = field(default_factory=dict)
     outstanding: dict[int, int] = field(default_factory=dict)
     greatest_end_ps: int = 0

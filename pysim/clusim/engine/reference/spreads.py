@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.engine.abi import Estimate, Kind
+from clusim.engine.abi import Load, Kind
 from clusim.engine.reference.machine import Machine
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.packets import Packet, Transfer
@@ -13,7 +13,7 @@ def load_bytes(machine: Machine, transfer: Transfer, wire: int) -> int:
     """Return the load of a wire, as the packets of a transfer estimate it [bytes]."""
     state = machine.wires[wire]
     total = state.counters.queued_bytes
-    by_credit = transfer.spread is not None and transfer.spread.estimate == Estimate.CREDIT
+    by_credit = transfer.spread is not None and transfer.spread.estimate == Load.CREDIT
     if by_credit and state.pause is None:
         total += sum(state.spec.buffer_bytes - credit for credit in state.credit)
     return total
