@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.engine.abi import Load, Kind
+from clusim.engine.abi import Kind, Load
 from clusim.engine.reference.machine import Machine
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.packets import Packet, Transfer
