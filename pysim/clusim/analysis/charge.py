@@ -113,6 +113,7 @@ class Charger:
     ) -> None:
         self.walk, self.network, self.usage = walk, network, usage
         self._image, self.rivals = network.image, rivals
+        self._usual: dict[tuple[int, tuple[int, ...], tuple[int, int]], tuple[int, float]] = {}
         names = np.array(network.classes)
         rates = network.wires["rate_num"] / np.maximum(1, network.wires["rate_den"])
         self._best = {
@@ -261,7 +262,7 @@ class Charger:
     def _idle(self, step: Step, first: _Load, idle: int) -> Iterator[Charge]:
         """Yield the time in which not even the busiest thing was busy."""
         if first.what == "wire":
-            stalled = self.usage.of("credit", [first.number], step.start_ps, step.end_ps)[0]
+            stalled = self.usage.one("credit", first.number, step.start_ps, step.end_ps)
             credit = min(idle, int(step.length_ps * stalled))
             name = self.network.link(first.number)
             yield Charge("stall", name, "no credit", credit, CauseKind.CREDIT, first.number)
@@ -323,20 +324,31 @@ class Charger:
         return start_ps, max(end_ps, step.end_ps)
 
     def _load(self, what: str, number: int, times: _Times) -> _Load:
-        use, mean = (float(self.usage.of(what, [number], *time)[0]) for time in times)
+        use, mean = (self.usage.one(what, number, *time) for time in times)
         return _Load(what, number, use, mean)
 
     def _wire_load(self, stage: Stage, times: _Times) -> _Load:
         """Return the busiest lane of a stage."""
-        wire = stage.lanes[int(np.argmax(self.usage.of("wire", stage.lanes, *times[0])))]
-        peers = [other for other in stage.group if other != wire]
+        wire = stage.lanes[0]
+        if len(stage.lanes) > 1:
+            wire = stage.lanes[int(np.argmax(self.usage.of("wire", stage.lanes, *times[0])))]
+        load = self._load("wire", wire, times)
+        key = (wire, tuple(stage.group), times[1])
+        if key not in self._usual:
+            self._usual[key] = self._usual_load(*key)
+        sibling, usual = self._usual[key]
+        return load if sibling < 0 else load._replace(usual=usual, sibling=sibling)
+
+    def _usual_load(
+        self, wire: int, group: tuple[int, ...], span: tuple[int, int]
+    ) -> tuple[int, float]:
+        """Return a wire like another one, -1 if there is none, and the median of their use in a span."""
+        peers = [other for other in group if other != wire]
         if not peers:
             peers = [int(w) for w in self._peers[self.network.classes[wire]] if w != wire]
-        load = self._load("wire", wire, times)
         if not peers:
-            return load
-        usual = float(np.median(self.usage.of("wire", peers, *times[1])))
-        return load._replace(usual=usual, sibling=peers[0])
+            return -1, 0.0
+        return peers[0], float(np.median(self.usage.of("wire", peers, *span)))
 
     def _pace_ps(self, step: Step) -> int:
         """Return the time that the CTA itself needs for the bytes of a transfer [ps]."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import metadata
 from pathlib import Path
 
 
@@ -13,4 +12,6 @@ def version() -> str:
         for line in project.read_text(encoding="utf-8").splitlines():
             if line.startswith("version = "):
                 return line.split('"')[1]
+    from importlib import metadata
+
     return metadata.version("clusim-net")

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 
+from clusim.base import resources
 from clusim.base.errors import InputError
 from clusim.base.terms.operations import Algorithm, Collective, Protocol
 from clusim.nccl.chunking import (
@@ -32,6 +33,7 @@ from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
 from clusim.nccl.transports import check_network, check_rack, transported, with_plugins
 from clusim.nccl.tuner import ChannelSupply, Selection, select
+from clusim.topology import shelf
 from clusim.topology.model import Fabric
 from clusim.topology.node import NETWORK
 
@@ -335,7 +337,8 @@ class _Looked:
 @lru_cache(64)
 def _searched(looked: _Looked) -> tuple[Graph, ...]:
     """Return the result of `_search_all`, cached because a large node needs a second."""
-    return _search_all(looked.system)
+    build = partial(_search_all, looked.system)
+    return shelf.cached(("graphs", looked.key), build) if resources.cached else build()
 
 
 def _search_all(system: System) -> tuple[Graph, ...]:

@@ -7,6 +7,7 @@ length ends with between half of and all the bins used.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -128,7 +129,7 @@ class Usage:
 
     def __init__(self, bins: Bins, memory_cost16: Array, unit_busy_ps: Array | None = None) -> None:
         self.edge_ps = np.asarray(bins.edge_ps, np.int64)
-        cost = np.asarray(memory_cost16, np.float64)[:, None] / 65536.0
+        cost = np.asarray(memory_cost16, np.float64) / 65536.0
         self._sums = {
             "wire": _running(bins.wires["busy"]),
             "credit": _running(bins.wires["stall_credit"]),
@@ -136,32 +137,49 @@ class Usage:
         }
         if unit_busy_ps is not None:
             self._sums["unit"] = _running(unit_busy_ps)
+        # Segments of a path share their ends, and their resources the spans.
+        self._at = lru_cache(64)(self._sums_at)
+        self.all_of = lru_cache(64)(self._shares)
 
-    def _at(self, sums: Array, rows: Any, time_ps: int) -> Array:
-        """Return the running sums of some rows at a time, interpolated inside the bin."""
-        last = len(self.edge_ps) - 1
+    def _sums_at(self, what: str, time_ps: int) -> Array:
+        """Return the running sums of all resources at a time, interpolated inside the bin."""
+        sums, last = self._sums[what], len(self.edge_ps) - 1
         time_ps = min(max(time_ps, 0), int(self.edge_ps[last]))
         low = min(int(np.searchsorted(self.edge_ps, time_ps, side="right")) - 1, last - 1)
         start, end = int(self.edge_ps[low]), int(self.edge_ps[low + 1])
         part = (time_ps - start) / (end - start)
-        return np.asarray(sums[rows, low] * (1 - part) + sums[rows, low + 1] * part)
+        return np.asarray(sums[low] * (1 - part) + sums[low + 1] * part)
 
-    def of(self, what: str, rows: Any, start_ps: int, end_ps: int) -> Array:
-        """Return the part of a span for which each of some resources was in use, or a wire in a credit stall.
+    def _shares(self, what: str, start_ps: int, end_ps: int) -> Array:
+        """Return the part of a span for which each resource was in use, or a wire in a credit stall.
 
         Parameters
         ----------
         what : str
-            ``wire``, ``credit``, ``hbm`` (by communication; rows are endpoints) or ``unit``; 0 if unknown.
+            ``wire``, ``credit``, ``hbm`` (by communication; resources are endpoints) or ``unit``.
         """
-        sums = self._sums.get(what)
-        if sums is None or len(self.edge_ps) < 2 or end_ps <= start_ps:
-            return np.zeros(len(rows))
-        grown = self._at(sums, rows, end_ps) - self._at(sums, rows, start_ps)
+        if what not in self._sums or len(self.edge_ps) < 2 or end_ps <= start_ps:
+            return _UNUSED
+        grown = self._at(what, end_ps) - self._at(what, start_ps)
         return np.clip(grown / (end_ps - start_ps), 0.0, 1.0)
+
+    def of(self, what: str, rows: Any, start_ps: int, end_ps: int) -> Array:
+        """Return the shares of some resources; 0 if unknown."""
+        shares = self.all_of(what, start_ps, end_ps)
+        return np.zeros(len(rows)) if shares is _UNUSED else shares.take(rows)
+
+    def one(self, what: str, number: int, start_ps: int, end_ps: int) -> float:
+        """Return the share of one resource; 0 if unknown."""
+        shares = self.all_of(what, start_ps, end_ps)
+        return 0.0 if shares is _UNUSED else float(shares[number])
+
+
+_UNUSED = np.zeros(0)
+"""Shares of resources whose history is unknown."""
 
 
 def _running(table: Array) -> Array:
-    sums = np.zeros((table.shape[0], table.shape[1] + 1), np.float64)
-    np.cumsum(table, axis=1, out=sums[:, 1:])
+    """Return running sums, shape (bins + 1, resources)."""
+    sums = np.zeros((table.shape[1] + 1, table.shape[0]), np.float64)
+    np.cumsum(table.T, axis=0, out=sums[1:])
     return sums

@@ -2,7 +2,8 @@
 
 Reading and validating a description needs libraries and catalogues that most commands do not need otherwise. The
 cache is that of `clusim.base.kept`: valid for one installation, with checksums, and ignored if it cannot be read or
-written. Files of users are never cached, nor are topologies while `VARIABLES` name further files.
+written. Files of users are never cached, nor are topologies while `VARIABLES` name further files. Results of NCCL's
+graph search are cached by all inputs of the search.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import pickle
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusim.base.files import note_input
 from clusim.base.kept import PACKAGE, SampleCache
@@ -21,11 +22,13 @@ from clusim.base.kept import PACKAGE, SampleCache
 if TYPE_CHECKING:
     from clusim.topology.model import Fabric
 
+T = TypeVar("T")
+
 VARIABLES = ("CLUSIM_TOPOLOGIES", "CLUSIM_GPUS")
 """Environment variables with directories of the user."""
 
 MOST_BYTES = 4 << 20
-"""Largest cached topology [bytes]: some 40 nodes."""
+"""Largest cached answer [bytes]: a topology of some 40 nodes."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.:=,/x-]{0,199}")
 _NUMPY = {("numpy", "dtype"), ("numpy", "ndarray"), ("numpy._core.multiarray", "_reconstruct")}
@@ -36,17 +39,28 @@ def fabric(name: str, nodes: int | None, build: Callable[[], Fabric]) -> Fabric:
     if not _is_shipped(name):
         return build()
     # A topology names its files, which another installation of the same version has elsewhere.
-    kept, question = SampleCache(), ("topology", name, nodes, str(PACKAGE))
+    built: list[Fabric] = []
+
+    def build_and_keep() -> Fabric:
+        built.append(build())
+        return built[0]
+
+    result = cached(("topology", name, nodes, str(PACKAGE)), build_and_keep)
+    for path in () if built else result.source_files:
+        note_input(path)
+    return result
+
+
+def cached(question: tuple[Any, ...], build: Callable[[], T]) -> T:
+    """Return the answer to a question, of which classes of clusim and arrays are the parts."""
+    kept = SampleCache()
     try:
-        result: Fabric = _Reader(io.BytesIO(b64decode(kept.get(question)))).load()
+        result: T = _Reader(io.BytesIO(b64decode(kept.get(question)))).load()
     except Exception:
         result = build()
         text = pickle.dumps(result)
         if len(text) <= MOST_BYTES:
             kept.put(question, b64encode(text).decode())
-        return result
-    for path in result.source_files:
-        note_input(path)
     return result
 
 
