@@ -17,6 +17,9 @@ from clusim.base import resources
 from clusim.base.kept import PACKAGE, PLACE, SampleCache
 from clusim.hardware import SWITCHES
 from clusim.hardware.figures import scaled_figures
+from clusim.nccl import communicator
+from clusim.nccl.constants import LATEST
+from clusim.nccl.env import Settings
 from clusim.topology import shelf, to_yaml
 from clusim.topology.loading import rows
 
@@ -151,6 +154,26 @@ def test_a_cached_topology_is_the_built_one(
         assert clusim.load("dgx-a100", nodes=2) == built
     monkeypatch.setenv(PLACE, "/proc/none")
     assert clusim.load("dgx-a100", nodes=2) == built
+
+
+def test_cached_graphs_are_those_of_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are not searched again; another variable or release is another search."""
+    module = sys.modules["clusim.nccl.communicator"]
+    fabric = clusim.load("dgx-1v")
+    expected = communicator(fabric).graphs
+    monkeypatch.setenv(PLACE, str(tmp_path))
+    monkeypatch.setattr(resources, "cached", True)
+    module._searched.cache_clear()
+    assert communicator(fabric).graphs == expected
+    module._searched.cache_clear()
+    with monkeypatch.context() as later:
+        later.setattr(module, "search", None)
+        assert communicator(fabric).graphs == expected
+        for version, settings in (((2, 10), Settings()), (LATEST, Settings(nvb_disable=True))):
+            with pytest.raises(TypeError):
+                communicator(fabric, version, settings)
 
 
 def test_a_cached_topology_does_not_hide_scaled_figures_and_does_not_keep_them(

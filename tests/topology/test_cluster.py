@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from clusim import topology
+from clusim.base.errors import TopologyError
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of
 from clusim.topology.deadlock import dependency_cycle
@@ -173,6 +174,19 @@ def test_three_level_fat_tree_is_the_textbook_one(tmp_path: Path) -> None:
     joins = cables(net)
     assert joins["leaf-nic"] == joins["leaf-spine"] == joins["core-spine"] == 128
     assert all(used == 8 for name, used in used_ports(net).items() if "/" not in name)
+
+
+def test_cores_are_modular_switches_where_one_switch_has_too_few_ports(tmp_path: Path) -> None:
+    node = written(tmp_path, box_text(1, 1))
+    net = cluster(node, 160, kind="fat-tree")
+    # 40 leaves of 4 nodes, 10 blocks of 4 leaves and 4 spines; a core joins all blocks.
+    assert tiers(net) == {"leaf": 40, "spine": 40, "core": 16}
+    used = used_ports(net)
+    assert {used[node.name] for node in net.nodes if node.tier == "core"} == {10}
+    assert "16 cores (modular switches of 10 ports, assumed)" in net.description
+    for given in ({"radix": 8}, {"core_switch": "eight"}):
+        with pytest.raises(TopologyError, match="a core has 8 ports, needs 10"):
+            cluster(node, 160, kind="fat-tree", **given)
 
 
 def test_cores_can_be_oversubscribed_as_well(tmp_path: Path) -> None:

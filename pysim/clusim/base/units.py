@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from math import gcd
 
 from clusim.base.errors import UnitError
@@ -75,7 +76,7 @@ class Rate:
 
     def __str__(self) -> str:
         """Write the rate with its usual unit, e.g. ``25 GB/s``."""
-        return format_rate(self)
+        return _rate_text(self)
 
 
 def _number(text: str, noun: str, example: str) -> tuple[Fraction, str]:
@@ -251,6 +252,10 @@ def format_rate(rate: Rate | float, *, exact: bool = False) -> str:
     """Write a rate (or a number of bytes per second) in decimal bytes per second."""
     value = Fraction(rate.num * PS_PER_S, rate.den) if isinstance(rate, Rate) else Fraction(rate)
     return _scaled(value, _RATE_NAMES, exact)
+
+
+# Large systems have few rates, and many links whose texts are compared.
+_rate_text = lru_cache(1024)(format_rate)
 
 
 def format_time(time_ps: int, *, exact: bool = False) -> str:

@@ -9,7 +9,8 @@ network is built around the NICs by kind: leaves, spines and cores here (one swi
 tree, SuperPOD), others in `cluster_direct`. Ranks are numbered through the nodes in order. The number of
 switches is the minimum for the ports, with the same number of cables from every leaf to each of its
 spines and from every spine to each of its cores; this yields the counts of the SuperPOD reference
-architectures.
+architectures. Cores without a given type or radix have more ports than one switch if the system needs them, as
+modular (director) switches do.
 **Not modelled** Nodes of different kinds in one cluster; several networks; ports for management (UFM)
 and storage; missing cables.
 **Parameters** `ClusterSpec`, `NetworkSpec`: radix, unit, rails, nics, uplinks, spines, cores, levels,
@@ -233,6 +234,7 @@ def _three_levels(drawing: Drawing, rails: list[list[str]], up: int, room: int) 
         per_block = spec.model_copy(update={"spines": spec.spines // len(blocks)})
     spines, cables = _spread(per_block, size, up, below, room)
     above = max(1, ceil(size * cables * core_share - 1e-9))
+    core_ports = drawing.parts.ports("core")
     together, core_cables = _core_groups(drawing, len(blocks), spines, above)
     groups, per_group = spines // together, above // core_cables
     names = [
@@ -250,12 +252,22 @@ def _three_levels(drawing: Drawing, rails: list[list[str]], up: int, room: int) 
         for index, spine in enumerate(group):
             for core in cores[index // together]:
                 drawing.trunk("core", spine, core, core_cables)
-    drawing.facts.append(f"{spines * len(blocks)} spines, {amount(groups * per_group, 'core')}")
+    modular = drawing.parts.ports("core")
+    kind = f" (modular switches of {modular} ports, assumed)" if modular != core_ports else ""
+    drawing.facts.append(
+        f"{spines * len(blocks)} spines, {amount(groups * per_group, 'core')}{kind}"
+    )
 
 
 def _core_groups(drawing: Drawing, blocks: int, spines: int, above: int) -> tuple[int, int]:
     """Return the spines per block that share cores, and the cables from a spine to each core."""
-    ports, wanted = drawing.parts.ports("core"), drawing.parts.spec.cores
+    spec, ports = drawing.parts.spec, drawing.parts.ports("core")
+    wanted = spec.cores
+    if blocks > ports and spec.core_switch is None and spec.radix is None:
+        switches = drawing.parts.switches
+        core = replace(switches["core"], ports=blocks)
+        drawing.parts = replace(drawing.parts, switches={**switches, "core": core})
+        ports = blocks
     choices = [
         (together * cables, together, cables)
         for together in range(1, spines + 1)

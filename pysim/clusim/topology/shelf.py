@@ -14,6 +14,7 @@ import pickle
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusim.base.files import note_input
@@ -58,9 +59,10 @@ def cached(question: tuple[Any, ...], build: Callable[[], T]) -> T:
         result: T = _Reader(io.BytesIO(b64decode(kept.get(question)))).load()
     except Exception:
         result = build()
-        text = pickle.dumps(result)
-        if len(text) <= MOST_BYTES:
-            kept.put(question, b64encode(text).decode())
+        with suppress(OverflowError):
+            file = _Bounded()
+            pickle.dump(result, file)
+            kept.put(question, b64encode(file.getvalue()).decode())
     return result
 
 
@@ -84,6 +86,16 @@ def _is_shipped(name: str) -> bool:
     return plain and not (
         os.path.exists(name) or any(map(os.environ.get, VARIABLES)) or any_scaled()
     )
+
+
+class _Bounded(io.BytesIO):
+    """File of at most `MOST_BYTES`; a longer one raises OverflowError."""
+
+    def write(self, part: Any) -> int:
+        """Append a part."""
+        if self.tell() + len(part) > MOST_BYTES:
+            raise OverflowError
+        return super().write(part)
 
 
 class _Reader(pickle.Unpickler):
