@@ -300,7 +300,7 @@ class Charger:
             latency = min(step.length_ps, network.latency_ps(step.connection, step.endpoint, flags))
         stages = network.stages_of(step.connection, step.endpoint, flags)
         times = span, self._whole(step)
-        result = [self._wire_load(stage, times) for stage in narrow(stages, step.wire, network)]
+        result = [self._wire_load(stage, times) for stage in network.narrowed(stages, step.wire)]
         conn = self._image["conns"][step.connection]
         ends = (int(conn["src"]), int(conn["dst"]))
         if int(conn["stage"]) != NONE:
@@ -492,21 +492,3 @@ def _next(first: _Load, loads: list[_Load]) -> float:
         return 1.0
     others = [load.mean for load in loads if load is not first]
     return min(1.0, max([first.usual, *others]) / first.mean)
-
-
-def narrow(stages: list[Stage], wire: int, network: Network) -> list[Stage]:
-    """Return the stages with only the lanes to or from the wire that the last data crossed."""
-    where = next((i for i, stage in enumerate(stages) if wire in stage.lanes), None)
-    if where is None:
-        return stages
-    kept = list(stages)
-    kept[where] = Stage([wire], stages[where].group)
-    source, target = network.wires["src"], network.wires["dst"]
-    for onward, near, far in ((1, target, source), (-1, source, target)):
-        i = where + onward
-        while 0 <= i < len(stages):
-            ends = {int(near[w]) for w in kept[i - onward].lanes}
-            lanes = [w for w in stages[i].lanes if int(far[w]) in ends]
-            kept[i] = Stage(lanes or stages[i].lanes, stages[i].group)
-            i += onward
-    return kept

@@ -223,6 +223,23 @@ class Network:
         ways += [up, down] if flags & Op.MCAST or not ways else []
         return [Stage(lanes, lanes) for lanes in ways]
 
+    def narrowed(self, stages: list[Stage], wire: int) -> list[Stage]:
+        """Return the stages with only the lanes to or from the wire that the last data crossed."""
+        where = next((i for i, stage in enumerate(stages) if wire in stage.lanes), None)
+        if where is None:
+            return stages
+        kept = list(stages)
+        kept[where] = Stage([wire], stages[where].group)
+        source, target = self.wires["src"], self.wires["dst"]
+        for onward, near, far in ((1, target, source), (-1, source, target)):
+            i = where + onward
+            while 0 <= i < len(stages):
+                ends = {int(near[w]) for w in kept[i - onward].lanes}
+                lanes = [w for w in stages[i].lanes if int(far[w]) in ends]
+                kept[i] = Stage(lanes or stages[i].lanes, stages[i].group)
+                i += onward
+        return kept
+
     def units_of(self, connection: int) -> list[int]:
         """Return the reduction units of a multimem or aggregation connection."""
         conn = self.image["conns"][connection]
