@@ -35,6 +35,13 @@ for step in range(3):
     optimizer.step()
     torch.cuda.synchronize()
     print(1e6 * (time.perf_counter() - began), loss.item(), loss.device)
+large = DistributedDataParallel(nn.Linear(8192, 8192, bias=False).cuda(), device_ids=[local])
+output = large(torch.randn(1, 8192, device="cuda")).sum()
+marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+marks[0].record()
+output.backward()
+marks[1].record()
+print(1e3 * marks[0].elapsed_time(marks[1]))
 known = torch.arange(5, device="cuda") * 2
 dist.all_reduce(known)
 print(known.tolist())
@@ -59,8 +66,10 @@ def test_data_parallel_steps_reduce_all_gradients_once(tmp_path: Path) -> None:
     done, lines = result(tmp_path, DATA_PARALLEL)
     parameters = 1000 * 64 + 10 * (64 * 64 + 64)
     count, size = calls(done)["allreduce", 8]
-    assert size == 3 * 4 * parameters + 8 * 5
+    assert size == 3 * 4 * parameters + 8192 * 8192 * 4 + 8 * 5
     assert count >= 3
+    # Gradients are used after their reduction, which is at most as fast as NVLink (450 GB/s).
+    assert float(lines[-6]) > 8192 * 8192 * 4 * 2 * 7 / 8 / 450e3
     assert lines[-5] == "[0, 16, 32, 48, 64]"
     assert lines[-2] == "RuntimeError CUDA error: invalid device ordinal"
     assert lines[-4] == "OutOfMemoryError CUDA out of memory. Tried to allocate"

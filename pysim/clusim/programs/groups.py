@@ -52,9 +52,14 @@ BARRIER_BYTES = 4
 class EndedWork(dist._Work):  # type: ignore[misc]
     """Work of a call with a known end."""
 
-    def __init__(self, results: Sequence[torch.Tensor], waited: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        results: Sequence[torch.Tensor],
+        waited: Callable[[], None],
+        taken: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__()
-        self._waited = waited
+        self._waited, self._taken = waited, taken
         self._future = torch.futures.Future()
         self._future.set_result(list(results))
 
@@ -68,7 +73,8 @@ class EndedWork(dist._Work):  # type: ignore[misc]
         return True
 
     def get_future(self) -> Any:
-        """Return the results."""
+        """Return the results; the stream waits when it uses them, since C++ waits for futures unseen."""
+        self._taken()
         return self._future
 
 
@@ -258,8 +264,14 @@ class SimulatedGroups:
             waited()
             self._open.discard(work)
 
+        def taken() -> None:
+            for tensor in written:
+                if isinstance(tensor, FakeTensor):
+                    storage = tensor.untyped_storage()
+                    self.operators.arriving[storage._cdata] = StorageWeakRef(storage), closed
+
         # PyTorch keeps only the C++ part of a Python object.
-        work = EndedWork(written, closed)
+        work = EndedWork(written, closed, taken)
         self._open.add(work)
         returns = func._schema.returns
         if len(returns) == 1:
@@ -344,8 +356,9 @@ def install(groups: SimulatedGroups, world_size: int, store: Any) -> None:
     module.ProcessGroupNCCL = module.ProcessGroupGloo = _Unconnected
     module._NCCL_AVAILABLE = True
     module.default_pg_nccl_timeout = module.default_pg_timeout
-    # Times of CUDA events in C++, which only statistics of DistributedDataParallel read.
+    # Statistics of DistributedDataParallel use CUDA events and connected groups of gloo in C++.
     dist.Logger.set_runtime_stats_and_log = lambda self: None
+    dist.Logger.set_construction_data_and_log = lambda self, *given: None
     FakeProcessGroup._set_sequence_number_for_group = lambda self: None
     FakeProcessGroup.options = property(lambda self: _Unconnected.Options())
     started = module.init_process_group

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -228,6 +229,7 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         self.known = KnownValues()
         self.collectives: Callable[..., Any] = lambda *given: NotImplemented
         self.allocated: Callable[[Sequence[torch.Tensor]], None] = lambda tensors: None
+        self.arriving: dict[int, tuple[StorageWeakRef, Callable[[], None]]] = {}
         self._main = threading.get_ident()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -285,11 +287,21 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
             self._issue()
             self._copied(args[1])
             return args[0].copy_(self.read(args[1]))
+        if self.arriving and name not in _NO_KERNEL and not operator.is_view:
+            self._arrive(operator.tensors)
         known = self._computed(operator)
         result = self._faked(operator, known)
         self._charge(operator, result)
         self._keep(operator, result, known)
         return result
+
+    def _arrive(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Let the stream wait for calls whose results an operator uses."""
+        for tensor in tensors:
+            if isinstance(tensor, FakeTensor):
+                found = self.arriving.pop(tensor.untyped_storage()._cdata, None)
+                if found is not None and not found[0].expired():
+                    found[1]()
 
     def _issue(self) -> None:
         self.clock.issue(backward=threading.get_ident() != self._main)

@@ -138,8 +138,11 @@ class RankProcesses:
             kind, *given = item.connection.recv()
         except (EOFError, OSError):
             code = item.process.wait()
+            if code < 0:
+                name = signal.Signals(-code).name
+                raise ClusimError(f"rank {rank} was ended by {name}") from None
             if code or item.result is None:
-                raise SystemExit(128 - code if code < 0 else code or 1) from None
+                raise SystemExit(code or 1) from None
             self.job.ended.add(rank)
             return
         if kind == "failed":

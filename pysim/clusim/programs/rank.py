@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import runpy
 import sys
@@ -170,9 +171,12 @@ def _eager(model: Any = None, **_more: Any) -> Any:
 
 def _spawn(function: Any, args: Sequence[Any] = (), *_given: Any, **_more: Any) -> None:
     """Replacement for ``torch.multiprocessing.spawn``: a process of this rank, which represents others."""
+    import torch
     import torch.distributed as dist
 
+    torch.cuda.reset_peak_memory_stats()
     function(int(os.environ["LOCAL_RANK"]), *args)
+    gc.collect()
     if dist.is_initialized():
         dist.destroy_process_group()
 
