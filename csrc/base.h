@@ -14,6 +14,7 @@
 #define NEVER INT64_MAX
 
 #define LIKELY(x) __builtin_expect(!!(x), 1)
+#define COLD __attribute__((noinline, cold))
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 
 /* An assertion that stays on in release builds: it guards against bugs of the engine, not of

@@ -1,6 +1,8 @@
 #include "memory.h"
 
+#include "parts/samples.h"
 #include "parts/tasks.h"
+#include "samples.h"
 #include "task.h"
 
 #define WHOLE (UINT64_C(1) << 48)
@@ -70,6 +72,21 @@ uint32_t memory_work_off(clusim_sim *s, endpoint_id endpoint, window_arrival *al
     e->memory = (clock16){ps, (uint32_t)fraction16};
     e->mem_bytes_256 += bytes_256;
     return kept;
+}
+
+void memory_sample(clusim_sim *s, endpoint_id endpoint, const window_arrival *all, uint32_t count) {
+    const clusim_endpoint *image = &s->model->image.endpoints[endpoint.i];
+    const uint64_t factors[ACCESS_KINDS] = {image->inject_256, image->deliver_256, image->read_256};
+    uint64_t bytes_256 = endpoint_at(s, endpoint)->mem_bytes_256;
+    uint32_t done = 0;
+    for (uint32_t k = s->samples.turn; k < s->samples.next[SAMPLES_WINDOWS]; k++) {
+        for (; done < count && all[done].at_ps <= samples_at(s, k); done++) {
+            uint32_t access = all[done].candidate;
+            uint32_t payload = access & ((UINT32_C(1) << ACCESS_SHIFT) - 1);
+            bytes_256 += payload * factors[access >> ACCESS_SHIFT];
+        }
+        samples_memory(s, endpoint, k, bytes_256);
+    }
 }
 
 STATUS memory_mark_dirty(clusim_sim *s, endpoint_id endpoint) {

@@ -48,6 +48,9 @@ static inline int64_t memory_access(clusim_sim *s, endpoint_id endpoint, uint64_
  * remain in the list, with the times at which memory accepts them; returns their number. */
 uint32_t memory_work_off(clusim_sim *s, endpoint_id endpoint, window_arrival *all, uint32_t count);
 
+/* Sample the endpoint's traffic at the times of the turn, before that is done. */
+void memory_sample(clusim_sim *s, endpoint_id endpoint, const window_arrival *all, uint32_t count);
+
 static inline void memory_inject(clusim_sim *s, endpoint_id endpoint, uint64_t payload) {
     memory_access(s, endpoint, payload * s->model->image.endpoints[endpoint.i].inject_256);
 }

@@ -12,6 +12,7 @@
 #include "program.h"
 #include "readout.h"
 #include "result.h"
+#include "samples.h"
 #include "scheduler.h"
 #include "source.h"
 #include "spread.h"
@@ -75,6 +76,7 @@ void clusim_sim_destroy(clusim_sim *s) {
     spread_free(s);
     wire_free(s);
     scheduler_free(s);
+    samples_free(s);
     pool_free(s);
     free(s);
 }
@@ -95,7 +97,12 @@ static STATUS run(clusim_sim *s, int64_t until_ps, uint64_t max_events, enum clu
     }
     TRY(window_catch_up(s));
     CLUSIM_ASSERT(*stop != CLUSIM_STOP_DONE || s->windows.done_ps <= s->scheduler.now_ps + 1);
-    if (*stop == CLUSIM_STOP_DONE) readout_finish(s);
+    if (*stop != CLUSIM_STOP_DONE) {
+        samples_stop(s, s->scheduler.now_ps + 1);
+        return CLUSIM_OK;
+    }
+    samples_end(s);
+    readout_finish(s);
     return CLUSIM_OK;
 }
 

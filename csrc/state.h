@@ -13,6 +13,7 @@
 #include "parts/packets.h"
 #include "parts/programs.h"
 #include "parts/results.h"
+#include "parts/samples.h"
 #include "parts/scheduler.h"
 #include "parts/sources.h"
 #include "parts/spreads.h"
@@ -38,6 +39,7 @@ struct clusim_sim {
     tasks_part tasks;
     sources_part sources;
     results_part results;
+    samples_part samples;
     laws_part laws;
     windows_part windows;
 };

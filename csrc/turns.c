@@ -3,6 +3,7 @@
 #include "parts/results.h"
 #include "parts/scheduler.h"
 #include "parts/windows.h"
+#include "samples.h"
 #include "timestamp.h"
 #include "window.h"
 enum { RECORDS_NEARLY_FULL = 1 << 16 };
@@ -31,12 +32,20 @@ static inline bool nodes_first(clusim_sim *s, int64_t at_ps, int64_t until_ps, i
     return due_ps < *end_ps && at_ps >= *end_ps;
 }
 
+/* The run stops where both are level: nodes may be done up to a later time than events. */
+static void pause(clusim_sim *s) {
+    s->scheduler.now_ps = base_max(s->scheduler.now_ps, s->windows.done_ps - 1);
+}
+
 STATUS turns_advance(clusim_sim *s, int64_t until_ps, enum clusim_stop *stop) {
     int64_t at_ps, end_ps, due_ps = s->windows.due_ps;
     TRY(next_event(s, until_ps, &at_ps));
     bool any = at_ps != NEVER || due_ps != NEVER;
     *stop = any ? CLUSIM_STOP_DONE : CLUSIM_STOP_DEADLOCK;
-    if (UNLIKELY(!any)) return CLUSIM_OK;
+    if (UNLIKELY(!any)) {
+        pause(s);
+        return CLUSIM_OK;
+    }
     bool late = base_min(at_ps, due_ps) >> WINDOW_LAST_BITS || s->windows.near_end;
     if (UNLIKELY(late && s->windows.on && level(s, at_ps))) return window_close(s);
     if (nodes_first(s, at_ps, until_ps, &end_ps)) return window_run(s, end_ps);
@@ -45,6 +54,7 @@ STATUS turns_advance(clusim_sim *s, int64_t until_ps, enum clusim_stop *stop) {
         *stop = CLUSIM_STOP_TIME;
         return CLUSIM_OK;
     }
+    samples_pass(s, SAMPLES_EVENTS, at_ps);
     s->scheduler.now_ps = at_ps;
     TRY(timestamp_run(s));
     return LIKELY(s->scheduler.beyond == BEYOND_NOTHING) ? CLUSIM_OK : CLUSIM_ERR_RANGE;
@@ -55,6 +65,8 @@ STATUS turns_pause(clusim_sim *s, uint64_t stop_at, enum clusim_stop *stop) {
     if (LIKELY(!events && s->results.num_records < RECORDS_NEARLY_FULL)) return CLUSIM_OK;
     int64_t at_ps;
     TRY(next_event(s, NEVER, &at_ps));
-    if (level(s, at_ps)) *stop = events ? CLUSIM_STOP_EVENTS : CLUSIM_STOP_RECORDS;
+    if (!level(s, at_ps)) return CLUSIM_OK;
+    *stop = events ? CLUSIM_STOP_EVENTS : CLUSIM_STOP_RECORDS;
+    pause(s);
     return CLUSIM_OK;
 }

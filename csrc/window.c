@@ -11,6 +11,7 @@
 #include "parts/units.h"
 #include "parts/windows.h"
 #include "parts/wires.h"
+#include "samples.h"
 #include "scheduler.h"
 #include "unit.h"
 #include "window_endpoint.h"
@@ -135,6 +136,14 @@ static inline void take_in(clusim_sim *s, window_progress *g, int64_t now_ps) {
     s->scheduler.now_ps = now_ps;
 }
 
+/* Phase A of the wire up to each time at which it is sampled before `end_ps`. */
+static COLD void split(clusim_sim *s, window_progress *g, int64_t end_ps) {
+    while (g->sample_ps < end_ps) {
+        take_in(s, g, g->sample_ps);
+        window_sample(s, g);
+    }
+}
+
 /* Time of the wire's next possible grant; NEVER if it depends on events not yet known. */
 static inline int64_t next_grant(const clusim_sim *s, const window_progress *g) {
     const wire_state *w = g->w;
@@ -156,12 +165,14 @@ static inline STATUS run_wire(clusim_sim *s, window_node *n, wire_id wire, int64
     for (;;) {
         int64_t now_ps = next_grant(s, &g);
         if (now_ps >= end_ps) break;
+        if (UNLIKELY(g.sample_ps < now_ps)) split(s, &g, now_ps);
         bool passed = false;
         if (alone(&g, now_ps)) TRY(window_pass_on(s, &g, now_ps, &passed));
         if (passed) continue;
         take_in(s, &g, now_ps);
         TRY(window_grant(s, &g, false));
     }
+    if (UNLIKELY(g.sample_ps < end_ps)) split(s, &g, end_ps);
     take_in(s, &g, end_ps - 1);
     TRY(window_wire_finish(s, &g, wire));
     *more = g.w->num_ready > 0;
@@ -255,11 +266,13 @@ static STATUS run_pair(clusim_sim *s, window_node *n, int64_t end_ps) {
     while (at_ps < end_ps) {
         int64_t until_ps = part_ps < end_ps - at_ps ? at_ps + part_ps : end_ps;
         p->due_ps = NEVER;
+        samples_turn(s, at_ps);
         TRY(run_both(s, n, until_ps));
         due_ps = base_min(due_ps, base_max(p->due_ps, end_ps));
         at_ps = base_max(until_ps, p->due_ps);
     }
     p->due_ps = due_ps;
+    samples_turn(s, p->begin_ps);
     return CLUSIM_OK;
 }
 
@@ -351,6 +364,7 @@ STATUS window_run(clusim_sim *s, int64_t end_ps) {
     s->windows.begin_ps = s->windows.due_ps;
     s->windows.end_ps = end_ps;
     s->windows.due_ps = NEVER;
+    samples_open(s, s->windows.begin_ps, end_ps);
     TRY(s->windows.partition ? partition_run(s, end_ps, run_nodes) : run_nodes(s, end_ps));
     s->windows.done_ps = end_ps;
     s->windows.due_ps = base_max(s->windows.due_ps, end_ps); /* everything due earlier is done */
@@ -390,6 +404,7 @@ STATUS window_close(clusim_sim *s) {
     if (!p->on) return CLUSIM_OK;
     TRY(window_catch_up(s));
     int64_t next_ps = base_max(s->scheduler.now_ps + 1, p->done_ps);
+    samples_close(s, next_ps);
     if (p->leading) TRY(window_endpoint_close(s));
     TRY(close_units(s));
     use_windows(s, false);

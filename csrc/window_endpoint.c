@@ -8,6 +8,7 @@
 #include "parts/endpoints.h"
 #include "parts/packets.h"
 #include "parts/programs.h"
+#include "parts/samples.h"
 #include "parts/scheduler.h"
 #include "parts/wires.h"
 #include "parts/xfers.h"
@@ -105,6 +106,15 @@ static inline STATUS take_in(clusim_sim *s, window_progress *g, int64_t now_ps) 
     return CLUSIM_OK;
 }
 
+/* Phase A of the wire up to each time at which it is sampled before `end_ps`. */
+static COLD STATUS split(clusim_sim *s, window_progress *g, int64_t end_ps) {
+    while (g->sample_ps < end_ps) {
+        TRY(take_in(s, g, g->sample_ps));
+        window_sample(s, g);
+    }
+    return CLUSIM_OK;
+}
+
 /* Time of the wire's next possible action; NEVER if it depends on events not yet known. */
 static inline int64_t next_look(const clusim_sim *s, const window_progress *g) {
     const wire_state *w = g->w;
@@ -153,6 +163,7 @@ static inline STATUS run_wire(clusim_sim *s, window_node *n, wire_id wire, int64
     for (;;) {
         int64_t now_ps = next_look(s, &g);
         if (now_ps >= end_ps) break;
+        if (UNLIKELY(g.sample_ps < now_ps)) TRY(split(s, &g, now_ps));
         bool sent;
         TRY(send_alone(s, &g, now_ps, &sent));
         if (UNLIKELY(!sent)) {
@@ -162,6 +173,7 @@ static inline STATUS run_wire(clusim_sim *s, window_node *n, wire_id wire, int64
         if (UNLIKELY(e->num_starts && e->starts[0].at_ps < end_ps))
             TRY(start_all(s, end_of(s, n), end_ps));
     }
+    if (UNLIKELY(g.sample_ps < end_ps)) TRY(split(s, &g, end_ps));
     TRY(take_in(s, &g, end_ps - 1));
     TRY(window_wire_finish(s, &g, wire));
     *more = g.w->num_ready || g.w->soonest != NEVER;
@@ -181,6 +193,8 @@ static STATUS use_memory(clusim_sim *s, endpoint_id endpoint) {
     window_scratch *d = &s->windows.scratch;
     window_arrival *all = d->work;
     TRY(window_wire_sort(s, &all, d->num_work));
+    if (UNLIKELY(s->samples.turn < s->samples.next[SAMPLES_WINDOWS]))
+        memory_sample(s, endpoint, all, d->num_work);
     uint32_t delivered = memory_work_off(s, endpoint, all, d->num_work);
     d->num_work = 0;
     TRY(node_deliver(s, endpoint, all, delivered));

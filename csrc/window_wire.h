@@ -9,9 +9,11 @@
 #include "grant.h"
 #include "inbox.h"
 #include "parts/packets.h"
+#include "parts/samples.h"
 #include "parts/scheduler.h"
 #include "parts/windows.h"
 #include "parts/wires.h"
+#include "samples.h"
 #include "wire.h"
 
 /* ---- arrivals of a window -------------------------------------------------------------------- */
@@ -95,6 +97,8 @@ typedef struct window_progress {
     int64_t owed_ps; /* time of the next packet over the reverse wire; the sentinel is later */
     const window_packet *back; /* ring of packets received over the reverse wire, and one more */
     uint32_t back_mask, owed;  /* the next one there */
+    uint32_t sample;           /* next time at which the wire is sampled, ... */
+    int64_t sample_ps;         /* ... and that time; NEVER after the last one */
 } window_progress;
 
 static inline const window_packet *window_taken(const window_progress *g) {
@@ -110,7 +114,9 @@ static inline STATUS window_begin(clusim_sim *s, wire_id wire, window_progress *
                              .x = &s->windows.ins[wire.i],
                              .sent_ps = NEVER,
                              .arrival = &no_arrival,
-                             .owed_ps = NEVER};
+                             .owed_ps = NEVER,
+                             .sample = s->samples.turn,
+                             .sample_ps = samples_at(s, s->samples.turn)};
     if (w->num_arrivals) {
         window_arrival *sorted = &s->windows.scratch.queued[w->first_arrival];
         if (w->unsorted) TRY(window_wire_sort(s, &sorted, w->num_arrivals));
@@ -179,8 +185,15 @@ ALWAYS_INLINE STATUS window_put(clusim_sim *s, window_progress *g, packet_id ind
     return inbox_append(&g->x->under_way, (window_packet){at_ps, index, control_256});
 }
 
+/* Phase A of the wire is done up to `sample_ps`. */
+static inline void window_sample(clusim_sim *s, window_progress *g) {
+    samples_wire(s, g->wire, g->sample++);
+    g->sample_ps = samples_at(s, g->sample);
+}
+
 /* End the wire's window. */
 static inline STATUS window_wire_finish(clusim_sim *s, const window_progress *g, wire_id wire) {
+    if (UNLIKELY(g->sample_ps != NEVER)) samples_wire_rest(s, wire, g->sample);
     if (g->sent_ps == NEVER) return CLUSIM_OK;
     inbox_due(s, g->sent_ps);
     return LIKELY(g->x->listed) ? CLUSIM_OK : inbox_list(s, wire);

@@ -451,6 +451,15 @@ typedef struct clusim_wire_counters {
     uint64_t held_max; /* most bytes one VC's receive buffer ever held, on a wire that pauses */
 } clusim_wire_counters;
 
+/* Counters of a wire at a time during a run; as of clusim_wire_counters. */
+typedef struct clusim_wire_sample {
+    uint64_t bytes;
+    int64_t busy_ps;
+    int64_t stall_credit_ps;
+    int64_t stall_arbitration_ps;
+    uint64_t queued_bytes;
+} clusim_wire_sample;
+
 typedef struct clusim_record {
     int64_t time_ps;
     int64_t gate_ps; /* time at which its gate opened */
@@ -495,6 +504,17 @@ CLUSIM_CHECKED int clusim_sim_use_threads(clusim_sim *sim, uint32_t threads, uin
 /* Advance; returns a clusim_stop, or a negative clusim_status, after which the sim can only be
  * destroyed. Stops only between timestamps. */
 CLUSIM_CHECKED int clusim_sim_run(clusim_sim *sim, int64_t until_ps, uint64_t max_events);
+
+/* Record samples at `count` times in the course of later runs, which do not pause there: at
+ * `first_ps`, in the future, and then every `width_ps`, below 2^62. Replaces former samples.
+ * Returns a clusim_status. */
+CLUSIM_CHECKED int clusim_sim_sample(clusim_sim *sim, int64_t first_ps, int64_t width_ps,
+                                     uint32_t count);
+
+/* Copy samples of the times passed, [time * num_wires + wire] and [time * num_endpoints +
+ * endpoint]; returns their number. The end of a run is not sampled. */
+uint32_t clusim_sim_read_samples(const clusim_sim *sim, clusim_wire_sample *wires,
+                                 uint64_t *mem_bytes_256);
 
 /* After CLUSIM_ERR_RANGE: kind (clusim_beyond) and index of the owner of the excessive time or
  * number. */

@@ -13,6 +13,7 @@
 
 /* Two switches with a trunk between them, HOSTS / 2 endpoints at each; every endpoint sends to all
  * others, more packets than the first pools hold. */
+enum { SAMPLES = 12, EVERY_PS = 300000 };
 enum { HOSTS = 8, NODES = HOSTS + 2, WIRES = 2 * HOSTS + 2, MESSAGES = HOSTS * (HOSTS - 1) };
 
 static clusim_node nodes[NODES];
@@ -143,6 +144,9 @@ typedef struct result {
     int64_t end_ps, message_end[MESSAGES];
     uint64_t fingerprint, events;
     clusim_wire_counters wires[WIRES];
+    uint32_t sampled;
+    clusim_wire_sample samples[SAMPLES * WIRES];
+    uint64_t memory[SAMPLES * HOSTS];
 } result;
 
 /* With so much in windows (clusim_sim_use_windows). */
@@ -154,7 +158,10 @@ static result run(uint32_t threads, int what) {
     assert(clusim_sim_create(model, 0, &sim) == CLUSIM_OK);
     assert(clusim_sim_use_windows(sim, 1) == what);
     assert(clusim_sim_use_threads(sim, threads, 0) == (int)threads);
+    assert(clusim_sim_sample(sim, EVERY_PS, EVERY_PS, SAMPLES) == CLUSIM_OK);
     assert(clusim_sim_run(sim, INT64_MAX, UINT64_MAX) == CLUSIM_STOP_DONE);
+    r.sampled = clusim_sim_read_samples(sim, r.samples, r.memory);
+    assert(r.sampled == SAMPLES);
     r.end_ps = clusim_sim_now_ps(sim);
     r.fingerprint = clusim_sim_fingerprint(sim);
     r.events = clusim_sim_num_events(sim);

@@ -39,6 +39,7 @@ def interrupt_after(calls: int) -> object:
 def slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make slices end at every bin edge, so that a short run has many."""
     monkeypatch.setattr("clusim.simulation.session.SLICE_S", 0.0)
+    monkeypatch.setattr("clusim.simulation.session.EDGES", 1)
 
 
 def test_a_trace_holds_what_the_result_holds(fabric: Fabric, tmp_path: Path) -> None:

@@ -211,6 +211,9 @@ TABLES: dict[str, np.dtype[Any]] = {
 WIRE_COUNTERS = _layout(ffi.typeof("clusim_wire_counters"))
 """Counters of one wire, cumulative since time 0, as defined in the timing contract."""
 
+WIRE_SAMPLE = _layout(ffi.typeof("clusim_wire_sample"))
+"""Counters of one wire at a time during the run, with the names of `WIRE_COUNTERS`."""
+
 RECORD = _layout(ffi.typeof("clusim_record"))
 """Completion of slice `seq` of an instance, with its cause (contract, section 7)."""
 
@@ -266,6 +269,21 @@ class Engine(Protocol):
 
     def wires(self) -> Array:
         """Counters of every wire at `now_ps` (`WIRE_COUNTERS`)."""
+        ...
+
+    def sample(self, first_ps: int, width_ps: int, count: int) -> None:
+        """Schedule samples at `count` times [ps] during the next runs; discards earlier samples."""
+        ...
+
+    def samples(self) -> tuple[Array, Array]:
+        """Return the samples of times passed; `run` may have stopped at the last one, but not ended.
+
+        Returns
+        -------
+        wires : ndarray, shape (times, wires)
+            `WIRE_SAMPLE`.
+        mem_bytes_256 : ndarray of uint64, shape (times, endpoints)
+        """
         ...
 
     def task_times(self) -> tuple[Array, Array]:

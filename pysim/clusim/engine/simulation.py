@@ -18,6 +18,7 @@ from clusim.engine.abi import (
     NEVER,
     RECORD,
     WIRE_COUNTERS,
+    WIRE_SAMPLE,
     Beyond,
     Stop,
     range_exceeded,
@@ -107,6 +108,7 @@ class Simulation:
     ) -> None:
         self._sizes = {name: len(getattr(image, name)) for name in DTYPES}
         self._seed = int(image.seed)
+        self._times = 0
         model, sim = _model(image), ffi.new("clusim_sim **")
         if lib.clusim_sim_create(model, int(records), sim) < 0:
             lib.clusim_model_destroy(model)
@@ -159,6 +161,22 @@ class Simulation:
             self._sim, ffi.cast("clusim_wire_counters *", ffi.from_buffer(out))
         )
         return out
+
+    def sample(self, first_ps: int, width_ps: int, count: int) -> None:
+        """Schedule samples at `count` times [ps] during the next runs; discards earlier samples."""
+        self._raise_failure(lib.clusim_sim_sample(self._sim, first_ps, width_ps, count))
+        self._times = count
+
+    def samples(self) -> tuple[Array, Array]:
+        """Return the samples of times passed: `WIRE_SAMPLE` and memory traffic, one row per time."""
+        wires = np.empty((self._times, self._sizes["wires"]), WIRE_SAMPLE)
+        memory = np.empty((self._times, self._sizes["endpoints"]), np.uint64)
+        passed = lib.clusim_sim_read_samples(
+            self._sim,
+            ffi.cast("clusim_wire_sample *", ffi.from_buffer(wires)),
+            ffi.cast("uint64_t *", ffi.from_buffer(memory)),
+        )
+        return wires[:passed], memory[:passed]
 
     def task_times(self) -> tuple[Array, Array]:
         """Start and end of every task [ps]; -1 where not yet."""

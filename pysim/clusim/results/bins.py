@@ -57,10 +57,10 @@ class Bins:
 
 
 class BinRecorder:
-    """Recorder of time bins: stop the engine at `next_edge_ps`, then call `sample`.
+    """Recorder of time bins: `add` the engine's samples at the next edges; at the end, call `sample`.
 
-    If `max_bins` is 1, one bin covers the complete run, and the engine is never stopped for it. For a run of at least
-    `least_ps`, the first bins have the width that such a run needs, because each bin stops the engine.
+    If `max_bins` is 1, one bin covers the complete run. For a run of at least `least_ps`, the first bins have the width
+    that such a run needs, because each edge costs time.
     """
 
     def __init__(
@@ -81,27 +81,42 @@ class BinRecorder:
         self._end_ps = 0
         self._wires = {name: np.zeros((self.max_bins, num_wires), np.int64) for name in COLUMNS}
         self._hbm = np.zeros((self.max_bins, num_endpoints), np.int64)
-        self._last = {name: np.zeros(num_wires, np.int64) for name in COLUMNS}
-        self._last_hbm = np.zeros(num_endpoints, np.int64)
+        self._last = {name: np.zeros((1, num_wires), np.int64) for name in COLUMNS}
+        self._last_hbm = np.zeros((1, num_endpoints), np.int64)
 
     @property
     def next_edge_ps(self) -> int:
         """Time at which the bin being filled ends [ps]."""
         return (self.count + 1) * self.width_ps
 
+    @property
+    def edges_left(self) -> int:
+        """Number of bins, this one included, before the width changes."""
+        return self.max_bins - self.count
+
     def sample(self, now_ps: int, counters: Array, mem_bytes_256: Array) -> None:
         """Close the present bin at `now_ps` with the cumulative counters of that time."""
-        if now_ps <= self._end_ps:
-            return
+        if now_ps > self._end_ps:
+            self._close(now_ps, counters[None], mem_bytes_256[None])
+
+    def add(self, samples: Array, mem_bytes_256: Array) -> None:
+        """Close bins at the next edges, at most `edges_left`, with cumulative counters: a row per edge."""
+        if len(samples):
+            end_ps = (self.count + len(samples)) * self.width_ps
+            self._close(end_ps, samples, mem_bytes_256)
+
+    def _close(self, end_ps: int, samples: Array, mem_bytes_256: Array) -> None:
+        new = slice(self.count, self.count + len(samples))
         for name, counter in COLUMNS.items():
-            value = counters[counter].astype(np.int64)
-            self._wires[name][self.count] = value if name == "queue" else value - self._last[name]
-            self._last[name] = value
+            value = samples[counter].astype(np.int64)
+            grown = value if name == "queue" else np.diff(value, axis=0, prepend=self._last[name])
+            self._wires[name][new] = grown
+            self._last[name] = value[-1:]
         hbm = (mem_bytes_256 >> np.uint64(8)).astype(np.int64)
-        self._hbm[self.count] = hbm - self._last_hbm
-        self._last_hbm = hbm
-        self._end_ps = now_ps
-        self.count += 1
+        self._hbm[new] = np.diff(hbm, axis=0, prepend=self._last_hbm)
+        self._last_hbm = hbm[-1:]
+        self._end_ps = end_ps
+        self.count = new.stop
         if self.count == self.max_bins > 1:
             self._coarsen()
 

@@ -98,6 +98,9 @@ SLICE_S = 0.05
 MOST_THREADS = 4
 """Default maximum of engine threads: beyond, the distributing thread is the limit."""
 
+EDGES = 16
+"""Maximum number of bin edges that the engine samples without a stop."""
+
 SHOW_S = 0.05
 """Wall time above which the progress is not computed after every slice [s]."""
 
@@ -198,6 +201,8 @@ class Session:
         self.recorder = recorder
         self.wall_s = 0.0
         self._budget = 20_000
+        self._until_ps = -1
+        self._taken = 0
         self._show_at_s = 0.0
         self._packet_hops = packet_hops
 
@@ -263,16 +268,33 @@ class Session:
         """Advance for about `SLICE_S`, across any bin edges; close the last bin at the end."""
         end_s = time.perf_counter() + SLICE_S
         while True:
+            if self.engine.now_ps >= self._until_ps:
+                self._plan()
             began_s = time.perf_counter()
-            stop = self.engine.run(self.recorder.next_edge_ps, self._budget)
+            stop = self.engine.run(self._until_ps, self._budget)
             took_s = time.perf_counter() - began_s
             self.wall_s += took_s
             if stop is Stop.EVENTS and took_s < SLICE_S / 2:
                 self._budget *= 2
-            if stop in (Stop.TIME, Stop.DONE, Stop.DEADLOCK):
+            self._take()
+            if stop in (Stop.DONE, Stop.DEADLOCK):
                 self.sample()
             if stop is not Stop.TIME or time.perf_counter() > end_s:
                 return stop
+
+    def _plan(self) -> None:
+        """Have the engine sample the next edges of bins, and stop at the last one."""
+        recorder = self.recorder
+        count = min(recorder.edges_left, EDGES)
+        self.engine.sample(recorder.next_edge_ps, recorder.width_ps, count)
+        self._until_ps = recorder.next_edge_ps + (count - 1) * recorder.width_ps
+        self._taken = 0
+
+    def _take(self) -> None:
+        """Close the bins that have ended."""
+        wires, memory = self.engine.samples()
+        self.recorder.add(wires[self._taken :], memory[self._taken :])
+        self._taken = len(wires)
 
     def sample(self) -> None:
         """Close the current bin at the present time."""

@@ -120,6 +120,35 @@ def test_windows_may_be_cut_anywhere(image_of, seed):
 
 
 @pytest.mark.parametrize("seed", range(CASES // 5))
+def test_samples_equal_the_counters_of_a_run_that_pauses(image_of, seed):
+    """Turns of nodes split at sampled times; windows and runs continue."""
+    image, times = image_of(seed), 20
+    whole, paused = events(image), events(image)
+    stop = whole.run(until_ps=LIMIT_PS)
+    width_ps = max(1, whole.now_ps // (times + seed % 5 - 1))
+    sims = events(image), windows(image), threads(image), Wanted(image)
+    for sim in sims:
+        sim.sample(width_ps, width_ps, times)
+        while (found := sim.run(until_ps=LIMIT_PS, max_events=997)) == Stop.EVENTS:
+            pass
+        assert found == stop
+        if stop == Stop.DONE:
+            assert len(sim.samples()[0]) == min(times, (whole.now_ps - 1) // width_ps)
+    samples = [sim.samples() for sim in sims]
+    for k in range(times):
+        paused.run(until_ps=(k + 1) * width_ps)
+        wires, memory = paused.wires(), paused.mem_bytes_256()
+        for found in samples:
+            if k >= len(found[0]):
+                continue
+            assert np.array_equal(found[1][k], memory)
+            for name in found[0].dtype.names:
+                assert np.array_equal(found[0][name][k], wires[name]), name
+    if stop != Stop.DEADLOCK:
+        _assert_same(whole, sims[1], stop)
+
+
+@pytest.mark.parametrize("seed", range(CASES // 5))
 def test_windows_end_before_the_end_of_time(image_of, seed):
     """Past half of all time there are only events; the run goes on as if nothing had happened."""
     image = without_times(image_of(seed))
@@ -129,6 +158,11 @@ def test_windows_end_before_the_end_of_time(image_of, seed):
         late_image = later(image, DURATION_END_PS - before_ps)
         until_ps = DURATION_END_PS - before_ps + LIMIT_PS
         sims = events(late_image), threads(late_image)
+        width_ps = max(1, early.now_ps // 7)
+        for sim in sims:
+            sim.sample(until_ps - LIMIT_PS + width_ps, width_ps, 6)
         stops = [sim.run(until_ps=until_ps) for sim in sims]
         assert stops[0] == stops[1]
         _assert_same(sims[0], sims[1], stops[0])
+        for known, found in zip(*(sim.samples() for sim in sims), strict=True):
+            assert stops[0] == Stop.DEADLOCK or np.array_equal(known, found)

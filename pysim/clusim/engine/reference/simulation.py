@@ -18,6 +18,7 @@ from clusim.engine.abi import (
     NONE,
     RECORD,
     WIRE_COUNTERS,
+    WIRE_SAMPLE,
     Beyond,
     FaultKind,
     Kind,
@@ -323,6 +324,8 @@ class ReferenceSimulation:
         for i, fault in enumerate(model.faults):
             self._plan_fault(i, fault)
         self._machine.scheduler.add(0, Class.TIMER, lambda: None)
+        self._times_ps: list[int] = []
+        self._samples: list[tuple[list[dict[str, int]], list[int]]] = []
         self._final: list[dict[str, int]] | None = None
         self._final_memory: list[int] = []
 
@@ -335,6 +338,7 @@ class ReferenceSimulation:
             time_ps = self._machine.scheduler.next_time()
             if time_ps is None:
                 return Stop.DEADLOCK
+            self._pass(min(time_ps, until_ps + 1))
             if time_ps > until_ps:
                 self.now_ps = max(self.now_ps, until_ps)
                 return Stop.TIME
@@ -345,6 +349,32 @@ class ReferenceSimulation:
             if self._schedule.tasks_left == 0 and -1 not in self._messages_ps:
                 self._finish()
         return Stop.DONE
+
+    def sample(self, first_ps: int, width_ps: int, count: int) -> None:
+        """Schedule samples at `count` times [ps] during the next runs; discards earlier samples."""
+        self._times_ps = [first_ps + k * width_ps for k in range(count)]
+        self._samples = []
+
+    def _pass(self, end_ps: int) -> None:
+        """Record the samples of times before `end_ps`."""
+        while self._times_ps and self._times_ps[0] < end_ps:
+            time_ps = self._times_ps.pop(0)
+            wires = [wire.read(time_ps) for wire in self._machine.wires]
+            self._samples.append((wires, [memory.bytes_256 for memory in self._machine.memories]))
+
+    def samples(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the samples of times passed: `WIRE_SAMPLE` and memory traffic, one row per time."""
+        assert WIRE_SAMPLE.names is not None
+        rows = [
+            [tuple(wire[name] for name in WIRE_SAMPLE.names) for wire in wires]
+            for wires, _ in self._samples
+        ]
+        shape = (len(rows), len(self._machine.wires))
+        memory = np.array([values for _, values in self._samples], np.uint64)
+        return (
+            np.array(rows, WIRE_SAMPLE).reshape(shape),
+            memory.reshape(len(rows), len(self._machine.memories)),
+        )
 
     def _timestamp(self, time_ps: int) -> int:
         """Do everything that happens at one time; return the number of events."""

@@ -1,0 +1,20 @@
+/* parts/samples.h - counters at given times of a run. */
+#ifndef CLUSIM_PARTS_SAMPLES_H
+#define CLUSIM_PARTS_SAMPLES_H
+
+#include "base.h"
+
+/* Nodes in windows and events pass a time separately. */
+enum samples_side { SAMPLES_EVENTS, SAMPLES_WINDOWS, SAMPLES_SIDES };
+
+typedef struct samples_part {
+    clusim_wire_sample *wires; /* owned; [time * wires + wire] */
+    uint64_t *mem_bytes_256;   /* owned; [time * endpoints + endpoint] */
+    int64_t first_ps, width_ps;
+    uint32_t count;               /* times */
+    uint32_t next[SAMPLES_SIDES]; /* first time that is not passed */
+    uint32_t turn;                /* first time in the turn of a node in its window */
+    bool any[SAMPLES_SIDES];      /* the side has wires or endpoints */
+} samples_part;
+
+#endif
