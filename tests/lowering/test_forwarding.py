@@ -17,6 +17,7 @@ from clusim.lowering.forwarding import FIRST_PORT, source_port
 from clusim.topology import Fabric, loads
 from clusim.topology.arrays import arrays_of
 from clusim.topology.save import to_yaml
+from support.routes import wires_of
 
 THREE_LEVELS = """
 name: three-levels
@@ -46,24 +47,8 @@ def paths_of(fabric: Fabric, seed: int = 0, channels: int = 1) -> list[list[str]
 
 
 def switches_of(image: Image, row: np.void) -> list[int]:
-    """Follow the route choice of section 6 of the contract from NIC to NIC."""
-    key, ordinal, visited = int(row["key"]), 0, []
-    targets = [int(t) for t in (row["via_first"], row["via_last"]) if t != NONE]
-    node = int(image.endpoints["node"][row["src"]])
-    for target in targets:
-        while node != int(image.targets["node"][target]):
-            near, goal = image.nodes[node], image.targets[target]
-            at = near["route_lo"] + goal["local"]
-            if near["zone"] != goal["zone"]:
-                at = near["wide_lo"] + goal["wide"] * near["wide_stride"]
-            group = int(image.routes[at])
-            low, high = image.group_off[group : group + 2].tolist()
-            size = high - low
-            wire = int(image.group_wires[low + ((key + ordinal) % size if size > 1 else 0)])
-            key = key // size if size > 1 else key
-            ordinal, node = int(image.wires["ordinal"][wire]), int(image.wires["dst"][wire])
-            visited.append(node)
-    return visited
+    """Return the graph nodes that a connection visits."""
+    return [int(image.wires["dst"][wire]) for wire in wires_of(image, row)]
 
 
 def cores_by_spine(paths: list[list[str]]) -> dict[str, Counter[str]]:
@@ -133,6 +118,42 @@ def test_flows_of_every_leaf_fill_its_uplinks_as_balls_fill_bins() -> None:
     error = balls.std() / len(found) ** 0.5
     assert float(np.mean(found)) == pytest.approx(float(balls.mean()), abs=4 * error)
     assert float(np.std(found)) == pytest.approx(float(balls.std()), rel=0.25)
+
+
+FT3 = """
+name: ft3
+cluster:
+  node: hgx-h100-ndr
+  nodes: 16
+  network: {{kind: fat-tree, unit: 4, levels: 3, oversubscription: 2, core_oversubscription: 1}}
+forwarding: {{choice: {choice}}}
+"""
+
+
+def fullest_uplinks(choice: str, seed: int) -> list[float]:
+    """Return flows of the fullest of the 16 uplinks of every leaf over their mean, for a ring of 32 channels."""
+    fabric = loads(FT3.format(choice=choice))
+    image = lower(fabric, build(fabric, "allreduce", "ring", 1 << 20, channels=32), seed=seed).image
+    tiers = np.array([node.tier for node in fabric.nodes])
+    up = (tiers[image.wires["src"]] == "leaf") & (tiers[image.wires["dst"]] == "spine")
+    away = image.conns[image.conns["via_last"] != NONE]
+    flows = Counter(wire for row in away for wire in wires_of(image, row) if up[wire])
+    leaves = {int(leaf) for leaf in image.wires["src"][up]}
+    by_leaf = [[flows[w] for w in np.flatnonzero(up & (image.wires["src"] == n))] for n in leaves]
+    assert {(len(row), sum(row)) for row in by_leaf} == {(16, 32)}
+    return [max(row) / 2 for row in by_leaf]
+
+
+def test_uplinks_of_a_tapered_fat_tree_fill_by_destination_and_as_balls_fill_bins() -> None:
+    """32 flows of a ring leave a leaf for the 8 NICs of a node: 4 flows on 8 of 16 uplinks, twice the mean.
+
+    Hashed, they are 32 balls in 16 bins.
+    """
+    assert set(fullest_uplinks("destination", 0)) == {2.0}
+    found = [share for seed in range(6) for share in fullest_uplinks("hash", seed)]
+    balls = np.random.default_rng(3).multinomial(32, [1 / 16] * 16, 20_000).max(axis=1) / 2
+    error = float(balls.std()) / len(found) ** 0.5
+    assert float(np.mean(found)) == pytest.approx(float(balls.mean()), abs=4 * error)
 
 
 def test_pinned_paths_replace_the_hash() -> None:

@@ -6,9 +6,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from clusim.engine.abi import NONE
+import numpy as np
 
-__all__ = ["NETWORK", "ShortestPaths", "route_rows"]
+from clusim.engine.abi import NONE
+from clusim.engine.image import Image
+
+__all__ = ["NETWORK", "ShortestPaths", "route_rows", "wires_of"]
 
 NETWORK = NONE
 """The zone of switches between machines; no target has it."""
@@ -100,3 +103,24 @@ def _targets(rows: Rows, nics: list[int]) -> list[Row]:
         local = columns[zone] = columns.get(zone, -1) + 1
         found.append({"node": node, "zone": zone, "local": local, "wide": wide})
     return found
+
+
+def wires_of(image: Image, row: np.void) -> list[int]:
+    """Follow the route choice of section 6 of the contract from NIC to NIC."""
+    key, ordinal, visited = int(row["key"]), 0, []
+    targets = [int(t) for t in (row["via_first"], row["via_last"]) if t != NONE]
+    node = int(image.endpoints["node"][row["src"]])
+    for target in targets:
+        while node != int(image.targets["node"][target]):
+            near, goal = image.nodes[node], image.targets[target]
+            at = near["route_lo"] + goal["local"]
+            if near["zone"] != goal["zone"]:
+                at = near["wide_lo"] + goal["wide"] * near["wide_stride"]
+            group = int(image.routes[at])
+            low, high = image.group_off[group : group + 2].tolist()
+            size = high - low
+            wire = int(image.group_wires[low + ((key + ordinal) % size if size > 1 else 0)])
+            key = key // size if size > 1 else key
+            ordinal, node = int(image.wires["ordinal"][wire]), int(image.wires["dst"][wire])
+            visited.append(wire)
+    return visited

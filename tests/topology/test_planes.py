@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 
 import clusim
 from clusim import topology
 from clusim.base.errors import ScheduleError
+from clusim.collectives import build
+from clusim.engine.abi import NONE
+from clusim.lowering import lower
 from clusim.results.result import Result
 from clusim.topology.arrays import arrays_of
+from support.routes import wires_of
 
 MULTI_PLANE = "multi-plane:node=hgx-h800,nodes=4,unit=2"
 DUAL_TOR = "dual-tor:node=hgx-h20,nodes=2,link=roce-200"
@@ -73,3 +78,54 @@ def test_a_nic_with_one_port_down_keeps_half_of_its_rate() -> None:
     left = busbw("link n0/nic0-plane0/leaf0.0 down", "link n1/nic0-plane0/leaf0.0 down")
     assert both > 0.9 * 48
     assert left / both == pytest.approx(0.5, abs=0.03)
+
+
+def bonded(ports: str) -> topology.Fabric:
+    return topology.loads(f"""
+name: bonds
+cluster: {{node: hgx-h20, nodes: 2, network: {{kind: dual-tor, link: roce-200}}}}
+forwarding: {{ports: {ports}}}
+""")
+
+
+def flows_by_port(ports: str, seed: int) -> list[tuple[int, int]]:
+    """Return the flows on the two ports of every NIC of a node that sends over 32 channels, fuller port first."""
+    fabric = bonded(ports)
+    schedule = build(fabric, "broadcast", "ring", 1 << 20, channels=32, ranks=(0, 8))
+    image = lower(fabric, schedule, seed=seed).image
+    found: dict[int, Counter[int]] = {}
+    for row in image.conns:
+        if row["via_last"] != NONE:
+            nic = int(image.targets["node"][row["via_first"]])
+            port = next(w for w in wires_of(image, row) if image.wires["src"][w] == nic)
+            found.setdefault(nic, Counter())[port] += 1
+    counts = [sorted(flows.values()) for flows in found.values()]
+    return [(row[-1], row[0] if len(row) > 1 else 0) for row in counts]
+
+
+def test_a_bond_hashes_flows_onto_its_ports_as_coins_fall() -> None:
+    """Drivers assign queue pairs to ports in turn; the fuller port of a bond has the greater count of coins."""
+    turn = flows_by_port("turn", 0)
+    each = sum(turn[0])
+    assert {one - other for one, other in turn} == {0}
+    found = [one for seed in range(12) for one, _ in flows_by_port("hash", seed)]
+    coins = np.random.default_rng(1).binomial(each, 0.5, 20_000)
+    expected = np.maximum(coins, each - coins)
+    assert np.mean(found) == pytest.approx(
+        expected.mean(), abs=4 * expected.std() / len(found) ** 0.5
+    )
+    assert min(found) < max(found)
+
+
+def test_flows_of_a_bond_move_to_the_port_that_is_left() -> None:
+    faults = ("link n0/nic0-plane0/leaf0.0 down", "link n1/nic0-plane0/leaf0.0 down")
+    result = clusim.collective(
+        *(bonded("hash"), "broadcast", "4MiB", "ring"),
+        channels=8,
+        ranks=(0, 8),
+        granularity="quick",
+        faults=faults,
+    )
+    sent = payload_of(result)
+    assert sum(sent.values()) == 4 << 20
+    assert {name for name in sent if "plane0" in name.partition("->")[2]} == set()

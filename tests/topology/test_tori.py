@@ -34,12 +34,12 @@ def ring(count: int, **keys: object) -> Fabric:
 
 
 def test_shortest_paths_around_a_ring_deadlock_and_the_check_names_the_buffers() -> None:
-    net = ring(6, routing="shortest")
+    net = ring(7, routing="shortest")
     (found,) = [item.what for item in check(net) if "can deadlock" in item.what]
     assert "buffers wait in a circle" in found
     assert re.search(r"s1->s2\S* \(VC 0\)|s3->s4\S* \(VC 0\)|s4->s3\S* \(VC 0\)", found)
     with pytest.raises(DeadlockError):
-        clusim.traffic(net, "stride", "64KiB", packet=4096, span=2)
+        clusim.traffic(net, "stride", "256KiB", packet=4096, span=3)
 
 
 @pytest.mark.parametrize("count", [3, 4, 5, 6, 9])

@@ -8,7 +8,8 @@ UDP destination port 4791, and the UDP source port, which the driver derives fro
 pairs (Linux ``rdma_get_udp_sport``; NCCL leaves the flow label at 0). Switches with equal hash functions and
 seeds choose alike, so that flows which met once meet again (polarisation). E-ECMP hashes the destination queue
 pair as well (Gangidi et al., "RDMA over Ethernet for distributed AI training at Meta scale", SIGCOMM 2024).
-A queue pair stays on one port of its NIC; drivers assign queue pairs to ports in turn. Parallel links inside a
+A queue pair stays on one port of its NIC; drivers assign queue pairs to ports in turn, or a bond (LACP) hashes
+the five-tuple. Parallel links inside a
 node take turns.
 **Model** One route key per queue pair. A graph node with n equal outputs takes the key's last digit of base n
 and passes the rest on. The path of every flow is followed from node to node: inside the sending and receiving
@@ -76,6 +77,8 @@ class _Flows:
         Digits of the choices inside nodes.
     number : ndarray
         Digits of the destination, or the flow's hash.
+    bond : ndarray
+        The flow's hash.
     queue : ndarray
         Index of the queue pair in its connection.
     hashed : ndarray of bool
@@ -87,6 +90,7 @@ class _Flows:
     last: Array
     turn: Array
     number: Array
+    bond: Array
     queue: Array
     hashed: Array
 
@@ -139,9 +143,7 @@ def _flows(
     number = (channel * forwarding.queues)[row] + queue
     here = flow_hash(sender[row], dst[row], number, seed) % _NUMBERS
     there = flow_hash(dst[row], sender[row], number, seed) % _NUMBERS
-    fields = np.zeros(len(row), np.int64)
-    if forwarding.fields != "addresses":
-        fields += source_port(here, there)
+    fields = source_port(here, there) * (forwarding.fields != "addresses")
     if forwarding.fields == "queue-pair":
         fields += there.astype(np.int64) << 16
     flow = flow_hash(first, last, fields, 0).astype(np.int64)
@@ -153,6 +155,7 @@ def _flows(
         last=last,
         turn=channel[row],
         number=np.where(hashed[row], flow, destination),
+        bond=flow,
         queue=queue,
         hashed=hashed[row],
     )
@@ -173,9 +176,7 @@ def source_port(local: Array, remote: Array) -> Array:
 def _followed(arrays: FabricArrays, flows: _Flows, seed: int) -> Array:
     """Follow all flows from the sender to the receiver's NIC; return their route keys [uint32]."""
     forwarding, wires = arrays.fabric.forwarding, arrays.wires
-    switch = np.arange(len(arrays.nodes))
-    if forwarding.seeds == "equal":
-        switch[:] = 0
+    switch = np.arange(len(arrays.nodes)) * (forwarding.seeds != "equal")
     adapter = arrays.targets["node"].astype(np.int64)
     size_of = np.diff(arrays.group_off.astype(np.int64))
     pins = _Pins(arrays, forwarding.paths, flows) if forwarding.paths else None
@@ -198,14 +199,16 @@ def _followed(arrays: FabricArrays, flows: _Flows, seed: int) -> Array:
         hashed = flow_hash(flows.number[rows], switch[node[rows]], np.zeros_like(rows), seed)
         chosen = np.where(flows.hashed[rows], hashed.astype(np.int64), number[rows])
         digit = np.where(inside, turn[rows], chosen) % size
+        if forwarding.ports == "hash":
+            port = flow_hash(flows.bond[rows], node[rows], np.ones_like(rows), seed)
+            digit = np.where(inside & passed[rows], port % size, digit)
         if pins is not None:
             digit = pins.digits(rows, node[rows], group, ordinal[rows], digit)
         turn[rows] = np.where(inside, turn[rows] // size, turn[rows])
         number[rows] = np.where(inside, number[rows], number[rows] // size)
         key[rows] += weight[rows] * digit
         weight[rows] = weight[rows] * size % 2**32
-        offset = (digit + ordinal[rows]) % size
-        wire = arrays.group_wires[arrays.group_off[group] + offset]
+        wire = arrays.group_wires[arrays.group_off[group] + (digit + ordinal[rows]) % size]
         ordinal[rows] = wires["ordinal"][wire]
         node[rows] = wires["dst"][wire]
     if pins is not None:

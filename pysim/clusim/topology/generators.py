@@ -329,8 +329,7 @@ def _generate(spec: str, name: str, rest: str, options: Mapping[str, object]) ->
             raise TopologyError(f"{key}: {error}") from None
     if sketch.twist and not generator.grid:
         raise TopologyError(f"twist: only of tori, not of {name}")
-    if not sketch.buffer_bytes:
-        sketch.buffer_bytes = sketch.loop_bytes() * 2 * len(shape) if shape else 131_072
+    sketch.buffer_bytes = sketch.buffer_bytes or sketch.loop_bytes() * 2 * len(shape) or 131_072
     if generator.grid is not None:
         _grid(sketch, shape, wrap=generator.grid)
     else:

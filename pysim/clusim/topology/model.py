@@ -249,6 +249,9 @@ class Forwarding:
         destination queue pair: E-ECMP).
     seeds : str
         ``switch``: every switch has a different hash; ``equal``: all have the same (polarised).
+    ports : str
+        Port of a NIC with several: queue pairs use them in ``turn``, or by ``hash`` of the flow (a bond with
+        LACP and ``xmit_hash_policy=layer3+4``).
     paths : tuple of PinnedPath
         Paths that replace the choice.
     queues : int
@@ -261,6 +264,7 @@ class Forwarding:
     choice: Literal["auto", "hash", "destination"] = "auto"
     fields: Literal["five-tuple", "addresses", "queue-pair"] = "five-tuple"
     seeds: Literal["switch", "equal"] = "switch"
+    ports: Literal["turn", "hash"] = "turn"
     paths: tuple[PinnedPath, ...] = ()
     queues: int = 1
     split: bool = False
@@ -274,6 +278,7 @@ class Forwarding:
         text = "by destination (d-mod-k)"
         if self.hashes(form):
             text = f"ECMP by {self.fields}, {'equal seeds' if self.seeds == 'equal' else 'a seed per switch'}"
+        text += ", bonded ports by hash" if self.ports == "hash" else ""
         if self.queues > 1:
             text += f", {self.queues} queue pairs{' (split)' if self.split else ''}"
         return text + (f", {len(self.paths)} pinned paths" if self.paths else "")

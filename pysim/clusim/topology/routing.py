@@ -156,17 +156,16 @@ def _shortest(wiring: Wiring, arcs: _Arcs) -> Array:
     return next_hops
 
 
-def _dimension_order(arcs: _Arcs, shortest: Array) -> Array:
+def _dimension_order(arcs: _Arcs, next_hops: Array) -> Array:
     """Keep, of the shortest paths of every graph node, those by its lowest dimension; 0 is the last.
 
     Steps of different dimensions of a torus commute. So if no shortest path of a graph node begins with a dimension, no
     later step has it, and packets use dimensions in ascending order, in a twisted torus as well.
     """
-    next_hops = np.zeros_like(shortest)
-    taken = np.zeros((int(arcs.src.max(initial=0)) + 1, shortest.shape[1]), np.uint64)
+    taken = np.zeros((int(arcs.src.max(initial=0)) + 1, next_hops.shape[1]), np.uint64)
     for dim in sorted(np.unique(arcs.dim).tolist(), key=lambda dim: dim or np.inf):
         index = np.flatnonzero(arcs.dim == dim)
-        next_hops[index] = shortest[index] & ~taken[arcs.src[index]]
+        next_hops[index] &= ~taken[arcs.src[index]]
         np.bitwise_or.at(taken, arcs.src[index], next_hops[index])
     return next_hops
 

@@ -309,6 +309,7 @@ class ForwardingSpec(Spec):
     choice: Literal["auto", "hash", "destination"] = "auto"
     fields: Literal["five-tuple", "addresses", "queue-pair"] = "five-tuple"
     seeds: Literal["switch", "equal"] = "switch"
+    ports: Literal["turn", "hash"] = "turn"
     paths: list[PathSpec] = Field(default_factory=list, max_length=65_536)
     queues: Annotated[int, Field(ge=1, le=MOST_QUEUES)] = 1
     split: bool = False

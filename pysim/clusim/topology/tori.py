@@ -63,11 +63,10 @@ def ordered(links: Sequence[Link]) -> list[Link]:
         No link has a dimension, and the links form no mesh or torus.
     """
     if not any(link.dim for link in links):
-        dims = _dimensions(links)
-        links = [replace(link, dim=dims.get(_pair(link), 0)) for link in links]
-    dated = set[Pair]()
-    for dim in {link.dim for link in links} - {0}:
-        dated |= set(_datelines([link for link in links if link.dim == dim]))
+        found = _dimensions(links)
+        links = [replace(link, dim=found.get(_pair(link), 0)) for link in links]
+    dims = {link.dim for link in links} - {0}
+    dated = {pair for dim in dims for pair in _datelines([one for one in links if one.dim == dim])}
     return [
         replace(link, dateline=(True, True)) if link.dim and _pair(link) in dated else link
         for link in links
