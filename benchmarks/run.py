@@ -4,8 +4,8 @@ Goals (on one core of a small shared computer, counters on) are printed beside t
 goal is enforced. Run all with ``make bench``, or some: ``python benchmarks/run.py ring-dgx-a100``.
 
     --repeats N      runs of a case; the fastest is printed (1)
-    --instructions   count the instructions per hop of a small twin of the case
-                     (valgrind, after ``make test-c``)
+    --instructions   count the instructions and the misses of caches of 32 KB and 1 MB
+                     per hop of a small twin of the case (valgrind, after ``make test-c``)
     --threads N      also run with N threads, in turns; `threads_ratio` is the wall-clock time
                      of one thread over that of N; with --instructions, `threads_limit` is this
                      ratio without wake-ups and cache transfers: instructions of a single
@@ -128,6 +128,27 @@ def save_image(case: str, path: Path) -> None:
     raise SystemExit(f"{case}: nothing was simulated")
 
 
+CACHES = ["--cache-sim=yes", "--D1=32768,8,64", "--LL=1048576,16,64"]
+"""Caches of the counts: size, ways and line [bytes]."""
+
+COUNTED = [
+    "Ir",
+    "Dr",
+    "Dw",
+    "I1mr",
+    "D1mr",
+    "D1mw",
+    "ILmr",
+    "DLmr",
+    "DLmw",
+    "Bc",
+    "Bcm",
+    "Bi",
+    "Bim",
+]
+"""Counts of callgrind, in its order."""
+
+
 def _counted(image: Path, options: list[str], threads: int) -> tuple[list[int], int]:
     """Return callgrind's counts of a run (instructions first) and its hops."""
     command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={image}.counts", *options]
@@ -139,16 +160,19 @@ def _counted(image: Path, options: list[str], threads: int) -> tuple[list[int], 
 
 
 def instructions(case: str, threads: int) -> dict[str, float]:
-    """Return instructions and mispredicted branches per hop of a case's small twin, if countable."""
+    """Return instructions, mispredicted branches and cache misses per hop of a case's small twin, if countable."""
     if not (CASES[case].small and RUN_IMAGE.exists() and shutil.which("valgrind")):
         return {}
     with tempfile.TemporaryDirectory() as folder:
         image = Path(folder) / "case.img"
         subprocess.run([sys.executable, __file__, "--save", case, str(image)], check=True)
-        (counted, _, conditional, _, indirect), hops = _counted(image, ["--branch-sim=yes"], 1)
+        counts, hops = _counted(image, ["--branch-sim=yes", *CACHES], 1)
+        per_hop = dict(zip(COUNTED, (count / hops for count in counts), strict=True))
         result = {
-            "instructions_per_hop": round(counted / hops, 1),
-            "mispredictions_per_hop": round((conditional + indirect) / hops, 2),
+            "instructions_per_hop": round(per_hop["Ir"], 1),
+            "mispredictions_per_hop": round(per_hop["Bcm"] + per_hop["Bim"], 2),
+            "misses_32KB_per_hop": round(per_hop["D1mr"] + per_hop["D1mw"], 2),
+            "misses_1MB_per_hop": round(per_hop["DLmr"] + per_hop["DLmw"], 2),
         }
         if threads > 1:  # the other threads never enter this function
             first = ["--toggle-collect=clusim_sim_run"]

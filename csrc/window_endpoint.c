@@ -254,13 +254,16 @@ STATUS window_endpoint_run(clusim_sim *s, window_node *n, enum window_side side,
     return CLUSIM_OK;
 }
 
-/* Packets that are on their last wire. */
-static uint64_t count_arriving(const clusim_sim *s) {
-    uint64_t count = 0;
-    for (uint32_t w = 0; w < s->model->image.num_wires; w++)
-        if (!endpoint_none(wire_at(s, ID(wire, w))->far_endpoint))
-            count += inbox_len(&s->windows.ins[w].under_way);
-    return count;
+/* True if at least `count` packets are on their last wire: on the listed wires into endpoints. */
+static bool arriving(const clusim_sim *s, uint64_t count) {
+    uint64_t found = 0;
+    for (uint64_t e = 0; e < s->model->image.num_endpoints && found < count; e++) {
+        uint32_t node = s->model->image.endpoints[e].node;
+        wire_id wire = s->windows.nodes[node].first[INBOXES];
+        for (; !wire_none(wire); wire = s->windows.ins[wire.i].next)
+            found += inbox_len(&s->windows.ins[wire.i].under_way);
+    }
+    return found >= count;
 }
 
 /* True if an awaited packet still has to cross to another router than the one that it is at or
@@ -327,7 +330,7 @@ static bool programs_go_on(clusim_sim *s, int64_t end_ps) {
 bool window_endpoint_near(clusim_sim *s, int64_t end_ps) {
     if (s->windows.undelivered > s->packets.live || programs_go_on(s, end_ps)) return false;
     if (s->model->has_pairs) return !some_far(s);
-    return s->windows.undelivered <= count_arriving(s);
+    return arriving(s, s->windows.undelivered);
 }
 
 static STATUS close_replies(clusim_sim *s, window_ring *replies) {
