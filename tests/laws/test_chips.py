@@ -58,7 +58,7 @@ def test_every_chip_has_the_figures_that_used_to_be_guessed(name: str) -> None:
         ("rtx-2080ti", "volta", 7.5),
         ("a30", "ampere", 8.0),
         ("a10", "ampere", 8.6),
-        ("mi300x", "cdna", 8.0),
+        ("mi300x", "cdna3", 8.0),
     ],
 )
 def test_architecture_and_capability_are_those_published(
@@ -184,14 +184,23 @@ def test_a_machine_written_out_in_full_is_planned_alike() -> None:
 
 def test_launching_on_mi300x_costs_what_cdna_does() -> None:
     host = host_of(communicator(topology.load("mi300x")))
-    assert host.architecture == "cdna"
-    cost = parse_time(str(FAMILIES["cdna"].kernel_overhead.value))
+    assert host.architecture == "cdna3"
+    cost = parse_time(str(FAMILIES["cdna3"].kernel_overhead.value))
     assert overhead_ps(host, Launch()) == cost == 12_000_000
 
 
 def test_a_plan_for_amd_says_whose_it_is() -> None:
-    (note,) = communicator(topology.load("mi300x")).notes
-    assert note.startswith("mi300x: runs RCCL, with a different tuner; the plan is NCCL's")
+    comm = communicator(topology.load("mi300x"))
+    assert comm.library == "RCCL 2.27 (ROCm 7.1, gfx942)"
+    (note,) = comm.notes
+    assert "all-pairs all-reduce, its default" in note
+    old = loads(
+        text_of("mi300x")
+        .replace("chip: mi300x", "chip: mi100")
+        .replace("xgmi-mi300x", "xgmi-mi100")
+    )
+    (note,) = communicator(old).notes
+    assert note.startswith("mi100: runs RCCL, with a different tuner; the plan is NCCL's")
 
 
 def test_a_near_name_is_suggested_for_a_short_one() -> None:

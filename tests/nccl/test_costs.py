@@ -265,7 +265,7 @@ def test_collnet_direct_takes_channels_away_one_by_one(mebibytes: float, channel
     table = cost_table(group, graphs(32, 20, Path.NVL), parse_version("2.27"))
     supply = ChannelSupply(32, 0, num_heads=8)
     found = channels_and_threads(
-        table, Algorithm.COLLNET_DIRECT, SIMPLE, int(mebibytes * 2**20), supply
+        table, (ALLREDUCE, Algorithm.COLLNET_DIRECT, SIMPLE), int(mebibytes * 2**20), supply
     )
     assert found.num_channels == channels
 
@@ -274,5 +274,5 @@ def test_collnet_direct_takes_channels_away_one_by_one(mebibytes: float, channel
 def test_a_threshold_of_nothing_limits_no_channel(threshold: int, channels: int) -> None:
     settings = parse_env({"NCCL_THREAD_THRESHOLDS": f"8 8 64 8 8 {threshold}"})
     supply = ChannelSupply(24, 0, settings=settings)
-    found = channels_and_threads(h100(8), RING, SIMPLE, 2 * 512 * 64, supply)
+    found = channels_and_threads(h100(8), (ALLREDUCE, RING, SIMPLE), 2 * 512 * 64, supply)
     assert found.num_channels == channels

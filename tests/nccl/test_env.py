@@ -38,7 +38,7 @@ def test_lists_per_collective_override_the_one_for_all() -> None:
         ("NCCL_ALGO", "Rnig", "'Rnig' is no algorithm; give tree, ring"),
         ("NCCL_ALGO", "allreduced:ring", "'allreduced' is no collective"),
         ("NCCL_PROTO", "", "empty"),
-        ("NCCL_MIN_NCHANNELS", "0", "use 1 to 64"),
+        ("NCCL_MIN_NCHANNELS", "0", "use 1 to 128"),
         ("NCCL_NTHREADS", "500", "not a multiple of 32"),
         ("NCCL_P2P_LEVEL", "NVSWITCH", "not a distance"),
         ("NCCL_ALGOS", "Ring", "did you mean NCCL_ALGO?"),

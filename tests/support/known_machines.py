@@ -27,6 +27,12 @@ DGX_1V = {
     (6, 7): 2,
 }  # nvidia-smi topo -m of a DGX-1 with V100
 
+FRONTIER = {
+    **dict.fromkeys([(0, 1), (2, 3), (4, 5), (6, 7)], 4),
+    **dict.fromkeys([(0, 6), (2, 4)], 2),
+    **dict.fromkeys([(0, 2), (1, 3), (1, 5), (3, 7), (4, 6), (5, 7)], 1),
+}  # the node diagram of OLCF's user guide
+
 Pairs = dict[tuple[str, str], int]
 
 
@@ -58,7 +64,7 @@ class Machine:
     Attributes
     ----------
     gpus : dict
-        Links between GPUs and their switches; each of `rate_GBps`, `per_gpu` of them on a GPU.
+        Links between GPUs and their switches; each of `rate_GBps`, `per_gpu` of them on every GPU, or by rank.
     p2p, rings : str and int
         How GPUs exchange data, and the channels of a ring.
     nics : tuple of tuple of int
@@ -69,17 +75,24 @@ class Machine:
         Type of link a GPU has to its host; two with a blank between them where it has both.
     network : tuple
         Kind, link type, class and rate [GB/s] of what joins such machines.
+    warnings : int
+        Warnings of a check, for machines whose GPUs have different links.
     """
 
     gpus: Pairs
     rate_GBps: float
-    per_gpu: int
+    per_gpu: int | tuple[int, ...]
     p2p: str
     rings: int
     nics: tuple[tuple[int, ...], ...]
     sockets: tuple[int, ...]
     slot: str
     network: tuple[str, str, str, float]
+    warnings: int = 0
+
+    def links_of(self, rank: int) -> int:
+        """Return the links of a GPU to others."""
+        return self.per_gpu if isinstance(self.per_gpu, int) else self.per_gpu[rank]
 
 
 def shared(count: int, gpus: int, nics: int) -> tuple[tuple[int, ...], ...]:
@@ -182,5 +195,25 @@ MACHINES = {
         per_gpu=7,
         rings=28,
         network=("rail", "roce-400", "roce", 50.0),
+    ),
+    "mi350x": replace(
+        B200,
+        gpus=full(8, 1),
+        rate_GBps=76.8,
+        per_gpu=7,
+        rings=56,
+        network=("rail", "roce-400", "roce", 50.0),
+    ),
+    "mi250x": Machine(
+        mesh(FRONTIER),
+        50,
+        (7, 6) * 4,
+        "write",
+        16,
+        shared(8, 2, 1),
+        (0,) * 8,
+        GEN4,
+        SLINGSHOT,
+        warnings=3,
     ),
 }

@@ -99,8 +99,8 @@ def test_adjacency_and_rates(name: str) -> None:
     assert adjacency(machine) == expected.gpus
     rates = {link.rate.bytes_per_s for link in machine.links if link.cls not in HOST_CLASSES}
     assert rates == ({expected.rate_GBps * 1e9} if expected.gpus else set())
-    for rank in machine.ranks:
-        assert peer_links(machine, rank) == expected.per_gpu
+    for number, rank in enumerate(machine.ranks):
+        assert peer_links(machine, rank) == expected.links_of(number)
     assert machine.p2p == expected.p2p
     assert machine.num_channels("ring") == expected.rings
     assert [node.kind for node in machine.nodes[: machine.num_ranks]] == ["gpu"] * machine.num_ranks
@@ -146,7 +146,8 @@ def test_gpus_talk_over_their_own_links(name: str) -> None:
         return
     arrays = arrays_of(machine)
     last = machine.num_ranks - 1
-    for a, b in ((0, 1), (0, last), (last, 0), (1, last // 2 + 1)):
+    near = MACHINES[name].warnings  # not all pairs of these are linked
+    for a, b in ((0, 1), (0, last), (last, 0), (1, last // 2 + 1))[: 1 if near else 4]:
         if a != b:
             path = arrays.path(a, b)
             assert not {arrays.wire_class[wire] for wire in path} & HOST_CLASSES
@@ -175,7 +176,8 @@ def test_relays_do_not_carry_what_comes_over_pcie(name: str) -> None:
 @pytest.mark.parametrize("name", MACHINES)
 def test_machine_is_sound(name: str) -> None:
     findings = check(topology.load(name))
-    assert [finding.what for finding in findings if finding.level != "info"] == []
+    serious = [finding.what for finding in findings if finding.level != "info"]
+    assert len(serious) == MACHINES[name].warnings, serious
 
 
 @pytest.mark.parametrize("name", [name for name, machine in MACHINES.items() if machine.gpus])
@@ -194,7 +196,7 @@ def test_only_later_switches_reduce(name: str) -> None:
     types = {link.name for link in machine.links if "nvswitch0" in (link.a, link.b)}
     reducing = bool(types & {"nvlink4", "nvlink5"})
     arrays = arrays_of(machine)
-    assert len(arrays.unit_wires(0)) == (MACHINES[name].per_gpu if reducing else 0)
+    assert len(arrays.unit_wires(0)) == (MACHINES[name].links_of(0) if reducing else 0)
     switches = sum(node.name.startswith("nvswitch") for node in machine.nodes)
     assert len(arrays.units) == switches * reducing
 

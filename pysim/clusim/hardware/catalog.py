@@ -83,9 +83,16 @@ ADAPTER_IDS: Mapping[tuple[int, int], Pci] = OnDemand(
 )
 """NICs by PCI vendor and device numbers."""
 
-FAMILIES: Mapping[str, Architecture] = OnDemand(
-    lambda: {name: architecture_of(name, entry) for name, entry in _file("architectures").items()}
-)
+
+def _families() -> dict[str, Architecture]:
+    entries = _file("architectures")
+    return {
+        name: architecture_of(name, {**entries.get(entry.get("base"), {}), **entry})
+        for name, entry in entries.items()
+    }
+
+
+FAMILIES: Mapping[str, Architecture] = OnDemand(_families)
 """Architectures by name."""
 
 

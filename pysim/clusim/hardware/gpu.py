@@ -92,6 +92,8 @@ class Architecture:
         CTA costs by protocol.
     nvlink : str
         NVLink type assumed for a chip without a known one; empty if there are no NVLinks.
+    vendor : str
+        Maker of the GPUs: ``nvidia`` or ``amd``.
     """
 
     name: str
@@ -106,6 +108,7 @@ class Architecture:
     p2p: Figure
     protocols: Mapping[str, Preset]
     nvlink: str = ""
+    vendor: str = "nvidia"
     engine_start: Figure = _ENGINE_START
 
     def __post_init__(self) -> None:
@@ -136,7 +139,7 @@ def architecture_of(name: str, entry: Entry) -> Architecture:
     InputError
         Unknown and missing keys, figures without unit or source; the message names section and key.
     """
-    entry = dict(entry)
+    entry = {key: value for key, value in entry.items() if key != "base"}
     pace, p2p = entry.pop("pace", {}), published(entry.pop("p2p", "write"), _P2P)
     try:
         table = ideal_protocols() if pace == "ideal" else protocols(name, build(Pace, pace))

@@ -62,6 +62,8 @@ class Pace:
         Time to detect a flag and act on it, if LL measurements differ from Hopper's [us]; 0 uses Hopper's.
     rates : mapping
         Measured overrides: protocol -> throughput of all its primitives [GB/s of wire bytes], source.
+    fifo : mapping
+        Overrides of NCCL's FIFOs: protocol -> size, grain [bytes], wire bytes per data byte, library and explanation.
     """
 
     speed: float = 1.0
@@ -73,6 +75,7 @@ class Pace:
     flight: Mapping[str, tuple[float, str]] = field(default_factory=dict)
     rates: Mapping[str, tuple[float, str]] = field(default_factory=dict)
     direct_us: float = 0.0
+    fifo: Mapping[str, tuple[str, int, float, str]] = field(default_factory=dict)
 
 
 _ENGINES = (
@@ -243,8 +246,8 @@ def _tail(name: str, pace: Pace) -> Figure:
 
 
 def _protocol(arch: str, name: str, pace: Pace) -> Preset:
-    buffer, grain, expand, explanation = _BUFFERS[name]
-    nccl = f"NCCL: {explanation}"
+    buffer, grain, expand, explanation = pace.fifo.get(name, _BUFFERS[name])
+    nccl = explanation if name in pace.fifo else f"NCCL: {explanation}"
     steps = (4, 2) if name == "simple" else (1, 1)
     return {
         "fixed": _fixed(arch, name, pace),

@@ -119,7 +119,10 @@ def _given(comm: Communicator, chosen: Selection, wanted: NcclOverrides) -> Sele
     if wanted.algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE) and not comm.group.nvls:
         return None
     threads = channels_and_threads(
-        comm.table, wanted.algorithm, wanted.protocol, chosen.num_bytes, comm.lanes
+        comm.table,
+        (chosen.collective, wanted.algorithm, wanted.protocol),
+        chosen.num_bytes,
+        comm.lanes,
     )
     if wanted.channels:
         threads = replace(threads, num_channels=min(wanted.channels, 64), why=wanted.why)

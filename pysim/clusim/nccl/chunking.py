@@ -12,17 +12,19 @@ from dataclasses import dataclass, field
 from clusim.base.terms.operations import Algorithm, Collective, Protocol
 from clusim.nccl.constants import Version, since
 from clusim.nccl.env import Settings
+from clusim.nccl.rccl import FIFO as RCCL_FIFO
+from clusim.nccl.rccl import Fifo
 
 STEPS = 8
 """Slots of the FIFO of a connection."""
 
-_LINE = {Protocol.LL: (16, 8), Protocol.LL128: (128, 120), Protocol.SIMPLE: (1, 1)}
-GRAIN = {Protocol.LL: 16, Protocol.LL128: 1920, Protocol.SIMPLE: 512}
-_BUFFER = {
-    Protocol.LL: 8 * 512 * STEPS * 16,
-    Protocol.LL128: 120 * 640 * STEPS * 8,
-    Protocol.SIMPLE: 1 << 22,
+FIFO = {
+    Protocol.LL: Fifo(8 * 512 * STEPS * 16, 16, 8, 16),
+    Protocol.LL128: Fifo(120 * 640 * STEPS * 8, 128, 120, 1920),
+    Protocol.SIMPLE: Fifo(1 << 22, 1, 1, 512),
 }
+"""NCCL's FIFO of a connection by protocol."""
+
 _RINGS_OF_LOOPS = (Collective.ALLREDUCE, Collective.ALLGATHER, Collective.REDUCESCATTER)
 
 
@@ -71,16 +73,15 @@ def buffers(
         Protocol.LL128: settings.ll128_buffsize,
         Protocol.SIMPLE: settings.buffsize,
     }[protocol]
-    total = given or _BUFFER[protocol]
-    step = total // STEPS
-    line, data = _LINE[protocol]
+    default, line, data, grain = (FIFO if settings.library is None else RCCL_FIFO)[protocol]
+    step = (total := given or default) // STEPS
     looping = (
         protocol is Protocol.SIMPLE
         and algorithm is Algorithm.RING
         and collective in _RINGS_OF_LOOPS
     )
     chunk, slice_ = (4, 2) if looping else (1, 1)
-    return Buffers(total, step, step // line * data, chunk, slice_, GRAIN[protocol])
+    return Buffers(total, step, step // line * data, chunk, slice_, grain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +183,7 @@ def plan_chunks(cutting: Cutting, num_bytes: int, num_channels: int) -> Chunks:
     elif (
         algorithm is Algorithm.TREE
         and protocol is Protocol.SIMPLE
-        and not since(cutting.version, "trees chunk as rings")
+        and (settings.library is not None or not since(cutting.version, "trees chunk as rings"))
     ):
         depth = shape.num_ranks // shape.num_nodes - 1 + (shape.num_nodes.bit_length() - 1)
         limits = ((8 * depth, 131072), (4 * depth, 65536), (depth, 32768))

@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache, partial
 from clusim.base import resources
 from clusim.base.errors import InputError
 from clusim.base.terms.operations import Algorithm, Collective, Protocol
+from clusim.nccl.channels import num_channels, p2p_channels
 from clusim.nccl.chunking import (
     ChannelPart,
     Chunks,
@@ -24,10 +25,13 @@ from clusim.nccl.chunking import (
     plan_chunks,
 )
 from clusim.nccl.connect import Channel, SearchedMachine, connect
-from clusim.nccl.constants import LATEST, Path, Pattern, Version, max_channels, nvlink_GBps, since
+from clusim.nccl.constants import LATEST, Path, Pattern, Version, max_channels, since
 from clusim.nccl.costs import CostTable, cost_table
 from clusim.nccl.env import Settings, notes_on_chips, notes_on_variables
 from clusim.nccl.graph import Graph, RankGroup
+from clusim.nccl.rccl import KnownNode, library_of
+from clusim.nccl.rcclcosts import rccl_table
+from clusim.nccl.rcclgraphs import known_graphs, known_node
 from clusim.nccl.search import search
 from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
@@ -35,7 +39,7 @@ from clusim.nccl.transports import check_network, check_rack, transported, with_
 from clusim.nccl.tuner import ChannelSupply, Selection, select
 from clusim.topology import shelf
 from clusim.topology.model import Fabric
-from clusim.topology.node import NETWORK
+from clusim.topology.node import NETWORK, Endpoint
 
 _SIMPLE = Protocol.SIMPLE
 LOOPS_OVER_HEADS = (Algorithm.NVLS, Algorithm.NVLS_TREE, Algorithm.COLLNET_DIRECT)
@@ -113,7 +117,12 @@ class Communicator:
     def notes(self) -> tuple[str, ...]:
         """Return the notes on every plan: substitutes, unknown properties, variables without effect."""
         gpus = [gpu for system in self.systems for gpu in system.gpus]
-        notes = notes_on_chips((gpu.chip, gpu.architecture, gpu.capability) for gpu in gpus)
+        library = self.settings.library
+        notes = (
+            notes_on_chips((gpu.chip, gpu.architecture, gpu.capability) for gpu in gpus)
+            if library is None
+            else library.missing(self.known)
+        )
         unknown = [cpu.name for s in self.systems for cpu in s.cpus if cpu.cpu.vendor == "other"]
         if unknown:
             notes.append(
@@ -131,12 +140,28 @@ class Communicator:
     @cached_property
     def channels(self) -> list[Channel]:
         """Return rings and trees over all nodes."""
-        return connect(self.machines, self.num_searched, self.num_channels, self.version)
+        library = self.settings.library
+        limit = 0 if library is None else library.tree_channels
+        return connect(self.machines, self.num_searched, self.num_channels, self.version, limit)
 
     @cached_property
     def table(self) -> CostTable:
         """Return the cost table."""
-        return cost_table(self.group, self.graphs, self.version, self.settings)
+        if self.settings.library is None:
+            return cost_table(self.group, self.graphs, self.version, self.settings)
+        return rccl_table(self.group, self.graphs, self.settings, self.known)
+
+    @cached_property
+    def known(self) -> KnownNode | None:
+        """Return the node that RCCL recognises; None with NCCL or on other nodes."""
+        found = known_node(self.systems[0])
+        return found[0] if found else None
+
+    @property
+    def library(self) -> str:
+        """Return the name and release of the library, for people."""
+        library = self.settings.library
+        return f"NCCL {self.version}" if library is None else library.name
 
     @cached_property
     def nvls_heads(self) -> list[tuple[int, ...]]:
@@ -232,7 +257,10 @@ def communicator(
     ranks : sequence of int or None
         Participating ranks of the fabric, all of them GPUs; None is all GPUs.
     """
+    library = library_of([end.architecture for end in _endpoints(fabric)], version)
+    version = version if library is None else library.version
     settings = with_plugins(fabric, settings or Settings(), version)
+    settings = replace(settings, library=library)
     fabric = transported(fabric, settings)
     members = _members(fabric, ranks)
     if sum(len(numbers) for numbers in members.values()) < 2:
@@ -266,6 +294,10 @@ def communicator(
     number = {name: rank for rank, name in enumerate(fabric.ranks)}
     on_fabric = tuple(number[name] for machine in machines for name in machine.gpus)
     return replace(made, ranks=on_fabric)
+
+
+def _endpoints(fabric: Fabric) -> list[Endpoint]:
+    return [node.endpoint for node in fabric.nodes if node.kind == "gpu" and node.endpoint]
 
 
 def _members(fabric: Fabric, ranks: Sequence[int] | None) -> dict[int, list[int]]:
@@ -344,9 +376,10 @@ def _searched(looked: _Looked) -> tuple[Graph, ...]:
 def _search_all(system: System) -> tuple[Graph, ...]:
     """Return ring, tree, NVLS, CollNet chain and CollNet direct of a node."""
     settings = system.settings
-    ring = search(system, Pattern.RING)
+    known = known_graphs(system)
+    ring = known[0] if known else search(system, Pattern.RING)
     count = ring.num_channels
-    tree = search(system, Pattern.BALANCED_TREE, least=count, most=count)
+    tree = known[1] if known else search(system, Pattern.BALANCED_TREE, least=count, most=count)
     nvls = Graph(Pattern.NVLS)
     if since(system.version, "nvls") and settings.nvls_enable:
         nvls = search(system, Pattern.NVLS)
@@ -401,7 +434,7 @@ def _agree(
         **{Algorithm.NVLS: nvls, Algorithm.NVLS_TREE: nvls},
         **{Algorithm.COLLNET_CHAIN: chain, Algorithm.COLLNET_DIRECT: direct},
     }
-    count = _num_channels(group, ring, chain, systems[0], searched)
+    count = num_channels(group, ring, chain, systems[0], searched)
     nvls_count = 0
     if group.nvls:
         default = 16
@@ -410,7 +443,7 @@ def _agree(
         requested = settings.nvls_nchannels or default
         most, least = settings.max_ctas or max_channels(version), settings.min_ctas or 1
         nvls_count = max(least, min(most, requested))
-    p2p, per_peer = _p2p_channels(systems[0], group, count)
+    p2p, per_peer = p2p_channels(systems[0], group, count)
     collnet = count if since(version, "ll is half the bandwidth") else 0
     return Communicator(
         *(fabric.name, version, settings, group, tuple(machines), tuple(systems), graphs),
@@ -421,59 +454,3 @@ def _agree(
 def _can_reduce(fabric: Fabric) -> bool:
     """Return True if some switch inside the nodes reduces."""
     return any(node.unit is not None and node.zone != NETWORK for node in fabric.nodes)
-
-
-def _num_channels(
-    group: RankGroup, ring: Graph, chain: Graph, system: System, searched: int
-) -> int:
-    """Return the channels of the communicator: searched, doubled, then limited by the settings."""
-    version, settings = system.version, system.settings
-    most = max_channels(version)
-    count = min(most, 2 * searched)
-    collnet = group.collnet and settings.collnet_enable and group.num_ranks > group.num_nodes
-    if collnet and chain.intra_GBps > chain.inter_GBps:
-        count = min(most, count + count // 2)
-    if (
-        since(version, "doubled channels")
-        and group.lowest_capability >= 90
-        and group.num_nodes > 1
-        and ring.intra_GBps > 45
-        and count < 16
-    ):
-        count *= 2
-    count = min(count, settings.max_nchannels or most, settings.max_ctas or most)
-    return min(most, max(count, settings.min_nchannels or 1, settings.min_ctas or 1))
-
-
-def _up(number: int) -> int:
-    return 1 << (number - 1).bit_length()
-
-
-def _p2p_channels(system: System, group: RankGroup, count: int) -> tuple[int, int]:
-    """Return the channels of send and receive, in all and for one peer; powers of two."""
-    per_peer = count
-    for a in system.gpus:
-        for b in system.gpus:
-            route = system.route(a, b)
-            if a is b or route is None:
-                continue
-            lanes = 2
-            if route.type <= Path.NVB:
-                link = nvlink_GBps(a.capability, system.version)
-                lanes = 2 * max(1, int(route.rate / link + 1e-6))
-            per_peer = min(per_peer, lanes)
-    late = since(system.version, "p2p channels by NICs")
-    if group.num_nodes > 1:
-        lanes = 2
-        if late:
-            rates = [r.rate for n in system.adapters if (r := system.route(system.gpus[0], n))]
-            near = len(system.nearest(system.gpus[0], system.adapters))
-            lanes = max(near, -(-int(max(rates, default=0.0)) // 14), 2)
-        elif since(system.version, "p2p channels by ranks") and 2 * group.num_ranks > 4 * count:
-            lanes = 1
-        per_peer = min(per_peer, lanes)
-    total, per_peer = _up(count), _up(per_peer)
-    if group.num_nodes > 1 and late:
-        while per_peer > 1 and per_peer * -(-group.num_ranks // 8) > total:
-            per_peer //= 2
-    return total, per_peer

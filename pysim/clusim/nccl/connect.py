@@ -160,7 +160,11 @@ def _paired(graph: Graph, number: int, channels: int, version: Version) -> int:
 
 
 def connect(
-    machines: Sequence[SearchedMachine], num_searched: int, num_channels: int, version: Version
+    machines: Sequence[SearchedMachine],
+    num_searched: int,
+    num_channels: int,
+    version: Version,
+    tree_channels: int = 0,
 ) -> list[Channel]:
     """Return the channels of a communicator.
 
@@ -168,15 +172,17 @@ def connect(
     ----------
     num_searched : int
         Channels every node has; they are repeated, the second time with the other tree, up to `num_channels`.
+    tree_channels : int
+        Most channels before the other tree follows; 0 is `num_searched`.
     """
     trees = [double_tree(len(machines), n) for n in range(len(machines))]
     rings = [_ring(machines, c, num_searched, version) for c in range(num_searched)]
     both = [[_tree(machines, c, trees, which) for c in range(num_searched)] for which in (0, 1)]
     result: list[Channel] = []
+    turn = min(num_searched, tree_channels or num_searched)
     for number in range(num_channels):
         # The first doubling adds the second tree; further doublings repeat both trees.
-        place = number % (2 * num_searched)
-        c, which = place % num_searched, place // num_searched
+        c, which = number % num_searched, number // turn % 2
         order, ring_adapters = rings[c]
         parent, children, tree_adapters = both[which][c]
         result.append(Channel(order, parent, children, ring_adapters, tree_adapters))
@@ -190,9 +196,11 @@ def _ring(
     adapters: list[tuple[int, int]] = []
     for number, machine in enumerate(machines):
         c = channel ^ _paired(machine.ring, number, searched, version)
-        order += [machine.ranks[gpu] for gpu in machine.ring.orders[c]]
+        step = -1 if machine.ring.alternating and number % 2 else 1
+        order += [machine.ranks[gpu] for gpu in machine.ring.orders[c][::step]]
         if machine.ring.adapters:
-            adapters.append(machine.ring.adapters[c])
+            first, last = machine.ring.adapters[c][::step]
+            adapters.append((first, last))
     start = order.index(machines[0].ranks[0])
     return tuple(order[start:] + order[:start]), tuple(adapters)
 

@@ -25,7 +25,8 @@ from clusim.nccl.tables import Tables, Triple, architecture_of, tables_for
 Key = tuple[Collective, Algorithm, Protocol]
 _COLLNET = (Algorithm.COLLNET_DIRECT, Algorithm.COLLNET_CHAIN)
 _IN_SWITCH = (Algorithm.NVLS, Algorithm.NVLS_TREE)
-_ROOTED = (Collective.BROADCAST, Collective.REDUCE)
+ROOTED = (Collective.BROADCAST, Collective.REDUCE)
+"""Collectives with a root."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +48,14 @@ class Cost:
 
 @dataclass(frozen=True)
 class CostTable:
-    """All costs of a communicator, and the inputs they were computed from."""
+    """All costs of a communicator, and their inputs."""
 
     version: Version
     group: RankGroup
     graphs: Mapping[Algorithm, Graph]
     costs: Mapping[Key, Cost]
     tables: Tables
+    settings: Settings
 
     def cost(self, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> Cost:
         """Return one entry."""
@@ -80,33 +82,50 @@ class CostTable:
         bandwidth, latency = cost.bandwidth_GBps, cost.latency_us
         if not bandwidth:
             return None
+        key = collective, algorithm, protocol
+        latency *= self.plateau(key, num_bytes, num_channels)
+        return latency + num_bytes / (1000 * self.corrected(key, num_bytes, bandwidth))
+
+    def corrected(self, key: Key, num_bytes: int, bandwidth: float) -> float:
+        """Return a bandwidth with the correction of a size [GB/s]."""
+        collective, algorithm, protocol = key
         steps = (num_bytes >> 6).bit_length() - 1
         factors = self.tables.tree_correction[protocol]
         if algorithm is Algorithm.TREE and collective is Collective.ALLREDUCE and steps >= 0:
             bandwidth *= factors[steps] if steps < min(len(factors), 23) else 1.0
+        return bandwidth
+
+    def plateau(self, key: Key, num_bytes: int, num_channels: int) -> float:
+        """Return the factor on the latency of large multi-node Simple rings."""
         group = self.group
-        if (
-            algorithm is Algorithm.RING
-            and protocol is Protocol.SIMPLE
-            and group.num_nodes > 1
-            and collective is Collective.ALLREDUCE
-        ):
-            if not since(self.version, "plateau by channel"):
-                large = num_bytes >= group.num_ranks / 16 * 65536
-            else:
-                large = num_bytes // (num_channels * group.num_ranks) >= 64
-            if large:
-                latency *= self.tables.plateau[group.lowest_capability >= 80]
-        return latency + num_bytes / (1000 * bandwidth)
+        ring = (Collective.ALLREDUCE, Algorithm.RING, Protocol.SIMPLE)
+        if key != ring or group.num_nodes == 1:
+            return 1.0
+        if not since(self.version, "plateau by channel"):
+            large = num_bytes >= group.num_ranks / 16 * 65536
+        else:
+            large = num_bytes // (num_channels * group.num_ranks) >= 64
+        return self.tables.plateau[group.lowest_capability >= 80] if large else 1.0
+
+    def settled(
+        self, collective: Collective, num_bytes: int, best: tuple[Algorithm, Protocol]
+    ) -> tuple[Algorithm, Protocol]:
+        """Return the choice after rules that replace the fastest entry; NCCL has none."""
+        return best
+
+    def thread_bytes(self, collective: Collective, protocol: Protocol, limit: int) -> int:
+        """Return the bytes per thread before another channel is used, `limit` without a rule for the collective."""
+        return limit
 
 
-def _log2(number: int) -> int:
+def binary_log(number: int) -> int:
+    """Return the binary logarithm, rounded down; 0 for numbers below 1."""
     return max(0, number.bit_length() - 1)
 
 
 @dataclass(frozen=True)
-class _Model:
-    """Everything an entry is computed from."""
+class CostModel:
+    """Inputs of an entry."""
 
     version: Version
     group: RankGroup
@@ -144,7 +163,7 @@ class _Model:
         version, reduce_all = self.version, collective is Collective.ALLREDUCE
         if algorithm is Algorithm.RING:
             return True
-        if collective in _ROOTED:
+        if collective in ROOTED:
             return False
         if algorithm is Algorithm.TREE or algorithm is Algorithm.COLLNET_CHAIN:
             return reduce_all and (
@@ -270,7 +289,7 @@ class _Model:
         if algorithm is Algorithm.RING:
             return base + self.ring_latency(collective, protocol, intra, inter)
         if algorithm is Algorithm.TREE:
-            return base + 2 * ((local - 1) * intra + _log2(nodes) * inter)
+            return base + 2 * ((local - 1) * intra + binary_log(nodes) * inter)
         if algorithm is Algorithm.COLLNET_DIRECT and since(self.version, "collnet is simple"):
             return base + 2 * (min(1, local - 1) * intra + (local - 1) * 0.4) + inter
         if algorithm in _COLLNET:
@@ -278,10 +297,10 @@ class _Model:
         if algorithm is Algorithm.NVLS:
             return base + intra + (inter if nodes > 1 else 0.0)
         if algorithm is Algorithm.NVLS_TREE:
-            return base + intra + 2 * _log2(nodes) * inter
+            return base + intra + 2 * binary_log(nodes) * inter
         if protocol is not Protocol.SIMPLE:
             return 0.0
-        return base + _log2(nodes) * inter / 3.5 + group.num_ranks * 2.8
+        return base + binary_log(nodes) * inter / 3.5 + group.num_ranks * 2.8
 
     def ring_latency(
         self, collective: Collective, protocol: Protocol, intra: float, inter: float
@@ -289,7 +308,7 @@ class _Model:
         group, tables = self.group, self.tables
         nodes, p = group.num_nodes, PROTOCOLS.index(protocol)
         steps = self.steps(collective)
-        if collective in _ROOTED:
+        if collective in ROOTED:
             graph = self.graphs[Algorithm.RING]
             near = tables.nvlink_us if graph.type_intra == Path.NVL else tables.pcie_us
             table = near if nodes == 1 else tables.network_us
@@ -420,21 +439,32 @@ def cost_table(
     graphs : dict
         Result of the search per algorithm; `clusim.nccl.communicator` maps algorithms to graphs.
     """
-    settings = settings or Settings()
+    model = cost_model(group, graphs, version, settings or Settings())
+    return CostTable(version, group, model.graphs, entries(model), model.tables, model.settings)
+
+
+def cost_model(
+    group: RankGroup, graphs: Mapping[Algorithm, Graph], version: Version, settings: Settings
+) -> CostModel:
+    """Return the inputs of all entries, with an empty graph for algorithms without one."""
     none = Graph(Pattern.TREE)
     whole = {algorithm: graphs.get(algorithm, none) for algorithm in ALGORITHMS}
-    model = _Model(version, group, whole, settings, tables_for(version))
-    costs: dict[Key, Cost] = {}
-    for collective in COLLECTIVES:
-        for algorithm in ALGORITHMS:
-            for protocol in PROTOCOLS:
-                costs[collective, algorithm, protocol] = _entry(
-                    model, collective, algorithm, protocol
-                )
-    return CostTable(version, group, whole, costs, model.tables)
+    return CostModel(version, group, whole, settings, tables_for(version))
 
 
-def _entry(model: _Model, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> Cost:
+def entries(model: CostModel) -> dict[Key, Cost]:
+    """Return all entries of a model."""
+    return {
+        (collective, algorithm, protocol): _entry(model, collective, algorithm, protocol)
+        for collective in COLLECTIVES
+        for algorithm in ALGORITHMS
+        for protocol in PROTOCOLS
+    }
+
+
+def _entry(
+    model: CostModel, collective: Collective, algorithm: Algorithm, protocol: Protocol
+) -> Cost:
     if model.group.num_ranks < 2:
         return Cost(why_not="one rank")
     if not model.exists(collective, algorithm):

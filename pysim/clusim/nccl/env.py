@@ -26,8 +26,10 @@ from clusim.base.terms.operations import (
     find_operation,
 )
 from clusim.base.units import parse_size
+from clusim.hardware import FAMILIES
 from clusim.hardware.nic import plugin_release
-from clusim.nccl.constants import Path, Version, since
+from clusim.nccl.constants import LATEST, Path, Version, since
+from clusim.nccl.rccl import Rccl, library_of
 from clusim.nccl.variables import VARIABLES
 from clusim.topology.model import MOST_QUEUES, Fabric
 
@@ -174,7 +176,7 @@ def _text(name: str, value: str) -> str:
     return value
 
 
-_Channels = Annotated[int | None, _whole(1, 64)]
+_Channels = Annotated[int | None, _whole(1, 128)]
 _Size = Annotated[int | None, _size]
 _Level = Annotated[Path | None, _level]
 
@@ -183,10 +185,11 @@ _Level = Annotated[Path | None, _level]
 class Settings:
     """Values of the variables; None is NCCL's default. Sizes in bytes, names without ``NCCL_``.
 
-    The annotation of a variable has the reader of its values. Two are not variables: `symmetric`, True if jobs register
-    their buffers as windows of all ranks, and `plugin`, the release of the network plugin; empty follows from NCCL's
-    release. `names` are the given variables that are obeyed, `unread` the variables that the release does not read, and
-    `by_plugin` the variables that a network plugin set because the user did not.
+    The annotation of a variable has the reader of its values. Not variables are `symmetric`, True if jobs
+    register their buffers as windows of all ranks; `plugin`, the release of the network plugin, where empty follows
+    from NCCL's release; `library`, RCCL in place of NCCL, which follows from the GPUs. `names` are the given variables
+    that are obeyed, `unread` the variables that the release does not read, and `by_plugin` those that a network
+    plugin set because the user did not.
     """
 
     algo: Annotated[Allowed | None, _list(ALGORITHMS, "algorithm")] = None
@@ -232,6 +235,7 @@ class Settings:
     sym_ctas: _Channels = None
     symmetric: bool = False
     plugin: tuple[int, ...] = ()
+    library: Rccl | None = field(default=None, compare=False)
     names: tuple[str, ...] = field(default=(), compare=False)
     unread: tuple[str, ...] = field(default=(), compare=False)
     without_effect: tuple[str, ...] = field(default=(), compare=False)
@@ -285,19 +289,22 @@ _CHANNEL_LIMITS = ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", 
 SYMMETRIC = "symmetric buffers"
 """Name of the buffer registration setting; not an NCCL variable, so users cannot give it as one."""
 
+PREFIXES = ("NCCL_", "RCCL_")
+"""Beginnings of the names of variables."""
+
 PLUGIN = "network plugin"
 """Name of the release of the network plugin among the variables."""
 
 
 def parse_assignments(words: Iterable[str]) -> dict[str, str]:
-    """Return ``NAME=VALUE`` words as a mapping; a name without ``NCCL_`` gets it."""
+    """Return ``NAME=VALUE`` words as a mapping; a name without ``NCCL_`` or ``RCCL_`` gets the former."""
     env: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
         name = name.strip().upper()
         if not equals or not name:
             raise InputError(f"environment {word!r}: write NAME=VALUE, for example NCCL_ALGO=Ring")
-        env[name if name.startswith("NCCL_") else f"NCCL_{name}"] = value.strip()
+        env[name if name.startswith(PREFIXES) else f"NCCL_{name}"] = value.strip()
     return env
 
 
@@ -332,7 +339,7 @@ def _read(env: Mapping[str, str], without_effect: list[str]) -> dict[str, Any]:
             result["symmetric"] = True
         if name == PLUGIN:
             result["plugin"] = plugin_release(value)
-        if not name.startswith("NCCL_"):
+        if not name.startswith(PREFIXES):
             continue
         if _obeyed(name, value):
             key, reader = _READERS[name]
@@ -375,15 +382,20 @@ def chips_of(fabric: Fabric) -> list[tuple[str, str, int]]:
 
 
 def notes_on_chips(chips: Iterable[tuple[str, str, int]]) -> list[str]:
-    """Return a line if NCCL's plan replaces another library's.
+    """Return a line if NCCL's plan replaces RCCL's, for GPUs without data of RCCL.
 
     Parameters
     ----------
     chips : iterable of (str, str, int)
         Name, architecture and compute capability times ten of every GPU.
     """
-    foreign = {name: number for name, architecture, number in chips if architecture == "cdna"}
-    if not foreign:
+    known = list(chips)
+    foreign = {
+        name: number
+        for name, architecture, number in known
+        if FAMILIES[architecture].vendor == "amd"
+    }
+    if not foreign or library_of([architecture for _, architecture, _ in known], LATEST):
         return []
     number = min(foreign.values())
     return [

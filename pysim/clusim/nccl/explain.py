@@ -131,6 +131,7 @@ def explain(
     return {
         "topology": comm.name,
         "nccl_version": str(comm.version),
+        "library": comm.library,
         "collective": collective.value,
         "includes": MODEL,
         "num_ranks": group.num_ranks,
@@ -298,7 +299,7 @@ def render(data: ExplainJson, *, max_ranks: int = 32) -> str:
 def _lines(data: ExplainJson, max_ranks: int) -> Iterator[str]:
     nodes = data["num_nodes"]
     where = "1 node" if nodes == 1 else f"{nodes} nodes"
-    yield f"NCCL {data['nccl_version']}, {data['collective']} on {data['topology']}: {data['num_ranks']} GPUs, {where}"
+    yield f"{data['library']}, {data['collective']} on {data['topology']}: {data['num_ranks']} GPUs, {where}"
     yield ""
     yield "graphs inside a node"
     for name, graph in data["graphs"].items():

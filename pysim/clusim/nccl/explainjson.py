@@ -163,6 +163,7 @@ class ExplainJson(TypedDict):
 
     topology: str
     nccl_version: str
+    library: str
     collective: str
     includes: str
     num_ranks: int

@@ -61,6 +61,8 @@ class Graph:
         Per channel, the NIC it enters and the one it leaves by; empty without a network.
     hops : int
         Links used, the tie-breaker of the search.
+    alternating : bool
+        Odd nodes run the rings backwards (RCCL), so that rings stay on rails where they leave by another NIC.
     """
 
     pattern: Pattern
@@ -75,6 +77,7 @@ class Graph:
     orders: tuple[tuple[int, ...], ...] = ()
     adapters: tuple[tuple[int, int], ...] = ()
     hops: int = 0
+    alternating: bool = False
 
     def line(self) -> str:
         """Return the graph as NCCL's log has it."""

@@ -28,6 +28,7 @@ from clusim.nccl.constants import (
     speeds,
 )
 from clusim.nccl.graph import Graph
+from clusim.nccl.rccl import SPEEDS
 from clusim.nccl.system import System
 
 _SAME_STEPS, _STEPS, _ALL_STEPS = 1 << 8, 1 << 14, 1 << 19
@@ -144,7 +145,11 @@ class _Plan:
     ) -> None:
         self.system, self.pattern = system, pattern
         self.fastest, self.total = _totals(system)
-        self.speeds = speeds(system.capabilities[0], system.version, inter=bool(system.adapters))
+        self.speeds = (
+            speeds(system.capabilities[0], system.version, inter=bool(system.adapters))
+            if system.settings.library is None
+            else SPEEDS
+        )
         crossing = pattern in (Pattern.RING, Pattern.BALANCED_TREE, Pattern.SPLIT_TREE)
         self.crossing = system.settings.cross_nic if crossing and len(system.adapters) > 1 else 0
         self.best = Graph(pattern)

@@ -10,7 +10,14 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from clusim.base.errors import TopologyError
-from clusim.nccl.constants import UNKNOWN_CPU, CpuModel, Path, Version, peer_overhead
+from clusim.nccl.constants import (
+    UNKNOWN_CPU,
+    CpuModel,
+    Path,
+    Version,
+    nvlink_GBps,
+    peer_overhead,
+)
 from clusim.nccl.env import Settings
 
 Kind = Literal["gpu", "pci", "nvs", "cpu", "nic", "net"]
@@ -130,6 +137,11 @@ class System:
         """Return the lowest and the highest compute capability times ten."""
         numbers = [gpu.capability for gpu in self.gpus]
         return min(numbers), max(numbers)
+
+    def link_GBps(self, gpu: Device) -> float:
+        """Return the library's bandwidth of a link between GPUs [GB/s]."""
+        library = self.settings.library
+        return nvlink_GBps(gpu.capability, self.version) if library is None else library.link_GBps
 
     def route(self, a: Device, b: Device) -> Route | None:
         """Return the path from one device to another."""

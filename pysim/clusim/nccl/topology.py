@@ -17,7 +17,6 @@ from clusim.nccl.constants import (
     Path,
     Version,
     cpu_of,
-    nvlink_GBps,
     pcie_GBps,
     since,
     socket_GBps,
@@ -323,7 +322,7 @@ def _join_all(
             continue
         if link.cls in ("nvlink", "xgmi", "trunk"):
             gpu = a if a.kind == "gpu" else b
-            system.join(a, b, "nvl", nvlink_GBps(gpu.capability, system.version) * link.count)
+            system.join(a, b, "nvl", system.link_GBps(gpu) * link.count)
         elif link.cls == "c2c" and {a.kind, b.kind} == {"gpu", "cpu"}:
             system.join(a, b, "c2c", round(link.rate.bytes_per_s * link.count / 1e9, 1))
         elif link.cls == "pcie":
@@ -348,7 +347,7 @@ def _tell(system: System, fabric: Fabric) -> None:
     system.told += told_lines(fabric)
     counts: dict[tuple[Device, Device], float] = {}
     for gpu in system.gpus:
-        rate = nvlink_GBps(gpu.capability, system.version)
+        rate = system.link_GBps(gpu)
         there = {link.remote: link.rate for link in gpu.links if link.kind == "nvl"}
         if gpu in told:
             ends = {

@@ -12,6 +12,7 @@ from clusim.base.errors import InputError
 from clusim.base.terms.operations import ALGORITHMS, PROTOCOLS, Algorithm, Collective, Protocol
 from clusim.nccl.costs import CostTable
 from clusim.nccl.env import Settings, allows
+from clusim.nccl.rccl import THREADS
 
 WARP = 32
 _MAX_THREADS = 640
@@ -63,6 +64,9 @@ def max_threads(
     algorithm: Algorithm, protocol: Protocol, ring_GBps: float, settings: Settings
 ) -> int:
     """Return the most threads of a CTA; `ring_GBps` is the bandwidth of all rings together."""
+    if settings.library is not None:
+        given = settings.ll128_nthreads if protocol is Protocol.LL128 else settings.nthreads
+        return min(given or THREADS, THREADS)
     if protocol is Protocol.LL128:
         return settings.ll128_nthreads or _MAX_THREADS
     default = 512
@@ -110,12 +114,18 @@ class ChannelSupply:
 
 
 def channels_and_threads(
-    table: CostTable, algorithm: Algorithm, protocol: Protocol, num_bytes: int, lanes: ChannelSupply
+    table: CostTable,
+    key: tuple[Collective, Algorithm, Protocol],
+    num_bytes: int,
+    lanes: ChannelSupply,
 ) -> Threads:
     """Return the numbers of channels and threads of a collective of `num_bytes`, and the reason."""
+    collective, algorithm, protocol = key
     ring, settings, num_channels = table.graphs[Algorithm.RING], lanes.settings, lanes.num_channels
     threads = max_threads(algorithm, protocol, ring.num_channels * ring.intra_GBps, settings)
     limit = thread_thresholds(table.group.num_ranks, settings)[algorithm, protocol]
+    limit = table.thread_bytes(collective, protocol, limit)
+    same = settings.library is not None
     channels, most, why = num_channels, threads, "all channels"
     if algorithm in _IN_SWITCH:
         channels, why = lanes.nvls_channels, "separate NVLS channels"
@@ -127,10 +137,12 @@ def channels_and_threads(
         channels = min(channels, max(1, num_bytes // (threads * limit))) if limit else channels
         if channels < num_channels:
             why = f"fewer channels for {limit} B per thread"
-        while num_bytes < channels * threads * limit and threads % 128 == 0:
+        while not same and num_bytes < channels * threads * limit and threads % 128 == 0:
             threads //= 2
     if threads < most:
         why = f"one channel; fewer threads for {limit} B each"
+    if same:
+        return Threads(channels, threads, why)
     if protocol is Protocol.SIMPLE and algorithm is Algorithm.RING:
         threads += WARP
     threads = max(threads, 3 * WARP)
@@ -179,11 +191,15 @@ def select(
             + (f" ({why})" if why else "")
             + ("; allow Ring or Simple" if asked else "")
         )
-    best = min(times, key=lambda pair: times[pair])
-    threads = channels_and_threads(table, *best, num_bytes, lanes)
-    return Selection(
-        collective, num_bytes, *best, threads, times[best], times, _reason(times, best)
+    fastest = min(times, key=lambda pair: times[pair])
+    best = table.settled(collective, num_bytes, fastest)
+    threads = channels_and_threads(table, (collective, *best), num_bytes, lanes)
+    why = (
+        _reason(times, best)
+        if best == fastest
+        else f"protocol of this size, not {fastest[1].value}"
     )
+    return Selection(collective, num_bytes, *best, threads, times.get(best, 0.0), times, why)
 
 
 def _reason(

@@ -70,7 +70,7 @@ def _variables() -> dict[str, Variable]:
             first, _, last = releases.partition("-")
             since, until = (release_of(text) if "." in text else None for text in (first, last))
             values = tuple(harmless.split(",")) if harmless else ()
-            full = f"NCCL_{name}"
+            full = name if name.startswith("RCCL_") else f"NCCL_{name}"
             result[full] = Variable(full, effect, reason, since, until, values)
     return dict(sorted(result.items()))
 
@@ -95,7 +95,7 @@ def page() -> str:
         "environment in a replayed log. [nccl.md](nccl.md#environment) has the syntax.",
         "This page is generated from `pysim/clusim/nccl/variables.py`.",
         "",
-        f"The table has {len(VARIABLES)} variables: all that NCCL 2.18 to 2.32 reads, and some older variables.",
+        f"The table has {len(VARIABLES)} variables: all of NCCL 2.18 to 2.32, some older ones, some of RCCL.",
         f"{counts[0]} are obeyed; {counts[1]} are accepted without effect, and results list them; {counts[2]} are",
         "refused, except for NCCL's default (in brackets). Other names are errors.",
     ]

@@ -123,11 +123,9 @@ class _Job:
 
 
 def _version(log: Log, request: ReplayRequest) -> Version:
-    """Return the requested NCCL version, otherwise the log's; `LATEST` for RCCL and without a valid version."""
+    """Return the requested NCCL version, otherwise the log's; `LATEST` without a valid one."""
     if request.version:
         return parse_version(request.version)
-    if log.facts.library == "RCCL":
-        return LATEST
     for text, _ in log.facts.versions.most_common():
         try:
             return parse_version(text.split("+")[0])
@@ -338,8 +336,6 @@ def _notes(replay: Replay, job: _Job, other: _Job | None, table: CallTable) -> N
         )
     if not request.version and not log.facts.versions:
         replay.notes.append(f"no NCCL version in the log: {LATEST} assumed")
-    elif log.facts.library == "RCCL" and not request.version:
-        replay.notes.append(f"RCCL: treated as NCCL {LATEST}")
     replay.notes += [note for members in job.known() for note in members.comm.notes]
     dropped = _environment(log, request)[1]
     if dropped:

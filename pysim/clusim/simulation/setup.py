@@ -147,7 +147,8 @@ class Setup:
         searched = tuple(item for item in self.env if item[0] not in CHOICES)
         common = shared_communicators(machine, self.release, searched)
         settings = with_plugins(self.fabric, parse_env(dict(self.env)), self.release)
-        comm = replace(common.of(self._chosen).comm, settings=settings)
+        comm = common.of(self._chosen).comm
+        comm = replace(comm, settings=replace(settings, library=comm.settings.library))
         if self.messages is None:
             return comm
         channels, per_peer, least_bytes = self.messages

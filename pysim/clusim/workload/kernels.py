@@ -361,10 +361,14 @@ def _peak(endpoint: Endpoint, precision: Precision) -> float | None:
 
     The peak of TF32 is half of bf16's in all of NVIDIA's data sheets from the A100 on.
     """
-    tensor = endpoint.compute_capability >= 80 and endpoint.architecture != "cdna"
+    tensor = endpoint.compute_capability >= 80 and _vendor(endpoint) != "amd"
     if precision.peak == "tf32" and tensor and "bf16" in endpoint.peak_flops:
         return endpoint.peak_flops["bf16"] / 2
     return endpoint.peak_flops.get(precision.peak)
+
+
+def _vendor(endpoint: Endpoint) -> str:
+    return FAMILIES[endpoint.architecture].vendor
 
 
 def _number(figure: Figure) -> float:
@@ -400,7 +404,7 @@ def _measured_on(endpoint: Endpoint) -> str:
 def _faster(endpoint: Endpoint, known: Gpu | None) -> float:
     """Return the clock of a chip relative to the measured one; 1 if one of them is unknown."""
     rate = endpoint.peak_flops.get("f32")
-    if known is None or not rate or endpoint.architecture == "cdna":
+    if known is None or not rate or _vendor(endpoint) == "amd":
         # CUs execute two or four operations per lane and clock.
         return 1.0
     peaks = known.figures["peak_flops"].value
