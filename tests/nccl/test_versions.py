@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 import clusim
+from clusim import topology
 from clusim.hardware.datafiles import read
-from clusim.nccl.constants import FEATURES, LATEST, OLDEST, Version, since
+from clusim.nccl import communicator, parse_version
+from clusim.nccl.constants import FEATURES, LATEST, OLDEST, Version, later_notes, since
 
 ROOT = Path(clusim.__file__).parent
 HOME = ROOT / "nccl" / "versions.py"
@@ -72,3 +74,29 @@ def test_features_are_there_from_their_release_on() -> None:
         assert since(Version(major, minor), feature)
         assert not since(Version(major, minor - 1), feature)
     assert list(FEATURES.values()) == sorted(FEATURES.values()), "sorted by release"
+
+
+@pytest.mark.parametrize(
+    ("release", "changes"),
+    [
+        ("2.30", 0),
+        ("2.30.7", 0),
+        ("2.31.2", 1),
+        ("2.32.3", 4),
+    ],
+)
+def test_later_releases_name_the_changes_that_are_not_modelled(release: str, changes: int) -> None:
+    notes = later_notes(parse_version(release))
+    assert len(notes) == bool(changes)
+    for note in notes:
+        assert note.startswith(
+            f"NCCL {release}: planned as 2.30; not modelled: algorithms and CTAs"
+        )
+        assert len(note.partition("not modelled: ")[2].split("; ")) == changes
+
+
+def test_a_plan_of_a_later_release_has_the_note_and_is_the_newest_plan() -> None:
+    fabric = topology.load("dgx-h100")
+    new, old = (communicator(fabric, parse_version(text)) for text in ("2.32.3", "2.30"))
+    assert any("cost model of symmetric kernels on Blackwell" in note for note in new.notes)
+    assert new.table.costs == old.table.costs

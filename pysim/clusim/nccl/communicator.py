@@ -25,7 +25,7 @@ from clusim.nccl.chunking import (
     plan_chunks,
 )
 from clusim.nccl.connect import Channel, SearchedMachine, connect
-from clusim.nccl.constants import LATEST, Path, Pattern, Version, max_channels, since
+from clusim.nccl.constants import LATEST, Path, Pattern, Version, later_notes, max_channels, since
 from clusim.nccl.costs import CostTable, cost_table
 from clusim.nccl.env import Settings, notes_on_chips, notes_on_variables
 from clusim.nccl.graph import Graph, RankGroup
@@ -119,7 +119,8 @@ class Communicator:
         gpus = [gpu for system in self.systems for gpu in system.gpus]
         library = self.settings.library
         notes = (
-            notes_on_chips((gpu.chip, gpu.architecture, gpu.capability) for gpu in gpus)
+            later_notes(self.version)
+            + notes_on_chips((gpu.chip, gpu.architecture, gpu.capability) for gpu in gpus)
             if library is None
             else library.missing(self.known)
         )

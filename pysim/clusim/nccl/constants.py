@@ -71,6 +71,19 @@ def since(version: Version, feature: str) -> bool:
     return version[:2] >= FEATURES[feature]
 
 
+def later_notes(version: Version) -> list[str]:
+    """Return a note on a release after `LATEST`: the changes that are not modelled."""
+    if version[:2] <= LATEST[:2]:
+        return []
+    changes = [
+        change
+        for text, names in _RELEASES["later"].items()
+        if release_of(text) <= version[:2]
+        for change in names
+    ]
+    return [f"NCCL {version}: planned as {LATEST}; not modelled: {'; '.join(changes)}"]
+
+
 class Path(IntEnum):
     """Path types between two devices, nearest first; the numbers are those of NCCL 2.27 and later."""
 
