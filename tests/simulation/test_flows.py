@@ -133,7 +133,7 @@ def test_messages_of_a_flow_have_equal_sizes_but_the_last() -> None:
 def test_flows_over_roce_have_the_rate_control_of_their_nic(node: str, controlled: bool) -> None:
     fabric = topology.load(f"{node}:nodes=2")
     arrays = arrays_of(fabric)
-    traffic = Traffic.of_flows([Flow(0, 8, MIB), Flow(0, 1, MIB)], PACKET_BYTES, "ecmp")
+    traffic = Traffic.of_flows([Flow(0, 8, MIB), Flow(0, 1, MIB)], PACKET_BYTES, routing="ecmp")
     image = to_image(fabric, traffic, traffic.plan(arrays))
     assert (image.sources["control"] != NONE).tolist() == [controlled, False]
     assert len(image.controls) == controlled

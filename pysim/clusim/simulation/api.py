@@ -241,7 +241,11 @@ class TrafficOptions(EngineOptions, total=False):
     duration : int or str
         Timed patterns: period in which messages arrive [ps]; 1 ms by default.
     routing : str
-        ``ecmp``, ``spray``, ``adaptive`` or ``auto``.
+        ``ecmp``, ``spray``, ``adaptive``, ``credit``, ``flowlet``, ``ugal`` or ``auto``.
+    gap : int or str
+        ``flowlet``: shortest pause of a flow before a new path [ps].
+    reorder : int or str
+        Receivers accept packets in order, and keep this many bytes of early ones; any order by default.
     span : int
         ``stride``: distance to the receiver; ``group-alltoall``: endpoints of a group.
     flows : sequence of Flow, or str or Path
@@ -254,6 +258,8 @@ class TrafficOptions(EngineOptions, total=False):
     load: float | None
     duration: int | str
     routing: Routing
+    gap: int | str | None
+    reorder: int | str | None
     span: int | None
     flows: Sequence[Flow] | str | Path | None
 
@@ -354,6 +360,7 @@ def traffic(
     """
     given: dict[str, Any] = dict(options)
     nodes, packet = given.pop("nodes", None), as_bytes(given.pop("packet", 4096))
+    spread = _spread_options(given)
     timed = pattern.strip().lower() in TIMED_PATTERNS
     load, flows = given.pop("load", None), given.pop("flows", None)
     if flows is not None:
@@ -362,28 +369,40 @@ def traffic(
         wrong = [name for name, value in others.items() if value]
         if wrong:
             raise InputError(f"flows: replace {wrong[0]}; omit one of both")
-        return _flow_traffic(Setup(fabric, nodes).fabric, flows, packet, given)
+        return _flow_traffic(Setup(fabric, nodes).fabric, flows, (packet, spread), given)
     drawn = Traffic(
         pattern=pattern,
         message_bytes=(packet if timed else 16 << 20) if message is None else as_bytes(message),
         packet_bytes=packet,
         load=0.6 if load is None and timed else load,
         duration_ps=as_ps(given.pop("duration", 10**9)),
-        routing=given.pop("routing", "auto"),
-        seed=given.pop("seed", 0),
         span=given.pop("span", None),
+        **spread,
     )
     with guarded():
         return simulate_traffic(Setup(fabric, nodes).fabric, drawn, **given)
 
 
+def _spread_options(given: dict[str, Any]) -> dict[str, Any]:
+    """Remove the options on paths and order; return them as attributes of `Traffic`."""
+    gap, reorder = given.pop("gap", None), given.pop("reorder", None)
+    return {
+        "routing": given.pop("routing", "auto"),
+        "seed": given.pop("seed", 0),
+        "gap_ps": None if gap is None else as_ps(gap),
+        "reorder_bytes": None if reorder is None else as_bytes(reorder),
+    }
+
+
 def _flow_traffic(
-    fabric: Fabric, flows: Sequence[Flow] | str | Path, packet_bytes: int, given: dict[str, Any]
+    fabric: Fabric,
+    flows: Sequence[Flow] | str | Path,
+    packets: tuple[int, dict[str, Any]],
+    given: dict[str, Any],
 ) -> Result:
-    """Run given flows, or those of a table."""
+    """Run given flows, or a table of them, in packets of a size with a spread."""
     if isinstance(flows, (str, Path)):
         flows = read_flows(flows, fabric)
-    routing, seed = given.pop("routing", "auto"), given.pop("seed", 0)
-    drawn = Traffic.of_flows(flows, packet_bytes, routing, seed)
+    drawn = Traffic.of_flows(flows, packets[0], **packets[1])
     with guarded():
         return simulate_traffic(fabric, drawn, **given)

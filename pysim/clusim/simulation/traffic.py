@@ -24,7 +24,7 @@ from clusim.base.errors import InputError
 from clusim.base.units import format_size, format_time
 from clusim.engine.abi import NONE, Policy
 from clusim.engine.image import Image, empty
-from clusim.engine.ranges import packets_refused
+from clusim.engine.ranges import LATENCY_END_PS, packets_refused
 from clusim.lowering import Grain
 from clusim.lowering.buffers import Packets, growth, roomy_wires
 from clusim.lowering.forwarding import flow_hash
@@ -33,6 +33,7 @@ from clusim.lowering.paths import route_groups
 from clusim.results.result import Messages
 from clusim.simulation.capacity import capacity_Bps
 from clusim.simulation.flows import Flow, check_slots, flow_controls, flow_messages
+from clusim.simulation.spreads import Spreading
 from clusim.topology import Fabric, FabricArrays
 from clusim.topology.arrays import arrays_of
 
@@ -50,7 +51,7 @@ Pattern = Literal[
     "group-alltoall",
     "flows",
 ]
-Routing = Literal["auto", "ecmp", "spray", "adaptive"]
+Routing = Literal["auto", "ecmp", "spray", "adaptive", "credit", "flowlet", "ugal"]
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 
 SPANNED: tuple[Pattern, ...] = ("stride", "group-alltoall")
@@ -103,7 +104,13 @@ class Traffic:
         Timed patterns: period in which messages arrive [ps].
     routing : str
         ``ecmp``: one path per message; ``spray``: packets alternate over all shortest paths; ``adaptive``: the
-        emptiest queue; ``auto``: spray where endpoints have parallel links, otherwise ecmp.
+        emptiest queue; ``credit``: the fewest bytes queued here and in the next buffer; ``flowlet``: the same after a
+        pause of `gap_ps`; ``ugal``: ``adaptive``, or a detour; ``auto``: spray where endpoints have parallel links,
+        otherwise ecmp.
+    gap_ps : int or None
+        ``flowlet``: shortest pause of a source before a new path [ps].
+    reorder_bytes : int or None
+        Receivers accept packets of a message in order, and keep this many bytes of early ones; None accepts any order.
     span : int or None
         ``stride``: distance to the receiver; ``group-alltoall``: endpoints of a group.
     flows : tuple of Flow
@@ -119,16 +126,16 @@ class Traffic:
     seed: int = 0
     span: int | None = None
     flows: tuple[Flow, ...] = ()
+    gap_ps: int | None = None
+    reorder_bytes: int | None = None
 
     @classmethod
-    def of_flows(
-        cls, flows: Iterable[Flow], packet_bytes: int, routing: Routing = "auto", seed: int = 0
-    ) -> Self:
-        """Return the traffic of given flows."""
+    def of_flows(cls, flows: Iterable[Flow], packet_bytes: int, **options: Any) -> Self:
+        """Return the traffic of given flows; options are further attributes."""
         given = tuple(flows)
         most = max((flow.size_bytes for flow in given), default=0)
         largest = flow_messages([Flow(0, 1, most)], max(1, packet_bytes)).size_bytes.max(initial=1)
-        return cls("flows", int(largest), packet_bytes, routing=routing, seed=seed, flows=given)
+        return cls("flows", int(largest), packet_bytes, flows=given, **options)
 
     def __post_init__(self) -> None:
         """Normalise the spelling of words, and reject invalid values."""
@@ -146,6 +153,13 @@ class Traffic:
         if self.routing not in get_args(Routing):
             routings = ", ".join(get_args(Routing))
             raise InputError(f"routing {self.routing!r}: unknown; one of {routings}")
+        if (self.gap_ps is not None) != (self.routing == "flowlet"):
+            word = "needs" if self.gap_ps is None else "is without"
+            raise InputError(f"routing {self.routing}: {word} a gap (--gap)")
+        if not 0 < (1 if self.gap_ps is None else self.gap_ps) < LATENCY_END_PS:
+            raise InputError(f"gap {self.gap_ps}: must be above 0 and at most 20 h")
+        if not 0 <= (self.reorder_bytes or 0) <= MAX_MESSAGE_BYTES:
+            raise InputError(f"reorder buffer {self.reorder_bytes}: must be 0 to 1 TiB")
         if bool(self.flows) != (self.pattern == "flows"):
             raise InputError(f"pattern {self.pattern}: flows are given by a table (--flows)")
         if (self.span is not None) != (self.pattern in SPANNED):
@@ -207,7 +221,13 @@ class Traffic:
         if self.load is not None:
             text += f" at load {self.load:g} for {format_time(self.duration_ps)}"
         routing = resolve_routing(arrays, self.routing)
-        return f"{text}, {format_size(self.packet_bytes)} packets, {routing} routing"
+        text += f", {format_size(self.packet_bytes)} packets, {routing} routing"
+        if self.gap_ps is not None:
+            text += f" after {format_time(self.gap_ps)}"
+        if self.reorder_bytes is None:
+            return text
+        kept = format_size(self.reorder_bytes) if self.reorder_bytes else "without buffer"
+        return f"{text}, receivers in order ({kept})"
 
     def _timed(self, arrays: FabricArrays, rng: np.random.Generator) -> tuple[Array, Array, Array]:
         """Draw Poisson arrivals for each source: source, destination and start of every message."""
@@ -368,7 +388,7 @@ def _mean_hops(arrays: FabricArrays, messages: Messages) -> float:
     return float(np.mean([len(arrays.path(a, b)) for a, b in pairs.tolist()]))
 
 
-_POLICY = {"spray": Policy.STRIPE, "ecmp": Policy.PINNED, "adaptive": Policy.ADAPTIVE}
+_POLICY = {"spray": Policy.STRIPE, "ecmp": Policy.PINNED, "flowlet": Policy.PINNED}
 
 
 def _vias(arrays: FabricArrays, messages: Messages) -> Array:
@@ -396,14 +416,15 @@ def to_image(fabric: Fabric, traffic: Traffic, plan: TrafficPlan, burst: int = 1
     sources["msg_hi"] = plan.end
     sources["packet_bytes"] = traffic.packet_bytes
     sources["burst"] = burst
-    sources["policy"] = _POLICY[resolve_routing(arrays, traffic.routing)]
-    sources["control"] = sources["spread"] = NONE
+    routing = resolve_routing(arrays, traffic.routing)
+    sources["policy"] = _POLICY.get(routing, Policy.ADAPTIVE)
+    sources["control"] = NONE
     table = empty("messages", len(messages.source))
     table["start_ps"] = messages.start_ps
     table["bytes"] = messages.size_bytes
     table["dst"] = arrays.rank_endpoint[messages.destination]
     table["key"] = flow_hash(messages.source, messages.destination, messages.flow, traffic.seed)
-    if traffic.flows and resolve_routing(arrays, traffic.routing) == "spray":
+    if traffic.flows and routing == "spray":
         packets = -(-messages.size_bytes // (traffic.packet_bytes * burst))
         before = np.cumsum(packets) - packets
         table["key"] += (before - before[np.searchsorted(messages.flow, messages.flow)]).astype(
@@ -412,10 +433,14 @@ def to_image(fabric: Fabric, traffic: Traffic, plan: TrafficPlan, burst: int = 1
     vias = _vias(arrays, messages)
     table["via_first"], table["via_last"] = vias[:, 0], vias[:, 1]
     controls = empty("controls")
-    if traffic.flows and resolve_routing(arrays, traffic.routing) == "ecmp":
+    spreading = Spreading(routing, traffic.gap_ps, traffic.reorder_bytes)
+    ends = np.stack((messages.source, messages.destination), axis=1)[plan.first]
+    nics = bool((vias != NONE).any())
+    spreads, sources["spread"] = spreading.rows(arrays, ends, nics)
+    if traffic.flows and sources["policy"][0] == Policy.PINNED:
         controls, sources["control"] = flow_controls(arrays, vias[plan.first, 0])
     return Image(
-        nvc=fabric.num_vcs,
+        nvc=max(fabric.num_vcs, spreading.num_vcs),
         seed=traffic.seed,
         nodes=arrays.nodes,
         endpoints=arrays.endpoints,
@@ -427,6 +452,7 @@ def to_image(fabric: Fabric, traffic: Traffic, plan: TrafficPlan, burst: int = 1
         group_wires=arrays.group_wires,
         units=arrays.units,
         controls=controls,
+        spreads=spreads,
         sources=sources,
         messages=table,
     )
