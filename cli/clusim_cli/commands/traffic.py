@@ -49,14 +49,14 @@ PATTERN = one_of(
               help="uniform, hotspot: time in which messages arrive.  [default: 1ms]")  # fmt: skip
 @click.option("--routing", type=one_of("auto", "ecmp", "spray", "adaptive", "credit", "flowlet", "ugal"),
               default="auto", show_default=True,
-              help="One path per message, all paths in turn, the emptiest queue, the emptiest queue and next buffer,"
-                   " the same after a pause (--gap), or the emptiest queue with detours.")  # fmt: skip
+              help="Paths: one per message, all in turn, the emptiest queue, the emptiest queue and next buffer,"
+                   " the same per flowlet (--gap), or the emptiest queue with detours.")  # fmt: skip
 @click.option(
     "--gap", type=TIME, default=None, help="flowlet: shortest pause of a flow before a new path."
 )
 @click.option("--reorder", type=SIZE, default=None,
-              help="Receivers accept the packets of a message in order, and keep early ones up to this size; 0 drops"
-                   " them, and the sender repeats.  [default: any order]")  # fmt: skip
+              help="In-order receivers: size of the buffer for early packets of a message; 0 drops early packets, and"
+                   " the sender repeats.  [default: any order]")  # fmt: skip
 @options.granularity(default="packet")
 @options.engine()
 @options.threads()
