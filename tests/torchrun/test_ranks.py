@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,6 +89,65 @@ def test_a_pipeline_moves_its_activations_and_gradients_once_per_microbatch(tmp_
         assert rank["allreduce", 2] == (3 * 2, 3 * 4 * (512 * 512 + 512))
     assert all(step["all_ranks"] for step in done["steps"])
     assert done["steps"][1]["time_us"] == pytest.approx(done["steps"][2]["time_us"], rel=0.1)
+
+
+REAL = """
+gpu = torch.cuda.is_available()
+device = torch.device("cuda", local) if gpu else torch.device("cpu")
+dist.init_process_group("nccl" if gpu else "gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.1), nn.Linear(128, 10)).to(device)
+parallel = nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(parallel.parameters(), foreach=True)
+torch.manual_seed(rank)
+for step in range(3):
+    x, y = torch.randn(16, 64).to(device), torch.randint(0, 10, (16,)).to(device)
+    loss = F.cross_entropy(parallel(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+parts = [torch.empty(4, device=device) for _ in range(size)]
+dist.all_gather(parts, torch.full((4,), float(rank), device=device))
+other = torch.empty(8, device=device)
+works = [dist.isend(torch.arange(8.0, device=device) + rank, (rank + 1) % size)]
+works.append(dist.irecv(other, (rank - 1) % size))
+for work in works:
+    work.wait()
+mean = torch.full((2,), rank + 1.0, device=device)
+dist.all_reduce(mean, op=dist.ReduceOp.AVG if gpu else dist.ReduceOp.SUM)
+known = [torch.stack(parts).sum().item(), other.sum().item(), (mean if gpu else mean / size).tolist()]
+checksum = sum(parameter.double().sum() for parameter in model.parameters()).item()
+with open(f"{rank}{gpu}.txt", "w") as file:
+    print(checksum.hex(), loss.item().hex(), known, file=file)
+"""
+
+FORKED = """
+import os, runpy, sys, torch, torch.distributed
+torch.cuda.set_device = lambda device: None
+os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": sys.argv[2], "WORLD_SIZE": "4"}
+for rank in range(4):
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    if not os.fork():
+        runpy.run_path(sys.argv[1], run_name="__main__")
+        os._exit(0)
+assert [os.wait()[1] for _ in range(4)] == [0] * 4
+"""
+
+
+def test_real_data_equal_those_of_gloo_in_every_bit(tmp_path: Path) -> None:
+    """Four processes, each with its batches: parameters, losses and received values."""
+    run = torchrun(tmp_path, REAL, "--data", "real", "--nproc-per-node", "4")
+    assert run.returncode == 0, run.stdout + run.stderr
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    words = [sys.executable, "-c", FORKED, str(tmp_path / "script.py"), port]
+    subprocess.run(words, cwd=tmp_path, check=True, timeout=300)
+    for rank in range(4):
+        plain, own = ((tmp_path / f"{rank}{gpu}.txt").read_text("utf-8") for gpu in (False, True))
+        assert own == plain
+        assert own.endswith(f"[24.0, {28.0 + 8 * ((rank - 1) % 4)}, [2.5, 2.5]]\n")
 
 
 @pytest.mark.parametrize(

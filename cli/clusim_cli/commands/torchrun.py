@@ -46,6 +46,8 @@ def of_program(run: Callable[..., int]) -> Callable[..., int]:
                          metavar="auto|all|RANKS",
                          help="Ranks that run as processes and represent the others: all, or a list such as 0,16-19."
                          " By default, rank 0, and the ranks of its group when it sends or receives a message."),
+            click.option("--data", type=click.Choice(["none", "real"]), default="none", show_default=True,
+                         help="Data of tensors on a GPU: none, or computed on the CPU by a process per rank."),
             click.option("-m", "--module", is_flag=True, help="PROGRAM is the name of a module."),
         )
     ):  # fmt: skip
@@ -65,7 +67,7 @@ def ran(given: dict[str, Any], record: tuple[Path, int] | None) -> int:
         version=given.get("version", ""),
     )
     program = TorchProgram(given["program"], given["arguments"], given["module"])
-    ranks = ProgramRanks(given["nproc_per_node"], given["distinct"])
+    ranks = ProgramRanks(given["nproc_per_node"], given["distinct"], given["data"] == "real")
     result = run_program(program, request, ranks, record and RecordedStep(*record))
     click.echo(json.dumps(result.to_json()) if given["as_json"] else f"\n{result.report()}")
     return 0

@@ -27,6 +27,7 @@ from clusim.base.errors import InputError
 from clusim.base.terms.dtypes import DTYPES
 from clusim.base.terms.operations import find_operation
 from clusim.programs.clock import IssuedCall, Mark
+from clusim.programs.data import RealData
 from clusim.programs.operators import SimulatedOperators
 from clusim.programs.values import MovedCall, decoded, encoded, results_of
 
@@ -91,6 +92,7 @@ class SimulatedGroups:
 
     def __init__(self, operators: SimulatedOperators, rank: int) -> None:
         self.operators, self.clock, self.rank = operators, operators.clock, rank
+        self.data: RealData | None = None
         self._open: set[EndedWork] = set()
         self._ends: dict[int, tuple[StorageWeakRef, Callable[[], None]]] = {}
         self._launch: tuple[AbstractContextManager[None], list[Callable[[], None]]] | None = None
@@ -120,7 +122,11 @@ class SimulatedGroups:
         ranks = tuple(dist.get_process_group_ranks(group))
         call = replace(self._issued(operation, given, tensors, written), ranks=ranks, timed=on_gpu)
         call = self._addressed(call, given)
-        waited = self._issue(call, given, written)
+        if self.data is not None:
+            moved = self.data.start(func, given, ranks, outputs)
+            waited = self._issue(call, {}, [], moved)
+        else:
+            waited = self._issue(call, given, written)
         if operation == "barrier":
             waited()
             self.clock.synchronise([self.clock.mark(self.operators.stream())])
@@ -153,9 +159,17 @@ class SimulatedGroups:
         return replace(call, root=root) if isinstance(root, int) else call
 
     def _issue(
-        self, call: IssuedCall, given: Any, written: Sequence[torch.Tensor]
+        self,
+        call: IssuedCall,
+        given: Any,
+        written: Sequence[torch.Tensor],
+        arrived: Callable[[], None] = lambda: None,
     ) -> Callable[[], None]:
-        """Issue a call; return the function that waits for it and sets the values of its results."""
+        """Issue a call; return the function that waits for it and sets the values of its results.
+
+        `arrived` is called by the first wait.
+        """
+        closing = [arrived]
         sources = _sources(given)
         values = None if call.operation == "recv" else [self._value(t) for t in sources]
         moved = MovedCall(
@@ -176,6 +190,8 @@ class SimulatedGroups:
             self._set(moved, [sent] * len(call.ranks), written)
 
         def waited() -> None:
+            while closing:
+                closing.pop()()
             if not call.timed:
                 self.clock.meets(mark)
             else:

@@ -7,6 +7,7 @@ so that views and writes in place see it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,9 +22,19 @@ _SWEEP = 4096
 
 
 class KnownValues:
-    """Values of storages. A weak reference keeps the address of a storage from being used again."""
+    """Values of storages. A weak reference keeps the address of a storage from being used again.
 
-    def __init__(self) -> None:
+    Attributes
+    ----------
+    limit_bytes : int
+        Largest storage with values.
+    complete : bool
+        True if all tensors have values.
+    """
+
+    def __init__(self, *, complete: bool = False) -> None:
+        self.complete = complete
+        self.limit_bytes = sys.maxsize if complete else LARGEST
         self._values: dict[int, tuple[StorageWeakRef, torch.Tensor]] = {}
         self._limit = _SWEEP
 
@@ -48,14 +59,14 @@ class KnownValues:
     def begin(self, tensor: torch.Tensor) -> None:
         """Prepare the values of a new tensor, or of one that is about to be overwritten, if it fills its storage."""
         size = tensor.untyped_storage().nbytes()
-        if size <= LARGEST and self.view(tensor) is None and tensor.nbytes == size:
+        if size <= self.limit_bytes and self.view(tensor) is None and tensor.nbytes == size:
             self.put(tensor, torch.zeros(1, dtype=tensor.dtype))
 
     def put(self, tensor: torch.Tensor, value: Any) -> None:
         """Set the values of a tensor that fills its storage."""
         storage = tensor.untyped_storage()
         size = storage.nbytes()
-        if not isinstance(value, torch.Tensor) or size > LARGEST:
+        if not isinstance(value, torch.Tensor) or size > self.limit_bytes:
             return
         if len(self._values) >= self._limit:
             self._sweep()

@@ -56,23 +56,27 @@ class ProgramRanks:
     ----------
     per_node : int or None
         Ranks per node; None is one per GPU.
+    real : bool
+        Compute all values; every rank runs.
     running : tuple of int or None
         Ranks that run, empty for all; None is rank 0, and the ranks of its group when it exchanges a message.
     """
 
     per_node: int | None = None
     running: tuple[int, ...] | None = None
+    real: bool = False
 
     def checked(self, nodes: int, gpus: int, name: str) -> ProgramRanks:
         """Return the ranks on nodes with a number of GPUs; raise `InputError` if they do not exist."""
         local = gpus if self.per_node is None else self.per_node
         if not 0 < local <= gpus:
             raise InputError(f"{local} ranks per node; {name} has {gpus} GPUs per node")
-        ranks = (0,) if self.running is None else self.running or range(nodes * local)
+        every = self.real or self.running == ()
+        ranks = range(nodes * local) if every else self.running or (0,)
         wrong = [rank for rank in ranks if not 0 <= rank < nodes * local]
         if wrong:
             raise InputError(f"rank {wrong[0]}: {name} has ranks 0 to {nodes * local - 1}")
-        return ProgramRanks(local, tuple(sorted(set(ranks))))
+        return ProgramRanks(local, tuple(sorted(set(ranks))), self.real)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +91,15 @@ class RankTask:
         Operations after the last step are part of the result.
     only : int
         The step after which the program ends, as in `RecordedStep`.
+    real : bool
+        Values of all tensors are computed.
     """
 
     program: TorchProgram
     system: tuple[Any, int | None]
     record: bool = False
     only: int = 0
+    real: bool = False
 
 
 class _StepRecorder:
@@ -183,7 +190,7 @@ def run_program(
         }
 
     system = request.topology, request.nodes
-    task = RankTask(program, system, record is not None, steps.only)
+    task = RankTask(program, system, record is not None, steps.only, ranks.real)
     results = RankProcesses(job, environment, task).run()
     if not any(r.totals.kernels or r.totals.calls for r in results.values()):
         raise InputError(

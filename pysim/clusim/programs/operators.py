@@ -218,15 +218,23 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         Copies between host and GPU [B/s].
     stream : callable
         Identifier of the current stream.
+    complete : bool
+        Compute the values of all tensors.
     """
 
     def __init__(
-        self, clock: RankClock, prices: Prices, copy_Bps: float, stream: Callable[[], int]
+        self,
+        clock: RankClock,
+        prices: Prices,
+        copy_Bps: float,
+        stream: Callable[[], int],
+        *,
+        complete: bool = False,
     ) -> None:
         super().__init__()
         self.clock, self.prices, self.copy_Bps, self.stream = clock, prices, copy_Bps, stream
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
-        self.known = KnownValues()
+        self.known = KnownValues(complete=complete)
         self.collectives: Callable[..., Any] = lambda *given: NotImplemented
         self.allocated: Callable[[Sequence[torch.Tensor]], None] = lambda tensors: None
         self.arriving: dict[int, tuple[StorageWeakRef, Callable[[], None]]] = {}
@@ -331,10 +339,10 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
     def _computed(self, operator: _Operator) -> Any:
         """Return the result with values if all inputs are known and small; None otherwise."""
         name, tensors = operator.name, operator.tensors
-        if (
-            name in _NO_KERNEL
-            or operator.func.namespace != "aten"
-            or operator.is_view  # sees the values of its storage
+        if name in _NO_KERNEL or operator.is_view:  # a view sees the values of its storage
+            return None
+        if not self.known.complete and (
+            operator.func.namespace != "aten"
             or any(word in name for word in _RANDOM)
             or sum(t.numel() * t.element_size() for t in tensors) > LARGEST
             or (not tensors and _large(operator.args))
@@ -346,6 +354,8 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         for tensor in tensors:
             value = self.known.view(tensor) if isinstance(tensor, FakeTensor) else tensor
             if value is None:
+                if self.known.complete:
+                    raise InputError(f"{name}: an input of {tuple(tensor.shape)} without data")
                 return None
             values[id(tensor)] = value
 
@@ -355,8 +365,11 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
             return torch.device("cpu") if isinstance(leaf, torch.device) else leaf
 
         try:
-            return operator.called(on_host)
-        except RuntimeError:
+            result = operator.called(on_host)
+            return () if result is None else result  # lists of tensors in place
+        except RuntimeError as error:
+            if self.known.complete:
+                raise InputError(f"{name}: no data, as the CPU lacks it: {error}") from None
             return None  # the CPU lacks the kernel; wrong arguments fail in the fake mode
 
     def _charge(self, operator: _Operator, result: Any) -> None:
@@ -396,7 +409,7 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
                 self.known.forget(operator.written)
             if operator.name in _NEW and isinstance(result, FakeTensor):
                 self.known.begin(result)
-        elif not operator.in_place:
+        elif not operator.in_place and operator.func._schema.returns:
             for tensor, value in zip(tree_leaves(result), tree_leaves(known), strict=True):
                 if isinstance(tensor, FakeTensor):
                     self.known.put(tensor, value)

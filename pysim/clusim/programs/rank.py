@@ -78,7 +78,7 @@ def run_rank(rank: int, task: RankTask, link: JobLink) -> None:
     compiled.clusim_register(int(os.environ["LOCAL_WORLD_SIZE"]))
     clock = RankClock(rank, link, IssueTimes.of(FRAMEWORKS["pytorch"], pace_of(fabric)))
     ended = StepEnds(clock, link, task.only)
-    with _simulated(clock, fabric, compiled, ended) as memory:
+    with _simulated(clock, fabric, compiled, ended, complete=task.real) as memory:
         _execute(task.program)
         rest = ended.record() if task.record and not ended.done else None
         steps = [] if task.only else ended.done
@@ -97,12 +97,12 @@ def main() -> None:
 
 @contextmanager
 def _simulated(
-    clock: RankClock, fabric: Fabric, compiled: ctypes.CDLL, ended: StepEnds
+    clock: RankClock, fabric: Fabric, compiled: ctypes.CDLL, ended: StepEnds, *, complete: bool
 ) -> Iterator[DeviceMemory]:
     """Install the simulated device, process groups and clocks."""
     import torch
 
-    from clusim.programs import cuda, groups
+    from clusim.programs import cuda, data, groups
     from clusim.programs.operators import SimulatedOperators
 
     gpu = fabric.nodes[arrays_of(fabric).node_of(0)].endpoint
@@ -110,12 +110,17 @@ def _simulated(
     memory = cuda.DeviceMemory(gpu.mem_bytes)
     count = int(os.environ["LOCAL_WORLD_SIZE"])
     device = cuda.SimulatedCuda(compiled, clock, gpu, count, memory)
-    operators = SimulatedOperators(clock, Prices(gpu), host_way(fabric).rate_Bps, device.stream)
+    operators = SimulatedOperators(
+        clock, Prices(gpu), host_way(fabric).rate_Bps, device.stream, complete=complete
+    )
     operators.collectives = handler = groups.SimulatedGroups(operators, clock.rank)
     operators.allocated = memory.add
     # The operators import PyTorch's compiler, which requires functions of a CUDA build if a device exists.
     cuda.install(device, (LATEST.major, LATEST.minor, LATEST.patch))
-    groups.install(handler, int(os.environ["WORLD_SIZE"]), _store(torch.distributed))
+    store = _store(torch.distributed)
+    if complete:
+        handler.data = data.RealData(operators.known, clock.rank, store)
+    groups.install(handler, int(os.environ["WORLD_SIZE"]), store)
     _adapt(torch)
     hook = import_module("torch.optim.optimizer").register_optimizer_step_post_hook(ended)
     real = _virtual_clocks(clock)

@@ -1,0 +1,126 @@
+"""Public PyTorch programs, unmodified: number and bytes of their collectives and messages by arithmetic.
+
+CLUSIM_SCRIPTS names a folder; programs that it lacks are fetched into it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.torch_programs import calls
+
+pytest.importorskip("torch")
+
+FOLDER = os.environ.get("CLUSIM_SCRIPTS", "")
+pytestmark = pytest.mark.skipif(not FOLDER, reason="CLUSIM_SCRIPTS: no folder")
+
+ALL_REDUCE = "stas00/ml-engineering/744d01e/network/benchmarks/all_reduce_bench.py"
+MEGATRON = "IBM/pytorch-communication-benchmarks/51dad6e/megatron-allreduce.py"
+TUTORIALS = "pytorch/tutorials/main"
+PIPELINE = f"{TUTORIALS}/intermediate_source/pipelining_tutorial.rst"
+ZERO = f"{TUTORIALS}/recipes_source/zero_redundancy_optimizer.rst"
+
+
+def fetched(name: str) -> Path:
+    """Return a file of a repository at a commit."""
+    path = Path(FOLDER) / name
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        address = f"https://raw.githubusercontent.com/{name}"
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            path.write_bytes(answer.read())
+    return path
+
+
+def program(name: str, folder: Path) -> Path:
+    """Return a program; of a page, its blocks of code."""
+    path = fetched(name)
+    if path.suffix != ".rst":
+        return path
+    blocks = re.findall(
+        r"^(?:\.\. code:: python|.*::)\n\n((?:(?: +.*)?\n)+)", path.read_text("utf-8"), re.M
+    )
+    code = [
+        textwrap.dedent(block)
+        for block in blocks
+        if re.search(r"^ *(import|def|if|class) ", block, re.M)
+    ]
+    script = folder / "script.py"
+    script.write_text("\n".join(code), encoding="utf-8")
+    return script
+
+
+def result(folder: Path, name: str, options: str = "", arguments: str = "") -> dict[str, Any]:
+    """Return the JSON output of a program."""
+    script = program(name, folder)
+    words = [sys.executable, "-m", "clusim", "torchrun", "--json", *options.split()]
+    run = subprocess.run(
+        [*words, str(script), *arguments.split()],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=900,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    (folder / "output.txt").write_text(run.stdout + run.stderr, encoding="utf-8")
+    done: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+    return done
+
+
+def test_the_zero_recipe_reduces_once_and_broadcasts_every_parameter(tmp_path: Path) -> None:
+    """Two jobs with DDP, which broadcasts the parameters; with ZeRO, their owners broadcast them again."""
+    done = calls(result(tmp_path, ZERO))
+    parameters = 20 * (2000 * 2000 + 2000) * 4
+    assert parameters == 320_160_000
+    assert done["allreduce", 2] == (2, 2 * parameters)
+    count, size = done["broadcast", 2]
+    # ZeRO also broadcasts objects.
+    assert 0 <= size - 3 * parameters < 10_000
+    assert count >= 40 + 2
+
+
+def test_the_pipelining_tutorial_moves_four_activations_and_gradients(tmp_path: Path) -> None:
+    done = result(tmp_path, PIPELINE, "--nproc-per-node 2")
+    moved = 4 * 8 * 500 * 512 * 4
+    assert moved == 4 * 8_192_000
+    for rank in (done, done["others"][0]):
+        for operation in ("send", "recv"):
+            count, size = calls(rank)[operation, 2]
+            # Sizes and shapes precede them as objects.
+            assert 4 <= count <= 4 + 3
+            assert 0 <= size - moved < 10_000
+
+
+def test_the_benchmark_of_reductions_measures_the_simulated_time(tmp_path: Path) -> None:
+    done = result(tmp_path, ALL_REDUCE, "", "--payload_size_in_gib 0.0625")
+    size, trials = 1 << 26, 5 + 20
+    assert calls(done)["allreduce", 8] == (2 * trials, trials * (size + 4))
+    assert calls(done)["reduce", 8] == (trials, 4 * trials)
+    (row,) = [c for c in done["calls"] if c["operation"] == "allreduce"]
+    shown = re.search(
+        r"64MiB \| +([0-9.]+)GBps \| +([0-9.]+)GBps", (tmp_path / "output.txt").read_text("utf-8")
+    )
+    assert shown is not None
+    measured_us = size / float(shown[2]) / 1e3
+    alone_us = row["time_us"] / trials
+    # The events also enclose the host's time for one call.
+    assert 0 < measured_us - alone_us < 40
+
+
+def test_the_benchmark_of_megatron_groups_knows_its_groups_per_node(tmp_path: Path) -> None:
+    """Ranks 0 and 1 are the first of their groups, rank 2 represents those that are not."""
+    done = calls(result(tmp_path, MEGATRON, "--distinct 0,1,2", "-t 2 -c data"))
+    assert done["allreduce", 4][0] == 18 * 102 + 17 * 22 + 5 * 12 + 7 * 7 == 2_319
+    assert done["allreduce", 8][0] == 2_272 + 1
+    assert "groups_per_node =  2" in (tmp_path / "output.txt").read_text("utf-8")
