@@ -115,7 +115,7 @@ class RealData:
             return group._reduce_scatter_base(
                 values["output_tensor"], values["input_tensor"], options
             )
-        raise InputError(f"{name}: means have no data; use a sum")
+        raise InputError(f"{name}: means are not computed; use a sum")
 
     def _finish(self, result: Any, outputs: list[torch.Tensor], divisor: int) -> None:
         for value, output in zip(tree_leaves(result), outputs, strict=True):
