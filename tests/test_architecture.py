@@ -38,7 +38,7 @@ MAY_IMPORT = {
     " training workload",
     "studies": "analysis base engine nccl nccltests replays report results simulation topology training"
     " workload",
-    "clusim": "base collectives nccltests replays results schedule simulation topology training workload",
+    "clusim": "base collectives nccltests programs replays results schedule simulation topology training workload",
 }
 
 # Modules of `clusim` itself: public names, and what gathers them.

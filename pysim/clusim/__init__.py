@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from clusim import topology as fabric
     from clusim.api import nccl_tests, replay
     from clusim.base.errors import ClusimError
+    from clusim.programs import annotations as torch
     from clusim.results.result import Result
     from clusim.schedule import Schedule
     from clusim.simulation.api import collective, simulate, simulate_traffic, traffic
@@ -49,6 +50,7 @@ __all__ = [
     "simulate",
     "simulate_traffic",
     "topology",
+    "torch",
     "traffic",
     "train",
 ]
@@ -75,6 +77,7 @@ _MODULES = {
     "kernels": "clusim.workload.prices",
     "schedule": "clusim.schedule",
     "topology": "clusim.topology",
+    "torch": "clusim.programs.annotations",
 }
 
 importer_hook.register(lambda: import_module("clusim.formats.topologies"))

@@ -19,6 +19,7 @@ def test_the_report_names_step_communication_kernels_and_assumptions() -> None:
         *(Counter({call: 3}), Counter({call: 3 << 20}), Counter({call: 6 * MS})),
         placeholders=2,
         unpriced_ps=Counter(sort=3 * MS),
+        unpriced_at={"sort": "train.py:7"},
     )
     steps = [(20 * MS, StepTime(20 * MS, 20 * MS)), (9 * MS, StepTime(8 * MS, 9 * MS, whole=True))]
     results = {0: RankResult(totals, steps, 30 * MS, 5 << 30)}
@@ -62,5 +63,6 @@ kernels
 
 notes
   2 values were read that are not simulated: 1.0, 1 or False in their place
-  * 20.0% of the kernel time is priced by memory traffic only, which is too low
+  * 20.0% of the kernel time is priced by memory traffic only, which is too low; clusim.torch.annotate sets other times
+    sort: train.py:7
 """

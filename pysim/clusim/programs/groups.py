@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -28,7 +27,7 @@ from clusim.base.terms.dtypes import DTYPES
 from clusim.base.terms.operations import find_operation
 from clusim.programs.clock import IssuedCall, Mark
 from clusim.programs.data import RealData
-from clusim.programs.operators import SimulatedOperators
+from clusim.programs.operators import SimulatedOperators, program_line
 from clusim.programs.values import MovedCall, decoded, encoded, results_of
 
 _FORMS = re.compile(r"_(?:coalesced|into_tensor|base|single|tensor|out)(?=_|$)")
@@ -146,7 +145,7 @@ class SimulatedGroups:
         if operation == "barrier":
             operation, larger, dtype = "allreduce", BARRIER_BYTES, "int32"
         moved = DTYPES[dtype].moved if dtype in DTYPES else "uint8"
-        return IssuedCall(operation, larger, (), moved, _redop(given), where=_line())
+        return IssuedCall(operation, larger, (), moved, _redop(given), where=program_line())
 
     def _addressed(self, call: IssuedCall, given: Any) -> IssuedCall:
         """Return a call with its root, or the ends of a message."""
@@ -308,22 +307,6 @@ def _sources(given: Any) -> list[torch.Tensor]:
     keys = ("input_tensors", "input_tensor", "inputs", "input", "tensors")
     leaves = (leaf for key in keys for leaf in tree_leaves(given.get(key)))
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-
-
-def _line() -> str:
-    """Return file and line of the innermost frame of the program, outside PyTorch."""
-    frame = sys._getframe()
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith((_TORCH, "<")) and "clusim" not in frame.f_globals.get(
-            "__name__", ""
-        ):
-            return f"{name}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
-    return ""
-
-
-_TORCH = torch.__path__[0]
 
 
 def _redop(given: Any) -> str:

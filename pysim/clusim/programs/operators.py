@@ -8,6 +8,7 @@ others run on the CPU without virtual time. A value that is read and not known i
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +16,20 @@ from math import prod
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from clusim.base.errors import InputError
 from clusim.formats.recordings.model import OperatorCall, TensorShape
+from clusim.programs.annotations import annotation_of
 from clusim.programs.clock import RankClock
 from clusim.programs.known import LARGEST, KnownValues
 from clusim.workload.prices import Prices
@@ -68,10 +76,29 @@ _OVERWRITES = ("copy_", "zero_", "fill_")
 """Operators whose result does not depend on the values that they overwrite."""
 
 _NEW = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"}
-"""Operators whose result has no values yet: parts of it may become known."""
+"""Operators with a new result without values: its parts may become known."""
+
+_PRICED = {"aten", "prims", "fsdp", "c10d", "torchvision"}
+"""Name spaces of operators that are priced by products or memory traffic; kernels of others are custom."""
 
 _KEEPS = {"_amp_foreach_non_finite_check_and_unscale_"}
 """Operators that set a flag only if a value is not finite."""
+
+
+_TORCH = torch.__path__[0]
+
+
+def program_line() -> str:
+    """Return file and line of the innermost frame of the program, outside PyTorch."""
+    frame = sys._getframe()
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith((_TORCH, "<")) and "clusim" not in frame.f_globals.get(
+            "__name__", ""
+        ):
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
 
 
 def shape_of(tensor: torch.Tensor) -> TensorShape:
@@ -175,6 +202,11 @@ class _Operator:
     def name(self) -> str:
         """Name without name space and overload."""
         return str(self.func._schema.name.split("::")[-1])
+
+    @property
+    def qualified(self) -> str:
+        """Name with its name space."""
+        return str(self.func._schema.name)
 
     @property
     def given(self) -> dict[str, Any]:
@@ -323,10 +355,11 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         try:
             with self.fake:
                 return operator.called(_without_data)
-        except DynamicOutputShapeException:
+        except (DynamicOutputShapeException, DataDependentOutputException):
             if known is None:
                 raise InputError(
-                    f"{operator.name}: the shape of its result depends on values that are not simulated"
+                    f"{program_line()}: {operator.qualified}: its result depends on values that are not simulated;"
+                    " use fixed shapes (masks, torch.where, torch.topk) or values of the host"
                 ) from None
             with self.fake:
                 return tree_map(
@@ -335,6 +368,14 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
                     ),
                     known,
                 )
+        except (UnsupportedOperatorException, RuntimeError) as error:  # NotImplementedError is one
+            absent = isinstance(error, UnsupportedOperatorException | NotImplementedError)
+            if not absent and "fake impl" not in str(error):
+                raise
+            raise InputError(
+                f"{program_line()}: {operator.qualified} has no rule for the shape of its result; register one"
+                " with torch.library.register_fake"
+            ) from None
 
     def _computed(self, operator: _Operator) -> Any:
         """Return the result with values if all inputs are known and small; None otherwise."""
@@ -394,13 +435,26 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
             if not given.get("non_blocking") and not from_host[0].is_pinned():
                 self.clock.synchronise([self.clock.mark(self.stream())])
             return
+        self._launch(operator, outputs)
+
+    def _launch(self, operator: _Operator, outputs: Sequence[torch.Tensor]) -> None:
+        """Enqueue the kernel of an operator, by its annotation or its price."""
+        name, stated = operator.name, annotation_of(operator.qualified)
         flags = ("causal",) if "attention" in name and operator.given.get("is_causal") else ()
         if _rounds(name):
             flags = (*flags, "tf32")
-        shapes = tuple(map(shape_of, tensors)), tuple(map(shape_of, outputs))
-        call = OperatorCall(name, *shapes, flags)
+        arguments = operator.args, operator.kwargs
+        time_ps = stated.time_ps(*arguments) if stated is not None else None
+        if time_ps is not None:
+            self.clock.kernel(self.stream(), name, time_ps)
+            return
+        shapes = tuple(map(shape_of, operator.tensors)), tuple(map(shape_of, outputs))
+        work = stated.work(*arguments) if stated is not None else ()
+        call = OperatorCall(name, *shapes, flags, work)
         price = self.prices.price(call)
-        self.clock.kernel(self.stream(), call, price.time_ps, priced=price.measured)
+        measured = price.measured and (stated is not None or operator.func.namespace in _PRICED)
+        where = "" if measured else program_line() or "unknown line"
+        self.clock.kernel(self.stream(), call, price.time_ps, unpriced_at=where)
 
     def _keep(self, operator: _Operator, result: Any, known: Any) -> None:
         """Record known values of new tensors, and drop the values of tensors written with unknown data."""

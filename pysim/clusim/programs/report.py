@@ -52,14 +52,17 @@ class ProgramKernel(JsonObject):
         Sum of the times in isolation [us].
     measured : bool
         False if only its memory traffic is priced, which is less than its time.
+    where : str
+        First line of the program that called it, if it is not measured.
     """
 
-    KEYS = ("operator", "count", "time_us", "measured")
+    KEYS = ("operator", "count", "time_us", "measured", "where")
 
     operator: str
     count: int
     time_ps: int
     measured: bool = True
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +268,10 @@ def run_of(system: str, of: Sequence[int], results: Mapping[int, RankResult]) ->
     own = results[first]
     totals = own.totals
     kernels = [
-        ProgramKernel(name, totals.kernels[name], ps, name not in totals.unpriced_ps)
+        ProgramKernel(
+            *(name, totals.kernels[name], ps, name not in totals.unpriced_ps),
+            totals.unpriced_at.get(name, ""),
+        )
         for name, ps in Counter(totals.kernel_ps).most_common()
     ]
     count = Counter(of)
@@ -350,8 +356,10 @@ def _notes(run: ProgramRun) -> list[str]:
         )
     if run.unmeasured:
         notes.append(
-            f"* {run.unmeasured:.1%} of the kernel time is priced by memory traffic only, which is too low"
+            f"* {run.unmeasured:.1%} of the kernel time is priced by memory traffic only, which is too low;"
+            " clusim.torch.annotate sets other times"
         )
+        notes += [f"  {k.operator}: {k.where}" for k in run.kernels if k.where]
     if any(step.apart for step in run.steps):
         notes.append("shared wires of several communicators are not included in steps of this size")
     if run.untimed:

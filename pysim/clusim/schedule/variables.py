@@ -95,7 +95,7 @@ class Variables:
 
 
 def _pairs(names: Names) -> list[tuple[int | None, Hashable]]:
-    """Return variables with their rank, None for those of the job.
+    """Return variables with their rank, None for variables of the job.
 
     Raises
     ------
