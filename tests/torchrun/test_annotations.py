@@ -68,7 +68,7 @@ def test_custom_operators_last_as_annotated_and_others_are_named(tmp_path: Path)
     assert kernels["scan"]["measured"]
     assert kernels["mix"]["measured"]
     assert (kernels["bare"]["measured"], kernels["bare"]["where"]) == (False, at["bare"])
-    assert lines[0].startswith(f"{at['shapeless']}: own::shapeless has no rule for the shape")
+    assert lines[0].startswith(f"{at['shapeless']}: own::shapeless lacks a rule for the shape")
     assert lines[1].startswith(f"{at['nonzero']}: aten::nonzero: its result depends on values")
 
 

@@ -373,7 +373,7 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
             if not absent and "fake impl" not in str(error):
                 raise
             raise InputError(
-                f"{program_line()}: {operator.qualified} has no rule for the shape of its result; register one"
+                f"{program_line()}: {operator.qualified} lacks a rule for the shape of its result; register one"
                 " with torch.library.register_fake"
             ) from None
 

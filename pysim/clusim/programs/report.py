@@ -318,7 +318,7 @@ def _summary(run: ProgramRun) -> list[str]:
     rows = [] if run.untimed else [("time", f"{format_time(run.time_ps)} of virtual time")]
     file = run.recorded
     if file is not None:
-        what = f"step {file.step}" if file.step else "the program, which has no optimizer step"
+        what = f"step {file.step}" if file.step else "the program, without optimizer steps,"
         rows.append(("recorded", f"{what} in {file.path}"))
         who = f"rank {run.rank}, "
         who += (
