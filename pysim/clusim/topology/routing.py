@@ -14,6 +14,7 @@ step of the breadth-first search is a bitwise OR over arcs, for any number of en
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,10 +85,14 @@ class _Arcs:
 def route(wiring: Wiring, *, dimension_order: bool = False) -> RouteTable:
     """Return the routes of a topology."""
     arcs = _arcs(wiring, by_dim=dimension_order)
-    next_hops = _shortest(wiring, arcs)
-    if dimension_order:
-        next_hops = _dimension_order(arcs, next_hops)
-    return _groups(wiring, arcs, next_hops)
+    every = np.ones(len(arcs.src), bool)
+    if not dimension_order:
+        return _groups(wiring, arcs, _shortest(wiring, arcs, [every]))
+    local, inner = arcs.dim == 0, wiring.forwards.copy()
+    if wiring.columns is None:
+        inner[wiring.targets] = False  # relays forward by links with a dimension only
+    next_hops = _shortest(wiring, arcs, [local & inner[arcs.src], ~local, local])
+    return _groups(wiring, arcs, _dimension_order(arcs, next_hops))
 
 
 def _arcs(wiring: Wiring, *, by_dim: bool) -> _Arcs:
@@ -149,10 +154,12 @@ def _search(wiring: Wiring, arcs: _Arcs, which: Array, reached: Array, next_hops
         history = [*history[1:], frontier if frontier.any() else nothing]
 
 
-def _shortest(wiring: Wiring, arcs: _Arcs) -> Array:
+def _shortest(wiring: Wiring, arcs: _Arcs, phases: Sequence[Array]) -> Array:
+    """Search backwards from the destinations, over the arcs of one phase after the other."""
     reached = _start(wiring)
     next_hops = np.zeros((len(arcs.src), reached.shape[1]), np.uint64)
-    _search(wiring, arcs, np.ones(len(arcs.src), bool), reached, next_hops)
+    for which in phases:
+        _search(wiring, arcs, which, reached, next_hops)
     return next_hops
 
 
