@@ -46,7 +46,8 @@ def of_program(run: Callable[..., int]) -> Callable[..., int]:
                          metavar="auto|all|RANKS",
                          help="Ranks that run as processes and represent the others: all, or a list such as 0,16-19."
                          " By default, rank 0, and the ranks of its group when it sends or receives a message."),
-            click.option("--data", type=click.Choice(["shapes", "real"]), default="shapes", show_default=True,
+            click.option("--data", type=click.Choice(["shapes", "real"], case_sensitive=False),
+                         default="shapes", show_default=True,
                          help="Tensors on a GPU: shapes, or real data, computed on the CPU by a process per rank."),
             click.option("-m", "--module", is_flag=True, help="PROGRAM is the name of a module."),
         )
