@@ -39,7 +39,7 @@ COMMANDS = {
     "report": ("report in.h5 -o out.html", "out.html"),
     "export": ("export in.h5 --format chrome -o out.json", "out.json"),
     "train": ("train step.yaml --steps 1 --estimate", ""),
-    "validate": ("validate rows.csv --system dgx-a100 --jobs 2 --data out.json", "out.json"),
+    "validate": ("validate rows.csv --system dgx-a100 --jobs 2 --errors out.json", "out.json"),
 }
 SIGNALS = {"SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM, "SIGKILL": signal.SIGKILL}
 ENDINGS = [*SIGNALS, "full disk", "read-only folder", "file size limit"]

@@ -146,7 +146,7 @@ def test_validate_writes_page_figures_and_classes(clusim: Clusim, tmp_path: Path
         encoding="utf-8",
     )
     page, figures, data = tmp_path / "page.md", tmp_path / "curves", tmp_path / "a.json"
-    targets = ("--markdown", page, "--plot", figures, "--data", data)
+    targets = ("--markdown", page, "--plot", figures, "--errors", data)
     done = clusim("validate", path, "--jobs", 1, *targets)
     assert done.code == 0, done.err
     text = page.read_text(encoding="utf-8")

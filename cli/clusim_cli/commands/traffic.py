@@ -50,9 +50,13 @@ PATTERN = one_of(
 @click.option("--routing", type=one_of("auto", "ecmp", "spray", "adaptive", "credit", "flowlet", "ugal"),
               default="auto", show_default=True,
               help="Paths: one per message, all in turn, the emptiest queue, the emptiest queue and next buffer,"
-                   " the same per flowlet (--gap), or the emptiest queue with detours.")  # fmt: skip
+                   " the same per flowlet (--flowlet-gap), or the emptiest queue with detours.")  # fmt: skip
 @click.option(
-    "--gap", type=TIME, default=None, help="flowlet: shortest pause of a flow before a new path."
+    "--flowlet-gap",
+    "gap",
+    type=TIME,
+    default=None,
+    help="flowlet: shortest pause of a flow before a new path.",
 )
 @click.option("--reorder", type=SIZE, default=None,
               help="In-order receivers: size of the buffer for early packets of a message; 0 drops early packets, and"

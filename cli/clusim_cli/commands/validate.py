@@ -45,7 +45,7 @@ if TYPE_CHECKING:
               help="Only this row (number or FILE:LINE), with the parts of its time.")  # fmt: skip
 @options.plot(more="It has measured and predicted times; a directory gets a PNG per system.")
 @click.option("--markdown", type=OUTPUT, help="Write the accuracy page.")
-@click.option("--data", type=OUTPUT,
+@click.option("--errors", type=OUTPUT,
               help="Write the errors by class, for the expected errors of other commands.")  # fmt: skip
 @options.strict(more="These are rows that failed or have unknown words.")
 @options.as_json("clusim_cli.forms:ValidateJson")
@@ -70,7 +70,7 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     from clusim.base.files import check_place
     from clusim.validation.steps.rows import is_step_table
 
-    for target in (given["plot"], given["markdown"], given["data"]):
+    for target in (given["plot"], given["markdown"], given["errors"]):
         if target is not None and not target.is_dir():
             check_place(target)
     kinds = {is_step_table(path) for path in files}
@@ -177,8 +177,8 @@ def _end(
     """
     from clusim.validation.measured import UNUSABLE
 
-    if given["data"] is not None:
-        report.write_data(given["data"], files)
+    if given["errors"] is not None:
+        report.write_data(given["errors"], files)
     click.echo(json.dumps(report.to_json()) if as_json else "\n".join(["", *lines]))
     bad = any(item.why != UNUSABLE for item in report.unpredicted)
     return 2 if given["strict"] and bad else 0
@@ -195,7 +195,7 @@ def _require(report: Report[Any]) -> None:
 def _called(files: tuple[Path, ...], given: dict[str, Any]) -> str:
     """Return the command that writes the page, without local paths of the measurements."""
     words = ["clusim", "validate", *(path.name for path in files)]
-    for name in ("system", "sizes", "rows", "granularity", "markdown", "plot", "data"):
+    for name in ("system", "sizes", "rows", "granularity", "markdown", "plot", "errors"):
         value = given[name]
         if value is not None and (name, value) != ("granularity", "quick"):
             shown = os.path.relpath(value) if isinstance(value, Path) else value

@@ -2,7 +2,7 @@
 
 ``accuracy.json`` contains the errors of *campaigns*: the independent rows of one source on one system
 (`clusim.validation.collectives.standing`), on one node or several, in a regime of size, of an algorithm or of all. Only
-`clusim validate --data` writes it. The expected error is the median of the campaigns' medians, so that a long table
+`clusim validate --errors` writes it. The expected error is the median of the campaigns' medians, so that a long table
 counts as much as a short one, from the first of these classes:
 
 1. the very system: one campaign is enough, as it is measured there;
@@ -185,7 +185,7 @@ class Expected:
 
 @lru_cache(4)
 def known_campaigns(path: Path, kind: type[Class]) -> tuple[Class, ...]:
-    """Return the campaigns of a file of `clusim validate --data`; none without a file."""
+    """Return the campaigns of a file of `clusim validate --errors`; none without a file."""
     if not path.is_file():
         return ()
     data = json.loads(path.read_text(encoding="utf-8"))

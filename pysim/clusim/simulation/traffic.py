@@ -155,7 +155,7 @@ class Traffic:
             raise InputError(f"routing {self.routing!r}: unknown; one of {routings}")
         if (self.gap_ps is not None) != (self.routing == "flowlet"):
             word = "needs" if self.gap_ps is None else "is without"
-            raise InputError(f"routing {self.routing}: {word} a gap (--gap)")
+            raise InputError(f"routing {self.routing}: {word} a gap (--flowlet-gap)")
         if not 0 < (1 if self.gap_ps is None else self.gap_ps) < LATENCY_END_PS:
             raise InputError(f"gap {self.gap_ps}: must be above 0 and at most 20 h")
         if not 0 <= (self.reorder_bytes or 0) <= MAX_MESSAGE_BYTES:

@@ -212,7 +212,7 @@ class Report(ABC, Generic[Predicted]):
         """
         rows = ",\n".join(f"    {json.dumps(row)}" for row in self.campaigns())
         about = {
-            "written_by": "clusim validate --data",
+            "written_by": "clusim validate --errors",
             "version": version(),
             "granularity": self.granularity,
             "measurements": {
