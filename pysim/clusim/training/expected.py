@@ -1,7 +1,7 @@
 """Expected error of a simulated step, from measured steps on its GPU with its framework.
 
 ``accuracy.json`` contains the errors of *campaigns*: rows of a source on a GPU with a framework, if no parameter of GPU
-and framework was calibrated on that source. Only ``clusim validate --errors`` writes it, from the steps of a validation.
+and framework was calibrated on that source. ``clusim validate --errors`` writes it, from the steps of a validation.
 The expected error is the mean over campaigns of at least two sources on the GPU, otherwise on other GPUs with the
 framework: one source measures few models and layouts. Without two it is not known. A campaign has at least
 `clusim.validation.measured.CAMPAIGN_ROWS` rows.
