@@ -21,7 +21,7 @@ def command() -> None:
 @click.option("--measurements", "record", type=OUTPUT, default=None, metavar="FILE",
               help="Also write the raw measurements.")  # fmt: skip
 @click.option("--from", "source", default=None, metavar="RECORD",
-              help="Use a file of --measurements, from this computer or another one, instead of measuring.")  # fmt: skip
+              help="Use a file of --measurements, of this or another computer, instead of measuring.")  # fmt: skip
 @click.option("--preset", "chip", type=CHIP, default=None, metavar="NAME",
               help="The nearest preset, if no chip has the GPU's product name.")  # fmt: skip
 @options.as_json("clusim_cli.forms:CalibrateJson")
