@@ -78,7 +78,7 @@ static uint16_t traits_of(const clusim_model *m, uint32_t w) {
     if (dst->flags & CLUSIM_NODE_FLAG_BRIDGE) traits |= BRIDGE;
     if (x->xoff_bytes) traits |= PAUSES;
     if (x->ecn_max_bytes) traits |= MARKS;
-    if (x->dim) traits |= RANKED;
+    if (x->dim && m->image.nodes[x->src].endpoint == NONE) traits |= RANKED;
     for (uint32_t i = m->out_off[x->dst]; i < m->out_off[x->dst + 1]; i++) {
         const rate_class *out = &m->rates[m->wires[m->out_wires[i]].rate];
         if (faster(out, in) || out->format != in->format) return (uint16_t)traits;

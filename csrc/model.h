@@ -57,7 +57,7 @@ enum {
     FROM_PLAIN = 64,   /* leaves a node that works in windows */
     TO_PLAIN = 128,    /* leads to one */
     CROSSES = 256,     /* leads to one of another thread (partition.h) */
-    RANKED = 512       /* has a dimension: its queues have ranks */
+    RANKED = 512       /* of a switch, with a dimension: its queues have ranks */
 };
 
 /* A route group: number of wires, and the first one. */

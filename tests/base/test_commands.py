@@ -145,7 +145,7 @@ def commands(group: click.Group) -> Iterator[click.Command]:
             yield command
 
 
-WRITES = {"data", "trace_out", "output", "svg", "png", "plot", "markdown", "record", "html"}
+WRITES = {"errors", "trace_out", "output", "svg", "png", "plot", "markdown", "record", "html"}
 
 
 def test_every_command_is_guarded() -> None:

@@ -55,7 +55,7 @@ def completed(line: str) -> list[str]:
         ("run dgx-h100 --fault ra", ["rank RANK slow x1.3"]),
         ("run dgx-h100 --nccl-version 2.29", ["2.29"]),
         ("run superpod-h", ["superpod-h100", "superpod-h200"]),
-        ("topo import x --chip mi3", ["mi300a", "mi300x", "mi355x", "mi325x"]),
+        ("topo import x --chip mi3", ["mi300a", "mi300x", "mi355x", "mi325x", "mi350x"]),
         ("topo import x --kind smi", ["smi", "smi-nvlink"]),
         ("topo check dgx-1v dgx-2", ["dgx-2"]),
         ("replay x --kind ki", ["kineto"]),

@@ -48,8 +48,8 @@ def test_a_ring_takes_nine_programs_and_connections_per_machine_and_channel(mach
     assert len(image.tasks) == 2 * GPUS * machines  # of GPUs, and of proxies beside them
 
 
-def test_programs_are_rows_of_104_bytes_connections_of_112_and_messages_of_32() -> None:
-    sizes = {"instances": 104, "conns": 112, "inst_conns": 4, "tasks": 56}
+def test_programs_are_rows_of_104_bytes_connections_of_120_and_messages_of_32() -> None:
+    sizes = {"instances": 104, "conns": 120, "inst_conns": 4, "tasks": 56}
     sizes |= {"sources": 40, "messages": 32}
     assert {name: DTYPES[name].itemsize for name in sizes} == sizes
 

@@ -343,9 +343,9 @@ def _try_grant(machine: Machine, wire: Wire) -> None:
 
 def _rank(model: Model, wire: Wire, candidate: _Candidate) -> int:
     """Return the rank of a candidate (section 4, arbitration); lower ranks are granted first."""
-    incoming, local = model.nodes[wire.spec.src].incoming, candidate.index // model.nvc
-    before = model.wires[incoming[local]].dim if local < len(incoming) else 0
-    if not wire.spec.dim or before == wire.spec.dim:
+    node, local = model.nodes[wire.spec.src], candidate.index // model.nvc
+    before = model.wires[node.incoming[local]].dim if local < len(node.incoming) else 0
+    if not wire.spec.dim or before == wire.spec.dim or node.endpoint is not None:
         return 0
     return 1 if before else 2
 
