@@ -68,6 +68,11 @@ static STATUS derive_adjacency(clusim_model *m) {
     return CLUSIM_OK;
 }
 
+/* Queues of endpoints are served in turn: GPUs that relay share their links with what they send. */
+static bool is_ranked(const clusim_model *m, const clusim_wire *x) {
+    return x->dim && m->image.nodes[x->src].endpoint == NONE;
+}
+
 static uint16_t traits_of(const clusim_model *m, uint32_t w) {
     const clusim_wire *x = &m->image.wires[w];
     const clusim_node *dst = &m->image.nodes[x->dst];
@@ -78,7 +83,7 @@ static uint16_t traits_of(const clusim_model *m, uint32_t w) {
     if (dst->flags & CLUSIM_NODE_FLAG_BRIDGE) traits |= BRIDGE;
     if (x->xoff_bytes) traits |= PAUSES;
     if (x->ecn_max_bytes) traits |= MARKS;
-    if (x->dim && m->image.nodes[x->src].endpoint == NONE) traits |= RANKED;
+    if (is_ranked(m, x)) traits |= RANKED;
     for (uint32_t i = m->out_off[x->dst]; i < m->out_off[x->dst + 1]; i++) {
         const rate_class *out = &m->rates[m->wires[m->out_wires[i]].rate];
         if (faster(out, in) || out->format != in->format) return (uint16_t)traits;
