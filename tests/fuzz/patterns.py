@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import importlib
 import os
 import re
@@ -142,6 +143,7 @@ def main() -> None:
         name: (pattern, uses(name, texts) or ["search"]) for name, pattern in patterns().items()
     }
     tried.update({name: (pattern, [way]) for name, (pattern, way) in in_place().items()})
+    gc.disable()  # thousands of matches collect the garbage of all modules, which takes longer than a pattern
     for name, (pattern, ways) in tried.items():
         sys.stdout.write(f"{name} {' '.join(ways)}\n")
         sys.stdout.flush()
