@@ -155,7 +155,8 @@ def test_real_data_equal_those_of_gloo_in_every_bit(tmp_path: Path) -> None:
     [
         ("--nproc-per-node", "9", "dgx-h100 has 8 GPUs per node"),
         ("--distinct", "8", "rank 8: dgx-h100 has ranks 0 to 7"),
-        ("--distinct", "1,x", "auto, all, or ranks such as 0,16-19"),
+        ("--distinct", "1,x", "not a list of ranks; write for example 0-7 or 0,2,4-6"),
+        ("--distinct", "5-3", "5-3 is not an ascending range of ranks"),
     ],
 )
 def test_ranks_that_do_not_exist_are_errors(

@@ -9,27 +9,18 @@ from typing import Any
 
 import click
 
+from clusim.base.units import parse_ranks
 from clusim_cli import options
 from clusim_cli.outputs import OUTPUT, GuardedCommand
+from clusim_cli.params import Value
 
 DEFAULT = "dgx-h100"
 
 
-class DistinctRanks(click.ParamType[tuple[int, ...] | None]):
-    """Ranks that run: None for ``auto``, empty for ``all``."""
-
-    name = "ranks"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, ...] | None:
-        """Read a list of ranks and ranges."""
-        if not isinstance(value, str):
-            return value  # type: ignore[no-any-return]
-        if value in ("auto", "all"):
-            return None if value == "auto" else ()
-        parts = [part.partition("-") for part in value.split(",")]
-        if not all(a.isdigit() and (b.isdigit() or not dash) for a, dash, b in parts):
-            self.fail(f"{value!r}: auto, all, or ranks such as 0,16-19", param, ctx)
-        return tuple(r for a, dash, b in parts for r in range(int(a), int(b if dash else a) + 1))
+def _distinct(text: str) -> tuple[int, ...] | None:
+    """Return the ranks that run: None for ``auto``, empty for ``all``."""
+    word = text.strip().lower()
+    return None if word == "auto" else () if word == "all" else parse_ranks(text)
 
 
 def of_program(run: Callable[..., int]) -> Callable[..., int]:
@@ -42,8 +33,8 @@ def of_program(run: Callable[..., int]) -> Callable[..., int]:
             options.nodes(),
             click.option("--nproc-per-node", type=click.IntRange(1),
                          help="Ranks per node; default: one per GPU."),
-            click.option("--distinct", type=DistinctRanks(), default="auto", show_default=True,
-                         metavar="auto|all|RANKS",
+            click.option("--distinct", type=Value("auto|all|ranks", _distinct), default="auto",
+                         show_default=True, metavar="auto|all|RANKS",
                          help="Ranks that run as processes and represent the others: all, or a list such as 0,16-19."
                          " By default, rank 0, and the ranks of its group when it sends or receives a message."),
             click.option("--data", type=click.Choice(["shapes", "real"], case_sensitive=False),
