@@ -71,8 +71,9 @@ test-c: $(VENV)/.venv
 	@$(CMAKE) --build build/c
 	$(BIN)/ctest --test-dir build/c --output-on-failure
 
+# One process more than cores: tests that wait for browsers, servers and other processes leave cores idle.
 test-python: $(VENV)/.dev $(VENV)/.built
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(shell expr $(JOBS) + 1) --dist worksteal $(PYTEST_ARGS)
 
 # Workers elsewhere see this checkout, built, under the same path.
 thorough: $(VENV)/.dev $(VENV)/.built

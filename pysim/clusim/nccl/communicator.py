@@ -367,7 +367,7 @@ class _Looked:
     system: System = field(compare=False)
 
 
-@lru_cache(64)
+@lru_cache(512)
 def _searched(looked: _Looked) -> tuple[Graph, ...]:
     """Return the result of `_search_all`, cached because a large node needs a second."""
     build = partial(_search_all, looked.system)
