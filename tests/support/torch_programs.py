@@ -20,9 +20,11 @@ torch.cuda.set_device(local)
 
 
 def torchrun(tmp_path: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run a program with START before it."""
+    """Run a program with START before it; ranks are compared only if the options request it."""
     script = tmp_path / "script.py"
     script.write_text(START + text, encoding="utf-8")
+    if "--compare" not in options:
+        options = (*options, "--compare", "off")
     words = [sys.executable, "-m", "clusim", "torchrun", *options, str(script), "--flag", "x"]
     return subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=300)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -89,6 +90,65 @@ def test_a_pipeline_moves_its_activations_and_gradients_once_per_microbatch(tmp_
         assert rank["allreduce", 2] == (3 * 2, 3 * 4 * (512 * 512 + 512))
     assert all(step["all_ranks"] for step in done["steps"])
     assert done["steps"][1]["time_us"] == pytest.approx(done["steps"][2]["time_us"], rel=0.1)
+
+
+ALIKE = """
+dist.init_process_group("nccl")
+layer = nn.Linear(256, 256, bias=False).cuda()
+optimizer = torch.optim.SGD(layer.parameters())
+for step in range(3):
+    layer(torch.randn(64, 256, device="cuda")).sum().backward()
+    dist.all_reduce(layer.weight.grad)
+    optimizer.step()
+    DIFFERENT
+"""
+
+
+def test_ranks_are_proved_equal_and_a_second_run_reads_the_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLUSIM_CACHE", str(tmp_path / "cache"))
+    text, options = (
+        ALIKE.replace("DIFFERENT", "pass"),
+        ("--nodes", "2", "--nproc-per-node", "4", "--compare", "auto"),
+    )
+    first, _ = result(tmp_path, text, *options)
+    proof = first["symmetry"]
+    assert (proof["equal"], proof["differences"], proof["steps"]) == ([1, 3, 4, 7], [], 2)
+    # Kernels and calls of two steps, and the host's times of both.
+    kernels = sum(k["count"] for k in first["kernels"])
+    assert proof["operations"] > 2 * (kernels // 3)
+    second, _ = result(tmp_path, text, *options)
+    assert second.pop("symmetry") == first.pop("symmetry") | {"cached": True}
+    assert second == first
+
+
+def test_the_first_different_operation_is_named_with_its_line(tmp_path: Path) -> None:
+    """Rank 3 multiplies more after the first step, rank 4 reduces less; rank 1 is equal to rank 0."""
+    different = "local == 3 and step == 0 and layer.weight @ layer.weight"
+    text = ALIKE.replace("DIFFERENT", different).replace(
+        "all_reduce(layer.weight.grad)",
+        "all_reduce(layer.weight.grad[: 200 if dist.get_rank() == 4 else 256])",
+    )
+    options = ("--nodes", "2", "--nproc-per-node", "4", "--compare", "1,3,4", "--json")
+    run = torchrun(tmp_path, text, *options)
+    assert run.returncode == 0, run.stderr
+    proof = json.loads(run.stdout)["symmetry"]
+    lines = (tmp_path / "script.py").read_text(encoding="utf-8").splitlines()
+    at = {
+        word: f"({tmp_path}/script.py:{next(n for n, line in enumerate(lines, 1) if word in line)})"
+        for word in ("dist.all_reduce", "local == 3", "layer(")
+    }
+    assert proof["equal"] == [1]
+    third, fourth = proof["differences"]
+    assert (third["rank"], third["representative"]) == (3, 0)
+    assert third["own"] == f"mm of 256x256, 256x256 {at['local == 3']}"
+    assert third["other"].startswith("randn")
+    assert third["other"].endswith(at["layer("])
+    ranks = f"bytes on ranks 0, 1, 2, 3, ... {at['dist.all_reduce']}"
+    assert fourth["own"] == f"allreduce of {200 * 256 * 4} {ranks}"
+    assert fourth["other"] == f"allreduce of {256 * 256 * 4} {ranks}"
+    assert third["after"] > fourth["after"] > 0
 
 
 REAL = """

@@ -23,6 +23,12 @@ def _distinct(text: str) -> tuple[int, ...] | None:
     return None if word == "auto" else () if word == "all" else parse_ranks(text)
 
 
+def _compared(text: str) -> tuple[int, ...] | None:
+    """Return the compared ranks: None for ``auto``, empty for ``off``."""
+    word = text.strip().lower()
+    return None if word == "auto" else () if word == "off" else parse_ranks(text)
+
+
 def of_program(run: Callable[..., int]) -> Callable[..., int]:
     """Add the arguments and options of a program."""
     for option in reversed(
@@ -37,6 +43,11 @@ def of_program(run: Callable[..., int]) -> Callable[..., int]:
                          show_default=True, metavar="auto|all|RANKS",
                          help="Ranks that run as processes and represent the others: all, or a list such as 0,16-19."
                          " By default, rank 0, and the ranks of its group when it sends or receives a message."),
+            click.option("--compare", type=Value("auto|off|ranks", _compared), default="auto",
+                         show_default=True, metavar="auto|off|RANKS",
+                         help="Ranks to be compared with their representatives, operation by operation, in the first"
+                         " two steps. Default: the second rank, the last of the first node, the first of the second"
+                         " node, and the last."),
             click.option("--data", type=click.Choice(["shapes", "real"], case_sensitive=False),
                          default="shapes", show_default=True,
                          help="Tensors on a GPU: shapes, or real data, computed on the CPU by a process per rank."),
@@ -59,7 +70,8 @@ def ran(given: dict[str, Any], record: tuple[Path, int] | None) -> int:
         version=given.get("version", ""),
     )
     program = TorchProgram(given["program"], given["arguments"], given["module"])
-    ranks = ProgramRanks(given["nproc_per_node"], given["distinct"], given["data"] == "real")
+    real = given["data"] == "real"
+    ranks = ProgramRanks(given["nproc_per_node"], given["distinct"], real, given["compare"])
     result = run_program(program, request, ranks, record and RecordedStep(*record))
     click.echo(json.dumps(result.to_json()) if given["as_json"] else f"\n{result.report()}")
     return 0

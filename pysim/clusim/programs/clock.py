@@ -12,7 +12,7 @@ it is waited for (`Peers`).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -173,6 +173,8 @@ class RankClock:
         Present time of the host thread [ps].
     events : list of Event
         Operations since the last `take`.
+    line : callable or None
+        Line of the program, recorded with every operation.
     """
 
     def __init__(self, rank: int, peers: Peers, times: IssueTimes) -> None:
@@ -180,6 +182,9 @@ class RankClock:
         self.host_ps = 0
         self.streams: dict[int | str, Stream] = defaultdict(Stream)
         self.events: list[Event] = []
+        self.line: Callable[[], str] | None = None
+        self._lines: list[str] = []
+        self._seen = 0
         self.groups: dict[tuple[int, ...], int] = {}
         self.totals = Totals()
         self._host = Stream()
@@ -338,12 +343,18 @@ class RankClock:
     def take(self) -> list[Event]:
         """Return the operations since the last call, and begin a new record."""
         events, self.events = self.events, []
+        self._lines, self._seen = [], 0
         self._record += 1
         for stream in (self._host, *self.streams.values()):
             stream.last = -1
             stream.waits.clear()
         self._sequence.clear()
         return events
+
+    def unseen(self) -> list[tuple[Event, str]]:
+        """Return the operations since the last call, and their lines."""
+        first, self._seen = self._seen, len(self.events)
+        return list(zip(self.events[first:], self._lines[first:], strict=True))
 
     def _recorded(self, marks: Iterable[Mark]) -> set[int]:
         """Return the operations of marks in this record; those of earlier ones are complete before it."""
@@ -357,6 +368,8 @@ class RankClock:
 
     def _add(self, kind: EventKind, stream: str, name: str, **given: Any) -> int:
         self.events.append(Event(kind, self.rank, stream, name, **given))
+        if self.line is not None:
+            self._lines.append(given.get("where") or self.line())
         return len(self.events) - 1
 
 

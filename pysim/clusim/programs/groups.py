@@ -367,6 +367,8 @@ def install(groups: SimulatedGroups, world_size: int, store: Any) -> None:
         size = wanted if wanted > 0 else world_size
         if size > world_size:
             raise InputError(f"init_process_group: {size} ranks; the system has {world_size} GPUs")
+        if rank >= size:
+            raise SystemExit(0)  # a rank that the job does not have
         # A bound device would split communicators, which unconnected groups cannot.
         kept = {k: v for k, v in more.items() if k in ("timeout", "group_name")}
         prefix = dist.PrefixStore(f"default {next(numbers)}", store)

@@ -14,8 +14,10 @@ from clusim.formats.recordings import chakra_writer
 from clusim.programs.clock import IssuedCall
 from clusim.programs.device import library
 from clusim.programs.job import ProgramJob
+from clusim.programs.kept import KeptSymmetry
 from clusim.programs.processes import RankProcesses
 from clusim.programs.report import ProgramRun, RecordedFile, run_of
+from clusim.programs.starter import Starter
 from clusim.programs.step import RankRecord, RankResult, Steps, StepTime, recording_of
 from clusim.replays.placing import ReplayRequest, machines_of
 from clusim.simulation.setup import Setup
@@ -60,11 +62,15 @@ class ProgramRanks:
         Compute all values; every rank runs.
     running : tuple of int or None
         Ranks that run, empty for all; None is rank 0, and the ranks of its group when it exchanges a message.
+    compared : tuple of int or None
+        Ranks to be compared with their representatives in the first steps; None is the second rank, the last of the
+        first node, the first of the second node, and the last.
     """
 
     per_node: int | None = None
     running: tuple[int, ...] | None = None
     real: bool = False
+    compared: tuple[int, ...] | None = None
 
     def checked(self, nodes: int, gpus: int, name: str) -> ProgramRanks:
         """Return the ranks on nodes with a number of GPUs; raise `InputError` if they do not exist."""
@@ -73,10 +79,14 @@ class ProgramRanks:
             raise InputError(f"{local} ranks per node; {name} has {gpus} GPUs per node")
         every = self.real or self.running == ()
         ranks = range(nodes * local) if every else self.running or (0,)
-        wrong = [rank for rank in ranks if not 0 <= rank < nodes * local]
+        count = nodes * local
+        compared = {1, local - 1, local, count - 1} if self.compared is None else self.compared
+        wrong = [rank for rank in (*ranks, *(self.compared or ())) if not 0 <= rank < count]
         if wrong:
-            raise InputError(f"rank {wrong[0]}: {name} has ranks 0 to {nodes * local - 1}")
-        return ProgramRanks(local, tuple(sorted(set(ranks))), self.real)
+            raise InputError(f"rank {wrong[0]}: {name} has ranks 0 to {count - 1}")
+        running = tuple(sorted(set(ranks)))
+        others = tuple(sorted(r for r in set(compared) - set(running) if r < count))
+        return ProgramRanks(local, running, self.real, others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +103,8 @@ class RankTask:
         The step after which the program ends, as in `RecordedStep`.
     real : bool
         Values of all tensors are computed.
+    compared : bool
+        The operations of the first steps are reported.
     """
 
     program: TorchProgram
@@ -100,6 +112,7 @@ class RankTask:
     record: bool = False
     only: int = 0
     real: bool = False
+    compared: bool = False
 
 
 class _StepRecorder:
@@ -173,25 +186,30 @@ def run_program(
     placed = ranks.checked(len(nodes), len(nodes[0]), setup.name)
     assert placed.per_node is not None
     assert placed.running is not None
+    assert placed.compared is not None
     count = placed.per_node * len(nodes)
     if not program.module and not Path(program.name).is_file():
         raise InputError(f"{program.name}: no such file")
     library()
-    steps = _StepRecorder(Steps(request, count, placed.per_node), record)
-    job = ProgramJob(
-        steps.time_of, steps.simulate, count, placed.running, grows=ranks.running is None
-    )
-    first, port = placed.running[0], _free_port()
+    with Starter(placed.per_node) as starter:
+        steps = _StepRecorder(Steps(request, count, placed.per_node), record)
+        job = ProgramJob(
+            steps.time_of, steps.simulate, count, placed.running, grows=ranks.running is None
+        )
+        first, port = placed.running[0], _free_port()
 
-    def environment(rank: int) -> dict[str, str]:
-        return _environment(rank, count, placed.per_node or 1) | {
-            "MASTER_PORT": str(port),
-            "CLUSIM_FIRST_RANK": str(first),
-        }
+        def environment(rank: int) -> dict[str, str]:
+            return _environment(rank, count, placed.per_node or 1) | {
+                "MASTER_PORT": str(port),
+                "CLUSIM_FIRST_RANK": str(first),
+            }
 
-    system = request.topology, request.nodes
-    task = RankTask(program, system, record is not None, steps.only, ranks.real)
-    results = RankProcesses(job, environment, task).run()
+        system = request.topology, request.nodes
+        compared = bool(placed.compared)
+        task = RankTask(program, system, record is not None, steps.only, ranks.real, compared)
+        kept = KeptSymmetry(program.name, (program, steps.steps.identity, placed, steps.only))
+        processes = RankProcesses(starter, job, environment, task, kept.ranks(placed.compared))
+        results = processes.run()
     if not any(r.totals.kernels or r.totals.calls for r in results.values()):
         raise InputError(
             f"{program.name} ended without a kernel or a collective on a GPU; it may have found too few GPUs"
@@ -201,6 +219,8 @@ def run_program(
     assert gpu is not None, "ranks are endpoints"
     result.memory_bytes = gpu.mem_bytes
     result.recorded = steps.written(results, job.of)
+    result.symmetry = proof = processes.comparison.result()
+    kept.keep(proof, processes.digest, results[first].files)
     return result
 
 

@@ -8,25 +8,35 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from multiprocessing import Pipe
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from clusim.base.errors import ClusimError, InputError
 from clusim.programs.clock import IssuedCall
 from clusim.programs.job import ProgramJob
+from clusim.programs.starter import Starter
 from clusim.programs.step import RankRecord, StepTime
+from clusim.programs.symmetry import ComparedRanks, Operation, RankComparison, RankReply
+
+MOST_COMPARED = max(1, (os.cpu_count() or 1) // 2)
+"""Compared ranks that run at the same time."""
 
 
 class JobLink:
-    """Connection of a rank to its job: `clusim.programs.clock.Peers` in the process of the rank."""
+    """Connection of a rank to its job: `clusim.programs.clock.Peers` in the process of the rank.
+
+    Attributes
+    ----------
+    operations : callable
+        Operations since the last call with their lines, which requests report; empty if they are not compared.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self.operations: Callable[[], list[tuple[Operation, str]]] = list
 
     def _ask(self, *words: Any) -> Any:
         try:
@@ -43,7 +53,9 @@ class JobLink:
         self, call: IssuedCall, ready_ps: int, after: Iterable[int], sent: Any
     ) -> tuple[int, int, int | None]:
         """Return number, time in isolation and end of a call [ps]; an unknown end is None."""
-        result: tuple[int, int, int | None] = self._ask("issue", call, ready_ps, list(after), sent)
+        result: tuple[int, int, int | None] = self._ask(
+            "issue", self.operations(), call, ready_ps, list(after), sent
+        )
         return result
 
     def end(self, number: int) -> tuple[int, dict[int, Any]]:
@@ -53,7 +65,7 @@ class JobLink:
 
     def step(self, record: RankRecord) -> StepTime | None:
         """End a step; return its time, or None if other ranks wait for this one."""
-        result: StepTime | None = self._ask("step", record)
+        result: StepTime | None = self._ask("step", self.operations(), record)
         return result
 
     def of(self, rank: int) -> int:
@@ -62,7 +74,7 @@ class JobLink:
 
     def done(self, result: Any) -> None:
         """Report the result of the rank."""
-        self._ask("done", result)
+        self._ask("done", self.operations(), result)
 
     def failed(self, error: ClusimError) -> None:
         """Report an error that ends the job."""
@@ -71,17 +83,16 @@ class JobLink:
 
 @dataclass(slots=True)
 class _Process:
-    """A running rank: its process, the request that it waits for, and its result."""
+    """A rank: its process, the request that it waits for, and its result."""
 
-    process: subprocess.Popen[bytes]
+    pid: int
     connection: Connection
     waits: tuple[Any, ...] | None = None
     result: Any = None
 
 
-@dataclass(slots=True)
 class RankProcesses:
-    """Running ranks as processes.
+    """Running and compared ranks as processes.
 
     Parameters
     ----------
@@ -91,12 +102,30 @@ class RankProcesses:
         Environment variables of a rank.
     given : object
         Task of every rank, as `clusim.programs.rank` reads it.
+
+    Attributes
+    ----------
+    comparison : RankComparison
+        Comparison of ranks with their representatives.
+    digest : str
+        Digest of the running ranks' compared operations, once they have ended.
     """
 
-    job: ProgramJob
-    environment: Callable[[int], dict[str, str]]
-    given: Any
-    _ranks: dict[int, _Process] = field(default_factory=dict)
+    def __init__(
+        self,
+        starter: Starter,
+        job: ProgramJob,
+        environment: Callable[[int], dict[str, str]],
+        given: Any,
+        compared: ComparedRanks,
+    ) -> None:
+        self.starter, self.job, self.environment, self.given = starter, job, environment, given
+        self.compared = compared
+        self.comparison = RankComparison(job, compared.ranks, self._dismiss)
+        self._ranks: dict[int, _Process] = {}
+        self._others: dict[int, _Process] = {}
+        self.digest = ""
+        self._comparing = False
 
     def run(self) -> dict[int, Any]:
         """Run all ranks to their ends; return the result of each.
@@ -108,36 +137,54 @@ class RankProcesses:
         SystemExit
             A rank ended with an exit code other than 0.
         """
-        try:
-            self._start(self.job.running)
-            while live := self._live():
-                for ready in wait([item.connection for item in live.values()]):
-                    rank = next(r for r, item in live.items() if item.connection is ready)
+        self._start(self.job.running)
+        self._comparing = not self.compared.digest
+        while live := self._live():
+            for ready in wait(
+                [item.connection for item in (*live.values(), *self._others.values())]
+            ):
+                rank = next((r for r, item in live.items() if item.connection is ready), None)
+                if rank is not None:
                     self._serve(rank, live[rank])
-                self._answer()
-            return {rank: item.result for rank, item in self._ranks.items()}
-        finally:
-            self._stop()
+                    continue
+                for other, item in list(self._others.items()):
+                    if item.connection is ready:
+                        self._serve_compared(other, item)
+            self._answer()
+        return {rank: item.result for rank, item in self._ranks.items()}
 
     def _live(self) -> dict[int, _Process]:
         return {r: item for r, item in self._ranks.items() if r not in self.job.ended}
 
+    def _started(self, rank: int, *, silent: bool = False) -> _Process:
+        pid, connection = self.starter.start(self.environment(rank), silent=silent)
+        connection.send((rank, self.given))
+        return _Process(pid, connection)
+
     def _start(self, ranks: Sequence[int]) -> None:
+        self.comparison.runs(ranks)
         for rank in ranks:
-            own, other = Pipe()
-            words = [sys.executable, "-m", "clusim.programs.rank", str(other.fileno())]
-            environment = os.environ | self.environment(rank)
-            process = subprocess.Popen(words, env=environment, pass_fds=[other.fileno()])
-            other.close()
-            own.send((rank, self.given))
-            self._ranks[rank] = _Process(process, own)
+            self._ranks[rank] = self._started(rank)
+
+    def _compare(self) -> None:
+        """Start compared ranks, of which few run at a time."""
+        waiting = (rank for rank in sorted(self.comparison.live) if rank not in self._others)
+        for rank in islice(waiting, MOST_COMPARED - len(self._others)):
+            self._others[rank] = self._started(rank, silent=True)
+
+    def _dismiss(self, rank: int) -> None:
+        """End a compared rank."""
+        item = self._others.pop(rank, None)
+        if item is not None:
+            item.connection.close()
+            self.starter.stop(item.pid)
 
     def _serve(self, rank: int, item: _Process) -> None:
         """Handle a request, or the end of a process."""
         try:
             kind, *given = item.connection.recv()
         except (EOFError, OSError):
-            code = item.process.wait()
+            code = self.starter.code(item.pid)
             if code < 0:
                 name = signal.Signals(-code).name
                 raise ClusimError(f"rank {rank} was ended by {name}") from None
@@ -148,39 +195,109 @@ class RankProcesses:
         if kind == "failed":
             raise InputError(given[0])
         if kind == "issue":
-            self._start(self.job.starts(rank, given[0]))
-            issued = self.job.issue(rank, *given)
+            operations, call, *more = given
+            self._start(self.job.starts(rank, call))
+            issued = self.job.issue(rank, call, *more)
+            self.comparison.note(rank, kind, operations, call, more[-1])
+            self.comparison.answered(rank, issued=issued)
             item.connection.send(("", (issued.number, issued.alone_ps, issued.end_ps)))
         elif kind == "of":
             item.connection.send(("", self.job.of[given[0]]))
-        elif kind == "done":
-            item.result = given[0]
-            item.connection.send(("", None))
+        elif kind == "end":
+            item.waits = kind, given[0]
         else:
+            self.comparison.note(rank, kind, given[0])
             if kind == "step":
-                self.job.record(rank, given[0])
-            item.waits = (kind, *given)
+                self.job.record(rank, given[1])
+            else:
+                self.comparison.answered(rank)
+                item.result = given[1]
+            item.waits = (kind,)
+
+    def _serve_compared(self, rank: int, item: _Process) -> None:
+        """Handle a request, or the end of a compared rank."""
+        try:
+            kind, *given = item.connection.recv()
+        except (EOFError, OSError):
+            self._others.pop(rank)
+            code = self.starter.code(item.pid)
+            if rank in self.comparison.live:
+                self.comparison.failed(rank, f"exit code {code}")
+            return
+        if kind == "failed":
+            self.comparison.failed(rank, given[0])
+            self._dismiss(rank)
+        elif kind == "of":
+            item.connection.send(("", self.job.of[given[0]]))
+        elif kind == "end":
+            item.waits = kind, given[0]
+        else:
+            operations, *more = given
+            called = (more[0], more[-1]) if kind == "issue" else ()
+            self.comparison.note(rank, kind, operations, *called)
+            item.waits = (kind,)
 
     def _answer(self) -> None:
         """Answer complete requests, and all with an error if every rank waits for another."""
         answered = True
         while answered:
             answered = False
-            for rank, item in self._live().items():
-                if item.waits is None:
-                    continue
-                kind, given = item.waits
-                answer: Any = self.job.stepped(rank) if kind == "step" else None
-                if kind == "end":
-                    ended = self.job.end(given)
-                    answer = None if ended is None else (ended.end_ps, ended.sent)
-                if answer is not None:
-                    item.waits, answered = None, True
-                    item.connection.send(("", answer))
+            for item, value in self._replies():
+                item.waits, answered = None, True
+                item.connection.send(("", value))
         self._unblock()
 
-    def _unblock(self) -> None:
+    def _replies(self) -> Iterator[tuple[_Process, Any]]:
+        """Yield processes with a complete request, and the reply."""
+        for rank, item in list(self._others.items()):
+            if item.waits is None:
+                continue
+            reply: RankReply | None
+            if item.waits[0] == "end":
+                met = self.comparison.end(rank, item.waits[1])
+                reply = None if met is None else RankReply((met.end_ps, met.sent))
+            else:
+                reply = self.comparison.answer(rank)
+            if reply is not None and reply.over:
+                self._dismiss(rank)
+            elif reply is not None:
+                yield item, reply.value
+        if self._comparing:
+            self._compare()
         live = self._live()
+        compares = self._comparing and self.comparison.live
+        if not compares and all(item.waits == ("done",) for item in live.values()):
+            self._check()
+            compares = self._comparing and self.comparison.live
+        for rank, item in live.items():
+            if item.waits is None:
+                continue
+            kind = item.waits[0]
+            answer: Any = self.job.stepped(rank) if kind == "step" else None
+            if answer is not None:
+                self.comparison.answered(rank, step=answer)
+            elif kind == "end":
+                ended = self.job.end(item.waits[1])
+                answer = None if ended is None else (ended.end_ps, ended.sent)
+            elif kind == "done" and self.digest and not compares:
+                answer = ()
+            if answer is not None:
+                yield item, answer
+
+    def _check(self) -> None:
+        """Compare the operations of the running ranks with those of an earlier run, or start the compared ranks."""
+        if self.digest:
+            return
+        self.digest = self.comparison.digest()
+        if not self.compared.digest:
+            return
+        if self.digest == self.compared.digest:
+            self.comparison.known(self.compared.operations)
+        else:
+            self._comparing = True
+
+    def _unblock(self) -> None:
+        live = {r: item for r, item in self._live().items() if item.waits != ("done",)}
         if not live or any(item.waits is None for item in live.values()):
             return
         released = [rank for rank, item in live.items() if item.waits and item.waits[0] == "step"]
@@ -195,14 +312,6 @@ class RankProcesses:
                 item.connection.send(("error", words))
         for rank in released:
             self.job.release(rank)
+            self.comparison.answered(rank)
             live[rank].waits = None
             live[rank].connection.send(("", None))
-
-    def _stop(self) -> None:
-        """End all processes."""
-        for item in self._ranks.values():
-            item.connection.close()
-            if item.process.poll() is None:
-                item.process.send_signal(signal.SIGTERM)
-        for item in self._ranks.values():
-            item.process.wait()

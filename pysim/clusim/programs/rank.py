@@ -7,6 +7,7 @@ import gc
 import os
 import runpy
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,13 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusim.base.errors import ClusimError
+from clusim.base.kept import PACKAGE
 from clusim.hardware import FRAMEWORKS
 from clusim.nccl import LATEST
 from clusim.programs.clock import IssueTimes, RankClock, Totals
 from clusim.programs.device import library
 from clusim.programs.launch import RankTask, TorchProgram
 from clusim.programs.processes import JobLink
+from clusim.programs.starter import next_rank
 from clusim.programs.step import RankRecord, RankResult, StepTime
+from clusim.programs.symmetry import COMPARED_STEPS, Operation, operation_of
 from clusim.simulation.setup import Setup
 from clusim.topology.arrays import arrays_of
 from clusim.topology.model import Fabric
@@ -42,8 +46,14 @@ EPOCH_S = 1_750_000_000
 class StepEnds:
     """Ends of optimizer steps: the job simulates each step, and the clocks follow."""
 
-    def __init__(self, clock: RankClock, link: JobLink, only: int = 0) -> None:
+    def __init__(
+        self, clock: RankClock, link: JobLink, only: int = 0, *, compared: bool = False
+    ) -> None:
         self.clock, self.link, self.only = clock, link, only
+        if compared:
+            from clusim.programs.operators import program_line
+
+            clock.line, link.operations = program_line, self._operations
         self.began_ps = 0
         self.done: list[tuple[int, StepTime]] = []
 
@@ -59,10 +69,17 @@ class StepEnds:
         now = clock.now_ps
         self.done.append((now - self.began_ps, timed))
         self.began_ps = now
+        if len(self.done) == COMPARED_STEPS:
+            clock.line, self.link.operations = None, list
         if len(self.done) == self.only:
             raise SystemExit(0)
         if self.only:
             clock.totals = Totals()
+
+    def _operations(self) -> list[tuple[Operation, str]]:
+        """Return the operations since the last call, as they are compared with those of other ranks."""
+        groups = list(self.clock.groups)
+        return [(operation_of(event, groups), line) for event, line in self.clock.unseen()]
 
     def record(self) -> RankRecord:
         """Return the operations since the last step."""
@@ -75,19 +92,35 @@ def run_rank(rank: int, task: RankTask, link: JobLink) -> None:
     setup = Setup(*task.system)
     fabric = setup.fabric
     compiled = library()
-    compiled.clusim_register(int(os.environ["LOCAL_WORLD_SIZE"]))
     clock = RankClock(rank, link, IssueTimes.of(FRAMEWORKS["pytorch"], pace_of(fabric)))
-    ended = StepEnds(clock, link, task.only)
+    ended = StepEnds(clock, link, task.only, compared=task.compared)
     with _simulated(clock, fabric, compiled, ended, complete=task.real) as memory:
         _execute(task.program)
         rest = ended.record() if task.record and not ended.done else None
         steps = [] if task.only else ended.done
-        link.done(RankResult(clock.totals, steps, clock.now_ps, memory.peak_bytes, rest))
+        files = _program_files()
+        link.done(RankResult(clock.totals, steps, clock.now_ps, memory.peak_bytes, rest, files))
+
+
+def _program_files() -> list[str]:
+    """Return the files of imported modules that are not installed packages."""
+    installed = {*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))}
+    kept = (*filter(None, installed), str(PACKAGE))
+    files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
+    return sorted(name for name in files if name and not name.startswith(kept))
 
 
 def main() -> None:
-    """Run a rank over the connection that the command line names."""
-    link = JobLink(connection := Connection(int(sys.argv[1])))
+    """Import PyTorch, and run a rank in each process that the connection requests."""
+    starting = Connection(int(sys.argv[1]))
+    library().clusim_register(int(os.environ["LOCAL_WORLD_SIZE"]))
+    for name in ("cuda", "data", "groups", "operators"):
+        import_module(f"clusim.programs.{name}")
+    gc.freeze()
+    connection = next_rank(starting)
+    if connection is None:
+        return
+    link = JobLink(connection)
     rank, task = connection.recv()
     try:
         run_rank(rank, task, link)
@@ -174,11 +207,15 @@ def _eager(model: Any = None, **_more: Any) -> Any:
     return model if model is not None else lambda function: function
 
 
-def _spawn(function: Any, args: Sequence[Any] = (), *_given: Any, **_more: Any) -> None:
+def _spawn(
+    function: Any, args: Sequence[Any] = (), nprocs: int = 1, *_given: Any, **_more: Any
+) -> None:
     """Replacement for ``torch.multiprocessing.spawn``: a process of this rank, which represents others."""
     import torch
     import torch.distributed as dist
 
+    if int(os.environ["LOCAL_RANK"]) >= nprocs:
+        return
     torch.cuda.reset_peak_memory_stats()
     function(int(os.environ["LOCAL_RANK"]), *args)
     gc.collect()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median_low
 
 from clusim.base.json_schema import JsonObject, Picoseconds
@@ -12,6 +12,7 @@ from clusim.base.tables import text_table
 from clusim.base.units import format_size, format_time
 from clusim.programs.clock import Totals
 from clusim.programs.step import RankResult
+from clusim.programs.symmetry import ProgramSymmetry, RankDifference
 
 MOST_ROWS = 8
 """Operators shown in text, beside those without a measured form."""
@@ -166,12 +167,14 @@ class ProgramRun(JsonObject):
         Share of kernel time with a price that is too low.
     recorded : RecordedFile or None
         The written step.
+    symmetry : ProgramSymmetry or None
+        Comparison of other ranks with their representatives.
     """
 
     KEYS = (
         *("system", "ranks", "rank", "time_us", "step_us", "steps", "calls", "kernels"),
         *("peak_bytes", "memory_bytes", "synchronised", "placeholders", "unmeasured", "recorded"),
-        "others",
+        *("others", "symmetry"),
     )
 
     system: str
@@ -188,6 +191,7 @@ class ProgramRun(JsonObject):
     unmeasured: float = 0.0
     recorded: RecordedFile | None = None
     others: list[ProgramRank] = field(default_factory=list)
+    symmetry: ProgramSymmetry | None = None
 
     @property
     def untimed(self) -> bool:
@@ -345,11 +349,51 @@ def _summary(run: ProgramRun) -> list[str]:
                 f"{format_size(run.peak_bytes)} at the peak of {format_size(run.memory_bytes)}",
             )
         )
-    return text_table("  {:<..}  {}", rows)
+    return text_table("  {:<..}  {}", [*rows, *_compared(run)])
+
+
+def _compared(run: ProgramRun) -> list[tuple[str, str]]:
+    """Return the row with the ranks that were compared with their representatives."""
+    proof = run.symmetry
+    if proof is None or not proof.equal:
+        return []
+    what = (
+        f"first {proof.steps} steps" if proof.steps > 1 else "first step" if proof.steps else "run"
+    )
+    ranks = ", ".join(map(str, proof.equal))
+    earlier = "; cached" if proof.cached else ""
+    return [
+        ("ranks", f"{ranks} proved equal to their representatives"),
+        ("", f"{proof.operations} operations of the {what}{earlier}"),
+    ]
+
+
+def _unproved(run: ProgramRun) -> list[str]:
+    """Return notes on ranks that are represented without a proof."""
+    proof = run.symmetry
+    represented = run.ranks > 1 + len(run.others)
+    if proof is None or not represented:
+        return []
+    notes = []
+    alike: dict[RankDifference, list[int]] = {}
+    for item in proof.differences:
+        alike.setdefault(replace(item, rank=-1), []).append(item.rank)
+    for item, ranks in alike.items():
+        which = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+        first = item.representative
+        notes += [
+            f"{which} {'differ' if len(ranks) > 1 else 'differs'} from rank {first}, the representative, after"
+            f" {item.after} equal operations; --distinct runs both",
+            f"  {which}: {item.own}",
+            f"  rank {first}: {item.other}",
+        ]
+    if not proof.equal and not notes:
+        notes.append("no rank was compared with its representative: --compare")
+    return notes
 
 
 def _notes(run: ProgramRun) -> list[str]:
-    notes = []
+    notes = _unproved(run)
     if run.placeholders:
         notes.append(
             f"{run.placeholders} values were read that are not simulated: 1.0, 1 or False in their place"

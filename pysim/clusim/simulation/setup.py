@@ -11,6 +11,7 @@ from typing import Any
 
 from clusim.base.errors import InputError
 from clusim.base.files import note_input
+from clusim.base.kept import file_digest
 from clusim.base.terms.operations import Collective
 from clusim.lowering import Broken, plan_change
 from clusim.nccl import LATEST, Communicator, parse_env, parse_version
@@ -78,6 +79,15 @@ class Setup:
     def name(self) -> str:
         """Return the system's name."""
         return self.topology.name if isinstance(self.topology, Fabric) else str(self.topology)
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """Return the identity of the topology: name and file digests, or the complete fabric."""
+        if isinstance(self.topology, Fabric):
+            topology = self.topology
+            return topology.name, repr(topology.nodes), repr(topology.links), topology.faults
+        files = tuple(file_digest(path) for path in self.fabric.source_files)
+        return str(self.topology), files
 
     @property
     def release(self) -> Version:

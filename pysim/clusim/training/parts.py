@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
-from clusim.base.kept import SampleCache, file_digest
+from clusim.base.kept import SampleCache
 from clusim.collectives import ScheduleBuilder
 from clusim.simulation.extrapolate import ERROR_LIMIT
 from clusim.simulation.request import ScheduleRequest
@@ -94,7 +94,7 @@ class StepParts:
             workload.pipeline.scatter_gather,
         )
         self._said = [str(item) for item in said] + [self.plan.precision.dtype]
-        self._machine = machine_of(self.setup)
+        self._machine = self.setup.identity
         self._zones = zones_of(self.plan.fabric)
 
     @property
@@ -226,12 +226,3 @@ def _on_machines(plan: ParallelPlan, zones: tuple[int, ...]) -> ParallelPlan:
 @lru_cache(maxsize=4)
 def _places(fabric: Fabric) -> EqualPlaces:
     return EqualPlaces(fabric)
-
-
-def machine_of(setup: Setup) -> tuple[Any, ...]:
-    """Return the identity of a system: preset name and file digests, or the complete fabric."""
-    if isinstance(setup.topology, Fabric):
-        topology = setup.topology
-        return topology.name, repr(topology.nodes), repr(topology.links), topology.faults
-    files = tuple(file_digest(path) for path in setup.fabric.source_files)
-    return str(setup.topology), files

@@ -13,7 +13,6 @@ from clusim.base.kept import SampleCache, file_digest
 from clusim.base.units import format_time
 from clusim.results.diagnosis import Verdict
 from clusim.training.breakdown import Breakdown
-from clusim.training.parts import machine_of
 from clusim.training.request import TrainRequest
 from clusim.training.result import StepResult
 from clusim.training.run import trained
@@ -106,7 +105,7 @@ class StepEstimate(StepResult):
 def whole(request: TrainRequest, plan: ParallelPlan, kept: SampleCache) -> StepEstimate:
     """Return the engine's result for the steps of a request, simulated unless it is cached."""
     setup = request.setup
-    where = machine_of(setup), setup.nodes, str(setup.faults)
+    where = setup.identity, setup.nodes, str(setup.faults)
     how = request.steps, request.folding, request.granularity, request.seed
     work = request.workload
     read = [file_digest(path) for path in (work.model.huggingface, work.hardware.kernels) if path]
