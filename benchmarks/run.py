@@ -232,7 +232,7 @@ def measure_memory(case: str = "permutation-fat-tree-16") -> dict[str, Any]:
     return {
         "case": "memory",
         **result,
-        "bytes_per_packet": 64 + 16,  # itself, and its place on the way to a switch
+        "bytes_per_packet": 64 + 8 + 16,  # itself, its links, its place on the way to a switch
         "bytes_per_completion": RECORD.itemsize,
     }
 

@@ -27,11 +27,12 @@ bool batch_join(clusim_sim *s, packet_id tail, packet_id index) {
         packet_id op = b->op;
         b->batch = 1;
         b->held_vc = 0;
-        b->members = 1;
+        b->num_ops = 1;
+        b->num_over = 0;
         b->ops[0] = op;
     }
-    if (b->members == BATCH_OPS) return false;
-    b->ops[b->members++] = p->op;
+    if (b->num_ops == BATCH_OPS) return false;
+    b->ops[b->num_ops++] = p->op;
     pool_free_packet(s, index);
     return true;
 }
@@ -45,7 +46,8 @@ static packet separate(const clusim_sim *s, const packet *b, packet_id op) {
     p.members = 0;
     p.xfer = packet_at(s, op)->xfer;
     p.key = 0;
-    p.held_wire = p.in_wire = NO(wire);
+    p.held_wire = NO(wire);
+    p.in_wire = b->out;
     p.held_bytes = 0;
     p.op = op;
     p.path_pos = NONE;
@@ -54,13 +56,17 @@ static packet separate(const clusim_sim *s, const packet *b, packet_id op) {
     return p;
 }
 
-STATUS batch_take(clusim_sim *s, packet_id batch, packet_id *out) {
-    *out = batch;
-    bool last = packet_at(s, batch)->held_vc + 1 == packet_at(s, batch)->members;
-    if (!last) TRY(pool_packet(s, out));
-    packet *b = packet_at(s, batch);
-    packet_id op = b->ops[b->held_vc++];
-    if (!last) __builtin_prefetch(packet_at(s, b->ops[b->held_vc]));
-    *packet_at(s, *out) = separate(s, b, op);
+void batch_free(clusim_sim *s, packet_id id) {
+    packet *b = batch_at(s, id);
+    if (batch_member(id) && ++b->num_over < b->num_ops) return;
+    pool_free_packet(s, ID(packet, (uint32_t)(b - s->packets.all)));
+}
+
+STATUS batch_restore(clusim_sim *s, packet_id *id) {
+    packet_id member = *id;
+    if (!batch_member(member)) return CLUSIM_OK;
+    TRY(pool_packet(s, id));
+    *packet_at(s, *id) = separate(s, batch_at(s, member), batch_op(s, member));
+    batch_free(s, member);
     return CLUSIM_OK;
 }

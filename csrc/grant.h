@@ -58,7 +58,7 @@ static inline void grant_collect(credit_pool *c, int64_t now) {
             c->head = (c->head + 1) & (c->size - 1);
             c->len--;
         }
-        if (c->len == 0) c->last_ps = 0;
+        if (c->len == 0) c->last_ps = c->head = 0;
     }
     c->most = c->len > MOST_RETURNS / 2 ? 2 * c->len : MOST_RETURNS;
 }
@@ -207,6 +207,21 @@ static inline STATUS grant_release(clusim_sim *s, packet *p, int64_t end) {
     return give_back(s, from, p->held_vc, p->held_bytes, end);
 }
 
+/* True if the members of a batch that the wire takes stay in the batch: only the thread of both its
+ * nodes uses that. */
+static inline bool grant_together(const wire_state *w) {
+    return (w->traits & (FROM_PLAIN | TO_PLAIN | CROSSES)) == (FROM_PLAIN | TO_PLAIN);
+}
+
+/* Remove the first packet of a batch, which is the head of a VOQ. True if it was the last. */
+static inline STATUS grant_of_batch(clusim_sim *s, const wire_state *w, packet_id batch,
+                                    packet_id *out, bool *last) {
+    const packet *b = packet_at(s, batch);
+    *out = batch_take(s, batch);
+    *last = b->held_vc == b->num_ops;
+    return LIKELY(grant_together(w)) ? CLUSIM_OK : batch_restore(s, out);
+}
+
 /* Remove the head of a VOQ. */
 static inline STATUS grant_dequeue(clusim_sim *s, wire_state *w, uint32_t candidate,
                                    packet_id *out) {
@@ -215,13 +230,15 @@ static inline STATUS grant_dequeue(clusim_sim *s, wire_state *w, uint32_t candid
     w->queued_bytes -= packet_at(s, index)->wire_bytes;
     *out = index;
     if (UNLIKELY(packet_at(s, index)->batch)) {
-        TRY(batch_take(s, index, out));
-        if (!packet_is(*out, index)) return CLUSIM_OK;
+        bool last;
+        TRY(grant_of_batch(s, w, index, out, &last));
+        if (!last) return CLUSIM_OK;
     }
-    q->head = *next_of(s, index);
-    if (!packet_none(q->head)) {
-        pool_fetch(s, q->head);
+    if (!packet_is(index, q->tail)) {
+        q->head = *next_of(s, index);
+        pool_fetch(s, q->head, q->tail);
     } else {
+        q->head = NO(packet);
         w->ready[candidate >> 6] &= ~(UINT64_C(1) << (candidate & 63));
         w->num_ready--;
     }
@@ -286,7 +303,7 @@ static inline STATUS grant_take(clusim_sim *s, wire_state *w, uint32_t candidate
 static inline STATUS grant_done(clusim_sim *s, wire_state *w, uint32_t candidate, packet *p) {
     if (LIKELY(candidate >= w->num_voqs))
         return inject_granted(s, w, wire_of(s, w), candidate - w->num_voqs, false);
-    return grant_release(s, p, w->free_at);
+    return UNLIKELY(p->batch) ? CLUSIM_OK : grant_release(s, p, w->free_at);
 }
 
 /* Grant the next packet of a candidate. */

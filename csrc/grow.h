@@ -15,4 +15,11 @@ __attribute__((cold)) STATUS grow_array_from(void *array, uint32_t *size, size_t
 /* GROW(q->ready, q->ready_size) */
 #define GROW(array, size) TRY(grow_array(&(array), &(size), sizeof *(array)))
 
+/* The same of elements that fill cache lines: `array` lies aligned in `block`. Large blocks are not
+ * copied when they grow, as pages move; the first line then has the same offset in the block. */
+__attribute__((cold)) STATUS grow_lines(void **block, void *array, uint32_t *size, size_t element);
+
+/* GROW_LINES(s->xfers) */
+#define GROW_LINES(part) grow_lines(&(part).block, &(part).all, &(part).size, sizeof *(part).all)
+
 #endif

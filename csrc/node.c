@@ -1,6 +1,7 @@
 #include "node.h"
 
 #include "aggregate.h"
+#include "batch.h"
 #include "congestion.h"
 #include "inbox.h"
 #include "inject.h"
@@ -80,8 +81,7 @@ static inline STATUS count_delivery(clusim_sim *s, const packet *p, int64_t visi
 }
 
 /* Endpoints that work in windows keep their answers themselves. */
-static STATUS answers(clusim_sim *s, window_packet taken, int64_t latency_ps) {
-    wire_id from = packet_at(s, taken.packet)->in_wire;
+static STATUS answers(clusim_sim *s, wire_id from, window_packet taken, int64_t latency_ps) {
     const wire_state *w = wire_at(s, from);
     if (w->traits & TO_PLAIN) return inbox_reply(s, w->far_endpoint, taken, latency_ps);
     return scheduler_event(s, taken.at_ps + latency_ps, EV_RESPOND, from.i, taken.packet.i);
@@ -98,16 +98,16 @@ static bool requests(const packet *p) {
 
 /* Memory accepts a packet at `at`. */
 static inline STATUS accept(clusim_sim *s, packet_id index, const clusim_endpoint *e, int64_t at) {
-    packet *p = packet_at(s, index);
+    packet *p = batch_at(s, index);
     wire_id from = p->out;
     TRY(wire_return_credit(s, from, p->vc, p->wire_bytes, at));
     if (requests(p)) {
-        p->in_wire = from;
-        return answers(s, (window_packet){at, index, 0}, e->read_latency_ps);
+        if (!p->batch) p->in_wire = from;
+        return answers(s, from, (window_packet){at, index, 0}, e->read_latency_ps);
     }
     if (p->kind == CLUSIM_KIND_RED_RESULT && xfer_at(s, p->xfer)->type == XFER_REDUCE_MCAST) {
         p->in_wire = from;
-        return answers(s, (window_packet){at, index, 0}, e->response_latency_ps);
+        return answers(s, from, (window_packet){at, index, 0}, e->response_latency_ps);
     }
     bool write = p->kind != CLUSIM_KIND_READ_RESP && p->kind != CLUSIM_KIND_RED_RESULT;
     int64_t visible = at + (write ? e->write_latency_ps : e->response_latency_ps);
@@ -169,7 +169,7 @@ STATUS node_deliver(clusim_sim *s, endpoint_id endpoint, const window_arrival *a
                     uint32_t count) {
     const clusim_endpoint *e = &s->model->image.endpoints[endpoint.i];
     for (uint32_t k = 0; k < count; k++) {
-        if (k + AHEAD < count) __builtin_prefetch(packet_at(s, all[k + AHEAD].packet), 1);
+        if (k + AHEAD < count) __builtin_prefetch(batch_at(s, all[k + AHEAD].packet), 1);
         TRY(accept(s, all[k].packet, e, all[k].at_ps));
     }
     return CLUSIM_OK;
@@ -232,7 +232,7 @@ static STATUS defer(clusim_sim *s, packet_id index, node_id node, packet_id *lis
 }
 
 static STATUS consume(clusim_sim *s, packet_id index, wire_id from) {
-    uint32_t kind = packet_at(s, index)->kind;
+    uint32_t kind = batch_at(s, index)->kind;
     if (kind == CLUSIM_KIND_RED_REQ) return unit_request(s, index, from);
     if (kind == CLUSIM_KIND_RED_DATA) return unit_data(s, index, from);
     if (kind == CLUSIM_KIND_AGG_UP) return aggregate_up(s, index);
@@ -240,7 +240,7 @@ static STATUS consume(clusim_sim *s, packet_id index, wire_id from) {
 }
 
 STATUS node_reduce(clusim_sim *s, packet_id index) {
-    return consume(s, index, packet_at(s, index)->out);
+    return consume(s, index, batch_at(s, index)->out);
 }
 
 STATUS node_settle(clusim_sim *s) {

@@ -16,9 +16,8 @@ typedef struct partition_member {
     window_thread thread;
     node_list nodes; /* with something to do; their array is owned, as those below */
     window_scratch scratch;
-    event_queue events; /* for the sim */
-    packet_id free;
-    int64_t surplus; /* packets that were freed here and not used */
+    event_queue events;   /* for the sim */
+    packets_part packets; /* its free packets */
 } partition_member;
 
 typedef struct partition {
@@ -160,7 +159,7 @@ STATUS partition_create(clusim_sim *s, uint32_t threads, uint32_t pays) {
     for (uint32_t k = 0; k < c->count; k++) {
         partition_member *m = &c->members[k];
         m->thread = (window_thread){.whole = s, .thread_pool = c->thread_pool, .number = k};
-        m->free = NO(packet);
+        TRY(pool_make_room(&m->packets, SPARE_PACKETS));
         event_queue_keep(&m->events, s->model->bucket_shift);
     }
     deal_ends(s, c->count);
@@ -177,6 +176,7 @@ void partition_free(clusim_sim *s) {
         partition_member *m = &c->members[k];
         free(m->thread.messages);
         free(m->nodes.ids);
+        pool_free_room(&m->packets);
         inbox_free(&m->scratch);
         event_queue_free(&m->events);
     }
@@ -199,7 +199,9 @@ static void open_view(partition_member *m) {
     *v = *m->thread.whole;
     v->scheduler.events = m->events;
     v->scheduler.event_count = 0;
-    v->packets.free = m->free;
+    v->packets.spare = m->packets.spare;
+    v->packets.num_spare = m->packets.num_spare;
+    v->packets.room = m->packets.room;
     v->packets.live = 0;
     v->windows.thread = &m->thread;
     v->windows.busy = m->nodes;
@@ -211,8 +213,7 @@ static void open_view(partition_member *m) {
 static void close_view(partition_member *m) {
     const clusim_sim *v = &m->view;
     m->events = v->scheduler.events;
-    m->free = v->packets.free;
-    m->surplus -= (int32_t)v->packets.live;
+    m->packets.num_spare = v->packets.num_spare;
     m->nodes = v->windows.busy;
     m->scratch = v->windows.scratch;
 }
@@ -233,8 +234,6 @@ static STATUS hand_out(clusim_sim *s, const window_message *x) {
     }
 }
 
-enum { MUCH = 1 << 12 }; /* packets that a thread keeps and does not use */
-
 /* Merge the results of a thread into the sim. */
 static STATUS take_in(clusim_sim *s, partition_member *m) {
     const clusim_sim *v = &m->view;
@@ -250,11 +249,6 @@ static STATUS take_in(clusim_sim *s, partition_member *m) {
     TRY(event_queue_take(&s->scheduler.events, &m->events));
     for (uint32_t k = 0; k < m->thread.num_messages; k++) TRY(hand_out(s, &m->thread.messages[k]));
     m->thread.num_messages = 0;
-    if (m->surplus < MUCH) return CLUSIM_OK;
-    packets_part left = {.free = m->free};
-    pool_leave(s, &left);
-    m->free = left.free;
-    m->surplus = 0;
     return CLUSIM_OK;
 }
 

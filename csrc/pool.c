@@ -8,7 +8,6 @@
 #include "thread_pool.h"
 
 void pool_init(clusim_sim *s) {
-    s->packets.free = s->packets.chains = NO(packet);
     s->buffers.free = NO(buffer);
     s->xfers.free = NO(xfer);
 }
@@ -17,38 +16,38 @@ void pool_free(clusim_sim *s) {
     for (uint32_t i = 0; i < s->xfers.size; i++) free(s->xfers.all[i].own_group);
     free(s->packets.block);
     free(s->packets.next);
+    pool_free_room(&s->packets);
     free(s->buffers.all);
-    free(s->xfers.all);
+    free(s->xfers.block);
 }
 
 /* ---- growth ---------------------------------------------------------------------------------- */
 
-/* One cache line per packet. Large blocks are not copied when they grow, as pages move; the first
- * line then has the same offset in the block. */
-static STATUS grow_packets(packets_part *p) {
-    enum { LINE = sizeof *p->all };
-    uint32_t old = p->size, bigger = old ? 2 * old : 256;
-    size_t skipped = old ? (size_t)((char *)p->all - (char *)p->block) : 0;
-    packet_id *next = realloc(p->next, bigger * sizeof *next);
-    if (next == NULL) return CLUSIM_ERR_NO_MEMORY;
-    p->next = next;
-    char *block = realloc(p->block, (size_t)bigger * LINE + LINE);
-    if (block == NULL) return CLUSIM_ERR_NO_MEMORY;
-    size_t skip = (LINE - (uintptr_t)block % LINE) % LINE;
-    if (skip != skipped) memmove(block + skip, block + skipped, (size_t)old * LINE);
-    p->block = block;
-    p->all = (packet *)(void *)(block + skip);
-    p->size = bigger;
-    for (uint32_t i = p->size; i-- > old;) {
-        next[i] = p->free;
-        p->free = ID(packet, i);
-    }
+STATUS pool_make_room(packets_part *p, uint32_t room) {
+    packet_id *old = p->spare == NULL ? NULL : p->spare - SPARE_AHEAD;
+    packet_id *all = realloc(old, (SPARE_AHEAD + (size_t)room) * sizeof *all);
+    if (all == NULL) return CLUSIM_ERR_NO_MEMORY;
+    for (uint32_t k = 0; k < SPARE_AHEAD; k++) all[k] = ID(packet, 0);
+    p->spare = all + SPARE_AHEAD;
+    p->room = room;
     return CLUSIM_OK;
+}
+
+void pool_free_room(packets_part *p) {
+    if (p->spare != NULL) free(p->spare - SPARE_AHEAD);
+}
+
+static STATUS grow_packets(packets_part *p) {
+    uint32_t size = p->size;
+    if (size >> (PACKET_BITS - 1)) return CLUSIM_ERR_NO_MEMORY; /* twice that has no ids */
+    GROW(p->next, size);
+    TRY(pool_make_room(p, size));
+    return GROW_LINES(*p);
 }
 
 static STATUS grow_xfers(xfers_part *x) {
     uint32_t old = x->size;
-    GROW(x->all, x->size);
+    TRY(GROW_LINES(*x));
     for (uint32_t i = x->size; i-- > old;) {
         x->all[i].own_group = NULL;
         x->all[i].next_free = x->free;
@@ -67,20 +66,32 @@ static STATUS grow_buffers(buffers_part *b) {
     return CLUSIM_OK;
 }
 
-/* A list of free packets that a thread has left over, if there is one. */
-static bool take_chain(clusim_sim *whole, packets_part *to) {
-    packet_id first = whole->packets.chains;
-    if (packet_none(first)) return false;
-    whole->packets.chains = packet_at(whole, first)->op;
-    to->free = first;
-    return true;
+/* Move the packets that were freed last. */
+static void move_spare(packets_part *from, packets_part *to, uint32_t count) {
+    from->num_spare -= count;
+    memcpy(to->spare + to->num_spare, from->spare + from->num_spare, count * sizeof *to->spare);
+    to->num_spare += count;
 }
 
-void pool_leave(clusim_sim *s, packets_part *from) {
-    if (packet_none(from->free)) return;
-    packet_at(s, from->free)->op = s->packets.chains;
-    s->packets.chains = from->free;
-    from->free = NO(packet);
+enum { SOME = 256 };
+
+/* Some free packets, if there are any. Those that were never used are the last: the pages of others
+ * stay untouched. */
+static bool take_packets(packets_part *whole, packets_part *to) {
+    if (whole != to && whole->num_spare)
+        move_spare(whole, to, whole->num_spare < SOME ? whole->num_spare : SOME);
+    if (to->num_spare) return true;
+    uint32_t end = (uint32_t)base_umin(whole->size, (uint64_t)whole->fresh + SOME);
+    for (uint32_t i = end; i-- > whole->fresh;) to->spare[to->num_spare++] = ID(packet, i);
+    whole->fresh = end;
+    return to->num_spare > 0;
+}
+
+static STATUS more_packets(packets_part *whole, packets_part *to) {
+    if (take_packets(whole, to)) return CLUSIM_OK;
+    TRY(grow_packets(whole));
+    take_packets(whole, to);
+    return CLUSIM_OK;
 }
 
 /* ---- of a thread -------------------------------------------------------------------------------
@@ -91,13 +102,7 @@ void pool_leave(clusim_sim *s, packets_part *from) {
 static enum clusim_status grow_whole(void *context, uint32_t member) {
     clusim_sim *s = context, *whole = s->windows.thread->whole;
     (void)member;
-    packet_id kept = whole->packets.free;
-    if (packet_none(s->packets.free) && !take_chain(whole, &s->packets)) {
-        whole->packets.free = NO(packet);
-        TRY(grow_packets(&whole->packets));
-        s->packets.free = whole->packets.free;
-        whole->packets.free = kept;
-    }
+    if (s->packets.num_spare == 0) TRY(more_packets(&whole->packets, &s->packets));
     if (xfer_none(whole->xfers.free)) TRY(grow_xfers(&whole->xfers));
     if (buffer_none(whole->buffers.free)) TRY(grow_buffers(&whole->buffers));
     s->packets.all = whole->packets.all;
@@ -114,9 +119,9 @@ static STATUS grow_for(clusim_sim *s) {
 
 STATUS pool_more_packets(clusim_sim *s) {
     window_thread *t = s->windows.thread;
-    if (t == NULL) return take_chain(s, &s->packets) ? CLUSIM_OK : grow_packets(&s->packets);
+    if (t == NULL) return more_packets(&s->packets, &s->packets);
     thread_pool_lock(t->thread_pool);
-    bool taken = take_chain(t->whole, &s->packets);
+    bool taken = take_packets(&t->whole->packets, &s->packets);
     thread_pool_unlock(t->thread_pool);
     return taken ? CLUSIM_OK : grow_for(s);
 }
@@ -130,6 +135,12 @@ static clusim_sim *enter(clusim_sim *s) {
 
 static void leave(clusim_sim *s) {
     if (UNLIKELY(s->windows.thread != NULL)) thread_pool_unlock(s->windows.thread->thread_pool);
+}
+
+void pool_share(clusim_sim *s) {
+    clusim_sim *whole = enter(s);
+    move_spare(&s->packets, &whole->packets, s->packets.room / 2);
+    leave(s);
 }
 
 STATUS pool_xfer(clusim_sim *s, xfer_id *out) {

@@ -1,5 +1,6 @@
 #include "unit.h"
 
+#include "batch.h"
 #include "inbox.h"
 #include "parts/packets.h"
 #include "parts/scheduler.h"
@@ -91,10 +92,10 @@ STATUS unit_request(clusim_sim *s, packet_id index, wire_id from) {
 }
 
 STATUS unit_data(clusim_sim *s, packet_id index, wire_id from) {
-    const packet *p = packet_at(s, index);
+    const packet *p = batch_at(s, index);
     TRY(wire_return_credit(s, from, p->vc, p->wire_bytes, s->scheduler.now_ps));
-    packet_id op = p->op;
-    pool_free_packet(s, index);
+    packet_id op = batch_op(s, index);
+    batch_free(s, index);
     if (--packet_at(s, op)->members) return CLUSIM_OK;
     unit_id unit = unit_of(s, from);
     const clusim_image *im = &s->model->image;

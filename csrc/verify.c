@@ -17,11 +17,14 @@ static STATUS unbalanced(clusim_error *e, uint64_t index, const char *what, int6
     return CLUSIM_ERR_CONSERVATION;
 }
 
+static packet_id following(const clusim_sim *s, uint64_t q, packet_id p) {
+    return packet_is(p, s->wires.voqs[q].tail) ? NO(packet) : *next_of(s, p);
+}
+
 /* Bytes of packets in the receive buffer of a wire that wait for a wire that is down. */
 static void count_held(const clusim_sim *s, int64_t *held) {
     for (uint64_t q = 0; q < s->model->num_voqs; q++) {
-        if (packet_none(s->wires.voqs[q].head)) continue;
-        for (packet_id p = s->wires.voqs[q].head; !packet_none(p); p = *next_of(s, p)) {
+        for (packet_id p = s->wires.voqs[q].head; !packet_none(p); p = following(s, q, p)) {
             const packet *x = packet_at(s, p);
             if (x->batch || wire_none(x->held_wire) || (x->copy && !buffer_none(x->shared)))
                 continue;
@@ -33,7 +36,7 @@ static void count_held(const clusim_sim *s, int64_t *held) {
 /* Buffers of multicast packets with stuck copies: found through any one copy. */
 static void count_shared(const clusim_sim *s, int64_t *held, uint8_t *seen) {
     for (uint64_t q = 0; q < s->model->num_voqs; q++) {
-        for (packet_id p = s->wires.voqs[q].head; !packet_none(p); p = *next_of(s, p)) {
+        for (packet_id p = s->wires.voqs[q].head; !packet_none(p); p = following(s, q, p)) {
             const packet *x = packet_at(s, p);
             if (x->batch || wire_none(x->held_wire) || !x->copy || buffer_none(x->shared) ||
                 seen[x->shared.i])

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "batch.h"
 #include "inbox.h"
 #include "node.h"
 #include "partition.h"
@@ -100,7 +101,7 @@ enum {
 
 /* Handle a packet that a switch copies or that its unit reduces. */
 static STATUS take_special(clusim_sim *s, window_packet next) {
-    if (packet_at(s, next.packet)->kind == CLUSIM_KIND_MCAST) {
+    if (batch_at(s, next.packet)->kind == CLUSIM_KIND_MCAST) {
         s->scheduler.now_ps = next.at_ps;
         return node_copy(s, next.packet);
     }
@@ -113,7 +114,7 @@ static inline STATUS gather(clusim_sim *s, window_node *n, wire_id wire, int64_t
     window_way way = window_open_way(s, wire);
     window_packet next;
     while (window_arrives(s, &way, end_ps, &next)) {
-        packet *p = packet_at(s, next.packet);
+        packet *p = batch_at(s, next.packet);
         if (((1u << p->kind) & SPECIAL) && !p->copy) {
             TRY(take_special(s, next));
             continue;
@@ -184,9 +185,8 @@ enum { AHEAD = 6 }; /* packets prefetched before their turn */
 
 /* Prefetch the operation that a response names: it was opened long ago and may be out of cache. */
 static void fetch_operation(const clusim_sim *s, const window_arrival *a) {
-    const packet *p = packet_at(s, a->packet);
-    if (p->kind == CLUSIM_KIND_RED_DATA && a->candidate != RESULT)
-        __builtin_prefetch(packet_at(s, p->op), 1);
+    if (a->candidate != RESULT && batch_at(s, a->packet)->kind == CLUSIM_KIND_RED_DATA)
+        __builtin_prefetch(packet_at(s, batch_op(s, a->packet)), 1);
 }
 
 /* Process a unit in order of time; at equal times, arrivals precede results. All results of this
@@ -322,7 +322,7 @@ static void fetch_packets(const clusim_sim *s, node_id node) {
     for (uint32_t k = s->model->out_off[node.i]; k < s->model->out_off[node.i + 1]; k++) {
         const window_ring *ring = ring_back(s, k);
         for (uint32_t first = 0; first < MOST && first < inbox_len(ring); first++)
-            __builtin_prefetch(packet_at(s, inbox_entry(ring, first)->packet), 1);
+            __builtin_prefetch(batch_at(s, inbox_entry(ring, first)->packet), 1);
     }
 }
 
@@ -414,7 +414,8 @@ STATUS window_close(clusim_sim *s) {
         const window_in *x = &p->ins[i];
         wire_state *w = wire_at(s, ID(wire, i));
         for (uint32_t k = 0; k < inbox_len(&x->under_way); k++) {
-            const window_packet *q = inbox_entry(&x->under_way, k);
+            window_packet *q = inbox_entry(&x->under_way, k);
+            TRY(batch_restore(s, &q->packet));
             TRY(scheduler_event(s, q->at_ps, EV_ARRIVE, i, q->packet.i));
         }
         if (w->active) TRY(wire_wake(s, w, base_max(w->free_at, next_ps)));

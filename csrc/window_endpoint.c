@@ -1,5 +1,6 @@
 #include "window_endpoint.h"
 
+#include "batch.h"
 #include "grant.h"
 #include "inbox.h"
 #include "inject.h"
@@ -60,7 +61,7 @@ static inline STATUS gather(clusim_sim *s, window_node *n, wire_id wire, int64_t
     window_way way = window_open_way(s, wire);
     window_packet next;
     while (window_arrives(s, &way, end_ps, &next)) {
-        const packet *p = packet_at(s, next.packet);
+        const packet *p = batch_at(s, next.packet);
         bool request = (1u << p->kind) & REQUESTS;
         uint32_t access = inbox_payload(p->payload, request ? ACCESS_READ : ACCESS_DELIVER);
         TRY(inbox_access(s, next.at_ps, next.packet, access));
@@ -77,6 +78,7 @@ static STATUS answer(clusim_sim *s, window_node *n, window_ring *replies, int64_
     window_ring_seal(replies);
     window_prefetch(s, replies);
     while (window_next(s, replies, end_ps, &next)) {
+        TRY(batch_restore(s, &next.packet));
         uint32_t candidate = node_answer(s, packet_at(s, next.packet));
         wire_id out = packet_at(s, next.packet)->out;
         TRY(inbox_arrives_at(s, n, out, (window_arrival){next.at_ps, next.packet, candidate}));
@@ -275,7 +277,9 @@ static bool some_far(const clusim_sim *s) {
         if (node_none(node->end)) continue;
         endpoint_id here = s->windows.nodes[node->end.i].endpoint;
         for (uint32_t k = 0; k < inbox_len(ring); k++) {
-            const xfer *x = xfer_at(s, packet_at(s, inbox_entry(ring, k)->packet)->xfer);
+            packet_id index = inbox_entry(ring, k)->packet;
+            const packet *p = packet_at(s, batch_member(index) ? batch_op(s, index) : index);
+            const xfer *x = xfer_at(s, p->xfer);
             if (xfer_awaited(x) && !target_is(x->dst, model_target(here))) return true;
         }
     }
@@ -335,7 +339,8 @@ bool window_endpoint_near(clusim_sim *s, int64_t end_ps) {
 
 static STATUS close_replies(clusim_sim *s, window_ring *replies) {
     for (uint32_t k = 0; k < inbox_len(replies); k++) {
-        const window_packet *p = inbox_entry(replies, k);
+        window_packet *p = inbox_entry(replies, k);
+        TRY(batch_restore(s, &p->packet));
         uint32_t wire = packet_at(s, p->packet)->in_wire.i;
         TRY(scheduler_event(s, p->at_ps, EV_RESPOND, wire, p->packet.i));
     }

@@ -6,6 +6,7 @@
 #ifndef CLUSIM_WINDOW_WIRE_H
 #define CLUSIM_WINDOW_WIRE_H
 
+#include "batch.h"
 #include "grant.h"
 #include "inbox.h"
 #include "parts/packets.h"
@@ -29,7 +30,7 @@ enum { WINDOW_AHEAD = 16 }; /* packets prefetched before use */
 
 static inline void window_prefetch(const clusim_sim *s, const window_ring *ring) {
     for (uint32_t k = 0; k < WINDOW_AHEAD && k < inbox_len(ring); k++)
-        __builtin_prefetch(packet_at(s, inbox_entry(ring, k)->packet), 1);
+        __builtin_prefetch(batch_at(s, inbox_entry(ring, k)->packet), 1);
 }
 
 /* Next packet of a ring that arrives before `end_ps`; the ring is sealed (below). */
@@ -38,7 +39,7 @@ static inline bool window_next(const clusim_sim *s, window_ring *ring, int64_t e
     *out = *inbox_entry(ring, 0);
     if (out->at_ps >= end_ps) return false;
     if (inbox_len(ring) > WINDOW_AHEAD)
-        __builtin_prefetch(packet_at(s, inbox_entry(ring, WINDOW_AHEAD)->packet), 1);
+        __builtin_prefetch(batch_at(s, inbox_entry(ring, WINDOW_AHEAD)->packet), 1);
     ring->head++;
     return true;
 }
@@ -177,11 +178,12 @@ static inline void window_granted(const clusim_sim *s, wire_state *w, uint32_t c
 
 /* Put a packet on the wire now. */
 ALWAYS_INLINE STATUS window_put(clusim_sim *s, window_progress *g, packet_id index) {
-    int64_t at_ps = grant_put(s, g->w, packet_at(s, index));
+    const packet *p = batch_at(s, index);
+    int64_t at_ps = grant_put(s, g->w, p);
     if (UNLIKELY((g->w->traits & (TO_PLAIN | CROSSES)) != TO_PLAIN))
         return grant_send(s, g->w, index, at_ps);
     g->sent_ps = base_min(g->sent_ps, at_ps);
-    uint32_t control_256 = inbox_control(g->w, packet_at(s, index));
+    uint32_t control_256 = inbox_control(g->w, p);
     return inbox_append(&g->x->under_way, (window_packet){at_ps, index, control_256});
 }
 
@@ -228,8 +230,12 @@ ALWAYS_INLINE STATUS window_take(clusim_sim *s, window_progress *g, uint32_t can
         TRY(grant_dequeue(s, g->w, candidate, &index));
     }
     TRY(window_put(s, g, index));
-    packet *p = packet_at(s, index);
-    TRY(flows ? grant_done(s, g->w, candidate, p) : grant_release(s, p, g->w->free_at));
+    packet *p = batch_at(s, index); /* members of batches hold no buffer */
+    if (flows) {
+        TRY(grant_done(s, g->w, candidate, p));
+    } else if (LIKELY(!p->batch)) {
+        TRY(grant_release(s, p, g->w->free_at));
+    }
     window_granted(s, g->w, candidate);
     return CLUSIM_OK;
 }

@@ -120,7 +120,6 @@ static inline bool wire_queue(clusim_sim *s, wire_state *w, packet_id packet_ind
     } else {
         *next_of(s, q->tail) = packet_index;
     }
-    *next_of(s, packet_index) = NO(packet);
     q->tail = packet_index;
     if (w->queued_bytes > w->queued_max) w->queued_max = w->queued_bytes;
     if (w->free_at <= s->scheduler.now_ps) return true;

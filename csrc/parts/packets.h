@@ -1,14 +1,17 @@
 /* parts/packets.h - packets, and input buffers shared by copies of a packet.
  *
  * A packet is identified by its pool index. The `next` link, used by exactly one list at a time (a
- * VOQ, a unit's waiting line, the pool's free list), is stored in a separate array: list traversal
- * runs ahead of the packets, which are prefetched by then. */
+ * VOQ, a unit's waiting line), is stored in a separate array: list traversal runs ahead of the
+ * packets, which are prefetched by then. */
 #ifndef CLUSIM_PARTS_PACKETS_H
 #define CLUSIM_PARTS_PACKETS_H
 
 #include "ids.h"
 
-enum { BATCH_OPS = 9 };
+enum {
+    BATCH_OPS = 9,
+    PACKET_BITS = 28 /* of a packet_id; the others are for members of batches (batch.h) */
+};
 
 /* The first 28 bytes are common to all packets of a batch (batch.h); a batch stores operations in
  * the other 36. */
@@ -19,7 +22,7 @@ typedef struct packet {
     wire_id out;         /* wire it waits for or travels on */
     target_id dst;       /* present target; NONE if a unit consumes it */
     uint8_t kind, vc;
-    uint8_t held_vc; /* batches: the first of `ops` that is left */
+    uint8_t held_vc; /* batches: the first of `ops` that is queued */
     uint8_t first_vc;
     uint8_t copy : 1;                  /* MCAST after its fan-out, AGG_DOWN after one */
     uint8_t away : 1;                  /* LEG_FREE: on a detour, not before its choice */
@@ -27,8 +30,13 @@ typedef struct packet {
     uint8_t ordered : 1, repeated : 1; /* in-order receiver; sent again */
     uint8_t : 0;
     uint8_t adaptive : 1, marked : 1, batch : 1;
-    uint8_t leg : 2;  /* which target `dst` is, LEG_LAST the last */
-    uint16_t members; /* operations: responses still missing; batches: number of `ops` */
+    uint8_t leg : 2; /* which target `dst` is, LEG_LAST the last */
+    union {
+        uint16_t members; /* operations: responses still missing */
+        struct {
+            uint8_t num_ops, num_over; /* batches: `ops`, and those not needed any more */
+        };
+    };
     union {
         struct {
             xfer_id xfer;
@@ -62,12 +70,17 @@ typedef struct shared_buffer {
     uint32_t vc;
 } shared_buffer;
 
+/* The last of the free packets is the next to be used: it was freed a short time ago and is in a
+ * near cache. A thread keeps some, the simulation itself has room for all. */
+enum { SPARE_PACKETS = 2048, SPARE_AHEAD = 2 };
+
 typedef struct packets_part {
     void *block; /* owned; in which they are */
     packet *all;
-    packet_id *next; /* owned; successor of each in its list (state.h) */
-    packet_id free;
-    packet_id chains; /* lists of free packets that threads have left over, linked by `op` */
+    packet_id *next;  /* owned; successor of each in its list (state.h) */
+    packet_id *spare; /* owned; begins SPARE_AHEAD packets earlier, which are prefetched in vain */
+    uint32_t num_spare, room;
+    uint32_t fresh; /* from here on packets were never used, and are not listed */
     uint32_t size, live;
 } packets_part;
 

@@ -27,7 +27,7 @@ typedef struct credit_pool {
 _Static_assert(sizeof(credit_pool) == 64, "a credit pool fills one cache line");
 
 typedef struct voq {
-    packet_id head, tail; /* head is NONE if empty */
+    packet_id head, tail; /* head is NONE if empty; the tail's link is undefined */
 } voq;
 
 /* All state of a wire that a grant or an arrival touches, in four cache lines; it includes copies
