@@ -104,6 +104,8 @@ class IssuedCall:
         False for groups of another back end than NCCL: values of the host are exchanged in zero time.
     where : str
         Line of the program.
+    splits : tuple
+        Bytes sent to and received from each rank of an uneven all-to-all; empty for other calls.
     """
 
     operation: str
@@ -116,6 +118,7 @@ class IssuedCall:
     tag: int = 0
     timed: bool = True
     where: str = field(default="", compare=False)
+    splits: tuple[tuple[int, ...], ...] = ()
 
     @property
     def meeting(self) -> tuple[object, ...]:
@@ -173,6 +176,8 @@ class RankClock:
         Present time of the host thread [ps].
     events : list of Event
         Operations since the last `take`.
+    splits : dict
+        `IssuedCall.splits` of uneven all-to-alls among them, by number.
     line : callable or None
         Line of the program, recorded with every operation.
     """
@@ -183,6 +188,7 @@ class RankClock:
         self.streams: dict[int | str, Stream] = defaultdict(Stream)
         self.events: list[Event] = []
         self.line: Callable[[], str] | None = None
+        self.splits: dict[int, tuple[tuple[int, ...], ...]] = {}
         self._lines: list[str] = []
         self._seen = 0
         self.groups: dict[tuple[int, ...], int] = {}
@@ -285,6 +291,8 @@ class RankClock:
             where=call.where,
             **_addressed(call, self._bunches if bunch is not None else -1),
         )
+        if call.splits:
+            self.splits[queue.last] = call.splits
         self.totals.call_ps[key] += alone_ps
         return Mark(queue.end_ps, queue.last, self._record, pending)
 
@@ -343,7 +351,7 @@ class RankClock:
     def take(self) -> list[Event]:
         """Return the operations since the last call, and begin a new record."""
         events, self.events = self.events, []
-        self._lines, self._seen = [], 0
+        self._lines, self._seen, self.splits = [], 0, {}
         self._record += 1
         for stream in (self._host, *self.streams.values()):
             stream.last = -1

@@ -121,6 +121,8 @@ class SimulatedGroups:
         ranks = tuple(dist.get_process_group_ranks(group))
         call = replace(self._issued(operation, given, tensors, written), ranks=ranks, timed=on_gpu)
         call = self._addressed(call, given)
+        if call.operation == "alltoall" and call.timed:
+            call = replace(call, splits=_splits(given, written))
         if self.data is not None:
             moved = self.data.start(func, given, ranks, outputs)
             waited = self._issue(call, {}, [], moved)
@@ -307,6 +309,20 @@ def _sources(given: Any) -> list[torch.Tensor]:
     keys = ("input_tensors", "input_tensor", "inputs", "input", "tensors")
     leaves = (leaf for key in keys for leaf in tree_leaves(given.get(key)))
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def _splits(given: Any, written: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
+    """Return the bytes that an all-to-all sends to and receives from each rank; empty if all are equal."""
+    sizes = []
+    for tensors, key in ((_sources(given), "input_split_sizes"), (written, "output_split_sizes")):
+        rows = given.get(key)
+        if not rows:
+            sizes.append(tuple(t.nbytes for t in tensors) if len(tensors) > 1 else ())
+            continue
+        row = tensors[0].nbytes // max(1, tensors[0].shape[0])
+        sizes.append(tuple(int(count) * row for count in rows))
+    uneven = all(sizes) and len({*sizes[0], *sizes[1]}) > 1
+    return tuple(sizes) if uneven else ()
 
 
 def _redop(given: Any) -> str:

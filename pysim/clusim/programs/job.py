@@ -18,7 +18,7 @@ from clusim.programs.clock import IssuedCall
 from clusim.programs.step import RankRecord, StepTime
 
 MOST_PROCESSES = 16
-"""Largest number of ranks that become processes because they exchange messages."""
+"""Largest number of ranks that become processes because they exchange messages, or differ in an all-to-all."""
 
 Sent = Any
 """Values that a rank contributes to a call, opaque here; None if unknown."""
@@ -119,17 +119,20 @@ class ProgramJob:
     def starts(self, rank: int, call: IssuedCall) -> list[int]:
         """Return ranks that must be started for a call of a rank, and add them to the running ranks.
 
+        The ranks of a message run, and those of an uneven all-to-all if they are at most `MOST_PROCESSES`.
+
         Raises
         ------
         InputError
             A message of a rank that does not run.
         """
-        if call.peer < 0:
-            return []
-        missing = [r for r in self._ends(call) if r not in self.running]
-        if not missing:
+        if call.peer < 0 and not call.splits:
             return []
         more = sorted(set(call.ranks) - set(self.running))
+        fits = self.grows and len(self.running) + len(more) <= MOST_PROCESSES
+        missing = [r for r in self._ends(call) if r not in self.running] if call.peer >= 0 else more
+        if not missing or (call.splits and not fits):
+            return []
         if not self.grows:
             raise InputError(
                 f"rank {rank} exchanges a message with rank {missing[0]}, which does not run; add it to --distinct"
@@ -158,6 +161,7 @@ class ProgramJob:
         if meeting is None:
             meeting = self._meetings[number] = _Meeting(call, needed, alone_ps)
         meeting.needed |= needed
+        meeting.alone_ps = max(meeting.alone_ps, alone_ps)
         if call.peer < 0 and meeting.call.operation != call.operation:
             raise InputError(
                 f"rank {rank} calls {call.operation} where rank {min(meeting.posts)} calls {meeting.call.operation}"

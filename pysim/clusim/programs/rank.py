@@ -84,7 +84,10 @@ class StepEnds:
     def record(self) -> RankRecord:
         """Return the operations since the last step."""
         clock = self.clock
-        return RankRecord(clock.rank, clock.events, list(clock.groups), self.began_ps, clock.now_ps)
+        return RankRecord(
+            *(clock.rank, clock.events, list(clock.groups), self.began_ps, clock.now_ps),
+            splits=clock.splits,
+        )
 
 
 def run_rank(rank: int, task: RankTask, link: JobLink) -> None:

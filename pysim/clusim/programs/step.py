@@ -14,7 +14,15 @@ from dataclasses import astuple, dataclass, field, replace
 
 from clusim.base.errors import InputError
 from clusim.base.kept import SampleCache
-from clusim.formats.recordings.model import ABSENT, MOST_REPEATED, Event, Group, Recording, tile
+from clusim.formats.recordings.model import (
+    ABSENT,
+    MOST_REPEATED,
+    Event,
+    Group,
+    Recording,
+    messages_of,
+    tile,
+)
 from clusim.hardware.figures import any_scaled
 from clusim.lowering import QUICK
 from clusim.nccltests.jobs import kernel
@@ -26,6 +34,9 @@ from clusim.simulation.job import RunOptions
 from clusim.simulation.request import Request
 from clusim.simulation.session import Watch
 from clusim.topology.shelf import VARIABLES
+
+UNEVEN_LAUNCH = 1 << 40
+"""Number of the first launch of an uneven all-to-all; batches of messages have lower numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +61,17 @@ class StepTime:
 
 @dataclass(slots=True)
 class RankRecord:
-    """Operations of a rank in a step, the ranks of its groups, and its times at the begin and the end [ps]."""
+    """Operations of a rank in a step, the ranks of its groups, and its times at the begin and the end [ps].
+
+    `splits` has the bytes sent to and received from each rank by uneven all-to-alls, by number of the operation.
+    """
 
     rank: int
     events: list[Event]
     groups: list[tuple[int, ...]]
     began_ps: int = 0
     ended_ps: int = 0
+    splits: dict[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -103,6 +118,10 @@ class Steps:
 
         Messages and groups without peer groups are simulated in isolation.
         """
+        if call.splits:
+            # All ranks are as slow as an even exchange of the larger buffer.
+            parts = max(1, -(-call.bytes // len(call.ranks)))
+            call = replace(call, splits=(), bytes=parts * len(call.ranks), dtype="uint8")
         if call.peer < 0:
             call = replace(call, ranks=tile(call.ranks, 0) or call.ranks)
         else:
@@ -197,7 +216,8 @@ class Steps:
 def recording_of(records: Mapping[int, RankRecord], of: Sequence[int]) -> Recording:
     """Return the operations of the running ranks in a step as a recording.
 
-    Ranks that begin later than the first wait. A call that some of its ranks issue in another step lasts zero time.
+    Ranks that begin later than the first wait. A call that some of its ranks issue in another step lasts zero time. An
+    uneven all-to-all is messages if all its ranks run, and otherwise even with the larger buffer.
     """
     result = Recording("torch", "step", len(of), representatives=tuple(of))
     first_ps = min((record.began_ps for record in records.values()), default=0)
@@ -207,11 +227,23 @@ def recording_of(records: Mapping[int, RankRecord], of: Sequence[int]) -> Record
         skew_ps = record.began_ps - first_ps
         if skew_ps:
             result.events.append(Event("delay", rank, HOST, "begin", duration_ps=skew_ps))
-        at = len(result.events)
-        for event in record.events:
-            deps = tuple(at + d for d in event.deps) or ((start,) if skew_ps else ())
+        firsts: list[int] = []
+        for number, event in enumerate(record.events):
+            firsts.append(len(result.events))
+            deps = tuple(part for d in event.deps for part in range(firsts[d], firsts[d + 1])) or (
+                (start,) if skew_ps else ()
+            )
             group = numbers[event.group] if event.group >= 0 else ABSENT
-            result.events.append(replace(event, deps=deps, group=group))
+            placed = replace(event, deps=deps, group=group)
+            splits = record.splits.get(number, ())
+            every = splits and records.keys() >= set(record.groups[event.group])
+            if not every:
+                result.events.append(placed)
+                continue
+            position = result.groups[group].ranks.index(rank)
+            result.events += messages_of(
+                replace(placed, bunch=UNEVEN_LAUNCH + event.sequence), position, splits
+            ) or [Event("delay", rank, event.stream, event.name, deps, duration_ps=0)]
     if len(records) > 1:
         _complete(result, set(records))
     return result

@@ -30,7 +30,7 @@ from clusim.formats.recordings.kineto_trace import (
     external,
     read_trace,
 )
-from clusim.formats.recordings.model import Event, EventKind, Recording
+from clusim.formats.recordings.model import Event, EventKind, Recording, messages_of
 from clusim.formats.recordings.source import Paths, streams
 
 _TOLERANCE = 1_000_000
@@ -201,8 +201,6 @@ NCCL's collectives end on all ranks within microseconds.
 """
 
 _TOGETHER = (*(name for name in OF_NCCL if name not in (*ROOTED, "sendrecv")), "barrier")
-_UNEVEN = 1
-"""Tag of the messages of uneven all-to-alls."""
 
 Spread = dict[tuple[int, int], dict[int, tuple[int, ...]]]
 
@@ -414,18 +412,8 @@ class _Writer:
         """Return the messages of an uneven all-to-all, without the rank's message to itself."""
         ranks, sent = self.found.groups[call.group].ranks, self.spread[call.group, call.number]
         position, message = ranks.index(event.rank), self._message(event, call, at)
-        result: list[Event] = []
-        for peer, rank in enumerate(ranks):
-            sizes: tuple[tuple[EventKind, int], ...] = (
-                ("send", sent[event.rank][peer]),
-                ("recv", sent[rank][position]),
-            )
-            result += [
-                replace(message, kind=kind, bytes=size, peer=peer, tag=_UNEVEN)
-                for kind, size in sizes
-                if size > 0 and peer != position
-            ]
-        return result or [replace(event, duration_ps=0)]
+        splits = sent[event.rank], [sent[rank][position] for rank in ranks]
+        return messages_of(message, position, splits) or [replace(event, duration_ps=0)]
 
 
 def _say(recording: Recording, traces: Sequence[Trace], guessed: int) -> None:

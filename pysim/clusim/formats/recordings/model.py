@@ -314,6 +314,31 @@ class Recording:
                     )
 
 
+UNEVEN_TAG = 1
+"""Tag of the messages of uneven all-to-alls."""
+
+
+def messages_of(call: Event, position: int, splits: Sequence[Sequence[int]]) -> list[Event]:
+    """Return the messages of a rank in an uneven all-to-all, except its message to itself.
+
+    Parameters
+    ----------
+    call : Event
+        The call, with the number of its launch (`bunch`).
+    position : int
+        Of the rank in the group.
+    splits : sequence
+        Bytes sent to, and received from, each position.
+    """
+    kinds: tuple[EventKind, ...] = ("send", "recv")
+    return [
+        replace(call, kind=kind, bytes=sizes[peer], peer=peer, tag=UNEVEN_TAG, operation="")
+        for peer in range(len(splits[0]))
+        for kind, sizes in zip(kinds, splits, strict=True)
+        if sizes[peer] > 0 and peer != position
+    ]
+
+
 def tile(ranks: Sequence[int], rank: int) -> tuple[int, ...] | None:
     """Return the group of `rank` in a job divided like `ranks`; None if not a regular grid."""
     size = len(ranks)
