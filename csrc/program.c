@@ -56,12 +56,15 @@ static STATUS make_due(clusim_sim *s, inst_id id) {
 
 /* ---- slices ---------------------------------------------------------------------------------- */
 
-/* Slots of the present slice: the last slice of a piece also uses those of the missing slices. */
-static uint32_t slice_slots(const view *v) {
+/* Slices whose slots the present slice uses: the last of a piece also uses those of empty slices.
+ */
+static uint32_t slices_used(const view *v) {
     const inst_state *st = v->state;
     bool last = st->slice_at + st->slice_size >= st->piece;
-    return v->image->slots_per_slice * (last ? st->slices_left : 1);
+    return last ? st->slices_left : 1;
 }
+
+static uint32_t slice_slots(const view *v) { return v->image->slots_per_slice * slices_used(v); }
 
 /* ---- transfers ------------------------------------------------------------------------------- */
 
@@ -257,14 +260,17 @@ static int64_t slowed_ps(const view *v, int64_t time_ps) {
 }
 
 /* Let the thread that serves an instance do a slice after those it has; returns when it is handed
- * on. */
+ * on. Empty slices are messages as well, which the thread does next. */
 static int64_t serve(clusim_sim *s, const view *v, int64_t fixed) {
     endpoint_state *host = endpoint_at(s, ID(endpoint, v->image->thread));
     base_u128 at = base_umax((uint64_t)s->scheduler.now_ps, (uint64_t)host->thread_free_ps);
     at += (uint64_t)fixed + (((base_u128)slices_bytes(v->state) * work16(s, v)) >> 16);
     uint64_t done = at < (base_u128)RANGE_TIME_END ? (uint64_t)at : (uint64_t)RANGE_TIME_END;
-    int64_t after = slowed_ps(v, s->model->image.costs[v->image->cost].after_ps);
-    host->thread_free_ps = (int64_t)base_umin(done + (uint64_t)after, (uint64_t)RANGE_TIME_END);
+    uint64_t after = (uint64_t)slowed_ps(v, s->model->image.costs[v->image->cost].after_ps);
+    base_u128 more = (base_u128)(slices_used(v) - 1) * ((uint64_t)fixed + after) + after;
+    base_u128 free_ps = more + done;
+    host->thread_free_ps =
+        free_ps < (base_u128)RANGE_TIME_END ? (int64_t)(uint64_t)free_ps : RANGE_TIME_END;
     return (int64_t)done;
 }
 

@@ -97,6 +97,22 @@ def test_releases_that_send_control_messages_cost_the_thread_more(tmp_path, rele
     assert transported(slow, settings) is slow
 
 
+@pytest.mark.parametrize(
+    ("protocol", "release", "added"),
+    [("simple", "1.16", 200), ("ll", "1.16", 0), ("simple", "", 0)],
+)
+def test_a_flush_by_completions_costs_the_thread_per_message_of_simple(
+    tmp_path, protocol, release, added
+):
+    settings = Settings(plugin=plugin_release(release) if release else ())
+    figures = "plugin: efa, control: 300us, control_flush: {}us"
+    quick, slow = (
+        transported(pair(tmp_path, nic=figures.format(us)), settings) for us in (300, 500)
+    )
+    schedule = stream(quick, 5, protocol)
+    assert time_ps(slow, schedule) - time_ps(quick, schedule) == 4 * added * US
+
+
 @pytest.mark.parametrize("messages", [1, 2, 7])
 def test_a_thread_serves_one_message_after_the_other(tmp_path, messages):
     quick, slow = (pair(tmp_path, host=f"thread_after: {after}us") for after in (300, 500))

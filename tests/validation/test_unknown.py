@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+
+import pytest
 
 from clusim.nccl.launch import Launch, host_of
 from clusim.nccltests.jobs import PerfKernel
 from clusim.simulation.request import Request
+from clusim.validation.collectives import narrowing
 from clusim.validation.collectives.breakdown import (
     Point,
     launch_span,
@@ -14,13 +18,15 @@ from clusim.validation.collectives.breakdown import (
     span_json,
     times_us,
 )
-from clusim.validation.collectives.measurements import CurveGroup, Row, setup_of
-from clusim.validation.collectives.releases import other_releases, ruled_out, with_releases
+from clusim.validation.collectives.measurements import CurveGroup, Row, plugin_notes, setup_of
+from clusim.validation.collectives.narrowing import other_releases
+from clusim.validation.collectives.releases import ruled_out, with_releases
 from clusim.validation.collectives.validate import validate
 
 MIB = 1 << 20
 US = 1_000_000
 BLANK = CurveGroup("dgx-h100", 1, 8, "all_reduce", harness="nccl-tests")
+OPEN = "2.16 to 2.28.9"
 
 
 def test_a_blank_launch_is_any_and_the_likeliest_is_predicted() -> None:
@@ -107,3 +113,42 @@ def test_old_releases_widen_a_span() -> None:
     spans = [point.span for point in (large, small) if point.span is not None]
     assert spans
     assert all(span.why == "release" and span.low_us < span.high_us for span in spans)
+
+
+@pytest.mark.parametrize(
+    ("measured_us", "range_"), [(1300.0, "2.16 to 2.16"), (1000.0, OPEN), (1160.0, OPEN)]
+)
+def test_rows_whose_plan_depends_on_the_release_exclude_releases(monkeypatch, measured_us, range_):
+    """Ring up to 2.16 needs 1300 us, NVLS afterwards 1000 us; rows on more nodes follow, and do not decide."""
+
+    def known(cases: Iterable[Request], **_: object) -> dict[Request, PerfKernel]:
+        old = {case: case.setup.version == "2.16" for case in cases}
+        return {case: PerfKernel((1300 if old[case] else 1000) * US, "", "", 8) for case in old}
+
+    monkeypatch.setattr(narrowing, "kernels", known)
+    group = replace(BLANK, gpus_per_process=8, release=OPEN)
+    host = host_of(setup_of(group).comm)
+    launch_us = times_us(Row(group), host, "allreduce", PerfKernel(0, "", "", 8))[0]
+    large = Row(group, 256 * MIB, measured_us + launch_us, "a")
+    small, far = (
+        replace(large, size_bytes=1024),
+        replace(large, group=replace(group, n_nodes=2, n_gpus=16), time_us=1.0),
+    )
+    other = replace(large, source="b", time_us=1000.0 + launch_us)
+    told = narrowing.narrowed([large, small, far, other], granularity="quick")
+    assert [row.group.release for row in told] == [range_, range_, range_, OPEN]
+    assert {bool(row.unused) for row in told[:3]} == {range_ != OPEN}
+    assert told[0].group.version == ("2.16" if range_ != OPEN else "2.28.9")
+
+
+def test_a_plugin_of_several_nodes_that_is_not_given_is_noted() -> None:
+    near = CurveGroup("aws-p5en", 1, 8, "all_reduce")
+    far = replace(near, n_nodes=2, n_gpus=16)
+    fabric = setup_of(far).fabric
+    assert plugin_notes(far, fabric) == (
+        "release of aws-ofi-nccl on EFA not given: the newest assumed",
+    )
+    assert plugin_notes(near, fabric) == ()
+    assert plugin_notes(replace(far, plugin="aws-ofi-nccl 1.16"), fabric) == ()
+    verbs = CurveGroup("azure-ndv5", 2, 16, "all_reduce")
+    assert plugin_notes(verbs, setup_of(verbs).fabric) == ()

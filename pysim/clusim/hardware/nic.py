@@ -49,7 +49,9 @@ MESSAGE_UNITS = {
     "eager": "B",
     "rendezvous": "s",
     "progress": "s",
+    "progress_simple": "s",
     "control": "s",
+    "control_flush": "s",
     "ack": "s",
     "completion": "s",
     "flush": "s",
@@ -63,8 +65,10 @@ MESSAGE_UNITS = {
 _MESSAGE_OPTIONAL = (
     "ack",
     "control",
+    "control_flush",
     "eager",
     "progress",
+    "progress_simple",
     "rendezvous",
     "transit",
     "plugin_latency",
@@ -108,8 +112,9 @@ class Transport:
     since : mapping
         Variable -> first release of the plugin that sets it, such as ``1.16``; others are set by all.
     mailbox : str
-        First release of the plugin that writes control messages to the sender's memory; earlier ones send them, which
-        costs the host thread `control` per message. Empty: none.
+        First release of the plugin that writes control messages to the sender's memory, and reads the result of a
+        flush there; earlier ones send them and poll for completions, which costs the host thread `control` per message,
+        and `control_flush` per message of Simple. Empty: none.
     stripe_bytes : int
         Minimum bytes of a message per rail [bytes]; 0: NICs are not combined.
     old_latency_us : float
@@ -196,17 +201,7 @@ _UNITS = {
     "speed": "B/s",
     "rate_control": "word",
 }
-_OPTIONAL = (
-    "ack",
-    "control",
-    "eager",
-    "progress",
-    "rendezvous",
-    "transit",
-    "speed",
-    "rate_control",
-    "plugin_latency",
-)
+_OPTIONAL = (*_MESSAGE_OPTIONAL, "speed", "rate_control")
 
 
 @dataclass(frozen=True, slots=True)

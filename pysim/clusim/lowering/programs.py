@@ -221,7 +221,10 @@ class ProgramLowering:
         """Return the cost row of a proxy: the thread's work per message, and per byte of LL."""
         host = link.proxy.host
         look_ps = host.look_ps if item.protocol == "ll" else 0
-        after_ps = host.thread_after_ps + link.proxy.nic.progress_ps
+        nic = link.proxy.nic
+        after_ps = host.thread_after_ps + nic.progress_ps
+        if item.protocol == "simple":
+            after_ps += nic.progress_simple_ps
         return self._row(_Cost("", host.thread_ps, after_ps, look_ps))
 
     def costs(self) -> Array:

@@ -5,8 +5,10 @@
 that holds the data: for each message it waits for its flag, and sends it over the NIC. A message is a slice
 of Simple, a step of LL and LL128. It repeats the sender's primitives on that connection. The host thread of
 its rank does its work, one message after the other: posting, later work per message, and with LL the check
-of every line. It holds no SM; one CTA slot. If there are more than `MOST_PROGRAMS` at an endpoint, the
-connections of one sending program share a proxy, which serves them in the sender's order. **Not modelled**
+of every line. Empty slices of a chunk are messages of 0 bytes: the thread's work after the last full slice.
+It holds no SM; one CTA slot. If there are more than `MOST_PROGRAMS` at an endpoint, the connections of one
+sending program share a proxy, which serves them in the sender's order.
+**Not modelled**
 The cost of polling connections without work; the receiver's messages in their order of arrival: their time
 is that of the thread's sends.
 """

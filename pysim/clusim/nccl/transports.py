@@ -149,7 +149,9 @@ def _of_plugin(node: Node, release: tuple[int, ...]) -> Node:
     if nic is None or not nic.control_ps or not transport_of(nic).sends_control(release):
         return node
     progress_ps = nic.progress_ps + nic.control_ps
-    return replace(node, nic=replace(nic, progress_ps=progress_ps, control_ps=0))
+    simple_ps = nic.progress_simple_ps + nic.control_flush_ps
+    sent = replace(nic, progress_ps=progress_ps, progress_simple_ps=simple_ps)
+    return replace(node, nic=replace(sent, control_ps=0, control_flush_ps=0))
 
 
 def _linked(fabric: Fabric, settings: Settings) -> tuple[Any, ...] | None:

@@ -192,8 +192,11 @@ class NicTraits:
         flight [ps].
     progress_ps : int
         Time of the host thread per message for the transport's progress, after it has posted one [ps].
-    control_ps : int
-        Further time of the host thread per message with releases of the plugin that send control messages [ps].
+    progress_simple_ps : int
+        Further time of the host thread per message of Simple [ps].
+    control_ps, control_flush_ps : int
+        Further time of the host thread per message, and per message of Simple for its flush, with releases of the
+        plugin that send control messages [ps].
     rendezvous_ps : int
         Further delay of messages above `eager_bytes` [ps].
     ack_ps : int
@@ -219,7 +222,9 @@ class NicTraits:
     post_ps: int = 300_000
     eager_bytes: int = 0
     progress_ps: int = 0
+    progress_simple_ps: int = 0
     control_ps: int = 0
+    control_flush_ps: int = 0
     rendezvous_ps: int = 0
     ack_ps: int = 0
     completion_ps: int = 300_000

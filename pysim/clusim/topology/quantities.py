@@ -170,7 +170,7 @@ _OMITTED = frozenset(
     {
         *("pcie_Bps", "architecture", "compute_capability", "mem_bytes", "gemm_fraction"),
         *("power_W", "kernels", "eager_bytes", "rendezvous_ps", "progress_ps", "ack_ps"),
-        "control_ps",
+        *("progress_simple_ps", "control_ps", "control_flush_ps"),
         *("transit_ps", "speed_Bps", "plugin_ps"),
     }
 )

@@ -190,7 +190,9 @@ class NicSpec(Spec):
     eager: Size | None = None
     rendezvous: Time | None = None
     progress: Time | None = None
+    progress_simple: Time | None = None
     control: Time | None = None
+    control_flush: Time | None = None
     ack: Time | None = None
     completion: Time | None = None
     flush: Time | None = None

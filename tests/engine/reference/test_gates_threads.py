@@ -75,6 +75,19 @@ def test_a_thread_is_as_slow_as_the_endpoint_of_its_instance(engine):
     assert_records_at(engine, builder, 0, 996, 996 + 2 * 1096)
 
 
+@pytest.mark.parametrize(("slices", "empty"), [(1, 0), (2, 1), (4, 3)])
+def test_a_thread_serves_empty_slices_as_messages(engine, slices, empty):
+    """All bytes are in the first slice; the thread's fixed and later work of the others follows it."""
+    builder = ImageBuilder()
+    places = [builder.endpoint() for _ in range(2)]
+    builder.link(places[0], places[1])
+    builder.cost(fixed_ps=300, after_ps=50, copy=2 * PS)
+    task = builder.task()
+    template = builder.template(prim("copy", repeat=2))
+    builder.instance(task, places[0], template, thread=0, slices=slices, slice_min=99)
+    assert_records_at(engine, builder, 0, 498, 498 + 50 + empty * (300 + 50) + 498)
+
+
 def test_a_thread_has_done_its_work_before_the_data_move(engine):
     builder = ImageBuilder()
     a, b = builder.endpoint(), builder.endpoint()

@@ -235,7 +235,8 @@ class InstanceState:
         work_ps = fixed_ps + ((step.bytes * self._work16(step.prim)) >> 16)
         t1 = max(machine.now_ps, machine.thread_free_ps[self.spec.thread]) + work_ps
         after_ps = (cost.after_ps * self._slow_1024) >> 10
-        machine.thread_free_ps[self.spec.thread] = t1 + after_ps
+        empty = step.slots // self.spec.slots_per_slice - 1
+        machine.thread_free_ps[self.spec.thread] = t1 + after_ps + empty * (fixed_ps + after_ps)
         return t1
 
     def _work16(self, prim: PrimSpec) -> int:

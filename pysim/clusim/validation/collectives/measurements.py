@@ -432,6 +432,16 @@ def setup_of(group: CurveGroup) -> Setup:
     )
 
 
+def plugin_notes(group: CurveGroup, fabric: Fabric) -> tuple[str, ...]:
+    """Return a note on each network plugin whose releases differ, if a group between nodes does not give it."""
+    if group.plugin or group.n_nodes == 1:
+        return ()
+    names = {node.nic.plugin for node in fabric.nodes if node.nic is not None}
+    reached = [TRANSPORTS[name] for name in sorted(names)]
+    titles = [item.title for item in reached if item.mailbox or item.since]
+    return tuple(f"release of {title} not given: the newest assumed" for title in titles)
+
+
 def _check_transport(plugin: str, fabric: Fabric) -> None:
     """Raise `InputError` if a network plugin is not the transport of any NIC of a topology."""
     word = plugin.partition(" ")[0].casefold()

@@ -1,27 +1,22 @@
 """Measurements without NCCL version: predictions for every possible version.
 
-Of the versions that support the GPU and run a collective in the same way, the newest represents all. A version
-is excluded if it cannot run the forced algorithm, or if it would need much longer for the largest size than was
-measured: there the wires decide, and a prediction is a bound.
+A version of `clusim.validation.collectives.narrowing` is excluded if it cannot run the forced algorithm, or if it
+would need much longer for the largest size than was measured: there the wires decide, and a prediction is a bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from clusim.base.errors import ClusimError
 from clusim.base.executors import Jobs
-from clusim.nccl.choice import choose, way_of
-from clusim.nccl.constants import FEATURES, Version, since
 from clusim.nccl.launch import host_of
 from clusim.nccltests.jobs import Failure, PerfKernel, Progress, kernels
 from clusim.nccltests.sweep import TESTS
-from clusim.schedule.dtypes import element
 from clusim.simulation.request import Request
-from clusim.simulation.setup import Setup
 from clusim.validation.collectives.breakdown import Point, TimeSpan, times_us
 from clusim.validation.collectives.measurements import setup_of
+from clusim.validation.collectives.narrowing import other_releases, releases_of
 from clusim.validation.collectives.validate import CollectiveReport
 
 LARGE_BYTES = 64 << 20
@@ -29,12 +24,6 @@ LARGE_BYTES = 64 << 20
 
 TOO_SLOW = 1.25
 """Minimum factor over the measured time at which a version is excluded."""
-
-OLDEST = (2, 7)
-"""Oldest version considered: the first with sends and receives."""
-
-_KNOWS = {"hopper": "speeds of hopper", "blackwell": "speeds of blackwell"}
-"""Architecture -> the feature that NCCL introduced with its support."""
 
 Kernels = Mapping[Request, PerfKernel | Failure]
 Others = Mapping[Point, Sequence[Request]]
@@ -54,7 +43,7 @@ def with_releases(
             setup, operation = setup_of(group), TESTS[group.collective].of.name
             by_release = {
                 version: replace(setup, version=str(version))
-                for version in _releases(setup)
+                for version in releases_of(setup)
                 if group.releases is None or group.releases[0] <= version <= group.releases[1]
             }
             for point in points:
@@ -84,47 +73,6 @@ def _widened(point: Point, cases: Sequence[Request], computed: Kernels) -> Point
         return point
     span = point.span or TimeSpan(point.predicted_us, point.predicted_us, "")
     return replace(point, span=span.wider(times, "release"))
-
-
-def other_releases(case: Request, setups: Iterable[Setup] = ()) -> list[Request]:
-    """Return a request with other versions, one for each plan unlike the plan of `case`.
-
-    Parameters
-    ----------
-    setups : iterable of Setup
-        Its nodes with other versions, newest first; by default all versions that support its GPUs.
-    """
-    known = {_what(case)}
-    result = []
-    for setup in setups or [replace(case.setup, version=str(v)) for v in _releases(case.setup)]:
-        other = replace(case, setup=setup)
-        try:
-            plan_key = _what(other)
-        except ClusimError:
-            continue
-        if plan_key not in known:
-            known.add(plan_key)
-            result.append(other)
-    return result
-
-
-def _releases(setup: Setup) -> Iterator[Version]:
-    """Yield versions that support the GPUs, newest first: the last before each new feature."""
-    first = FEATURES.get(_KNOWS.get(setup.comm.architecture, ""), OLDEST)
-    for major, minor in sorted(set(FEATURES.values()), reverse=True):
-        if (major, minor - 1) >= first:
-            yield Version(major, minor - 1)
-
-
-def _what(case: Request) -> object:
-    """Return a key of a case's plan: equal keys have equal times."""
-    comm = case.setup.comm
-    size = element(case.dtype).size_bytes
-    plan = choose(comm, case.operation, case.size_bytes, element_bytes=size).plan
-    if plan is None:
-        cut = since(comm.version, "messages are cut for simple")
-        return comm.p2p_channels, comm.p2p_per_peer, cut
-    return way_of(comm, plan), plan.chunks
 
 
 def ruled_out(curve: Others, computed: Kernels) -> set[str]:

@@ -40,7 +40,14 @@ from clusim.validation.collectives.breakdown import (
     span_json,
 )
 from clusim.validation.collectives.classtables import calibrated_by, class_tables
-from clusim.validation.collectives.measurements import CurveGroup, Row, groups, setup_of
+from clusim.validation.collectives.measurements import (
+    CurveGroup,
+    Row,
+    groups,
+    plugin_notes,
+    setup_of,
+)
+from clusim.validation.collectives.narrowing import narrowed
 from clusim.validation.collectives.standing import INDEPENDENT, standings
 from clusim.validation.collectives.validationjson import (
     CurveJson,
@@ -332,6 +339,7 @@ def validate(
     wanted: list[Row] = []
     cases: dict[Request, list[Row]] = {}
     skipped = 0
+    usable = narrowed(usable, granularity=granularity, jobs=jobs)
     for group, group_rows in groups(usable).items():
         try:
             setup = setup_of(group)
@@ -371,7 +379,12 @@ def point_of(row: Row, case: Request, kernel: PerfKernel) -> Point:
         time_ps / 1e6,
         kernel.algorithm,
         kernel.protocol,
-        (*kernel.notes, *row.group.assumed, *row.unused),
+        (
+            *kernel.notes,
+            *row.group.assumed,
+            *plugin_notes(row.group, case.setup.fabric),
+            *row.unused,
+        ),
         family=host.architecture,
         followed=kernel.followed,
         machines=case.setup.num_nodes,

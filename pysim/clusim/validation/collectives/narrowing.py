@@ -1,0 +1,172 @@
+"""Releases of NCCL under which a measured collective runs otherwise, and ranges of releases narrowed by measurements.
+
+Of the versions that support the GPU and run a collective in the same way, the newest represents all. Where a table
+has a range of releases, rows whose plan depends on the release show which one it was: those on the fewest nodes of a
+campaign select a release, for all rows of the campaign. Newer ones are excluded if they predict these rows with at
+least `CLEAR` times its error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import log
+from statistics import fmean
+
+from clusim.base.errors import ClusimError, InputError
+from clusim.base.executors import Jobs
+from clusim.base.tables import grouped
+from clusim.nccl.choice import choose, way_of
+from clusim.nccl.constants import FEATURES, Version, since
+from clusim.nccl.launch import host_of
+from clusim.nccltests.jobs import Failure, PerfKernel, kernels
+from clusim.nccltests.sweep import TESTS
+from clusim.schedule.dtypes import element
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
+from clusim.validation.collectives.breakdown import times_us
+from clusim.validation.collectives.measurements import Row, setup_of
+
+OLDEST = (2, 7)
+"""Oldest version considered: the first with sends and receives."""
+
+CLEAR = 2.0
+"""Ratio of mean errors from which a release is excluded; assumed, above the spread of repeated measurements."""
+
+WITNESSES = 12
+"""Most rows that select a release."""
+
+_KNOWS = {"hopper": "speeds of hopper", "blackwell": "speeds of blackwell"}
+"""Architecture -> the feature that NCCL introduced with its support."""
+
+
+def other_releases(case: Request, setups: Iterable[Setup] = ()) -> list[Request]:
+    """Return a request with other versions, one for each plan unlike the plan of `case`.
+
+    Parameters
+    ----------
+    setups : iterable of Setup
+        Its nodes with other versions, newest first; by default all versions that support its GPUs.
+    """
+    known = {_what(case)}
+    result = []
+    for setup in setups or [replace(case.setup, version=str(v)) for v in releases_of(case.setup)]:
+        other = replace(case, setup=setup)
+        try:
+            plan_key = _what(other)
+        except ClusimError:
+            continue
+        if plan_key not in known:
+            known.add(plan_key)
+            result.append(other)
+    return result
+
+
+def releases_of(setup: Setup) -> Iterator[Version]:
+    """Yield versions that support the GPUs, newest first: the last before each new feature."""
+    first = FEATURES.get(_KNOWS.get(setup.comm.architecture, ""), OLDEST)
+    for major, minor in sorted(set(FEATURES.values()), reverse=True):
+        if (major, minor - 1) >= first:
+            yield Version(major, minor - 1)
+
+
+def _what(case: Request) -> object:
+    """Return a key of a case's plan: equal keys have equal times."""
+    comm = case.setup.comm
+    size = element(case.dtype).size_bytes
+    plan = choose(comm, case.operation, case.size_bytes, element_bytes=size).plan
+    if plan is None:
+        cut = since(comm.version, "messages are cut for simple")
+        return comm.p2p_channels, comm.p2p_per_peer, cut
+    return way_of(comm, plan), plan.chunks
+
+
+@dataclass(frozen=True, slots=True)
+class _Witness:
+    """A row whose plan depends on the release: its case for every release."""
+
+    row: Row
+    cases: Mapping[Version, Request]
+
+
+def narrowed(rows: Sequence[Row], *, granularity: str | int, jobs: Jobs = None) -> list[Row]:
+    """Return the rows with ranges of releases narrowed, and a note on each of them that says so."""
+    campaigns = grouped(
+        ((row.group.system, row.campaign, row.group.release), row)
+        for row in rows
+        if row.group.release and not row.group.nccl_version
+    )
+    found = {key: _narrowed(some, granularity, jobs) for key, some in campaigns.items()}
+    result = []
+    for row in rows:
+        range_, note = found.get((row.group.system, row.campaign, row.group.release), ("", ""))
+        if range_ and not row.group.nccl_version:
+            group = replace(row.group, release=range_)
+            row = replace(row, group=group, unused=(*row.unused, note))
+        result.append(row)
+    return result
+
+
+def _narrowed(rows: Sequence[Row], granularity: str | int, jobs: Jobs) -> tuple[str, str]:
+    """Return the range of releases of a campaign without excluded ones, and a note; empty if none is excluded."""
+    limits = rows[0].group.releases
+    assert limits is not None
+    fewest = min(row.group.n_nodes for row in rows)
+    found = [
+        witness
+        for row in rows
+        if row.group.n_nodes == fewest
+        if (witness := _witness(row, limits, granularity)) is not None
+    ]
+    witnesses = found[:: -(-len(found) // WITNESSES)] if found else []
+    computed = kernels((case for item in witnesses for case in item.cases.values()), jobs=jobs)
+    releases = sorted({v for item in witnesses for v in item.cases}, reverse=True)
+    errors = {v: error for v in releases if (error := _error(v, witnesses, computed)) is not None}
+    if limits[1] not in errors:
+        return "", ""
+    best = min(errors, key=lambda version: errors[version])
+    if errors[limits[1]] < CLEAR * errors[best]:
+        return "", ""
+    note = (
+        f"releases of NCCL after {best} excluded: {len(witnesses)} rows on {fewest} nodes whose plan depends on it are"
+        f" {100 * errors[best]:.0f}% off with {best}, {100 * errors[limits[1]]:.0f}% with {limits[1]}"
+    )
+    return f"{limits[0]} to {best}", note
+
+
+def _witness(row: Row, limits: tuple[Version, Version], granularity: str | int) -> _Witness | None:
+    """Return a row with its case for every possible release; None if all run it in the same way."""
+    try:
+        setup = setup_of(row.group)
+    except InputError:
+        return None
+    inside = (v for v in releases_of(setup) if limits[0] <= v < limits[1])
+    cases: dict[Version, Request] = {}
+    by_plan: dict[object, Request] = {}
+    operation = TESTS[row.group.collective].of.name
+    for version in (limits[1], *inside):
+        other = replace(setup, version=str(version))
+        case = Request(other, operation, row.size_bytes, granularity=granularity)
+        try:
+            cases[version] = by_plan.setdefault(_what(case), case)
+        except ClusimError:
+            continue
+    return _Witness(row, cases) if len(by_plan) > 1 else None
+
+
+def _error(
+    version: Version,
+    witnesses: Sequence[_Witness],
+    computed: Mapping[Request, PerfKernel | Failure],
+) -> float | None:
+    """Return the mean absolute logarithmic error with a release; None if it cannot run one of the rows."""
+    errors = []
+    for item in witnesses:
+        kernel = computed[item.cases[version]] if version in item.cases else None
+        if not isinstance(kernel, PerfKernel):
+            return None
+        case = item.cases[version]
+        host = kernel.host or host_of(case.setup.comm)
+        time_us = times_us(item.row, host, case.operation, kernel)[0]
+        errors.append(abs(log(time_us / item.row.time_us)))
+    return fmean(errors)
