@@ -433,7 +433,7 @@ def setup_of(group: CurveGroup) -> Setup:
 
 
 def plugin_notes(group: CurveGroup, fabric: Fabric) -> tuple[str, ...]:
-    """Return a note on each network plugin whose releases differ, if a group between nodes does not give it."""
+    """Return a note on each network plugin with modelled releases, if a group on several nodes has no plugin."""
     if group.plugin or group.n_nodes == 1:
         return ()
     names = {node.nic.plugin for node in fabric.nodes if node.nic is not None}

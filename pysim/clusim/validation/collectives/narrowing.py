@@ -1,9 +1,8 @@
-"""Releases of NCCL under which a measured collective runs otherwise, and ranges of releases narrowed by measurements.
+"""Releases of NCCL with different plans for a measured collective; ranges of releases narrowed by measurements.
 
-Of the versions that support the GPU and run a collective in the same way, the newest represents all. Where a table
-has a range of releases, rows whose plan depends on the release show which one it was: those on the fewest nodes of a
-campaign select a release, for all rows of the campaign. Newer ones are excluded if they predict these rows with at
-least `CLEAR` times its error.
+Of the versions that support the GPU and run a collective in the same way, the newest represents all. If a table has a
+range of releases, the rows with a different plan by release on the fewest nodes of a campaign select a release, for
+all rows of the campaign. Newer releases are excluded if their mean error is at least `CLEAR` times its error.
 """
 
 from __future__ import annotations
@@ -83,14 +82,14 @@ def _what(case: Request) -> object:
 
 @dataclass(frozen=True, slots=True)
 class _Witness:
-    """A row whose plan depends on the release: its case for every release."""
+    """A row with a different plan by release, and its case for every release."""
 
     row: Row
     cases: Mapping[Version, Request]
 
 
 def narrowed(rows: Sequence[Row], *, granularity: str | int, jobs: Jobs = None) -> list[Row]:
-    """Return the rows with ranges of releases narrowed, and a note on each of them that says so."""
+    """Return the rows with narrowed ranges of releases, and a note on each narrowed row."""
     campaigns = grouped(
         ((row.group.system, row.campaign, row.group.release), row)
         for row in rows
@@ -135,7 +134,7 @@ def _narrowed(rows: Sequence[Row], granularity: str | int, jobs: Jobs) -> tuple[
 
 
 def _witness(row: Row, limits: tuple[Version, Version], granularity: str | int) -> _Witness | None:
-    """Return a row with its case for every possible release; None if all run it in the same way."""
+    """Return a row with its case for every possible release; None if all have the same plan."""
     try:
         setup = setup_of(row.group)
     except InputError:
