@@ -7,19 +7,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clusim.analysis.critical import Traced, open_traced
 from clusim.analysis.overlap import exposed_ps
 from clusim.analysis.tablejson import CollectiveRowJson
 from clusim.analysis.tasks import RankTasks, RunTasks, run_tasks
+from clusim.base.arrays import Array
 from clusim.base.tables import ColumnTable
 from clusim.base.terms.operations import bus_factor
 from clusim.base.units import format_time
 from clusim.engine.abi import NEVER
 from clusim.results.bins import Usage
-
-Array = NDArray[Any]
 
 
 def collectives(path: str | Path) -> ColumnTable:

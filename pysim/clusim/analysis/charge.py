@@ -10,19 +10,17 @@ idle is also a stall.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clusim.analysis.network import Delay, Network, Stage
 from clusim.analysis.rivals import Rivals
 from clusim.analysis.walk import Step, StepKind, Walk
+from clusim.base.arrays import Array
 from clusim.engine.abi import NONE, ConnKind, Op
 from clusim.results.bins import Usage
 from clusim.results.causes import CauseKind, wire_key
-
-Array = NDArray[Any]
 
 NEAR = 0.98
 """Share of the largest utilisation from which the first resource on the path is named.

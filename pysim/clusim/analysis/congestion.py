@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clusim.analysis.critical import Traced, open_traced
 from clusim.analysis.tablejson import HistoryRowJson
+from clusim.base.arrays import Array
 from clusim.base.tables import ColumnTable, grouped
 from clusim.base.units import format_size
-
-Array = NDArray[Any]
 
 COLUMNS = (
     "level", "name", "class", "wires", "rate_GBps", "busy", "peak", "no_credit", "contended", "queue_max_bytes",

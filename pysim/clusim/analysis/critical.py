@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clusim.analysis.charge import Charge, Charger
 from clusim.analysis.network import Network
@@ -22,6 +21,7 @@ from clusim.analysis.rivals import Rivals
 from clusim.analysis.slices import Slices
 from clusim.analysis.walk import Step, StepKind, Walk
 from clusim.analysis.whatif import Change
+from clusim.base.arrays import Array
 from clusim.base.errors import TraceError
 from clusim.engine.abi import ConnKind, Op
 from clusim.engine.image import OP_FLAGS
@@ -31,8 +31,6 @@ from clusim.results.intervals import Union, spread
 from clusim.results.replicated import BlockRows, is_moving
 from clusim.results.result import Result
 from clusim.results.trace.held import Inputs, Records
-
-Array = NDArray[Any]
 
 
 def unit_busy_ps(

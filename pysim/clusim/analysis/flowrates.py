@@ -10,16 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import InputError
 from clusim.base.json_schema import JsonObject, Round6
 from clusim.results.result import Result
-
-Array = NDArray[Any]
 
 INTERVALS = 100
 """Time bins of rates."""

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clusim.analysis.critical import open_traced
 from clusim.analysis.tablejson import MemoryRowJson
 from clusim.base.tables import ColumnTable
 from clusim.engine.abi import TaskKind
-
-Array = NDArray[Any]
 
 
 def memory(path: str | Path) -> ColumnTable:

@@ -6,12 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.engine.abi import NONE, ConnKind, FaultKind, Kind, Op, Policy
 from clusim.results.trace.held import Inputs
-
-Array = NDArray[Any]
 
 
 def link_name(name: str) -> str:

@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clusim.analysis.critical import open_traced
 from clusim.analysis.tablejson import OverlapRowJson
 from clusim.analysis.tasks import RankTasks, RunTasks, run_tasks
+from clusim.base.arrays import Array
 from clusim.base.tables import ColumnTable
 from clusim.base.units import format_time
 from clusim.results.intervals import Union, first_come
-
-Array = NDArray[Any]
 
 
 def exposed_ps(tasks: RankTasks) -> Array:

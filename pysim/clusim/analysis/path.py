@@ -12,16 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clusim.analysis.critical import Critical, critical
 from clusim.analysis.tablejson import StepRowJson
 from clusim.analysis.walk import Step, StepKind
+from clusim.base.arrays import Array
 from clusim.base.tables import ColumnTable
 from clusim.engine.image import OPCODES
 from clusim.results.trace.reader import open_records
-
-Array = NDArray[Any]
 
 GROUPS = ("work", "cost", "stall")
 """Groups of critical-path segments; see `clusim.analysis.charge.Charge`."""

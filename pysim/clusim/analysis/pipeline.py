@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clusim.analysis.critical import open_traced
 from clusim.analysis.tablejson import PipelineRowJson
 from clusim.analysis.tasks import RankTasks, run_tasks
+from clusim.base.arrays import Array
 from clusim.base.tables import ColumnTable
 from clusim.base.units import format_time
 from clusim.results.intervals import Union
-
-Array = NDArray[Any]
 
 
 def pipeline(path: str | Path) -> ColumnTable:

@@ -10,10 +10,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clusim.analysis.charge import Charge
 from clusim.analysis.critical import Critical
@@ -21,8 +19,6 @@ from clusim.analysis.network import Network
 from clusim.analysis.walk import Step
 from clusim.engine.abi import NONE, FaultKind
 from clusim.results.causes import AS_BUSY, CauseKind, Census, wire_key
-
-Array = NDArray[Any]
 
 _OWNER = re.compile(r" (?:of|at|to) | \d.*")
 """Start of the instance in the resource of a charge: ``CTAs of rank 3``, ``flags 0->1``."""

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import TraceError
 from clusim.engine.abi import NONE, Mode, Op
 from clusim.engine.image import OP_FLAGS
-
-Array = NDArray[Any]
 
 MOST_SLICES = 1 << 24
 """Slices of one instance that are followed."""

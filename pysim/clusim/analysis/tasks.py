@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clusim.analysis.critical import Traced
+from clusim.base.arrays import Array
 from clusim.base.errors import TraceError
 from clusim.results.intervals import Union
 from clusim.results.replicated import KINDS, NO_BLOCKS, is_moving
 from clusim.results.result import Result
-
-Array = NDArray[Any]
 
 Columns = Mapping[str, Array | list[str]]
 

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clusim.analysis.network import Network
 from clusim.analysis.slices import Slices, all_starts, predecessors
+from clusim.base.arrays import Array
 from clusim.base.errors import TraceError
 from clusim.engine.abi import NONE, Cause, ConnKind, Op, TaskKind
 from clusim.results.trace.held import Records
-
-Array = NDArray[Any]
 
 MOST_RECORDS = 1 << 22
 """Records up to which the slices of threads are looked for."""

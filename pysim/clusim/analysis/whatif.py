@@ -9,13 +9,11 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clusim.analysis.network import Network
+from clusim.base.arrays import Array
 from clusim.base.errors import InputError
 from clusim.engine.abi import NONE, FaultKind
-
-Array = NDArray[Any]
 
 THINGS = {
     "hbm": "memory bandwidth",

@@ -13,9 +13,9 @@ from enum import IntEnum
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clusim._engine import ffi, lib
+from clusim.base.arrays import Array
 from clusim.base.errors import InternalError, RangeExceeded
 
 NONE: int = lib.CLUSIM_NONE
@@ -244,9 +244,6 @@ _WHY = {
 def range_exceeded(limit: Beyond, index: int) -> RangeExceeded:
     """Return the error of a run that an engine refused to continue."""
     return RangeExceeded(limit.name.lower(), index, f"{_WHY[limit]}; simulate less at once")
-
-
-Array = NDArray[Any]
 
 
 class Engine(Protocol):

@@ -11,8 +11,8 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import InternalError
 from clusim.engine.abi import OPCODE_SLOTS, TABLES, Op
 
@@ -62,8 +62,6 @@ OP_FLAGS = np.array([opcode.flags for opcode in OPCODES.values()], np.uint32)
 
 DTYPES = {name: dtype for name, dtype in TABLES.items() if name != "op_flags"}
 """Layout of every table of an image except ``op_flags``; fields as in ``clusim.h``."""
-
-Array = NDArray[Any]
 
 
 def empty(name: str, count: int = 0) -> Array:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from clusim._engine import ffi, lib
+from clusim.base.arrays import Array
 from clusim.base.errors import InternalError, ScheduleError
 from clusim.engine.abi import (
     INSTANCE_STATE,
@@ -23,7 +24,7 @@ from clusim.engine.abi import (
     Stop,
     range_exceeded,
 )
-from clusim.engine.image import DTYPES, Array, Image
+from clusim.engine.image import DTYPES, Image
 
 WINDOWED = ("nothing", "switches", "endpoints", "pairs")
 

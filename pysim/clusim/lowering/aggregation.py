@@ -14,11 +14,10 @@ from collections import deque
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import ScheduleError
 from clusim.engine.abi import NONE
 from clusim.engine.image import empty
@@ -27,8 +26,6 @@ from clusim.topology.arrays import FabricArrays
 
 DEFAULT_SLOTS = 64
 """Open packets of a tree at a switch with a unit that does not define `slots`."""
-
-Array = NDArray[Any]
 
 
 class Trees:

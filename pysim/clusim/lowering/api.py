@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import InputError, ScheduleError
 from clusim.engine.abi import ConnKind
 from clusim.engine.image import Image
@@ -33,8 +32,6 @@ from clusim.lowering.programs import ProgramLowering
 from clusim.schedule.ir import Schedule
 from clusim.topology.arrays import FabricArrays, arrays_of
 from clusim.topology.model import Fabric
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

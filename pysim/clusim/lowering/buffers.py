@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.engine.abi import KINDS, NONE, ConnKind
 from clusim.lowering.hops import Leg
 from clusim.lowering.links import BURSTS_PER_BUFFER, least_buffer
@@ -21,8 +21,6 @@ from clusim.topology.arrays import FabricArrays
 
 MARK_BURSTS = 4
 """Least number of bursts, of more than one packet each, at which a queue may mark."""
-
-Array = NDArray[Any]
 
 
 class Packets(NamedTuple):

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import InputError, TopologyError
 from clusim.base.units import format_time
 from clusim.engine.abi import FaultKind
@@ -26,8 +26,6 @@ from clusim.topology.pcie_paths import downward_wires
 
 REPLAY_PS = 1_000_000
 """Replay time of links without `replay_ps`, in addition to a round trip [ps]."""
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

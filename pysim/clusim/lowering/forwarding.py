@@ -27,11 +27,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import ScheduleError
 from clusim.engine.abi import NONE
 from clusim.lowering.hops import Leg
@@ -39,8 +38,6 @@ from clusim.lowering.paths import route_groups
 from clusim.schedule.ir import Connection
 from clusim.topology.arrays import FabricArrays
 from clusim.topology.model import PinnedPath
-
-Array = NDArray[Any]
 
 FIRST_PORT = 0xC000
 """First UDP source port of RoCE v2."""

@@ -13,8 +13,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import ScheduleError
 from clusim.engine.abi import NONE, ConnKind, Op, Policy
 from clusim.engine.image import OPCODES, empty
@@ -50,7 +50,6 @@ their rate (8 GPUs with 4 switches, ring of 256 MiB, bursts of 16 KiB); from 16 
 AGGREGATION_BURSTS = 8
 """Least number of bursts, of several packets each, open per tree at a switch."""
 
-Array = NDArray[Any]
 
 _POLICIES = {policy.name.lower(): policy for policy in Policy}
 

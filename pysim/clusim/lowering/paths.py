@@ -8,15 +8,14 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import ScheduleError
 from clusim.engine.abi import NONE
 from clusim.topology.arrays import FabricArrays
 from clusim.topology.node import HostTraits
 from clusim.topology.rails import PathType, Rails, path_type
 
-Array = NDArray[Any]
 Value = TypeVar("Value")
 
 

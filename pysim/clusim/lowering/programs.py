@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import ScheduleError
 from clusim.engine.abi import NONE, Mode, PrimFlag, TaskKind
 from clusim.engine.image import OPCODES, empty
@@ -77,8 +77,6 @@ def host_trips(item: Instance, connections: Sequence[Connection], proxied: Conta
     receives = any(connections[number].dst == item.rank for number in item.connections)
     return FENCES + (0 if receives else loads)
 
-
-Array = NDArray[Any]
 
 LL_LINE_BYTES = 8
 """Data of a line of LL."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.drawing.machine import DrawnMachine, WireGroups, cut, span
 from clusim.results.bins import Bins
 from clusim.results.result import Wires
-
-Array = NDArray[Any]
 
 FULL = 255
 """Value of an eight-bit column that represents 1."""

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clusim.analysis.tasks import RunTasks
+from clusim.base.arrays import Array
 from clusim.results.intervals import Union
 from clusim.results.result import Result
-
-Array = NDArray[Any]
 
 Schedule = Mapping[str, Array | list[str]]
 """Columns of a schedule, as a trace has them."""

@@ -26,6 +26,7 @@ from clusim.analysis.blame import blame
 from clusim.analysis.calls import collectives
 from clusim.analysis.diff import judged_trace
 from clusim.analysis.path import GROUPS, PathRows, RowSpans, path_rows
+from clusim.base.arrays import Array
 from clusim.base.drawing.boxes import Picture
 from clusim.base.drawing.layout import draw
 from clusim.base.drawing.machine import DrawnMachine, WireGroups, machine_of
@@ -193,9 +194,6 @@ def used_part(result: Result) -> tuple[Result, list[str]]:
     )
     histories = {name: table[kept] for name, table in result.bins.wires.items()}
     return replace(result, wires=shown, bins=replace(result.bins, wires=histories)), idle
-
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

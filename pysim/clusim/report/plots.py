@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.display import Plot, need_matplotlib, picture_format
 from clusim.base.errors import InputError, suggest
 from clusim.base.units import format_size
@@ -23,7 +23,6 @@ from clusim.results.result import Result
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Array = NDArray[Any]
 
 COLUMN_IN = 3.4
 """Width of a column of a two-column page [inch]; everything else is in proportion to it."""

@@ -11,9 +11,8 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from clusim.base.arrays import Array
 
 MAX_BINS = 512
 """Default maximum of time bins per wire."""

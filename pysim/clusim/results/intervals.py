@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from clusim.base.arrays import Array
 
 
 def spread(start: Array, end: Array, weight: Array, edges: Array) -> Array:

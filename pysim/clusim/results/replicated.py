@@ -13,11 +13,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.results.intervals import Union
-
-Array = NDArray[Any]
 
 KINDS = ("kernel", "program", "delay", "marker")
 """Kinds of tasks, by the numbers that columns have for them."""

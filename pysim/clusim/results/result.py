@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.display import Columns, Shown, Summary
 from clusim.base.errors import InputError, lacking
 from clusim.base.json_schema import JsonObject
@@ -30,7 +30,6 @@ from clusim.results.sensitivity import Sensitivity
 if TYPE_CHECKING:
     from xarray import Dataset
 
-Array = NDArray[Any]
 
 PS_PER_S = 10**12
 

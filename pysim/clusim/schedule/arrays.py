@@ -13,15 +13,14 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import ScheduleError
 from clusim.schedule.ir import CollectiveCall, Connection, Instance, Prim, Schedule, Task, Template
 
 VERSION = 2
 """Version of the array form."""
 
-Array = NDArray[Any]
 
 _NO_TARGET = -(2**31)
 """Value of an absent `Prim.dst_base`."""

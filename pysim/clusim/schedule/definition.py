@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import InputError
 from clusim.schedule.dtypes import UFUNCS, Element, combine, divide, element
 from clusim.schedule.ir import CollectiveCall
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

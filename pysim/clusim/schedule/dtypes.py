@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import InputError, suggest
 from clusim.base.terms.dtypes import DTYPES, find_dtype
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import InternalError, ScheduleError
 from clusim.base.terms.operations import OF_NCCL, REDUCING
 from clusim.engine.abi import Op
@@ -90,8 +90,6 @@ def find_groups(schedule: Schedule) -> dict[int, AggregationGroup]:
             groups[instance.connections[slot]].users[instance.rank] = index
     return groups
 
-
-Array = NDArray[Any]
 
 POISON = 0x5A
 """Content of buffers before the first write."""

@@ -12,7 +12,8 @@ from functools import cached_property
 
 import numpy as np
 
-from clusim.schedule.dtypes import Array, Element, element
+from clusim.base.arrays import Array
+from clusim.schedule.dtypes import Element, element
 
 
 @dataclass(frozen=True)

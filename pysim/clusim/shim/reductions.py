@@ -11,8 +11,9 @@ from functools import reduce
 
 import numpy as np
 
+from clusim.base.arrays import Array
 from clusim.base.terms.dtypes import REDUCTIONS
-from clusim.schedule.dtypes import ELEMENTS, Array, combine, divide
+from clusim.schedule.dtypes import ELEMENTS, combine, divide
 from clusim.schedule.executor import Executor
 from clusim.schedule.semantics import run_untimed
 from clusim.shim.calls import SCALED, NcclCall

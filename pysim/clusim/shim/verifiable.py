@@ -18,8 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import InputError
-from clusim.schedule.dtypes import Array, Element, divide
+from clusim.schedule.dtypes import Element, divide
 from clusim.shim.elements import stored
 from clusim.shim.memory import SharedMemory, Span, typed
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.engine.abi import Kind
 from clusim.lowering.buffers import burst_bytes
 from clusim.topology import FabricArrays
 
-Array = NDArray[Any]
 PS_PER_S = 10**12
 
 

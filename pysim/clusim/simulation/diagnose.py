@@ -20,6 +20,7 @@ from clusim.analysis.critical import Critical, Traced, critical_of
 from clusim.analysis.judge import Judged, judged, without_path
 from clusim.analysis.limits import uneven_paths
 from clusim.analysis.whatif import Change, changed_image, mended
+from clusim.base.arrays import Array
 from clusim.base.errors import DeadlockError, InputError, TimeLimitReached, TraceError
 from clusim.base.units import format_time
 from clusim.engine.abi import Engine, FaultKind, Stop
@@ -35,8 +36,6 @@ from clusim.simulation.session import EngineName, Progress, Session, Sink, Watch
 
 if TYPE_CHECKING:
     from clusim.base.tables import ColumnTable
-
-Array = NDArray[Any]
 
 
 CHEAP_GRANTS = 20_000_000

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import InputError, UnitError
 from clusim.base.limits import read_text
 from clusim.base.tables import table_rows
@@ -25,8 +24,6 @@ from clusim.engine.image import empty
 from clusim.lowering.links import control_row
 from clusim.results.result import Messages
 from clusim.topology import Fabric, FabricArrays
-
-Array = NDArray[Any]
 
 PARTS = 64
 """Maximum number of messages of a flow."""

@@ -16,11 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import ClusimError, TimeLimitReached
 from clusim.engine.image import DTYPES
 from clusim.lowering import lower
@@ -30,7 +29,6 @@ from clusim.simulation.request import Request
 from clusim.topology import Fabric, load
 from clusim.topology.uncertain import UncertainFigure, loaded_again, scaled, uncertain_figures
 
-Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 
 LEVEL = 0.9

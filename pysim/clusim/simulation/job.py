@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import DeadlockError, InputError, RangeExceeded, ScheduleError
 from clusim.base.version import version
 from clusim.engine.abi import WIRE_COUNTERS, NodeKind, Stop
@@ -45,7 +45,6 @@ from clusim.topology.arrays import arrays_of
 if TYPE_CHECKING:
     from clusim.results.trace.writer import TraceWriter
 
-Array = NDArray[Any]
 
 TRACE_LIMIT_BYTES = 1 << 30
 """Default size limit of a trace [bytes]."""

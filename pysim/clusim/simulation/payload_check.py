@@ -7,8 +7,8 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import DeadlockError, InputError
 from clusim.base.units import format_time
 from clusim.engine.abi import Engine, State
@@ -182,8 +182,6 @@ class Waits:
         before = sum(item.slots for item in done if local in (item.prim.recv, item.prim.send))
         return prim.op, before % self._schedule.connections[connection].slots
 
-
-Array = NDArray[Any]
 
 VERIFY_LIMIT_BYTES = 4 << 30
 """Memory limit for the real numbers of a verified run."""

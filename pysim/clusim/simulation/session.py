@@ -17,8 +17,8 @@ from types import FrameType
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import EnvironmentFailure, InputError, TimeLimitReached
 from clusim.base.units import format_time
 from clusim.engine.abi import Engine, Mode, State, Stop
@@ -87,7 +87,6 @@ class Watch:
             )
 
 
-Array = NDArray[Any]
 EngineName = Literal["c", "reference"]
 Progress = Callable[[float, int], None]
 """Callback with the fraction done (0 to 1) and the simulated time [ps]."""

@@ -12,16 +12,13 @@ cluster; they use two further virtual channels after it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.engine.abi import NONE, Load
 from clusim.engine.image import empty
 from clusim.topology import FabricArrays
-
-Array = NDArray[Any]
 
 BY_LOAD = ("adaptive", "credit", "flowlet", "ugal")
 """Routings by load: chance decides among equal wires."""

@@ -18,8 +18,8 @@ from math import isqrt
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import InputError
 from clusim.base.units import format_size, format_time
 from clusim.engine.abi import NONE, Policy
@@ -37,7 +37,6 @@ from clusim.simulation.spreads import Spreading
 from clusim.topology import Fabric, FabricArrays
 from clusim.topology.arrays import arrays_of
 
-Array = NDArray[Any]
 Pattern = Literal[
     "permutation",
     "uniform",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import InputError, TopologyError
 from clusim.engine.abi import NONE
 from clusim.topology.model import Fabric
@@ -22,8 +21,6 @@ from clusim.topology.rows import (
     unrouted_wires,
 )
 from clusim.topology.zones import Machines, Zoned, lay_out
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

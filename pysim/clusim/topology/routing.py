@@ -16,14 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.engine.abi import NONE
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.engine.abi import NONE, NodeFlag, NodeKind
 from clusim.engine.image import empty
 from clusim.topology.model import Fabric, Link
@@ -94,9 +94,6 @@ class WireClasses(Sequence[str]):
 
     def __iter__(self) -> Iterator[str]:
         return map(self.names.__getitem__, self.codes.tolist())
-
-
-Array = NDArray[Any]
 
 
 def lower_nodes(fabric: Fabric) -> tuple[Array, Array, Array]:

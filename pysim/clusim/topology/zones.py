@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.engine.abi import NONE
 from clusim.engine.image import empty
 from clusim.topology.routing import RouteTable, Wiring, route
@@ -130,9 +130,6 @@ class RoutingTables:
 
 def _joined(parts: list[Array], dtype: Any) -> Array:
     return np.concatenate(parts) if parts else np.zeros(0, dtype)
-
-
-Array = NDArray[Any]
 
 
 def route_network(wiring: Wiring, zoned: Zoned, offsets: ZoneRoutes, tables: RoutingTables) -> None:

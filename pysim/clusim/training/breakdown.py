@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.json_schema import JsonObject
 from clusim.lowering.grain import step_error
 from clusim.results.intervals import Union, first_come
@@ -24,8 +24,6 @@ from clusim.results.result import Result
 from clusim.schedule.ir import ABSENT, Schedule
 from clusim.workload.host import HOST_STREAM
 from clusim.workload.parallel.fold import FoldedBlock, repetitions
-
-Array = NDArray[Any]
 
 PARTS = {
     "compute": "compute",

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import TimeLimitReached
 from clusim.base.json_schema import JsonObject, Picoseconds, Round6
 from clusim.base.units import format_time
@@ -25,8 +25,6 @@ from clusim.results.resultjson import Ended, Unfinished
 from clusim.training.breakdown import NOTHING, Spans
 from clusim.workload.parallel.fold import FoldedBlock, Folder
 from clusim.workload.parallel.plan import ParallelPlan
-
-Array = NDArray[Any]
 
 AFFORDABLE = 1 << 26
 """Maximum events of a run for which unverified blocks are written out by default: half a minute."""

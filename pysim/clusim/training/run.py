@@ -12,10 +12,8 @@ from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clusim.base.errors import TimeLimitReached
 from clusim.base.limits import uncollected
@@ -86,8 +84,6 @@ def relaxed(fabric: Fabric, plan: ParallelPlan, steps: int) -> Fabric:
     )
     return fabric if nodes == fabric.nodes else replace(fabric, nodes=nodes)
 
-
-Array = NDArray[Any]
 
 ALONE = "block"
 """Task name in the schedule of an isolated block, in place of the name of its pass in a step."""

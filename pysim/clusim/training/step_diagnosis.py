@@ -20,11 +20,10 @@ from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
 from statistics import median_low
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.terms.links import joined, several
 from clusim.results.causes import (
     AS_BUSY,
@@ -55,8 +54,6 @@ from clusim.training.breakdown import (
 from clusim.workload.mesh import Mesh
 from clusim.workload.parallel.data import SERVER
 from clusim.workload.parallel.fold import FoldedBlock, by_kind, pauses_of
-
-Array = NDArray[Any]
 
 SLOWER = 1.05
 """Least factor by which kernels of a slow rank exceed its peers'; concurrent communication may cause less."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.json_schema import JsonObject, Round3, Whole, Written
 from clusim.collectives import ScheduleBuilder
 from clusim.collectives.algorithms.sharp import uses_switches
@@ -31,8 +31,6 @@ from clusim.topology.model import Fabric
 from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.fold import Folded
 from clusim.workload.parallel.volumes import SpannedMachines, Switched, Volume, sent_bytes
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.drawing.machine import DrawnMachine, WireGroups, cut, own_name, span
 from clusim.base.terms.links import kind_of
-
-Array = NDArray[Any]
 
 WIDTH = 1000.0
 """Width of a picture; heights follow from the layout. Units are arbitrary."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.drawing.boxes import (
     BAR_PITCH,
     BAR_TOP,
@@ -23,8 +22,6 @@ from clusim.base.drawing.boxes import (
 from clusim.base.drawing.machine import DrawnMachine, common_prefix, span
 from clusim.base.drawing.panels import HOST_TIERS, MOST_PANELS, panels
 from clusim.base.terms.links import kind_of
-
-Array = NDArray[Any]
 
 GRID_LINES = 1400
 """Limit like `LINES` for a grid, where lines do not cross."""

@@ -12,11 +12,9 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyBboxPatch
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.drawing.boxes import Picture
-
-Array = NDArray[Any]
 
 BAR = 7.4
 """Width of a bar [units]."""

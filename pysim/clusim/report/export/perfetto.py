@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clusim.analysis.tasks import RankTasks
+from clusim.base.arrays import Array
 from clusim.base.files import replacing
 from clusim.base.units import format_size
 from clusim.report.export.run import Piece, Run
@@ -91,8 +91,6 @@ def pb_text(key: int, value: str) -> bytes:
     """Return a string field."""
     return pb_field(key, value.encode())
 
-
-Array = NDArray[Any]
 
 PS_PER_NS = 1000
 

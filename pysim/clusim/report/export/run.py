@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clusim.analysis.slices import Slices, all_starts
 from clusim.analysis.tasks import RunTasks
@@ -21,8 +20,6 @@ from clusim.results.result import Result
 from clusim.results.trace.held import Inputs
 from clusim.results.trace.inputs import read_run
 from clusim.results.trace.reader import open_records
-
-Array = NDArray[Any]
 
 _PRIMITIVES = tuple(OPCODES)
 

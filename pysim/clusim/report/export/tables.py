@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import InputError
 from clusim.base.files import replacing, text_of
 from clusim.base.files import write_csv as write_rows
 from clusim.results.trace.tables import iterate_table
-
-Array = NDArray[Any]
 
 
 def write_csv(path: str | Path, table: str, target: Path) -> int:

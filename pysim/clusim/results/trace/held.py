@@ -9,18 +9,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.results.trace.layout import PRIMITIVES
 
 if TYPE_CHECKING:
     from clusim.engine.abi import Engine
     from clusim.results.bins import BinRecorder
 
-Array = NDArray[Any]
 
 BLOCK_ROWS = 1 << 18
 """Rows of a block."""

@@ -6,11 +6,10 @@ The engine checks the image before any code follows its indices; the other colum
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import ScheduleError, TraceError
 from clusim.engine.abi import NONE
 from clusim.engine.image import DTYPES, Image
@@ -21,8 +20,6 @@ from clusim.results.trace.layout import IMAGE
 from clusim.results.trace.reader import open_trace, result_of
 from clusim.results.trace.rules import length, read, read_texts
 from clusim.results.trace.structure import Opened
-
-Array = NDArray[Any]
 
 
 def read_inputs(path: str | Path) -> Inputs:

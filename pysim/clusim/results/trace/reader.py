@@ -17,8 +17,8 @@ from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import TraceError
 from clusim.base.files import destination, note_input
 from clusim.engine.abi import WIRE_COUNTERS, FaultKind
@@ -47,8 +47,6 @@ from clusim.results.trace.layout import (
 )
 from clusim.results.trace.rules import attribute, length, read, read_texts
 from clusim.results.trace.structure import Opened, check_structure
-
-Array = NDArray[Any]
 
 
 def read_blocks(file: Opened, start_ps: Array, end_ps: Array) -> BlockRows | None:

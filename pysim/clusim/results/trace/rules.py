@@ -8,13 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import TraceError
 from clusim.results.trace.layout import RULES, Rule, rule_of
 from clusim.results.trace.structure import Opened, dtype_of
-
-Array = NDArray[Any]
 
 _KINDS = {
     **dict.fromkeys(("int", "ascending", "offsets"), ("iu", "whole numbers")),

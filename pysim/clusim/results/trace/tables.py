@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.base.errors import InputError
 from clusim.results.bins import COLUMNS
 from clusim.results.trace.reader import open_trace, progress
 from clusim.results.trace.rules import length, read
 from clusim.results.trace.structure import Opened
-
-Array = NDArray[Any]
 
 PIECE_ROWS = 1 << 18
 """Rows in a block of `iterate_table`."""

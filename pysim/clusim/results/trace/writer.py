@@ -18,9 +18,9 @@ from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from clusim.base import files
+from clusim.base.arrays import Array
 from clusim.base.errors import EnvironmentFailure, InputError
 from clusim.engine.abi import Engine
 from clusim.results.bins import COLUMNS, BinRecorder, Bins
@@ -36,8 +36,6 @@ from clusim.results.trace.layout import (
     WIRE_TOTALS,
     about,
 )
-
-Array = NDArray[Any]
 
 FLUSH_S = 1.0
 """Least wall time between two flushes [s]."""

@@ -15,16 +15,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clusim.base.arrays import Array
 from clusim.results.replicated import BLOCK_COLUMNS, SUFFIX, BlockRows, BlockTasks, RankPattern
 from clusim.schedule.ir import CollectiveCall, Schedule
 from clusim.topology.arrays import arrays_of
 from clusim.topology.model import Fabric
 from clusim.workload.parallel.symmetry import EqualPlaces
 from clusim.workload.parallel.volumes import Volume
-
-Array = NDArray[Any]
 
 MOST_ROWS = 1 << 21
 """Most tasks of replicated blocks in a trace."""
