@@ -69,13 +69,8 @@ class FlowRates(JsonObject):
     fairness: Round6
 
 
-def flow_rates(result: Result, intervals: int = INTERVALS) -> FlowRates:
+def flow_rates(result: Result) -> FlowRates:
     """Return the rates of the flows of a traffic run.
-
-    Parameters
-    ----------
-    intervals : int
-        Number of time bins.
 
     Raises
     ------
@@ -93,7 +88,7 @@ def flow_rates(result: Result, intervals: int = INTERVALS) -> FlowRates:
     begin_ps = max((int(times[1]) for times, _ in curves if len(times) > 1), default=0)
     end_ps = min((int(times[-1]) for times, _ in curves), default=0)
     steady = begin_ps < end_ps and all(len(times) > 2 for times, _ in curves)
-    edges = np.linspace(0, max(1, result.time_ps), intervals + 1)
+    edges = np.linspace(0, max(1, result.time_ps), INTERVALS + 1)
     rows = []
     for group, (times, arrived) in zip(groups, curves, strict=True):
         size_bytes, first = int(messages.size_bytes[group].sum()), int(group[0])

@@ -226,9 +226,9 @@ def gpu_by_gfx(text: str, units: int | None = None) -> Gpu | None:
     return next(exact, next((item for item in same if item.usual), None))
 
 
-def stand_in(kind: str, number: int | None = None) -> Gpu | None:
+def stand_in(kind: str) -> Gpu | None:
     """Return the stand-in for an unnamed GPU (`Gpu.stands_for`); None if there is none."""
-    return _standing().get(kind if number is None else f"{kind}:{number}")
+    return _standing().get(kind)
 
 
 def standing(kind: str) -> dict[int, Gpu]:

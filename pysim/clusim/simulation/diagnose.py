@@ -94,13 +94,7 @@ class Rerun:
     fingerprint: int
 
 
-def rerun(
-    path: str | Path,
-    change: Change | None = None,
-    *,
-    engine: EngineName = "c",
-    progress: Progress | None = None,
-) -> Rerun:
+def rerun(path: str | Path, change: Change | None = None) -> Rerun:
     """Re-simulate the run of a trace, exactly, or with `change` applied to its image.
 
     Raises
@@ -112,7 +106,7 @@ def rerun(
 
     inputs = read_inputs(path)
     arrays = inputs.image if change is None else changed_image(inputs.image, change)
-    return run_image(arrays, inputs, engine, progress)
+    return run_image(arrays, inputs)
 
 
 def run_image(

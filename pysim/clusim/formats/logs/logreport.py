@@ -342,15 +342,15 @@ def _calls(log: Log, limit: int) -> list[str]:
 
 
 def _call_row(group: CallGroupJson) -> list[str]:
-    chosen = f"{group['algorithm']} {group['protocol']}".strip()
-    if group["channels"]:
-        low, high = group["channels"]
+    chosen = f"{group.algorithm} {group.protocol}".strip()
+    if group.channels:
+        low, high = group.channels
         chosen += f", channels {low}-{high}"
-    if group["model_us"] is not None:
-        chosen += f", model {group['model_us']:g} us"
-    ranks = str(group["n_ranks"]) if group["n_ranks"] > 0 else "?"
-    size, count = format_size(group["size"]), str(group["count"])
-    return [group["collective"] or "?", ranks, size, group["type"], group["op"], count, chosen]
+    if group.model_us is not None:
+        chosen += f", model {group.model_us:g} us"
+    ranks = str(group.n_ranks) if group.n_ranks > 0 else "?"
+    size, count = format_size(group.size), str(group.count)
+    return [group.collective or "?", ranks, size, group.type, group.op, count, chosen]
 
 
 def _run(run: TableRun) -> list[str]:

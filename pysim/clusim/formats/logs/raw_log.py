@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+from clusim.base.json_schema import JsonObject
 from clusim.formats.logs.columns import NONE, Columns, Repeating
 from clusim.formats.logs.infer_collective import LoggedRoute
 from clusim.formats.logs.lines import Remembered
@@ -74,8 +75,21 @@ class Thread:
 
 
 @dataclass(frozen=True, slots=True)
-class LoggedPattern:
-    """A result of the graph search; bandwidths per channel [GB/s] within and between nodes."""
+class LoggedPattern(JsonObject):
+    """A result of NCCL's graph search, as it printed it.
+
+    Attributes
+    ----------
+    bw_intra, bw_inter : float
+        Of a channel, inside a node and between nodes [10^9 bytes/s].
+    orders : list
+        The ranks of each channel.
+    """
+
+    KEYS = (
+        *("pattern", "channels", "bw_intra", "bw_inter", "type_intra", "type_inter", "cross_nic"),
+        *("same_channels", "orders"),
+    )
 
     pattern: int
     cross_nic: int

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from typing_extensions import TypedDict
 
+from clusim.base.json_schema import JsonObject
 from clusim.base.terms.dtypes import REDUCTIONS
 from clusim.formats.logs.anomalies import find_anomalies
 from clusim.formats.logs.columns import NONE
@@ -18,14 +20,16 @@ from clusim.formats.logs.raw_log import LineKind, LoggedPattern, Member
 from clusim.formats.logs.tables import TableRun
 
 
-class HostJson(TypedDict):
+@dataclass(frozen=True, slots=True)
+class HostJson(JsonObject):
     """A host: names of its GPUs and NICs, if they were printed."""
 
     gpus: list[str]
     nics: dict[str, str]
 
 
-class LoggedRankJson(TypedDict):
+@dataclass(frozen=True, slots=True)
+class LoggedRankJson(JsonObject):
     """A rank; texts are empty if the log does not contain them.
 
     Attributes
@@ -41,7 +45,8 @@ class LoggedRankJson(TypedDict):
     logged: bool
 
 
-class NvlsJson(TypedDict):
+@dataclass(frozen=True, slots=True)
+class NvlsJson(JsonObject):
     """Ranks with NVLS available, unavailable, and with connected trees; heads, -1 if unknown."""
 
     available: int
@@ -50,29 +55,8 @@ class NvlsJson(TypedDict):
     connected: int
 
 
-class PatternJson(TypedDict):
-    """A result of NCCL's graph search, as it printed it.
-
-    Attributes
-    ----------
-    bw_intra, bw_inter : float
-        Of a channel, inside a node and between nodes [10^9 bytes/s].
-    orders : list
-        The ranks of each channel.
-    """
-
-    pattern: int
-    channels: int
-    bw_intra: float
-    bw_inter: float
-    type_intra: str
-    type_inter: str
-    cross_nic: int
-    same_channels: int
-    orders: list[list[str]]
-
-
-class LoggedCommJson(TypedDict):
+@dataclass(frozen=True, slots=True)
+class LoggedCommJson(JsonObject):
     """A communicator.
 
     Attributes
@@ -117,7 +101,7 @@ class LoggedCommJson(TypedDict):
     nvls: NvlsJson
     connections: int
     transports: dict[str, int]
-    search: list[PatternJson]
+    search: list[LoggedPattern]
     system: list[list[int | float | str]]
     costs: dict[str, list[float]]
     init_s: float
@@ -126,7 +110,8 @@ class LoggedCommJson(TypedDict):
     assumed: list[str]
 
 
-class CallGroupJson(TypedDict):
+@dataclass(frozen=True, slots=True)
+class CallGroupJson(JsonObject):
     """Operations of one kind.
 
     Attributes
@@ -151,7 +136,8 @@ class CallGroupJson(TypedDict):
     model_us: float | None
 
 
-class CallsJson(TypedDict):
+@dataclass(frozen=True, slots=True)
+class CallsFromJson(JsonObject):
     """Calls of one kind.
 
     Attributes
@@ -162,28 +148,21 @@ class CallsJson(TypedDict):
         Incomplete lines.
     operations : int
         Operations: the calls of all ranks count as one.
-    """
-
-    lines: dict[str, int]
-    cut: int
-    operations: int
-    by_size: list[CallGroupJson]
-
-
-_From = TypedDict("_From", {"from": str})
-
-
-class CallsFromJson(CallsJson, _From):
-    """Calls of one kind.
-
-    Attributes
-    ----------
     from : str
         ``calls``, ``tuning lines``, or empty for no calls.
     """
 
+    KEYS = ("lines", "cut", "operations", "from=source", "by_size")
 
-class TableRowJson(TypedDict):
+    lines: dict[str, int]
+    cut: int
+    operations: int
+    source: str
+    by_size: list[CallGroupJson]
+
+
+@dataclass(frozen=True, slots=True)
+class TableRowJson(JsonObject):
     """A row of nccl-tests; None for fields that are not numbers.
 
     Attributes
@@ -206,7 +185,8 @@ class TableRowJson(TypedDict):
     busbw_in_place: float | None
 
 
-class TableRunJson(TypedDict):
+@dataclass(frozen=True, slots=True)
+class TableRunJson(JsonObject):
     """A table of nccl-tests.
 
     Attributes
@@ -231,14 +211,16 @@ class TableRunJson(TypedDict):
     failures: list[str]
 
 
-class AnomalyJson(TypedDict):
+@dataclass(frozen=True, slots=True)
+class AnomalyJson(JsonObject):
     """Something odd, in words."""
 
     kind: str
     text: str
 
 
-class LineKindJson(TypedDict):
+@dataclass(frozen=True, slots=True)
+class LineKindJson(JsonObject):
     """Lines of a kind: their number, an example, and the location of the first."""
 
     kind: str
@@ -247,7 +229,8 @@ class LineKindJson(TypedDict):
     first: str
 
 
-class LogJson(TypedDict):
+@dataclass(frozen=True, slots=True)
+class LogJson(JsonObject):
     """Content of a log of NCCL, RCCL or nccl-tests.
 
     Attributes
@@ -285,46 +268,37 @@ class LogJson(TypedDict):
     other_lines: int
 
 
-def summarize(log: Log) -> LogJson:
+def summarize(log: Log) -> dict[str, Any]:
     """Return the content of a log as plain values: bytes, times in us, bandwidths in GB/s."""
     facts = log.facts
     calls = {facts.names[name]: times for name, times in log.calls.tally("name").tolist()}
-    return {
-        "files": list(facts.files),
-        "lines": facts.lines,
-        "bytes": facts.bytes,
-        "nccl_lines": facts.nccl_lines,
-        "library": facts.library or ("NCCL" if facts.versions else ""),
-        "versions": sorted(facts.versions),
-        "hosts": {
-            host: {"gpus": gpus, "nics": facts.nics.get(host, {})}
-            for host, gpus in log.hosts.items()
-        },
-        "communicators": [_communicator(log, c) for c in log.communicators],
-        "calls": {
-            "lines": dict(sorted(calls.items())),
-            "cut": facts.cut_calls,
-            "operations": len(log.operations),
-            "from": "calls" if calls else "tuning lines" if len(facts.tunings) else "",
-            "by_size": groups_of_calls(log),
-        },
-        "tuning_lines": len(facts.tunings),
-        "kernels": dict(facts.kernels.most_common(50)),
-        "measurements": [_run(run) for run in log.runs],
-        "environment": {name: sorted(values) for name, values in sorted(facts.environment.items())},
-        "anomalies": [{"kind": a.kind, "text": a.text} for a in find_anomalies(log)],
-        "not_used": _kinds(facts.unknown),
-        "notes": _kinds(facts.notes),
-        "other_lines": facts.app_lines,
-    }
+    source = "calls" if calls else "tuning lines" if len(facts.tunings) else ""
+    return LogJson(
+        files=list(facts.files),
+        lines=facts.lines,
+        bytes=facts.bytes,
+        nccl_lines=facts.nccl_lines,
+        library=facts.library or ("NCCL" if facts.versions else ""),
+        versions=sorted(facts.versions),
+        hosts={host: HostJson(gpus, facts.nics.get(host, {})) for host, gpus in log.hosts.items()},
+        communicators=[_communicator(log, c) for c in log.communicators],
+        calls=CallsFromJson(
+            dict(sorted(calls.items())), facts.cut_calls, len(log.operations), source, groups_of_calls(log)
+        ),
+        tuning_lines=len(facts.tunings),
+        kernels=dict(facts.kernels.most_common(50)),
+        measurements=[_run(run) for run in log.runs],
+        environment={name: sorted(values) for name, values in sorted(facts.environment.items())},
+        anomalies=[AnomalyJson(a.kind, a.text) for a in find_anomalies(log)],
+        not_used=_kinds(facts.unknown),
+        notes=_kinds(facts.notes),
+        other_lines=facts.app_lines,
+    ).to_json()  # fmt: skip
 
 
 def _kinds(kinds: dict[str, LineKind]) -> list[LineKindJson]:
     result = sorted(kinds.items(), key=lambda item: -item[1].count)
-    return [
-        {"kind": kind, "count": entry.count, "example": entry.example, "first": entry.where}
-        for kind, entry in result
-    ]
+    return [LineKindJson(kind, entry.count, entry.example, entry.where) for kind, entry in result]
 
 
 def channels_of(members: list[Member]) -> dict[str, int]:
@@ -343,77 +317,55 @@ def _communicator(log: Log, communicator: LoggedCommunicator) -> LoggedCommJson:
     lines = Counter[str]()
     for *_, route, n in connections:
         lines[route.label] += n
-    first = members[0]
-    return {
-        "number": communicator.number,
-        "run": communicator.run,
-        "n_ranks": communicator.n_ranks,
-        "ranks_logged": communicator.n_logged,
-        "comm_id": f"{communicator.comm_id:#x}" if communicator.comm_id else "",
-        "parent": communicator.parent,
-        "color": communicator.color,
-        "hosts": communicator.hosts,
-        "ranks": [
-            {
-                "rank": rank,
-                "host": communicator.host_of.get(rank, ""),
-                "bus_id": f"{communicator.bus_of[rank]:x}" if rank in communicator.bus_of else "",
-                "gpu": communicator.gpu_of.get(rank, ""),
-                "logged": rank in communicator.members,
-            }
+    costs = next((m.costs for m in members if m.costs), {})
+    system = next((m.system for m in members if m.system), [])
+    return LoggedCommJson(
+        number=communicator.number,
+        run=communicator.run,
+        n_ranks=communicator.n_ranks,
+        ranks_logged=communicator.n_logged,
+        comm_id=f"{communicator.comm_id:#x}" if communicator.comm_id else "",
+        parent=communicator.parent,
+        color=communicator.color,
+        hosts=communicator.hosts,
+        ranks=[
+            LoggedRankJson(
+                rank,
+                communicator.host_of.get(rank, ""),
+                f"{communicator.bus_of[rank]:x}" if rank in communicator.bus_of else "",
+                communicator.gpu_of.get(rank, ""),
+                rank in communicator.members,
+            )
             for rank in sorted({*communicator.host_of, *communicator.members})
         ],
-        "channels": channels_of(members),
-        "ring_channels": max((m.channel_total for m in members), default=NONE),
-        "rings": {str(channel): ring for channel, ring in log.rings(communicator).items()},
-        "trees": {
+        channels=channels_of(members),
+        ring_channels=max((m.channel_total for m in members), default=NONE),
+        rings={str(channel): ring for channel, ring in log.rings(communicator).items()},
+        trees={
             str(channel): {str(rank): [up, list(down)] for rank, (up, down) in tree.items()}
             for channel, tree in log.trees_of(communicator).items()
         },
-        "nvls": {
-            "available": sum(m.nvls is True for m in members),
-            "not_available": sum(m.nvls is False for m in members),
-            "heads": max((m.n_heads for m in members), default=NONE),
-            "connected": sum("NVLS tree" in m.connected for m in members),
-        },
-        "connections": len(connections),
-        "transports": dict(lines.most_common()),
-        "search": [_pattern(p) for p in search_of(members)],
-        "system": [
-            [node.depth, node.link, node.bw, node.name, node.note]
-            for node in next((m.system for m in members if m.system), [])
-        ],
-        "costs": {
-            f"{name} {algorithm} {protocol}": list(cost)
-            for (name, algorithm, protocol), cost in next(
-                (m.costs for m in members if m.costs), {}
-            ).items()
-            if cost != (0.0, 0.0)
-        },
-        "init_s": max((m.timings.get("total", 0.0) for m in members), default=0.0),
-        "network": log.facts.processes[first.process].network,
-        "ended": dict(Counter(m.ended for m in members if m.ended)),
-        "assumed": communicator.assumed,
-    }
+        nvls=NvlsJson(
+            available=sum(m.nvls is True for m in members),
+            not_available=sum(m.nvls is False for m in members),
+            heads=max((m.n_heads for m in members), default=NONE),
+            connected=sum("NVLS tree" in m.connected for m in members),
+        ),
+        connections=len(connections),
+        transports=dict(lines.most_common()),
+        search=search_of(members),
+        system=[[node.depth, node.link, node.bw, node.name, node.note] for node in system],
+        costs={" ".join(key): list(cost) for key, cost in costs.items() if cost != (0.0, 0.0)},
+        init_s=max((m.timings.get("total", 0.0) for m in members), default=0.0),
+        network=log.facts.processes[members[0].process].network,
+        ended=dict(Counter(m.ended for m in members if m.ended)),
+        assumed=communicator.assumed,
+    )
 
 
 def search_of(members: list[Member]) -> list[LoggedPattern]:
     """Return the distinct results of the graph search, from the first rank that printed any."""
     return list(dict.fromkeys(next((m.patterns for m in members if m.patterns), [])))
-
-
-def _pattern(pattern: LoggedPattern) -> PatternJson:
-    return {
-        "pattern": pattern.pattern,
-        "channels": pattern.channels,
-        "bw_intra": pattern.bw_intra,
-        "bw_inter": pattern.bw_inter,
-        "type_intra": pattern.type_intra,
-        "type_inter": pattern.type_inter,
-        "cross_nic": pattern.cross_nic,
-        "same_channels": pattern.same_channels,
-        "orders": [list(order) for order in pattern.orders],
-    }
 
 
 def groups_of_calls(log: Log) -> list[CallGroupJson]:
@@ -425,23 +377,19 @@ def groups_of_calls(log: Log) -> list[CallGroupJson]:
     for (size_of, name, size, kind, op, choice), times in sorted(
         zip(unique.tolist(), counts.tolist(), strict=True)
     ):
-        reduces = name >= 0 and "Reduce" in facts.names[name]
-        chosen = facts.choice(choice)
+        collective, chosen = facts.names[name] if name >= 0 else "", facts.choice(choice)
+        dtype = DATATYPES[kind] if 0 <= kind < len(DATATYPES) else str(kind) if kind >= 0 else ""
+        redop = ""
+        if "Reduce" in collective and op >= 0:
+            redop = REDUCTIONS[op] if op < len(REDUCTIONS) else str(op)
+        channels = [chosen.first, chosen.last] if chosen.first >= 0 else []
+        model_us = None if chosen.time_us < 0 else chosen.time_us
         result.append(
-            {
-                "collective": facts.names[name] if name >= 0 else "",
-                "n_ranks": size_of,
-                "size": size,
-                "type": DATATYPES[kind] if 0 <= kind < len(DATATYPES) else str(kind) if kind >= 0 else "",
-                "op": (REDUCTIONS[op] if op < len(REDUCTIONS) else str(op)) if reduces and op >= 0 else "",
-                "count": times,
-                "algorithm": chosen.algorithm,
-                "protocol": chosen.protocol,
-                "channels": [chosen.first, chosen.last] if chosen.first >= 0 else [],
-                "model_us": None if chosen.time_us < 0 else chosen.time_us,
-            }
+            CallGroupJson(
+                collective, size_of, size, dtype, redop, times, chosen.algorithm, chosen.protocol, channels, model_us
+            )
         )  # fmt: skip
-    result.sort(key=lambda g: (g["collective"], g["n_ranks"], g["size"], g["type"], g["op"]))
+    result.sort(key=lambda g: (g.collective, g.n_ranks, g.size, g.type, g.op))
     return result
 
 
@@ -450,26 +398,11 @@ def _number(value: float) -> float | None:
 
 
 def _run(run: TableRun) -> TableRunJson:
-    rows = zip(run.sizes, run.types, run.ops, run.values, strict=True)
-    return {
-        "collective": run.collective(),
-        "n_ranks": run.n_ranks,
-        "config": run.config,
-        "nccl_tests": run.version,
-        "average_busbw": _number(run.average_busbw),
-        "wrong": run.wrong,
-        "rows": [
-            {
-                "size": size,
-                "type": kind,
-                "op": op,
-                "time": _number(values[0]),
-                "algbw": _number(values[1]),
-                "busbw": _number(values[2]),
-                "time_in_place": _number(values[4]),
-                "busbw_in_place": _number(values[6]),
-            }
-            for size, kind, op, values in rows
-        ],
-        "failures": run.failures,
-    }
+    rows = [
+        TableRowJson(size, kind, op, *(_number(values[column]) for column in (0, 1, 2, 4, 6)))
+        for size, kind, op, values in zip(run.sizes, run.types, run.ops, run.values, strict=True)
+    ]
+    average, wrong = _number(run.average_busbw), run.wrong
+    return TableRunJson(
+        run.collective(), run.n_ranks, run.config, run.version, average, wrong, rows, run.failures
+    )
