@@ -5,7 +5,10 @@ goal is enforced. Run all with ``make bench``, or some: ``python benchmarks/run.
 
     --repeats N      runs of a case; the fastest is printed (1)
     --instructions   count the instructions and the misses of caches of 32 KB and 1 MB
-                     per hop of a small twin of the case (valgrind, after ``make test-c``)
+                     per hop of a small twin of the case, set-up excluded (valgrind, after
+                     ``make test-c``)
+    --write-counts   write these counts to ``counts.json``, with which
+                     ``tests/engine/test_counts.py`` compares them
     --threads N      also run with N threads, in turns; `threads_ratio` is the wall-clock time
                      of one thread over that of N; with --instructions, `threads_limit` is this
                      ratio without wake-ups and cache transfers: instructions of a single
@@ -33,6 +36,7 @@ from typing import Any
 from cases import CASES
 
 RUN_IMAGE = Path(__file__).resolve().parents[1] / "build" / "c" / "run_image"
+COUNTS = Path(__file__).resolve().with_name("counts.json")
 
 
 def _engine_cpu_s() -> list[float]:
@@ -150,8 +154,9 @@ COUNTED = [
 
 
 def _counted(image: Path, options: list[str], threads: int) -> tuple[list[int], int]:
-    """Return callgrind's counts of a run (instructions first) and its hops."""
+    """Return callgrind's counts of a run (instructions first), without set-up, and its hops."""
     command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={image}.counts", *options]
+    command.append("--toggle-collect=clusim_sim_run")  # threads but the first never enter it
     usual = "-1"  # from as many events on as windows are shared
     shared = [str(RUN_IMAGE), "-w", "-t", str(threads), usual, str(image)]
     done = subprocess.run([*command, *shared], check=True, capture_output=True, text=True)
@@ -174,11 +179,20 @@ def instructions(case: str, threads: int) -> dict[str, float]:
             "misses_32KB_per_hop": round(per_hop["D1mr"] + per_hop["D1mw"], 2),
             "misses_1MB_per_hop": round(per_hop["DLmr"] + per_hop["DLmw"], 2),
         }
-        if threads > 1:  # the other threads never enter this function
-            first = ["--toggle-collect=clusim_sim_run"]
-            alone, together = (_counted(image, first, n)[0][0] for n in (1, threads))
+        if threads > 1:
+            alone, together = (_counted(image, [], n)[0][0] for n in (1, threads))
             result["threads_limit"] = round(alone / together, 2)
     return result
+
+
+COUNTED_PER_HOP = {"instructions_per_hop", "misses_32KB_per_hop", "misses_1MB_per_hop"}
+
+
+def write_counts(case: str, counts: dict[str, float]) -> None:
+    """Replace the counts of a case in ``counts.json``."""
+    known = json.loads(COUNTS.read_text("utf-8")) if COUNTS.exists() else {}
+    known[case] = counts
+    COUNTS.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n", "utf-8")
 
 
 def compare(case: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -191,8 +205,10 @@ def compare(case: str, args: argparse.Namespace) -> dict[str, Any]:
             others.append(_in_a_process(case, args.against))
         ours.append(_in_a_process(case))
     best = min(ours, key=lambda run: float(run["cpu_s"]))
-    if args.instructions:
+    if args.instructions or args.write_counts:
         best |= instructions(case, args.threads)
+    if args.write_counts and best.keys() >= COUNTED_PER_HOP:
+        write_counts(case, {name: best[name] for name in sorted(COUNTED_PER_HOP)})
     if shared:
         best["threads_ratio"] = round(
             min(run["wall_s"] for run in ours) / min(run["wall_s"] for run in shared), 2
@@ -253,6 +269,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("cases", nargs="*", default=[*CASES, "shell-1MiB", "memory"])
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--instructions", action="store_true")
+    parser.add_argument("--write-counts", action="store_true")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--against", default="")
     parser.add_argument("--one", help=argparse.SUPPRESS)
