@@ -1,7 +1,7 @@
 """Write the C source of ``clusim._engine``; CMake runs this at build time.
 
-The declarations are cut out of ``clusim.h`` between two markers, so that the header is the only place
-where the interface is written down; in cffi's API mode the C compiler checks each of them.
+The declarations are cut out of ``clusim_image.h`` and ``clusim.h`` between two markers, so that the headers are the
+only place where the interface is written down; in cffi's API mode the C compiler checks each of them.
 """
 
 from __future__ import annotations
@@ -11,16 +11,21 @@ from pathlib import Path
 
 from cffi import FFI
 
-HEADER = Path(__file__).resolve().parents[1] / "include" / "clusim.h"
+INCLUDE = Path(__file__).resolve().parents[1] / "include"
+HEADERS = (INCLUDE / "clusim_image.h", INCLUDE / "clusim.h")
+
+
+def _between_markers(header: Path) -> str:
+    _, _, rest = header.read_text(encoding="utf-8").partition("/* cdef: begin */")
+    body, end, _ = rest.partition("/* cdef: end */")
+    if not end:
+        raise SystemExit(f"{header}: no `cdef: begin` and `cdef: end` markers")
+    return body.replace("CLUSIM_CHECKED ", "")
 
 
 def declarations() -> str:
-    """Return the part of the header that Python sees."""
-    _, _, rest = HEADER.read_text(encoding="utf-8").partition("/* cdef: begin */")
-    body, end, _ = rest.partition("/* cdef: end */")
-    if not end:
-        raise SystemExit(f"{HEADER}: no `cdef: begin` and `cdef: end` markers")
-    return body.replace("CLUSIM_CHECKED ", "")
+    """Return the part of the headers that Python sees."""
+    return "".join(map(_between_markers, HEADERS))
 
 
 def main(target: str) -> None:

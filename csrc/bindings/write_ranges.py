@@ -42,7 +42,7 @@ HEAD = """\
 
 def _structs() -> dict[str, str]:
     """Return the C type of a row of every table, from the header."""
-    header = (CSRC / "include" / "clusim.h").read_text(encoding="utf-8")
+    header = (CSRC / "include" / "clusim_image.h").read_text(encoding="utf-8")
     return {name: ctype for ctype, name in re.findall(r"const (\w+) \*(\w+);", header)}
 
 

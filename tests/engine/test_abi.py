@@ -13,11 +13,12 @@ from cffi import FFI
 from clusim.base.errors import InternalError
 from clusim.engine import abi
 
-HEADER = Path(__file__).resolve().parents[2] / "csrc" / "include" / "clusim.h"
+HEADERS = sorted((Path(__file__).resolve().parents[2] / "csrc" / "include").glob("*.h"))
 
 
 def test_every_enum_of_the_header_has_a_class_of_the_same_name() -> None:
-    written = set(re.findall(r"^enum clusim_(\w+) \{", HEADER.read_text(encoding="utf-8"), re.M))
+    text = "".join(header.read_text(encoding="utf-8") for header in HEADERS)
+    written = set(re.findall(r"^enum clusim_(\w+) \{", text, re.M))
     classes = {
         name
         for name, kind in vars(abi).items()

@@ -1,6 +1,6 @@
-"""Constants, enums and struct layouts of ``csrc/include/clusim.h``, and the engines' output.
+"""Constants, enums and struct layouts of ``clusim.h`` and ``clusim_image.h``, and the engines' output.
 
-The header is their only definition. Names are repeated here for the type checker and for readers. The import of this
+The headers are their only definition. Names are repeated here for the type checker and for readers. The import of this
 module fails if names of a class differ from its enum, or if NumPy cannot represent the layout of a struct. Values and
 layouts are those that the C compiler found. The output's layouts and terms are shared by the C engine and the
 reference.
