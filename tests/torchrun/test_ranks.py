@@ -225,3 +225,23 @@ def test_ranks_that_do_not_exist_are_errors(
     run = torchrun(tmp_path, "", option, value)
     assert run.returncode == 2
     assert words in " ".join(run.stderr.split())
+
+
+CONTEXT = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.experimental import context_parallel
+mesh = init_device_mesh("cuda", (2,), mesh_dim_names=("context",))
+x = torch.randn(1, 4096, 512, device="cuda", dtype=torch.bfloat16)
+qkv = nn.Linear(512, 1536, bias=False, device="cuda", dtype=torch.bfloat16)
+with context_parallel(mesh, buffers=[x], buffer_seq_dims=[1]):
+    q, k, v = (p.unflatten(-1, (4, 128)).transpose(1, 2) for p in qkv(x).chunk(3, -1))
+    F.scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward()
+"""
+
+
+def test_context_parallel_attention_has_the_keys_of_all_ranks(tmp_path: Path) -> None:
+    """Keys and values of a rank, 2048 x 512 each in 16 bits, are gathered in both passes; gradients pass in 32 bits."""
+    done, _ = result(tmp_path, CONTEXT, "--nproc-per-node", "2")
+    both = 2 * 2048 * 512 * 2
+    assert calls(done)["all_gather", 2] == (2, 2 * 2 * both)
+    assert calls(done)["alltoall", 2] == (2, 2 * 2 * both)

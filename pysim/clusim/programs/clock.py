@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from clusim.base.units import parse_time
@@ -81,13 +82,14 @@ class Stream:
 class Mark:
     """A place in a stream: its time [ps] and operation (-1: before the first) in the record of this number.
 
-    The time is that of `pending`, if given.
+    The time is that of `pending`, if given. In a captured graph, `captured` is the place.
     """
 
     time_ps: int = 0
     event: int = -1
     record: int = 0
     pending: PendingCall | None = field(default=None, compare=False)
+    captured: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,22 @@ class IssuedCall:
         """NCCL's stream: one per group, and one per direction of a pair that exchanges messages."""
         ends = f" {self.root}>{self.peer}" if self.peer >= 0 else ""
         return f"nccl {self.ranks}{ends}"
+
+
+@dataclass(slots=True)
+class CapturedOperations:
+    """Operations of a CUDA graph: functions with a stream and further arguments; and the stream of the capture.
+
+    Places in streams are numbered; waits for earlier places are omitted.
+    """
+
+    stream: int
+    operations: list[tuple[Callable[..., Mark], tuple[Any, ...]]] = field(default_factory=list)
+
+    def add(self, run: Callable[..., Mark], *given: Any) -> Mark:
+        """Append an operation; return its place."""
+        self.operations.append((run, given))
+        return Mark(captured=len(self.operations) - 1)
 
 
 class Peers(Protocol):
@@ -180,6 +198,8 @@ class RankClock:
         `IssuedCall.splits` of uneven all-to-alls among them, by number.
     line : callable or None
         Line of the program, recorded with every operation.
+    captured : CapturedOperations or None
+        Graph in capture: its operations are recorded and not run.
     """
 
     def __init__(self, rank: int, peers: Peers, times: IssueTimes) -> None:
@@ -193,6 +213,7 @@ class RankClock:
         self._seen = 0
         self.groups: dict[tuple[int, ...], int] = {}
         self.totals = Totals()
+        self.captured: CapturedOperations | None = None
         self._host = Stream()
         self._sequence: Counter[tuple[object, ...]] = Counter()
         self._record = 0
@@ -220,11 +241,14 @@ class RankClock:
 
     def kernel(
         self, stream: int, what: OperatorCall | str, time_ps: int, *, unpriced_at: str = ""
-    ) -> None:
-        """Enqueue a kernel of a known time [ps], of an operator or with a name.
+    ) -> Mark:
+        """Enqueue a kernel of a known time [ps], of an operator or with a name; return its end.
 
         `unpriced_at` is the line of the program that called an operator without a measured form.
         """
+        if self.captured is not None:
+            run = partial(self.kernel, unpriced_at=unpriced_at)
+            return self.captured.add(run, stream, what, time_ps)
         queue = self.streams[stream]
         queue.end_ps = max(queue.end_ps, self.host_ps) + time_ps
         name, operator = (what, None) if isinstance(what, str) else (what.name, what)
@@ -239,6 +263,24 @@ class RankClock:
         if unpriced_at:
             self.totals.unpriced_ps[name] += time_ps
             self.totals.unpriced_at.setdefault(name, unpriced_at)
+        return self.mark(stream)
+
+    def capture(self, stream: int) -> CapturedOperations:
+        """Begin to record the operations of a graph."""
+        self.captured = CapturedOperations(stream)
+        return self.captured
+
+    def replay(self, stream: int, graph: CapturedOperations) -> None:
+        """Enqueue the operations of a graph on a stream with one launch."""
+        self.issue()
+        times, self.times = self.times, IssueTimes(0, 0, 0)
+        places: list[Mark] = []
+        for run, (own, *given) in graph.operations:
+            given = [
+                places[value.captured] if isinstance(value, Mark) else value for value in given
+            ]
+            places.append(run(stream if own == graph.stream else own, *given))
+        self.times = times
 
     @contextmanager
     def bunch(self) -> Iterator[None]:
@@ -256,6 +298,8 @@ class RankClock:
         """
         size = len(call.ranks)
         self.pause(self.times.collective_ps, call.operation)
+        if self.captured is not None:
+            return self.captured.add(self.call, stream, call)
         bunch = self._bunch if call.peer >= 0 else None
         name = f"nccl {call.ranks}" if bunch is not None else call.stream
         queue, source = self.streams[name], self.streams[stream]
@@ -320,17 +364,32 @@ class RankClock:
 
     def mark(self, stream: int | str) -> Mark:
         """Return the present place in a stream."""
+        if self.captured is not None:
+            return self.captured.add(self.mark, stream)
         queue = self.streams[stream]
         return Mark(queue.end_ps, queue.last, self._record)
 
-    def wait(self, stream: int, mark: Mark) -> None:
-        """Let a stream wait for a place in another one."""
+    def wait(self, stream: int, mark: Mark) -> Mark:
+        """Let a stream wait for a place in another one; return its place."""
+        if self.captured is not None:
+            if mark.captured >= 0:
+                self.captured.add(self.wait, stream, mark)
+            return mark
         queue = self.streams[stream]
         queue.end_ps = max(queue.end_ps, self._time(mark))
         queue.waits |= self._recorded([mark])
+        return mark
 
     def synchronise(self, marks: Iterable[Mark] | None = None) -> None:
-        """Let the host wait for places in streams, or for all streams."""
+        """Let the host wait for places in streams, or for all streams.
+
+        Raises
+        ------
+        RuntimeError
+            As of CUDA: during a capture.
+        """
+        if self.captured is not None:
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
         if marks is None:
             self._settle()
         known = list(map(self.mark, list(self.streams))) if marks is None else list(marks)
@@ -365,7 +424,7 @@ class RankClock:
         return list(zip(self.events[first:], self._lines[first:], strict=True))
 
     def _recorded(self, marks: Iterable[Mark]) -> set[int]:
-        """Return the operations of marks in this record; those of earlier ones are complete before it."""
+        """Return the operations of marks in this record; earlier records are complete before it."""
         return {mark.event for mark in marks if mark.event >= 0 and mark.record == self._record}
 
     def _deps(self, queue: Stream) -> tuple[int, ...]:

@@ -192,8 +192,8 @@ def stream_classes(cuda: SimulatedCuda) -> tuple[type, type]:
             return clock.host_ps >= clock.mark(self.stream_id).time_ps
 
         def is_capturing(self) -> bool:
-            """Return False: graphs are not captured."""
-            return False
+            """Return True during the capture of a graph."""
+            return clock.captured is not None
 
         def __enter__(self) -> Stream:
             self._context = cuda.on(self.stream_id)
@@ -280,7 +280,7 @@ def install(cuda: SimulatedCuda, release: tuple[int, ...]) -> None:
         "get_device_capability": lambda device=None: (properties.major, properties.minor),
         "get_device_properties": lambda device=None: properties,
         "is_bf16_supported": lambda including_emulation=True: properties.major >= 8,
-        "is_current_stream_capturing": lambda: False,
+        "is_current_stream_capturing": lambda: clock.captured is not None,
         "can_device_access_peer": lambda device, peer: True,
         **dict.fromkeys(
             ("memory_allocated", "memory_reserved"), lambda device=None: memory.now_bytes

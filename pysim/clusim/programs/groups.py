@@ -179,12 +179,13 @@ class SimulatedGroups:
         )
         known = [] if values is None else [v for v in values if v is not None]
         unknown = values is None or len(known) < len(values)
-        sent = None if unknown else (encoded(known), moved.splits)
+        captures = self.clock.captured is not None
+        sent = None if unknown or captures else (encoded(known), moved.splits)
         if call.timed:
             mark = self.clock.call(self.operators.stream(), call, sent)
         else:
             mark = Mark(pending=self.clock.meet(call, sent) if len(call.ranks) > 1 else None)
-        if written and written[0] is not (sources[0] if sources else None):
+        if written and (captures or written[0] is not (sources[0] if sources else None)):
             self.operators.known.forget([t for t in written if isinstance(t, FakeTensor)])
         pending = mark.pending
         if pending is None and written:

@@ -119,7 +119,7 @@ class ProgramJob:
     def starts(self, rank: int, call: IssuedCall) -> list[int]:
         """Return ranks that must be started for a call of a rank, and add them to the running ranks.
 
-        The ranks of a message run, and those of an uneven all-to-all if they are at most `MOST_PROCESSES`.
+        The ranks of a message run; up to `MOST_PROCESSES` ranks of an uneven all-to-all run.
 
         Raises
         ------

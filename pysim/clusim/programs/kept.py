@@ -1,7 +1,7 @@
 """Proofs of symmetry in the cache: valid for one program, its modules, arguments, system and packages.
 
 A second run of a program compares no ranks if the files of all its modules are unchanged, and if the running ranks'
-operations are equal to those of the first run.
+operations equal the first run's.
 """
 
 from __future__ import annotations

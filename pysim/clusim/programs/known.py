@@ -30,10 +30,13 @@ class KnownValues:
         Largest storage with values.
     complete : bool
         True if all tensors have values.
+    written : list of Tensor or None
+        Tensors that a captured graph writes; None outside captures.
     """
 
     def __init__(self, *, complete: bool = False) -> None:
         self.complete = complete
+        self.written: list[torch.Tensor] | None = None
         self.limit_bytes = sys.maxsize if complete else LARGEST
         self._values: dict[int, tuple[StorageWeakRef, torch.Tensor]] = {}
         self._limit = _SWEEP
@@ -53,6 +56,8 @@ class KnownValues:
 
     def forget(self, tensors: Sequence[torch.Tensor]) -> None:
         """Drop the values of the storages of tensors."""
+        if self.written is not None:
+            self.written += tensors
         for tensor in tensors:
             self._values.pop(tensor.untyped_storage()._cdata, None)
 

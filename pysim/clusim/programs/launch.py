@@ -52,7 +52,7 @@ class RecordedStep:
 
 @dataclass(frozen=True, slots=True)
 class ProgramRanks:
-    """Ranks of a job, and those that run.
+    """Ranks of a job, with the running ranks.
 
     Attributes
     ----------
@@ -116,7 +116,7 @@ class RankTask:
 
 
 class _StepRecorder:
-    """Times of calls and steps, with the last step for its file; a capture simulates neither."""
+    """Times of calls and steps, with the last step for its file; a capture simulates no time."""
 
     def __init__(self, steps: Steps, record: RecordedStep | None) -> None:
         self.steps, self.record = steps, record

@@ -380,7 +380,8 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
     def _computed(self, operator: _Operator) -> Any:
         """Return the result with values if all inputs are known and small; None otherwise."""
         name, tensors = operator.name, operator.tensors
-        if name in _NO_KERNEL or operator.is_view:  # a view sees the values of its storage
+        # A view sees the values of its storage. A graph may run again with others.
+        if name in _NO_KERNEL or operator.is_view or self.known.written is not None:
             return None
         if not self.known.complete and (
             operator.func.namespace != "aten"
@@ -461,6 +462,8 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         if known is None:
             if operator.name not in _KEEPS and operator.name not in _NO_KERNEL:
                 self.known.forget(operator.written)
+            if self.known.written is not None:
+                return
             if operator.name in _NEW and isinstance(result, FakeTensor):
                 self.known.begin(result)
         elif not operator.in_place and operator.func._schema.returns:

@@ -167,7 +167,7 @@ class RankProcesses:
             self._ranks[rank] = self._started(rank)
 
     def _compare(self) -> None:
-        """Start compared ranks, of which few run at a time."""
+        """Start compared ranks, up to `MOST_COMPARED` at a time."""
         waiting = (rank for rank in sorted(self.comparison.live) if rank not in self._others)
         for rank in islice(waiting, MOST_COMPARED - len(self._others)):
             self._others[rank] = self._started(rank, silent=True)
@@ -285,7 +285,7 @@ class RankProcesses:
                 yield item, answer
 
     def _check(self) -> None:
-        """Compare the operations of the running ranks with those of an earlier run, or start the compared ranks."""
+        """Compare the running ranks' operations with an earlier run's, or start the compared ranks."""
         if self.digest:
             return
         self.digest = self.comparison.digest()

@@ -77,7 +77,7 @@ class StepEnds:
             clock.totals = Totals()
 
     def _operations(self) -> list[tuple[Operation, str]]:
-        """Return the operations since the last call, as they are compared with those of other ranks."""
+        """Return the operations since the last call, in the form that is compared among ranks."""
         groups = list(self.clock.groups)
         return [(operation_of(event, groups), line) for event, line in self.clock.unseen()]
 
@@ -138,7 +138,7 @@ def _simulated(
     """Install the simulated device, process groups and clocks."""
     import torch
 
-    from clusim.programs import cuda, data, groups
+    from clusim.programs import cuda, data, graphs, groups
     from clusim.programs.operators import SimulatedOperators
 
     gpu = fabric.nodes[arrays_of(fabric).node_of(0)].endpoint
@@ -153,6 +153,7 @@ def _simulated(
     operators.allocated = memory.add
     # The operators import PyTorch's compiler, which requires functions of a CUDA build if a device exists.
     cuda.install(device, (LATEST.major, LATEST.minor, LATEST.patch))
+    graphs.install(graphs.graph_class(clock, operators.known, device.stream))
     store = _store(torch.distributed)
     if complete:
         handler.data = data.RealData(operators.known, clock.rank, store)

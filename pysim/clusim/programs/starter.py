@@ -40,7 +40,7 @@ class Starter:
         environment : dict
             Variables of the rank.
         silent : bool
-            Discard what it prints.
+            Discard its output.
         """
         own, other = Pipe()
         self._connection.send(("start", dict(environment), silent))

@@ -78,7 +78,7 @@ class RankRecord:
 class RankResult:
     """Result of a rank: its work, its steps, its virtual time [ps] and the peak of its memory [bytes].
 
-    `rest` has the operations after the last step, if requested; `files` are those of the program's modules.
+    `rest` has the operations after the last step, if requested; `files` are the files of the program's modules.
     """
 
     totals: Totals

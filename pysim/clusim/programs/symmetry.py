@@ -259,7 +259,7 @@ class RankComparison:
         return MeetingEnd(end_ps, sent)
 
     def failed(self, rank: int, words: str) -> None:
-        """End the comparison of a rank that failed alone."""
+        """End the comparison of a rank with an error."""
         self.live.discard(rank)
         trail = self._trails.get(rank, _Trail())
         words, after = f"fails: {words}", len(trail.operations)
