@@ -122,9 +122,8 @@ static const char *wrong_paths(const clusim_image *im, const clusim_conn *c, uin
 }
 
 static const char *wrong_spreading(const clusim_conn *c) {
-    NEED(c->spread == NONE ||
-             (c->kind == CLUSIM_CONN_KIND_WRITE && c->stage == NONE && c->path == NONE),
-         "only writes without a stage and a path spread");
+    NEED(c->spread == NONE || (c->kind == CLUSIM_CONN_KIND_WRITE && c->path == NONE),
+         "only writes without a path spread");
     NEED(c->queue_lo <= c->queue_hi, "queue pairs end before they begin");
     NEED(c->queue_lo == c->queue_hi || (c->kind == CLUSIM_CONN_KIND_WRITE &&
                                         c->policy == CLUSIM_POLICY_PINNED && c->path == NONE),

@@ -117,7 +117,7 @@ static uint32_t aim(clusim_sim *s, xfer *x, const clusim_conn *c, conn_state *cs
     bool staged = c->stage != NONE;
     x->dst = x->via_first = x->via_last = NO(target);
     x->flow = NO(flow);
-    x->spread = c->spread;
+    x->spread = x->type == XFER_WRITE ? c->spread : NONE;
     x->path = ID(path, c->path);
     x->path_back = ID(path, c->path_back);
     if (x->type == XFER_WRITE) {

@@ -22,6 +22,7 @@ from clusim_cli.params import (
     DTYPE,
     FAULT,
     GRANULARITY,
+    ORDER,
     PROTOCOL,
     REDOP,
     RELEASE,
@@ -176,6 +177,29 @@ faults = _shared(
     multiple=True,
     metavar="TEXT",
     help="Fault, e.g. 'link gpu3:nvl5 down at 2ms' or 'rank 3 slow x1.3'; may be repeated.",
+)
+
+routing = _shared(
+    "--routing",
+    type=one_of("auto", "ecmp", "spray", "adaptive", "credit", "flowlet", "ugal"),
+    default="auto",
+    help="Paths between nodes: per flow (ecmp); per packet, in turn (spray), by queue (adaptive), by queue and next"
+    " buffer (credit), or by queue with detours (ugal); per flowlet (--flowlet-gap); auto is the topology's.",
+)
+
+flowlet_gap = _shared(
+    "--flowlet-gap",
+    "gap_ps",
+    type=TIME,
+    help="flowlet: shortest pause of a flow before a new path.",
+)
+
+reorder = _shared(
+    "--reorder",
+    type=ORDER,
+    help="In-order receivers: size of the buffer for early packets of a message; 0 drops early packets, and the sender"
+    " repeats; any accepts any order.",
+    said="as the NICs",
 )
 
 granularity = _shared(

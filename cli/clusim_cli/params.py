@@ -123,6 +123,10 @@ def _grain(text: str) -> str | int:
     return word if word in GRANULARITIES else parse_size(text, binary_suffix=True)
 
 
+def _order(text: str) -> str | int:
+    return "any" if text.lower() == "any" else parse_size(text, binary_suffix=True)
+
+
 RUNNABLE = tuple(
     name for name, item in OPERATIONS.items() if item.test and (item.nccl or name == "sendrecv")
 )
@@ -145,6 +149,7 @@ COLLECTIVE = Value("collective", WORDS["operation"], _listed(RUNNABLE), "")
 DTYPE = Value("type", WORDS["dtype"], _listed(DTYPES), "")
 PROTOCOL = Value("|".join(PROTOCOL_NAMES), WORDS["protocol"], _listed(PROTOCOL_NAMES), "")
 REDOP = Value("|".join(REDUCTIONS), WORDS["redop"], _listed(REDUCTIONS), "")
+ORDER = Value("any|size", _order)
 SIZE = Value("size", partial(parse_size, binary_suffix=True))
 TIME = Value("time", parse_time)
 GRANULARITY = Value("|".join((*GRANULARITIES, "size")), _grain)

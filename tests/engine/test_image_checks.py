@@ -206,7 +206,7 @@ def test_a_flag_connection_with_a_stage_is_refused():
 def test_a_spread_of_something_else_than_writes_is_refused():
     image = _busy_image()
     image.conns["spread"][0], image.conns["kind"][0] = 0, 2
-    assert "only writes without a stage and a path spread" in _message(image)
+    assert "only writes without a path spread" in _message(image)
 
 
 @pytest.mark.parametrize("relays", [False, True])

@@ -205,7 +205,7 @@ def test_one_path_arrives_in_order() -> None:
         ({"routing": "flowlet"}, "routing flowlet: needs a gap"),
         ({"routing": "ecmp", "gap_ps": 1}, "routing ecmp: is without a gap"),
         ({"routing": "flowlet", "gap_ps": 0}, "gap 0: must be above 0"),
-        ({"reorder_bytes": -1}, "reorder buffer -1: must be 0 to 1 TiB"),
+        ({"reorder": -1}, "reorder buffer -1: must be 0 to 1 TiB"),
     ],
 )
 def test_options_of_spreads_are_checked(fields: dict, words: str) -> None:

@@ -30,7 +30,7 @@ def spread_image(image: Image, rng: random.Random) -> Image:
             row["detour_lo"] = rng.randrange(len(image.targets))
             row["detour_hi"] = rng.randint(row["detour_lo"] + 1, len(image.targets))
     conns, sources = image.conns.copy(), image.sources.copy()
-    may = (conns["kind"] == ConnKind.WRITE) & (conns["stage"] == NONE) & (conns["path"] == NONE)
+    may = (conns["kind"] == ConnKind.WRITE) & (conns["path"] == NONE)
     for place in may.nonzero()[0]:
         conns["spread"][place] = _drawn(rng, len(spreads))
     for place in range(len(sources)):

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     help="Root of operations with a root.  [default: the first rank]",
 )
 @options.faults()
+@options.routing()
+@options.flowlet_gap()
+@options.reorder()
 @options.granularity()
 @options.engine()
 @options.threads()

@@ -47,20 +47,9 @@ PATTERN = one_of(
               help="uniform, hotspot: load as a share of the topology's capacity.  [default: 0.6]")  # fmt: skip
 @click.option("--duration", type=TIME, default=None,
               help="uniform, hotspot: time in which messages arrive.  [default: 1ms]")  # fmt: skip
-@click.option("--routing", type=one_of("auto", "ecmp", "spray", "adaptive", "credit", "flowlet", "ugal"),
-              default="auto", show_default=True,
-              help="Paths: one per message, all in turn, the emptiest queue, the emptiest queue and next buffer,"
-                   " the same per flowlet (--flowlet-gap), or the emptiest queue with detours.")  # fmt: skip
-@click.option(
-    "--flowlet-gap",
-    "gap",
-    type=TIME,
-    default=None,
-    help="flowlet: shortest pause of a flow before a new path.",
-)
-@click.option("--reorder", type=SIZE, default=None,
-              help="In-order receivers: size of the buffer for early packets of a message; 0 drops early packets, and"
-                   " the sender repeats.  [default: any order]")  # fmt: skip
+@options.routing()
+@options.flowlet_gap()
+@options.reorder()
 @options.granularity(default="packet")
 @options.engine()
 @options.threads()
@@ -88,6 +77,7 @@ def command(topology: str, nodes: int | None, as_json: bool, no_progress: bool, 
     doubtful = doubts(Setup(topology, nodes), given.pop("strict"), quiet=as_json)
     pattern: Pattern | None = given.pop("pattern")
     message, by_flows = given.pop("message"), given["flows"] is not None
+    given["gap"] = given.pop("gap_ps")
     if given["duration"] is None:
         del given["duration"]
     if by_flows and pattern is not None:

@@ -57,6 +57,7 @@ MESSAGE_UNITS = {
     "flush": "s",
     "transit": "s",
     "adaptive": "true or false",
+    "reorder": "word",
     "plugin": "word",
     "plugin_latency": "s",
 }
@@ -184,6 +185,9 @@ def transport_of(name: str, entry: Entry) -> Transport:
             ["0.6us", "1.6us"],
         ),
         "adaptive": assumed(False, "one path per connection unless requested"),
+        "reorder": published(
+            "any", "ConnectX-5 and later: out-of-order data placement of RC (MLNX_OFED manual)"
+        ),
         **figures(entry.get("figures", {})),
     }
     return build(Transport, {**entry, "name": name}, figures=costs)

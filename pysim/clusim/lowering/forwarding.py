@@ -97,7 +97,8 @@ def route_keys(
 ) -> Array:
     """Return the route keys of the queue pairs of every connection.
 
-    Inside a node all are the connection's key; aggregation trees have key 0.
+    Inside a node all are the connection's key; aggregation trees have key 0. Between hosts without NICs one path is
+    the hash of the ranks and the channel.
 
     Returns
     -------
@@ -111,6 +112,10 @@ def route_keys(
     queues = arrays.fabric.forwarding.queues
     key_list = [0 if item.kind == "aggregation" else item.key for item in connections]
     keys = np.repeat(np.array(key_list, np.uint32)[:, None], queues, axis=1)
+    if any(leg.routing == "ecmp" and leg.via_last == NONE for leg in legs):
+        src, dst, channel = np.array([(c.src, c.dst, c.channel) for c in connections], np.int64).T
+        hashed = np.array([leg.routing == "ecmp" for leg in legs])
+        keys[hashed] = flow_hash(src, dst, channel, seed)[hashed, None]
     ends = np.array([(leg.via_first, leg.via_last) for leg in legs], np.int64).reshape(-1, 2)
     away = np.flatnonzero(ends[:, 1] != NONE)
     if len(away):

@@ -43,8 +43,10 @@ class Leg:
         First wires over which it may spread.
     forms : frozenset of int
         Formats of the wires that it crosses.
-    adaptive : bool or None
-        True if its packets choose their paths adaptively; None leaves the policy to the schedule.
+    routing : str or None
+        Routing between NICs (`clusim.lowering.spreads.Routing`, not ``auto``); None leaves the policy to the schedule.
+    nak_ps, reorder_bytes : int, int or None
+        As of `clusim.lowering.spreads.Receiver`.
     nic : NicTraits or None
         Sending NIC, for rate control; `line_wire` is its first wire into the network.
     """
@@ -61,7 +63,9 @@ class Leg:
     via_first: int = NONE
     via_last: int = NONE
     stage: int = NONE
-    adaptive: bool | None = None
+    routing: str | None = None
+    nak_ps: int = 1
+    reorder_bytes: int | None = None
     nic: NicTraits | None = None
     line_wire: int = NONE
 

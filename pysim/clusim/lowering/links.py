@@ -25,6 +25,7 @@ from clusim.lowering.hops import CarriedTraffic, Leg, protocol_of
 from clusim.lowering.paths import remembered
 from clusim.lowering.proxies import ProxiedConnection, largest_messages
 from clusim.lowering.rank_paths import places_of
+from clusim.lowering.spreads import SpreadTable, policy_of, spreads_of
 from clusim.schedule.ir import ABSENT, CTA_WARPS, Connection, Instance, Prim, Schedule
 from clusim.schedule.iteration import ChunkTotals, chunk_totals, sum_chunks
 from clusim.schedule.shapes import nvls_warps
@@ -314,8 +315,9 @@ class LinkLowering:
                 rows["tail_ps"][index] += proxy.nic.rendezvous_ps
         rows["vc_response"] = self.fabric.response_vc
         rows["expand_120"] = [self._expand_120[connection.protocol] for connection in of_leg]
-        for name in ("first_group", "path", "path_back", "mgroup", "vertex", "spread"):
+        for name in ("first_group", "path", "path_back", "mgroup", "vertex"):
             rows[name] = NONE
+        rows["spread"] = self.spreads.numbers[codes]
         rows["control"] = np.array([self._control(leg) for leg in legs], np.uint32)[codes]
         by_path = np.array([bool(connection.path) for connection in of_leg], bool)
         rows["window_bytes"] = self._windows(rows, bursts, by_path)
@@ -327,6 +329,11 @@ class LinkLowering:
             elif connection.path:
                 self._pin_path(rows[index], connection)
         return rows
+
+    @cached_property
+    def spreads(self) -> SpreadTable:
+        """Spreads of the legs with several paths."""
+        return spreads_of(self.arrays, self.legs)
 
     def _put_queues(self, rows: Array, keys: Array) -> None:
         """Give pinned connections the `keys` of their queue pairs, where these differ."""
@@ -340,7 +347,9 @@ class LinkLowering:
 
     def _control(self, leg: Leg) -> int:
         """Return the rate control of a leg, or NONE."""
-        if leg.nic is None or leg.nic.rate_control is None or leg.line_wire == NONE or leg.adaptive:
+        if leg.nic is None or leg.nic.rate_control is None or leg.line_wire == NONE:
+            return NONE
+        if leg.routing is not None and policy_of(leg.routing) != Policy.PINNED:
             return NONE
         row = self.arrays.wires[leg.line_wire]
         values = control_row(leg.nic, int(row["rate_num"]) * 10**12 / int(row["rate_den"]))
@@ -429,6 +438,7 @@ class LinkLowering:
         wires = np.concatenate((arrays.group_wires, result["group_wires"]))
         result["group_wires"] = wires.astype(np.uint32)
         result["vertices"] = self.trees.rows(self.vertex_slots(bursts) if self._vertex else None)
+        result["spreads"] = self.spreads.rows
         result["controls"] = np.array(list(self.control_rows), empty("controls").dtype)
         return result
 
@@ -457,8 +467,8 @@ def control_row(nic: NicTraits, line_Bps: float) -> tuple[int, ...]:
 
 
 def _policy(connection: Connection, leg: Leg) -> int:
-    if leg.adaptive is not None:
-        return _POLICIES["adaptive" if leg.adaptive else "pinned"]
+    if leg.routing is not None:
+        return policy_of(leg.routing)
     return _POLICIES[connection.policy]
 
 

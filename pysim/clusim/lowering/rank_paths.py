@@ -194,7 +194,9 @@ class Networked:
             via_first=self.nics[0],
             via_last=self.nics[1],
             stage=stage,
-            adaptive=sending.adaptive,
+            routing=self.fabric.forwarding.routing(sending.adaptive),
+            nak_ps=self._network_ps(),
+            reorder_bytes=adapter.reorder_bytes,
             nic=sending,
             line_wire=way[to_nic],
         )
@@ -342,9 +344,18 @@ class Places(WireWays):
             kind=ConnKind.FLAG if flags else ConnKind.READ if read else ConnKind.WRITE,
             hops=0 if flags else len(way) * (2 if read else 1),
             packet_bytes=128 if flags else self.packet_limit(asks, back if read else way),
+            routing=None if flags or read else self._between_hosts(connection),
             width=len(self.arrays.group(self.arrays.node_of(asks), src if read else dst)),
             forms=self.formats([*way, *(back if read else ())]),
         )
+
+    def _between_hosts(self, connection: Connection) -> str | None:
+        """Return the routing between hosts without NICs; None leaves it to the schedule, as without a choice."""
+        forwarding = self.fabric.forwarding
+        if forwarding.choice == "auto" or connection.path:
+            return None
+        hosts = self.is_host(connection.src) and self.is_host(connection.dst)
+        return forwarding.routing(adaptive=False) if hosts else None
 
     def is_read(self, connection: Connection) -> bool:
         """Return True if the receiver pulls the data over NVLink; LL and LL128 always push."""

@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from clusim.base.errors import InputError
 from clusim.base.files import guarded
 from clusim.base.units import parse_size, parse_time
+from clusim.lowering.spreads import Routing
 from clusim.nccl import parse_assignments, parse_env
 from clusim.results.bins import MAX_BINS
 from clusim.results.result import Result
@@ -31,7 +32,7 @@ from clusim.simulation.request import (
 )
 from clusim.simulation.session import EngineName, Progress, Watch, shown_in_notebook
 from clusim.simulation.setup import Setup
-from clusim.simulation.traffic import TIMED_PATTERNS, Pattern, Routing, Traffic
+from clusim.simulation.traffic import TIMED_PATTERNS, Pattern, Traffic
 from clusim.topology import Fabric
 
 
@@ -212,6 +213,8 @@ class CollectiveOptions(EngineOptions, total=False):
         As of `clusim.simulate`.
     watch : clusim.simulation.session.Watch
         Wall-clock limit of the run; at the limit the result is partial (`Result.unfinished`).
+    routing, gap, reorder
+        Paths between nodes and order at receiving NICs, as of `TrafficOptions`; the topology's by default.
     """
 
     ranks: Sequence[int] | None
@@ -227,6 +230,9 @@ class CollectiveOptions(EngineOptions, total=False):
     faults: Sequence[Any]
     verify: bool
     trace_primitives: bool | None
+    routing: Routing
+    gap: int | str | None
+    reorder: int | str | None
 
 
 class TrafficOptions(EngineOptions, total=False):
@@ -245,7 +251,8 @@ class TrafficOptions(EngineOptions, total=False):
     gap : int or str
         ``flowlet``: shortest pause of a flow before a new path [ps].
     reorder : int or str
-        Receivers accept packets in order, and keep this many bytes of early ones; any order by default.
+        Receivers accept packets in order, and keep early packets up to this size [bytes]; ``any`` accepts any order. By
+        default as the NICs do.
     span : int
         ``stride``: distance to the receiver; ``group-alltoall``: endpoints of a group.
     flows : sequence of Flow, or str or Path
@@ -267,6 +274,13 @@ class TrafficOptions(EngineOptions, total=False):
 def as_bytes(size: int | str) -> int:
     """Return a size [bytes]; texts are parsed as on the command line, so that 64M is 64 MiB."""
     return parse_size(size, binary_suffix=True) if isinstance(size, str) else size
+
+
+def as_order(order: int | str | None) -> int | Literal["any"] | None:
+    """Return a reorder buffer [bytes], or ``any``; None stays."""
+    if isinstance(order, str) and order.strip().lower() == "any":
+        return "any"
+    return None if order is None else as_bytes(order)
 
 
 def as_ps(time: int | str) -> int:
@@ -317,6 +331,7 @@ def collective(
     for name in ("ranks", "faults"):
         if given.get(name) is not None:
             given[name] = tuple(given[name])
+    given |= _paths(given)
     how = RunOptions(**taken(given, RunOptions, known=CollectiveOptions.__optional_keys__))
     with guarded(), shown_in_notebook(how.progress) as progress:
         request = requested(fabric, operation=operation, size_bytes=as_bytes(size), **given)
@@ -384,13 +399,17 @@ def traffic(
 
 
 def _spread_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Remove the options on paths and order; return them as attributes of `Traffic`."""
+    """Remove the seed and the options on paths and order; return them as attributes of `Traffic`."""
+    return {"seed": given.pop("seed", 0), **_paths(given)}
+
+
+def _paths(given: dict[str, Any]) -> dict[str, Any]:
+    """Remove the options on paths and order; return them as attributes of `Traffic` and `Setup`."""
     gap, reorder = given.pop("gap", None), given.pop("reorder", None)
     return {
         "routing": given.pop("routing", "auto"),
-        "seed": given.pop("seed", 0),
         "gap_ps": None if gap is None else as_ps(gap),
-        "reorder_bytes": None if reorder is None else as_bytes(reorder),
+        "reorder": as_order(reorder),
     }
 
 

@@ -14,6 +14,7 @@ from clusim.base.files import note_input
 from clusim.base.kept import file_digest
 from clusim.base.terms.operations import Collective
 from clusim.lowering import Broken, plan_change
+from clusim.lowering.spreads import rerouted
 from clusim.nccl import LATEST, Communicator, parse_env, parse_version
 from clusim.nccl.choice import Communicators, shared_communicators, ways
 from clusim.nccl.constants import Version
@@ -58,6 +59,8 @@ class Setup:
     beside : tuple of tuple of int
         GPUs of every node of further communicators that run the same operation concurrently, in
         `clusim.simulation.samples`.
+    routing, gap_ps, reorder : str, int or None, int or str or None
+        Other paths between nodes, and receiving NICs (`clusim.lowering.spreads.rerouted`).
     """
 
     topology: str | Path | Fabric
@@ -70,6 +73,9 @@ class Setup:
     messages: tuple[int, int, int] | None = None
     gpus: tuple[int, ...] | None = None
     beside: tuple[tuple[int, ...], ...] = ()
+    routing: str = "auto"
+    gap_ps: int | None = None
+    reorder: int | str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the given fields only, without derived fabrics and communicators."""
@@ -101,6 +107,8 @@ class Setup:
         The fabric has all GPUs, also those without ranks, and its faults are not applied.
         """
         machine = loaded(self.topology, self.nodes)
+        if (self.routing, self.gap_ps, self.reorder) != ("auto", None, None):
+            machine = rerouted(machine, self.routing, self.gap_ps, self.reorder)
         if not self.env:
             return machine
         return transported(machine, parse_env(dict(self.env)).of_release(self.release))
@@ -188,7 +196,10 @@ class Setup:
 
     def on(self, machine: Fabric) -> Setup:
         """Return the same setup on another, loaded fabric."""
-        return self if machine is self.fabric else replace(self, topology=machine, nodes=None)
+        if machine is self.fabric:
+            return self
+        paths: dict[str, Any] = {"routing": "auto", "gap_ps": None, "reorder": None}
+        return replace(self, topology=machine, nodes=None, **paths)
 
     @property
     def together(self) -> tuple[Setup, ...]:

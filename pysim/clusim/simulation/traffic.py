@@ -24,16 +24,16 @@ from clusim.base.errors import InputError
 from clusim.base.units import format_size, format_time
 from clusim.engine.abi import NONE, Policy
 from clusim.engine.image import Image, empty
-from clusim.engine.ranges import LATENCY_END_PS, packets_refused
+from clusim.engine.ranges import packets_refused
 from clusim.lowering import Grain
 from clusim.lowering.buffers import Packets, growth, roomy_wires
 from clusim.lowering.forwarding import flow_hash
 from clusim.lowering.grain import automatic, checked, power_below
 from clusim.lowering.paths import route_groups
+from clusim.lowering.spreads import Receiver, Routing, Spreading, check_routing, policy_of
 from clusim.results.result import Messages
 from clusim.simulation.capacity import capacity_Bps
 from clusim.simulation.flows import Flow, check_slots, flow_controls, flow_messages
-from clusim.simulation.spreads import Spreading
 from clusim.topology import Fabric, FabricArrays
 from clusim.topology.arrays import arrays_of
 
@@ -50,7 +50,6 @@ Pattern = Literal[
     "group-alltoall",
     "flows",
 ]
-Routing = Literal["auto", "ecmp", "spray", "adaptive", "credit", "flowlet", "ugal"]
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 
 SPANNED: tuple[Pattern, ...] = ("stride", "group-alltoall")
@@ -104,12 +103,13 @@ class Traffic:
     routing : str
         ``ecmp``: one path per message; ``spray``: packets alternate over all shortest paths; ``adaptive``: the
         emptiest queue; ``credit``: the fewest bytes queued here and in the next buffer; ``flowlet``: the same after a
-        pause of `gap_ps`; ``ugal``: ``adaptive``, or a detour; ``auto``: spray where endpoints have parallel links,
-        otherwise ecmp.
+        pause of `gap_ps`; ``ugal``: ``adaptive``, or a detour; ``auto``: the topology's choice per packet; without one,
+        spray where endpoints have parallel links, otherwise ecmp.
     gap_ps : int or None
         ``flowlet``: shortest pause of a source before a new path [ps].
-    reorder_bytes : int or None
-        Receivers accept packets of a message in order, and keep this many bytes of early ones; None accepts any order.
+    reorder : int or str or None
+        Receivers accept packets of a message in order, and keep early packets up to this size [bytes]; ``any``
+        accepts any order, None is the `NicTraits.reorder_bytes` of the receiving NIC.
     span : int or None
         ``stride``: distance to the receiver; ``group-alltoall``: endpoints of a group.
     flows : tuple of Flow
@@ -126,7 +126,7 @@ class Traffic:
     span: int | None = None
     flows: tuple[Flow, ...] = ()
     gap_ps: int | None = None
-    reorder_bytes: int | None = None
+    reorder: int | Literal["any"] | None = None
 
     @classmethod
     def of_flows(cls, flows: Iterable[Flow], packet_bytes: int, **options: Any) -> Self:
@@ -149,16 +149,9 @@ class Traffic:
             raise InputError(f"packet {self.packet_bytes}: too large; at most 16 MiB")
         if self.pattern not in PATTERNS:
             raise InputError(f"pattern {self.pattern!r}: unknown; one of {', '.join(PATTERNS)}")
-        if self.routing not in get_args(Routing):
-            routings = ", ".join(get_args(Routing))
-            raise InputError(f"routing {self.routing!r}: unknown; one of {routings}")
-        if (self.gap_ps is not None) != (self.routing == "flowlet"):
-            word = "needs" if self.gap_ps is None else "is without"
-            raise InputError(f"routing {self.routing}: {word} a gap (--flowlet-gap)")
-        if not 0 < (1 if self.gap_ps is None else self.gap_ps) < LATENCY_END_PS:
-            raise InputError(f"gap {self.gap_ps}: must be above 0 and at most 20 h")
-        if not 0 <= (self.reorder_bytes or 0) <= MAX_MESSAGE_BYTES:
-            raise InputError(f"reorder buffer {self.reorder_bytes}: must be 0 to 1 TiB")
+        check_routing(self.routing, self.gap_ps)
+        if isinstance(self.reorder, int) and not 0 <= self.reorder <= MAX_MESSAGE_BYTES:
+            raise InputError(f"reorder buffer {self.reorder}: must be 0 to 1 TiB")
         if bool(self.flows) != (self.pattern == "flows"):
             raise InputError(f"pattern {self.pattern}: flows are given by a table (--flows)")
         if (self.span is not None) != (self.pattern in SPANNED):
@@ -219,13 +212,13 @@ class Traffic:
             text = f"{self.pattern}{span}, {format_size(self.message_bytes)} messages"
         if self.load is not None:
             text += f" at load {self.load:g} for {format_time(self.duration_ps)}"
-        routing = resolve_routing(arrays, self.routing)
+        routing, gap_ps = resolve_routing(arrays, self)
         text += f", {format_size(self.packet_bytes)} packets, {routing} routing"
-        if self.gap_ps is not None:
-            text += f" after {format_time(self.gap_ps)}"
-        if self.reorder_bytes is None:
+        if gap_ps is not None:
+            text += f" after {format_time(gap_ps)}"
+        if not isinstance(self.reorder, int):
             return text
-        kept = format_size(self.reorder_bytes) if self.reorder_bytes else "without buffer"
+        kept = format_size(self.reorder) if self.reorder else "without buffer"
         return f"{text}, receivers in order ({kept})"
 
     def _timed(self, arrays: FabricArrays, rng: np.random.Generator) -> tuple[Array, Array, Array]:
@@ -340,12 +333,17 @@ def _demand(pattern: Pattern, num: int) -> Array:
     return HOT_SHARE * hot + (1.0 - HOT_SHARE) * uniform
 
 
-def resolve_routing(arrays: FabricArrays, routing: Routing) -> Routing:
-    """Return the routing that ``auto`` selects on this topology."""
-    if routing != "auto":
-        return routing
+def resolve_routing(arrays: FabricArrays, traffic: Traffic) -> tuple[str, int | None]:
+    """Return the routing on this topology, not ``auto``, and the gap of flowlets [ps]."""
+    if traffic.routing != "auto":
+        return traffic.routing, traffic.gap_ps
+    forwarding = arrays.fabric.forwarding
+    nics = [node.nic for node in arrays.fabric.nodes if node.nic is not None]
+    chosen = forwarding.routing(any(nic.adaptive for nic in nics))
+    if chosen != "ecmp":
+        return chosen, forwarding.gap_ps
     widths = np.diff(arrays.group_off.astype(np.int64))[arrays.first_groups()]
-    return "spray" if widths.max(initial=1) > 1 else "ecmp"
+    return "spray" if widths.max(initial=1) > 1 else "ecmp", None
 
 
 def grain_of(
@@ -387,9 +385,6 @@ def _mean_hops(arrays: FabricArrays, messages: Messages) -> float:
     return float(np.mean([len(arrays.path(a, b)) for a, b in pairs.tolist()]))
 
 
-_POLICY = {"spray": Policy.STRIPE, "ecmp": Policy.PINNED, "flowlet": Policy.PINNED}
-
-
 def _vias(arrays: FabricArrays, messages: Messages) -> Array:
     """Return the NICs that every message crosses, [messages, 2]; NONE inside a node."""
     result = np.full((len(messages.source), 2), NONE, np.uint32)
@@ -399,6 +394,29 @@ def _vias(arrays: FabricArrays, messages: Messages) -> Array:
     distinct, inverse = np.unique(pairs, axis=0, return_inverse=True)
     vias = [arrays.vias(a, b) or (NONE, NONE) for a, b in distinct.tolist()]
     result[:] = np.array(vias, np.uint32).reshape(-1, 2)[inverse.ravel()]
+    return result
+
+
+def _ends(
+    arrays: FabricArrays, traffic: Traffic, messages: Messages, firsts: tuple[Array, Array]
+) -> list[Receiver]:
+    """Return the receiver of each source, given its first message and the NICs of all messages."""
+    first, vias = firsts
+    nodes, result = arrays.fabric.nodes, []
+    for source, to, nic in zip(
+        messages.source[first].tolist(),
+        messages.destination[first].tolist(),
+        vias[first, 1].tolist(),
+        strict=True,
+    ):
+        order = traffic.reorder
+        if order is None and nic != NONE:
+            traits = nodes[int(arrays.targets["node"][nic])].nic
+            order = None if traits is None else traits.reorder_bytes
+        if isinstance(order, int):
+            result.append(Receiver(arrays.latency_ps(arrays.path(to, source)), order))
+        else:
+            result.append(Receiver(1, None))
     return result
 
 
@@ -415,8 +433,8 @@ def to_image(fabric: Fabric, traffic: Traffic, plan: TrafficPlan, burst: int = 1
     sources["msg_hi"] = plan.end
     sources["packet_bytes"] = traffic.packet_bytes
     sources["burst"] = burst
-    routing = resolve_routing(arrays, traffic.routing)
-    sources["policy"] = _POLICY.get(routing, Policy.ADAPTIVE)
+    routing, gap_ps = resolve_routing(arrays, traffic)
+    sources["policy"] = policy_of(routing)
     sources["control"] = NONE
     table = empty("messages", len(messages.source))
     table["start_ps"] = messages.start_ps
@@ -432,8 +450,10 @@ def to_image(fabric: Fabric, traffic: Traffic, plan: TrafficPlan, burst: int = 1
     vias = _vias(arrays, messages)
     table["via_first"], table["via_last"] = vias[:, 0], vias[:, 1]
     controls = empty("controls")
-    spreading = Spreading(routing, traffic.gap_ps, traffic.reorder_bytes)
-    ends = np.stack((messages.source, messages.destination), axis=1)[plan.first]
+    spreading = Spreading(routing, gap_ps)
+    ends = _ends(arrays, traffic, messages, (plan.first, vias))
+    if routing == "ecmp" and traffic.reorder is None:
+        ends = [Receiver(1, None)] * len(ends)  # one path keeps the order
     nics = bool((vias != NONE).any())
     spreads, sources["spread"] = spreading.rows(arrays, ends, nics)
     if traffic.flows and sources["policy"][0] == Policy.PINNED:

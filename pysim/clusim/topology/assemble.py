@@ -22,7 +22,15 @@ from clusim.topology.catalogue import (
     make_switch,
     merge,
 )
-from clusim.topology.model import Fabric, Forwarding, Link, PinnedPath, Protocol, did_you_mean
+from clusim.topology.model import (
+    ONE_PATH,
+    Fabric,
+    Forwarding,
+    Link,
+    PinnedPath,
+    Protocol,
+    did_you_mean,
+)
 from clusim.topology.node import Endpoint, Node
 from clusim.topology.schema import (
     ChipSpec,
@@ -122,9 +130,18 @@ def forwarding_of(topology: Topology, kinds: Mapping[str, str], problems: Proble
         for key, name, kind in ends:
             if kinds.get(name) != kind:
                 problems.add(("forwarding", "paths", number, key), f"no {kind} {name!r}")
-    values = {key: getattr(given, key) for key in ForwardingSpec.model_fields if key != "paths"}
-    paths = tuple(PinnedPath(path.from_, path.to, tuple(path.via)) for path in given.paths)
-    return Forwarding(paths=paths, **values)
+    several = given.choice not in ("auto", *ONE_PATH)
+    if (given.gap is not None) != (given.choice == "flowlet"):
+        word = "needs" if given.gap is None else "is without"
+        problems.add(("forwarding", "gap"), f"choice {given.choice} {word} a gap")
+    if several and given.paths:
+        problems.add(("forwarding", "paths"), f"choice {given.choice} leaves no path to pin")
+    values = {key: getattr(given, key) for key in ForwardingSpec.model_fields}
+    values["gap_ps"] = values.pop("gap")
+    values["paths"] = tuple(
+        PinnedPath(path.from_, path.to, tuple(path.via)) for path in given.paths
+    )
+    return Forwarding(**values)
 
 
 def _look_at_buses(topology: Topology, nodes: list[Node], problems: Problems) -> None:

@@ -279,6 +279,7 @@ def _make_rate_control(spec: RateControlSpec | None) -> RateControl | None:
 def make_nic(spec: NicSpec, *, tier: str = "") -> Node:
     """Return a NIC of a type."""
     given = attributes_of(NicTraits, spec) | {"rate_control": _make_rate_control(spec.rate_control)}
+    given["reorder_bytes"] = None if spec.reorder == "any" else spec.reorder
     latency_ps, ports = spec.latency or 1, spec.ports or 0
     nic = NicTraits(**given)
     return Node("", "nic", latency_ps, tier=tier or "nic", ports=ports, nic=nic)

@@ -21,7 +21,7 @@ from typing import Any, Literal, get_args
 
 from clusim.base.display import Columns, Shown, Summary, columns_of
 from clusim.base.errors import InputError, suggest
-from clusim.base.units import Rate
+from clusim.base.units import Rate, format_time
 from clusim.engine.abi import KINDS, NONE
 from clusim.topology.node import Node, cost16, counted_nodes, kind_of
 
@@ -215,6 +215,12 @@ class Protocol:
 
 
 Routing = Literal["shortest", "dimension-order"]
+PathChoice = Literal[
+    "auto", "hash", "destination", "spray", "adaptive", "credit", "flowlet", "ugal"
+]
+ONE_PATH = ("hash", "destination")
+"""Choices of one path per flow; all others but ``auto`` choose per packet."""
+
 P2pLevel = Literal["loc", "nvl", "nvb", "pix", "pxb", "phb", "sys"]
 GdrLevel = Literal["loc", "pix", "pxb", "phb", "sys"]
 
@@ -242,8 +248,13 @@ class Forwarding:
     Attributes
     ----------
     choice : str
-        ``hash`` of the flow (ECMP), ``destination`` only (forwarding tables of a subnet manager), or ``auto``: by
-        destination over InfiniBand links, otherwise by hash.
+        One path per flow: by a ``hash`` (ECMP), or by ``destination`` only (forwarding tables of a subnet
+        manager). Per packet: ``spray`` (all in turn), ``adaptive`` (the emptiest queue), ``credit`` (the emptiest
+        queue and next buffer), ``flowlet`` (the same after a pause of `gap_ps`), ``ugal`` (``adaptive``, or a detour).
+        ``auto``: ``adaptive`` from NICs with `NicTraits.adaptive`; otherwise by destination over InfiniBand links, and
+        by hash over others.
+    gap_ps : int or None
+        ``flowlet``: shortest pause of a flow before a new path [ps].
     fields : str
         Hashed fields: ``five-tuple``, ``addresses`` (without UDP ports), or ``queue-pair`` (five-tuple and
         destination queue pair: E-ECMP).
@@ -261,7 +272,8 @@ class Forwarding:
         (``NCCL_IB_SPLIT_DATA_ON_QPS``).
     """
 
-    choice: Literal["auto", "hash", "destination"] = "auto"
+    choice: PathChoice = "auto"
+    gap_ps: int | None = None
     fields: Literal["five-tuple", "addresses", "queue-pair"] = "five-tuple"
     seeds: Literal["switch", "equal"] = "switch"
     ports: Literal["turn", "hash"] = "turn"
@@ -270,13 +282,22 @@ class Forwarding:
     split: bool = False
 
     def hashes(self, form: str) -> bool:
-        """Return True if switches with links of a packet format select paths by hash."""
-        return self.choice == "hash" or (self.choice == "auto" and form != BY_DESTINATION)
+        """Return True if switches with links of a packet format select the paths of flows by hash."""
+        return self.choice == "hash" or (self.choice != "destination" and form != BY_DESTINATION)
+
+    def routing(self, adaptive: bool) -> str:
+        """Return the routing from NICs that are `adaptive` or not: ``ecmp`` for one path per flow, or the choice."""
+        if self.choice == "auto":
+            return "adaptive" if adaptive else "ecmp"
+        return "ecmp" if self.choice in ONE_PATH else self.choice
 
     def words(self, form: str) -> str:
         """Describe the choice on links of a packet format."""
         text = "by destination (d-mod-k)"
-        if self.hashes(form):
+        if self.choice not in ("auto", *ONE_PATH):
+            text = f"per packet, {self.choice}"
+            text += "" if self.gap_ps is None else f" after {format_time(self.gap_ps)}"
+        elif self.hashes(form):
             text = f"ECMP by {self.fields}, {'equal seeds' if self.seeds == 'equal' else 'a seed per switch'}"
         text += ", bonded ports by hash" if self.ports == "hash" else ""
         if self.queues > 1:

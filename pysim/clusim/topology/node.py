@@ -209,6 +209,9 @@ class NicTraits:
         Reaction to congestion marks (RoCE).
     adaptive : bool
         Packets of a message may use different paths; switches choose the emptiest output.
+    reorder_bytes : int or None
+        Early packets of a message that it keeps after several paths [bytes]; 0 drops them, and the sender
+        repeats; None places all in memory as they arrive.
     speed_Bps : float
         Rate of all its ports that it reports to NCCL [B/s]; 0: that of its cable.
     plugin : str
@@ -232,6 +235,7 @@ class NicTraits:
     transit_ps: int = 0
     rate_control: RateControl | None = None
     adaptive: bool = False
+    reorder_bytes: int | None = None
     speed_Bps: float = 0.0
     plugin: str = "verbs"
     plugin_ps: int = 0

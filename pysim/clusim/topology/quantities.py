@@ -116,6 +116,7 @@ Size = Annotated[int, read_with(positive_size), Field(lt=2**53), example("32KiB"
 Amount = Annotated[int, read_with(parse_size), Field(lt=2**53), example("32KiB")]
 SmallSize = Annotated[int, read_with(small_size), example("16B")]
 Time = Annotated[int, read_with(parse_time), Field(lt=2**53), example("500ns")]
+Order = Literal["any"] | Amount
 Latency = Annotated[int, read_with(_latency), Field(lt=2**53), example("150ns")]
 LineTime = Annotated[int, read_with(_line_time), example("15ns")]
 LinkRate = Annotated[Rate, read_with(parse_rate), example("25 GB/s")]

@@ -105,6 +105,7 @@ def _nic(nic: NicTraits) -> str:
         f"flush {format_time(nic.flush_ps)}" if nic.flush_ps and nic.gpudirect else "",
         "DCQCN" if nic.rate_control is not None else "",
         "adaptive" if nic.adaptive else "",
+        "" if nic.reorder_bytes is None else f"in order, keeps {format_size(nic.reorder_bytes)}",
     )
 
 

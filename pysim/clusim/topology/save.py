@@ -82,6 +82,8 @@ def _forwarding(forwarding: Forwarding) -> dict[str, Any]:
         for item in fields(Forwarding)
         if (value := getattr(forwarding, item.name)) != item.default
     }
+    if "gap_ps" in data:
+        data["gap"] = f"{data.pop('gap_ps')}ps"
     if "paths" in data:
         ends = [{"from": path.source} if path.source else {} for path in forwarding.paths]
         data["paths"] = [

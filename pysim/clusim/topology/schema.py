@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from clusim.base.errors import one_line
 from clusim.base.units import parse_size, parse_time
-from clusim.topology.model import MOST_QUEUES, GdrLevel, P2pLevel, PacketKind
+from clusim.topology.model import MOST_QUEUES, GdrLevel, P2pLevel, PacketKind, PathChoice
 from clusim.topology.quantities import (
     Amount,
     Bandwidth,
@@ -27,6 +27,7 @@ from clusim.topology.quantities import (
     Length,
     LineTime,
     LinkRate,
+    Order,
     PositiveSmallSize,
     Requester,
     Share,
@@ -199,6 +200,7 @@ class NicSpec(Spec):
     transit: Time | None = None
     rate_control: Annotated[RateControlSpec | None, base_or_mapping] = None
     adaptive: bool | None = None
+    reorder: Order | None = None
     speed: Bandwidth | None = None
     plugin: Literal["verbs", "sockets", "efa", "cxi", "fastrak", "tcpx"] | None = None
     plugin_latency: Time | None = None
@@ -308,7 +310,8 @@ class PathSpec(Spec):
 class ForwardingSpec(Spec):
     """Choice among equal paths by the switches between nodes, and queue pairs of a connection."""
 
-    choice: Literal["auto", "hash", "destination"] = "auto"
+    choice: PathChoice = "auto"
+    gap: Latency | None = None
     fields: Literal["five-tuple", "addresses", "queue-pair"] = "five-tuple"
     seeds: Literal["switch", "equal"] = "switch"
     ports: Literal["turn", "hash"] = "turn"

@@ -1,0 +1,199 @@
+"""Spreading of packets over paths, and receivers that accept packets in order, as rows of an image.
+
+**Hardware** Switches with adaptive routing choose a path per packet, or per flowlet (Vanini et al., "Let it flow",
+NSDI 2017). Routers of dragonflies compare a shortest path with a detour (UGAL: Kim et al., "Technology-driven,
+highly-scalable dragonfly topology", ISCA 2008). RoCE and InfiniBand NICs drop early packets, or keep some;
+NICs with out-of-order delivery (SRD, Slingshot, ConnectX-5 and later) place each packet in memory on arrival.
+**Model** One spread per return latency of NAKs and size of reorder buffer (contract, section 6); chance decides among
+equal queues. Detours turn at a random endpoint, or NIC in a cluster; they use two further virtual channels after it.
+**Not modelled** Order among messages of a flow; NAKs wait for no link.
+**Parameters** `Forwarding.choice`, `NicTraits.adaptive`, `NicTraits.reorder_bytes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from clusim.base.arrays import Array
+from clusim.base.errors import InputError
+from clusim.engine.abi import NONE, Load, Policy
+from clusim.engine.image import empty
+from clusim.engine.ranges import LATENCY_END_PS
+from clusim.lowering.hops import Leg
+from clusim.topology import Fabric, FabricArrays
+from clusim.topology.model import PathChoice
+
+Routing = Literal["auto", "ecmp", "spray", "adaptive", "credit", "flowlet", "ugal"]
+"""Paths of flows or packets; ``ecmp`` is one path per flow, ``auto`` the topology's choice."""
+
+BY_LOAD = ("adaptive", "credit", "flowlet", "ugal")
+"""Routings by load: chance decides among equal wires."""
+
+_POLICIES = {"spray": Policy.STRIPE, "ecmp": Policy.PINNED, "flowlet": Policy.PINNED}
+
+DETOUR_VCS = 2
+"""Virtual channels of a dragonfly's shortest path, which a detour uses twice."""
+
+
+def check_routing(routing: str, gap_ps: int | None) -> None:
+    """Raise `InputError` if a word is not a `Routing`, or if flowlets lack a gap, or others have one."""
+    if routing not in get_args(Routing):
+        raise InputError(f"routing {routing!r}: unknown; one of {', '.join(get_args(Routing))}")
+    if (gap_ps is not None) != (routing == "flowlet"):
+        word = "needs" if gap_ps is None else "is without"
+        raise InputError(f"routing {routing}: {word} a gap (--flowlet-gap)")
+    if not 0 < (1 if gap_ps is None else gap_ps) < LATENCY_END_PS:
+        raise InputError(f"gap {gap_ps}: must be above 0 and at most 20 h")
+
+
+def policy_of(routing: str) -> Policy:
+    """Return the policy of flows with a routing other than ``auto``."""
+    return _POLICIES.get(routing, Policy.ADAPTIVE)
+
+
+class Receiver(NamedTuple):
+    """End of a flow.
+
+    Attributes
+    ----------
+    nak_ps : int
+        Time from the refusal of a packet to the sender [ps].
+    reorder_bytes : int or None
+        Early packets that it keeps [bytes]; None accepts any order.
+    """
+
+    nak_ps: int
+    reorder_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Spreading:
+    """Spreading of packets.
+
+    Attributes
+    ----------
+    routing : str
+        Routing of the flows, not ``auto``.
+    gap_ps : int or None
+        ``flowlet``: shortest pause of a flow before a new path [ps].
+    """
+
+    routing: str
+    gap_ps: int | None = None
+
+    @property
+    def num_vcs(self) -> int:
+        """Least number of virtual channels."""
+        return 2 * DETOUR_VCS if self.routing == "ugal" else 1
+
+    def rows(
+        self, arrays: FabricArrays, receivers: Sequence[Receiver], nics: bool
+    ) -> tuple[Array, Array]:
+        """Return the spreads, and the spread of each flow.
+
+        Parameters
+        ----------
+        arrays : FabricArrays
+            Topology.
+        receivers : sequence of Receiver
+            Receiver of each flow.
+        nics : bool
+            True if the flows cross NICs.
+
+        Returns
+        -------
+        spreads : ndarray
+            Rows of an image.
+        numbers : ndarray of uint32, shape (flows,)
+            Rows of the flows, or NONE.
+        """
+        by_load = self.routing in BY_LOAD
+        kinds: dict[Receiver, int] = {}
+        numbers = np.full(len(receivers), NONE, np.uint32)
+        for flow, receiver in enumerate(receivers):
+            if receiver.reorder_bytes is not None:
+                numbers[flow] = kinds.setdefault(receiver, len(kinds))
+            elif by_load:
+                numbers[flow] = kinds.setdefault(Receiver(1, None), len(kinds))
+        spreads = empty("spreads", len(kinds))
+        if not kinds:
+            return spreads, numbers
+        spreads["nak_ps"] = [kind.nak_ps for kind in kinds]
+        spreads["ordered"] = [kind.reorder_bytes is not None for kind in kinds]
+        spreads["reorder_bytes"] = [kind.reorder_bytes or 0 for kind in kinds]
+        spreads["gap_ps"] = self.gap_ps or 0
+        if self.routing in ("credit", "flowlet"):
+            spreads["estimate"] = Load.CREDIT
+        if self.routing == "ugal":
+            spreads["detour_lo"] = len(arrays.endpoints) if nics else 0
+            spreads["detour_hi"] = len(arrays.targets) if nics else len(arrays.endpoints)
+            spreads["detour_vcs"] = DETOUR_VCS
+        return spreads, numbers
+
+
+class SpreadTable(NamedTuple):
+    """Spreads of an image, the row of each leg or NONE (uint32), and the least number of virtual channels."""
+
+    rows: Array
+    numbers: Array
+    num_vcs: int
+
+
+def spreads_of(arrays: FabricArrays, legs: Sequence[Leg]) -> SpreadTable:
+    """Return the spreads of the legs with several paths."""
+    several = [number for number, leg in enumerate(legs) if leg.routing not in (None, "ecmp")]
+    numbers = np.full(len(legs), NONE, np.uint32)
+    if not several:
+        return SpreadTable(empty("spreads"), numbers, 1)
+    spreading = Spreading(str(legs[several[0]].routing), arrays.fabric.forwarding.gap_ps)
+    ends = [Receiver(legs[number].nak_ps, legs[number].reorder_bytes) for number in several]
+    nics = any(legs[number].via_last != NONE for number in several)
+    rows, numbers[several] = spreading.rows(arrays, ends, nics)
+    return SpreadTable(rows, numbers, spreading.num_vcs)
+
+
+def rerouted(
+    fabric: Fabric, routing: str = "auto", gap_ps: int | None = None, order: int | str | None = None
+) -> Fabric:
+    """Return the topology with other paths between its nodes.
+
+    Parameters
+    ----------
+    routing : str
+        A `Routing`; ``auto`` keeps the topology's.
+    gap_ps : int or None
+        ``flowlet``: shortest pause of a flow before a new path [ps].
+    order : int or str or None
+        Early packets that every NIC keeps [bytes], or ``any``; None keeps those of the NICs.
+
+    Raises
+    ------
+    InputError
+        Another word, a missing or superfluous gap, or an order without NICs.
+    """
+    routing = routing.strip().lower()
+    check_routing(routing, gap_ps)
+    known: dict[Any, Fabric] = fabric.derived.setdefault("rerouted", {})
+    key = routing, gap_ps, order
+    if key in known:
+        return known[key]
+    changes: dict[str, Any] = {}
+    if routing != "auto":
+        choice: PathChoice = "hash" if routing == "ecmp" else routing  # type: ignore[assignment]
+        changes["forwarding"] = replace(fabric.forwarding, choice=choice, gap_ps=gap_ps)
+    if order is not None:
+        if not any(node.nic is not None for node in fabric.nodes):
+            raise InputError(f"reorder {order}: {fabric.name} lacks NICs")
+        reorder_bytes = None if order == "any" else int(order)
+        changes["nodes"] = tuple(
+            node
+            if node.nic is None
+            else replace(node, nic=replace(node.nic, reorder_bytes=reorder_bytes))
+            for node in fabric.nodes
+        )
+    known[key] = replace(fabric, **changes) if changes else fabric
+    return known[key]
