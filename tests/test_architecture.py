@@ -69,7 +69,7 @@ GATEKEEPERS = {
     "networkx": (
         "clusim/topology/check_flow.py",
         "clusim/topology/graph.py",
-        "clusim/topology/deadlock.py",
+        "clusim/topology/checks.py",
         "clusim/topology/tori.py",
     ),
     "click": ("clusim_cli/",),

@@ -7,8 +7,7 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
-from clusim.analysis.flowrates import FlowRates
-from clusim.analysis.latency import LatencySummary
+from clusim.analysis.flowrates import FlowRates, LatencySummary
 from clusim.analysis.limits import WireTables
 from clusim.analysis.tablejson import CongestionJson, EstimateJson, HistoryJson, PathJson
 from clusim.base.json_schema import IfKnown, JsonObject

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import clusim
-from clusim.analysis.latency import summarise
+from clusim.analysis.flowrates import summarise
 from clusim.analysis.limits import busiest_wires, class_traffic, limit
 from clusim.base.errors import DeadlockError, InputError
 from clusim.base.terms.operations import bus_factor

@@ -67,8 +67,7 @@ def command(topology: str, nodes: int | None, as_json: bool, no_progress: bool, 
 
     `clusim topo show fat-tree:k=4` prints the topology of a generator.
     """
-    from clusim.analysis.flowrates import flow_rates
-    from clusim.analysis.latency import summarise
+    from clusim.analysis.flowrates import flow_rates, summarise
     from clusim.base.files import check_place
     from clusim.report.runreport import traffic_report
     from clusim.simulation.api import traffic

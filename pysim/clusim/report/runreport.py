@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from clusim.analysis.flowrates import FlowRates
-from clusim.analysis.latency import LatencySummary, summarise
+from clusim.analysis.flowrates import FlowRates, LatencySummary, summarise
 from clusim.analysis.limits import (
     ClassTraffic,
     TierTraffic,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from clusim.analysis.latency import summarise
+from clusim.analysis.flowrates import summarise
 from clusim.analysis.limits import class_traffic, limit, machines_of, wire_use
 from clusim.base.terms.links import described, is_network, kind_of, named, several, tier_of
 from clusim.base.units import format_rate, format_size, format_time
