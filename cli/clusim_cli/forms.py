@@ -28,13 +28,13 @@ from clusim.training.result import TrainingResult
 from clusim.training.sweep import ScaledStep
 from clusim.training.uncomposed import StepEstimate
 from clusim.validation.collectives.against import AgainstJson
-from clusim.validation.collectives.explained import ExplainedJson
+from clusim.validation.collectives.explained import Explained
 from clusim.validation.collectives.validationjson import ValidationJson
 from clusim.validation.steps.validate import StepReportJson
 
 CongestionSaidJson = CongestionJson | HistoryJson
 PathSaidJson = PathJson | EstimateJson
-ValidateJson = ValidationJson | ExplainedJson | StepReportJson
+ValidateJson = ValidationJson | Explained | StepReportJson
 
 
 class DoubtedJson(TypedDict):

@@ -49,6 +49,7 @@ class Written:
     per: float = 0.0
 
 
+Round2 = Annotated[float, Written(2)]
 Round3 = Annotated[float, Written(3)]
 Round6 = Annotated[float, Written(6)]
 Round9 = Annotated[float, Written(9)]
@@ -126,7 +127,8 @@ class JsonObject:
 
     Its keys are its fields, or those of `KEYS`: names of fields, properties and methods in the order of output, ``*``
     for all other fields. ``key=path`` reads another attribute, ``*path`` adds the keys of an attribute, which are
-    omitted if it is None. A key in ``_us`` or ``_s`` reads an attribute in ``_ps``.
+    omitted if it is None; ``key?`` is null if the value is empty. A key in ``_us`` or ``_s`` reads an attribute in
+    ``_ps``.
     """
 
     __slots__ = ()
@@ -175,7 +177,7 @@ def _keys(cls: Any) -> tuple[_Key, ...]:
 
 
 def _key(cls: Any, said: str) -> _Key:
-    name, _, path = said.partition("=")
+    name, _, path = said.removesuffix("?").partition("=")
     if name.startswith("*"):
         return _Key("", name[1:], _hint(cls, name[1:]), None)
     path = path or name
@@ -183,6 +185,8 @@ def _key(cls: Any, said: str) -> _Key:
     if "." not in path and path not in _names(cls):
         path = f"{stem}_ps"
     hint = _hint(cls, path)
+    if said.endswith("?"):
+        hint = Annotated[hint, _NULL]
     written = _written(hint)
     if path.endswith("_ps") and f"_{unit}" in _PER:
         written = Written(written.digits if written else 12, _PER[f"_{unit}"])

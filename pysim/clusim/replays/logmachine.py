@@ -14,7 +14,7 @@ from clusim.formats.logs import Log
 from clusim.formats.logs.jobranks import JobRanks
 from clusim.formats.logs.raw_log import Member
 from clusim.formats.topologies.common import Imported
-from clusim.formats.topologies.nccl_print import PrintedNode, read_print
+from clusim.formats.topologies.nccl_print import read_print
 from clusim.hardware import Gpu, gpu_by_product
 from clusim.nccl import Version
 from clusim.nccl.constants import nvlink_GBps
@@ -89,9 +89,10 @@ def printed_machine(log: Log, preset: str, version: Version) -> tuple[str, Impor
     adapters = [
         (name, path.rpartition("/")[2]) for name, path in log.facts.nics.get(host, {}).items()
     ]
-    nodes = [PrintedNode(n.depth, n.link, n.bw, n.name, n.note) for n in member.system]
     try:
-        result = read_print(nodes, place, chip.name, lambda bw: max(1, round(bw / rate)), adapters)
+        result = read_print(
+            member.system, place, chip.name, lambda bw: max(1, round(bw / rate)), adapters
+        )
         result.fabric()
     except ClusimError:
         return None

@@ -19,10 +19,10 @@ from hashlib import sha256
 from html import escape
 from pathlib import Path, PurePath
 from statistics import fmean, median
-from types import NoneType
-from typing import Any, ClassVar, Generic, Self, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from clusim.base.files import write_text
+from clusim.base.json_schema import Round3
 from clusim.base.tables import grouped
 from clusim.base.version import version
 from clusim.lowering import QUICK
@@ -53,7 +53,7 @@ class Prediction(ABC):
         """Measured and predicted time, in the same unit."""
 
     @property
-    def error_pct(self) -> float:
+    def error_pct(self) -> Round3:
         """Return the signed error of the prediction [%]; + is too long."""
         measured, predicted = self.times
         return 100 * (predicted / measured - 1)
@@ -238,22 +238,6 @@ def named(row: Any, paths: bool) -> str:
     """Return the name of a row: its identifier, or its file and line."""
     name: str = row.id or (row.where if paths else PurePath(row.where).name)
     return name
-
-
-def filled(form: Any, *sources: object, **given: Any) -> dict[str, Any]:
-    """Return the keys of a form, from `given` or as an attribute of the first of `sources` that has it.
-
-    Unknown values, 0 or empty, are None where the form allows it.
-    """
-    result = {}
-    for name, kind in get_type_hints(form).items():
-        value = given.get(name)
-        if name not in given:
-            value = next(getattr(source, name) for source in sources if hasattr(source, name))
-        if isinstance(value, tuple):
-            value = list(value)
-        result[name] = value or None if NoneType in get_args(kind) else value
-    return result
 
 
 def plain(text: str) -> str:

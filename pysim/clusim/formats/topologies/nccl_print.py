@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from clusim.base.limits import fail
+from clusim.formats.logs.raw_log import SystemNode
 from clusim.formats.topologies.common import Draft, Imported
 from clusim.formats.topologies.identify import (
     HIDDEN,
@@ -39,19 +39,8 @@ _INTEL_MODELS = {1: 79, 2: 106, 3: 143}
 _NUMBERS = re.compile(r"(-?\d{1,9})/(-?\d{1,9})/(-?\d{1,9})")
 
 
-@dataclass(frozen=True, slots=True)
-class PrintedNode:
-    """A printed line: depth in the tree, link type, rate [GB/s], name and note."""
-
-    depth: int
-    link: str
-    bw: float
-    name: str
-    note: str
-
-
 def read_print(
-    nodes: Sequence[PrintedNode],
+    nodes: Sequence[SystemNode],
     where: str,
     chip: str,
     links_of: Callable[[float], int],
@@ -92,7 +81,7 @@ class _Reader:
         self.machine = ImportedMachine(hint="")
         self.path: list[tuple[int, ImportedDevice | None]] = []
 
-    def read(self, nodes: Sequence[PrintedNode]) -> ImportedMachine:
+    def read(self, nodes: Sequence[SystemNode]) -> ImportedMachine:
         gpus = sorted(
             {self._bus(node.name) for node in nodes if node.name.startswith("GPU/") and node.link == "PCI"},
             key=lambda bus: int(bus or "0", 16),
@@ -116,7 +105,7 @@ class _Reader:
     def _bus(name: str) -> str:
         return name.partition("/")[2].rpartition("-")[2].lower()
 
-    def _cpu(self, node: PrintedNode) -> ImportedCpu:
+    def _cpu(self, node: SystemNode) -> ImportedCpu:
         match = _NUMBERS.match(node.note)
         arch, vendor, model = (int(n) for n in match.groups()) if match else (-1, -1, -1)
         intel = vendor == 1
@@ -129,7 +118,7 @@ class _Reader:
             model=_INTEL_MODELS.get(model) if intel else None,
         )
 
-    def _node(self, node: PrintedNode, kind: str) -> None:
+    def _node(self, node: SystemNode, kind: str) -> None:
         above = self.path[-1][1] if self.path else None
         if kind == "NET":
             self._net(node, above)
@@ -143,7 +132,7 @@ class _Reader:
         elif node.link == "PCI" and kind in ("PCI", "GPU", "NIC"):
             self._device(node, kind, above)
 
-    def _device(self, node: PrintedNode, kind: str, above: ImportedDevice | None) -> None:
+    def _device(self, node: SystemNode, kind: str, above: ImportedDevice | None) -> None:
         bus = self._bus(node.name)
         device = ImportedDevice(bus=bus, text=node.name)
         device.speed, device.width = _slot(node.bw)
@@ -158,7 +147,7 @@ class _Reader:
         (self.machine.cpus[-1].devices if above is None else above.children).append(device)
         self.path.append((node.depth, device))
 
-    def _net(self, node: PrintedNode, nic: ImportedDevice | None) -> None:
+    def _net(self, node: SystemNode, nic: ImportedDevice | None) -> None:
         index = self._bus(node.name)
         number = int(index) if index.isdecimal() else None
         name, kind = "", ""

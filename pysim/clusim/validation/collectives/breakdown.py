@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from clusim.base.json_schema import JsonObject
+from clusim.base.json_schema import JsonObject, Round2, Round3
 from clusim.base.terms.times import REGIMES, place_of
 from clusim.nccl.launch import Host, Launch
 from clusim.nccltests.jobs import PerfKernel
@@ -47,14 +46,6 @@ class TimeSpan:
         return TimeSpan(min(times), max(times), f"{self.why} and {why}" if self.why else why)
 
 
-def span_json(span: TimeSpan | None) -> dict[str, Any]:
-    """Return the columns of a span; None values if everything is known."""
-    if span is None:
-        return {"predicted_low_us": None, "predicted_high_us": None, "unknown": None}
-    low, high = round(span.low_us, 3), round(span.high_us, 3)
-    return {"predicted_low_us": low, "predicted_high_us": high, "unknown": span.why}
-
-
 def launches(group: CurveGroup) -> list[Launch]:
     """Return the possible launches of measurements: the known one, or the likeliest first."""
     if group.launch_known:
@@ -80,15 +71,27 @@ def launch_span(row: Row, host: Host, operation: str, kernel: PerfKernel) -> Tim
 
 
 @dataclass(frozen=True)
-class Point(Prediction):
+class Point(Prediction, JsonObject):
     """A measured row and its prediction.
+
+    `algorithm` and `protocol` are those executed, by NCCL's names.
 
     Attributes
     ----------
+    spread_pct : float or None
+        Spread of its repetitions [%].
+    predicted_low_us, predicted_high_us : float or None
+        Range over all possible values of properties that the row does not give, which are `unknown` [us].
+    error_pct : float
+        Signed error of the prediction [%]; + is too long.
+    ran : str
+        Algorithm and protocol.
+    calibrated : list of str
+        The sets of rows that calibrated parameters and contain this row.
+    where : str
+        File and line.
     predicted_us : float
         Time of an iteration [us].
-    algorithm, protocol : str
-        Executed algorithm and protocol, by NCCL's names.
     notes : tuple of str
         Approximations of the simulation, and assumptions.
     family : str
@@ -101,8 +104,15 @@ class Point(Prediction):
         Range over all possible values of properties that the row does not give.
     """
 
+    KEYS = (
+        *("*row.group", "source=row.source", "iters=row.iters?", "size_bytes=row.size_bytes"),
+        *("measured_us=row.time_us", "spread_pct=row.spread_pct?", "predicted_us"),
+        *("predicted_low_us", "predicted_high_us", "unknown", "error_pct=signed_pct", "ran"),
+        *("calibrated", "followed", "notes", "where=row.where"),
+    )
+
     row: Row
-    predicted_us: float
+    predicted_us: Round3
     algorithm: str
     protocol: str
     notes: tuple[str, ...]
@@ -149,6 +159,26 @@ class Point(Prediction):
         if group.launch_known or group.harness not in ("", "nccl-tests") or span is None:
             return False
         return span.high_us > LAUNCH_MATTERS * span.low_us
+
+    @property
+    def predicted_low_us(self) -> Round3 | None:
+        """Return the shortest prediction [us]; None if everything is known."""
+        return self.span.low_us if self.span else None
+
+    @property
+    def predicted_high_us(self) -> Round3 | None:
+        """Return the longest prediction [us]; None if everything is known."""
+        return self.span.high_us if self.span else None
+
+    @property
+    def unknown(self) -> str | None:
+        """Return the unknown properties of the row, None without."""
+        return self.span.why if self.span else None
+
+    @property
+    def signed_pct(self) -> Round2:
+        """Return the error of the prediction with the digits of JSON [%]."""
+        return self.error_pct
 
     @property
     def ran(self) -> str:

@@ -8,11 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from typing_extensions import TypedDict
-
 from clusim.analysis.blame import alike, blame
 from clusim.base.errors import InputError
-from clusim.base.json_schema import JsonObject
+from clusim.base.json_schema import JsonObject, Round6
 from clusim.base.tables import ColumnTable, text_table
 from clusim.base.units import format_size
 from clusim.nccl.launch import host_of, overhead_ps, period_ps
@@ -24,7 +22,6 @@ from clusim.validation.collectives.accuracypage import group_title
 from clusim.validation.collectives.breakdown import Point
 from clusim.validation.collectives.measurements import Row, setup_of
 from clusim.validation.collectives.validate import case_of, point_of
-from clusim.validation.measured import filled
 
 ORDER = ("cost", "work", "stall")
 """Parts of a kernel: latencies and fixed costs, data movement, and waiting."""
@@ -51,18 +48,47 @@ class Term(JsonObject):
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
-    """A row and the parts of its prediction; the counted parts add up to it."""
+class Explained(JsonObject):
+    """Time breakdown of one measured row.
+
+    Attributes
+    ----------
+    spread_pct : float or None
+        Spread of its repetitions [%].
+    error_pct : float
+        Signed error of the prediction [%]; + is too long.
+    ran : str
+        Algorithm and protocol.
+    terms : list
+        Parts of the prediction; the counted parts add up to it.
+    """
+
+    KEYS = (
+        *("where=point.row.where", "group", "size_bytes=point.row.size_bytes"),
+        *("measured_us=point.row.time_us", "spread_pct=point.row.spread_pct?", "predicted_us"),
+        *("error_pct=point.signed_pct", "ran=point.ran", "calibrated=point.calibrated"),
+        *("notes=point.notes", "terms"),
+    )
 
     point: Point
     terms: list[Term]
+
+    @property
+    def group(self) -> str:
+        """Return the name of the row's curve."""
+        return group_title(self.point.row.group)
+
+    @property
+    def predicted_us(self) -> Round6:
+        """Return the predicted time of an iteration [us]."""
+        return self.point.predicted_us
 
     def lines(self) -> list[str]:
         """Return the parts as text."""
         row, point = self.point.row, self.point
         sets = ", ".join(point.calibrated)
         lines = [
-            f"{group_title(row.group)} {format_size(row.size_bytes)} ({row.where})",
+            f"{self.group} {format_size(row.size_bytes)} ({row.where})",
             "",
             f"  measured   {row.time_us:>12,.3f} us" + _spread(row),
             f"  predicted  {point.predicted_us:>12,.3f} us  {point.error_pct:+.1f}%  {point.ran}",
@@ -75,19 +101,6 @@ class Explained:
         ]
         lines += text_table("  {:>12,.3f} us {:>7.1%}  {:<9} {}", rows)
         return [*lines, "", *(f"  {note}" for note in point.notes)]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return row, prediction and parts."""
-        point = self.point
-        return filled(
-            ExplainedJson,
-            *(point, point.row),
-            group=group_title(point.row.group),
-            measured_us=point.row.time_us,
-            predicted_us=round(point.predicted_us, 6),
-            error_pct=round(point.error_pct, 2),
-            terms=[term.to_json() for term in self.terms],
-        )
 
 
 def _spread(row: Row) -> str:
@@ -171,31 +184,3 @@ def _kernel_terms(case: Any, kernel_us: float) -> list[Term]:
         reason = "further time of the kernel compared with a single run: consecutive iterations, or extrapolation"
         terms.append(Term("followed", reason, rest_us))
     return terms
-
-
-class ExplainedJson(TypedDict):
-    """Time breakdown of one measured row.
-
-    Attributes
-    ----------
-    spread_pct : float or None
-        Spread of its repetitions [%].
-    error_pct : float
-        Signed error of the prediction [%]; + is too long.
-    ran : str
-        Algorithm and protocol.
-    terms : list
-        Parts of the prediction; the counted parts add up to it.
-    """
-
-    where: str
-    group: str
-    size_bytes: int
-    measured_us: float
-    spread_pct: float | None
-    predicted_us: float
-    error_pct: float
-    ran: str
-    calibrated: list[str]
-    notes: list[str]
-    terms: list[Term]

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from clusim.base import resources
 from clusim.base.errors import InputError
 from clusim.base.files import note_input
+from clusim.base.json_schema import JsonObject
 from clusim.base.limits import MOST_COUNT, MOST_RANKS, integer, read_text, real
 from clusim.base.tables import grouped, table_rows
 from clusim.base.terms.operations import find_algorithm, find_protocol
@@ -44,11 +45,13 @@ MOST_SPREAD_PCT = 10**6
 
 
 @dataclass(frozen=True, slots=True)
-class CurveGroup:
-    """Common properties of a curve of measurements; fields as the columns.
+class CurveGroup(JsonObject):
+    """Common properties of a curve of measurements; fields as the columns, empty if unknown.
 
     Attributes
     ----------
+    gpus_per_process, threads_per_process : int
+        As ``-g`` and ``-t`` of nccl-tests.
     plugin : str
         Network plugin, with its release or a release above it: ``aws-ofi-nccl 1.16``, ``aws-ofi-nccl <1.17``.
     environment : str
@@ -56,6 +59,12 @@ class CurveGroup:
     release : str
         Oldest and newest possible release of NCCL where `nccl_version` is unknown: ``2.23.4 to 2.28.9``.
     """
+
+    KEYS = (
+        *("system", "n_nodes", "n_gpus", "collective", "algorithm", "protocol", "channels?"),
+        *("nccl_version", "gpus_per_process?", "threads_per_process?", "harness?", "cuda_graph"),
+        *("plugin", "environment", "release"),
+    )
 
     system: str
     n_nodes: int = 1

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from clusim.base.display import picture_format
 from clusim.base.errors import InputError
@@ -37,7 +37,6 @@ from clusim.validation.collectives.breakdown import (
     Point,
     launch_span,
     regime_scores,
-    span_json,
 )
 from clusim.validation.collectives.classtables import calibrated_by, class_tables
 from clusim.validation.collectives.measurements import (
@@ -50,10 +49,8 @@ from clusim.validation.collectives.measurements import (
 from clusim.validation.collectives.narrowing import narrowed
 from clusim.validation.collectives.standing import INDEPENDENT, standings
 from clusim.validation.collectives.validationjson import (
-    CurveJson,
     CurveScores,
     ExpectedRows,
-    PointRowJson,
 )
 from clusim.validation.measured import (
     FAILED,
@@ -63,7 +60,6 @@ from clusim.validation.measured import (
     Tell,
     Unpredicted,
     by,
-    filled,
 )
 
 PANEL_IN = 3.4
@@ -245,8 +241,8 @@ class CollectiveReport(Report[Point]):
             "single_node": regime_scores([p for p in self.points if p.place == ONE]).to_json(),
             "multi_node": regime_scores([p for p in self.points if p.place == SEVERAL]).to_json(),
             "calibrated_by": calibrated_by(self.points),
-            "worst": [_point_json(point) for point in self.worst()],
-            "points": [_point_json(point) for point in self.points],
+            "worst": [point.to_json() for point in self.worst()],
+            "points": [point.to_json() for point in self.points],
             "thinned": self.skipped,
             "granularity": self.granularity,
             **{
@@ -260,22 +256,9 @@ class CollectiveReport(Report[Point]):
         }
 
 
-def _point_json(point: Point) -> dict[str, Any]:
-    row = point.row
-    return filled(
-        PointRowJson,
-        *(row.group, row, point),
-        measured_us=row.time_us,
-        predicted_us=round(point.predicted_us, 3),
-        **span_json(point.span),
-        error_pct=round(point.error_pct, 2),
-    )
-
-
 def _group_json(group: CurveGroup, points: list[Point]) -> dict[str, Any]:
     notes = sorted({note for point in points for note in point.notes})
-    form = cast("CurveJson", filled(CurveJson, group))
-    return CurveScores(form, len(points), regime_scores(points), notes).to_json()
+    return CurveScores(group, len(points), regime_scores(points), notes).to_json()
 
 
 def thinned(rows: Sequence[Row], most: int) -> list[Row]:

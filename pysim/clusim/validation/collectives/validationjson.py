@@ -9,36 +9,9 @@ from typing_extensions import TypedDict
 from clusim.base.json_schema import JsonObject
 from clusim.base.terms.times import REGIME_TITLES
 from clusim.simulation.expected import Expected, MeasuredError
-from clusim.validation.collectives.breakdown import RegimeScores
+from clusim.validation.collectives.breakdown import Point, RegimeScores
 from clusim.validation.collectives.classtables import ClassTable
-
-
-class CurveJson(TypedDict):
-    """Common properties of rows; None if the rows do not contain them.
-
-    Attributes
-    ----------
-    gpus_per_process, threads_per_process : int or None
-        As ``-g`` and ``-t`` of nccl-tests.
-    plugin, environment, release : str
-        Network plugin, NCCL's variables, and the range of possible releases; empty if unknown.
-    """
-
-    system: str
-    n_nodes: int
-    n_gpus: int
-    collective: str
-    algorithm: str
-    protocol: str
-    channels: int | None
-    nccl_version: str
-    gpus_per_process: int | None
-    threads_per_process: int | None
-    harness: str | None
-    cuda_graph: bool
-    plugin: str
-    environment: str
-    release: str
+from clusim.validation.collectives.measurements import CurveGroup
 
 
 @dataclass(frozen=True)
@@ -55,48 +28,10 @@ class CurveScores(JsonObject):
 
     KEYS = ("*group", "points", "*regimes", "notes")
 
-    group: CurveJson
+    group: CurveGroup
     points: int
     regimes: RegimeScores
     notes: list[str]
-
-
-class PointRowJson(CurveJson):
-    """A measured row and its prediction.
-
-    Attributes
-    ----------
-    spread_pct : float or None
-        Spread of its repetitions [%].
-    predicted_low_us, predicted_high_us : float or None
-        Range over all possible values of properties that the row does not give, which are `unknown` [us].
-    error_pct : float
-        Signed error of the prediction [%]; + is too long.
-    ran : str
-        Algorithm and protocol.
-    calibrated : list of str
-        The sets of rows that calibrated parameters and contain this row.
-    followed : bool
-        Whether the time was extrapolated from other runs.
-    where : str
-        File and line.
-    """
-
-    source: str
-    iters: int | None
-    size_bytes: int
-    measured_us: float
-    spread_pct: float | None
-    predicted_us: float
-    predicted_low_us: float | None
-    predicted_high_us: float | None
-    unknown: str | None
-    error_pct: float
-    ran: str
-    calibrated: list[str]
-    followed: bool
-    notes: list[str]
-    where: str
 
 
 @dataclass(frozen=True)
@@ -163,8 +98,8 @@ class ValidationJson(TypedDict):
     single_node: RegimeScores
     multi_node: RegimeScores
     calibrated_by: dict[str, list[str]]
-    worst: list[PointRowJson]
-    points: list[PointRowJson]
+    worst: list[Point]
+    points: list[Point]
     thinned: int
     granularity: str
     unknown: list[LeftOutRowJson]

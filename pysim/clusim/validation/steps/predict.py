@@ -30,7 +30,7 @@ from itertools import combinations
 from typing import Any
 
 from clusim.base.errors import ClusimError, InputError
-from clusim.base.json_schema import JsonObject
+from clusim.base.json_schema import JsonObject, Round9
 from clusim.base.tables import grouped
 from clusim.simulation.anchors import Linear
 from clusim.training.request import TrainRequest
@@ -45,25 +45,37 @@ from clusim.workload.parallel.plan import ParallelPlan, model_of
 
 
 @dataclass(frozen=True)
-class StepPoint(Prediction):
+class StepPoint(Prediction, JsonObject):
     """A measured step and its prediction.
 
     Attributes
     ----------
-    measured_s, predicted_s : float
-        Time of a step [s].
-    host_s : float
-        Part of the prediction in which GPUs wait for the host, mean over ranks [s].
+    where : str
+        File and line.
     chip : str
         The simulated GPU.
+    measured_s, predicted_s : float
+        Time of a step [s].
+    error_pct : float
+        Signed error of the prediction [%]; + is too long.
+    host_wait_s : float
+        Part of the prediction in which GPUs wait for the host, mean over ranks [s].
+    calibrated : list of str
+        The sets of rows that calibrated parameters and contain this row.
     notes : tuple of str
         Assumptions on the row, and approximations of the simulation.
     """
 
+    KEYS = (
+        *("id=row.id", "where=row.where", "source=row.source", "chip", "framework=row.framework"),
+        *("model=row.model", "n_gpus=row.n_gpus", "micro_batch=row.micro_batch?", "measured_s"),
+        *("predicted_s", "error_pct", "host_wait_s", "calibrated", "notes"),
+    )
+
     row: StepRow
     measured_s: float
-    predicted_s: float
-    host_s: float = 0.0
+    predicted_s: Round9
+    host_wait_s: Round9 = 0.0
     chip: str = ""
     notes: tuple[str, ...] = ()
 
@@ -220,7 +232,7 @@ class _Run:
     """
 
     step_s: float
-    host_s: float
+    host_wait_s: float
     chip: Chip
     full_flops: float
 
@@ -242,7 +254,9 @@ def predicted(row: StepRow, granularity: str | int) -> StepPoint | Unpredicted:
         return Unpredicted(
             row, f"{share:.0%} of the peak: the row states more work than was computed"
         )
-    return StepPoint(row, measured_s, run.step_s, run.host_s, run.chip.name, (*case.notes, *notes))
+    return StepPoint(
+        row, measured_s, run.step_s, run.host_wait_s, run.chip.name, (*case.notes, *notes)
+    )
 
 
 def _fitting(case: StepCase) -> StepCase:
@@ -314,18 +328,21 @@ def _run(case: StepCase, data: int, granularity: str | int) -> _Run:
     if depth:
         # Gathers and scatters are equal for every microbatch; the optimiser steps once.
         few = 1
-        step_s, host_s, plan = simulate(1)
+        step_s, host_wait_s, plan = simulate(1)
         step_s += (count - 1) * (step_s - _fixed_s(plan))
-        host_s *= count
+        host_wait_s *= count
     elif count <= 2 * few:
         few = count
-        step_s, host_s, plan = simulate(count)
+        step_s, host_wait_s, plan = simulate(count)
     else:
-        (one_s, one_host_s, plan), (two_s, two_host_s, _) = simulate(few), simulate(2 * few)
+        (one_s, one_host_wait_s, plan), (two_s, two_host_wait_s, _) = (
+            simulate(few),
+            simulate(2 * few),
+        )
         law = Linear((few, 2 * few), count)
-        step_s, host_s = law.of((one_s, two_s)), law.of((one_host_s, two_host_s))
+        step_s, host_wait_s = law.of((one_s, two_s)), law.of((one_host_wait_s, two_host_wait_s))
     flops = plan.model_flops * count / few / plan.mesh.size
-    return _Run(step_s, host_s, plan.chip, flops)
+    return _Run(step_s, host_wait_s, plan.chip, flops)
 
 
 def _fixed_s(plan: ParallelPlan) -> float:

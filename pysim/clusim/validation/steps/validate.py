@@ -22,7 +22,7 @@ from clusim.hardware import FRAMEWORKS, GPUS
 from clusim.hardware.calibration import ROW_SETS
 from clusim.lowering import QUICK
 from clusim.training.expected import StepCampaign
-from clusim.validation.measured import Report, Tell, Unpredicted, filled, named, plain
+from clusim.validation.measured import Report, Tell, Unpredicted, named, plain
 from clusim.validation.steps.cases import AS_SAID, framework_of
 from clusim.validation.steps.predict import StepPoint, StepScore, predicted, step_groups, step_score
 from clusim.validation.steps.rows import StepRow
@@ -40,39 +40,6 @@ class StepGroup(JsonObject):
     by: str
     name: str
     score: StepScore
-
-
-class StepPointRowJson(TypedDict):
-    """A measured step and its prediction.
-
-    Attributes
-    ----------
-    where : str
-        File and line.
-    error_pct : float
-        Signed error of the prediction [%]; + is too long.
-    host_wait_s : float
-        Part of the prediction in which GPUs wait for the host [s].
-    calibrated : list of str
-        The sets of rows that calibrated parameters and contain this row.
-    notes : list of str
-        Assumptions, and approximations of the simulation.
-    """
-
-    id: str
-    where: str
-    source: str
-    chip: str
-    framework: str
-    model: str
-    n_gpus: int
-    micro_batch: int | None
-    measured_s: float
-    predicted_s: float
-    error_pct: float
-    host_wait_s: float
-    calibrated: list[str]
-    notes: list[str]
 
 
 class UnpredictedRowJson(TypedDict):
@@ -101,7 +68,7 @@ class StepReportJson(TypedDict):
     overall: StepScore
     calibration: StepScore
     groups: list[StepGroup]
-    points: list[StepPointRowJson]
+    points: list[StepPoint]
     unpredicted: list[UnpredictedRowJson]
     skipped: int
     granularity: str
@@ -132,7 +99,7 @@ class StepReport(Report[StepPoint]):
                 StepGroup(word, name, step_score(group_points)).to_json()
                 for word, name, group_points in step_groups(self.held_out)
             ],
-            "points": [_point_json(point) for point in self.points],
+            "points": [point.to_json() for point in self.points],
             "unpredicted": [
                 {"id": item.row.id, "where": item.row.where, "reason": item.reason}
                 for item in self.unpredicted
@@ -163,16 +130,6 @@ def _source_calibrated(point: StepPoint) -> bool:
     figures += framework.all_figures() if framework else []
     sets = {name for figure in figures for name in figure.rows}
     return any(ROW_SETS[name].has_source(point.row.columns) for name in sets)
-
-
-def _point_json(point: StepPoint) -> dict[str, Any]:
-    return filled(
-        StepPointRowJson,
-        *(point, point.row),
-        predicted_s=round(point.predicted_s, 9),
-        error_pct=round(point.error_pct, 3),
-        host_wait_s=round(point.host_s, 9),
-    )
 
 
 def validate_steps(
