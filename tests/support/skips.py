@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 EXPECTED = {
-    r"could not import '(pyarrow|distributed|mpi4py|torch)'": "no wheel of an optional library for this Python",
+    r"could not import '(pyarrow|distributed|mpi4py|torch|jax)'": "no wheel of an optional library for this Python",
     r"no mpiexec beside this Python": "mpi4py without MPICH's wheel",
     r"CLUSIM_NCCL_TESTS: no folder": "binaries of nccl-tests, which need nvcc",
     r"CLUSIM_SCRIPTS: no folder": "public programs, which are fetched into it",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,31 @@ def calls(found: Recording, rank: int = 0) -> list[tuple[str, int, tuple[int, ..
         for e in found.events
         if e.rank == rank and e.kind == "collective"
     ]
+
+
+@pytest.mark.parametrize("kind", ["pjit", "shard_map"])
+def test_a_compiled_program_of_jax_reduces_outputs_in_nodes_and_gradients_among_them(
+    kind: str, tmp_path: Path
+) -> None:
+    """A data shard has 8192 of the tokens; a tensor shard has an eighth of both weights."""
+    pytest.importorskip("jax")
+    script = Path(__file__).resolve().parents[3] / "docs" / "examples" / "jax_step.py"
+    subprocess.run([sys.executable, script, kind], cwd=tmp_path, check=True, timeout=300)
+    found = read(str(tmp_path / f"{kind}.hlo"))
+    assert found.num_ranks == 64
+    output, gradients = 65536 // 8 * 4096 * 4, 2 * (4096 * 16384 // 8) * 4
+    # The transposed sum of shard_map is a sum.
+    reductions = 2 if kind == "shard_map" else 1
+    for rank in (0, 13):
+        nodes = tuple(range(rank // 8 * 8, rank // 8 * 8 + 8))
+        inside = [("allreduce", output, nodes)] * reductions
+        assert calls(found, rank) == [
+            *inside,
+            ("allreduce", gradients, tuple(range(rank % 8, 64, 8))),
+        ]
+    products = [event.flops for event in found.events if event.rank == 13 and event.flops]
+    # Two products forward, and two for the weights' gradients; one for the gradient of the hidden layer.
+    assert sum(products) == 5 * 2 * 8192 * 4096 * 2048
 
 
 def test_the_sample_is_what_it_says() -> None:
