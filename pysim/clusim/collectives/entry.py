@@ -121,6 +121,7 @@ RANKS: dict[str, Callable[[int], bool]] = {
 
 GROWTHS = {
     "steps": "a step of equal bytes per rank, sent to one neighbour",
+    "node steps": "a step of equal bytes per node, in rings over nodes that share NICs",
     "exchange": "a step of equal bytes per rank, sent to all others",
     "levels": "a level of a tree, with equal bytes on every node",
     "": "not known",

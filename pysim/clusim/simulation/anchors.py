@@ -187,7 +187,7 @@ def over_nodes(request: Request, cut: Cut) -> Extrapolation | None:
     if not growth or count <= most or setup.broken.faults:
         return None
     many = setup.nodes if isinstance(cut, Shape) else setup.num_nodes
-    nodes = _anchor_nodes(count // many, most, deep=growth == "levels")
+    nodes = _anchor_nodes(count // many, most, deep=growth in ("levels", "node steps"))
     if many <= nodes[1] or (request.root or 0) * many >= count * nodes[0]:
         return None
     origin = f"{nodes[0]} and {nodes[1]} nodes"
@@ -247,7 +247,10 @@ def _growth(request: Request, cut: Cut) -> str:
 
 
 def _anchor_nodes(per_node: int, most_ranks: int, *, deep: bool) -> tuple[int, int]:
-    """Return the two node counts to extrapolate from; trees need some depth."""
+    """Return the two node counts to extrapolate from.
+
+    Trees need some depth. Rings of several ranks over the same NIC wait for each other in their first steps only.
+    """
     per_node = max(1, per_node)
     least = 8 if deep and per_node <= most_ranks else 4
     large = max(least, 1 << max(1, most_ranks // per_node).bit_length() - 1)

@@ -163,7 +163,7 @@ def _ring_prims(order: list[int]) -> list[Prim]:
     return prims
 
 
-@algorithm("allreduce", "hierarchical", channels="ring", many_peers=True, growth="steps")
+@algorithm("allreduce", "hierarchical", channels="ring", many_peers=True, growth="node steps")
 def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write the five programs of every rank and channel; a single node has no ring."""
     layout = even_layout(fabric, writer.call.ranks)
