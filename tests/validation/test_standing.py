@@ -30,6 +30,7 @@ from clusim.validation.collectives.standing import (
     PLAN,
     SAME_SOURCE,
     UNEVEN,
+    left_out,
     standings,
 )
 from clusim.validation.collectives.validate import CollectiveReport
@@ -87,6 +88,19 @@ def test_only_the_parameters_of_the_rows_algorithm_and_protocol_count() -> None:
     assert standing(
         point(1, ten, "xxrjun", protocol="Simple"), point(1, ten, "xxrjun", protocol="LL128")
     ) == [SAME_SOURCE, INDEPENDENT]
+
+
+def test_a_system_is_left_out_if_no_parameter_of_its_rows_is_calibrated_on_it() -> None:
+    ten = replace(H100, system="hgx-h100-ndr")
+    points = [
+        point(1, GB200, "aiconfigurator", family="blackwell"),
+        point(1, ten, "xxrjun", protocol="Simple"),
+        point(1, ten, "someone", protocol="LL128"),
+        point(1, H100, "wayne"),
+    ]
+    found = left_out(points, standings(points))
+    # Sends and receives of xxrjun on hgx-h100-ndr calibrated Simple; B200's rows calibrated GB200.
+    assert found == {"source": [points[2]], "system": [points[0], points[2]]}
 
 
 def test_campaigns_of_one_source_with_another_plugin_are_separate() -> None:

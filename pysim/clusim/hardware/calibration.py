@@ -85,6 +85,11 @@ class RowSet:
         """Return True if the set has rows of the campaign (source and plugin) of a row of a table."""
         return any(selector.matches_source(row) for selector in self.selectors)
 
+    def has_system(self, row: Mapping[str, Value]) -> bool:
+        """Return True if the set has rows of the system of a row of a table."""
+        known = (selector.columns.get("system") for selector in self.selectors)
+        return any(values is None or row["system"] in values for values in known)
+
 
 def _selector(row: dict[str, Any]) -> Selector:
     """Return the selector of a row of the file; ``from_bytes`` and ``to_bytes`` are inclusive."""

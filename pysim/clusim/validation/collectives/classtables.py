@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from clusim.base.json_schema import IfKnown, JsonObject
 from clusim.base.tables import grouped
@@ -28,6 +29,7 @@ from clusim.validation.collectives.standing import (
     PLAN,
     SAME_SOURCE,
     UNEVEN,
+    left_out,
     standings,
 )
 from clusim.validation.measured import by
@@ -100,6 +102,7 @@ def class_tables(points: Sequence[Point]) -> list[ClassTable]:
     held_out = [point for point in points if standing[point] in (INDEPENDENT, SAME_SOURCE)]
     tables = [
         _systems(points, standing),
+        _left_out(points, standing),
         _counts(points, standing),
         _excluded(points, standing),
         _launches([point for point in points if standing[point] == LAUNCH]),
@@ -144,6 +147,25 @@ def _systems(points: Sequence[Point], standing: dict[Point, str]) -> ClassTable:
         " rows that judge no prediction. Only independent rows show the error of a new measurement.",
         lines,
     )
+
+
+def _left_out(points: Sequence[Point], standing: dict[Point, str]) -> ClassTable:
+    """Return the rows with a source or a system without calibration rows, and each of these systems."""
+    lines = []
+    for what, some in left_out(points, standing).items():
+        lines += _placed(some, partial(_one_left_out, what))
+        if what == "system":
+            lines += _placed(some, lambda p: f"without {p.row.group.system}")
+    return ClassTable(
+        "One source or one system left out",
+        "Rows with no parameter calibrated on their source, or on their system. Parameters are not fitted again:"
+        " there are no rows for a system whose own figures, such as launch overheads, are calibrated.",
+        lines,
+    )
+
+
+def _one_left_out(what: str, _: Point) -> str:
+    return f"one {what} left out"
 
 
 def _counts(points: Sequence[Point], standing: dict[Point, str]) -> ClassTable:

@@ -15,7 +15,7 @@ one of the next three sizes of their curve.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -96,6 +96,26 @@ def standings(points: Sequence[Point]) -> dict[Point, str]:
         system = _system(some)
         for point in some:
             result[point] = _standing(point, system, point in uneven)
+    return result
+
+
+def left_out(points: Sequence[Point], standing: Mapping[Point, str]) -> dict[str, list[Point]]:
+    """Return the points with no parameter calibrated on their source, and with none calibrated on their system.
+
+    Parameters are not fitted again. Calibration rows and excluded rows are in neither.
+    """
+    judged = [p for p in points if standing[p] in (INDEPENDENT, SAME_SOURCE)]
+    result: dict[str, list[Point]] = {
+        "source": [p for p in judged if standing[p] == INDEPENDENT],
+        "system": [],
+    }
+    for some in grouped(((p.row.group.system, p.place), p) for p in judged).values():
+        system = _system(some)
+        result["system"] += [
+            p
+            for p in some
+            if not any(ROW_SETS[name].has_system(p.row.columns) for name in set(system.sets(p)))
+        ]
     return result
 
 
