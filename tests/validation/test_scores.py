@@ -93,10 +93,10 @@ def test_rows_are_scored_by_their_standing() -> None:
     assert independent.points == [points[2]]
     assert independent.remark == "new"
     assert independent.to_json()["mean_abs_pct"] == 20.0
-    left_out = tables["One source or one system left out"]
+    left_out = tables["Sources and systems without calibration rows"]
     # Parameters of H100 are calibrated on rows of that system, of other sources.
     assert {name: line.points for name, line in left_out.items()} == {
-        "one source left out, one node": [points[2]]
+        "no calibration rows of the source, one node": [points[2]]
     }
     by_hand = tables["Held-out rows by collective"]
     assert [line.points for line in by_hand.values()] == [[points[2]], [points[1]]]

@@ -153,19 +153,19 @@ def _left_out(points: Sequence[Point], standing: dict[Point, str]) -> ClassTable
     """Return the rows with a source or a system without calibration rows, and each of these systems."""
     lines = []
     for what, some in left_out(points, standing).items():
-        lines += _placed(some, partial(_one_left_out, what))
+        lines += _placed(some, partial(_uncalibrated, what))
         if what == "system":
-            lines += _placed(some, lambda p: f"without {p.row.group.system}")
+            lines += _placed(some, lambda p: f"no rows of {p.row.group.system}")
     return ClassTable(
-        "One source or one system left out",
-        "Rows with no parameter calibrated on their source, or on their system. Parameters are not fitted again:"
-        " there are no rows for a system whose own figures, such as launch overheads, are calibrated.",
+        "Sources and systems without calibration rows",
+        "Rows with no parameter calibrated on their source, or on their system. Parameters are not fitted again, so"
+        " systems with calibrated parameters of their architecture or host have no rows.",
         lines,
     )
 
 
-def _one_left_out(what: str, _: Point) -> str:
-    return f"one {what} left out"
+def _uncalibrated(what: str, _: Point) -> str:
+    return f"no calibration rows of the {what}"
 
 
 def _counts(points: Sequence[Point], standing: dict[Point, str]) -> ClassTable:

@@ -127,8 +127,8 @@ def _narrowed(rows: Sequence[Row], granularity: str | int, jobs: Jobs) -> tuple[
     if errors[limits[1]] < CLEAR * errors[best]:
         return "", ""
     note = (
-        f"releases of NCCL after {best} excluded: {len(witnesses)} rows on {fewest} nodes whose plan depends on it are"
-        f" {100 * errors[best]:.0f}% off with {best}, {100 * errors[limits[1]]:.0f}% with {limits[1]}"
+        f"releases of NCCL after {best} excluded: mean error of {len(witnesses)} rows on {fewest} nodes"
+        f" {100 * errors[best]:.0f}% with {best}, {100 * errors[limits[1]]:.0f}% with {limits[1]}"
     )
     return f"{limits[0]} to {best}", note
 
