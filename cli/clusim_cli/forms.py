@@ -11,6 +11,7 @@ from clusim.analysis.flowrates import FlowRates, LatencySummary
 from clusim.analysis.limits import WireTables
 from clusim.analysis.tablejson import CongestionJson, EstimateJson, HistoryJson, PathJson
 from clusim.base.json_schema import IfKnown, JsonObject
+from clusim.formats.topologies.common import Assumption
 from clusim.nccl.explainjson import ExplainJson
 from clusim.nccltests.perfjson import PerfJson
 from clusim.replays.report import Replay
@@ -22,12 +23,13 @@ from clusim.simulation.fault_cost import FaultCost
 from clusim.studies.crossover import Crossover
 from clusim.studies.sweep.grid import Cell
 from clusim.topology.check_links import Finding
+from clusim.topology.diff import Difference
 from clusim.training.layertable import LayersOfPlan
 from clusim.training.proof import EndedSteps
 from clusim.training.result import TrainingResult
 from clusim.training.sweep import ScaledStep
 from clusim.training.uncomposed import StepEstimate
-from clusim.validation.collectives.against import AgainstJson
+from clusim.validation.collectives.against import Against
 from clusim.validation.collectives.explained import Explained
 from clusim.validation.collectives.validationjson import ValidationJson
 from clusim.validation.steps.validate import StepReportJson
@@ -174,7 +176,7 @@ class CrossoverSaidJson(JsonObject):
 class PerfAgainstJson(PerfJson):
     """Output of ``-J``, and the comparison with a measured table."""
 
-    against: NotRequired[AgainstJson]
+    against: NotRequired[Against]
 
 
 @dataclass
@@ -383,27 +385,12 @@ class CheckedJson(TypedDict):
 CheckedListJson = list[CheckedJson]
 
 
-class DifferenceJson(TypedDict):
-    """A difference."""
-
-    where: str
-    what: str
-
-
 class DifferencesJson(TypedDict):
     """Differences between two topologies."""
 
     first: str
     second: str
-    differences: list[DifferenceJson]
-
-
-class AssumedJson(TypedDict):
-    """Property missing in a file: the assumed value and the reason."""
-
-    where: str
-    what: str
-    why: str
+    differences: list[Difference]
 
 
 class ImportedJson(TypedDict):
@@ -424,4 +411,4 @@ class ImportedJson(TypedDict):
     title: str
     output: str | None
     counts: dict[str, int]
-    assumptions: list[AssumedJson]
+    assumptions: list[Assumption]

@@ -217,7 +217,7 @@ def test_a_sound_system_has_no_hypotheses(tmp_path: Path) -> None:
     result = compare(read_curve(path, program_named("all_reduce")), sound, jobs=1)
     assert result.explained == ()
     assert "no hypothesis simulated" in "\n".join(result.lines())
-    assert all(abs(row["error_pct"]) < 0.1 for row in result.rows())
+    assert all(abs(row.error_pct) < 0.1 for row in result.rows())
     found = result.to_json()["found_errors"]
     assert sum(item["n"] for item in found) == len(result.rows())  # type: ignore[index]
     text = "\n".join(result.lines())

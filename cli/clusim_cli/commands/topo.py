@@ -186,7 +186,7 @@ def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
 
     result = differences(load(first), load(second))
     if as_json:
-        rows = [{"where": item.where, "what": item.what} for item in result]
+        rows = [item.to_json() for item in result]
         _print_json({"first": first, "second": second, "differences": rows})
     elif result:
         click.echo(f"first: {first}\nsecond: {second}")
@@ -297,10 +297,7 @@ def _summary(imported: Imported, file: Path, output: Path | None) -> dict[str, A
         "title": imported.title,
         "output": None if output is None else str(output),
         "counts": dict(imported.counts),
-        "assumptions": [
-            {"where": item.where, "what": item.what, "why": item.why}
-            for item in imported.assumptions
-        ],
+        "assumptions": [item.to_json() for item in imported.assumptions],
     }
 
 

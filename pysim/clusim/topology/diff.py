@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from clusim.base.json_schema import JsonObject
 from clusim.base.tables import grouped
 from clusim.base.units import Rate, format_rate, format_size, format_time
 from clusim.topology.model import Fabric, Link
@@ -42,7 +43,7 @@ MOST_GROUPS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(JsonObject):
     """Difference between topologies: its subject and description."""
 
     where: str

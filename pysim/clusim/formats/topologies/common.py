@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from clusim.base.errors import TopologyError, one_line
+from clusim.base.json_schema import JsonObject
 from clusim.base.limits import fail, natural, printable
 from clusim.hardware import SWITCHES, Cpu, gpu
 from clusim.topology.model import key_of
@@ -94,7 +95,7 @@ CHIP_OPTION = "`clusim topo import --chip NAME`"
 
 
 @dataclass(frozen=True, slots=True)
-class Assumption:
+class Assumption(JsonObject):
     """Assumed value that the file does not contain.
 
     Attributes
@@ -108,6 +109,8 @@ class Assumption:
     settles : str
         The input that settles it, if every result depends on it; empty if it has little effect.
     """
+
+    KEYS = ("where", "what", "why")
 
     where: str
     what: str

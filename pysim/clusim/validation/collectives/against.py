@@ -9,13 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, cast
-
-from typing_extensions import TypedDict
+from typing import Any
 
 from clusim.base.errors import InputError
 from clusim.base.executors import Jobs
 from clusim.base.files import note_input
+from clusim.base.json_schema import JsonObject, Round2, Round3
 from clusim.base.limits import read_text
 from clusim.base.tables import folded, text_table
 from clusim.base.terms.times import REGIMES
@@ -170,7 +169,8 @@ def _may_be(collective: str, test: Program) -> bool:
     return test.name in (program_named(word).name for word in collective.split(" or ") if word)
 
 
-class AgainstRowJson(TypedDict):
+@dataclass(frozen=True, slots=True)
+class AgainstRow(JsonObject):
     """A measured size and its prediction; `error_pct` is positive for too long predictions."""
 
     size_bytes: int
@@ -180,7 +180,8 @@ class AgainstRowJson(TypedDict):
     algorithm: str
 
 
-class HypothesisJson(TypedDict):
+@dataclass(frozen=True, slots=True)
+class Hypothesis(JsonObject):
     """A simulated cause.
 
     Attributes
@@ -195,13 +196,14 @@ class HypothesisJson(TypedDict):
         Size [bytes] -> simulated time [us].
     """
 
-    titles: list[str]
+    titles: tuple[str, ...]
     change: str
-    misfit_pct: float
-    times_us: dict[str, float]
+    misfit_pct: Round2
+    times_us: dict[str, Round3]
 
 
-class AgainstJson(TypedDict):
+@dataclass(frozen=True, slots=True)
+class Against(JsonObject):
     """Measured times against predicted times.
 
     Attributes
@@ -218,18 +220,10 @@ class AgainstJson(TypedDict):
         Assumed properties of the measurement, and omitted rows.
     """
 
-    path: str
-    rows: list[AgainstRowJson]
-    found_errors: list[MeasuredError]
-    misfit_pct: float
-    hypotheses: list[HypothesisJson]
-    not_simulated: dict[str, str]
-    notes: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Against:
-    """A measured curve, its prediction, and the hypotheses by misfit."""
+    KEYS = (
+        *("path=curve.path", "rows", "found_errors", "misfit_pct", "hypotheses", "not_simulated"),
+        "notes=curve.notes",
+    )
 
     curve: MeasuredCurve
     table: Table
@@ -248,52 +242,48 @@ class Against:
         return {line.size: line.halves[0].time_us for line in self.table.lines}
 
     @property
-    def misfit_pct(self) -> float:
+    def misfit_pct(self) -> Round2:
         """Return the mean deviation of the measured from the predicted times at the sampled sizes [%]."""
         return misfit_pct(self.curve.times_us, self.predicted_us, self.sampled)
 
-    def rows(self) -> list[AgainstRowJson]:
+    def rows(self) -> list[AgainstRow]:
         """Return a row per size."""
         predicted = self.predicted_us
         algorithms = {line.size: line.algorithm for line in self.table.lines}
+        errors_pct = {
+            s: round(100 * (predicted[s] / us - 1), 2) for s, us in self.measured_us.items()
+        }
         return [
-            {
-                "size_bytes": size,
-                "measured_us": time_us,
-                "predicted_us": round(predicted[size], 3),
-                "error_pct": round(100 * (predicted[size] / time_us - 1), 2),
-                "algorithm": algorithms[size],
-            }
+            AgainstRow(size, time_us, round(predicted[size], 3), errors_pct[size], algorithms[size])
             for size, time_us in self.measured_us.items()
         ]
 
     def expectations(self) -> Iterator[tuple[Expected, MeasuredError | None]]:
         """Yield the expected errors, each with the error of its rows."""
-        errors_pct = {row["size_bytes"]: row["error_pct"] for row in self.rows()}
+        errors_pct = {row.size_bytes: row.error_pct for row in self.rows()}
         for expected, sizes in self.table.expected.items():
             yield expected, MeasuredError.of(errors_pct[size] for size in sizes)
 
-    def to_json(self) -> AgainstJson:
-        """Return rows and hypotheses."""
-        return {
-            "path": self.curve.path,
-            "rows": self.rows(),
-            "found_errors": [
-                cast("Any", found.to_json()) for _, found in self.expectations() if found
-            ],
-            "misfit_pct": round(self.misfit_pct, 2),
-            "hypotheses": [
-                {
-                    "titles": list(item.titles),
-                    "change": item.change,
-                    "misfit_pct": round(item.misfit_pct(self.curve.times_us), 2),
-                    "times_us": {str(size): round(us, 3) for size, us in item.times_us.items()},
-                }
-                for item in self.explained
-            ],
-            "not_simulated": dict(self.failed),
-            "notes": list(self.curve.notes),
-        }
+    @property
+    def found_errors(self) -> list[MeasuredError]:
+        """Return the errors of the rows of every expected error that has rows."""
+        return [found for _, found in self.expectations() if found]
+
+    @property
+    def hypotheses(self) -> list[Hypothesis]:
+        """Return the causes by misfit."""
+        times_us = self.curve.times_us
+        return [
+            Hypothesis(
+                cause.titles, cause.change, cause.misfit_pct(times_us), {str(s): us for s, us in cause.times_us.items()}
+            )
+            for cause in self.explained
+        ]  # fmt: skip
+
+    @property
+    def not_simulated(self) -> dict[str, str]:
+        """Return the reason of every cause that cannot be simulated."""
+        return dict(self.failed)
 
     def lines(self) -> Iterator[str]:
         """Yield the text: a row per size, and the best hypotheses."""
@@ -304,11 +294,11 @@ class Against:
         for row in self.rows():
             cells.append(
                 (
-                    format_size(row["size_bytes"]),
-                    f"{row['measured_us']:,.2f} us",
-                    f"{row['predicted_us']:,.2f} us",
-                    f"{row['error_pct']:+.1f}%",
-                    row["algorithm"],
+                    format_size(row.size_bytes),
+                    f"{row.measured_us:,.2f} us",
+                    f"{row.predicted_us:,.2f} us",
+                    f"{row.error_pct:+.1f}%",
+                    row.algorithm,
                 )
             )
         yield from text_table("{:>9}  {:>14}  {:>14}  {:>8}  {}", cells)
