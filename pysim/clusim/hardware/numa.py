@@ -24,30 +24,6 @@ NUMA_FORMATS = presets(_DATA["formats"])
 NUMA_LINKS = presets(_DATA["links"])
 """Links between sockets, and between a Grace and its GPU, by name."""
 
-_DRAM: dict[str, tuple[str, str, float, str]] = {
-    "ddr3-1866x4": ("59.7 GB/s", "4 channels DDR3-1866 x 8 B", 0.8, "Ivy Bridge E5 v2"),
-    "ddr4-2400x4": ("76.8 GB/s", "4 channels DDR4-2400 x 8 B", 0.85, "Broadwell E5 v4"),
-    "ddr4-2666x6": ("128 GB/s", "6 channels DDR4-2666 x 8 B", 0.83, "Skylake SP"),
-    "ddr4-2933x6": ("140.8 GB/s", "6 channels DDR4-2933 x 8 B", 0.83, "Cascade Lake SP"),
-    "ddr4-2666x8": ("170 GB/s", "8 channels DDR4-2666 x 8 B", 0.8, "POWER9"),
-    "ddr4-3200x8": ("204.8 GB/s", "8 channels DDR4-3200 x 8 B", 0.82, "Ice Lake SP, Rome, Milan"),
-    "ddr4-3200x2": ("51.2 GB/s", "2 of 8 channels DDR4-3200: a quarter of a socket", 0.82, "NPS4"),
-    "ddr5-4800x8": ("307.2 GB/s", "8 channels DDR5-4800 x 8 B", 0.8, "Sapphire Rapids"),
-    "ddr5-5600x8": ("358.4 GB/s", "8 channels DDR5-5600 x 8 B", 0.8, "Emerald Rapids"),
-    "ddr5-6400x8": ("409.6 GB/s", "8 channels DDR5-6400 x 8 B", 0.8, "Granite Rapids, 8 channels"),
-    "ddr5-6400x12": ("614.4 GB/s", "12 channels DDR5-6400 x 8 B", 0.8, "Granite Rapids, Turin"),
-    "ddr5-4800x12": ("460.8 GB/s", "12 channels DDR5-4800 x 8 B", 0.8, "Genoa"),
-    "lpddr5x-grace": (
-        "512 GB/s",
-        "Grace with 240 GB LPDDR5X (384 GB/s with 480 GB)",
-        0.88,
-        "Grace",
-    ),
-    "lpddr5x-grace-480": ("384 GB/s", "Grace with 480 GB LPDDR5X", 0.88, "Grace"),
-    "lpddr5x-gb10": ("273 GB/s", "256 bit LPDDR5X-8533, shared with the GPU", 0.85, "GB10"),
-}
-"""DRAM channels of a socket -> peak, derivation, efficiency of streams, CPU."""
-
 
 def _memory(peak: str, subject: str, efficiency: float, cpu: str) -> Preset:
     zero = assumed(0, "no links but the one to its socket")
@@ -73,7 +49,7 @@ def _memory(peak: str, subject: str, efficiency: float, cpu: str) -> Preset:
     }
 
 
-MEMORY: dict[str, Preset] = {name: _memory(*row) for name, row in _DRAM.items()}
+MEMORY: dict[str, Preset] = {name: _memory(*row) for name, row in _DATA["dram"].items()}
 """DRAM of a socket by name, for nodes of kind `memory`."""
 
 
@@ -88,5 +64,5 @@ def _dram(peak: str, subject: str, efficiency: float, cpu: str) -> Preset:
     }
 
 
-DRAM_LINKS: dict[str, Preset] = {f"dram-{name}": _dram(*row) for name, row in _DRAM.items()}
+DRAM_LINKS: dict[str, Preset] = {f"dram-{name}": _dram(*row) for name, row in _DATA["dram"].items()}
 """Links between a root complex and its memory, by name."""

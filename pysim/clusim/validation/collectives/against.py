@@ -181,7 +181,7 @@ class AgainstRow(JsonObject):
 
 
 @dataclass(frozen=True, slots=True)
-class Hypothesis(JsonObject):
+class RankedCause(JsonObject):
     """A simulated cause.
 
     Attributes
@@ -270,11 +270,11 @@ class Against(JsonObject):
         return [found for _, found in self.expectations() if found]
 
     @property
-    def hypotheses(self) -> list[Hypothesis]:
+    def hypotheses(self) -> list[RankedCause]:
         """Return the causes by misfit."""
         times_us = self.curve.times_us
         return [
-            Hypothesis(
+            RankedCause(
                 cause.titles, cause.change, cause.misfit_pct(times_us), {str(s): us for s, us in cause.times_us.items()}
             )
             for cause in self.explained
