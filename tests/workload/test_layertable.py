@@ -34,6 +34,9 @@ def test_a_layer_by_hand() -> None:
     assert first.weight_hbm_bytes == matrices
     assert first.activation_bytes == 2 * 128 * (1024 + 2048)
     assert second.parameters == 2048 * 512 + 512
+    for part in ("forward", "input", "weight"):
+        kernels = [k.time_ps for k in first.kernels if k.part == part]
+        assert sum(kernels) == getattr(first, f"{part}_ps") > 0
     # Momentum: read a 16-bit gradient, read and write 32-bit weights and momentum, write 16-bit weights.
     step = optimizer_row(plan, 0)
     assert step.parameters == first.parameters + second.parameters

@@ -17,6 +17,23 @@ PARTS = ("forward", "input", "weight")
 
 
 @dataclass(frozen=True, slots=True)
+class LayerKernel(JsonObject):
+    """A kernel of a layer, for one microbatch.
+
+    Attributes
+    ----------
+    part : str
+        ``forward``; or backward, towards the gradients of the ``input`` or the ``weight``.
+    """
+
+    KEYS = ("kernel", "part", "time_us")
+
+    kernel: str
+    part: str
+    time_ps: int
+
+
+@dataclass(frozen=True, slots=True)
 class LayerRow(JsonObject):
     """A layer, for one microbatch on one GPU.
 
@@ -34,12 +51,14 @@ class LayerRow(JsonObject):
         Share of the time in which kernels are limited by memory rather than arithmetic.
     collectives : dict
         Forwards and backwards, in words.
+    kernels : list of LayerKernel
+        In the order of execution.
     """
 
     KEYS = (
         *("stage", "layer", "count", "parameters", "forward_flops", "input_flops", "weight_flops"),
         *("forward_hbm_bytes", "input_hbm_bytes", "weight_hbm_bytes", "forward_s", "input_s"),
-        *("weight_s", "activation_bytes", "memory_bound", "collectives"),
+        *("weight_s", "activation_bytes", "memory_bound", "collectives", "kernels"),
     )
 
     stage: int
@@ -58,6 +77,7 @@ class LayerRow(JsonObject):
     activation_bytes: int
     memory_bound: Annotated[float, Written(4)]
     collectives: dict[str, list[str]]
+    kernels: list[LayerKernel]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +161,7 @@ def _row(plan: ParallelPlan, stage: int, layer: Layer, count: int) -> LayerRow:
         activation_bytes=layer.kept(recompute),
         memory_bound=bound / max(1, total_ps),
         collectives={name: list(_messages(part_steps)) for name, part_steps in steps.items()},
+        kernels=[LayerKernel(k.name, k.part, plan.chip.time_ps(k)) for k in kernels],
         **sums,
     )
 
