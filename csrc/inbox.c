@@ -94,27 +94,32 @@ STATUS inbox_start(clusim_sim *s, endpoint_id endpoint, window_start start) {
 /* ---- for nodes of other threads ----------------------------------------------------------------
  */
 
-static STATUS tell(clusim_sim *s, window_message message) {
-    window_thread *t = s->windows.thread;
-    if (UNLIKELY(t->num_messages == t->size_messages)) GROW(t->messages, t->size_messages);
-    t->messages[t->num_messages++] = message;
+static STATUS tell(window_outbox *to, window_message message) {
+    if (UNLIKELY(to->len == to->size)) GROW(to->all, to->size);
+    to->all[to->len++] = message;
     return CLUSIM_OK;
+}
+
+static window_outbox *outbox(const clusim_sim *s, node_id node) {
+    return &s->windows.thread->to[s->windows.nodes[node.i].part];
 }
 
 STATUS inbox_cross(clusim_sim *s, wire_id wire, packet_id index, int64_t at_ps) {
     if (s->windows.thread == NULL) return inbox_put(s, wire, index, at_ps);
     window_message message = {.at_ps = at_ps, .wire = wire, .id = index.i, .news = NEWS_PACKET};
-    return tell(s, message);
+    inbox_due(s, at_ps);
+    return tell(outbox(s, info_at(s, wire)->dst), message);
 }
 
 STATUS inbox_credit(clusim_sim *s, wire_id wire, uint32_t vc, uint32_t bytes, int64_t free_ps) {
     window_message message = {
         .at_ps = free_ps, .wire = wire, .bytes = bytes, .news = NEWS_CREDIT, .vc = (uint8_t)vc};
-    return tell(s, message);
+    inbox_due(s, free_ps + info_at(s, wire)->credit_ps); /* the wire may be stalled */
+    return tell(outbox(s, info_at(s, wire)->src), message);
 }
 
 STATUS inbox_delivery(clusim_sim *s, wire_id wire, xfer_id x, uint32_t payload, int64_t visible) {
     window_message message = {
         .at_ps = visible, .wire = wire, .id = x.i, .bytes = payload, .news = NEWS_DELIVERY};
-    return tell(s, message);
+    return tell(&s->windows.thread->deliveries, message);
 }

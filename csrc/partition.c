@@ -14,7 +14,8 @@
 typedef struct partition_member {
     clusim_sim view;
     window_thread thread;
-    node_list nodes; /* with something to do; their array is owned, as those below */
+    window_outbox *out[2]; /* owned: of this window, and of the last one, which others empty */
+    node_list nodes;       /* with something to do; their array is owned, as those below */
     window_scratch scratch;
     event_queue events;   /* for the sim */
     packets_part packets; /* its free packets */
@@ -28,6 +29,7 @@ typedef struct partition {
     uint64_t pays;       /* minimum events per window for multi-threaded execution */
     partition_work work; /* of the current window */
     int64_t end_ps;
+    uint32_t now; /* `out` of the current window */
 } partition;
 
 /* ---- assignment of nodes to threads ---------------------------------------------------------- */
@@ -160,6 +162,8 @@ STATUS partition_create(clusim_sim *s, uint32_t threads, uint32_t pays) {
         partition_member *m = &c->members[k];
         m->thread = (window_thread){.whole = s, .thread_pool = c->thread_pool, .number = k};
         TRY(pool_make_room(&m->packets, SPARE_PACKETS));
+        ZEROED(m->out[0], count);
+        ZEROED(m->out[1], count);
         event_queue_keep(&m->events, s->model->bucket_shift);
     }
     deal_ends(s, c->count);
@@ -168,13 +172,20 @@ STATUS partition_create(clusim_sim *s, uint32_t threads, uint32_t pays) {
     return CLUSIM_OK;
 }
 
+static void free_boxes(window_outbox *all, uint32_t count) {
+    for (uint32_t k = 0; all && k < count; k++) free(all[k].all);
+    free(all);
+}
+
 void partition_free(clusim_sim *s) {
     partition *c = s->windows.partition;
     if (c == NULL) return;
     thread_pool_free(c->thread_pool);
     for (uint32_t k = 0; c->members && k < c->count; k++) {
         partition_member *m = &c->members[k];
-        free(m->thread.messages);
+        free_boxes(m->out[0], c->count);
+        free_boxes(m->out[1], c->count);
+        free(m->thread.deliveries.all);
         free(m->nodes.ids);
         pool_free_room(&m->packets);
         inbox_free(&m->scratch);
@@ -218,20 +229,36 @@ static void close_view(partition_member *m) {
     m->scratch = v->windows.scratch;
 }
 
+/* Deliver the messages of all threads to the nodes of one. */
+static STATUS receive(clusim_sim *s, const partition *c, uint32_t number, uint32_t window) {
+    for (uint32_t from = 0; from < c->count; from++) {
+        window_outbox *box = &c->members[from].out[window][number];
+        for (uint32_t k = 0; k < box->len; k++) {
+            const window_message *x = &box->all[k];
+            if (x->news == NEWS_PACKET) {
+                TRY(inbox_put(s, x->wire, ID(packet, x->id), x->at_ps));
+            } else {
+                TRY(wire_add_credit(s, x->wire, x->vc, x->bytes, x->at_ps));
+            }
+        }
+        box->len = 0;
+    }
+    return CLUSIM_OK;
+}
+
+STATUS partition_flush(clusim_sim *s) {
+    const partition *c = s->windows.partition;
+    for (uint32_t k = 0; c && k < c->count; k++) TRY(receive(s, c, k, c->now));
+    return CLUSIM_OK;
+}
+
 static enum clusim_status do_part(void *context, uint32_t number) {
     partition *c = context;
     partition_member *m = &c->members[number];
-    enum clusim_status status = c->work(&m->view, c->end_ps);
+    enum clusim_status status = receive(&m->view, c, number, !c->now);
+    if (status == CLUSIM_OK) status = c->work(&m->view, c->end_ps);
     close_view(m);
     return status;
-}
-
-static STATUS hand_out(clusim_sim *s, const window_message *x) {
-    switch (x->news) {
-        case NEWS_PACKET: return inbox_put(s, x->wire, ID(packet, x->id), x->at_ps);
-        case NEWS_CREDIT: return wire_return_credit(s, x->wire, x->vc, x->bytes, x->at_ps);
-        default: return node_delivered(s, ID(xfer, x->id), x->bytes, x->at_ps, x->wire);
-    }
 }
 
 /* Merge the results of a thread into the sim. */
@@ -247,8 +274,11 @@ static STATUS take_in(clusim_sim *s, partition_member *m) {
     for (uint32_t k = 0; k < m->nodes.len; k++) TRY(node_push(&s->windows.busy, m->nodes.ids[k]));
     m->nodes.len = 0;
     TRY(event_queue_take(&s->scheduler.events, &m->events));
-    for (uint32_t k = 0; k < m->thread.num_messages; k++) TRY(hand_out(s, &m->thread.messages[k]));
-    m->thread.num_messages = 0;
+    for (uint32_t k = 0; k < m->thread.deliveries.len; k++) {
+        const window_message *x = &m->thread.deliveries.all[k];
+        TRY(node_delivered(s, ID(xfer, x->id), x->bytes, x->at_ps, x->wire));
+    }
+    m->thread.deliveries.len = 0;
     return CLUSIM_OK;
 }
 
@@ -258,7 +288,11 @@ static STATUS run_together(clusim_sim *s, partition *c) {
         TRY(node_push(&c->members[s->windows.nodes[node.i].part].nodes, node));
     }
     s->windows.busy.len = 0;
-    for (uint32_t k = 0; k < c->count; k++) open_view(&c->members[k]);
+    c->now = !c->now;
+    for (uint32_t k = 0; k < c->count; k++) {
+        c->members[k].thread.to = c->members[k].out[c->now];
+        open_view(&c->members[k]);
+    }
     TRY(thread_pool_run(c->thread_pool, do_part, c));
     for (uint32_t k = 0; k < c->count; k++) TRY(take_in(s, &c->members[k]));
     return CLUSIM_OK;
@@ -270,6 +304,7 @@ STATUS partition_run(clusim_sim *s, int64_t end_ps, partition_work work) {
     c->work = work;
     c->end_ps = end_ps;
     if (c->usual < c->pays) {
+        TRY(partition_flush(s));
         TRY(work(s, end_ps));
     } else {
         TRY(run_together(s, c));

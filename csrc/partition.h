@@ -3,9 +3,10 @@
  * Nodes are independent within a window (window.h). They are distributed over threads in parts of
  * about equal numbers of wires, with few wires between parts. Each thread works in a view: a copy
  * of the simulation's struct with the same arrays, but its own time and lists. It keeps packets and
- * credit for nodes of other threads, events, and multicasts that several endpoints complete, until
- * all threads are done; then one thread distributes them. Threads share no counter, and results do
- * not depend on their number or order.
+ * credit for nodes of each other thread, which takes them when its next window begins; they are due
+ * then at the earliest. Events, and multicasts that several endpoints complete, are merged by one
+ * thread when all are done. Threads share no counter, and results do not depend on their number or
+ * order.
  *
  * Windows with little work are processed by one thread.
  */
@@ -27,6 +28,11 @@ uint32_t partition_threads(const clusim_sim *s);
 
 /* Mark the wires between the nodes of one thread and those of another. */
 void partition_mark(clusim_sim *s);
+
+/* Deliver packets and credit that threads have for each other: before anything but threads uses
+ * them.
+ */
+STATUS partition_flush(clusim_sim *s);
 
 /* Process a window with all threads, or with one if it has too few events. */
 STATUS partition_run(clusim_sim *s, int64_t end_ps, partition_work work);

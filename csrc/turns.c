@@ -21,15 +21,16 @@ static inline bool level(const clusim_sim *s, int64_t at_ps) { return at_ps >= s
 
 /* True if nodes in windows advance before the event at `at_ps`. If endpoints are among them,
  * effects of events on them are a window later, so nodes lead; otherwise they follow. */
-static inline bool nodes_first(clusim_sim *s, int64_t at_ps, int64_t until_ps, int64_t *end_ps) {
+static inline STATUS nodes_first(clusim_sim *s, int64_t at_ps, int64_t until_ps, int64_t *end_ps,
+                                 bool *first) {
     int64_t due_ps = s->windows.due_ps;
     if (s->windows.leading) {
-        if (!level(s, at_ps) || due_ps > at_ps || due_ps > until_ps) return false;
-        *end_ps = window_end_ps(s, until_ps);
-        return true;
+        *first = level(s, at_ps) && due_ps <= at_ps && due_ps <= until_ps;
+        return *first ? window_end_ps(s, until_ps, end_ps) : CLUSIM_OK;
     }
     *end_ps = base_min(window_horizon(s), until_ps + (until_ps != NEVER));
-    return due_ps < *end_ps && at_ps >= *end_ps;
+    *first = due_ps < *end_ps && at_ps >= *end_ps;
+    return CLUSIM_OK;
 }
 
 /* The run stops where both are level: nodes may be done up to a later time than events. */
@@ -48,7 +49,9 @@ STATUS turns_advance(clusim_sim *s, int64_t until_ps, enum clusim_stop *stop) {
     }
     bool late = base_min(at_ps, due_ps) >> WINDOW_LAST_BITS || s->windows.near_end;
     if (UNLIKELY(late && s->windows.on && level(s, at_ps))) return window_close(s);
-    if (nodes_first(s, at_ps, until_ps, &end_ps)) return window_run(s, end_ps);
+    bool first;
+    TRY(nodes_first(s, at_ps, until_ps, &end_ps, &first));
+    if (first) return window_run(s, end_ps);
     if (UNLIKELY(at_ps > until_ps)) {
         s->scheduler.now_ps = base_max(s->scheduler.now_ps, until_ps);
         *stop = CLUSIM_STOP_TIME;

@@ -375,15 +375,16 @@ STATUS window_run(clusim_sim *s, int64_t end_ps) {
 STATUS window_catch_up(clusim_sim *s) {
     while (s->windows.due_ps <= s->scheduler.now_ps)
         TRY(window_run(s, base_min(window_horizon(s), s->scheduler.now_ps + 1)));
-    return CLUSIM_OK;
+    return partition_flush(s);
 }
 
 /* If endpoints lead, the first due action must precede the end of all tasks and messages. */
-int64_t window_end_ps(clusim_sim *s, int64_t until_ps) {
-    int64_t end_ps = base_min(window_horizon(s), until_ps + (until_ps != NEVER));
-    if (s->windows.leading && !s->results.draining && window_endpoint_near(s, end_ps))
-        return s->windows.due_ps + 1;
-    return end_ps;
+STATUS window_end_ps(clusim_sim *s, int64_t until_ps, int64_t *end_ps) {
+    *end_ps = base_min(window_horizon(s), until_ps + (until_ps != NEVER));
+    if (s->results.draining || window_endpoint_goes_on(s, *end_ps)) return CLUSIM_OK;
+    TRY(partition_flush(s));
+    if (window_endpoint_near(s)) *end_ps = s->windows.due_ps + 1;
+    return CLUSIM_OK;
 }
 
 static STATUS close_units(clusim_sim *s) {

@@ -31,8 +31,9 @@
 STATUS window_init(clusim_sim *s);
 void window_free(clusim_sim *s);
 
-/* Latest time to which nodes with something due may advance, in a run up to `until_ps`. */
-int64_t window_end_ps(clusim_sim *s, int64_t until_ps);
+/* Latest time to which nodes with something due may advance, in a run up to `until_ps`, if
+ * endpoints are among them. */
+STATUS window_end_ps(clusim_sim *s, int64_t until_ps, int64_t *end_ps);
 
 /* Process all nodes up to `end_ps`, at most the end of the window that begins at due_ps. */
 STATUS window_run(clusim_sim *s, int64_t end_ps);

@@ -330,9 +330,11 @@ static bool programs_go_on(clusim_sim *s, int64_t end_ps) {
     return false;
 }
 
-/* Neither pending deliveries nor programs prove that the run continues. */
-bool window_endpoint_near(clusim_sim *s, int64_t end_ps) {
-    if (s->windows.undelivered > s->packets.live || programs_go_on(s, end_ps)) return false;
+bool window_endpoint_goes_on(clusim_sim *s, int64_t end_ps) {
+    return s->windows.undelivered > s->packets.live || programs_go_on(s, end_ps);
+}
+
+bool window_endpoint_near(const clusim_sim *s) {
     if (s->model->has_pairs) return !some_far(s);
     return arriving(s, s->windows.undelivered);
 }

@@ -19,7 +19,9 @@ STATUS window_endpoint_run(clusim_sim *s, window_node *n, enum window_side side,
 /* Convert everything in flight to endpoints into events. */
 STATUS window_endpoint_close(clusim_sim *s);
 
-/* True if all tasks and messages may end before `end_ps`. */
-bool window_endpoint_near(clusim_sim *s, int64_t end_ps);
+/* True if pending deliveries or programs prove that tasks or messages end after `end_ps`; otherwise
+ * they may end in the next window if packets are near to their targets. */
+bool window_endpoint_goes_on(clusim_sim *s, int64_t end_ps);
+bool window_endpoint_near(const clusim_sim *s);
 
 #endif

@@ -78,15 +78,11 @@ static inline STATUS wire_wake(clusim_sim *s, wire_state *w, int64_t at_ps) {
     return scheduler_event(s, at_ps, EV_WAKE, wire.i, wire.i);
 }
 
-/* Bytes of the receive buffer of (wire, vc) are free at `free_ps`: the sender gets credit, or the
- * receiver may let it resume. Returns need no order until credit runs short. */
-ALWAYS_INLINE STATUS wire_return_credit(clusim_sim *s, wire_id wire, uint32_t vc, uint32_t bytes,
-                                        int64_t free_ps) {
+/* The sender gets credit for bytes that are free at `free_ps`. Returns need no order until credit
+ * runs short. */
+ALWAYS_INLINE STATUS wire_add_credit(clusim_sim *s, wire_id wire, uint32_t vc, uint32_t bytes,
+                                     int64_t free_ps) {
     credit_pool *c = wire_credit(s, wire, vc);
-    if (UNLIKELY(c->traits & (PAUSES | CROSSES))) {
-        if (c->traits & PAUSES) return congestion_free_at(s, wire_at(s, wire), vc, bytes, free_ps);
-        if (s->windows.thread) return inbox_credit(s, wire, vc, bytes, free_ps);
-    }
     int64_t at_ps = free_ps + c->credit_ps;
     if (UNLIKELY(at_ps >= RANGE_TIME_END)) scheduler_beyond(s, CLUSIM_BEYOND_WIRE, wire.i);
     if (UNLIKELY(c->len == c->size)) TRY(wire_grow_credit(c));
@@ -95,6 +91,18 @@ ALWAYS_INLINE STATUS wire_return_credit(clusim_sim *s, wire_id wire, uint32_t vc
     c->ring[(c->head + c->len++) & (c->size - 1)] = (credit_return){at_ps, bytes};
     if (UNLIKELY(c->stalled)) TRY(wire_wake(s, wire_at(s, wire), at_ps));
     return CLUSIM_OK;
+}
+
+/* Bytes of the receive buffer of (wire, vc) are free at `free_ps`: the sender gets credit, or the
+ * receiver may let it resume. */
+ALWAYS_INLINE STATUS wire_return_credit(clusim_sim *s, wire_id wire, uint32_t vc, uint32_t bytes,
+                                        int64_t free_ps) {
+    uint16_t traits = wire_credit(s, wire, vc)->traits;
+    if (UNLIKELY(traits & (PAUSES | CROSSES))) {
+        if (traits & PAUSES) return congestion_free_at(s, wire_at(s, wire), vc, bytes, free_ps);
+        if (s->windows.thread) return inbox_credit(s, wire, vc, bytes, free_ps);
+    }
+    return wire_add_credit(s, wire, vc, bytes, free_ps);
 }
 
 /* A packet with `control_256` owed bytes arrived in the opposite direction. Less than a flit never

@@ -101,7 +101,7 @@ typedef struct window_endpoint {
     window_ring replies[2]; /* longer latency first, so that each ring is sorted by time */
 } window_endpoint;
 
-/* Messages of a thread to nodes of another thread, or of several, at the end of its window. */
+/* Messages of a thread to nodes of another thread, or of several, after its window. */
 enum window_news { NEWS_PACKET, NEWS_CREDIT, NEWS_DELIVERY };
 
 typedef struct window_message {
@@ -112,13 +112,18 @@ typedef struct window_message {
     uint8_t news, vc;
 } window_message;
 
+typedef struct window_outbox {
+    window_message *all; /* owned */
+    uint32_t len, size;
+} window_outbox;
+
 /* Of a thread, at work on its nodes in a view of the sim (partition.h). */
 typedef struct window_thread {
     struct clusim_sim *whole; /* the sim itself */
     struct thread_pool *thread_pool;
     uint32_t number;
-    window_message *messages; /* owned; of this window */
-    uint32_t num_messages, size_messages;
+    window_outbox *to;        /* owned by the partition: for the nodes of each thread */
+    window_outbox deliveries; /* for the sim */
 } window_thread;
 
 typedef struct windows_part {
