@@ -144,8 +144,6 @@ class _StepRecorder:
         recording = recording_of(*(self._last or (rest, of)))
         first = min(results)
         kinds = Counter(event.kind for event in recording.events if event.rank == first)
-        if len(results) > 1:
-            recording.finish()
         chakra_writer.write(recording, self.record.path)
         calls = kinds["collective"] + kinds["send"] + kinds["recv"]
         path = str(self.record.path)

@@ -121,6 +121,36 @@ def test_a_large_job_is_its_first_rank_and_its_first_calls_are_those_of_all(tmp_
     assert sum(event.kind == "collective" for event in few.events) == count
 
 
+def test_files_of_stages_represent_their_replicas(tmp_path: Path) -> None:
+    """Ranks 0 and 2 of two stages with two replicas each are written; 1 and 3 do the same in their groups."""
+    stages = Recording("torch", "step", 4, representatives=(0, 0, 2, 2))
+    pipeline = stages.group("pipeline", (0, 2))
+    for rank, kind, peer in ((0, "send", 1), (2, "recv", 0)):
+        replicas = stages.group("replicas", (rank, rank + 1))
+        first = len(stages.events)
+        stages.events += [
+            Event("compute", rank, "stream 0", "mm", duration_ps=10**6),
+            Event(kind, rank, "nccl 0", kind, (first,), group=pipeline, sequence=1, bytes=99, peer=peer),
+            Event(
+                *("collective", rank, "nccl 1", "allreduce", (first,)), duration_ps=1,
+                group=replicas, sequence=1, operation="allreduce", bytes=64,
+            ),
+        ]  # fmt: skip
+    files = chakra_writer.write(stages, tmp_path / "step.et")
+    assert [file.name for file in files] == ["step.0.et", "step.2.et"]
+    found = chakra.read([str(file) for file in files])
+    assert found.unrecorded == {1, 3}
+    seen = {
+        (event.rank, event.kind): (found.groups[event.group].ranks, event.bytes, event.peer)
+        for event in found.events
+        if event.group >= 0
+    }
+    assert seen[1, "send"] == ((1, 3), 99, 1)
+    assert seen[3, "recv"] == ((1, 3), 99, 0)
+    assert seen[1, "collective"][:2] == ((0, 1), 64)
+    assert seen[3, "collective"][:2] == ((2, 3), 64)
+
+
 def test_ranks_that_differ_have_a_file_each(tmp_path: Path) -> None:
     first, other = step(3), step(4, rank=5)
     both = replace(first, events=[*first.events])

@@ -116,6 +116,9 @@ class _Reader:
         self._events(play(self.ranks))
         if any(rank.represents_all for rank in self.ranks):
             self._represent()
+        of = {other: rank.number for rank in self.ranks for other in rank.represents}
+        if of.keys() == set(range(self.found.num_ranks)):
+            self.found.representatives = tuple(of[rank] for rank in range(len(of)))
         self.found.assumed += [f"{count} x {note}" for note, count in self.notes.items()]
         return self.found.finish()
 
@@ -284,7 +287,13 @@ class _Reader:
                 done[place, at] = deps
                 continue
             done[place, at] = (len(self.found.events),)
-            self.found.events.append(_event(rank.number, node, deps))
+            event = _event(rank.number, node, deps)
+            if rank.represents and node.kind in ("send", "recv"):
+                # Represented ranks have their own group.
+                name, ranks = self._members(rank, node)
+                group = self.found.group(name, ranks)
+                event = replace(event, group=group, peer=ranks.index(node.peer))
+            self.found.events.append(event)
             if node.flops or node.mem_bytes:
                 self.notes[_TRAFFIC if node.kind == "memory" else _ROOFLINE] += 1
 

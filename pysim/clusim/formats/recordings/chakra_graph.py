@@ -84,7 +84,7 @@ class Rank:
     """Graph of a rank; `order` lists its nodes by identifier, subject to dependencies.
 
     `num_ranks` is the number of ranks of the job, 0 if not in the file; `represents_all` is True if every rank does
-    the same work.
+    the same work, and `represents` lists ranks with the same work.
     """
 
     number: int
@@ -94,6 +94,7 @@ class Rank:
     order: list[int] = field(default_factory=list)
     num_ranks: int = 0
     represents_all: bool = False
+    represents: tuple[int, ...] = ()
 
     def add(self, node: ChakraNode) -> None:
         """Add a node; raise `InputError` for a second one of the same number, or too many."""

@@ -14,6 +14,7 @@ from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import ROOTED, operation_starting
+from clusim.base.units import parse_ranks
 from clusim.formats.recordings.chakra_graph import ChakraNode, Rank
 from clusim.formats.recordings.chakra_schema import COLLECTIVES, NODE_TYPES, attributes, read_nodes
 from clusim.formats.recordings.jsonstream import (
@@ -81,6 +82,8 @@ class ChakraGraph:
             if "rank" in values:
                 self.rank.number = self._number(node, values, "rank", MOST_RANKS)
             self.rank.represents_all = values.get("represents_all") is True
+            if values.get("represents"):
+                self.rank.represents = parse_ranks(str(values["represents"]))
         elif kind != "INVALID_NODE":
             self.skipped[f"nodes of type {kind or message.type}"] += 1
         self.rank.add(node)

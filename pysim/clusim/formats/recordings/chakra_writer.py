@@ -105,6 +105,9 @@ def _groups(recording: Recording, rank: int, *, alike: bool) -> Any:
     _set(node, "rank", rank)
     if alike:
         _set(node, "represents_all", True)
+    elif recording.representatives:
+        represented = (r for r, of in enumerate(recording.representatives) if of == rank)
+        _set(node, "represents", ",".join(map(str, represented)))
     return node
 
 
