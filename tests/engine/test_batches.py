@@ -18,7 +18,7 @@ def late_operands(slow_ps_per_byte: int, far_ps: int = 1000) -> ImageBuilder:
     """Return an endpoint that reduces packets of two members; the wire to the second is slow, and long."""
     builder = ImageBuilder()
     builder.format(header=8)
-    slow = {"read_latency_ps": 2000, "response_latency_ps": 2000}  # no less than a window
+    slow = {"read_latency_ps": 20_000, "response_latency_ps": 2000}  # at least a window
     a, b = builder.endpoint(**slow), builder.endpoint(**slow)
     switch = builder.switch(unit={"latency_ps": 2000, "capacity_bytes": 1 << 20, "cost16": 1 << 16})
     up = builder.link(a, switch)
