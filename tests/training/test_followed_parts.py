@@ -18,10 +18,12 @@ from clusim.simulation.extrapolate import ERROR_LIMIT
 from clusim.simulation.job import RunOptions, job_of, run_job
 from clusim.simulation.request import Request
 from clusim.training import TrainRequest, extrapolated
+from clusim.training import estimate as module
 from clusim.training.api import inputs
-from clusim.training.estimate import estimated
+from clusim.training.estimate import StepEstimator, estimated
 from clusim.training.extrapolated import (
     FollowedPart,
+    JointWork,
     PartRan,
     followed_part,
     part_beside,
@@ -56,18 +58,18 @@ def asked(text: str = DDP, machine: Any = FLAT, nodes: int | None = MACHINES) ->
 
 
 def part(
-    request: TrainRequest, size: int = MIB, granularity: str | int = "coarse"
+    request: TrainRequest, size: int = MIB, granularity: str | int = "coarse", dim: str = "replica"
 ) -> FollowedPart | None:
     """Return how an all-reduce of the replicas of a request is followed."""
     plan = make_plan(request.workload, request.setup.known)
-    groups = plan.mesh.groups("replica", 0)
+    groups = plan.mesh.groups(dim, 0)
 
     def write(writer: Emitter, there: Any) -> Tails:
         own = [tuple(there[rank] for rank in group) for group in groups]
         return writer.collectives(Exchange("replica", "allreduce", size), own)
 
     ranks = [rank for group in groups for rank in group]
-    return followed_part(request.setup, plan, granularity, (ranks, write))
+    return followed_part(request.setup, plan, granularity, JointWork(tuple(ranks), write))
 
 
 def complete(found: FollowedPart, size: int, nodes: int = MACHINES) -> tuple[Request, NcclPlan]:
@@ -80,13 +82,16 @@ def complete(found: FollowedPart, size: int, nodes: int = MACHINES) -> tuple[Req
     return whole, plan
 
 
-@pytest.mark.parametrize("text", [DDP, TENSOR], ids=["all GPUs", "a GPU of each node"])
+@pytest.mark.parametrize(
+    ("text", "nodes"), [(DDP, 12), (TENSOR, 16)], ids=["all GPUs", "a GPU of each of some nodes"]
+)
 def test_a_followed_part_is_as_near_the_whole_as_is_said(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, nodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = estimated(asked(text), SampleCache(tmp_path / "followed"))
+    request = asked(text, nodes=nodes)
+    found = estimated(request, SampleCache(tmp_path / "followed"))
     monkeypatch.setattr(extrapolate, "MANY", ())
-    whole = estimated(asked(text), SampleCache(tmp_path / "whole"))
+    whole = estimated(request, SampleCache(tmp_path / "whole"))
     assert found.followed > 0 == whole.followed
     assert abs(found.step_ps[-1] - whole.step_ps[-1]) <= found.followed_ps
     assert found.mean("communication") == pytest.approx(
@@ -177,6 +182,61 @@ def test_what_fewer_machines_cannot_stand_for_is_simulated_whole(
     assert part(asked(), granularity="auto") is None
     monkeypatch.setattr(extrapolate, "MANY_HOPS", 0)
     assert part(asked(), granularity="auto") is not None
+
+
+def test_groups_on_some_nodes_run_on_the_first_of_their_own_nodes() -> None:
+    last = TENSOR.replace("12}", f"12, ranks: {list(range(16, 64))}}}")
+    found, whole = part(asked(last, nodes=16), 16 * MIB), part(asked(TENSOR), 16 * MIB)
+    assert found is not None
+    assert whole is not None
+    zones = [run.setup.zones for run, _ in found.fewer.runs]
+    assert zones == [tuple(range(4, 4 + nodes)) for nodes in (4, 8)]
+    # The switch is the only way between nodes: the nodes of a smaller system need as long.
+    assert found.run(0, 0) == whole.run(0, 0)
+    assert found.moved == whole.moved
+
+
+def test_groups_on_different_nodes_at_a_time_are_simulated_whole() -> None:
+    text = "parallel: {tensor: 4, data: 16}\ndata: {kind: zero1, shard: 8}"
+    assert part(asked(text, nodes=16), dim="copy") is None
+    assert part(asked(text, nodes=16), dim="shard") is None
+
+
+def test_equal_groups_inside_other_nodes_are_not_simulated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They share no wires, so that the step is the same to the picosecond."""
+    work = "parallel: {tensor: 2, data: 8}\ntensor: {sequence_parallel: true}"
+    found = estimated(asked(work, nodes=4), SampleCache(tmp_path / "near"))
+    monkeypatch.setattr(StepEstimator, "_joint", every_group)
+    whole = estimated(asked(work, nodes=4), SampleCache(tmp_path / "whole"))
+    assert found.followed == whole.followed == 0
+    assert (found.step_ps, found.ranks, found.traffic) == (
+        whole.step_ps,
+        whole.ranks,
+        whole.traffic,
+    )
+
+
+def test_one_of_many_equal_sets_of_nodes_is_as_near_as_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copies of an embedding in the first and the last stage meet on six pairs of nodes."""
+    text = "parallel: {tensor: 4, pipeline: 2, data: 6}\ndata: {kind: ddp}"
+    request = asked(text)
+    monkeypatch.setattr(module, "MOST_TOGETHER", 16)
+    found = estimated(request, SampleCache(tmp_path / "one"))
+    monkeypatch.setattr(StepEstimator, "_joint", every_group)
+    whole = estimated(request, SampleCache(tmp_path / "whole"))
+    assert found.followed > 0
+    assert whole.followed == 0
+    assert abs(found.step_ps[-1] - whole.step_ps[-1]) <= found.followed_ps
+    assert found.traffic == whole.traffic
+
+
+def every_group(self: StepEstimator, groups: Any) -> module._Joint:
+    """Return all groups, for a simulation in full."""
+    return module._Joint(list(groups), self._shown(groups))
 
 
 def test_a_step_is_off_by_what_its_exposed_parts_may_be_off(tmp_path: Path) -> None:

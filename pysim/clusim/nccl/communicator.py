@@ -40,6 +40,7 @@ from clusim.nccl.tuner import ChannelSupply, Selection, select
 from clusim.topology import shelf
 from clusim.topology.model import Fabric
 from clusim.topology.node import NETWORK, Endpoint
+from clusim.topology.subset import parts_of
 
 _SIMPLE = Protocol.SIMPLE
 LOOPS_OVER_HEADS = (Algorithm.NVLS, Algorithm.NVLS_TREE, Algorithm.COLLNET_DIRECT)
@@ -285,7 +286,7 @@ def communicator(
             result[id(system)] = _searched(_Looked(system.key(), system))
         ring, tree, nvls, *_ = result[id(system)]
         count = len(system.gpus)
-        name = {_short(node.name): node.name for node in fabric.nodes if node.zone == zone}
+        name = {_short(name): name for name in parts_of(fabric, zone).nodes}
         adapters = tuple(tuple(name[_short(m)] for m in net.members) for net in system.adapters)
         gpus = tuple(name[_short(gpu.name)] for gpu in system.gpus)
         ranks_here = tuple(range(first, first + count))
@@ -331,28 +332,31 @@ def _systems(
     fabric: Fabric, version: Version, settings: Settings, members: dict[int, list[int]]
 ) -> dict[int, System]:
     """Return NCCL's view of each node, by its number; equal nodes share a system."""
-    zones = {node.name: node.zone for node in fabric.nodes}
-    parts: dict[int, list[tuple[object, ...]]] = {zone: [] for zone in members}
-    for node in fabric.nodes:
-        if node.zone in parts:
-            end = node.endpoint
-            chip = end and (end.chip, end.compute_capability, end.peer_access, end.pcie_Bps)
-            parts[node.zone].append((_short(node.name), node.kind, node.cpu, node.nic, chip))
-    for link in fabric.links:
-        zone = zones[link.a]
-        if zone == zones[link.b] and zone in parts:
-            rate = link.rate.bytes_per_s
-            parts[zone].append(
-                (_short(link.a), _short(link.b), link.count, link.cls, link.name, rate)
-            )
     alike: dict[tuple[object, ...], System] = {}
     result = {}
     for zone, numbers in sorted(members.items()):
-        key = (tuple(parts[zone]), tuple(numbers))
+        key = (_visible(fabric, zone), tuple(numbers))
         if key not in alike:
             alike[key] = build_system(fabric, version, settings, zone=zone, ranks=numbers)
         result[zone] = alike[key]
     return result
+
+
+def _visible(fabric: Fabric, zone: int) -> tuple[tuple[object, ...], ...]:
+    """Return the parts of a node that NCCL distinguishes, by their names in the node."""
+    known: dict[int, tuple[tuple[object, ...], ...]] = fabric.derived.setdefault("visible", {})
+    if zone not in known:
+        parts = parts_of(fabric, zone)
+        result: list[tuple[object, ...]] = []
+        for node in parts.nodes.values():
+            end = node.endpoint
+            chip = end and (end.chip, end.compute_capability, end.peer_access, end.pcie_Bps)
+            result.append((_short(node.name), node.kind, node.cpu, node.nic, chip))
+        for link in parts.inside:
+            rate = link.rate.bytes_per_s
+            result.append((_short(link.a), _short(link.b), link.count, link.cls, link.name, rate))
+        known[zone] = tuple(result)
+    return known[zone]
 
 
 def _short(name: str) -> str:

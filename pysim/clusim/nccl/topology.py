@@ -27,6 +27,7 @@ from clusim.nccl.transports import allowed_nics, stated_latency_us, transport_of
 from clusim.topology.model import Fabric, Link
 from clusim.topology.nccl_overrides import SWITCH, told_lines, told_of, told_slot
 from clusim.topology.node import NETWORK, Node
+from clusim.topology.subset import NodeParts, parts_of
 
 _BASE = {"nvl": Path.NVL, "c2c": Path.C2C, "pci": Path.PIX, "sys": Path.SYS, "net": Path.LOC}
 
@@ -245,14 +246,14 @@ def build_system(
     settings = settings or Settings()
     fabric = transported(fabric, settings)
     system = System(version, settings, pxn=fabric.pxn, nvb=fabric.nvb)
-    nodes = {node.name: node for node in fabric.nodes if node.zone == zone}
-    links = [link for link in fabric.links if link.a in nodes and link.b in nodes]
+    parts = parts_of(fabric, zone)
+    nodes, links = parts.nodes, parts.inside
     devices = _devices(system, nodes, links, ranks)
     if not system.gpus:
         raise TopologyError(f"{fabric.name}: no GPU in node {zone}; NCCL needs one")
     _join_all(system, nodes, links, devices)
     _tell(system, fabric)
-    _add_adapters(system, fabric, nodes, links, devices)
+    _add_adapters(system, fabric, parts, devices)
     _tell_slots(system, fabric)
     _join_sockets(system)
     for device in (*system.gpus, *system.cpus, *system.others):
@@ -389,11 +390,13 @@ def _tell_slots(system: System, fabric: Fabric) -> None:
 def _add_adapters(
     system: System,
     fabric: Fabric,
-    nodes: dict[str, Node],
-    links: list[Link],
+    parts: NodeParts,
     devices: dict[str, Device],
 ) -> None:
-    uplinks = {end: link for link in fabric.links for end in (link.a, link.b) if link.cls != "pcie"}
+    nodes, links = parts.nodes, parts.inside
+    uplinks = {
+        end: link for link in parts.touching for end in (link.a, link.b) if link.cls != "pcie"
+    }
     places: dict[str, tuple[Device, float]] = {}
     for link in links:
         for end, other in ((link.a, link.b), (link.b, link.a)):

@@ -42,6 +42,9 @@ from clusim.topology.check_flow import never_tapers
 MOST_RANKS = 32
 """Ranks up to which a communicator is simulated in full."""
 
+MOST_TOGETHER = 128
+"""Ranks of all concurrent communicators in the runs that they are extrapolated from."""
+
 MOST_MESSAGING = 64
 """The same for sends and receives: CTAs limit them on fewer nodes, NICs on more."""
 
@@ -187,6 +190,7 @@ def over_nodes(request: Request, cut: Cut) -> Extrapolation | None:
     if not growth or count <= most or setup.broken.faults:
         return None
     many = setup.nodes if isinstance(cut, Shape) else setup.num_nodes
+    most = min(most, MOST_TOGETHER // len(setup.together))
     nodes = _anchor_nodes(count // many, most, deep=growth in ("levels", "node steps"))
     if many <= nodes[1] or (request.root or 0) * many >= count * nodes[0]:
         return None
@@ -261,7 +265,7 @@ def _of_steps(request: Request, cut: Cut, nodes: int) -> Run:
     """Return the request on `nodes` nodes with the same bytes per step, and its division."""
     setup, size = request.setup, request.size_bytes
     # A plan fixes its channels, so that curves over nodes share the runs.
-    fewer = setup.smaller(nodes) if cut is None else replace(setup, nodes=nodes)
+    fewer = setup.smaller(nodes) if cut is None else setup.fewer(nodes)
     operation = cut.selection.collective if isinstance(cut, NcclPlan) else request.operation
     # Every rank sends or receives the complete size if bus bandwidth is size over time.
     if operation not in OPERATIONS or OPERATIONS[operation].bus != "all":
@@ -305,7 +309,7 @@ def _first_bytes(request: Request, cut: Cut) -> int:
 
 def _of_levels(request: Request, cut: Cut, nodes: int, size_bytes: int) -> Run:
     """Return the request on `nodes` nodes with `size_bytes`, and a division into the same chunks."""
-    part = replace(request, setup=replace(request.setup, nodes=nodes), size_bytes=size_bytes)
+    part = replace(request, setup=request.setup.fewer(nodes), size_bytes=size_bytes)
     if not isinstance(cut, NcclPlan):
         return part, cut
     width = min(element(request.dtype).size_bytes, size_bytes)

@@ -157,7 +157,9 @@ def in_one_size(request: Request, nodes: Extrapolation) -> tuple[Extrapolation, 
         And the granularity of its runs: the requested one for the longest.
     """
     always = request.granularity in MANY
-    if request.granularity != "auto" and not (always and never_tapers(request.setup.fabric)):
+    if request.granularity != "auto" and not (
+        always and never_tapers(replace(request.setup, zones=None).fabric)
+    ):
         return None
     part, plan = nodes.runs[-1]
     grain = phase(part, plan).grain

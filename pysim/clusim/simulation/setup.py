@@ -23,6 +23,7 @@ from clusim.nccl.transports import transported, with_plugins
 from clusim.topology import Fabric, load
 from clusim.topology.arrays import arrays_of
 from clusim.topology.model import doubts_of
+from clusim.topology.subset import near_nodes, on_nodes
 
 KEPT = 24
 """Maximum topologies cached per process, and sets of faults cached per topology."""
@@ -56,6 +57,8 @@ class Setup:
         size for which messages are split [bytes]; None is NCCL's choice.
     gpus : tuple of int or None
         Participating GPUs of every node, by their local number; None is all, or as set by `per_node`.
+    zones : tuple of int or None
+        Numbers of the nodes that the run has, ascending, in a network of `nodes` nodes; None is all.
     beside : tuple of tuple of int
         GPUs of every node of further communicators that run the same operation concurrently, in
         `clusim.simulation.samples`.
@@ -72,6 +75,7 @@ class Setup:
     faults: tuple[Any, ...] = ()
     messages: tuple[int, int, int] | None = None
     gpus: tuple[int, ...] | None = None
+    zones: tuple[int, ...] | None = None
     beside: tuple[tuple[int, ...], ...] = ()
     routing: str = "auto"
     gap_ps: int | None = None
@@ -102,13 +106,15 @@ class Setup:
 
     @cached_property
     def fabric(self) -> Fabric:
-        """Return the fabric of all nodes, with the transports that the variables allow.
+        """Return the fabric of the run's nodes, with the transports that the variables allow.
 
         The fabric has all GPUs, also those without ranks, and its faults are not applied.
         """
         machine = loaded(self.topology, self.nodes)
         if (self.routing, self.gap_ps, self.reorder) != ("auto", None, None):
             machine = rerouted(machine, self.routing, self.gap_ps, self.reorder)
+        if self.zones is not None:
+            machine = on_nodes(machine, self.zones)
         if not self.env:
             return machine
         return transported(machine, parse_env(dict(self.env)).of_release(self.release))
@@ -199,7 +205,7 @@ class Setup:
         if machine is self.fabric:
             return self
         paths: dict[str, Any] = {"routing": "auto", "gap_ps": None, "reorder": None}
-        return replace(self, topology=machine, nodes=None, **paths)
+        return replace(self, topology=machine, nodes=None, zones=None, **paths)
 
     @property
     def together(self) -> tuple[Setup, ...]:
@@ -207,11 +213,18 @@ class Setup:
         others = (replace(self, per_node=None, gpus=gpus, beside=()) for gpus in self.beside)
         return (self, *others)
 
+    def fewer(self, nodes: int) -> Setup:
+        """Return the setup with `nodes` nodes: of given ones some at the same switches, if possible."""
+        if self.zones is not None:
+            near = near_nodes(loaded(self.topology, self.nodes), self.zones, nodes)
+            return replace(self, zones=near)
+        return replace(self, nodes=nodes)
+
     def smaller(self, nodes: int) -> Setup:
         """Return the setup with `nodes` nodes, and as many send and receive channels as this one."""
         comm = self.comm
         messages = comm.p2p_channels, comm.p2p_per_peer, comm.p2p_least_bytes
-        return replace(self, nodes=nodes, messages=messages)
+        return replace(self.fewer(nodes), messages=messages)
 
     def cut_for(self, num_bytes: int) -> Setup:
         """Return the setup with messages split from a size of `num_bytes`."""

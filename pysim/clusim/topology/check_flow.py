@@ -193,11 +193,14 @@ def _network_tiers(fabric: Fabric) -> Iterator[Finding]:
 
 
 def never_tapers(fabric: Fabric) -> bool:
-    """True if no links cross a tier and no switch with uplinks is oversubscribed."""
-    return not any(
-        rates["across"] or 0 < rates["up"] < rates["down"] / EVEN
-        for rates in _sided(fabric).values()
-    )
+    """True if no links cross a tier and no switch with uplinks is oversubscribed; found once."""
+    known: dict[str, bool] = fabric.derived
+    if "never tapers" not in known:
+        known["never tapers"] = not any(
+            rates["across"] or 0 < rates["up"] < rates["down"] / EVEN
+            for rates in _sided(fabric).values()
+        )
+    return known["never tapers"]
 
 
 def _sided(fabric: Fabric) -> dict[str, Counter[str]]:

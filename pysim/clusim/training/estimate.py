@@ -23,12 +23,14 @@ from clusim.base.limits import uncollected
 from clusim.lowering.grain import COARSE, STEP
 from clusim.results.intervals import Union
 from clusim.results.replicated import RankPattern, united
+from clusim.simulation.anchors import MOST_TOGETHER
 from clusim.topology import Fabric
+from clusim.topology.check_flow import never_tapers
 from clusim.training.api import EstimateOptions, train_request
 from clusim.training.clock import Clock, RankRows, Repeated
 from clusim.training.depth import memory_notes, plan_notes
 from clusim.training.expected import expected_text
-from clusim.training.extrapolated import Write
+from clusim.training.extrapolated import JointWork, Write
 from clusim.training.parts import StepPart, StepParts
 from clusim.training.request import WANTED_ERROR, TrainRequest
 from clusim.training.result import StepResult
@@ -60,6 +62,25 @@ class _Done(NamedTuple):
     moved: dict[str, Volume]
 
 
+class _Joint(NamedTuple):
+    """Groups that communicate at a time.
+
+    Attributes
+    ----------
+    shown : list of int
+        Their representative ranks.
+    times : int
+        Number of equal sets of groups that these represent.
+    origin : str
+        As in `clusim.training.extrapolated.JointWork`.
+    """
+
+    groups: list[tuple[int, ...]]
+    shown: list[int]
+    times: int = 1
+    origin: str = ""
+
+
 class _Known(NamedTuple):
     """A message requested before: its part, the representative ranks, its repetitions."""
 
@@ -80,6 +101,7 @@ class StepEstimator(Emitter):
         self._kept: list[Sequence[Block]] = []
         self._known: dict[Any, _Known] = {}
         self._moved: Counter[tuple[StepPart, int]] = Counter()
+        self._joints: dict[tuple[tuple[int, ...], ...], _Joint] = {}
         self._own = [[rank] for rank in self.shown]
         self._stepped: set[int] = set()
         self._busy = [_traffic_Bps(plan, stage) for stage in range(plan.mesh.pipeline)]
@@ -195,7 +217,7 @@ class StepEstimator(Emitter):
             return writer.tail
 
         beside = self._busy[stage] if step.key else None
-        part = self.parts.find(unnamed, ranks, write, beside)
+        part = self.parts.find(unnamed, JointWork(ranks, write), beside)
         self._count(part.volumes(), len(self.plan.mesh.coupled(stage)))
         rank = self.ranks(stage)[0]
         done = self.clock.move([rank], step.dim, part.took, self.tail)
@@ -212,36 +234,65 @@ class StepEstimator(Emitter):
         after: Tails | None = None,
     ) -> Tails:
         """Add concurrent collectives, one per group."""
+        key = tuple(groups)
+        if key not in self._joints:
+            self._joints[key] = self._joint(groups)
+        joint = self._joints[key]
 
         def write(writer: Emitter, there: Mapping[int, int]) -> Tails:
-            groups_there = [tuple(there[rank] for rank in group) for group in groups]
+            groups_there = [tuple(there[rank] for rank in group) for group in joint.groups]
             return writer.collectives(exchange, groups_there, stream)
 
-        return self._together(exchange, list(groups), stream or dim_of(exchange.dim), after, write)
+        return self._together(exchange, joint, stream or dim_of(exchange.dim), after, write)
+
+    def _joint(self, groups: Sequence[tuple[int, ...]]) -> _Joint:
+        """Return the groups to simulate: those on the nodes of representative ranks.
+
+        Groups of other nodes share no wires inside nodes with these, and are equal to them. The network that both use
+        does not taper.
+        """
+        zones, shown = self._zones, self._shown(groups)
+        here = {zones[rank] for rank in shown}
+        places = [{zones[rank] for rank in group} for group in groups]
+        while here and any(here < place | here for place in places if place & here):
+            here = here.union(*(place for place in places if place & here))
+        near = [group for group, place in zip(groups, places, strict=True) if place & here]
+        times = len(groups) // max(1, len(near))
+        inside = all(len(place) == 1 for place in places)
+        large = sum(map(len, groups)) > MOST_TOGETHER and never_tapers(self.plan.fabric)
+        if not near or times < 2 or len(groups) % len(near) or not (inside or large):
+            return _Joint(list(groups), shown)
+        return _Joint(near, shown, times, "" if inside else f"one of {times} equal sets of nodes")
+
+    def _shown(self, groups: Iterable[tuple[int, ...]]) -> list[int]:
+        """Return the representative ranks in groups."""
+        return [rank for group in groups for rank in group if rank in self.shown]
 
     def written_messages(
         self, exchange: Exchange, pairs: Sequence[tuple[int, int]], waits: Tails, stream: str
     ) -> Tails:
         """Add concurrent messages of the same size."""
+        shown = self._shown(pairs)
+        times = len(self.plan.mesh.coupled(self.shown[shown[0]])) if shown else 1
 
         def write(writer: Emitter, there: Mapping[int, int]) -> Tails:
             pairs_there = [(there[one], there[two]) for one, two in pairs]
             nothing: Tails = {rank: () for pair in pairs_there for rank in pair}
             return writer.written_messages(exchange, pairs_there, nothing, stream)
 
-        return self._together(exchange, list(pairs), stream, waits, write)
+        return self._together(exchange, _Joint(list(pairs), shown, times), stream, waits, write)
 
     def _together(
         self,
         exchange: Exchange,
-        groups: Sequence[tuple[int, ...]],
+        joint: _Joint,
         stream: str,
         after: Tails | None,
         write: Write,
     ) -> Tails:
         """Add concurrent communication of groups that contain representative ranks."""
+        groups, shown, times, _ = joint
         ranks = tuple(rank for group in groups for rank in group)
-        shown = [rank for rank in ranks if rank in self.shown]
         if not shown:
             return {}
         sends = exchange.operation == "send"
@@ -250,8 +301,7 @@ class StepEstimator(Emitter):
             busy = self._busy[self.shown[shown[0]]]
         said = exchange.dim, exchange.operation, exchange.bytes, exchange.algorithm, exchange.dtype
         key = (tuple(map(len, groups)), *said, exchange.channels, exchange.protocol)
-        part = self.parts.find(key, ranks, write, busy)
-        times = len(self.plan.mesh.coupled(self.shown[shown[0]])) if sends else 1
+        part = self.parts.find(key, JointWork(ranks, write, joint.origin), busy)
         if sends:
             self._known[stream, exchange.bytes, groups[0]] = _Known(part, shown, times)
         self._moved[part, times] += 1

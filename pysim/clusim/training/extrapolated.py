@@ -1,4 +1,4 @@
-"""Parts extrapolated from fewer nodes: a NCCL collective of the same GPUs of every node.
+"""Parts extrapolated from fewer nodes: a NCCL collective of the same GPUs of its nodes, all or some of the system's.
 
 `clusim.simulation.extrapolate` decides which parts are extrapolated, from which nodes, and with which law: one term per
 level or step of the algorithm.
@@ -27,13 +27,36 @@ from clusim.simulation.job import RunOptions
 from clusim.simulation.request import Request, ScheduleRequest
 from clusim.simulation.samples import emit_together
 from clusim.simulation.setup import Setup
+from clusim.topology.model import Fabric
 from clusim.training.breakdown import grain_error
 from clusim.workload.layers import Comm
 from clusim.workload.parallel.emitter import Emitter, Tails
 from clusim.workload.parallel.plan import ParallelPlan
 
+MOST_EPOCHS = 1 << 17
+"""Target number of divisions of memory bandwidth in a run, over all GPUs, within the limits of the interval."""
+
+LONGEST_PS = 50_000_000
+"""Longest interval [ps]: layers of the intended models are a hundred times as long."""
+
 Write = Callable[[Emitter, Mapping[int, int]], Tails]
 """Callable that emits a part on ranks renumbered by a mapping."""
+
+
+class JointWork(NamedTuple):
+    """Communication of some ranks at a time.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+        All ranks that take part.
+    origin : str
+        The work of further nodes that it represents, with the error limit of an extrapolation; empty if none.
+    """
+
+    ranks: tuple[int, ...]
+    write: Write
+    origin: str = ""
 
 
 class PartRan(NamedTuple):
@@ -55,6 +78,10 @@ class PartRan(NamedTuple):
     note: str = ""
 
 
+Runner = Callable[[Request, Cut, int, int], PartRan]
+"""Callable that runs a collective beside kernels, as `part_beside`."""
+
+
 def kernels_beside(
     builder: ScheduleBuilder, ranks: Iterable[int], work_ps: int, hbm_bytes: int
 ) -> list[int]:
@@ -65,8 +92,29 @@ def kernels_beside(
     ]
 
 
-def ran(request: ScheduleRequest, tasks: Sequence[int], kernels: Sequence[int]) -> PartRan:
-    """Run a part with these last tasks and these kernels."""
+def in_intervals(fabric: Fabric, quantum_ps: int) -> Fabric:
+    """Return a fabric that divides memory bandwidth in intervals of at least `quantum_ps` [ps]; cached."""
+    known: dict[int, Fabric] = fabric.derived.setdefault("in intervals", {})
+    if quantum_ps not in known:
+        nodes = tuple(
+            replace(node, endpoint=replace(node.endpoint, mem_quantum_ps=quantum_ps))
+            if node.endpoint is not None and node.endpoint.mem_quantum_ps < quantum_ps
+            else node
+            for node in fabric.nodes
+        )
+        known[quantum_ps] = fabric if nodes == fabric.nodes else replace(fabric, nodes=nodes)
+    return known[quantum_ps]
+
+
+def ran(
+    request: ScheduleRequest, tasks: Sequence[int], kernels: Sequence[int], work_ps: int
+) -> PartRan:
+    """Run a part with these last tasks and these kernels of `work_ps` [ps]; 0: none."""
+    setup, quantum_ps = request.setup, min(LONGEST_PS, work_ps * len(kernels) // MOST_EPOCHS)
+    if quantum_ps:
+        # Powers of two, so that runs share fabrics.
+        few = in_intervals(setup.fabric, 1 << quantum_ps.bit_length() - 1)
+        request = replace(request, setup=setup.on(few))
     result = result_of(request, RunOptions(bins=2, histories=False))
     ends = result.tasks.end_ps
     done, behind = (max((int(ends[task]) for task in ids), default=0) for ids in (tasks, kernels))
@@ -87,12 +135,13 @@ class FollowedPart:
     grain: Grain
     moved: dict[str, tuple[int, int]]
 
-    def run(self, work_ps: int, hbm_bytes: int) -> PartRan:
+    def run(self, work_ps: int, hbm_bytes: int, runner: Runner | None = None) -> PartRan:
         """Extrapolate the part beside kernels of `work_ps` [ps] and `hbm_bytes` [bytes].
 
-        0 is without concurrent kernels.
+        0 is without concurrent kernels. `runner` is `part_beside` by default.
         """
-        runs = [part_beside(*run, work_ps, hbm_bytes) for run in self.fewer.runs]
+        run_part = runner or part_beside
+        runs = [run_part(*run, work_ps, hbm_bytes) for run in self.fewer.runs]
         end_ps, note = self.fewer.of([run.end_ps for run in runs])
         lost_ps = 0
         if work_ps:
@@ -108,21 +157,21 @@ def part_beside(request: Request, plan: Cut, work_ps: int, hbm_bytes: int) -> Pa
     ranks = [rank for group in setup.together for rank in group.comm.ranks]
     kernels = kernels_beside(builder, ranks, work_ps, hbm_bytes)
     tasks = emit_together(builder, request, plan)
-    return ran(request.of(builder.build()), tasks, kernels)
+    return ran(request.of(builder.build()), tasks, kernels, work_ps)
 
 
 def followed_part(
     setup: Setup,
     plan: ParallelPlan,
     granularity: str | int,
-    part: tuple[Sequence[int], Write],
+    work: JointWork,
 ) -> FollowedPart | None:
-    """Return the extrapolation of a part of these ranks; None if it is simulated in full."""
-    ranks, write = part
+    """Return the extrapolation of a part; None if it is simulated in full."""
+    ranks = work.ranks
     if setup.nodes is None or len(ranks) <= MOST_RANKS:
         return None
     asking = _Asking(plan, ScheduleBuilder(plan.fabric, "part"), only=frozenset(ranks), setup=setup)
-    write(asking, {rank: rank for rank in ranks})
+    work.write(asking, {rank: rank for rank in ranks})
     request = asking.request(granularity)
     nodes = None if request is None else over_nodes(request, asking.chosen)
     found = None if request is None or nodes is None else in_one_size(request, nodes)
@@ -140,15 +189,12 @@ class _Asking(Emitter):
 
     Attributes
     ----------
-    gpus : list of tuple of int
-        GPUs per node of each communicator, by their local number.
-    own : Setup or None
-        Setup of the first communicator.
+    setups : list of Setup
+        Nodes of each communicator, and its GPUs of every node.
     """
 
     setup: Setup = field(kw_only=True)
-    gpus: list[tuple[int, ...]] = field(default_factory=list)
-    own: Setup | None = None
+    setups: list[Setup] = field(default_factory=list)
     moved: CollectivePayload | None = None
     chosen: NcclPlan | None = None
     others: bool = False
@@ -164,9 +210,10 @@ class _Asking(Emitter):
 
     def request(self, granularity: str | int) -> Request | None:
         """Return the recorded collective; None if there are others, or work that NCCL does not plan."""
-        if self.others or self.own is None or self.moved is None or self.chosen is None:
+        if self.others or self.moved is None or self.chosen is None:
             return None
-        setup, moved = replace(self.own, beside=tuple(self.gpus[1:])), self.moved
+        first, *others = self.setups
+        setup, moved = replace(first, beside=tuple(own.gpus or () for own in others)), self.moved
         return Request(
             setup, moved.operation, moved.bytes, dtype=moved.dtype, granularity=granularity
         )
@@ -176,35 +223,37 @@ class _Asking(Emitter):
     ) -> tuple[Sequence[int], str]:
         """Record a collective; return its ranks, and its algorithm."""
         group, moved = options["ranks"], CollectivePayload(operation, size, options["dtype"])
-        gpus = self._of_each(group)
-        if gpus is None or self.moved not in (None, moved) or not self._by_nccl(operation, options):
+        own = self._setup_of(group)
+        if (
+            own is None
+            or self.moved not in (None, moved)
+            or any(own.zones != other.zones for other in self.setups[:1])
+            or not self._by_nccl(operation, options)
+        ):
             self.others = True
             return group, ""
-        self.gpus.append(gpus)
+        self.setups.append(own)
         if self.moved is None:
-            self._choose(moved, gpus)
+            self._choose(moved, own)
         return group, self.chosen.selection.algorithm.own if self.chosen is not None else ""
 
-    def _choose(self, moved: CollectivePayload, gpus: tuple[int, ...]) -> None:
+    def _choose(self, moved: CollectivePayload, own: Setup) -> None:
         """Record NCCL's choice for the first of the concurrent communicators."""
-        every = len(gpus) * self.plan.fabric.num_zones == self.plan.fabric.num_ranks
-        self.moved, self.own = moved, self.setup if every else replace(self.setup, gpus=gpus)
+        self.moved = moved
         width = element(moved.dtype).size_bytes
-        self.chosen = choose(self.own.comm, moved.operation, moved.bytes, element_bytes=width).plan
+        self.chosen = choose(own.comm, moved.operation, moved.bytes, element_bytes=width).plan
 
-    def _of_each(self, group: Sequence[int]) -> tuple[int, ...] | None:
-        """Return the GPUs of a group per node, by local number; None if nodes differ."""
+    def _setup_of(self, group: Sequence[int]) -> Setup | None:
+        """Return the setup of a group: its nodes, and its GPUs of each; None if nodes differ."""
         result: Mapping[int, list[int]] = defaultdict(list)
         for rank in group:
             result[self._zones[rank]].append(self._number[rank])
         patterns = {tuple(numbers) for numbers in result.values()}
-        if (
-            len(result) < self.plan.fabric.num_zones
-            or len(patterns) > 1
-            or list(group) != sorted(group)
-        ):
+        if len(patterns) > 1 or list(group) != sorted(group):
             return None
-        return patterns.pop()
+        some = len(result) < self.plan.fabric.num_zones
+        zones = tuple(result) if some else None
+        return replace(self.setup, gpus=patterns.pop(), zones=zones)
 
     def _pace(self, group: Sequence[int], step: Comm) -> Tails:
         """Record whether a step lasts longer than its messages."""

@@ -14,17 +14,22 @@ from typing import Any
 
 from clusim.base.kept import SampleCache
 from clusim.collectives import ScheduleBuilder
+from clusim.nccl import NcclPlan
+from clusim.nccl.choice import way_of
+from clusim.simulation.anchors import Cut
 from clusim.simulation.extrapolate import ERROR_LIMIT
-from clusim.simulation.request import ScheduleRequest
+from clusim.simulation.request import Request, ScheduleRequest
 from clusim.simulation.setup import Setup
 from clusim.topology.model import Fabric
+from clusim.topology.subset import on_nodes
 from clusim.training.clock import PhaseTime
 from clusim.training.extrapolated import (
+    JointWork,
     PartRan,
-    Write,
     followed_part,
     kernels_beside,
     moved_by,
+    part_beside,
     ran,
 )
 from clusim.workload.mesh import zones_of
@@ -48,7 +53,7 @@ class StepPart:
     bound : float or None
         Error limit of its time against exact packets; None is unknown.
     followed : str
-        The runs on fewer nodes that it was extrapolated from; empty if simulated in full.
+        The runs on fewer nodes, or of fewer groups, that it was extrapolated from; empty if simulated in full.
     """
 
     took: PhaseTime
@@ -83,6 +88,7 @@ class StepParts:
     simulated: int = 0
     longer: bool = False
     _known: dict[Any, StepPart] = field(default_factory=dict)
+    _runs: dict[Any, PartRan] = field(default_factory=dict)
     _grounds: dict[tuple[int, ...], ParallelPlan] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -104,17 +110,16 @@ class StepParts:
 
     @property
     def followed(self) -> int:
-        """Return the number of parts that were extrapolated from runs on fewer nodes."""
+        """Return the number of parts that were extrapolated from fewer nodes."""
         return sum(1 for part in self._known.values() if part.followed)
 
     def find(
         self,
         key: Any,
-        ranks: tuple[int, ...],
-        write: Write,
+        work: JointWork,
         traffic_Bps: float | None = None,
     ) -> StepPart:
-        """Return the part that `write` emits for some ranks.
+        """Return the part of some work.
 
         Parameters
         ----------
@@ -124,12 +129,12 @@ class StepParts:
             Memory traffic of the concurrent kernels [bytes/s]; None is without kernels.
         """
         intensity = None if traffic_Bps is None else f"{traffic_Bps:.1e}"
-        near = key, ranks, intensity
+        near = key, work.ranks, intensity
         if near not in self._known:
-            question = (self._place(ranks), repr(key), self._said, self.granularity, intensity)
+            question = (self._place(work.ranks), repr(key), self._said, self.granularity, intensity)
             answer = self.kept.get(question)
             if answer is None:
-                answer = self._simulate(key, ranks, write, intensity)
+                answer = self._simulate(key, work, intensity)
                 self.kept.put(question, answer)
             self._known[near] = self._read(answer)
         result = self._known[near]
@@ -159,65 +164,81 @@ class StepParts:
         nodes = None if inside else self.setup.nodes
         return self._machine, nodes, _places(self.plan.fabric).of(ranks).key
 
-    def _simulate(
-        self,
-        key: Any,
-        ranks: tuple[int, ...],
-        write: Write,
-        intensity: str | None,
-    ) -> dict[str, Any]:
+    def _simulate(self, key: Any, work: JointWork, intensity: str | None) -> dict[str, Any]:
         """Run a part, beside kernels if `intensity` gives their memory traffic."""
         self.simulated += 1
         work_ps = bytes_there = 0
         if intensity is not None:
-            work_ps = LONGER * self.find(key, ranks, write).took.time_ps
+            work_ps = _rounded_up(LONGER * self.find(key, work).took.time_ps)
             bytes_there = round(float(intensity) * work_ps / 1e12)
-        part = followed_part(self.setup, self.plan, self.granularity, (ranks, write))
+        part = followed_part(self.setup, self.plan, self.granularity, work)
         if part is None:
-            result, moved = self._in_full(ranks, write, work_ps, bytes_there)
+            result, moved = self._in_full(work, work_ps, bytes_there)
         else:
-            result, moved = part.run(work_ps, bytes_there), part.moved
+            result, moved = part.run(work_ps, bytes_there, self._ran), part.moved
         share = max(0.0, 1 - (result.kernels_ps - work_ps) / result.end_ps) if work_ps else 1.0
         return {
             "time_ps": result.end_ps,
             "share": min(1.0, share),
             "moved": moved,
             "bound": result.bound,
-            "followed": result.note,
+            "followed": "; ".join(filter(None, (work.origin, result.note))),
         }
 
+    def _ran(self, request: Request, plan: Cut, work_ps: int, hbm_bytes: int) -> PartRan:
+        """Run a collective on fewer nodes, once for all nodes at equal positions."""
+        setup = request.setup
+        place: Any = setup.zones
+        if place is not None:
+            places, gpus = _places(self.plan.fabric), {*chain(setup.gpus or (), *setup.beside)}
+            spread = {*place}
+            place = places.of(
+                tuple(
+                    rank
+                    for rank, (zone, local) in enumerate(
+                        zip(places.zone, places.local, strict=True)
+                    )
+                    if zone in spread and local in gpus
+                )
+            ).key
+        asked = replace(request, setup=replace(setup, zones=None))
+        assert isinstance(plan, NcclPlan)
+        way = way_of(setup.comm, plan), plan.chunks, plan.parts
+        key = asked, place, way, work_ps, hbm_bytes
+        if key not in self._runs:
+            self._runs[key] = part_beside(request, plan, work_ps, hbm_bytes)
+        return self._runs[key]
+
     def _in_full(
-        self, ranks: tuple[int, ...], write: Write, work_ps: int, hbm_bytes: int
+        self, work: JointWork, work_ps: int, hbm_bytes: int
     ) -> tuple[PartRan, dict[str, tuple[int, int]]]:
         """Run a part on all its ranks; return also the calls and bytes sent by dimension."""
-        plan, there = self._ground(ranks)
+        plan, there = self._ground(work.ranks)
         builder = ScheduleBuilder(plan.fabric, "part")
         writer = Emitter(plan, builder, only=frozenset(there.values()))
         kernels = kernels_beside(builder, there.values(), work_ps, hbm_bytes)
-        tails = write(writer, there)
+        tails = work.write(writer, there)
         setup = self.setup.on(plan.fabric)
         asked = ScheduleRequest(setup, builder.build(), granularity=self.granularity)
-        return ran(asked, [*chain.from_iterable(tails.values())], kernels), moved_by(writer)
+        tasks = [*chain.from_iterable(tails.values())]
+        return ran(asked, tasks, kernels, work_ps), moved_by(writer)
+
+
+def _rounded_up(time_ps: int) -> int:
+    """Return a time rounded up to two digits: parts of nearly the same time share runs beside kernels [ps]."""
+    unit = int(10 ** max(0, len(str(time_ps)) - 2))
+    return -(-time_ps // unit) * unit
 
 
 def _on_machines(plan: ParallelPlan, zones: tuple[int, ...]) -> ParallelPlan:
     """Return a plan on a fabric with only these nodes and the complete network between nodes.
 
-    Idle nodes do not affect the communication of these ranks: NCCL considers the nodes of a group, and the paths
-    use the same switches. Ranks of removed nodes become negative.
+    NCCL considers the nodes of a group only. Ranks of removed nodes become negative.
     """
     whole = plan.fabric
-    if len(zones) == whole.num_zones or whole.ring_orders is not None:
+    if len(zones) == whole.num_zones:
         return plan
-    number = {zone: index for index, zone in enumerate(zones)}
-    nodes = tuple(
-        replace(node, zone=number.get(node.zone, node.zone))
-        for node in whole.nodes
-        if node.zone < 0 or node.zone in number
-    )
-    names = {node.name for node in nodes}
-    links = tuple(link for link in whole.links if link.a in names and link.b in names)
-    fabric = replace(whole, nodes=nodes, links=links)
+    fabric = on_nodes(whole, zones)
     known = {name: rank for rank, name in enumerate(fabric.ranks)}
     ranks = tuple(known.get(whole.ranks[rank], -1 - rank) for rank in plan.mesh.ranks)
     return replace(plan, fabric=fabric, mesh=replace(plan.mesh, ranks=ranks))

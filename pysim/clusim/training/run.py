@@ -32,6 +32,7 @@ from clusim.topology.model import Fabric
 from clusim.training.breakdown import error_of, grain_error, spans_of, starts_of_calls
 from clusim.training.depth import by_depth, memory_notes, plan_notes, written
 from clusim.training.expected import expected_text
+from clusim.training.extrapolated import LONGEST_PS, MOST_EPOCHS, in_intervals
 from clusim.training.proof import (
     BlockState,
     EndedSteps,
@@ -58,12 +59,6 @@ from clusim.workload.parallel.fold import FoldedBlock, Folder, block_rows, by_ki
 from clusim.workload.parallel.plan import ParallelPlan, make_plan
 from clusim.workload.spec import Workload
 
-MOST_EPOCHS = 1 << 17
-"""Target number of divisions of memory bandwidth in a run, over all GPUs, within the limits of the interval."""
-
-LONGEST_PS = 50_000_000
-"""Longest interval [ps]: layers of the intended models are a hundred times as long."""
-
 
 def relaxed(fabric: Fabric, plan: ParallelPlan, steps: int) -> Fabric:
     """Return the fabric with memory-sharing intervals that suit a plan's kernels."""
@@ -76,13 +71,7 @@ def relaxed(fabric: Fabric, plan: ParallelPlan, steps: int) -> Fabric:
     busy_ps = sum(times[id(layer)] for layer in stage) * plan.microbatches * plan.mesh.size * steps
     longest = max(times.values(), default=0)
     quantum = min(LONGEST_PS, busy_ps // MOST_EPOCHS, longest // 100)
-    nodes = tuple(
-        replace(node, endpoint=replace(node.endpoint, mem_quantum_ps=quantum))
-        if node.endpoint is not None and node.endpoint.mem_quantum_ps < quantum
-        else node
-        for node in fabric.nodes
-    )
-    return fabric if nodes == fabric.nodes else replace(fabric, nodes=nodes)
+    return in_intervals(fabric, quantum)
 
 
 ALONE = "block"

@@ -194,8 +194,11 @@ def zones_of(fabric: Fabric) -> list[int]:
     """Return the node of every rank."""
     if fabric.num_zones < 2:
         return [0] * fabric.num_ranks
-    arrays = arrays_of(fabric)
-    return [arrays.zone_of(rank) for rank in range(fabric.num_ranks)]
+    known: dict[str, list[int]] = fabric.derived
+    if "zones" not in known:
+        arrays = arrays_of(fabric)
+        known["zones"] = [arrays.zone_of(rank) for rank in range(fabric.num_ranks)]
+    return known["zones"]
 
 
 def placement(mesh: Mesh, fabric: Fabric) -> dict[str, str]:

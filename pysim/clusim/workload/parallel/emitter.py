@@ -246,6 +246,8 @@ class Emitter:
 
     def _load_of_ranks(self) -> dict[int, float]:
         mesh = self.plan.mesh
+        if all(load == 1 for load in self.loads):
+            return {}
         groups = [group for stage in range(mesh.pipeline) for group in mesh.groups("expert", stage)]
         return {
             rank: load for group in groups for rank, load in zip(group, self.loads, strict=True)

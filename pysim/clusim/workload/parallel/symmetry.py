@@ -10,7 +10,7 @@ between several equal paths then depends on the node, so equality is not proven.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from clusim.topology.arrays import arrays_of
@@ -132,7 +132,7 @@ class _Network:
                 for name, color in colors.items()
             }
         self._colors = colors
-        self._far: dict[str, dict[str, int]] = {}
+        self._far: dict[frozenset[str], dict[str, int]] = {}
 
     def switches(self, machines: dict[int, int]) -> dict[str, str]:
         """Return the switches at the images of nodes, by the switches at the nodes."""
@@ -149,12 +149,9 @@ class _Network:
         ports = [tuple(sorted(self._ports.get(zone, ()), key=repr)) for zone in zones]
         kinds = dict.fromkeys(ports)
         if len(kinds) == 1 and ports[0]:
-            return EqualPlace(ports[0], True)
+            return EqualPlace(self._shape(ports[0]), True)
         number = {node: index for index, node in enumerate(kinds)}
-        shapes = tuple(
-            tuple((port, self._colors[switch], shape) for port, switch, shape in node)
-            for node in kinds
-        )
+        shapes = tuple(map(self._shape, kinds))
         far = tuple(
             self._distance(one[1], two[1])
             for first in kinds
@@ -165,18 +162,26 @@ class _Network:
         )
         return EqualPlace((tuple(number[node] for node in ports), shapes, far), False)
 
+    def _shape(self, ports: Iterable[tuple[str, str, Any]]) -> tuple[Any, ...]:
+        """Return the ports of a node with the kinds of switches there."""
+        return tuple((port, self._colors[switch], shape) for port, switch, shape in ports)
+
     def _distance(self, one: str, two: str) -> int:
         """Return the number of links between two switches, or -1 if they are not connected."""
-        if one not in self._far:
-            far, queue = {one: 0}, deque([one])
+        if one == two:
+            return 0
+        # Switches with the same neighbours are equally far from all others.
+        near = frozenset(other for other, _ in self._links[one])
+        if near not in self._far:
+            far, queue = dict.fromkeys(near, 1), deque(near)
             while queue:
                 at = queue.popleft()
                 for other, _ in self._links[at]:
                     if other not in far:
                         far[other] = far[at] + 1
                         queue.append(other)
-            self._far[one] = far
-        return self._far[one].get(two, -1)
+            self._far[near] = far
+        return self._far[near].get(two, -1)
 
 
 def machine_kinds(fabric: Fabric) -> dict[int, int]:
