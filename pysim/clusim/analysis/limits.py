@@ -84,19 +84,16 @@ class Limit(JsonObject):
     tier_effective_GBps: Round6 = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class ClassTraffic(JsonObject):
-    """Traffic of one link class.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Traffic(JsonObject):
+    """Traffic over some wires.
 
     Attributes
     ----------
     payload_bytes, wire_bytes : int
         Without and with headers, padding and control [bytes].
-    asked_bytes : float or None
-        Bytes that the definition of bus bandwidth counts for all ranks [bytes]; None if the run is not one finished
-        collective.
     mean_busy, max_busy : float
-        Utilisation over the wires of the class.
+        Utilisation over the wires.
     packets : int
         Exact packets.
     no_credit : float
@@ -104,40 +101,9 @@ class ClassTraffic(JsonObject):
     pauses, marks, replays : int
         Times a receiver paused its sender, packets marked for congestion, packets sent again.
     rate_GBps, effective_GBps : float
-        Rate of all its wires together, nominal and mean over the run with its faults [10^9 bytes/s].
+        Rate of all wires together, nominal and mean over the run with its faults [10^9 bytes/s].
     """
 
-    wire_class: str
-    wires: int
-    payload_bytes: int
-    wire_bytes: int
-    asked_bytes: Round6 | None
-    mean_busy: Round6
-    max_busy: Round6
-    packets: int = 0
-    no_credit: Round6 = 0.0
-    pauses: int = 0
-    marks: int = 0
-    replays: int = 0
-    rate_GBps: Round6 = 0.0
-    effective_GBps: Round6 = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class TierTraffic(JsonObject):
-    """Traffic between two tiers, both directions together; fields as in `ClassTraffic`.
-
-    Attributes
-    ----------
-    mean_busy, max_busy : float
-        Utilisation over the wires.
-    no_credit : float
-        Mean part of the run in which a wire was in a credit stall, or paused.
-    busiest_over_mean : float
-        Bytes of the busiest wire over the mean of all wires in its direction; the larger of both directions.
-    """
-
-    tier: str
     wires: int
     packets: int
     payload_bytes: int
@@ -150,7 +116,42 @@ class TierTraffic(JsonObject):
     replays: int
     rate_GBps: Round6
     effective_GBps: Round6
-    busiest_over_mean: Round6 = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassTraffic(_Traffic):
+    """Traffic of one link class.
+
+    Attributes
+    ----------
+    asked_bytes : float or None
+        Bytes that the definition of bus bandwidth counts for all ranks [bytes]; None if the run is not one finished
+        collective.
+    """
+
+    KEYS = (
+        *("wire_class", "wires", "payload_bytes", "wire_bytes", "asked_bytes"),
+        *("mean_busy", "max_busy", "*"),
+    )
+
+    wire_class: str
+    asked_bytes: Round6 | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierTraffic(_Traffic):
+    """Traffic between two tiers, both directions together.
+
+    Attributes
+    ----------
+    busiest_over_mean : float
+        Bytes of the busiest wire over the mean of all wires in its direction; the larger of both directions.
+    """
+
+    KEYS = ("tier", "*", "busiest_over_mean")
+
+    tier: str
+    busiest_over_mean: Round6
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clusim.base.json_schema import JsonObject
 from clusim.formats.logs.columns import NONE, Repeating
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.log import Log
@@ -34,7 +35,7 @@ _OTHER_UNIT = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Anomaly:
+class Anomaly(JsonObject):
     """An anomaly: a short word for programs, and a sentence for users."""
 
     kind: str

@@ -11,7 +11,7 @@ import numpy as np
 
 from clusim.base.json_schema import JsonObject
 from clusim.base.terms.dtypes import REDUCTIONS
-from clusim.formats.logs.anomalies import find_anomalies
+from clusim.formats.logs.anomalies import Anomaly, find_anomalies
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.log import Log
@@ -212,14 +212,6 @@ class TableRunJson(JsonObject):
 
 
 @dataclass(frozen=True, slots=True)
-class AnomalyJson(JsonObject):
-    """Something odd, in words."""
-
-    kind: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class LineKindJson(JsonObject):
     """Lines of a kind: their number, an example, and the location of the first."""
 
@@ -262,7 +254,7 @@ class LogJson(JsonObject):
     kernels: dict[str, int]
     measurements: list[TableRunJson]
     environment: dict[str, list[str]]
-    anomalies: list[AnomalyJson]
+    anomalies: list[Anomaly]
     not_used: list[LineKindJson]
     notes: list[LineKindJson]
     other_lines: int
@@ -289,7 +281,7 @@ def summarize(log: Log) -> dict[str, Any]:
         kernels=dict(facts.kernels.most_common(50)),
         measurements=[_run(run) for run in log.runs],
         environment={name: sorted(values) for name, values in sorted(facts.environment.items())},
-        anomalies=[AnomalyJson(a.kind, a.text) for a in find_anomalies(log)],
+        anomalies=find_anomalies(log),
         not_used=_kinds(facts.unknown),
         notes=_kinds(facts.notes),
         other_lines=facts.app_lines,
