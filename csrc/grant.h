@@ -13,6 +13,7 @@
 #include "parts/xfers.h"
 #include "pool.h"
 #include "route.h"
+#include "spread.h"
 #include "tree.h"
 #include "wire.h"
 
@@ -229,9 +230,13 @@ static inline STATUS grant_dequeue(clusim_sim *s, wire_state *w, uint32_t candid
     packet_id index = q->head;
     w->queued_bytes -= packet_at(s, index)->wire_bytes;
     *out = index;
-    if (UNLIKELY(packet_at(s, index)->batch)) {
-        bool last;
-        TRY(grant_of_batch(s, w, index, out, &last));
+    if (UNLIKELY(packet_at(s, index)->batch | packet_at(s, index)->promised)) {
+        bool last = true;
+        if (packet_at(s, index)->batch) {
+            TRY(grant_of_batch(s, w, index, out, &last));
+        } else {
+            spread_granted(s, packet_at(s, index));
+        }
         if (!last) return CLUSIM_OK;
     }
     if (!packet_is(index, q->tail)) {

@@ -69,9 +69,25 @@ static const char *wrong_control(const clusim_image *im, uint64_t row) {
     return c->min_rate <= c->line_rate ? NULL : "rates the wrong way round";
 }
 
+/* Highest VC that packets use after a dateline and a detour. */
+static uint64_t highest_vc(const clusim_image *im) {
+    uint64_t vc = 0, detour = 0;
+    for (uint64_t c = 0; c < im->num_conns; c++)
+        vc = base_umax(vc, base_umax(im->conns[c].vc, im->conns[c].vc_response));
+    for (uint64_t k = 0; k < im->num_sources; k++) vc = base_umax(vc, im->sources[k].vc);
+    for (uint64_t r = 0; r < im->num_spreads; r++)
+        detour = base_umax(detour, im->spreads[r].detour_vcs);
+    return vc + detour + 1;
+}
+
 static const char *wrong_spread(const clusim_image *im, uint64_t row) {
     const clusim_spread *x = &im->spreads[row];
-    return x->detour_lo <= x->detour_hi ? NULL : "detours the wrong way round";
+    NEED(x->detour_lo <= x->detour_hi, "detours the wrong way round");
+    if (x->minimal_vc == 0) return NULL;
+    NEED(x->gap_ps == 0 && x->detour_lo == x->detour_hi,
+         "minimal paths exclude flowlets and detours");
+    NEED(x->minimal_vc > highest_vc(im), "other packets use the virtual channel of minimal paths");
+    return NULL;
 }
 
 /* True if the paths between a vertex and its parent join their nodes. */

@@ -150,6 +150,8 @@
     F(spreads, clusim_spread, detour_hi, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), targets, END_TOO) \
     F(spreads, clusim_spread, detour_vcs, 4, 1, PLAIN, INT64_C(0), UINT64_C(8), nothing, 0) \
     F(spreads, clusim_spread, bias_bytes, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
+    F(spreads, clusim_spread, minimal_vc, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), vcs, 0) \
+    F(spreads, clusim_spread, pad, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     V(queue_keys, uint32_t, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     F(conns, clusim_conn, tail_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(72057594037927935), nothing, 0) \
     F(conns, clusim_conn, head_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(72057594037927935), nothing, 0) \

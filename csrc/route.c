@@ -16,6 +16,18 @@ wire_id route_choose_up(clusim_sim *s, packet *p, wire_id from, group_id group) 
     return spread_nth(s, &c, number);
 }
 
+bool route_minimal(clusim_sim *s, packet *p, wire_id from) {
+    const clusim_spread *spread = spread_of(s, xfer_at(s, p->xfer));
+    if (spread == NULL || spread->minimal_vc == 0) return false;
+    if (p->vc == spread->minimal_vc) p->vc = p->first_vc;
+    wire_id best = spread_minimal(s, p, end_at(s, from)->node);
+    if (wire_none(best)) return false;
+    route_cut(s, p, best);
+    p->vc = (uint8_t)spread->minimal_vc;
+    spread_promise(s, p);
+    return true;
+}
+
 static void next_target(const clusim_sim *s, packet *p, node_id node) {
     const xfer *x = xfer_at(s, p->xfer);
     const clusim_target *targets = s->model->image.targets;

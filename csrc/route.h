@@ -40,6 +40,9 @@ void route_cut(const clusim_sim *s, packet *p, wire_id out);
  * end a detour there. */
 void route_next_target(const clusim_sim *s, packet *p, node_id node);
 
+/* Replace the choice by a wire of a minimal path, if the packet may use one and has credit. */
+bool route_minimal(clusim_sim *s, packet *p, wire_id from);
+
 /* VC on the first wire of a packet, and on the wire after `from` (contract, section 4). */
 static inline uint32_t route_first_vc(const clusim_sim *s, wire_id wire, uint32_t vc) {
     if (LIKELY(!s->model->has_dims) || !info_at(s, wire)->dateline) return vc;
@@ -51,13 +54,14 @@ static inline bool same_format(const wire_state *a, const wire_state *b) {
 }
 
 /* Set the wire bytes and VC of a packet that continues (not: starts) over `out` after `from`. */
-static inline void route_prepare(const clusim_sim *s, packet *p, wire_id from, wire_id out) {
+static inline void route_prepare(clusim_sim *s, packet *p, wire_id from, wire_id out) {
     if (LIKELY(!s->model->has_formats) || same_format(wire_at(s, out), wire_at(s, from))) {
         p->out = out;
     } else {
         route_cut(s, p, out);
     }
     if (LIKELY(!s->model->has_dims)) return;
+    if (UNLIKELY(p->adaptive) && route_minimal(s, p, from)) return;
     const wire_info *a = info_at(s, from), *b = info_at(s, out);
     if (a->dim != b->dim) p->vc = p->first_vc;
     if (b->dateline) p->vc = (uint8_t)route_first_vc(s, out, p->first_vc);

@@ -31,6 +31,7 @@ static STATUS init(clusim_sim *s) {
     TRY(scheduler_init(s));
     TRY(wire_init(s));
     TRY(congestion_init(s));
+    TRY(spread_init(s));
     TRY(window_init(s));
     TRY(memory_init(s));
     TRY(unit_init(s));

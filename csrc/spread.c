@@ -7,7 +7,18 @@
 #include "parts/wires.h"
 #include "parts/xfers.h"
 
-void spread_free(clusim_sim *s) { free(s->spreads.all); }
+STATUS spread_init(clusim_sim *s) {
+    const clusim_image *im = &s->model->image;
+    bool minimal = false;
+    for (uint64_t row = 0; row < im->num_spreads; row++) minimal |= im->spreads[row].minimal_vc > 0;
+    if (minimal) ZEROED(s->spreads.promised, im->num_wires * s->wires.nvc);
+    return CLUSIM_OK;
+}
+
+void spread_free(clusim_sim *s) {
+    free(s->spreads.all);
+    free(s->spreads.promised);
+}
 
 /* ---- load --------------------------------------------------------------------------------------
  */
@@ -30,19 +41,22 @@ wire_id spread_nth(const clusim_sim *s, const spread_choice *c, uint32_t number)
     return ID(wire, c->wires[k]);
 }
 
+/* Credit with the returns before the present time. */
+static int64_t credit_before(const clusim_sim *s, wire_id wire, uint32_t vc) {
+    const credit_pool *c = &wire_at(s, wire)->credits[vc];
+    int64_t sum = c->available;
+    for (uint32_t k = 0; k < c->len; k++) {
+        const credit_return *r = &c->ring[(c->head + k) & (c->size - 1)];
+        if (r->at_ps < s->scheduler.now_ps) sum += r->bytes;
+    }
+    return sum;
+}
+
 /* Bytes in the buffer at the far end of a wire, or on the way, before the present time. */
 static int64_t occupied(const clusim_sim *s, wire_id wire) {
-    const wire_state *w = wire_at(s, wire);
-    if (w->traits & PAUSES) return 0;
+    if (wire_at(s, wire)->traits & PAUSES) return 0;
     int64_t sum = 0, buffer = (int64_t)s->model->image.wires[wire.i].buffer_bytes;
-    for (uint32_t vc = 0; vc < s->wires.nvc; vc++) {
-        const credit_pool *c = &w->credits[vc];
-        sum += buffer - c->available;
-        for (uint32_t k = 0; k < c->len; k++) {
-            const credit_return *r = &c->ring[(c->head + k) & (c->size - 1)];
-            if (r->at_ps < s->scheduler.now_ps) sum -= r->bytes;
-        }
-    }
+    for (uint32_t vc = 0; vc < s->wires.nvc; vc++) sum += buffer - credit_before(s, wire, vc);
     return sum;
 }
 
@@ -96,7 +110,8 @@ static flowlet *entry_of(const spreads_part *part, const flowlet *key) {
 
 /* Double the table; at least half is empty. */
 static bool grow(spreads_part *part) {
-    spreads_part bigger = {.size = part->size ? 2 * part->size : 64, .used = part->used};
+    spreads_part bigger = *part;
+    bigger.size = part->size ? 2 * part->size : 64;
     bigger.all = malloc(bigger.size * sizeof *bigger.all);
     if (bigger.all == NULL) return false;
     memset(bigger.all, 0xFF, bigger.size * sizeof *bigger.all);
@@ -171,6 +186,59 @@ static bool is_shorter(const clusim_sim *s, const packet *p, node_id node, targe
     base_u128 shortest = (base_u128)least_load(s, p, node, p->dst) * direct.hops;
     base_u128 detour = (base_u128)least_load(s, p, node, over) * hops;
     return shortest > detour + spread_of(s, xfer_at(s, p->xfer))->bias_bytes;
+}
+
+/* ---- minimal paths -----------------------------------------------------------------------------
+ */
+
+/* True if a wire leads towards the target of a packet, and has credit for it that is not promised.
+ */
+static bool leads(const clusim_sim *s, const packet *p, wire_id wire, uint32_t hops) {
+    const clusim_model *m = s->model;
+    const wire_info *info = info_at(s, wire);
+    const wire_state *w = wire_at(s, wire);
+    if (!info->dim || w->down || (w->traits & PAUSES)) return false;
+    if (m->image.nodes[info->dst.i].endpoint != NONE) return false;
+    if (follow(m, info->dst, p->dst, false).hops + 1 != hops) return false;
+    uint32_t vc = spread_of(s, xfer_at(s, p->xfer))->minimal_vc;
+    int64_t taken = s->spreads.promised[wire.i * s->wires.nvc + vc];
+    uint32_t limit = xfer_at(s, p->xfer)->limit;
+    const clusim_format *f = w->rate->format;
+    uint32_t exact = model_exact(f, p->kind, p->payload, limit);
+    int64_t bytes = model_wire_bytes(f, p->kind, p->payload, exact, limit);
+    return credit_before(s, wire, vc) - taken >= bytes;
+}
+
+wire_id spread_minimal(const clusim_sim *s, const packet *p, node_id node) {
+    const clusim_model *m = s->model;
+    const clusim_node *here = &m->image.nodes[node.i];
+    if (here->endpoint != NONE || (here->flags & CLUSIM_NODE_FLAG_BRIDGE)) return NO(wire);
+    const clusim_spread *spread = spread_of(s, xfer_at(s, p->xfer));
+    wire_id best = NO(wire);
+    uint64_t least_load = UINT64_MAX;
+    uint32_t least_hash = 0, hops = follow(m, node, p->dst, false).hops;
+    for (uint32_t k = m->out_off[node.i]; k < m->out_off[node.i + 1]; k++) {
+        wire_id wire = ID(wire, m->out_wires[k]);
+        if (!leads(s, p, wire, hops)) continue;
+        uint64_t found = load(s, spread, wire);
+        uint32_t hash = base_hash32(m->image.seed, wire.i, p->key);
+        if (found < least_load || (found == least_load && hash < least_hash)) {
+            best = wire;
+            least_load = found;
+            least_hash = hash;
+        }
+    }
+    return best;
+}
+
+void spread_promise(clusim_sim *s, packet *p) {
+    s->spreads.promised[p->out.i * s->wires.nvc + p->vc] += p->wire_bytes;
+    p->promised = 1;
+}
+
+void spread_granted(clusim_sim *s, packet *p) {
+    s->spreads.promised[p->out.i * s->wires.nvc + p->vc] -= p->wire_bytes;
+    p->promised = 0;
 }
 
 static void end_detour(const clusim_sim *s, packet *p, node_id node) {

@@ -4,13 +4,16 @@
  *           Ethernet switches; UGAL routers of dragonflies.
  * Model     Contract, section 6 (spreads).
  * Not modelled  Load of remote links (congestion notification, piggybacking), finite flowlet
- *               tables, detours that restart after their first switch. */
+ *               tables, detours that restart after their first switch. Minimal paths: fully
+ *               adaptive with an escape channel (J. Duato, "A new theory of deadlock-free adaptive
+ *               routing in wormhole networks", 1993); a packet chooses once, with credit. */
 #ifndef CLUSIM_SPREAD_H
 #define CLUSIM_SPREAD_H
 
 #include "parts/xfers.h"
 #include "state.h"
 
+STATUS spread_init(clusim_sim *s);
 void spread_free(clusim_sim *s);
 
 static inline const clusim_spread *spread_of(const clusim_sim *s, const xfer *x) {
@@ -42,6 +45,14 @@ wire_id spread_least(const clusim_sim *s, const packet *p, const spread_choice *
 
 /* The same; a flowlet stays on its wire. */
 wire_id spread_choose(clusim_sim *s, const packet *p, const spread_choice *c);
+
+/* The least loaded wire of a minimal path with credit for the packet at `node`, or NONE; chance
+ * decides among equals. */
+wire_id spread_minimal(const clusim_sim *s, const packet *p, node_id node);
+
+/* Promise credit to the packet until its grant. */
+void spread_promise(clusim_sim *s, packet *p);
+void spread_granted(clusim_sim *s, packet *p);
 
 /* A packet with LEG_FREE is at `node`: begin a detour, or end it. */
 void spread_turn(const clusim_sim *s, packet *p, node_id node);

@@ -181,10 +181,11 @@ faults = _shared(
 
 routing = _shared(
     "--routing",
-    type=one_of("auto", "ecmp", "spray", "adaptive", "credit", "flowlet", "ugal"),
+    type=one_of("auto", "ecmp", "spray", "adaptive", "credit", "flowlet", "ugal", "minimal"),
     default="auto",
     help="Paths between nodes: per flow (ecmp); per packet, in turn (spray), by queue (adaptive), by queue and next"
-    " buffer (credit), or by queue with detours (ugal); per flowlet (--flowlet-gap); auto is the topology's.",
+    " buffer (credit), by queue with detours (ugal), or on all shortest paths of tori (minimal); per flowlet"
+    " (--flowlet-gap); auto is the topology's.",
 )
 
 flowlet_gap = _shared(

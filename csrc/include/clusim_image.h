@@ -207,6 +207,8 @@ typedef struct clusim_spread {
     uint32_t detour_hi;
     uint32_t detour_vcs; /* added to the first VC at the end of a detour */
     uint32_t bias_bytes; /* advantage of the shortest path */
+    uint32_t minimal_vc; /* VC of packets on any minimal path, or 0 */
+    uint32_t pad;
 } clusim_spread;
 
 typedef struct clusim_conn {

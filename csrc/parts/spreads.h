@@ -1,4 +1,4 @@
-/* parts/spreads.h - flowlets in switches. */
+/* parts/spreads.h - flowlets in switches, and credit promised to packets. */
 #ifndef CLUSIM_PARTS_SPREADS_H
 #define CLUSIM_PARTS_SPREADS_H
 
@@ -14,7 +14,8 @@ typedef struct flowlet {
 } flowlet;
 
 typedef struct spreads_part {
-    flowlet *all; /* owned; a hash table with open addressing, of 2^n entries */
+    int64_t *promised; /* owned; credit of packets on minimal paths, [wire * nvc + vc], or NULL */
+    flowlet *all;      /* owned; a hash table with open addressing, of 2^n entries */
     uint32_t size, used;
     bool failed; /* no memory for an entry */
 } spreads_part;

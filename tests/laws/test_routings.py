@@ -10,8 +10,11 @@ import pytest
 
 import clusim
 from clusim.base.errors import InputError, TopologyError
+from clusim.lowering.spreads import rerouted
 from clusim.results.result import Result
 from clusim.topology import Fabric, load, loads
+from clusim.topology.arrays import arrays_of
+from clusim.topology.checks import check_deadlock
 from clusim.topology.save import to_yaml
 
 TAPERED = """
@@ -155,3 +158,52 @@ def test_contradicting_choices_are_errors(forwarding: str, words: str) -> None:
 def test_an_order_without_nics_is_an_error() -> None:
     with pytest.raises(InputError, match="reorder 0: fat-tree:k=4 lacks NICs"):
         clusim.collective("fat-tree:k=4", "alltoall", "1MiB", reorder=0)
+
+
+def test_minimal_paths_of_a_torus_halve_a_transpose() -> None:
+    """In dimension order a corner router turns the messages of its row; half of them may turn earlier."""
+    one, every = (
+        clusim.traffic("torus:8x8", "transpose", "256KiB", packet=4096, routing=word)
+        for word in ("adaptive", "minimal")
+    )
+    assert every.time_ps <= 0.6 * one.time_ps
+    assert every.time_ps <= 1.25 * every.wires.counters["busy_ps"].max()
+
+
+def test_an_alltoall_on_minimal_paths_needs_the_bytes_of_the_busiest_wire() -> None:
+    result = clusim.traffic("torus:4x4x8", "alltoall", "16KiB", packet=4096, routing="minimal")
+    assert result.time_ps <= 1.1 * result.wires.counters["busy_ps"].max()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_minimal_paths_with_the_least_buffers_end(seed: int) -> None:
+    """Buffers of one packet: all packets on further channels hold credit, and the escape channels have datelines."""
+    for topology in (
+        "torus:5x4,buffer=4200",
+        "torus:4x4x4,buffer=4200",
+        "torus:2x8,twist=yes,buffer=4200",
+    ):
+        clusim.traffic(topology, "permutation", "64KiB", packet=4096, routing="minimal", seed=seed)
+
+
+def test_the_check_proves_the_escape_channels_free_of_cycles() -> None:
+    fabric = rerouted(load("torus:5x4"), "minimal")
+    assert "escape channels cannot deadlock" in check_deadlock(arrays_of(fabric))[0].what
+    undated = tuple(replace(link, dateline=(False, False)) for link in fabric.links)
+    finding = check_deadlock(arrays_of(replace(fabric, links=undated)))[0]
+    assert "buffers wait in a circle" in finding.what
+
+
+def test_minimal_paths_need_dimensions() -> None:
+    with pytest.raises(InputError, match="fat-tree:k=4 is not a torus or mesh"):
+        clusim.traffic("fat-tree:k=4", "permutation", "64KiB", routing="minimal")
+
+
+def test_collectives_on_tori_use_minimal_paths() -> None:
+    found = {
+        clusim.collective(
+            "torus:4x4", "alltoall", "1MiB", granularity="packet", confirm=False, routing=word
+        ).fingerprint
+        for word in ("auto", "adaptive", "minimal")
+    }
+    assert len(found) == 3

@@ -36,7 +36,25 @@ def spread_image(image: Image, rng: random.Random) -> Image:
     for place in range(len(sources)):
         sources["spread"][place] = _drawn(rng, len(spreads))
     result = replace(image, spreads=spreads, conns=conns, sources=sources)
+    if rng.random() < 0.4:
+        result = _with_minimal_paths(result, rng)
     return result if _legal(result) else _without_detours(result)
+
+
+def _with_minimal_paths(image: Image, rng: random.Random) -> Image:
+    """Let some spreads use minimal paths on a further virtual channel, over wires with a dimension."""
+    spreads, wires = image.spreads.copy(), image.wires.copy()
+    used = [image.conns["vc"], image.conns["vc_response"], image.sources["vc"]]
+    channel = 2 + max(int(values.max(initial=0)) for values in used)
+    if channel > 7:
+        return image
+    spreads["detour_vcs"] = 0
+    for row in spreads:
+        if rng.random() < 0.7:
+            row["minimal_vc"], row["gap_ps"], row["detour_hi"] = channel, 0, row["detour_lo"]
+    for wire in wires:
+        wire["dim"] = wire["dim"] or rng.randrange(3)
+    return replace(image, nvc=max(image.nvc, channel + 1), spreads=spreads, wires=wires)
 
 
 def _drawn(rng: random.Random, count: int) -> int:

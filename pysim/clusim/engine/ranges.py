@@ -234,6 +234,8 @@ RANGES: dict[str, dict[str, Range]] = {
         "detour_hi": _end("targets"),
         "detour_vcs": Range(0, 8, "of 8 virtual channels"),
         "bias_bytes": _ANY,
+        "minimal_vc": _index("vcs"),
+        "pad": _ANY,
     },
     "queue_keys": {"": _ANY},
     "conns": {

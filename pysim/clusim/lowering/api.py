@@ -93,7 +93,7 @@ def lower(
     packets = cut.used()
     wires = roomy_wires(arrays, worn_wires(arrays, given), packets)
     image = Image(
-        nvc=max(fabric.num_vcs, links.spreads.num_vcs),
+        nvc=links.spreads.num_vcs,
         seed=seed,
         nodes=links.arrays.nodes,
         endpoints=programs.endpoints(),

@@ -2,7 +2,9 @@
 
 **Hardware** Switches with adaptive routing choose a path per packet, or per flowlet (Vanini et al., "Let it flow",
 NSDI 2017). Routers of dragonflies compare a shortest path with a detour (UGAL: Kim et al., "Technology-driven,
-highly-scalable dragonfly topology", ISCA 2008). RoCE and InfiniBand NICs drop early packets, or keep some;
+highly-scalable dragonfly topology", ISCA 2008). Routers of tori use all shortest paths on one virtual channel, and
+dimension order without deadlock on others, to escape (J. Duato, "A new theory of deadlock-free adaptive routing in
+wormhole networks", 1993; IBM Blue Gene). RoCE and InfiniBand NICs drop early packets, or keep some;
 NICs with out-of-order delivery (SRD, Slingshot, ConnectX-5 and later) place each packet in memory on arrival.
 **Model** One spread per return latency of NAKs and size of reorder buffer (contract, section 6); chance decides among
 equal queues. Detours turn at a random endpoint, or NIC in a cluster; they use two further virtual channels after it.
@@ -22,15 +24,15 @@ from clusim.base.arrays import Array
 from clusim.base.errors import InputError
 from clusim.engine.abi import NONE, Load, Policy
 from clusim.engine.image import empty
-from clusim.engine.ranges import LATENCY_END_PS
+from clusim.engine.ranges import LATENCY_END_PS, NVC
 from clusim.lowering.hops import Leg
 from clusim.topology import Fabric, FabricArrays
 from clusim.topology.model import PathChoice
 
-Routing = Literal["auto", "ecmp", "spray", "adaptive", "credit", "flowlet", "ugal"]
+Routing = Literal["auto", "ecmp", "spray", "adaptive", "credit", "flowlet", "ugal", "minimal"]
 """Paths of flows or packets; ``ecmp`` is one path per flow, ``auto`` the topology's choice."""
 
-BY_LOAD = ("adaptive", "credit", "flowlet", "ugal")
+BY_LOAD = ("adaptive", "credit", "flowlet", "ugal", "minimal")
 """Routings by load: chance decides among equal wires."""
 
 _POLICIES = {"spray": Policy.STRIPE, "ecmp": Policy.PINNED, "flowlet": Policy.PINNED}
@@ -85,10 +87,20 @@ class Spreading:
     routing: str
     gap_ps: int | None = None
 
-    @property
-    def num_vcs(self) -> int:
-        """Least number of virtual channels."""
-        return 2 * DETOUR_VCS if self.routing == "ugal" else 1
+    def num_vcs(self, fabric: Fabric) -> int:
+        """Return the number of virtual channels on a topology."""
+        if self.routing == "minimal":
+            return _minimal_vc(fabric) + 1
+        return max(fabric.num_vcs, 2 * DETOUR_VCS if self.routing == "ugal" else 1)
+
+    def _check_minimal(self, arrays: FabricArrays) -> None:
+        name, needed = arrays.fabric.name, self.num_vcs(arrays.fabric)
+        if not arrays.wires["dim"].any():
+            raise InputError(f"routing minimal: {name} is not a torus or mesh in dimension order")
+        if needed > NVC[1]:
+            raise InputError(
+                f"routing minimal: {name} needs {needed} virtual channels; at most {NVC[1]}"
+            )
 
     def rows(
         self, arrays: FabricArrays, receivers: Sequence[Receiver], nics: bool
@@ -126,7 +138,10 @@ class Spreading:
         spreads["ordered"] = [kind.reorder_bytes is not None for kind in kinds]
         spreads["reorder_bytes"] = [kind.reorder_bytes or 0 for kind in kinds]
         spreads["gap_ps"] = self.gap_ps or 0
-        if self.routing in ("credit", "flowlet"):
+        if self.routing == "minimal":
+            self._check_minimal(arrays)
+            spreads["minimal_vc"] = _minimal_vc(arrays.fabric)
+        if self.routing in ("credit", "flowlet", "minimal"):
             spreads["estimate"] = Load.CREDIT
         if self.routing == "ugal":
             spreads["detour_lo"] = len(arrays.endpoints) if nics else 0
@@ -135,8 +150,13 @@ class Spreading:
         return spreads, numbers
 
 
+def _minimal_vc(fabric: Fabric) -> int:
+    """Return the virtual channel of minimal paths, after those of the topology and of responses after a dateline."""
+    return max(fabric.num_vcs, fabric.response_vc + 2)
+
+
 class SpreadTable(NamedTuple):
-    """Spreads of an image, the row of each leg or NONE (uint32), and the least number of virtual channels."""
+    """Spreads of an image, the row of each leg or NONE (uint32), and the number of virtual channels."""
 
     rows: Array
     numbers: Array
@@ -148,12 +168,12 @@ def spreads_of(arrays: FabricArrays, legs: Sequence[Leg]) -> SpreadTable:
     several = [number for number, leg in enumerate(legs) if leg.routing not in (None, "ecmp")]
     numbers = np.full(len(legs), NONE, np.uint32)
     if not several:
-        return SpreadTable(empty("spreads"), numbers, 1)
+        return SpreadTable(empty("spreads"), numbers, arrays.fabric.num_vcs)
     spreading = Spreading(str(legs[several[0]].routing), arrays.fabric.forwarding.gap_ps)
     ends = [Receiver(legs[number].nak_ps, legs[number].reorder_bytes) for number in several]
     nics = any(legs[number].via_last != NONE for number in several)
     rows, numbers[several] = spreading.rows(arrays, ends, nics)
-    return SpreadTable(rows, numbers, spreading.num_vcs)
+    return SpreadTable(rows, numbers, spreading.num_vcs(arrays.fabric))
 
 
 def rerouted(

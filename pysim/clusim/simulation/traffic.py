@@ -459,7 +459,7 @@ def to_image(fabric: Fabric, traffic: Traffic, plan: TrafficPlan, burst: int = 1
     if traffic.flows and sources["policy"][0] == Policy.PINNED:
         controls, sources["control"] = flow_controls(arrays, vias[plan.first, 0])
     return Image(
-        nvc=max(fabric.num_vcs, spreading.num_vcs),
+        nvc=spreading.num_vcs(fabric),
         seed=traffic.seed,
         nodes=arrays.nodes,
         endpoints=arrays.endpoints,

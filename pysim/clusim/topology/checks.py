@@ -62,7 +62,7 @@ def _dependent_states(arrays: FabricArrays) -> set[tuple[int, int]]:
     users = _users(arrays)
     several = arrays.fabric.num_zones > 1
     leaving = {
-        nic: _follow(arrays, nic, _sources(arrays, nic, sources), result)
+        nic: _follow(arrays, nic, _sources(arrays, nic, sources) | _entries(arrays, nic), result)
         for nic, sources in users.items()
     }
     entering: dict[int, set[int]] = {}
@@ -72,11 +72,30 @@ def _dependent_states(arrays: FabricArrays) -> set[tuple[int, int]]:
         entering[nic] = _follow(arrays, nic, set[int]().union(*onward), result)
     for endpoint in range(len(arrays.endpoints)):
         sources = np.flatnonzero(arrays.targets["zone"][: len(arrays.endpoints)] == zone[endpoint])
-        states = _sources(arrays, endpoint, sources.tolist())
+        states = _sources(arrays, endpoint, sources.tolist()) | _entries(arrays, endpoint)
         for nic in (nic for nic, near in users.items() if endpoint in near):
             states.update(*(_next(arrays, state, endpoint, result) for state in entering[nic]))
         _follow(arrays, endpoint, states, result)
     return result
+
+
+def _entries(arrays: FabricArrays, target: int) -> set[int]:
+    """Return the first buffers of packets that escape from minimal paths at any router on the way to a target.
+
+    Packets on minimal paths (``choice: minimal``) hold credit for their next buffer, or wait for the escape channels,
+    which they enter at any router: dimension order with datelines. They cannot deadlock if the relation of the escape
+    channels is acyclic (J. Duato, "A new theory of deadlock-free adaptive routing in wormhole networks", 1993): a
+    packet with credit moves on, one without waits for an escape channel only.
+    """
+    if arrays.fabric.forwarding.choice != "minimal":
+        return set()
+    routers = [node for node, row in enumerate(arrays.fabric.nodes) if row.kind == "switch"]
+    return {
+        state
+        for node in routers
+        if arrays.group_number(node, target) != NONE
+        for state in _starts(arrays, node, target)
+    }
 
 
 def _users(arrays: FabricArrays) -> dict[int, list[int]]:
@@ -167,7 +186,8 @@ def check_deadlock(arrays: FabricArrays) -> list[Finding]:
         return [Finding("info", "too large to look for circles of waiting buffers")]
     cycle = dependency_cycle(arrays)
     if not cycle:
-        return [Finding("info", "routes cannot deadlock: buffer dependencies are acyclic")]
+        escape = "escape channels" if arrays.fabric.forwarding.choice == "minimal" else "routes"
+        return [Finding("info", f"{escape} cannot deadlock: buffer dependencies are acyclic")]
     names = [f"{arrays.wire_names[wire]} (VC {vc})" for wire, vc in cycle]
     message = f"routes can deadlock: buffers wait in a circle {listed(names)};"
     return [

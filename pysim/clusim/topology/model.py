@@ -216,7 +216,7 @@ class Protocol:
 
 Routing = Literal["shortest", "dimension-order"]
 PathChoice = Literal[
-    "auto", "hash", "destination", "spray", "adaptive", "credit", "flowlet", "ugal"
+    "auto", "hash", "destination", "spray", "adaptive", "credit", "flowlet", "ugal", "minimal"
 ]
 ONE_PATH = ("hash", "destination")
 """Choices of one path per flow; all others but ``auto`` choose per packet."""
@@ -250,7 +250,8 @@ class Forwarding:
     choice : str
         One path per flow: by a ``hash`` (ECMP), or by ``destination`` only (forwarding tables of a subnet
         manager). Per packet: ``spray`` (all in turn), ``adaptive`` (the emptiest queue), ``credit`` (the emptiest
-        queue and next buffer), ``flowlet`` (the same after a pause of `gap_ps`), ``ugal`` (``adaptive``, or a detour).
+        queue and next buffer), ``flowlet`` (the same after a pause of `gap_ps`), ``ugal`` (``adaptive``, or a detour),
+        ``minimal`` (in dimension order: ``credit`` among all shortest paths, which need a further virtual channel).
         ``auto``: ``adaptive`` from NICs with `NicTraits.adaptive`; otherwise by destination over InfiniBand links, and
         by hash over others.
     gap_ps : int or None

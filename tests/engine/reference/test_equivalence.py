@@ -160,6 +160,7 @@ def _mechanisms(image: Image, wires) -> set[str]:
         "flowlets": (image.spreads["gap_ps"] > 0).any(),
         "credit": (image.spreads["estimate"] > 0).any(),
         "detours": (image.spreads["detour_lo"] < image.spreads["detour_hi"]).any(),
+        "minimal paths": (image.spreads["minimal_vc"] > 0).any(),
         "deep tree": (image.vertices["parent"][levels] != NONE).any(),
         **{name: wires[name].any() for name in ("pauses", "overflows", "marks", "replays")},
     }
@@ -175,7 +176,7 @@ def test_random_images_use_every_mechanism(compiled):
         for name in _mechanisms(image, sim.wires()):
             counts[name] = counts.get(name, 0) + 1
     seldom = {name: n for name, n in counts.items() if n < CASES // 40}
-    assert len(counts) == 18
+    assert len(counts) == 19
     assert not seldom, f"of {CASES} images: {counts}"
 
 

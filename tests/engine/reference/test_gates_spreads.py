@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import pytest
 
+from clusim.base.errors import ScheduleError
 from clusim.engine.reference.specs import hash32
+from clusim.engine.simulation import Simulation
 from support.gates import assert_messages_at, counters, finish
 from support.images import ImageBuilder, Place
 
@@ -152,3 +154,71 @@ def test_the_end_of_a_detour_changes_the_virtual_channel(engine, room, stalled):
     builder.rows["wires"][12]["buffer_bytes"] = room
     sim = engine(builder.build())
     assert sim.run(until_ps=1 << 40).name == ("DEADLOCK" if stalled else "DONE")
+
+
+def parallel(buffer_bytes: int, **spread: int) -> tuple[ImageBuilder, list[Place]]:
+    """The diamond with a third sender d, whose two wires between switches have a dimension: both are minimal paths.
+
+    Their buffers hold `buffer_bytes` per virtual channel; ties begin with wire 6.
+    """
+    builder = ImageBuilder(nvc=3)
+    a, c, d, b = (builder.endpoint() for _ in range(4))
+    near, far = builder.switch(), builder.switch()
+    for place in (a, c, d):
+        builder.link(place, near)
+    for _ in range(2):
+        builder.link(near, far)
+    builder.link(far, b)
+    for wire in (6, 7, 8, 9):
+        builder.rows["wires"][wire]["dim"] = 1
+        builder.rows["wires"][wire]["buffer_bytes"] = buffer_bytes
+    builder.seed = next(seed for seed in range(99) if hash32(seed, 6, 0) < hash32(seed, 8, 0))
+    builder.spread(minimal_vc=2, **spread)
+    return builder, [a, c, d, b]
+
+
+@pytest.mark.parametrize(("start_ps", "wire"), [(3100, 8), (3101, 6)])
+def test_a_minimal_path_needs_credit_that_came_back_before(engine, start_ps, wire):
+    # As above: the credit of the packet of c is back at 4200, when the packet of a arrives.
+    builder, (a, c, _, b) = parallel(100)
+    for place, at_ps in ((c, 0), (a, start_ps)):
+        builder.source(place, [(at_ps, 99, b)], policy="adaptive", spread=0)
+    sim = finish(engine, builder)
+    expected = {6: 1, 8: 0}
+    expected[wire] += 1
+    assert {wire: counters(sim, wire, "grants")[0] for wire in (6, 8)} == expected
+
+
+def test_packets_without_credit_on_minimal_paths_escape(engine):
+    # Three packets arrive at 1100: two have the only credit of channel 2, the third is granted at 2100 on channel 0.
+    builder, (a, c, d, b) = parallel(100)
+    for place in (a, c, d):
+        builder.source(place, [(0, 99, b)], policy="adaptive", spread=0)
+    sim = finish(engine, builder)
+    assert sorted(counters(sim, wire, "grants")[0] for wire in (6, 8)) == [1, 2]
+    assert all(counters(sim, wire, "stall_credit_ps")[0] == 0 for wire in (6, 8))
+
+
+def test_promised_credit_is_not_used_twice(engine):
+    # Wire 8 is on no minimal path: a packet without credit on wire 6 uses it by the route choice, as it is idle.
+    builder, (a, c, _, b) = parallel(100)
+    builder.rows["wires"][8]["dim"] = 0
+    for place in (a, c):
+        builder.source(place, [(0, 99, b)], policy="adaptive", spread=0)
+    sim = finish(engine, builder)
+    assert [counters(sim, wire, "grants")[0] for wire in (6, 8)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"gap_ps": 1}, "minimal paths exclude flowlets and detours"),
+        ({"detour_hi": 1}, "minimal paths exclude flowlets and detours"),
+        ({"detour_vcs": 1}, "other packets use the virtual channel of minimal paths"),
+    ],
+)
+def test_minimal_paths_have_a_virtual_channel_for_themselves(row, words):
+    builder, (a, _, _, b) = parallel(100, **row)
+    builder.source(a, [(0, 99, b)], policy="adaptive", spread=0)
+    with pytest.raises(ScheduleError, match=words):
+        Simulation(builder.build())

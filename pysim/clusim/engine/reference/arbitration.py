@@ -396,6 +396,9 @@ def _grant(machine: Machine, wire: Wire, candidate: _Candidate) -> None:
     wire_bytes = packet.wire_bytes(model, wire.index)
     if wire.pause is None:
         wire.credit[packet.vc] -= wire_bytes  # 3.
+    if packet.promised:
+        machine.promised[wire.index, packet.vc] -= wire_bytes
+        packet.promised = False
     head_ps = now_ps + extra_ps + prefix_ps + wire.spec.latency_ps  # 4.
     tail_ps = end_ps + wire.spec.latency_ps
     if candidate.flow is None:

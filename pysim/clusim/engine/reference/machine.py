@@ -209,6 +209,7 @@ class Machine:
         self.beyond: Who | None = None
         self.payload = Payload(len(model.endpoints))
         self.flowlets: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self.promised: dict[tuple[int, int], int] = {}
 
     def refuse(self, who: Who) -> None:
         """Note that something left the ranges; of several in a timestamp the first is named."""

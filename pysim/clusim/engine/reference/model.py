@@ -153,7 +153,7 @@ class Model:
         )
         self._spreads = {
             i: SpreadSpec(
-                **_plain(image.spreads, i, "detour_lo", "detour_hi"),
+                **_plain(image.spreads, i, "detour_lo", "detour_hi", "pad"),
                 detours=(int(row["detour_lo"]), int(row["detour_hi"])),
             )
             for i, row in enumerate(image.spreads)

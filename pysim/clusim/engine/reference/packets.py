@@ -269,6 +269,8 @@ class Packet:
         True on a detour (`targets` begins with its turning point), and after the decision on one.
     repeated : bool
         True if it waits to be sent again.
+    promised : bool
+        True if it waits, with credit, on a minimal path.
     """
 
     transfer: Transfer
@@ -290,6 +292,7 @@ class Packet:
     away: bool = False
     decided: bool = False
     repeated: bool = False
+    promised: bool = False
 
     @property
     def on_last_wire(self) -> bool:

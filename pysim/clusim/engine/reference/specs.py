@@ -201,6 +201,7 @@ class SpreadSpec:
     detours: tuple[int, int]  # first target, and the one after the last
     detour_vcs: int
     bias_bytes: int
+    minimal_vc: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,29 @@ def _hops(model: Model, node: int, target: int, before: bool = False) -> tuple[i
     return hops, node
 
 
+def minimal_wire(machine: Machine, packet: Packet, node: int) -> int | None:
+    """Return the least loaded wire of a minimal path that has credit for a packet; None without one."""
+    model, spread = machine.model, packet.transfer.spread
+    assert spread is not None
+    here, target = model.nodes[node], packet.targets[0]
+    hops = _hops(model, node, target)
+    if here.endpoint is not None or here.bridge or hops is None:
+        return None
+    found = []
+    for wire in (state for state in machine.wires if state.spec.src == node):
+        onward = _hops(model, wire.spec.dst, target)
+        if wire.spec.dim == 0 or wire.down or wire.pause is not None or onward is None:
+            continue
+        if model.nodes[wire.spec.dst].endpoint is not None or onward[0] + 1 != hops[0]:
+            continue
+        promised = machine.promised.get((wire.index, spread.minimal_vc), 0)
+        size = packet.wire_bytes(model, wire.index)
+        if wire.credit[spread.minimal_vc] - promised >= size:
+            chance = hash32(model.seed, wire.index, packet.key)
+            found.append((load_bytes(machine, packet.transfer, wire.index), chance, wire.index))
+    return min(found)[2] if found else None
+
+
 def _begin(machine: Machine, packet: Packet, node: int) -> None:
     """Begin a detour if it is shorter, by bytes times hops (UGAL)."""
     model, spread = machine.model, packet.transfer.spread

@@ -15,7 +15,7 @@ from clusim.engine.reference.machine import Class, Machine
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.packets import Packet, UnitOperation, UnitState, Vertex
 from clusim.engine.reference.specs import ImageNode, VertexSpec
-from clusim.engine.reference.spreads import choose
+from clusim.engine.reference.spreads import choose, minimal_wire
 from clusim.engine.reference.wires import Wire
 
 
@@ -64,10 +64,27 @@ def enter(machine: Machine, out: int, candidate: int, packet: Packet) -> None:
 
 def forward(machine: Machine, over: Wire, vc: int, out: int, packet: Packet) -> None:
     """Forward a packet, or a copy, that arrived over a wire on `vc`; congestion may mark it."""
-    packet.vc = next_vc(machine.model, packet, out)
+    out, packet.vc = _path(machine, over, out, packet)
     enter(machine, out, over.spec.in_local * machine.model.nvc + vc, packet)
     if machine.wires[out].congested(machine.model.seed):
         packet.marked = True
+
+
+def _path(machine: Machine, over: Wire, out: int, packet: Packet) -> tuple[int, int]:
+    """Return the wire and VC of a packet: of a minimal path with credit, or of the route choice `out`."""
+    spread = packet.transfer.spread
+    if spread is None or spread.minimal_vc == 0 or not packet.adaptive:
+        return out, next_vc(machine.model, packet, out)
+    if packet.vc == spread.minimal_vc:
+        packet.vc = packet.first_vc
+    wire = minimal_wire(machine, packet, over.spec.dst)
+    if wire is None:
+        return out, next_vc(machine.model, packet, out)
+    place = wire, spread.minimal_vc
+    size = packet.wire_bytes(machine.model, wire)
+    machine.promised[place] = machine.promised.get(place, 0) + size
+    packet.promised = True
+    return place
 
 
 def emit(machine: Machine, node: ImageNode, out: int, packet: Packet) -> None:
