@@ -231,6 +231,7 @@ def test_every_chip_is_found_by_its_product_names() -> None:
         ("B200 180GB HBM3e", "b200-sxm"),
         ("AMD Instinct MI300X OAM", "mi300x"),
         ("GB200 NVL72", "gb200"),
+        ("Vera Rubin NVL72", "vr200"),
     ],
 )
 def test_names_that_people_write_find_the_chip(text: str, name: str) -> None:

@@ -15,6 +15,7 @@ from clusim.hardware import ARCHITECTURES, CHIPS, CPUS, FAMILIES, GPUS, PROCESSO
 from clusim.nccl import communicator
 from clusim.nccl.communicator import Communicator
 from clusim.nccl.launch import Launch, host_of, overhead_ps
+from clusim.simulation.expected import RunPlace, expected_error
 from clusim.topology import loads, to_yaml
 from clusim.workload.kernels import PRECISIONS, chip_of
 
@@ -53,6 +54,7 @@ def test_every_chip_has_the_figures_that_used_to_be_guessed(name: str) -> None:
     [
         ("b200-sxm", "blackwell", 10.0),
         ("b300-sxm", "blackwell", 10.3),
+        ("vr200", "rubin", 10.7),
         ("rtx-pro-6000", "blackwell", 12.0),
         ("rtx-6000-ada", "ada", 8.9),
         ("rtx-2080ti", "volta", 7.5),
@@ -66,6 +68,32 @@ def test_architecture_and_capability_are_those_published(
 ) -> None:
     assert CHIPS[name]["architecture"].value == architecture
     assert CHIPS[name]["compute_capability"].value == capability
+
+
+def test_an_architecture_without_measurements_assumes_the_figures_of_another() -> None:
+    rubin, blackwell = FAMILIES["rubin"], FAMILIES["blackwell"]
+    assert (rubin.like, blackwell.like) == ("blackwell", "")
+    pairs = list(zip(rubin.all_figures(), blackwell.all_figures(), strict=True))
+    assert [own.value for own, _ in pairs] == [other.value for _, other in pairs]
+    assert any(other.mark == "calibrated" for _, other in pairs)
+    for own, other in pairs:
+        if other.mark == "calibrated":
+            assert (own.mark, own.rows) == ("assumed", ())
+            assert own.source == f"as Blackwell: {other.source}"
+            assert own.limits in (other.limits, None)
+        else:
+            assert own == other
+    for figure in GPUS["vr200"].all_figures():
+        assert figure.mark != "calibrated"
+
+
+def test_a_plan_for_a_gpu_without_measurements_says_so() -> None:
+    comm = communicator(topology.load("vera-rubin-nvl72"))
+    assert comm.notes == ("vr200: not measured; planned and timed as Blackwell",)
+    assert communicator(topology.load("gb300-nvl72")).notes == ()
+    setup = RunPlace("vera-rubin-nvl72", comm.architecture, 1)
+    assert expected_error(setup, 1 << 20, "NVLS").nearest is None
+    assert expected_error(RunPlace("mine", "blackwell", 1), 1 << 20, "NVLS").nearest
 
 
 def test_the_key_architecture_changes_nothing_where_chips_say_it() -> None:

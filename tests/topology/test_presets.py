@@ -194,7 +194,7 @@ def test_remote_store_takes_as_long_as_the_latency_split_says(name: str) -> None
 def test_only_later_switches_reduce(name: str) -> None:
     machine = topology.load(name)
     types = {link.name for link in machine.links if "nvswitch0" in (link.a, link.b)}
-    reducing = bool(types & {"nvlink4", "nvlink5"})
+    reducing = bool(types & {"nvlink4", "nvlink5", "nvlink6"})
     arrays = arrays_of(machine)
     assert len(arrays.unit_wires(0)) == (MACHINES[name].links_of(0) if reducing else 0)
     switches = sum(node.name.startswith("nvswitch") for node in machine.nodes)

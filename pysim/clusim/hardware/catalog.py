@@ -87,7 +87,9 @@ ADAPTER_IDS: Mapping[tuple[int, int], Pci] = OnDemand(
 def _families() -> dict[str, Architecture]:
     entries = _file("architectures")
     return {
-        name: architecture_of(name, {**entries.get(entry.get("base"), {}), **entry})
+        name: architecture_of(
+            name, {**entries.get(entry.get("base", entry.get("like")), {}), **entry}
+        )
         for name, entry in entries.items()
     }
 

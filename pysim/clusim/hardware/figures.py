@@ -89,6 +89,11 @@ class Figure:
         half = 2 * max((ROW_SETS[name].spread for name in self.rows), default=0.0)
         return (1 - half, 1 + half) if half else None
 
+    def assumed_as(self, origin: str) -> Figure:
+        """Return the figure as an assumption for hardware without measurements, with equal bounds."""
+        bounds = None if self.limits == (1.0, 1.0) else self.limits
+        return Figure(self.value, "assumed", f"as {origin}: {self.source}", bounds=bounds)
+
 
 class Sourced:
     """Dataclass with figures, or presets of figures, as fields."""

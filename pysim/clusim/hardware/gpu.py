@@ -22,8 +22,8 @@ point-to-point; energy per operation, which gives the clock under a power cap.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Literal, get_args
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, get_args
 
 from clusim.base.errors import InputError
 from clusim.base.units import parse_size
@@ -94,6 +94,8 @@ class Architecture:
         NVLink type assumed for a chip without a known one; empty if there are no NVLinks.
     vendor : str
         Maker of the GPUs: ``nvidia`` or ``amd``.
+    like : str
+        Architecture whose figures are assumed, for GPUs without measurements; otherwise empty.
     """
 
     name: str
@@ -110,6 +112,7 @@ class Architecture:
     nvlink: str = ""
     vendor: str = "nvidia"
     engine_start: Figure = _ENGINE_START
+    like: str = ""
 
     def __post_init__(self) -> None:
         """Check units and sources."""
@@ -142,10 +145,26 @@ def architecture_of(name: str, entry: Entry) -> Architecture:
     entry = {key: value for key, value in entry.items() if key != "base"}
     pace, p2p = entry.pop("pace", {}), published(entry.pop("p2p", "write"), _P2P)
     try:
-        table = ideal_protocols() if pace == "ideal" else protocols(name, build(Pace, pace))
-        return build(Architecture, {**entry, "name": name}, protocols=table, p2p=p2p)
+        source = entry.get("like", name)
+        table = ideal_protocols() if pace == "ideal" else protocols(source, build(Pace, pace))
+        result = build(Architecture, {**entry, "name": name}, protocols=table, p2p=p2p)
     except InputError as error:
         raise InputError(f"architectures.yaml: {name}: {error}") from None
+    return _as_assumed(result) if result.like else result
+
+
+def _as_assumed(item: Architecture) -> Architecture:
+    """Return an architecture whose calibrated figures, those of `like`, are assumptions with equal bounds."""
+
+    def guess(figure: Figure) -> Figure:
+        return figure.assumed_as(item.like.capitalize()) if figure.mark == "calibrated" else figure
+
+    table = {
+        name: {key: guess(figure) for key, figure in preset.items()}
+        for name, preset in item.protocols.items()
+    }
+    own: dict[str, Any] = {key: guess(figure) for key, figure in item.named_figures()}
+    return replace(item, **own, protocols=table)
 
 
 Form = Literal["sxm", "superchip", "card", "oam", "apu"]

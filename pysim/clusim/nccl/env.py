@@ -381,8 +381,13 @@ def chips_of(fabric: Fabric) -> list[tuple[str, str, int]]:
     return [(end.chip, end.architecture, end.compute_capability) for end in ends]
 
 
+def assumed_like(architecture: str) -> str:
+    """Return the architecture whose figures are assumed for another one, or an empty string."""
+    return FAMILIES[architecture].like if architecture in FAMILIES else ""
+
+
 def notes_on_chips(chips: Iterable[tuple[str, str, int]]) -> list[str]:
-    """Return a line if NCCL's plan replaces RCCL's, for GPUs without data of RCCL.
+    """Return lines on GPUs without measurements, and on NCCL's plan for GPUs without data of RCCL.
 
     Parameters
     ----------
@@ -390,17 +395,24 @@ def notes_on_chips(chips: Iterable[tuple[str, str, int]]) -> list[str]:
         Name, architecture and compute capability times ten of every GPU.
     """
     known = list(chips)
+    like = {name: assumed_like(architecture).capitalize() for name, architecture, _ in known}
+    lines = [
+        f"{name}: not measured; planned and timed as {other}"
+        for name, other in sorted(like.items())
+        if other
+    ]
     foreign = {
         name: number
         for name, architecture, number in known
         if FAMILIES[architecture].vendor == "amd"
     }
     if not foreign or library_of([architecture for _, architecture, _ in known], LATEST):
-        return []
+        return lines
     number = min(foreign.values())
     return [
+        *lines,
         f"{' and '.join(sorted(foreign))}: runs RCCL, with a different tuner; the plan is NCCL's"
-        f" for GPUs of compute capability {number / 10:.1f}"
+        f" for GPUs of compute capability {number / 10:.1f}",
     ]
 
 

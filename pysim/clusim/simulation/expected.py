@@ -9,6 +9,8 @@ counts as much as a short one, from the first of these classes:
 2. other systems with GPUs of its architecture: at least two campaigns, as one does not show how they differ;
 3. all other systems: at least two.
 
+Systems whose architecture is assumed like another one (`Architecture.like`) have only the first class.
+
 In each class rows of the same algorithm have precedence over rows of any. Otherwise the error is not known.
 """
 
@@ -25,6 +27,7 @@ from typing import Self, TypeVar
 from clusim.base.json_schema import JsonObject, Round3
 from clusim.base.terms.operations import find_algorithm
 from clusim.base.terms.times import REGIME_TITLES, place_of, regime_of
+from clusim.nccl.env import assumed_like
 from clusim.simulation.plan import Plan
 from clusim.simulation.setup import Setup
 
@@ -227,7 +230,9 @@ def expected_error(
         for item in known_campaigns(DATA, Campaign)
         if (item.place, item.regime) == of_kind and item.source not in without
     ]
-    others = [item for item in some if item.system != where.system]
+    # Errors of measured architectures say nothing about assumed figures.
+    related = [] if assumed_like(where.family) else some
+    others = [item for item in related if item.system != where.system]
     names = (P2P if known is None else known.value, ANY) if algorithm else (ANY,)
     for system, family, level, least in (
         (where.system, where.family, [item for item in some if item.system == where.system], 1),

@@ -27,6 +27,7 @@ OF_CHIP = {
     },
     **{"b200": "hgx-b200", "b300": "hgx-b300", "gh200": "alps-gh200", "h800": "hgx-h800"},
     **{"dgx-1": "dgx-1v", "dgx-b200": "hgx-b200", "dgx": "dgx-h100", "nvl72": "gb200-nvl72"},
+    **dict.fromkeys(("rubin", "vr200", "nvl144", "vera-rubin-nvl144"), "vera-rubin-nvl72"),
 }
 """Chips and other common names of a node, with the preset that each denotes."""
 

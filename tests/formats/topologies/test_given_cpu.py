@@ -6,6 +6,7 @@ import pytest
 
 from clusim.base.errors import ClusimError
 from clusim.formats.topologies import import_text
+from clusim.formats.topologies.identify import processor
 
 
 def table(*numas: int, nics: int = 0) -> str:
@@ -51,6 +52,22 @@ def test_numa_nodes_of_a_socket_are_one_processor(
     if cpu is None:
         assert any("--cpu does" in item.why for item in found.assumptions)
     found.fabric()
+
+
+@pytest.mark.parametrize(
+    ("vendor", "model", "name"),
+    [
+        ("NVIDIA", 3407, "grace"),
+        ("NVIDIA", 16, "vera"),
+        ("NVIDIA", None, "grace"),
+        ("ARM", 16, "vera"),
+    ],
+)
+def test_processors_of_one_maker_differ_by_their_model(
+    vendor: str, model: int | None, name: str
+) -> None:
+    """The part number of MIDR_EL1: 0xd4f is Neoverse V2, 0x10 Olympus (Linux, cputype.h)."""
+    assert processor("arm64", vendor, 0, model)[0].name == name
 
 
 def test_adapters_near_no_gpu_keep_their_order_and_get_a_socket() -> None:

@@ -293,7 +293,7 @@ def _usual(vendor: str) -> Cpu:
 
 def _arm(vendor: str, model: int | None) -> Cpu:
     named = (c for c in PROCESSORS.values() if c.vendor == "arm" and c.maker and c.maker in vendor)
-    return next(named, None) or _by_cpuid("arm", 0, model) or _usual("arm")
+    return _by_cpuid("arm", 0, model) or next(named, None) or _usual("arm")
 
 
 def _by_cpuid(vendor: str, family: int | None, model: int | None) -> Cpu | None:

@@ -38,7 +38,7 @@ _GPU_NAME = re.compile(r"(cuda|nvml|rsmi|ze)([0-9]{1,3})")
 _PORT = re.compile(r"Port([0-9]{1,2})State")
 _ACTIVE: Final = 4
 _LANES: Final = (16, 8, 4, 2, 1)
-_LINK_MBps: Final = {"nvlink1": 20_000, "nvlink5": 50_000}
+_LINK_MBps: Final = {"nvlink1": 20_000, "nvlink5": 50_000, "nvlink6": 50_000}
 """Bandwidth that hwloc assumes for a link, by type [MB/s]; 25,000 for others."""
 
 
