@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import nbformat
 from nbclient import NotebookClient
 
-__all__ = ["NOTEBOOKS", "execute", "said"]
+__all__ = ["NEEDS", "NOTEBOOKS", "execute", "said"]
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+NEEDS = {"own-program": "torch"}
+"""Optional libraries of notebooks."""
 
 CELL_S = 120
 """Longest time of a cell [s]."""
@@ -33,6 +37,7 @@ def execute(path: Path) -> Any:
         timeout=CELL_S,
         kernel_name="python3",
         record_timing=False,
+        coalesce_streams=True,
         resources={"metadata": {"path": str(path.parent)}},
     )
     client.execute()
@@ -59,6 +64,10 @@ def said(notebook: Any) -> list[str]:
 def main() -> None:
     """Run the notebooks that are named, or all, and write them anew."""
     for path in [Path(name) for name in sys.argv[1:]] or NOTEBOOKS:
+        needed = NEEDS.get(path.stem)
+        if needed is not None and find_spec(needed) is None:
+            print(f"{path.name}: unchanged, as {needed} is not installed")
+            continue
         nbformat.write(execute(path), path)
 
 
