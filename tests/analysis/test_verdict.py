@@ -18,6 +18,8 @@ from clusim.base.errors import TraceError
 from clusim.results.causes import CauseKind
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
+from clusim.results.trace.held import Inputs
+from clusim.schedule.arrays import to_arrays
 from clusim.simulation.diagnose import rerun
 
 US = 1_000_000
@@ -136,6 +138,14 @@ def test_without_rivals_the_run_is_the_one_alone(tmp_path: Path) -> None:
     lost = found.result.time_ps - alone.result.time_ps
     assert found.saved() == pytest.approx(lost, rel=0.001)
     assert all(cause.kind is not CauseKind.CONTENTION for cause in alone.verdict.causes)
+
+
+def test_collectives_of_a_run_in_memory_have_the_names_of_its_trace() -> None:
+    builder = clusim.collectives.ScheduleBuilder(clusim.load("dgx-a100"))
+    builder.collective("allreduce", 1 << 20, stream="stream 1", channels=2)
+    inputs = Inputs({}, 1, 0, to_arrays(builder.build()), [], [], np.empty(0))
+    assert inputs.texts("calls/operation") == ["allreduce"]
+    assert set(inputs.texts("tasks/stream")) == {"stream 1"}
 
 
 def test_a_full_wire_bounds_what_all_else_can_save(tmp_path: Path) -> None:

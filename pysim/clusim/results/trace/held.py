@@ -58,7 +58,7 @@ class Inputs:
     def texts(self, name: str) -> list[str]:
         """Return a text column of the schedule, empty if the trace does not have it."""
         values = self.schedule.get(name, [])
-        return values if isinstance(values, list) else [str(value) for value in values]
+        return values if isinstance(values, list) else [text.decode() for text in values.tolist()]
 
     def numbers(self, name: str) -> Array:
         """Return a number column of the schedule, empty if the trace does not have it."""
