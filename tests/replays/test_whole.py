@@ -72,6 +72,17 @@ def test_what_overlapped_overlaps() -> None:
     assert "computing 700 us" in replay_report(found)
 
 
+def test_kernels_without_recorded_times_compute_as_long_as_simulated() -> None:
+    """Two products of 1 Tflop in turn on one of two ranks: the mean is half of the run, which they are."""
+    kernel = Event("compute", 0, "7", "product", dtype="bfloat16", flops=10**12)
+    events = [kernel, replace(kernel, deps=(0,)), Event("compute", 1, "7", "short", duration_ps=US)]
+    found = replay_recording(
+        Recording("hlo", "m.hlo", 2, [Group("world", (0, 1))], events), REQUEST
+    )
+    assert found.total_ps > 1000 * US
+    assert found.compute_ps == pytest.approx((found.total_ps + US) / 2, rel=0.01)
+
+
 def test_recorded_pauses_are_part_of_the_time() -> None:
     found = replay_recording(training(), replace(REQUEST, gap="logged"))
     assert found.total_ps == pytest.approx((350 + 650 + 350) * US, rel=0.05)

@@ -128,7 +128,7 @@ def replay_recording(
             results.unfinished = Unfinished(why, 1.0, result.time_ps)
     _fill(results, recording, spans, others, placed)
     if any(event.kind == "compute" for event in recording.events):
-        results.compute_ps = _compute(recording, translation)
+        results.compute_ps = _compute(recording, translation, result)
     results.notes.append("one run of all calls: kernel times, without launch overhead")
     if result.provenance.error_bound != 0:
         results.notes.append(f"granularity: {result.provenance.granularity_note}")
@@ -298,11 +298,15 @@ def _name(recording: Recording, group: int) -> str:
     return recording.groups[group].name if group >= 0 else "all ranks"
 
 
-def _compute(recording: Recording, translation: Translation) -> int:
-    """Return the mean compute time of the ranks, recorded or of their operators [ps]."""
-    tasks = translation.schedule.tasks
+def _compute(recording: Recording, translation: Translation, result: Result) -> int:
+    """Return the mean compute time of the ranks [ps]: recorded, of operators, or as simulated by operations and bytes."""
+    tasks, start, end = translation.schedule.tasks, result.tasks.start_ps, result.tasks.end_ps
     kernels = (at for at, event in enumerate(recording.events) if event.kind == "compute")
-    total = sum(tasks[task].compute_ps for at in kernels for task in translation.tasks[at])
+    total = sum(
+        tasks[task].compute_ps or max(0, int(end[task]) - int(start[task]))
+        for at in kernels
+        for task in translation.tasks[at]
+    )
     recorded = {event.rank for event in recording.events}
     return total // max(1, len(recorded))
 
