@@ -183,6 +183,7 @@ routing = _shared(
     "--routing",
     type=one_of("auto", "ecmp", "spray", "adaptive", "credit", "flowlet", "ugal", "minimal"),
     default="auto",
+    metavar="ROUTING",
     help="Paths between nodes: per flow (ecmp); per packet, in turn (spray), by queue (adaptive), by queue and next"
     " buffer (credit), by queue with detours (ugal), or on all shortest paths of tori (minimal); per flowlet"
     " (--flowlet-gap); auto is the topology's.",

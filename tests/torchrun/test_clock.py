@@ -56,6 +56,18 @@ def test_a_call_waits_for_the_calling_stream_and_overlaps_with_its_later_kernels
     assert rank.now_ps == 100 + CALL_PS + 100
 
 
+def test_an_event_in_a_waiting_stream_is_recorded_after_what_the_stream_waits_for() -> None:
+    """As FSDP waits: the stream of communication for the call, the default stream for an event recorded there."""
+    rank = clock()
+    end = rank.call(1, IssuedCall("all_gather", 4096, ALL))
+    rank.wait(1, end)
+    rank.wait(0, rank.mark(1))
+    rank.kernel(0, "mm", 100)
+    assert rank.now_ps == end.time_ps + 100
+    (call,) = [number for number, event in enumerate(rank.events) if event.name == "all_gather"]
+    assert call in rank.events[-1].deps
+
+
 def test_calls_of_a_communicator_run_in_order_and_calls_of_two_concurrently() -> None:
     rank = clock()
     rank.call(0, IssuedCall("allreduce", 4096, ALL))

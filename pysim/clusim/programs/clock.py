@@ -82,7 +82,8 @@ class Stream:
 class Mark:
     """A place in a stream: its time [ps] and operation (-1: before the first) in the record of this number.
 
-    The time is that of `pending`, if given. In a captured graph, `captured` is the place.
+    The time is that of `pending`, if given. In a captured graph, `captured` is the place. `waits` are operations that
+    the stream's next one waits for.
     """
 
     time_ps: int = 0
@@ -90,6 +91,7 @@ class Mark:
     record: int = 0
     pending: PendingCall | None = field(default=None, compare=False)
     captured: int = -1
+    waits: frozenset[int] = field(default=frozenset(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +369,7 @@ class RankClock:
         if self.captured is not None:
             return self.captured.add(self.mark, stream)
         queue = self.streams[stream]
-        return Mark(queue.end_ps, queue.last, self._record)
+        return Mark(queue.end_ps, queue.last, self._record, waits=frozenset(queue.waits))
 
     def wait(self, stream: int, mark: Mark) -> Mark:
         """Let a stream wait for a place in another one; return its place."""
@@ -425,7 +427,8 @@ class RankClock:
 
     def _recorded(self, marks: Iterable[Mark]) -> set[int]:
         """Return the operations of marks in this record; earlier records are complete before it."""
-        return {mark.event for mark in marks if mark.event >= 0 and mark.record == self._record}
+        own = [mark for mark in marks if mark.record == self._record]
+        return set().union((mark.event for mark in own if mark.event >= 0), *(m.waits for m in own))
 
     def _deps(self, queue: Stream) -> tuple[int, ...]:
         """Return and clear the dependencies of a stream's next operation, its issue included."""

@@ -299,7 +299,7 @@ def _name(recording: Recording, group: int) -> str:
 
 
 def _compute(recording: Recording, translation: Translation, result: Result) -> int:
-    """Return the mean compute time of the ranks [ps]: recorded, of operators, or as simulated by operations and bytes."""
+    """Return the mean compute time of the ranks [ps]: recorded, of operators, or as simulated."""
     tasks, start, end = translation.schedule.tasks, result.tasks.start_ps, result.tasks.end_ps
     kernels = (at for at, event in enumerate(recording.events) if event.kind == "compute")
     total = sum(
