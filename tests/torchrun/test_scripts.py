@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import string
 import subprocess
 import sys
 import textwrap
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.skipif(not FOLDER, reason="CLUSIM_SCRIPTS: no folder")
 
 ALL_REDUCE = "stas00/ml-engineering/744d01e/network/benchmarks/all_reduce_bench.py"
 MEGATRON = "IBM/pytorch-communication-benchmarks/51dad6e/megatron-allreduce.py"
+MINGPT = "pytorch/examples/main/distributed/minGPT-ddp/mingpt"
 TUTORIALS = "pytorch/tutorials/main"
 PIPELINE = f"{TUTORIALS}/intermediate_source/pipelining_tutorial.rst"
 ZERO = f"{TUTORIALS}/recipes_source/zero_redundancy_optimizer.rst"
@@ -76,6 +78,22 @@ def result(folder: Path, name: str, options: str = "", arguments: str = "") -> d
     (folder / "output.txt").write_text(run.stdout + run.stderr, encoding="utf-8")
     done: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
     return done
+
+
+def test_mingpt_reduces_all_gradients_once_per_step(tmp_path: Path) -> None:
+    """31 characters, 8 ranks; the first step has one bucket, later ones five."""
+    for name in ("hydra", "boto3", "fsspec"):
+        pytest.importorskip(name, reason=f"minGPT needs {name}")
+    for name in ("model.py", "trainer.py", "char_dataset.py", "gpt2_train_cfg.yaml"):
+        fetched(f"{MINGPT}/{name}")
+    text = tmp_path / "text.txt"
+    text.write_text((string.ascii_lowercase + " .,\n?") * 6500, encoding="utf-8")
+    words = f"data_config.path={text} trainer_config.max_epochs=1 data_config.truncate=0.02"
+    done = result(tmp_path, f"{MINGPT}/main.py", "", words)
+    parameters = 8 * 3_415_040 + 31 * 512 * 2 + 128 * 512 + 1_024
+    steps = len(done["steps"])
+    assert steps >= 2
+    assert calls(done)["allreduce", 8] == (1 + 5 * (steps - 1), steps * parameters * 4)
 
 
 def test_the_zero_recipe_reduces_once_and_broadcasts_every_parameter(tmp_path: Path) -> None:
