@@ -125,7 +125,7 @@ def replaced(old: str, new: str) -> str:
 GOLDEN = [
     (
         replaced("  sw:", "  n: {kind: nic, nic: cx9-ndr}\n  sw:"),
-        "4:23: nodes.n.nic: unknown nic 'cx9-ndr'; did you mean 'cx7-ndr'?",
+        "4:23: nodes.n.nic: unknown nic 'cx9-ndr'; did you mean 'cx9-xdr'?",
     ),
     (
         replaced("  sw:", "  n: {kind: nic}\n  sw:"),
