@@ -56,8 +56,7 @@ static STATUS make_due(clusim_sim *s, inst_id id) {
 
 /* ---- slices ---------------------------------------------------------------------------------- */
 
-/* Slices whose slots the present slice uses: the last of a piece also uses those of empty slices.
- */
+/* Slices whose slots the present slice uses: the last of a piece also uses those of empty ones. */
 static uint32_t slices_used(const view *v) {
     const inst_state *st = v->state;
     bool last = st->slice_at + st->slice_size >= st->piece;

@@ -160,6 +160,11 @@ def test_an_order_without_nics_is_an_error() -> None:
         clusim.collective("fat-tree:k=4", "alltoall", "1MiB", reorder=0)
 
 
+def test_a_choice_of_paths_without_a_network_is_an_error() -> None:
+    with pytest.raises(InputError, match="routing spray: dgx-h100 has no network between nodes"):
+        clusim.collective("dgx-h100", "allreduce", "1MiB", routing="spray")
+
+
 def test_minimal_paths_of_a_torus_halve_a_transpose() -> None:
     """In dimension order a corner router turns the messages of its row; half of them may turn earlier."""
     one, every = (

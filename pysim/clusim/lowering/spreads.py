@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 
@@ -193,7 +193,7 @@ def rerouted(
     Raises
     ------
     InputError
-        Another word, a missing or superfluous gap, or an order without NICs.
+        Another word, a missing or superfluous gap, or a choice without a network or an order without NICs.
     """
     routing = routing.strip().lower()
     check_routing(routing, gap_ps)
@@ -203,7 +203,11 @@ def rerouted(
         return known[key]
     changes: dict[str, Any] = {}
     if routing != "auto":
-        choice: PathChoice = "hash" if routing == "ecmp" else routing  # type: ignore[assignment]
+        if not _has_network(fabric):
+            raise InputError(
+                f"routing {routing}: {fabric.name} has no network between nodes; add nodes"
+            )
+        choice = cast("PathChoice", "hash" if routing == "ecmp" else routing)
         changes["forwarding"] = replace(fabric.forwarding, choice=choice, gap_ps=gap_ps)
     if order is not None:
         if not any(node.nic is not None for node in fabric.nodes):
@@ -217,3 +221,10 @@ def rerouted(
         )
     known[key] = replace(fabric, **changes) if changes else fabric
     return known[key]
+
+
+def _has_network(fabric: Fabric) -> bool:
+    """Return True if there are hosts, or NICs with links other than PCIe."""
+    kinds = {node.name: node.kind for node in fabric.nodes}
+    ends = ((kinds[link.a], kinds[link.b]) for link in fabric.links if link.cls != "pcie")
+    return "host" in kinds.values() or any("nic" in pair for pair in ends)
