@@ -161,7 +161,7 @@ def test_an_order_without_nics_is_an_error() -> None:
 
 
 def test_a_choice_of_paths_without_a_network_is_an_error() -> None:
-    with pytest.raises(InputError, match="routing spray: dgx-h100 has no network between nodes"):
+    with pytest.raises(InputError, match="routing spray: dgx-h100 lacks a network between nodes"):
         clusim.collective("dgx-h100", "allreduce", "1MiB", routing="spray")
 
 

@@ -204,9 +204,7 @@ def rerouted(
     changes: dict[str, Any] = {}
     if routing != "auto":
         if not _has_network(fabric):
-            raise InputError(
-                f"routing {routing}: {fabric.name} has no network between nodes; add nodes"
-            )
+            raise InputError(f"routing {routing}: {fabric.name} lacks a network between nodes")
         choice = cast("PathChoice", "hash" if routing == "ecmp" else routing)
         changes["forwarding"] = replace(fabric.forwarding, choice=choice, gap_ps=gap_ps)
     if order is not None:
