@@ -92,6 +92,16 @@ def test_a_trace_has_the_products_of_the_shards(captured: tuple[Path, str]) -> N
     assert {e.bytes for e in calls} == {ROWS * WIDTH * 4}
 
 
+def test_kernels_wait_for_the_reductions_that_they_read(captured: tuple[Path, str]) -> None:
+    """The next kernel of the stream waits for the sum of the outputs, and for that of the inputs' gradients."""
+    got = chakra.read(str(captured[0]))
+    own = [(at, event) for at, event in enumerate(got.events) if event.rank == 0]
+    for place, event in own:
+        if event.kind == "collective":
+            following = next(e for at, e in own if at > place and e.kind == "compute")
+            assert place in following.deps
+
+
 def test_a_replay_prices_operators_on_its_own_gpu(captured: tuple[Path, str]) -> None:
     got = chakra.read(str(captured[0]))
     own = [e for e in got.events if e.rank == 0 and e.kind == "compute"]

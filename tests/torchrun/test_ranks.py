@@ -71,13 +71,21 @@ for step in range(3):
         dist.all_reduce(parameter.grad, group=mesh.get_group("data"))
     optimizer.step()
     optimizer.zero_grad()
+    with open(f"memory{dist.get_rank()}", "a") as file:
+        print(torch.cuda.memory_allocated(), file=file)
 """
 
 
 def test_a_pipeline_moves_its_activations_and_gradients_once_per_microbatch(tmp_path: Path) -> None:
-    """Stages start when the first sends; each represents its replicas, and gradients are reduced among these."""
+    """Stages start when the first sends; each represents its replicas, and gradients are reduced among these.
+
+    Messages keep no memory after they are complete.
+    """
     done, _ = result(tmp_path, PIPELINE, "--nproc-per-node", "4")
     assert [(o["rank"], o["represents"]) for o in done["others"]] == [(2, 2)]
+    for rank in (0, 2):
+        _, second, third = (tmp_path / f"memory{rank}").read_text(encoding="utf-8").split()
+        assert second == third
     activations = 3 * 256 * 512 * 4
     for rank, forward, backward in (
         (calls(done), "send", "recv"),

@@ -128,13 +128,18 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 mesh = init_device_mesh("cuda", (4, 2), mesh_dim_names=("data", "tensor"))
 model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)).cuda()
 parallelize_module(model, mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
-model(torch.randn(32, 64, device="cuda")).sum().backward()
+for _ in range(3):
+    model(torch.randn(32, 64, device="cuda")).sum().backward()
+    model.zero_grad()
+    print(torch.cuda.memory_allocated())
 """
 
 
 def test_a_tensor_parallel_layer_reduces_its_output_on_its_group(tmp_path: Path) -> None:
-    done, _ = result(tmp_path, TENSOR_PARALLEL)
-    assert calls(done)["allreduce", 2] == (1, 32 * 64 * 4)
+    """An output and its reduction are freed with the step."""
+    done, lines = result(tmp_path, TENSOR_PARALLEL)
+    assert calls(done)["allreduce", 2] == (3, 3 * 32 * 64 * 4)
+    assert len(set(lines)) == 1
     assert done["steps"] == []
     assert done["step_us"] is None
 

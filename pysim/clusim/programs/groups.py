@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.testing._internal.distributed.fake_pg import FakeProcessGroup
 from torch.utils._pytree import tree_leaves
@@ -92,15 +93,19 @@ class SimulatedGroups:
     def __init__(self, operators: SimulatedOperators, rank: int) -> None:
         self.operators, self.clock, self.rank = operators, operators.clock, rank
         self.data: RealData | None = None
-        self._open: set[EndedWork] = set()
+        self._open: dict[int, EndedWork] = {}
+        self._numbers = itertools.count()
         self._ends: dict[int, tuple[StorageWeakRef, Callable[[], None]]] = {}
         self._launch: tuple[AbstractContextManager[None], list[Callable[[], None]]] | None = None
+        self._launched: list[int] = []
 
     def __call__(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Handle an operator of ``c10d`` or ``_c10d_functional``."""
         name = func._schema.name.split("::")[-1]
         given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
         functional = func.namespace == "_c10d_functional"
+        if name == "_wrap_tensor_autograd":
+            return AsyncCollectiveTensor(args[0])  # waits for the tensor itself, when it is used
         if name == "wait_tensor":
             self._wait_for(args[0])
             return args[0]
@@ -215,6 +220,8 @@ class SimulatedGroups:
         """End a group of calls; return its work."""
         assert self._launch is not None, "launch() precedes"
         (context, waits), self._launch = self._launch, None
+        while self._launched:  # callers wait for the group's work instead
+            self._open.pop(self._launched.pop(), None)
         context.__exit__(None, None, None)
 
         def waited() -> None:
@@ -278,9 +285,11 @@ class SimulatedGroups:
     def _answer(self, func: Any, written: Sequence[torch.Tensor], waited: Any) -> Any:
         """Return the tensors and the work of an operator of ``c10d``."""
 
+        number = next(self._numbers)  # a reference to the work would be a cycle
+
         def closed() -> None:
             waited()
-            self._open.discard(work)
+            self._open.pop(number, None)
 
         def taken() -> None:
             for tensor in written:
@@ -289,8 +298,9 @@ class SimulatedGroups:
                     self.operators.arriving[storage._cdata] = StorageWeakRef(storage), closed
 
         # PyTorch keeps only the C++ part of a Python object.
-        work = EndedWork(written, closed, taken)
-        self._open.add(work)
+        self._open[number] = work = EndedWork(written, closed, taken)
+        if self._launch is not None:
+            self._launched.append(number)
         returns = func._schema.returns
         if len(returns) == 1:
             return work.boxed()

@@ -60,7 +60,6 @@ _NO_KERNEL = {
     ),
     *(
         "_reshape_copy",
-        "_wrap_tensor_autograd",
         "is_same_size",
         "device",
         "sym_size",
