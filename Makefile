@@ -104,7 +104,7 @@ fuzz: build/san/.built build/corpus
 fuzz-readers: $(VENV)/.dev $(VENV)/.built
 	CLUSIM_FUZZ=$(or $(CLUSIM_FUZZ),1000000) $(BIN)/python -m pytest -q tests/fuzz/test_fuzz.py
 
-build/corpus: $(VENV)/.dev $(wildcard tests/support/*.py) pysim/clusim/engine/image.py pysim/clusim/engine/ranges.py
+build/corpus: $(VENV)/.dev $(wildcard tests/support/*.py) pysim/clusim/engine/image.py pysim/clusim/engine/ranges.py pysim/clusim/engine/ranges.yaml
 	$(BIN)/python tests/support/corpus.py write $@ 300
 	@touch $@
 

@@ -43,7 +43,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ): "messages, whose kernels do not say to whom",
     ("clusim/formats/recordings/flight.py", "dtype"): "instructions of pickles",
     ("clusim/hardware/figures.py", "dtype"): "types of dataclass fields",
-    ("clusim/hardware/protocols.py", "protocol"): FIGURES,
     ("clusim/engine/image.py", "operation"): PRIMITIVES,
     ("clusim/report/page_data.py", "dtype"): "types of NumPy's arrays that a page gets",
     (

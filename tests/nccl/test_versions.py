@@ -10,7 +10,7 @@ import pytest
 
 import clusim
 from clusim import topology
-from clusim.hardware.datafiles import read
+from clusim.base.datafiles import read
 from clusim.nccl import communicator, parse_version
 from clusim.nccl.constants import FEATURES, LATEST, OLDEST, Version, later_notes, since
 

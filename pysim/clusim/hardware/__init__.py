@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from clusim.base.datafiles import OnDemand
 from clusim.hardware.catalog import (
     ADAPTER_IDS,
     ADAPTERS,
@@ -33,7 +34,6 @@ from clusim.hardware.catalog import (
 )
 from clusim.hardware.cpu import HOST, Cpu, HostCosts
 from clusim.hardware.ctas import CTAS, DEEPEP
-from clusim.hardware.datafiles import OnDemand
 from clusim.hardware.figures import MARKS, Figure, Mark, Preset, Value, count_marks
 from clusim.hardware.frameworks import FRAMEWORKS, LAUNCH_QUEUE, Framework
 from clusim.hardware.gpu import Architecture, Gpu

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from clusim.hardware.datafiles import FOLDER, read
+from clusim.base.datafiles import read
 
 Value = str | int
 """Value of a column of a measurement."""
@@ -103,7 +104,7 @@ ROW_SETS: dict[str, RowSet] = {
         *(name, entry["text"], tuple(map(_selector, entry.get("rows", ())))),
         spread=entry.get("median_pct", 0.0) / 100,
     )
-    for name, entry in read(FOLDER / "row_sets.yaml").items()
+    for name, entry in read(Path(__file__).with_name("row_sets.yaml")).items()
 }
 """Sets of measurements by name."""
 

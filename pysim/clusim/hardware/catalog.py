@@ -20,9 +20,9 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+from clusim.base.datafiles import OnDemand, read
 from clusim.base.errors import InputError, one_line, suggest
 from clusim.hardware.cpu import Cpu, HostCosts, cpu_of, host_of
-from clusim.hardware.datafiles import FOLDER, OnDemand, read
 from clusim.hardware.gpu import Architecture, Gpu, architecture_of, gpu_of
 from clusim.hardware.links import Switch, switch_of
 from clusim.hardware.nic import Nic, Pci, Transport, nic_of, pci_of, transport_of
@@ -30,7 +30,7 @@ from clusim.hardware.nic import Nic, Pci, Transport, nic_of, pci_of, transport_o
 
 @cache
 def _file(name: str) -> dict[str, Any]:
-    return read(FOLDER / f"{name}.yaml")
+    return read(Path(__file__).with_name(f"{name}.yaml"))
 
 
 def _hosts() -> dict[str, HostCosts]:
@@ -102,7 +102,7 @@ def _paths() -> dict[str, Path]:
     """Return the file of every shipped GPU and of every GPU in the ``CLUSIM_GPUS`` directories."""
     result: dict[str, Path] = {}
     folders = [Path(part) for part in os.environ.get("CLUSIM_GPUS", "").split(os.pathsep) if part]
-    for folder in (FOLDER / "gpus", *folders):
+    for folder in (Path(__file__).with_name("gpus"), *folders):
         if not folder.is_dir():
             raise InputError(f"CLUSIM_GPUS: {folder} is not a directory")
         for path in sorted(folder.glob("*.py")):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clusim.hardware.datafiles import Entry
+from clusim.base.datafiles import Entry
 from clusim.hardware.figures import (
     Figure,
     Preset,

@@ -25,10 +25,12 @@ experts x `expert` + the longer of tokens x `token` / thread blocks and of the i
 
 from __future__ import annotations
 
-from clusim.hardware.datafiles import FOLDER, read
+from pathlib import Path
+
+from clusim.base.datafiles import read
 from clusim.hardware.figures import Preset, figures, value_of
 
-_DATA = read(FOLDER / "ctas.yaml")
+_DATA = read(Path(__file__).with_name("ctas.yaml"))
 
 CTAS: Preset = figures(_DATA["ctas"])
 """Figures by group; trees in warps of a CTA, alone and with the opposite direction active."""

@@ -15,8 +15,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 
+from clusim.base.datafiles import Entry, mapping, read
 from clusim.base.errors import InputError, UnitError, suggest
 from clusim.base.units import (
     format_rate,
@@ -27,7 +29,6 @@ from clusim.base.units import (
     parse_time,
 )
 from clusim.hardware.calibration import ROW_SETS
-from clusim.hardware.datafiles import FOLDER, Entry, mapping, read
 
 T = TypeVar("T")
 
@@ -338,7 +339,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "Preset": dict,
 }
 
-SOURCES: dict[str, str] = read(FOLDER / "sources.yaml")
+SOURCES: dict[str, str] = read(Path(__file__).with_name("sources.yaml"))
 """Sources that several files share."""
 
 
@@ -367,11 +368,12 @@ def figure(entry: Any, sources: Mapping[str, str] | None = None) -> Figure:
         raise InputError(f"mark is {mark!r}; it must be one of {', '.join(MARKS)}")
     if bool(rows) and mark != "calibrated":
         raise InputError(f"rows belong to calibrated figures, and this one is {mark}")
-    source = _expanded(entry.get("source"), sources or {})
+    source = expanded(entry, sources or {})
     return _MAKERS[mark](value, source, *rows, bounds=entry.get("bounds"))
 
 
-def _expanded(text: object, sources: Mapping[str, str]) -> str:
+def expanded(entry: Entry, sources: Mapping[str, str]) -> str:
+    """Return the source of an entry; every ``{name}`` in it is replaced by that text."""
     known = {**SOURCES, **sources}
 
     def named(match: re.Match[str]) -> str:
@@ -379,7 +381,7 @@ def _expanded(text: object, sources: Mapping[str, str]) -> str:
             raise InputError(f"no source is called {match[1]!r}{suggest(match[1], known)}")
         return known[match[1]]
 
-    before, after = "", str(text or "")
+    before, after = "", str(entry.get("source") or "")
     while after != before:
         before, after = after, re.sub(r"\{(\w+)\}", named, after)
     return after

@@ -14,9 +14,10 @@ of `Framework`, in ``frameworks.yaml``, on a core of EPYC Rome; `Cpu.pace` is th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
-from clusim.hardware.datafiles import FOLDER, read
+from clusim.base.datafiles import read
 from clusim.hardware.figures import Figure, Sourced, build, check_figures, published
 
 Waits = Literal["step", "receive", "pass"]
@@ -83,6 +84,6 @@ class Framework(Sourced):
 
 FRAMEWORKS: dict[str, Framework] = {
     name: build(Framework, entry, name=name)
-    for name, entry in read(FOLDER / "frameworks.yaml").items()
+    for name, entry in read(Path(__file__).with_name("frameworks.yaml")).items()
 }
 """Frameworks by name."""

@@ -25,9 +25,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
+from clusim.base.datafiles import Entry, mapping, pci_id
 from clusim.base.errors import InputError
 from clusim.base.units import parse_size
-from clusim.hardware.datafiles import Entry, mapping, pci_id
 from clusim.hardware.figures import (
     Figure,
     Preset,

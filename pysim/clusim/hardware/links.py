@@ -19,8 +19,9 @@ A switch as one object: ports, latency, reduction unit.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from clusim.hardware.datafiles import FOLDER, Entry, pci_id, read
+from clusim.base.datafiles import Entry, pci_id, read
 from clusim.hardware.figures import Preset, Sourced, build, check_figures, figures, presets
 
 _UNITS = {
@@ -72,7 +73,7 @@ def switch_of(name: str, entry: Entry) -> Switch:
     return build(Switch, {**entry, "name": name}, figures=figures(entry["figures"]), pci_ids=ids)
 
 
-_DATA = read(FOLDER / "gpu_links.yaml")
+_DATA = read(Path(__file__).with_name("gpu_links.yaml"))
 
 GPU_FORMATS = presets(_DATA["formats"])
 """Packet formats by name."""

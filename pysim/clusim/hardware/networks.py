@@ -15,7 +15,9 @@ congestion control of EFA and Slingshot (approximated by credits), lane failures
 
 from __future__ import annotations
 
-from clusim.hardware.datafiles import FOLDER, read
+from pathlib import Path
+
+from clusim.base.datafiles import read
 from clusim.hardware.figures import Figure, Preset, assumed, presets, published
 
 _MTU_BYTES = 4096
@@ -25,7 +27,7 @@ _ETHERNET_MTU_BYTES = 4178
 _FABRIC_LENGTH_M = 100
 """Cable length for which buffers and pause headroom of the networks are sized."""
 
-NETWORK_FORMATS = presets(read(FOLDER / "network_formats.yaml"))
+NETWORK_FORMATS = presets(read(Path(__file__).with_name("network_formats.yaml")))
 """Packet formats by name."""
 
 

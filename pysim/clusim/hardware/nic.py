@@ -31,8 +31,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from clusim.base.datafiles import Entry, pci_id
 from clusim.base.errors import InputError
-from clusim.hardware.datafiles import Entry, pci_id
 from clusim.hardware.figures import (
     Preset,
     Sourced,

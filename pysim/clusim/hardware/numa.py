@@ -12,11 +12,13 @@ and refresh.
 
 from __future__ import annotations
 
-from clusim.hardware.datafiles import FOLDER, read
+from pathlib import Path
+
+from clusim.base.datafiles import read
 from clusim.hardware.figures import Preset, assumed, presets, published
 from clusim.hardware.pcie import PCIE_WEIGHT
 
-_DATA = read(FOLDER / "socket_links.yaml")
+_DATA = read(Path(__file__).with_name("socket_links.yaml"))
 
 NUMA_FORMATS = presets(_DATA["formats"])
 """Packet formats by name."""

@@ -12,9 +12,9 @@ import re
 from enum import IntEnum
 from typing import NamedTuple
 
+from clusim.base.datafiles import read
 from clusim.base.errors import InputError
 from clusim.hardware import PROCESSORS, nccl_link_GBps
-from clusim.hardware.datafiles import read
 
 
 class Version(NamedTuple):

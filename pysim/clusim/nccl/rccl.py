@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from clusim.base.datafiles import read
 from clusim.base.terms.operations import Algorithm, Collective, Protocol
-from clusim.hardware.datafiles import read
 from clusim.hardware.figures import plain
 from clusim.nccl.constants import Version, release_of
 

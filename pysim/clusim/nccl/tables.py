@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from clusim.base.datafiles import read
 from clusim.base.terms.operations import Algorithm, Protocol
-from clusim.hardware.datafiles import read
 from clusim.hardware.figures import plain
 from clusim.nccl.constants import Version, release_of, since
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from clusim.hardware.datafiles import read
+from clusim.base.datafiles import read
 from clusim.nccl.constants import Version, release_of
 
 Effect = Literal["obeyed", "no effect", "refused"]

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from clusim.base.datafiles import OnDemand, read
 from clusim.base.errors import InputError
-from clusim.hardware.datafiles import OnDemand, read
 from clusim.topology.model import did_you_mean
 from clusim.workload.kernels import Gemm
 from clusim.workload.layers import Activations, Layer, Shard, Step, Tensor, linear, memory_kernel

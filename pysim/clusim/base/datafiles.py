@@ -1,4 +1,4 @@
-"""Files of hardware data: YAML to plain data.
+"""Files of data: YAML to plain data.
 
 YAML 1.2: ``no`` is a word, ``312e12`` a number.
 """
@@ -17,9 +17,6 @@ from clusim.base.errors import InputError
 
 Entry = Mapping[str, Any]
 """A section of a file: plain data by key."""
-
-FOLDER = Path(__file__).parent
-"""Folder of the files that are shipped."""
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
