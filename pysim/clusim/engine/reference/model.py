@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 
 from clusim.engine.abi import NONE, ConnKind, NodeFlag, PrimFlag, SourceFlag
 from clusim.engine.image import Image
@@ -28,21 +29,11 @@ from clusim.engine.reference.specs import (
     WireSpec,
 )
 
+Spec = TypeVar("Spec")
+
 
 def _index(value: Any) -> int | None:
     return None if int(value) == NONE else int(value)
-
-
-def _indices(row: Any, *names: str) -> dict[str, Any]:
-    return {name: _index(row[name]) for name in names}
-
-
-def _row(array: Any, position: int, *names: str) -> dict[str, int]:
-    return {name: int(array[name][position]) for name in names}
-
-
-def _plain(array: Any, position: int, *without: str) -> dict[str, int]:
-    return _row(array, position, *(n for n in array.dtype.names if n not in without))
 
 
 def _numbers(array: Any) -> tuple[int, ...]:
@@ -51,6 +42,27 @@ def _numbers(array: Any) -> tuple[int, ...]:
 
 def _ragged(off: Any, flat: Any) -> tuple[tuple[int, ...], ...]:
     return tuple(_numbers(flat[off[i] : off[i + 1]]) for i in range(len(off) - 1))
+
+
+_READ: dict[Any, Callable[[Any], Any]] = {
+    int: int,
+    bool: bool,
+    int | None: _index,
+    tuple[int, ...]: _numbers,
+}
+"""Conversion of a column's values by the type of a field."""
+
+
+def _specs(spec: type[Spec], table: Any, **made: Iterable[Any]) -> tuple[Spec, ...]:
+    """Return an object for each row of a table: its columns by name, and further fields with a value for each row."""
+    columns: dict[str, Iterable[Any]] = {
+        name: map(_READ[hint], table[name])
+        for name, hint in get_type_hints(spec).items()
+        if name not in made
+    }
+    columns |= made
+    rows = zip(*columns.values(), strict=True)
+    return tuple(spec(**dict(zip(columns, row, strict=True))) for row in rows)
 
 
 class Model:
@@ -91,158 +103,89 @@ class Model:
         return min(group, key=lambda wire: (-rates[wire], wire))
 
     def _read_fabric(self, image: Image) -> None:
-        self.endpoints = tuple(
-            EndpointSpec(**_plain(image.endpoints, i)) for i in range(len(image.endpoints))
-        )
-        self.formats = tuple(
-            ImageFormat(
-                int(row["flit_bytes"]), *(_numbers(row[n]) for n in ImageFormat.__slots__[1:])
-            )
-            for row in image.formats
-        )
-        self.targets = tuple(
-            TargetSpec(**_plain(image.targets, i)) for i in range(len(image.targets))
-        )
+        self.endpoints = _specs(EndpointSpec, image.endpoints)
+        self.formats = _specs(ImageFormat, image.formats)
+        self.targets = _specs(TargetSpec, image.targets)
         self._routes = tuple(_index(group) for group in image.routes)
-        self.units = tuple(UnitSpec(**_plain(image.units, i)) for i in range(len(image.units)))
-        wires = image.wires
-        incoming: list[list[int]] = [[] for _ in image.nodes]
-        outgoing: list[list[int]] = [[] for _ in image.nodes]
-        specs = []
-        for i in range(len(wires)):
-            dst = int(wires["dst"][i])
-            plain = _plain(wires, i, "reverse", "format")
-            specs.append(
-                WireSpec(
-                    **plain,
-                    reverse=_index(wires["reverse"][i]),
-                    format=self.formats[int(wires["format"][i])],
-                    in_local=len(incoming[dst]),
-                )
-            )
-            incoming[dst].append(i)
-            outgoing[plain["src"]].append(i)
-        self.wires = tuple(specs)
-        self.nodes = tuple(
-            ImageNode(
-                latency_ps=int(row["latency_ps"]),
-                store_and_forward=bool(int(row["flags"]) & NodeFlag.STORE_FORWARD),
-                bridge=bool(int(row["flags"]) & NodeFlag.BRIDGE),
-                endpoint=_index(row["endpoint"]),
-                unit=_index(row["unit"]),
-                **_row(image.nodes, i, "zone", "route_lo", "wide_lo", "wide_stride"),
-                incoming=tuple(incoming[i]),
-                outgoing=tuple(outgoing[i]),
-            )
-            for i, row in enumerate(image.nodes)
+        self.units = _specs(UnitSpec, image.units)
+        wires, nodes = image.wires, image.nodes
+        incoming: list[list[int]] = [[] for _ in nodes]
+        outgoing: list[list[int]] = [[] for _ in nodes]
+        in_local = []
+        for wire, (src, dst) in enumerate(zip(wires["src"], wires["dst"], strict=True)):
+            in_local.append(len(incoming[dst]))
+            incoming[dst].append(wire)
+            outgoing[src].append(wire)
+        formats = (self.formats[number] for number in wires["format"])
+        self.wires = _specs(WireSpec, wires, format=formats, in_local=in_local)
+        self.nodes = _specs(
+            ImageNode,
+            nodes,
+            store_and_forward=((nodes["flags"] & NodeFlag.STORE_FORWARD) > 0).tolist(),
+            bridge=((nodes["flags"] & NodeFlag.BRIDGE) > 0).tolist(),
+            incoming=map(tuple, incoming),
+            outgoing=map(tuple, outgoing),
         )
 
     def _read_vertices(self, image: Image) -> None:
-        self.vertices = tuple(
-            VertexSpec(
-                **_indices(row, "parent", "unit", "endpoint"),
-                path_up=self._paths.get(int(row["path_up"]), ()),
-                path_down=self._paths.get(int(row["path_down"]), ()),
-                children=tuple(range(int(row["child_lo"]), int(row["child_hi"]))),
-                slots=int(row["slots"]),
-            )
-            for row in image.vertices
+        vertices, spreads = image.vertices, image.spreads
+        self.vertices = _specs(
+            VertexSpec,
+            vertices,
+            path_up=(self._paths.get(path, ()) for path in vertices["path_up"].tolist()),
+            path_down=(self._paths.get(path, ()) for path in vertices["path_down"].tolist()),
+            children=(tuple(range(low, high)) for low, high in _ends(vertices, "child")),
         )
-        self._controls = dict(
-            enumerate(ControlSpec(**_plain(image.controls, i)) for i in range(len(image.controls)))
-        )
-        self._spreads = {
-            i: SpreadSpec(
-                **_plain(image.spreads, i, "detour_lo", "detour_hi", "pad"),
-                detours=(int(row["detour_lo"]), int(row["detour_hi"])),
-            )
-            for i, row in enumerate(image.spreads)
-        }
+        self._controls = dict(enumerate(_specs(ControlSpec, image.controls)))
+        detours = _ends(spreads, "detour")
+        self._spreads = dict(enumerate(_specs(SpreadSpec, spreads, detours=detours)))
 
     def _read_connections(self, image: Image) -> None:
-        mgroups = _ragged(image.mgroup_off, image.mgroup_members)
-        conns = image.conns
-        indices = ("first_group", "via_first", "via_last", "stage", "vertex")
-        special = (
-            *indices,
-            "path",
-            "path_back",
-            "mgroup",
-            "control",
-            "queue_lo",
-            "queue_hi",
-            "split",
-            "spread",
-            "pad",
-        )
-        self.conns = tuple(
-            ConnSpec(
-                **_plain(conns, i, *special),
-                **_indices(row, *indices),
-                path=self._paths.get(int(row["path"])),
-                path_back=self._paths.get(int(row["path_back"])),
-                members=mgroups[int(row["mgroup"])]
-                if int(row["kind"]) == ConnKind.MULTIMEM
-                else (),
-                control=self._controls.get(int(row["control"])),
-                queue_keys=_numbers(image.queue_keys[int(row["queue_lo"]) : int(row["queue_hi"])]),
-                split=bool(row["split"]),
-                spread=self._spreads.get(int(row["spread"])),
-            )
-            for i, row in enumerate(conns)
+        mgroups, conns = _ragged(image.mgroup_off, image.mgroup_members), image.conns
+        self.conns = _specs(
+            ConnSpec,
+            conns,
+            path=map(self._paths.get, conns["path"].tolist()),
+            path_back=map(self._paths.get, conns["path_back"].tolist()),
+            members=(
+                mgroups[group] if kind == ConnKind.MULTIMEM else ()
+                for group, kind in zip(conns["mgroup"], conns["kind"], strict=True)
+            ),
+            control=map(self._controls.get, conns["control"].tolist()),
+            queue_keys=(_numbers(image.queue_keys[a:b]) for a, b in _ends(conns, "queue")),
+            spread=map(self._spreads.get, conns["spread"].tolist()),
         )
 
     def _read_programs(self, image: Image) -> None:
-        costs = tuple(
-            CostSpec(int(r["fixed_ps"]), int(r["after_ps"]), _numbers(r["op_cost16"]))
-            for r in image.costs
-        )
-        prims = tuple(
-            PrimSpec(
-                **_row(image.prims, i, "opcode", "base", "coef", "step", "repeat"),
-                recv=_index(row["recv"]),
-                send=_index(row["send"]),
-                sync=bool(int(row["flags"]) & PrimFlag.SYNC),
-            )
-            for i, row in enumerate(image.prims)
-        )
-        templates = tuple(
-            TemplateSpec(prims[lo:hi], lo, nchunks, mode)
-            for lo, hi, nchunks, mode in (_numbers(row) for row in image.templates)
-        )
-        self.instances = tuple(
-            InstanceSpec(
-                **_plain(image.instances, i, "template", "cost", "thread", "pad"),
-                thread=_index(row["thread"]),
-                template=templates[int(row["template"])],
-                cost=costs[int(row["cost"])],
-            )
-            for i, row in enumerate(image.instances)
+        templates, instances = image.templates, image.instances
+        costs = _specs(CostSpec, image.costs)
+        sync = ((image.prims["flags"] & PrimFlag.SYNC) > 0).tolist()
+        prims = _specs(PrimSpec, image.prims, sync=sync)
+        parts = (prims[low:high] for low, high in _ends(templates, "prim"))
+        known = _specs(TemplateSpec, templates, prims=parts)
+        self.instances = _specs(
+            InstanceSpec,
+            instances,
+            template=(known[number] for number in instances["template"]),
+            cost=(costs[number] for number in instances["cost"]),
         )
         self.inst_conns = _numbers(image.inst_conns)
 
     def _read_tasks(self, image: Image) -> None:
-        self.tasks = tuple(
-            TaskSpec(
-                **_plain(image.tasks, i, "succ_lo", "succ_hi"),
-                successors=_numbers(image.succ[row["succ_lo"] : row["succ_hi"]]),
-            )
-            for i, row in enumerate(image.tasks)
+        sources = image.sources
+        successors = (_numbers(image.succ[low:high]) for low, high in _ends(image.tasks, "succ"))
+        self.tasks = _specs(TaskSpec, image.tasks, successors=successors)
+        self.sources = _specs(
+            SourceSpec,
+            sources,
+            serial=((sources["flags"] & SourceFlag.SERIAL) > 0).tolist(),
+            control=map(self._controls.get, sources["control"].tolist()),
+            spread=map(self._spreads.get, sources["spread"].tolist()),
         )
-        self.sources = tuple(
-            SourceSpec(
-                **_plain(image.sources, i, "flags", "control", "spread"),
-                serial=bool(int(row["flags"]) & SourceFlag.SERIAL),
-                control=self._controls.get(int(row["control"])),
-                spread=self._spreads.get(int(row["spread"])),
-            )
-            for i, row in enumerate(image.sources)
-        )
-        self.messages = tuple(
-            MessageSpec(
-                **_plain(image.messages, i, "via_first", "via_last"),
-                **_indices(row, "via_first", "via_last"),
-            )
-            for i, row in enumerate(image.messages)
-        )
-        self.faults = tuple(FaultSpec(**_plain(image.faults, i)) for i in range(len(image.faults)))
+        self.messages = _specs(MessageSpec, image.messages)
+        self.faults = _specs(FaultSpec, image.faults)
+
+
+def _ends(table: Any, name: str) -> list[tuple[int, int]]:
+    """Return the ranges of rows of another table that a table's rows have."""
+    return list(zip(table[f"{name}_lo"].tolist(), table[f"{name}_hi"].tolist(), strict=True))
