@@ -11,7 +11,7 @@ import stat
 import types
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from clusim.topology.yamltext import Document
 
 KeyPath = tuple[str | int, ...]
+Model = TypeVar("Model", bound=BaseModel)
 
 MOST = 20
 """Most problems reported."""
@@ -72,13 +73,7 @@ def validate(data: Any, problems: Problems) -> Topology:
     if not isinstance(data, dict):
         problems.add((), "must be a mapping with 'nodes' and 'links'")
         problems.raise_if_any()
-    try:
-        topology = Topology.model_validate(data)
-    except ValidationError as error:
-        for item in error.errors(include_url=False):
-            _explain(item, problems)
-        problems.raise_if_any()
-        raise
+    topology = validated(Topology, data, problems)
     given = topology.model_fields_set
     if topology.cluster is None and "nodes" not in given:
         problems.add((), f"'nodes' is missing; {_example('nodes')}")
@@ -91,11 +86,22 @@ def validate(data: Any, problems: Problems) -> Topology:
     return topology
 
 
-def _explain(item: Any, problems: Problems) -> None:
+def validated(model: type[Model], data: Any, problems: Problems) -> Model:
+    """Return the validated model of a file; raise `TopologyError` with every problem."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        for item in error.errors(include_url=False):
+            _explain(model, item, problems)
+        problems.raise_if_any()
+        raise
+
+
+def _explain(model: type[BaseModel], item: Any, problems: Problems) -> None:
     path = tuple(part for part in item["loc"] if part != "[key]")
     kind = item["type"]
     if kind == "extra_forbidden":
-        hint = did_you_mean(str(path[-1]), _keys_at(path[:-1]))
+        hint = did_you_mean(str(path[-1]), _keys_at(model, path[:-1]))
         problems.add(path, f"unknown key{hint}", key=True)
     elif kind == "missing":
         problems.add(path[:-1], f"{path[-1]!r} is missing; {_example(str(path[-1]))}")
@@ -160,9 +166,9 @@ def _unwrap(annotation: Any) -> Any:
             return annotation
 
 
-def _type_at(path: KeyPath) -> Any:
-    """Return the type of the schema at `path`."""
-    current: Any = Topology
+def _type_at(model: type[BaseModel], path: KeyPath) -> Any:
+    """Return the type of a model at `path`."""
+    current: Any = model
     for part in path:
         current = _unwrap(current)
         if isinstance(current, type) and issubclass(current, BaseModel):
@@ -177,8 +183,8 @@ def _type_at(path: KeyPath) -> Any:
     return _unwrap(current)
 
 
-def _keys_at(path: KeyPath) -> list[str]:
-    current = _type_at(path)
+def _keys_at(model: type[BaseModel], path: KeyPath) -> list[str]:
+    current = _type_at(model, path)
     if isinstance(current, type) and issubclass(current, BaseModel):
         return [info.alias or name for name, info in current.model_fields.items()]
     return []

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, ValidationError
+from pydantic import AfterValidator, Field, PrivateAttr
 from pydantic_core import PydanticCustomError
 
 from clusim.base import resources
@@ -16,7 +16,7 @@ from clusim.base.files import note_input
 from clusim.base.terms.operations import protocol_named
 from clusim.topology.model import did_you_mean
 from clusim.topology.quantities import Amount, Bandwidth, Size, Spec, Time, base_or_mapping
-from clusim.topology.validate import Problems
+from clusim.topology.validate import Problems, validated
 from clusim.topology.yamltext import parse
 
 Positive = Annotated[int, Field(ge=1, le=2**40)]
@@ -397,13 +397,7 @@ def loads_workload(
     data = {"name": name, **document.data}
     for dotted, value in (changes or {}).items():
         _change(data, dotted, value)
-    try:
-        result = Workload.model_validate(data)
-    except ValidationError as error:
-        for item in error.errors(include_url=False):
-            _explain(item, problems)
-        problems.raise_if_any()
-        raise
+    result = validated(Workload, data, problems)
     if result.model.huggingface and base is not None:
         result.model.huggingface = os.fspath(base / result.model.huggingface)
     kernels = result.hardware.kernels
@@ -426,41 +420,6 @@ def _change(data: dict[str, Any], dotted: str, value: Any) -> None:
         data[key] = below
         data = below
     data[last] = value
-
-
-def _explain(item: Any, problems: Problems) -> None:
-    path = tuple(part for part in item["loc"] if part != "[key]")
-    kind = item["type"]
-    if kind == "extra_forbidden":
-        problems.add(
-            path, f"unknown key{did_you_mean(str(path[-1]), _keys_at(path[:-1]))}", key=True
-        )
-    elif kind == "missing":
-        problems.add(path[:-1], f"{path[-1]!r} is missing")
-    elif kind == "literal_error":
-        words = item["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        problems.add(path, f"{item['input']!r} is not known{did_you_mean(str(item['input']), words)}",
-                     key="[key]" in item["loc"])  # fmt: skip
-    elif kind == "unit":
-        problems.add(path, item["msg"])
-    else:
-        message = item["msg"]
-        problems.add(path, f"{item['input']!r}: {message[:1].lower()}{message[1:]}")
-
-
-def _keys_at(path: tuple[Any, ...]) -> list[str]:
-    """Return the keys a mapping at `path` may have."""
-    model: type[BaseModel] = Workload
-    if len(path) == 2 and path[0] == "communicators":
-        model, path = CommunicatorSpec, ()
-    for part in path:
-        field = model.model_fields.get(str(part))
-        if field is None:
-            return []
-        for kind in (field.annotation, *get_args(field.annotation)):
-            if isinstance(kind, type) and issubclass(kind, BaseModel):
-                model = kind
-    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def complain(
