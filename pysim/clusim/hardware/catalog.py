@@ -49,7 +49,11 @@ HOST_COSTS: Mapping[str, HostCosts] = OnDemand(_hosts)
 """Launch costs of hosts, by processor vendor."""
 
 TRANSPORTS: Mapping[str, Transport] = OnDemand(
-    lambda: {name: transport_of(name, entry) for name, entry in _file("transports").items()}
+    lambda: {
+        name: transport_of(name, entry, entries["verbs"])
+        for entries in [_file("transports")]
+        for name, entry in entries.items()
+    }
 )
 """Transports between NCCL and NICs, by name."""
 

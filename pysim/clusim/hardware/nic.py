@@ -75,8 +75,6 @@ _MESSAGE_OPTIONAL = (
     "plugin_latency",
 )
 
-_THREAD = "half a step of the thread: NCCL counts 1 us per step for it on Intel (tuning.cc)"
-
 
 def plugin_release(text: str) -> tuple[int, ...]:
     """Return a release of a network plugin, such as ``1.16`` or ``v1.13.2-aws``, as numbers.
@@ -160,34 +158,14 @@ class Transport:
         }
 
 
-def transport_of(name: str, entry: Entry) -> Transport:
+def transport_of(name: str, entry: Entry, usual: Entry) -> Transport:
     """Return the transport of a section of ``transports.yaml``.
 
     Missing figures are those of verbs.
     """
-    costs: Preset = {
+    costs = {
         "plugin": published(name, "how NCCL reaches the NIC"),
-        "gpudirect": published(True, "reads and writes GPU memory (GPUDirect RDMA)"),
-        "post": assumed(
-            "500ns",
-            "doorbell 0.15, work request 0.15, read request 0.2 us (verbs writes last 0.9-1.0 us end to end); DMA reads"
-            " of 400 to 700 ns there and back (Neugebauer et al., SIGCOMM 2018)",
-            ["400ns", "650ns"],
-        ),
-        "completion": assumed(
-            "750ns",
-            f"completion entry and its poll 0.25 us, and {_THREAD}, 2 us on AMD",
-            ["500ns", "1250ns"],
-        ),
-        "flush": assumed(
-            "1us",
-            "a read of GPU memory by the NIC, there and back; GDR stores need 0.3-0.8 us more than hosts' stores",
-            ["0.6us", "1.6us"],
-        ),
-        "adaptive": assumed(False, "one path per connection unless requested"),
-        "reorder": published(
-            "any", "ConnectX-5 and later: out-of-order data placement of RC (MLNX_OFED manual)"
-        ),
+        **figures(usual["figures"]),
         **figures(entry.get("figures", {})),
     }
     return build(Transport, {**entry, "name": name}, figures=costs)
