@@ -101,7 +101,7 @@ def text() -> str:
         for field, legal in ranges.RANGES[name].items():
             lines.append(_field(name, structs[name], field, legal) + "\n")
     lines.append("\n/* clang-format on */\n\n#endif\n")
-    return "".join(lines).replace(" \\\n\n", "\n\n")  # the last line of a macro does not go on
+    return "".join(lines).replace(" \\\n\n", "\n\n")  # the last line of a macro has no continuation
 
 
 if __name__ == "__main__":

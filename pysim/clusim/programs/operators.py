@@ -277,7 +277,7 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         if any(kind not in _OURS for kind in types):
             return NotImplemented  # wrappers such as DTensor dispatch to their local tensors
         if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
-            return func(*args, **kwargs)  # DTensor tries an operator on whole shapes
+            return func(*args, **kwargs)  # DTensor tries an operator on complete shapes
         leaves = tree_leaves((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         target = kwargs.get("device")

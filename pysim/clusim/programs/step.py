@@ -125,7 +125,7 @@ class Steps:
         if call.peer < 0:
             call = replace(call, ranks=tile(call.ranks, 0) or call.ranks)
         else:
-            # Both ends are one transfer, whatever its tag.
+            # Both ends are one transfer, independent of its tag.
             ends = tuple(sorted((call.ranks[call.root], call.ranks[call.peer])))
             call = IssuedCall("sendrecv", call.bytes, ends, call.dtype)
         question = ("program call", self.identity, replace(call, where="", tag=0))

@@ -233,7 +233,7 @@ class Feed:
         Without `findings` no analysis is run.
         """
         with open_trace(path) as file:
-            # An older trace has neither inputs nor a timeline.
+            # An older trace lacks inputs and a timeline.
             inputs = inputs_of(file) if "/image" in file else None
             result = result_of(file)
         if findings:

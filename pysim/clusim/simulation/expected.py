@@ -230,7 +230,7 @@ def expected_error(
         for item in known_campaigns(DATA, Campaign)
         if (item.place, item.regime) == of_kind and item.source not in without
     ]
-    # Errors of measured architectures say nothing about assumed figures.
+    # Errors of measured architectures do not apply to assumed figures.
     related = [] if assumed_like(where.family) else some
     others = [item for item in related if item.system != where.system]
     names = (P2P if known is None else known.value, ANY) if algorithm else (ANY,)

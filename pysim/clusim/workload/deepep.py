@@ -125,7 +125,7 @@ class DeepEp:
         if self.low_latency:
             token += MARK if way == "dispatch" else 0
             size = _whole(routed.tokens * routed.top_k * token, routed.ranks)
-            # The NIC carries all bytes of a GPU to other nodes, whatever rank of the node they are for.
+            # The NIC carries all bytes of a GPU to other nodes, for any of their ranks.
             return Exchanged(size // routed.machines, size if routed.machines > 1 else 0)
         inside = _whole(routed.copies * token, routed.ranks)
         if routed.machines == 1:

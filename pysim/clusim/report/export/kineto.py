@@ -49,7 +49,7 @@ def write_kineto(path: str | Path, folder: Path) -> list[Path]:
             rank = tasks[0].rank
             target = folder / f"rank-{rank}.json.gz"
             refuse_inputs(target, [path])
-            # No write time in the header: equal runs give equal files.
+            # No write time in the header: equal runs write equal files.
             with staging.open(target) as out:
                 out.write(
                     gzip.compress(json.dumps(_of_rank(run, rank, tasks)).encode(), 6, mtime=0)

@@ -148,7 +148,7 @@ def _draw(panels: Mapping[str, Sequence[Curve]], out: BinaryIO, form: str, dpi: 
             axes.set_axis_off()
         figure.supxlabel("size [bytes]")
         figure.supylabel("time [us]: dots measured, lines predicted")
-        # No date or library version: equal curves give equal files.
+        # No date or library version: equal curves write equal files.
         metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
         figure.savefig(out, format=form, dpi=dpi, metadata=metadata[form])
 
