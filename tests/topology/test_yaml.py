@@ -302,7 +302,7 @@ def test_files(tmp_path: Path) -> None:
     assert topology.load(str(path)).name == "mine"
     assert topology.load(path).num_ranks == 2
     path.write_bytes(b"\xff\xfe\x00\x01")
-    with pytest.raises(TopologyError, match=r"mine\.yaml:1:1: not UTF-8 text"):
+    with pytest.raises(TopologyError, match=r"mine\.yaml:1: not UTF-8 text"):
         topology.load(path)
     with pytest.raises(TopologyError, match="is a directory"):
         topology.load(f"{tmp_path}/")

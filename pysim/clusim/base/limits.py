@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import isfinite
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from clusim.base.errors import InputError, TopologyError, one_line
+from clusim.base.files import note_input
 
 
 def fail(where: str, line: int, message: str) -> TopologyError:
@@ -112,24 +114,36 @@ def read_text(
     *,
     strict: bool = True,
     advice: str = "use a smaller file",
+    where: str = "",
 ) -> str:
-    """Return a file's text; invalid UTF-8 is an error, or replaced if `strict` is False.
+    """Return the text of an input file; invalid UTF-8 is an error, or replaced if `strict` is False.
+
+    Parameters
+    ----------
+    where : str
+        Name of the file in errors; by default its path.
 
     Raises
     ------
     InputError
-        It cannot be read, is larger than `most_bytes`, or is not text.
+        It cannot be read, is a directory or device, is larger than `most_bytes`, or is not text.
     """
+    where = where or str(path)
     try:
+        mode = Path(path).stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+            kind = "is a directory" if stat.S_ISDIR(mode) else "not a regular file"
+            raise InputError(f"{where}: {kind}; choose a file")
+        note_input(path)
         with Path(path).open("rb") as file:
             data = file.read(most_bytes + 1)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: cannot be read: {reason}") from None
+        reason = str(getattr(error, "strerror", None) or error)
+        raise InputError(f"{where}: cannot be read: {reason.lower()}") from None
     if len(data) > most_bytes:
-        raise InputError(f"{path}: larger than {most_bytes >> 20} MiB; {advice}")
+        raise InputError(f"{where}: larger than {most_bytes >> 20} MiB; {advice}")
     try:
         return data.decode("utf-8-sig", "strict" if strict else "replace")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}:{line}: not UTF-8 text") from None
+        raise InputError(f"{where}:{line}: not UTF-8 text") from None

@@ -24,7 +24,7 @@ from clusim.topology.generators import GENERATORS
 from clusim.topology.model import did_you_mean
 from clusim.topology.quantities import Spec
 from clusim.topology.schema import NETWORK_KINDS, LengthsSpec, NetworkSpec, Topology
-from clusim.topology.validate import describe, read_text
+from clusim.topology.validate import describe
 
 LinkedBy = Literal["switch", "peer", "pcie"]
 """Connection of a node's GPUs: NVSwitches, links between GPUs, PCIe only."""
@@ -78,7 +78,7 @@ def _files() -> list[tuple[str, Path, int]]:
 
 @lru_cache(maxsize=256)
 def _described(name: str, path: Path, _changed: int) -> tuple[Topology, Catalogue]:
-    topology, problems = describe(read_text(path, path.name, is_input=False), path.name, name)
+    topology, problems = describe(path.read_text("utf-8"), path.name, name)
     return topology, Catalogue(topology, problems)
 
 

@@ -207,13 +207,7 @@ def _machine(base: Path | None, name: str) -> Fabric:
 def _load_file(path: Path, where: str, name: str, nodes: int | None) -> Fabric:
     from clusim.topology.validate import describe, read_text
 
-    try:
-        text = read_text(path, where)
-    except OSError as error:
-        reason = (error.strerror or "error").lower()
-        raise TopologyError(
-            f"{where}: cannot be read: {reason}; choose a readable YAML file"
-        ) from None
+    text = read_text(path, where)
     others = importer_hook.reader()
     if others.detect(text) is not None:
         if nodes not in (None, 1):

@@ -7,7 +7,6 @@ file is validated key by key before a topology is built.
 from __future__ import annotations
 
 import re
-import stat
 import types
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_
 
 from pydantic import BaseModel, ValidationError
 
-from clusim.base.errors import TopologyError
-from clusim.base.files import note_input
+from clusim.base import limits
+from clusim.base.errors import InputError, TopologyError
 from clusim.base.limits import printable
 from clusim.topology.model import did_you_mean
 from clusim.topology.schema import Topology
@@ -193,32 +192,12 @@ def _keys_at(model: type[BaseModel], path: KeyPath) -> list[str]:
 MAX_FILE_BYTES = 64 * 2**20
 
 
-def read_text(path: Path, where: str, *, is_input: bool = True) -> str:
-    """Return the text of a file, named `where` in errors.
-
-    Directories, devices and too large files are rejected.
-
-    Parameters
-    ----------
-    is_input : bool
-        True if the result depends on the file, so that it must not be overwritten while in use.
-    """
-    mode = path.stat().st_mode
-    if stat.S_ISDIR(mode):
-        raise TopologyError(f"{where}: is a directory; choose a YAML file")
-    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-        raise TopologyError(f"{where}: not a regular file; choose a YAML file")
-    if is_input:
-        note_input(path)
-    with path.open("rb") as file:
-        data = file.read(MAX_FILE_BYTES + 1)
-    if len(data) > MAX_FILE_BYTES:
-        raise TopologyError(f"{where}: larger than {MAX_FILE_BYTES >> 20} MiB; is it a topology?")
+def read_text(path: Path, where: str) -> str:
+    """Return the text of a file, named `where` in errors."""
     try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise TopologyError(f"{where}:{line}:1: not UTF-8 text; choose a YAML file") from None
+        return limits.read_text(path, MAX_FILE_BYTES, advice="is it a topology?", where=where)
+    except InputError as error:
+        raise TopologyError(str(error)) from None
 
 
 def describe(text: str, where: str, default_name: str) -> tuple[Topology, Problems]:

@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from clusim.base import resources
 from clusim.base.errors import InputError, TopologyError
-from clusim.base.files import note_input
+from clusim.base.limits import read_text
 from clusim.base.terms.operations import protocol_named
 from clusim.topology.model import did_you_mean
 from clusim.topology.quantities import Amount, Bandwidth, Size, Spec, Time, base_or_mapping
@@ -361,15 +361,7 @@ def load_workload(
             known = resources.shipped_workloads()
             raise InputError(f"workload {shown!r}: unknown{did_you_mean(shown, known)}")
         path = shipped
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise InputError(f"{shown}: larger than 4 MiB; not a workload file")
-    note_input(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise InputError(f"{shown}: not UTF-8 text") from None
-    except OSError as error:
-        raise InputError(f"{shown}: {error.strerror or error}") from None
+    text = read_text(path, MAX_FILE_BYTES, advice="not a workload file", where=shown)
     return loads_workload(text, shown, base=path.parent, name=path.stem, changes=changes)
 
 

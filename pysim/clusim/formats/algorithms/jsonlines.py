@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from clusim.base.errors import InputError
-from clusim.base.files import note_input
 from clusim.base.limits import read_text
 
 MAX_DEPTH = 64
@@ -86,7 +85,6 @@ def _shown(value: object) -> str:
 
 def plan_text(path: str | Path, noun: str) -> str:
     """Return the text of a plan; raise `InputError` if the file cannot be read or is too large."""
-    note_input(path)
     return read_text(path, strict=False, advice=f"is it {noun}?")
 
 

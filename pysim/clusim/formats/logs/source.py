@@ -11,68 +11,33 @@ the table has one. Prefixes of NCCL's lines contain ranks and times, and are par
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
 import re
 import sys
-import zlib
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
-from typing import IO, cast
+from contextlib import contextmanager
+from typing import IO
 
 import numpy as np
 
-from clusim.base.errors import InputError
 from clusim.base.files import note_input
 from clusim.base.terms.dtypes import IN_TABLES
+from clusim.formats.opened import DAMAGED, LINE_LIMIT, opened, unpacked
 
 BLOCK_BYTES = 1 << 20
 """Block size of reads [B]."""
 
-LINE_LIMIT = 1 << 20
-"""Maximum length of a line [B]; the rest of a longer line is skipped."""
-
 STDIN = "-"
 """The name that means standard input."""
-
-_DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
-_ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 @contextmanager
 def _open(name: str) -> Iterator[IO[bytes]]:
-    """Open a log by name, through its decompressor where it has one."""
-    note_input(name)
     if name == STDIN:
-        yield _decompressed(sys.stdin.buffer, "standard input")
+        note_input(name)
+        yield unpacked(sys.stdin.buffer, "standard input")
         return
-    path = Path(name)
-    if path.is_dir():
-        raise InputError(f"{name}: is a directory; use the log files in it, e.g. {name}/*.log")
-    if not path.exists():
-        raise InputError(f"{name}: no such file")
-    try:
-        raw = path.open("rb")
-    except OSError as error:
-        raise InputError(f"{name}: {error.strerror or error}") from None
-    with raw, closing(_decompressed(raw, name)) as stream:
+    with opened(name) as stream:
         yield stream
-
-
-def _decompressed(raw: IO[bytes], name: str) -> IO[bytes]:
-    peek = getattr(raw, "peek", None)
-    magic = peek(6)[:6] if peek is not None else b""
-    if magic[:2] == b"\x1f\x8b":
-        return cast(IO[bytes], gzip.GzipFile(fileobj=raw))
-    if magic[:3] == b"BZh":
-        return cast(IO[bytes], bz2.BZ2File(raw))
-    if magic == b"\xfd7zXZ\x00":
-        return cast(IO[bytes], lzma.LZMAFile(raw))
-    if magic[:4] == _ZSTD:
-        raise InputError(f"{name}: is compressed with zstd; run `zstd -dc {name} | clusim ... -`")
-    return raw
 
 
 def _read(stream: IO[bytes], report: Callable[[str], None], done: int) -> bytes:
@@ -83,7 +48,7 @@ def _read(stream: IO[bytes], report: Callable[[str], None], done: int) -> bytes:
     while size < BLOCK_BYTES:
         try:
             part = some(BLOCK_BYTES - size)
-        except _DAMAGED as error:
+        except DAMAGED as error:
             report(f"the compressed data are damaged or cut {_after(done + size)} ({error})")
             break
         except OSError as error:

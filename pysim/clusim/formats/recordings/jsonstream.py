@@ -17,7 +17,8 @@ from math import isfinite
 from typing import Any, AnyStr, Final, Generic
 
 from clusim.base.errors import InputError
-from clusim.formats.recordings.source import LINE_LIMIT, FileStream
+from clusim.formats.opened import LINE_LIMIT
+from clusim.formats.recordings.source import FileStream
 
 
 def exact_float(text: str) -> float | Decimal:

@@ -5,24 +5,20 @@ Content is read in pieces, with limits; `FileStream` is a file, or a file in an 
 
 from __future__ import annotations
 
-import bz2
 import codecs
-import gzip
 import io
-import lzma
 import mmap
 import os
 import tarfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
 from clusim.base.errors import InputError
-from clusim.base.files import note_input
 from clusim.base.limits import natural
+from clusim.formats.opened import DAMAGED, LINE_LIMIT, opened
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 """Argument of readers: one path, or the paths of one job."""
@@ -30,13 +26,9 @@ Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 MOST_BYTES = 1 << 29
 """Largest file that is read completely into memory, decompressed [bytes]."""
 
-LINE_LIMIT = 1 << 20
-"""Longest line of a text format [bytes]."""
-
 HEAD_BYTES = 1 << 16
 """Bytes read to detect a format."""
 
-DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, tarfile.TarError)
 _STEP = 1 << 20
 """Bytes per read."""
 
@@ -139,36 +131,6 @@ def names_of(paths: Paths) -> list[str]:
     if not result:
         raise InputError("no file given; name the files of the recording")
     return result
-
-
-def opened(name: str) -> IO[bytes]:
-    """Open a file, decompressed if necessary."""
-    path = Path(name)
-    if "\0" in name:
-        raise InputError(f"{name!r}: not a file name")
-    if path.is_dir():
-        raise InputError(f"{name}: is a directory; use the files in it")
-    if not path.exists():
-        raise InputError(f"{name}: no such file")
-    note_input(path)
-    try:
-        raw = path.open("rb")
-        magic = raw.peek(6)[:6]
-    except OSError as error:
-        raise InputError(f"{name}: {error.strerror or error}") from None
-    packers = (
-        (b"\x1f\x8b", gzip.GzipFile),
-        (b"BZh", bz2.BZ2File),
-        (b"\xfd7zXZ\x00", lzma.LZMAFile),
-    )
-    for start, unpack in packers:
-        if magic.startswith(start):
-            raw.close()  # a decompressor closes only files that it opened by name
-            return cast(IO[bytes], unpack(name))
-    if magic[:4] == b"\x28\xb5\x2f\xfd":
-        raw.close()
-        raise InputError(f"{name}: is compressed with zstd; unpack it with `zstd -d {name}`")
-    return raw
 
 
 def _parts(name: str, part: Callable[[IO[bytes]], bytes]) -> Iterator[bytes]:

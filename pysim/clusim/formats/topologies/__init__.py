@@ -66,11 +66,7 @@ def _text(path: str | os.PathLike[str]) -> str:
     name = os.fspath(path)
     if not name or "\0" in name:
         raise TopologyError(f"{printable(name)!r}: not the name of a file")
-    try:
-        return read_text(Path(name), printable(name, 200))
-    except OSError as error:
-        reason = (error.strerror or "error").lower()
-        raise TopologyError(f"{printable(name, 200)}: cannot be read: {reason}") from None
+    return read_text(Path(name), printable(name, 200))
 
 
 def import_onto(path: str | os.PathLike[str], machine: str, *, chip: str | None = None) -> Imported:

@@ -67,10 +67,7 @@ def is_nvbandwidth(text: str) -> bool:
 def read_nvbandwidth(path: Path) -> list[BandwidthTest]:
     """Return the bandwidth tests in a file; raise `TopologyError` if it does not contain any."""
     where = printable(path, 200)
-    try:
-        text = read_text(path, where)
-    except OSError as error:
-        raise TopologyError(f"{where}: {(error.strerror or 'cannot be read').lower()}") from None
+    text = read_text(path, where)
     result = list(_of_json(text, where) if text.lstrip()[:1] == "{" else _of_text(text, where))
     if not result:
         raise fail(where, 0, "no bandwidths of nvbandwidth; use the output of `nvbandwidth -j`")

@@ -19,7 +19,7 @@ from typing import Any
 
 from clusim.analysis.limits import limit
 from clusim.base.errors import ClusimError, InputError, one_line
-from clusim.base.files import note_input, noting
+from clusim.base.files import noting
 from clusim.base.kept import file_digest, model_digest
 from clusim.base.limits import read_text
 from clusim.base.resources import (
@@ -376,7 +376,6 @@ def read_grid(path: str | os.PathLike[str]) -> SweepGrid:
         The grid is invalid; the message has a line per problem, with its place.
     """
     where = os.fspath(path)
-    note_input(path)
     document = parse(read_text(where, MOST_BYTES), where)
     problems = Problems(where, document, list(document.problems))
     if not isinstance(document.data, dict):

@@ -13,7 +13,6 @@ from typing import Any
 
 from clusim.base.errors import InputError
 from clusim.base.executors import Jobs
-from clusim.base.files import note_input
 from clusim.base.json_schema import JsonObject, Round2, Round3
 from clusim.base.limits import read_text
 from clusim.base.tables import folded, text_table
@@ -131,7 +130,6 @@ def read_curve(path: str | Path, test: Program) -> MeasuredCurve:
     InputError
         The file has no row of the program.
     """
-    note_input(path)
     first_line = next((line for line in read_text(path, strict=False).splitlines() if line), "")
     if "," in first_line and "time_us" in first_line:
         raise InputError(f"{path}: a CSV table; compare it with `clusim validate {path}`")

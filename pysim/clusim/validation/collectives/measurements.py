@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 from clusim.base import resources
 from clusim.base.errors import InputError
-from clusim.base.files import note_input
 from clusim.base.json_schema import JsonObject
 from clusim.base.limits import MOST_COUNT, MOST_RANKS, integer, read_text, real
 from clusim.base.tables import grouped, table_rows
@@ -235,7 +234,6 @@ def read_measurements(paths: Sequence[str | Path], *, system: str | None = None)
     """
     rows: list[Row] = []
     for path in paths:
-        note_input(path)
         text = read_text(path, strict=False)
         first = next((line for line in text.splitlines() if line.strip()), "")
         if "," in first and "time_us" in first.lower():

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from clusim.base.errors import InputError
-from clusim.base.files import note_input
 from clusim.base.limits import MOST_RANKS, integer, read_text, real
 from clusim.base.tables import table_rows
 from clusim.hardware.calibration import row_sets_of
@@ -136,7 +135,6 @@ def read_steps(paths: Iterable[str | Path]) -> list[StepRow]:
     """Return the rows of tables; invalid numbers are in `StepRow.unread`."""
     rows: list[StepRow] = []
     for path in paths:
-        note_input(Path(path))
         rows += [_row(*row) for row in table_rows(path, read_text(path), NEEDED)]
     if not rows:
         raise InputError("no rows: the tables are empty")

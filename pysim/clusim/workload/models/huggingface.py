@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from clusim.base.errors import InputError
-from clusim.base.files import note_input
 from clusim.base.limits import read_text
 from clusim.workload.models.transformer import Latent, Transformer
 
@@ -67,7 +66,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def read_config(path: str | Path) -> Transformer:
     """Return the transformer that a ``config.json`` describes."""
     path = Path(path)
-    note_input(path)
     try:
         data = json.loads(read_text(path, MOST_BYTES), object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
