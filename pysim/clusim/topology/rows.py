@@ -6,15 +6,16 @@ Names and classes of wires, computed on request: a large topology has millions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, overload
 
 import numpy as np
 
 from clusim.base.arrays import Array
-from clusim.engine.abi import NONE, NodeFlag, NodeKind
+from clusim.engine.abi import NONE, TABLES, NodeFlag, NodeKind
 from clusim.engine.image import empty
-from clusim.topology.model import Fabric, Link
-from clusim.topology.node import NETWORK
+from clusim.topology.model import Fabric, Format, Link
+from clusim.topology.node import NETWORK, Endpoint, Unit
 
 
 class WireNames(Sequence[str]):
@@ -119,10 +120,10 @@ def lower_nodes(fabric: Fabric) -> tuple[Array, Array, Array]:
     endpoints["node"] = ends
     units["node"] = with_unit
     chips = [fabric.nodes[i].endpoint for i in ends]
-    for name in _ENDPOINT_FIELDS:
+    for name in _shared("endpoints", Endpoint):
         endpoints[name] = _values(chips, name)
     reducers = [fabric.nodes[i].unit for i in with_unit]
-    for name in ("latency_ps", "capacity_bytes", "cost16"):
+    for name in _shared("units", Unit):
         units[name] = _values(reducers, name)
     return nodes, endpoints, units
 
@@ -139,32 +140,23 @@ def _values(items: Sequence[Any], name: str) -> list[int]:
     return result
 
 
-_ENDPOINT_FIELDS = (
-    "write_latency_ps",
-    "read_latency_ps",
-    "response_latency_ps",
-    "mem_quantum_ps",
-    "sms",
-    "cta_slots",
-    "slow_1024",
-    "mem_cost16",
-    "deliver_256",
-    "read_256",
-    "inject_256",
-)
-
-
 def lower_formats(fabric: Fabric, names: list[str]) -> Array:
     """Return the rows of packet formats, in order of `names`."""
     formats = empty("formats", len(names))
     for row, name in zip(formats, names, strict=True):
         form = fabric.formats[name]
-        row["flit_bytes"] = form.flit_bytes
-        row["header_bytes"] = form.header_bytes
-        row["control_256"] = form.control_256
-        row["service_1024"] = form.service_1024
-        row["limit_bytes"] = form.limit_bytes
+        for column in _shared("formats", Format):
+            row[column] = getattr(form, column)
     return formats
+
+
+def _shared(table: str, cls: type) -> list[str]:
+    """Return the columns of a table that are fields or properties of a class with slots."""
+    return [name for name in TABLES[table].names or () if hasattr(cls, name)]
+
+
+_OF_A_WIRE = ("format", "dateline")
+"""Columns whose values are those of a wire, or numbers instead of names."""
 
 
 def _threshold(probability: float) -> int:
@@ -172,17 +164,10 @@ def _threshold(probability: float) -> int:
 
 
 _WIRE_FIELDS: dict[str, Callable[[Link], int]] = {
+    **{name: attrgetter(name) for name in _shared("wires", Link) if name not in _OF_A_WIRE},
     "rate_num": lambda link: link.rate.num,
     "rate_den": lambda link: link.rate.den,
-    "latency_ps": lambda link: link.latency_ps,
-    "buffer_bytes": lambda link: link.buffer_bytes,
-    "replay_ps": lambda link: link.replay_ps,
-    "xoff_bytes": lambda link: link.xoff_bytes,
-    "xon_bytes": lambda link: link.xon_bytes,
-    "ecn_min_bytes": lambda link: link.ecn_min_bytes,
-    "ecn_max_bytes": lambda link: link.ecn_max_bytes,
     "error_threshold": lambda link: _threshold(link.error_rate),
-    "dim": lambda link: link.dim,
     "ecn_threshold": lambda link: _threshold(link.ecn_probability),
 }
 """Common fields of both wires of a link."""
