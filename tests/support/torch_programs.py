@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from jsonschema import Draft202012Validator
 
 from clusim_cli.schemas import schema
+from support.warm_torch import clusim
 
 START = """
 import os, time, torch, torch.nn as nn, torch.nn.functional as F, torch.distributed as dist
@@ -25,8 +25,7 @@ def torchrun(tmp_path: Path, text: str, *options: str) -> subprocess.CompletedPr
     script.write_text(START + text, encoding="utf-8")
     if "--compare" not in options:
         options = (*options, "--compare", "off")
-    words = [sys.executable, "-m", "clusim", "torchrun", *options, str(script), "--flag", "x"]
-    return subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    return clusim("torchrun", *options, script, "--flag", "x", cwd=tmp_path)
 
 
 def result(tmp_path: Path, text: str, *options: str) -> tuple[dict[str, Any], list[str]]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from clusim.formats.recordings import chakra
 from clusim.topology import load
 from clusim.workload.prices import Prices
 from clusim_cli.schemas import schema
+from support.warm_torch import clusim
 
 pytest.importorskip("torch")
 
@@ -41,20 +40,13 @@ for step in range(5):
 """
 
 
-def clusim(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "clusim", *map(str, words)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result
-
-
 @pytest.fixture(scope="module")
 def captured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Return a captured step and the output of `clusim capture`."""
     folder = tmp_path_factory.mktemp("capture")
     script, trace = folder / "script.py", folder / "step.et"
     script.write_text(TENSOR_PARALLEL, encoding="utf-8")
-    return trace, clusim("capture", "--json", "-o", trace, script).stdout
+    return trace, clusim("capture", "--json", "-o", trace, script, check=True).stdout
 
 
 def test_the_second_step_is_recorded_and_ends_the_program(captured: tuple[Path, str]) -> None:
@@ -106,7 +98,7 @@ def test_a_replay_prices_operators_on_its_own_gpu(captured: tuple[Path, str]) ->
     got = chakra.read(str(captured[0]))
     own = [e for e in got.events if e.rank == 0 and e.kind == "compute"]
     for name in ("dgx-h100", "hgx-b200"):
-        done = json.loads(clusim("replay", captured[0], name, "--json").stdout)
+        done = json.loads(clusim("replay", captured[0], name, "--json", check=True).stdout)
         prices = Prices.of(load(name))
         wanted = sum(prices.price(e.operator).time_ps if e.operator else e.duration_ps for e in own)
         assert done["compute_us"] == pytest.approx(wanted / 1e6, rel=1e-6)
@@ -115,5 +107,5 @@ def test_a_replay_prices_operators_on_its_own_gpu(captured: tuple[Path, str]) ->
 
 def test_what_if_changes_the_system_of_a_trace(captured: tuple[Path, str]) -> None:
     words = f"replay {captured[0]} dgx-h100", "nvlink x2"
-    rows = json.loads(clusim("what-if", *words, "--json").stdout)
+    rows = json.loads(clusim("what-if", *words, "--json", check=True).stdout)
     assert "nvlink x2" in json.dumps(rows)

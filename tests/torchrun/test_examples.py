@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import pytest
 from clusim.formats.recordings.model import Event
 from clusim.programs.step import RankRecord, recording_of
 from support.torch_programs import calls
+from support.warm_torch import clusim
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 
@@ -23,8 +22,7 @@ needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch: not 
 
 def example(name: str, *options: str) -> tuple[dict[str, Any], str]:
     """Return the JSON output of an example, and the text that it printed."""
-    words = [sys.executable, "-m", "clusim", "torchrun", "--json", *options, EXAMPLES / name]
-    run = subprocess.run(words, capture_output=True, text=True, timeout=300, check=True)
+    run = clusim("torchrun", "--json", *options, EXAMPLES / name, check=True)
     *lines, last = run.stdout.splitlines()
     return json.loads(last), "\n".join(lines)
 

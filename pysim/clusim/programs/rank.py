@@ -116,7 +116,10 @@ def _program_files() -> list[str]:
 def main() -> None:
     """Import PyTorch, and run a rank in each process that the connection requests."""
     starting = Connection(int(sys.argv[1]))
-    library().clusim_register(int(os.environ["LOCAL_WORLD_SIZE"]))
+    compiled = library()
+    # Operators need PyTorch's compiler; once a device exists, it would require functions of a CUDA build.
+    import_module("torch._dynamo")
+    compiled.clusim_register(int(os.environ["LOCAL_WORLD_SIZE"]))
     for name in ("cuda", "data", "groups", "operators"):
         import_module(f"clusim.programs.{name}")
     gc.freeze()
