@@ -129,7 +129,8 @@ class Prose:
 def sources() -> list[Path]:
     """Return the files that people read."""
     found = [path for root in ROOTS for path in (ROOT / root, *sorted((ROOT / root).rglob("*")))]
-    return [p for p in found if p.suffix in READERS and p.is_file() and not SKIPPED & set(p.parts)]
+    read = [p for p in found if p.suffix in READERS and p.is_file()]
+    return [p for p in read if not SKIPPED & set(p.relative_to(ROOT).parts)]
 
 
 @cache
