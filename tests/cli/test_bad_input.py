@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from clusim.base.kept import PLACE
 from clusim.results.trace.reader import read_result
 
 Clusim = Callable[..., Any]
@@ -180,8 +181,15 @@ def in_shell(code: str, *arguments: str, **options: Any) -> subprocess.Popen[str
     return subprocess.Popen([sys.executable, "-c", program, *arguments], **pipes)
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
-    """A limit on file size makes writes fail as a full disk does, in the middle of the file."""
+def test_a_full_disk_is_one_line_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit on file size makes writes fail as a full disk does, in the middle of the file.
+
+    The empty cache cannot be written either: that does not end the run.
+    """
+    cache = tmp_path / "cache"
+    monkeypatch.setenv(PLACE, str(cache))
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))"
     process = in_shell(
         limit, "run", "dgx-a100", "--size", "64K", "--trace-out", str(tmp_path / "run.h5")
@@ -191,7 +199,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     assert out == ""
     assert len(err.splitlines()) == 1, err
     assert "cannot write the trace" in err
-    assert not list(tmp_path.iterdir())
+    assert [path for path in tmp_path.iterdir() if path != cache] == []
 
 
 def test_a_full_disk_under_stdout_is_one_line() -> None:

@@ -19,7 +19,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from clusim.base.errors import InputError
+from clusim.base.errors import EnvironmentFailure, InputError
 from clusim.base.files import write_bytes
 from clusim.base.resources import shipped_topologies, shipped_workloads
 
@@ -101,7 +101,7 @@ class SampleCache:
         self.answers[key] = answer
         if self.folder is None:
             return
-        with suppress(OSError, InputError):
+        with suppress(OSError, EnvironmentFailure, InputError):
             path = self._file(self.folder, key)
             path.parent.mkdir(parents=True, exist_ok=True)
             text = json.dumps(answer).encode()
