@@ -21,6 +21,7 @@ from pathlib import Path
 
 from clusim.base.datafiles import Entry, read
 from clusim.hardware.figures import (
+    UNITS,
     Figure,
     Preset,
     Sourced,
@@ -35,16 +36,7 @@ HOST: Preset = figures(read(Path(__file__).with_name("host.yaml")))
 """The chip ``host``."""
 
 
-_UNITS = {
-    "cpu": "word",
-    "latency": "s",
-    "peer_payload": "B",
-    "thread": "s",
-    "thread_after": "s",
-    "look": "s",
-    "store_and_forward": "true or false",
-    "tier": "word",
-}
+_UNITS = UNITS["processor"]
 
 
 _AS_ROME = assumed(1.0, "as EPYC Rome")

@@ -339,6 +339,12 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "Preset": dict,
 }
 
+UNITS: dict[str, dict[str, str]] = read(Path(__file__).with_name("units.yaml"))
+"""Units of figures by kind of hardware and key, in the order of printed presets."""
+
+OPTIONAL: dict[str, list[str]] = cast("Any", UNITS.pop("optional"))
+"""Figures that may be missing, by kind of hardware."""
+
 SOURCES: dict[str, str] = read(Path(__file__).with_name("sources.yaml"))
 """Sources that several files share."""
 

@@ -29,6 +29,8 @@ from clusim.base.datafiles import Entry, mapping, pci_id
 from clusim.base.errors import InputError
 from clusim.base.units import parse_size
 from clusim.hardware.figures import (
+    OPTIONAL,
+    UNITS,
     Figure,
     Preset,
     assumed,
@@ -41,18 +43,7 @@ from clusim.hardware.figures import (
 from clusim.hardware.pcie import GENERATIONS, x16_rate
 from clusim.hardware.protocols import Pace, ideal_protocols, protocols
 
-_UNITS = {
-    "kernel_overhead": "s",
-    "graph_node": "s",
-    "stream_launch": "s",
-    "kernel_floor": "s",
-    "engine_start": "s",
-    "kernels": "word",
-    "steady": "1",
-    "idle_power": "W",
-    "flop_energy": "pJ",
-    "p2p": "word",
-}
+_UNITS = UNITS["architecture"]
 
 
 _ENGINE_START = assumed(
@@ -173,30 +164,9 @@ Form = Literal["sxm", "superchip", "card", "oam", "apu"]
 NVIDIA's module, on one board with its CPU, on a PCIe card, OCP's module, with CPU cores.
 """
 
-FIGURES: dict[str, str] = {
-    "compute_capability": "1",
-    "sms": "SMs or CUs",
-    "cta_slots": "CTAs",
-    "memory": "B",
-    "power": "W",
-    "memory_rate": "B/s",
-    "memory_efficiency": "1",
-    "memory_per_delivered": "1",
-    "memory_per_read": "1",
-    "memory_per_injected": "1",
-    "peak_flops": "FLOP/s",
-    "gemm_fraction": "1",
-    "links": "links",
-    "peer_access": "true or false",
-    "pcie_rate": "B/s",
-    "write_latency": "s",
-    "read_latency": "s",
-    "response_latency": "s",
-    "memory_quantum": "s",
-}
+FIGURES = UNITS["gpu"]
 """GPU parameters by the keys of a topology file, with their units (1 is a plain number)."""
 
-_OPTIONAL = ("pcie_rate", "power")
 _IDENTITY = {"name", "products", "names", "machines", "pci_ids", "gfx", "stands_for", "usual"}
 """Fields that identify a chip; a file with ``base`` does not inherit them."""
 
@@ -268,7 +238,7 @@ class Gpu:
             raise InputError(
                 f"form is {self.form!r}; it must be one of {', '.join(get_args(Form))}"
             )
-        check_figures(self.figures, FIGURES, _OPTIONAL)
+        check_figures(self.figures, FIGURES, OPTIONAL["gpu"])
         for key in ("sms", "links"):
             if type(self.figures[key].value) is not int:
                 raise InputError(f"{key}: {self.figures[key].value!r} must be an integer")

@@ -22,20 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusim.base.datafiles import Entry, pci_id, read
-from clusim.hardware.figures import Preset, Sourced, build, check_figures, figures, presets
-
-_UNITS = {
-    "latency": "s",
-    "store_and_forward": "true or false",
-    "ports": "ports",
-    "buffer": "B",
-    "tier": "word",
-    "reduction_latency": "s",
-    "reduction_capacity": "B",
-    "reduction_rate": "B/s",
-    "reduction_slots": "packets",
-}
-_REQUIRED = ("latency", "store_and_forward")
+from clusim.hardware.figures import (
+    OPTIONAL,
+    UNITS,
+    Preset,
+    Sourced,
+    build,
+    check_figures,
+    figures,
+    presets,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +60,7 @@ class Switch(Sourced):
 
     def __post_init__(self) -> None:
         """Check the figures."""
-        check_figures(self.figures, _UNITS, [key for key in _UNITS if key not in _REQUIRED])
+        check_figures(self.figures, UNITS["switch"], OPTIONAL["switch"])
 
 
 def switch_of(name: str, entry: Entry) -> Switch:

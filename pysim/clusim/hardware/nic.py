@@ -34,6 +34,8 @@ from typing import Literal
 from clusim.base.datafiles import Entry, pci_id
 from clusim.base.errors import InputError
 from clusim.hardware.figures import (
+    OPTIONAL,
+    UNITS,
     Preset,
     Sourced,
     assumed,
@@ -43,37 +45,8 @@ from clusim.hardware.figures import (
     published,
 )
 
-MESSAGE_UNITS = {
-    "gpudirect": "true or false",
-    "post": "s",
-    "eager": "B",
-    "rendezvous": "s",
-    "progress": "s",
-    "progress_simple": "s",
-    "control": "s",
-    "control_flush": "s",
-    "ack": "s",
-    "completion": "s",
-    "flush": "s",
-    "transit": "s",
-    "adaptive": "true or false",
-    "reorder": "word",
-    "plugin": "word",
-    "plugin_latency": "s",
-}
+MESSAGE_UNITS = UNITS["message"]
 """Costs of a message by transport, and its packet order; keys of NICs in topology files."""
-
-_MESSAGE_OPTIONAL = (
-    "ack",
-    "control",
-    "control_flush",
-    "eager",
-    "progress",
-    "progress_simple",
-    "rendezvous",
-    "transit",
-    "plugin_latency",
-)
 
 
 def plugin_release(text: str) -> tuple[int, ...]:
@@ -132,7 +105,7 @@ class Transport:
 
     def __post_init__(self) -> None:
         """Check the figures."""
-        check_figures(self.figures, MESSAGE_UNITS, _MESSAGE_OPTIONAL)
+        check_figures(self.figures, MESSAGE_UNITS, OPTIONAL["message"])
 
     def stripes(self, num_bytes: int, rails: int) -> int:
         """Return the number of rails of a NIC over which a message is spread."""
@@ -174,16 +147,8 @@ def transport_of(name: str, entry: Entry, usual: Entry) -> Transport:
 AdapterKind = Literal["ib", "roce", "efa", "slingshot", "tcp"]
 """Network type of a NIC."""
 
-_UNITS = {
-    **MESSAGE_UNITS,
-    "latency": "s",
-    "mtu": "bytes",
-    "transit": "s",
-    "ports": "ports",
-    "speed": "B/s",
-    "rate_control": "word",
-}
-_OPTIONAL = (*_MESSAGE_OPTIONAL, "speed", "rate_control")
+_UNITS = {**MESSAGE_UNITS, **UNITS["nic"]}
+_OPTIONAL = (*OPTIONAL["message"], *OPTIONAL["nic"])
 
 
 @dataclass(frozen=True, slots=True)
