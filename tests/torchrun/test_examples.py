@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,17 @@ def test_tensor_parallel_blocks_reduce_twice_per_pass_and_shards_are_gathered() 
     gathered = calls(done)["all_gather", 2]
     assert gathered == (2 * layers * steps, 2 * layers * steps * shard)
     assert calls(done)["reduce_scatter", 2] == (layers * steps, layers * steps * 2 * shard)
+
+
+def test_a_copy_of_a_recording_adds_no_group_twice() -> None:
+    """Ranks 0 to 3 in pairs: rank 1 is in the group of rank 0, and ranks 2 and 3 have a second one."""
+    call = Event(
+        "collective", 0, "nccl 0", "allreduce", group=0, sequence=1, operation="allreduce", bytes=40
+    )
+    found = recording_of({0: RankRecord(0, [call], [(0, 1)])}, [0] * 4)
+    copy = replace(found, events=list(found.events), groups=list(found.groups)).finish()
+    assert [group.ranks for group in copy.groups] == [(0, 1), (2, 3)]
+    assert [event.group for event in copy.events] == [0, 0, 1, 1]
 
 
 def test_an_uneven_exchange_is_messages_if_all_its_ranks_run() -> None:

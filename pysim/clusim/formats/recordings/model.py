@@ -224,6 +224,11 @@ class Recording:
     unrecorded: frozenset[int] = frozenset()
     _index: dict[Group, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        """Index the groups given, for example of a changed copy."""
+        for at, group in enumerate(self.groups):
+            self._index.setdefault(group, at)
+
     def group(self, name: str, ranks: Iterable[int]) -> int:
         """Return the index of a communicator; equal ranks with the same name are one."""
         group = Group(name, tuple(ranks))
