@@ -213,12 +213,15 @@ STATUS model_derive(clusim_model *m) {
     TRY(derive_flows(m));
     for (uint32_t w = 0; w < im->num_wires; w++) derive_wire(m, w);
     for (uint32_t i = 0; i < im->num_conns; i++)
-        m->has_adaptive |= im->conns[i].policy == CLUSIM_POLICY_ADAPTIVE;
+        m->has_choice |= im->conns[i].policy == CLUSIM_POLICY_ADAPTIVE;
     for (uint32_t i = 0; i < im->num_sources; i++)
-        m->has_adaptive |= im->sources[i].policy == CLUSIM_POLICY_ADAPTIVE;
+        m->has_choice |= im->sources[i].policy == CLUSIM_POLICY_ADAPTIVE;
     m->has_controls = im->num_controls > 0;
-    m->has_adaptive |= im->num_spreads > 0;
-    for (uint32_t i = 0; i < im->num_spreads; i++) m->has_order |= im->spreads[i].ordered != 0;
+    for (uint32_t i = 0; i < im->num_spreads; i++) {
+        m->has_order |= im->spreads[i].ordered != 0;
+        m->has_choice |= im->spreads[i].gap_ps > 0;
+    }
+    m->has_adaptive = m->has_choice || im->num_spreads > 0;
     m->is_ordered = m->has_adaptive;
     for (uint32_t w = 0; w < im->num_wires; w++) m->is_ordered |= (m->wires[w].traits & MARKS) != 0;
     TRY(derive_groups(m));

@@ -81,7 +81,8 @@ struct clusim_model {
     uint32_t num_groups;
     bool has_dims;
     bool has_formats;  /* wires of several packet formats */
-    bool has_adaptive; /* packets choose by load, or flows share their next packet */
+    bool has_choice;   /* packets choose by load, and flows share their next packet */
+    bool has_adaptive; /* the same, or flows wait for repeated packets: phase B is ordered */
     bool is_ordered;   /* arrivals must be handled in the contract's order, one by one */
     bool has_congestion;
     bool has_controls;
@@ -91,6 +92,7 @@ struct clusim_model {
     int64_t window_ps;    /* longest window; 0: events only */
     bool ends_window;     /* so do endpoints */
     bool windows_pay;     /* true if they save time */
+    uint8_t *chooses;     /* per node: packets choose by load among its wires; or NULL */
     node_id *pairs;       /* per node: the partner with which it is processed as a pair; or NONE */
     bool has_pairs;
 };

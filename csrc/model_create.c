@@ -82,5 +82,6 @@ void clusim_model_destroy(clusim_model *m) {
     free(m->out_off);
     free(m->out_wires);
     free(m->pairs);
+    free(m->chooses);
     free(m);
 }

@@ -7,7 +7,9 @@
 static bool may_window(const clusim_model *m) {
     const clusim_image *im = &m->image;
     uint64_t largest = model_packets(im).largest;
-    bool may = !m->is_ordered && !m->has_congestion;
+    bool may = !m->has_congestion;
+    for (uint32_t r = 0; r < im->num_spreads; r++) /* all nodes choose */
+        may &= !m->has_choice || im->spreads[r].detour_lo >= im->spreads[r].detour_hi;
     for (uint32_t f = 0; f < im->num_faults; f++)
         may &= im->faults[f].kind != CLUSIM_FAULT_KIND_RATE;
     for (uint32_t c = 0; c < im->num_conns; c++)
@@ -40,7 +42,24 @@ static int by_latency(const void *a, const void *b) {
 }
 
 static bool may_be_plain(const clusim_model *m, node_id node) {
+    if (m->chooses && m->chooses[node.i]) return false;
     return m->image.nodes[node.i].endpoint == NONE;
+}
+
+/* Mark the nodes whose packets compare several wires: routes with several wires, and dimensions
+ * with minimal paths. */
+static STATUS find_choices(clusim_model *m) {
+    const clusim_image *im = &m->image;
+    bool minimal = false;
+    if (!m->has_choice) return CLUSIM_OK;
+    m->chooses = calloc(im->num_nodes + 1, 1);
+    if (m->chooses == NULL) return CLUSIM_ERR_NO_MEMORY;
+    for (uint32_t g = 0; g < m->num_groups; g++)
+        if (m->ways[g].count > 1) m->chooses[m->wires[m->ways[g].first.i].src.i] = 1;
+    for (uint32_t r = 0; r < im->num_spreads; r++) minimal |= im->spreads[r].minimal_vc > 0;
+    for (uint32_t w = 0; w < im->num_wires && minimal; w++)
+        if (im->wires[w].dim) m->chooses[im->wires[w].src] = 1;
+    return CLUSIM_OK;
 }
 
 static bool multimem(const clusim_image *im) {
@@ -164,12 +183,13 @@ static bool windows_pay(const clusim_model *m) {
 /* ---- endpoints ---------------------------------------------------------------------------------
  */
 
-/* Endpoints act within a window on remote input in these cases: relays; kernels, which look at
+/* Endpoints act within a window on remote input in these cases: relays; flows that share packets or
+ * repeat them; kernels, which look at
  * memory requests; messages that wait for each other; rate control; a slice that fetches and then
  * writes; and sources over more than one wire. */
 static bool ends_may_window(const clusim_model *m) {
     const clusim_image *im = &m->image;
-    bool may = !m->has_relays;
+    bool may = !m->has_relays && !m->has_adaptive;
     for (uint32_t c = 0; c < im->num_conns; c++) may &= im->conns[c].control == NONE;
     for (uint32_t t = 0; t < im->num_tasks; t++)
         may &= im->tasks[t].kind != CLUSIM_TASK_KIND_KERNEL;
@@ -425,6 +445,7 @@ STATUS model_windows(clusim_model *m) {
     if (m->pairs == NULL) return CLUSIM_ERR_NO_MEMORY;
     for (uint64_t n = 0; n < count; n++) m->pairs[n] = NO(node);
     if (!may_window(m)) return CLUSIM_OK;
+    TRY(find_choices(m));
     window_node *nodes = malloc((2 * count + 1) * sizeof *nodes);
     if (nodes == NULL) return CLUSIM_ERR_NO_MEMORY;
     look_at_packets(m);

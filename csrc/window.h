@@ -19,8 +19,10 @@
  * allow, provided that arrivals at the host cause no sends and that credit between the two lasts
  * for a window. If credit does not last, the pair processes the window in parts.
  *
- * Not used if wires look at each other's queues or stop each other within a timestamp (adaptive
- * routing, marks, pauses), if rates change, or if trees of switches reduce: those images run with
+ * A switch whose packets compare several wires (adaptive routing, flowlets, minimal paths) works
+ * with events, as an endpoint does that follows; its neighbours may work in windows. Not used if
+ * every switch may send packets on detours, if wires stop each other or mark packets within a
+ * timestamp (marks, pauses), if rates change, or if trees of switches reduce: those images run with
  * events only (model.h, window_ps). */
 #ifndef CLUSIM_WINDOW_H
 #define CLUSIM_WINDOW_H

@@ -10,8 +10,11 @@ import pytest
 
 import clusim
 from clusim.base.errors import InputError, TopologyError
+from clusim.engine.abi import Stop
+from clusim.engine.simulation import Simulation
 from clusim.lowering.spreads import rerouted
 from clusim.results.result import Result
+from clusim.simulation.traffic import Traffic, to_image
 from clusim.topology import Fabric, load, loads
 from clusim.topology.arrays import arrays_of
 from clusim.topology.checks import check_deadlock
@@ -189,6 +192,23 @@ def test_minimal_paths_with_the_least_buffers_end(seed: int) -> None:
         "torus:2x8,twist=yes,buffer=4200",
     ):
         clusim.traffic(topology, "permutation", "64KiB", packet=4096, routing="minimal", seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("topology", "needed"), [("torus:4x4", True), ("torus:8", True), ("mesh:4x4", False)]
+)
+def test_minimal_paths_of_a_torus_need_an_escape_channel_free_of_cycles(
+    topology: str, needed: bool
+) -> None:
+    """Duato (1993): messages halfway around rings of full buffers deadlock without datelines; a mesh has no rings."""
+    fabric = load(f"{topology},buffer=4200")
+    traffic = Traffic("tornado", 64 << 10, 4096, routing="minimal")
+    image = to_image(fabric, traffic, traffic.plan(arrays_of(fabric)))
+    assert Simulation(image).run() == Stop.DONE
+    wires = image.wires.copy()
+    wires["dateline"] = 0
+    stop = Simulation(replace(image, wires=wires)).run()
+    assert stop == (Stop.DEADLOCK if needed else Stop.DONE)
 
 
 def test_the_check_proves_the_escape_channels_free_of_cycles() -> None:

@@ -9,19 +9,27 @@ import numpy as np
 
 from clusim.engine.abi import NONE, ConnKind, FaultKind, Policy, TaskKind
 from clusim.engine.image import DTYPES, Image
+from clusim.engine.simulation import Simulation
 from support.random_images import random_image
 from support.random_spreads import without_spreads
 
-__all__ = ["led_image", "paired_image", "windowed_image"]
+__all__ = ["choosing_image", "led_image", "paired_image", "windowed_image"]
 
 LEAST_PS = 400
 
 
+def _without_loads(image: Image) -> Image:
+    """Let no packet choose by load."""
+    image = without_spreads(image)
+    for flows in (image.conns, image.sources):
+        flows["policy"][flows["policy"] == Policy.ADAPTIVE] = Policy.STRIPE
+    return image
+
+
 def _without(image: Image) -> Image:
-    """Take away what makes the engine handle every packet of a switch by an event."""
+    """Take away what makes the engine handle every packet of all switches by an event."""
     conns, sources, wires = image.conns.copy(), image.sources.copy(), image.wires.copy()
     for flows in (conns, sources):
-        flows["policy"][flows["policy"] == Policy.ADAPTIVE] = Policy.STRIPE
         flows["control"] = NONE
     wires["buffer_bytes"][wires["xoff_bytes"] > 0] = 1 << 20  # a paused wire's may be too small
     for name in ("xoff_bytes", "xon_bytes", "ecn_min_bytes", "ecn_max_bytes", "ecn_threshold"):
@@ -36,7 +44,26 @@ def windowed_image(seed: int, size: str = "small") -> Image:
         image = random_image(random.Random(seed), size=size)
         kinds = set(image.conns["kind"].tolist())
         if (image.nodes["endpoint"] == NONE).any() and ConnKind.AGGREGATION not in kinds:
-            return _without(without_spreads(image))
+            return _without(_without_loads(image))
+        seed += 1_000_000
+
+
+def choosing_image(seed: int, size: str = "small") -> Image:
+    """Return a random image with spreads, on which switches without a choice may work in windows."""
+    while True:
+        image = random_image(random.Random(seed), size=size)
+        kinds = set(image.conns["kind"].tolist())
+        spreads = image.spreads
+        detours = (spreads["detour_lo"] < spreads["detour_hi"]).any()
+        if (
+            len(spreads)
+            and not detours
+            and (image.nodes["endpoint"] == NONE).any()
+            and ConnKind.AGGREGATION not in kinds
+        ):
+            image = _without(image)
+            if Simulation(image, windows=True).windows == "switches":
+                return image
         seed += 1_000_000
 
 
