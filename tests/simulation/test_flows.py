@@ -89,6 +89,21 @@ def test_flows_in_and_out_of_hosts_are_max_min_fair() -> None:
     assert [row.steady_GBps for row in found.flows] == pytest.approx(expected, rel=0.03)
 
 
+@pytest.mark.parametrize(
+    ("senders", "published_us"), [(1, 259.8), (2, 479.0), (5, 1135.2), (10, 2250.9)]
+)
+def test_few_senders_from_other_pods_need_the_time_of_ndp(
+    senders: int, published_us: float
+) -> None:
+    """Handley et al. (SIGCOMM 2017), figure 20: 270,000 B each to one of 432 hosts at 10 Gb/s, within 2%.
+
+    The first packet is stored and forwarded on five further wires, 7.2 us each.
+    """
+    flows = [Flow(36 + 37 * number, 0, 270_000) for number in range(senders)]
+    result = clusim.traffic("fat-tree:k=12,rate=1.25GB/s", flows=flows, packet=8936)
+    assert result.time_ps / 1e6 == pytest.approx(published_us, rel=0.02)
+
+
 def test_a_flow_behind_a_congested_one_is_not_max_min_fair() -> None:
     """Ten hosts fill one receiver: credit stops the common input buffer, and with it the other flow of a host."""
     flows = [Flow(host, 11, 8 * MIB) for host in range(10)] + [Flow(0, 10, 8 * MIB)]

@@ -11,7 +11,7 @@ import pytest
 import clusim
 from clusim import topology
 from clusim.base.errors import ScheduleError
-from clusim.collectives import build
+from clusim.collectives import ScheduleBuilder, build
 from clusim.engine.abi import NONE
 from clusim.lowering import lower
 from clusim.results.result import Result
@@ -78,6 +78,28 @@ def test_a_nic_with_one_port_down_keeps_half_of_its_rate() -> None:
     left = busbw("link n0/nic0-plane0/leaf0.0 down", "link n1/nic0-plane0/leaf0.0 down")
     assert both > 0.9 * 48
     assert left / both == pytest.approx(0.5, abs=0.03)
+
+
+def test_gradients_wait_for_the_ring_of_the_nic_with_one_port_down() -> None:
+    """A ring per GPU index, as of tensor parallelism inside nodes: one of eight has half of its rate (HPN, 9.3)."""
+
+    def ends_ps(*faults: str) -> list[int]:
+        fabric = topology.load(DUAL_TOR)
+        rings = ScheduleBuilder(fabric, "rings")
+        for gpu in range(8):
+            ranks = [gpu, gpu + 8]
+            rings.collective("allreduce", 32 << 20, stream=f"{gpu}", ranks=ranks, algorithm="ring")
+        schedule = rings.build()
+        found = clusim.simulate(fabric, schedule, granularity="quick", faults=faults)
+        ends = found.tasks.end_ps.tolist()
+        return [
+            max(end for end, task in zip(ends, schedule.tasks, strict=True) if task.rank == gpu)
+            for gpu in range(8)
+        ]
+
+    sound, broken = ends_ps(), ends_ps("link n0/nic0-plane0/leaf0.0 down")
+    assert broken[0] / sound[0] == pytest.approx(2, rel=0.05)
+    assert broken[1:] == pytest.approx(sound[1:], rel=0.02)
 
 
 def bonded(ports: str) -> topology.Fabric:
