@@ -20,7 +20,7 @@ static void insert_all(window_arrival *a, uint32_t n) {
 /* Shift for which the bucket of a time is (time - begin) >> shift. */
 static uint32_t bucket_shift(uint64_t length_ps, uint32_t n) {
     uint32_t length_bits = 64 - (uint32_t)__builtin_clzll(length_ps | 1);
-    uint32_t bits = 33 - (uint32_t)__builtin_clz(n < MOST_BUCKETS / 2 ? n : MOST_BUCKETS / 2 - 1);
+    uint32_t bits = 32 - (uint32_t)__builtin_clz(n < MOST_BUCKETS / 2 ? n : MOST_BUCKETS / 2 - 1);
     return length_bits > bits ? length_bits - bits : 0;
 }
 
