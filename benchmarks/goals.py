@@ -1,13 +1,13 @@
 """Print packet-hops per second beside their goals, as a table: ``python benchmarks/goals.py``.
 
-Every run is a process of its own, pinned to one core; with two threads, to two. The table shows the
-fastest of ``--repeats`` runs by the engine's processor time, and of two threads the wall-clock time
-of one thread over that of two. Other programs make runs slower, never faster: the load at the start
-is printed. The last column is the median over the fastest: above 1.1 the computer was not quiet.
+Each run is a process pinned to one core per thread. The table shows the fastest of ``--repeats``
+runs by the processor time of the engine, and the ratio of wall-clock times with one and two
+threads. Other programs slow runs down: the load at the start is printed, and a median over the
+fastest above 1.1 shows that the computer was not quiet.
 
-    --repeats N      runs of a case (5)
-    --threads        also the runs with two threads
-    NAME ...         only these cases
+    --repeats N      runs per case (5)
+    --threads        add runs with two threads
+    NAME ...         select cases
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from run import measure
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A case at one size (0: its own), its goal [M hops/s] and that of two threads over one."""
+    """Benchmark case at one size (0: the usual size), with goals: M hops/s, speed-up by two threads."""
 
     case: str
     size: int
@@ -53,7 +53,7 @@ def _in_this_process(goal: Goal, threads: int) -> dict[str, Any]:
 
 
 def _runs(name: str, threads: int, repeats: int) -> list[dict[str, Any]]:
-    """Run a case in processes of their own, on as many cores as it has threads."""
+    """Run a case in separate processes, with one core per thread."""
     cores = set(sorted(os.sched_getaffinity(0))[-threads:])
     command = [sys.executable, __file__, name, "--one", str(threads)]
     found = []
@@ -70,7 +70,7 @@ def _runs(name: str, threads: int, repeats: int) -> list[dict[str, Any]]:
 
 
 def row(name: str, repeats: int, threads: bool) -> list[str]:
-    """Cells of a case: goal, fastest, median over fastest, two threads with their goal."""
+    """Return the cells of a case: goal, fastest, median over fastest, speed-up by two threads."""
     goal = GOALS[name]
     ones = _runs(name, 1, repeats)
     times_s = [float(run["cpu_s"]) for run in ones]
@@ -87,7 +87,7 @@ def row(name: str, repeats: int, threads: bool) -> list[str]:
 
 
 def main() -> None:
-    """Print the table, a line as soon as it is measured."""
+    """Print the table row by row."""
     parser = argparse.ArgumentParser(description="Packet-hops per second beside their goals.")
     parser.add_argument("cases", nargs="*", metavar="NAME")
     parser.add_argument("--repeats", type=int, default=5)
