@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import os
 import signal
@@ -69,6 +70,9 @@ _MEANT = {
 }
 """Words people try, and the command that is meant."""
 
+_STARTERS = ("exec", "torchrun", "calibrate")
+"""Sub-commands that start programs of the user, which inherit the environment."""
+
 EXIT_BUG = 70
 EXIT_INTERRUPT = 130
 
@@ -80,6 +84,9 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
+        if cmd_name not in _STARTERS:
+            # Threads for matrices, which clusim does not multiply, would be started with every command.
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         command = import_module(f"clusim_cli.commands.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
@@ -236,6 +243,8 @@ def _terminated(number: int, _frame: object) -> NoReturn:
 def main() -> NoReturn:
     """Run the command line of this process and exit."""
     resources.cached = True
+    # Few objects of a short run are garbage; the defaults search for it every 700 objects.
+    gc.set_threshold(100_000, 20, 50)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores it
             signal.signal(number, _terminated)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pkgutil import resolve_name
@@ -14,6 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from clusim.base.errors import ClusimError, suggest
+from clusim.base.records import dataclass
 from clusim.base.terms.dtypes import DTYPES, REDUCTIONS
 from clusim.base.terms.operations import GRANULARITIES, OPERATIONS, PROTOCOL_NAMES, WORDS
 from clusim.base.units import parse_ranks, parse_size, parse_time

@@ -215,7 +215,7 @@ def test_a_saving_is_told_where_the_changed_run_has_no_path(
         except StopIteration:
             raise TraceError("here: no slices") from None
 
-    monkeypatch.setattr("clusim.simulation.diagnose.judged", once)
+    monkeypatch.setattr("clusim.analysis.judge.judged", once)
     first = clusim.collective("dgx-a100", "allreduce", "64KiB").verdict.headline
     assert first is not None
     assert first.saving_ps is not None

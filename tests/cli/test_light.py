@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import subprocess
@@ -13,8 +14,9 @@ from pathlib import Path
 import pytest
 
 import clusim
+from clusim.base import kept as base_kept
 from clusim.base import resources
-from clusim.base.kept import PACKAGE, PLACE, SampleCache
+from clusim.base.kept import PACKAGE, PLACE, SampleCache, model_digest
 from clusim.hardware import SWITCHES
 from clusim.hardware.figures import scaled_figures
 from clusim.nccl import communicator
@@ -100,11 +102,11 @@ SLOW = {
 """Libraries and modules that neither a list nor a small run needs."""
 
 
-def imported(*words: str, cache: Path) -> set[str]:
+def imported(*words: str, cache: Path, code: str = IMPORTED) -> set[str]:
     """Return the modules that a command imports once its topologies are cached."""
     for _ in range(2):
         done = subprocess.run(
-            [sys.executable, "-c", IMPORTED, *words],
+            [sys.executable, "-c", code, *words],
             env={**os.environ, "CLUSIM_CACHE": str(cache)},
             capture_output=True,
             text=True,
@@ -120,7 +122,12 @@ def test_a_list_of_topologies_imports_few_modules(tmp_path: Path) -> None:
     assert ours == {
         *("clusim.base", "clusim.base.display", "clusim.base.errors", "clusim.base.files"),
         *("clusim.base.importer_hook", "clusim.base.kept", "clusim.base.limits"),
-        *("clusim.base.resources", "clusim.base.tables", "clusim.base.terms"),
+        *(
+            "clusim.base.records",
+            "clusim.base.resources",
+            "clusim.base.tables",
+            "clusim.base.terms",
+        ),
         *("clusim.base.terms.dtypes", "clusim.base.terms.operations", "clusim.base.units"),
         *("clusim.topology", "clusim.topology.loading", "clusim.topology.shelf"),
     }
@@ -129,8 +136,68 @@ def test_a_list_of_topologies_imports_few_modules(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [("star:8",), ("dgx-h100", "--algorithm", "ring")])
 def test_a_small_run_imports_no_slow_library(words: tuple[str, ...], tmp_path: Path) -> None:
     names = imported("run", *words, "--size", "64KiB", cache=tmp_path)
-    assert names & SLOW <= {"yaml"}  # catalogues of hardware
+    assert not names & SLOW
     assert "clusim.simulation" in names
+
+
+FIRST = """
+import sys
+import click
+from clusim_cli.main import main
+
+def printed(text, *more, echo=click.echo, **how):
+    if "  time " in text:
+        print(*sorted(sys.modules), file=sys.stderr)
+    echo(text, *more, **how)
+
+click.echo = printed
+main()
+"""
+
+MOST_MODULES = 190
+"""Modules of clusim that a small run imports before it prints its time; a further one lasts about 1 ms."""
+
+
+def test_the_time_of_a_small_run_is_printed_before_its_diagnosis_is_imported(
+    tmp_path: Path,
+) -> None:
+    names = imported("run", "dgx-h100", "--size", "64KiB", cache=tmp_path, code=FIRST)
+    ours = {name for name in names if name.partition(".")[0] in ("clusim", "clusim_cli")}
+    assert len(ours) <= MOST_MODULES
+    assert not {name for name in ours if name.startswith("clusim.analysis.")}
+    assert "clusim.report.runreport" not in ours
+
+
+def _kept(folder: Path) -> list[Path]:
+    """Return the answers for this version."""
+    return list(folder.glob(f"parts-{model_digest()}/*"))
+
+
+def test_a_changed_file_has_another_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with equal size and time of modification; an unchanged one is not read again."""
+    monkeypatch.setenv(PLACE, str(tmp_path / "cache"))
+    monkeypatch.setattr(resources, "cached", True)
+    monkeypatch.setattr(base_kept, "PACKAGE", tmp_path / "package")
+    file = tmp_path / "package" / "figures.yaml"
+    file.parent.mkdir()
+
+    def digest() -> str:
+        model_digest.cache_clear()
+        return model_digest()
+
+    try:
+        file.write_text("a: 1")
+        first, about = digest(), file.stat()
+        with monkeypatch.context() as later:
+            later.setattr(base_kept, "file_digest", None)
+            assert digest() == first
+        file.write_text("a: 2")
+        os.utime(file, ns=(about.st_atime_ns, about.st_mtime_ns))
+        assert digest() != first
+        monkeypatch.setattr(resources, "cached", False)
+        assert digest() != first
+    finally:
+        model_digest.cache_clear()
 
 
 def test_a_cached_topology_is_the_built_one(
@@ -143,7 +210,7 @@ def test_a_cached_topology_is_the_built_one(
     for _ in range(2):
         found = clusim.load("dgx-a100", nodes=2)
         assert (found, found.source_files) == (built, built.source_files)
-    kept = list((tmp_path / "cache").glob("parts-*/*"))
+    kept = _kept(tmp_path / "cache")
     assert len(kept) == 2  # the node as well
     evil = b64encode(pickle.dumps(subprocess.Popen)).decode()
     for damage in (kept[0].read_bytes()[:-9], b"", None):
@@ -204,9 +271,9 @@ def test_another_installation_of_the_same_version_has_its_own_topologies(
     with monkeypatch.context() as other:
         other.setattr(shelf, "PACKAGE", tmp_path / "other")
         clusim.load("dgx-a100")
-    assert len(list(tmp_path.glob("parts-*/*"))) == 1
+    assert len(_kept(tmp_path)) == 1
     clusim.load("dgx-a100")
-    assert len(list(tmp_path.glob("parts-*/*"))) == 2
+    assert len(_kept(tmp_path)) == 2
 
 
 def test_files_of_the_user_are_never_cached(
@@ -219,7 +286,10 @@ def test_files_of_the_user_are_never_cached(
     monkeypatch.setenv("CLUSIM_TOPOLOGIES", str(tmp_path))
     assert clusim.load("mine").num_ranks == 4
     assert len(rows()["presets"]) > 30
-    assert not (tmp_path / "cache").exists()
+    answers = [
+        json.loads(path.read_bytes().partition(b"\n")[2]) for path in _kept(tmp_path / "cache")
+    ]
+    assert all(isinstance(answer, dict) for answer in answers)  # hardware; topologies are text
 
 
 def test_the_core_is_what_the_rest_is_left_out_of() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -80,13 +81,10 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
     "nic NIC flap for 500us"; with "at TIME" and "for TIME". LINK is A-B.0, A->B.0 (one direction) or gpu3:nvl5 (fifth
     NVLink of gpu3).
     """
-    from clusim.analysis.limits import wire_tables
     from clusim.base.errors import TimeLimitReached
-    from clusim.report.runreport import collective_report
+    from clusim.report.headline import collective_head
     from clusim.simulation.api import result_of
     from clusim.simulation.diagnose import Budget, Repeats
-    from clusim.simulation.expected import expected_of
-    from clusim.simulation.fault_cost import fault_cost
     from clusim.simulation.job import RunOptions
     from clusim.simulation.plan import plan
     from clusim.simulation.request import taken
@@ -105,6 +103,11 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
         )
         planned = plan(request)
         result = result_of(planned, how)
+        # Its diagnosis may need the time of the run again. With faults, their cost is among the first lines.
+        headed = not (as_json or request.setup.faults)
+        if headed:
+            click.echo(collective_head(result))
+            sys.stdout.flush()
         derived = None
         if given["sensitivity"]:
             shown.begins("re-simulation with other figures")
@@ -114,6 +117,8 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
             _ = result.verdict
         if request.setup.faults:
             shown.begins("simulation without the faults")
+        from clusim.simulation.fault_cost import fault_cost
+
         cost, left = None, []
         try:
             cost = fault_cost(
@@ -125,6 +130,9 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
     left = [judged, derived.unfinished if derived is not None else "", *left]
     left = [text for text in left if text]
     if as_json:
+        from clusim.analysis.limits import wire_tables
+        from clusim.simulation.expected import expected_of
+
         expected = expected_of(planned, result.call.algorithm if result.call else "")
         more = {
             "verdict": result.verdict.to_json(),
@@ -136,10 +144,14 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
         more |= {"sensitivity": derived.to_json()} if derived is not None else {}
         click.echo(json.dumps(result.to_json() | wire_tables(result).to_json() | more))
     else:
+        from clusim.report.runreport import collective_rest
+
         rows = cost.rows() if cost is not None else []
         if cost is None and request.setup.faults and result.complete:
             rows = [("fault cost", "not simulated" + ("" if left else "; use --confirm"))]
-        click.echo(collective_report(result, rows))
+        if not headed:
+            click.echo(collective_head(result, rows))
+        click.echo("\n" + collective_rest(result))
         if derived is not None:
             click.echo("\n" + "\n".join(derived.lines()))
     if result.unfinished is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from clusim.analysis.walk import Step, StepKind, Walk
 from clusim.analysis.whatif import Change
 from clusim.base.arrays import Array
 from clusim.base.errors import TraceError
+from clusim.base.records import dataclass
 from clusim.engine.abi import ConnKind, Op
 from clusim.engine.image import OP_FLAGS
 from clusim.results.bins import Usage

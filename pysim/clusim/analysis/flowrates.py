@@ -9,7 +9,6 @@ DEC-TR-301, 1984).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from clusim.base.arrays import Array
 from clusim.base.errors import InputError
 from clusim.base.json_schema import JsonObject, Round6, Written
+from clusim.base.records import dataclass
 from clusim.results.result import Result
 
 PERCENTILES = (50.0, 90.0, 99.0, 99.9, 100.0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
@@ -23,6 +23,7 @@ from clusim.analysis.limits import limit
 from clusim.analysis.network import Network
 from clusim.analysis.walk import Step, StepKind
 from clusim.analysis.whatif import Change, mended
+from clusim.base.records import dataclass
 from clusim.base.terms.links import kind_of, several, tier_of
 from clusim.base.terms.times import includes
 from clusim.engine.abi import NONE, FaultKind

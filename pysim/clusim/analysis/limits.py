@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from clusim.base.json_schema import JsonObject, Round6
+from clusim.base.records import dataclass
 from clusim.base.terms.links import between_switches, tier_of
 from clusim.base.terms.operations import counted_share
 from clusim.results.result import Result

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from clusim.base.arrays import Array
 from clusim.base.errors import TraceError
+from clusim.base.records import dataclass
 from clusim.engine.abi import NONE, Mode, Op
 from clusim.engine.image import OP_FLAGS
 

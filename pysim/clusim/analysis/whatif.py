@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from clusim.analysis.network import Network
 from clusim.base.arrays import Array
 from clusim.base.errors import InputError
+from clusim.base.records import dataclass
 from clusim.engine.abi import NONE, FaultKind
 
 THINGS = {

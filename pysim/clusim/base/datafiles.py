@@ -1,64 +1,82 @@
 """Files of data: YAML to plain data.
 
-YAML 1.2: ``no`` is a word, ``312e12`` a number.
+YAML 1.2: ``no`` is a word, ``312e12`` a number. Keys are text, numbers included.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
-import yaml
-
+from clusim.base import resources
 from clusim.base.errors import InputError
+from clusim.base.kept import PACKAGE, SampleCache
 
 Entry = Mapping[str, Any]
 """A section of a file: plain data by key."""
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML 1.2 scalars; a repeated key is an error."""
+@cache
+def _loader() -> type[Any]:
+    """Return the reader of YAML 1.2 scalars, for which a repeated key is an error."""
+    import yaml
 
-    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        """Return a mapping without repeated keys."""
-        keys = [key.value for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.YAMLError(f"duplicate key {key!r}")
-        return cast("dict[Hashable, Any]", super().construct_mapping(node, deep))
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+            """Return a mapping without repeated keys."""
+            keys = [key.value for key, _ in node.value]
+            for key in keys:
+                if keys.count(key) > 1:
+                    raise yaml.YAMLError(f"duplicate key {key!r}")
+            return cast("dict[Hashable, Any]", super().construct_mapping(node, deep))
 
-
-for _tag, _pattern, _first in (
-    ("bool", r"true|false", "tf"),
-    ("null", r"null|~|", ["n", "~", ""]),
-    ("int", r"[-+]?[0-9]+|0x[0-9a-fA-F]+", "-+0123456789"),
-    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
-):
-    _Loader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _first
-    )
+    for tag, pattern, first in (
+        ("bool", r"true|false", "tf"),
+        ("null", r"null|~|", ["n", "~", ""]),
+        ("int", r"[-+]?[0-9]+|0x[0-9a-fA-F]+", "-+0123456789"),
+        ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ):
+        Loader.add_implicit_resolver(
+            f"tag:yaml.org,2002:{tag}", re.compile(rf"^(?:{pattern})$"), first
+        )
+    return Loader
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a file.
+    """Read a file; the command line caches shipped files, as the parser lasts longer than a small run.
 
     Raises
     ------
     InputError
         A file that cannot be read, is not valid YAML or is not a mapping, with its name.
     """
+    if not resources.cached or PACKAGE not in path.parents:
+        return _read(path)
+    stored, question = SampleCache(), ("data", path.relative_to(PACKAGE).as_posix())
+    result: dict[str, Any] | None = stored.get(question)
+    if result is None:
+        result = _read(path)
+        stored.put(question, result)
+    return result
+
+
+def _read(path: Path) -> dict[str, Any]:
+    import yaml
+
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_loader())
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise InputError(f"{path.name}: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict):
         raise InputError(f"{path.name}: not a mapping of keys to values")
-    return data
+    result: dict[str, Any] = json.loads(json.dumps(data))
+    return result
 
 
 K = TypeVar("K")

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusim.base.errors import InputError, lacking, suggest
+from clusim.base.records import dataclass
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

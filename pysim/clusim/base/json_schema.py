@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache, reduce
 from inspect import cleandoc, isfunction
 from operator import attrgetter, or_
@@ -27,6 +27,8 @@ from typing import (
 )
 
 from typing_extensions import TypedDict
+
+from clusim.base.records import dataclass
 
 if TYPE_CHECKING:
     from pydantic.annotated_handlers import GetCoreSchemaHandler

@@ -13,14 +13,16 @@ import os
 import shutil
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from clusim.base import resources
 from clusim.base.errors import EnvironmentFailure, InputError
 from clusim.base.files import write_bytes
+from clusim.base.records import dataclass
 from clusim.base.resources import shipped_topologies, shipped_workloads
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -40,18 +42,48 @@ def model_digest() -> str:
     """Return 16 hexadecimal digits of all that determines results, equal if installed equally.
 
     The compiled engine is excluded, because every compiler generates different code; its compatibility is
-    checked at import.
+    checked at import. The command line stores the digest by place, size and times of all files, because reading them
+    lasts longer than the run of a small collective.
     """
+    named = _model_files()
+    if not resources.cached:
+        return _digest_of(named)
+    stored = SampleCache(version="files")
+    question = [(*item, *_stamp(item[1])) for item in named]
+    digest: str | None = stored.get(question)
+    if digest is None:
+        digest = _digest_of(named)
+        stored.put(question, digest)
+    return digest
+
+
+def _digest_of(files: list[tuple[str, str]]) -> str:
     result = blake2b(digest_size=8)
-    texts = [
-        path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".json", ".csv", ".yaml")
-    ]
-    named = {path.relative_to(PACKAGE).as_posix(): path for path in texts}
-    for kind, files in (("topologies", shipped_topologies()), ("traces", shipped_workloads())):
-        named |= {f"{kind}/{name}": path for name, path in files.items()}
-    for name in sorted(named):
-        result.update(f"{name} {file_digest(named[name])}\n".encode())
+    for name, path in files:
+        result.update(f"{name} {file_digest(path)}\n".encode())
     return result.hexdigest()
+
+
+def _model_files() -> list[tuple[str, str]]:
+    """Return names and places of the files of all that determines results."""
+    result = [
+        (f"{kind}/{name}", str(path))
+        for kind, files in (("topologies", shipped_topologies()), ("traces", shipped_workloads()))
+        for name, path in files.items()
+    ]
+    for folder, _, names in os.walk(PACKAGE):
+        paths = [f"{folder}/{i}" for i in names if i.endswith((".py", ".json", ".csv", ".yaml"))]
+        result += [(path.removeprefix(f"{PACKAGE}/"), path) for path in paths]
+    return sorted(result)
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    """Return size, inode and times of a file [ns]; every change of its content alters one."""
+    try:
+        known = os.stat(path)
+    except OSError:
+        return ()
+    return known.st_size, known.st_ino, known.st_mtime_ns, known.st_ctime_ns
 
 
 PLACE = "CLUSIM_CACHE"
@@ -77,10 +109,13 @@ class SampleCache:
         Folder of all versions; None keeps answers in memory only.
     answers : dict
         Answers in memory, by the digest of their questions.
+    version : str or None
+        Version of the model for which answers are valid; None: this installation.
     """
 
     folder: Path | None = field(default_factory=user_folder)
     answers: dict[str, Any] = field(default_factory=dict)
+    version: str | None = None
 
     def get(self, question: Any) -> Any:
         """Return the answer to a question, identified by its complete text; None if it is missing."""
@@ -121,7 +156,7 @@ class SampleCache:
 
     def _file(self, folder: Path, key: str) -> Path:
         """Return the file of an answer, in the folder of this version."""
-        return folder / f"parts-{model_digest()}" / key
+        return folder / f"parts-{self.version or model_digest()}" / key
 
 
 def _checksum(key: str, text: bytes) -> bytes:

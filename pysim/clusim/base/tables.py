@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import groupby
 from pathlib import Path
 from string import Formatter
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from clusim.base.display import Columns, Shown, Summary
 from clusim.base.errors import InputError
 from clusim.base.files import write_csv
+from clusim.base.records import dataclass
 from clusim.base.units import format_size, format_time
 
 WIDTH = 100

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import gcd
 
 from clusim.base.errors import UnitError
+from clusim.base.records import dataclass
 
 MAX_INT = 2**63 - 1
 """Largest size [bytes] and time [ps] that the engines accept."""

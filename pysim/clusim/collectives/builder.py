@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal, Unpack
 
 from clusim.base.errors import ScheduleError
+from clusim.base.records import dataclass
 from clusim.collectives.algorithms.p2p import write_send
 from clusim.collectives.api import Options, emit, make_call
 from clusim.schedule.builder import CollectiveWriter, ProgramBuilder

@@ -6,10 +6,11 @@ A decorator creates an entry from a writer function.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from clusim.base.errors import InputError
+from clusim.base.records import dataclass
 from clusim.base.terms.operations import OPERATIONS
 from clusim.collectives.rings_and_trees import Hop, Ring, Tree
 from clusim.schedule.builder import CollectiveWriter

@@ -11,9 +11,10 @@ ring. **Not modelled** NCCL's search over NICs and paths. **Parameters** `Rails`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from clusim.base.errors import InputError
+from clusim.base.records import dataclass
 from clusim.topology.arrays import arrays_of
 from clusim.topology.model import Fabric
 from clusim.topology.rails import Rails

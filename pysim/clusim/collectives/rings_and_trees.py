@@ -13,11 +13,11 @@ node (`clusim.collectives.machines`). **Not modelled**: NCCL's PCIe and network 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 from clusim.base.errors import InputError
+from clusim.base.records import dataclass
 from clusim.collectives.machines import Layout, Passage, find_layout
 from clusim.schedule.builder import Part
 from clusim.topology.model import Fabric

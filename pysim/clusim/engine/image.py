@@ -6,7 +6,7 @@ times are int64 ps. `OPCODES` contains the primitives of programs: numbers, name
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from hashlib import blake2b
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from clusim.base.arrays import Array
 from clusim.base.errors import InternalError
+from clusim.base.records import dataclass
 from clusim.engine.abi import OPCODE_SLOTS, TABLES, Op
 
 

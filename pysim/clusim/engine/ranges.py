@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.datafiles import read
+from clusim.base.records import dataclass
 from clusim.engine import abi
 from clusim.engine.abi import NONE
 

@@ -10,11 +10,11 @@ complete curve is calibration. The file is ``row_sets.yaml``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from clusim.base.datafiles import read
+from clusim.base.records import dataclass
 
 Value = str | int
 """Value of a column of a measurement."""

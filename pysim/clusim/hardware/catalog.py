@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cache, lru_cache
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 
 from clusim.base.datafiles import OnDemand, read
 from clusim.base.errors import InputError, one_line, suggest
+from clusim.base.records import dataclass
 from clusim.hardware.cpu import Cpu, HostCosts, cpu_of, host_of
 from clusim.hardware.gpu import Architecture, Gpu, architecture_of, gpu_of
 from clusim.hardware.links import Switch, switch_of

@@ -16,10 +16,10 @@ Plain hosts as endpoints: ideal sources and sinks of traffic, all delay is the n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from clusim.base.datafiles import Entry, read
+from clusim.base.records import dataclass
 from clusim.hardware.figures import (
     UNITS,
     Figure,

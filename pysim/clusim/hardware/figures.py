@@ -13,13 +13,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from clusim.base.datafiles import Entry, mapping, read
 from clusim.base.errors import InputError, UnitError, suggest
+from clusim.base.records import dataclass
 from clusim.base.units import (
     format_rate,
     format_size,

@@ -13,11 +13,11 @@ of `Framework`, in ``frameworks.yaml``, on a core of EPYC Rome; `Cpu.pace` is th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from clusim.base.datafiles import read
+from clusim.base.records import dataclass
 from clusim.hardware.figures import Figure, Sourced, build, check_figures, published
 
 Waits = Literal["step", "receive", "pass"]

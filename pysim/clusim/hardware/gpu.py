@@ -22,11 +22,12 @@ point-to-point; energy per operation, which gives the clock under a power cap.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any, Literal, get_args
 
 from clusim.base.datafiles import Entry, mapping, pci_id
 from clusim.base.errors import InputError
+from clusim.base.records import dataclass
 from clusim.base.units import parse_size
 from clusim.hardware.figures import (
     OPTIONAL,

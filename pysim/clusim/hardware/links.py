@@ -18,10 +18,10 @@ A switch as one object: ports, latency, reduction unit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from clusim.base.datafiles import Entry, pci_id, read
+from clusim.base.records import dataclass
 from clusim.hardware.figures import (
     OPTIONAL,
     UNITS,

@@ -28,11 +28,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from clusim.base.datafiles import Entry, pci_id
 from clusim.base.errors import InputError
+from clusim.base.records import dataclass
 from clusim.hardware.figures import (
     OPTIONAL,
     UNITS,
@@ -141,7 +142,8 @@ def transport_of(name: str, entry: Entry, usual: Entry) -> Transport:
         **figures(usual["figures"]),
         **figures(entry.get("figures", {})),
     }
-    return build(Transport, {**entry, "name": name}, figures=costs)
+    variables = {int(least): some for least, some in entry.get("variables", {}).items()}
+    return build(Transport, {**entry, "variables": variables, "name": name}, figures=costs)
 
 
 AdapterKind = Literal["ib", "roce", "efa", "slingshot", "tcp"]

@@ -10,10 +10,11 @@ the data, so that a line can be used as soon as it arrives, at 50% and 93.75% of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from clusim.base.datafiles import read
+from clusim.base.records import dataclass
 from clusim.hardware.figures import (
     Figure,
     Preset,

@@ -7,12 +7,12 @@ At any granularity, bursts are no larger than the buffers shared by reads and wr
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from clusim.base.arrays import Array
 from clusim.base.errors import InputError, ScheduleError
+from clusim.base.records import dataclass
 from clusim.engine.abi import ConnKind
 from clusim.engine.image import Image
 from clusim.lowering.buffers import Packets, growth, largest_bursts, roomy_units, roomy_wires

@@ -8,7 +8,7 @@ or stalls.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Protocol
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from clusim.base.arrays import Array
 from clusim.base.errors import InputError, TopologyError
+from clusim.base.records import dataclass
 from clusim.base.units import format_time
 from clusim.engine.abi import FaultKind
 from clusim.engine.image import empty

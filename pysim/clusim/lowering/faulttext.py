@@ -25,7 +25,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -33,6 +32,7 @@ from typing import Any
 import numpy as np
 
 from clusim.base.errors import InputError, UnitError, suggest
+from clusim.base.records import dataclass
 from clusim.base.units import parse_time
 from clusim.lowering.faults import Fault, describe_faults, known_at_start
 from clusim.topology.arrays import FabricArrays, arrays_of

@@ -26,12 +26,12 @@ resilient hashing, hash functions that are linear in their seed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from clusim.base.arrays import Array
 from clusim.base.errors import ScheduleError
+from clusim.base.records import dataclass
 from clusim.engine.abi import NONE
 from clusim.lowering.hops import Leg
 from clusim.lowering.paths import route_groups

@@ -9,12 +9,12 @@ are small), bursts grow further, to at most `FACTORS` times their limits. ``docs
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.errors import InputError
+from clusim.base.records import dataclass
 
 EXACT_HOPS = 32_000_000
 """Packet-hops up to which ``auto`` simulates exact packets."""

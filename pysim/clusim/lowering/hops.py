@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from clusim.base.errors import ScheduleError
+from clusim.base.records import dataclass
 from clusim.engine.abi import NONE
 from clusim.topology.arrays import FabricArrays
 from clusim.topology.model import Protocol

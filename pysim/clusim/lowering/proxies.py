@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clusim.base.errors import ScheduleError
+from clusim.base.records import dataclass
 from clusim.lowering.hops import Proxied
 from clusim.schedule.ir import ABSENT, MOST_PROGRAMS, Instance, Prim, Schedule, Template
 

@@ -15,13 +15,14 @@ equal queues. Detours turn at a random endpoint, or NIC in a cluster; they use t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 
 from clusim.base.arrays import Array
 from clusim.base.errors import InputError
+from clusim.base.records import dataclass
 from clusim.engine.abi import NONE, Load, Policy
 from clusim.engine.image import empty
 from clusim.engine.ranges import LATENCY_END_PS, NVC

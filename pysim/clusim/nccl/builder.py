@@ -7,8 +7,9 @@ kinds of paths, rule for NICs. It reserves link bandwidth while descending and r
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from clusim.base.records import dataclass
 from clusim.nccl.constants import Path, Pattern, path_types, since
 from clusim.nccl.graph import Graph
 from clusim.nccl.system import Device, Ledger, Route, System

@@ -9,11 +9,12 @@ between the two.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 from clusim.base.errors import InputError
+from clusim.base.records import dataclass
 from clusim.base.terms.operations import COLLECTIVE_OF, OF_NCCL, Algorithm, Collective, Protocol
 from clusim.nccl import programs
 from clusim.nccl.communicator import Communicator, NcclPlan, communicator

@@ -7,8 +7,9 @@ src/collectives/device/*.h of 2.18.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from clusim.base.records import dataclass
 from clusim.base.terms.operations import Algorithm, Collective, Protocol
 from clusim.nccl.constants import Version, since
 from clusim.nccl.env import Settings

@@ -8,11 +8,12 @@ number of channels, connect them, compute the cost table. `Communicator.plan` de
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, lru_cache, partial
 
 from clusim.base import resources
 from clusim.base.errors import InputError
+from clusim.base.records import dataclass
 from clusim.base.terms.operations import Algorithm, Collective, Protocol
 from clusim.nccl.channels import num_channels, p2p_channels
 from clusim.nccl.chunking import (

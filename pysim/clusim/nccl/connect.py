@@ -8,9 +8,9 @@ directions of every NIC. Half of the channels follow the first tree, half the se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
+from clusim.base.records import dataclass
 from clusim.nccl.constants import Pattern, Version, since
 from clusim.nccl.graph import Graph
 from clusim.topology.arrays import arrays_of

@@ -7,8 +7,8 @@ The tables match those printed with ``NCCL_DEBUG_SUBSYS=TUNING``; they were comp
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from clusim.base.records import dataclass
 from clusim.base.terms.operations import (
     ALGORITHMS,
     COLLECTIVES,

@@ -10,11 +10,12 @@ Notes of every plan: chips of another library, variables without effect, variabl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from enum import Enum
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 from clusim.base.errors import InputError, UnitError
+from clusim.base.records import dataclass
 from clusim.base.terms.operations import (
     ALGORITHMS,
     COLLECTIVE_OF,

@@ -5,8 +5,7 @@ Both are plain values: the graphs for tuner, connections and lowering, the paylo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from clusim.base.records import dataclass
 from clusim.nccl.constants import Path, Pattern
 from clusim.schedule.dtypes import ELEMENTS, element
 from clusim.schedule.ir import ABSENT

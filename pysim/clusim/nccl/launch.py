@@ -9,8 +9,7 @@ thread to arrive launched the kernels of all.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from clusim.base.records import dataclass
 from clusim.base.terms.operations import PATTERNS
 from clusim.base.units import parse_time
 from clusim.hardware import FAMILIES, GPUS, HOST_COSTS, Figure

@@ -10,12 +10,13 @@ all-gather and the channels by size of ROCm 7.1; ``NCCL_RINGS``; dies of other a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusim.base.datafiles import read
+from clusim.base.records import dataclass
 from clusim.base.terms.operations import Algorithm, Collective, Protocol
 from clusim.hardware.figures import plain
 from clusim.nccl.constants import Version, release_of
@@ -241,7 +242,7 @@ def library_of(architectures: Sequence[str], version: Version) -> Rccl | None:
             if release_of(text) <= max(release[:2], min(known))
         ),
         ll128=release_of(entry["ll128"]),
-        copies_by_ranks=entry.get("copies_by_ranks", {}),
+        copies_by_ranks={int(n): c for n, c in entry.get("copies_by_ranks", {}).items()},
     )
 
 
@@ -301,7 +302,7 @@ def _node(entry: Mapping[str, Any]) -> KnownNode:
     for number, text in entry["links"].items():
         full = [f"{a}{b}" for a in range(count) for b in range(a + 1, count)]
         for pair in full if text == "full" else text.split():
-            links[int(pair[0]), int(pair[1])] = number
+            links[int(pair[0]), int(pair[1])] = int(number)
     rings = [tuple(map(int, text)) for text in entry["rings"]]
     if entry.get("reversed"):
         rings += [ring[::-1] for ring in rings]

@@ -7,8 +7,8 @@ of src/rccl_wrap.cc. `clusim.nccl.rccl` has the constants.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from clusim.base.records import dataclass
 from clusim.base.terms.operations import PROTOCOLS, Algorithm, Collective, Protocol
 from clusim.nccl.constants import Path
 from clusim.nccl.costs import ROOTED, CostModel, CostTable, binary_log, cost_model, entries

@@ -11,11 +11,11 @@ LL by multicast runs as LL, with which a GPU receives the same bytes. **Paramete
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import exp, log1p
 from typing import NamedTuple
 
 from clusim.base.errors import InputError
+from clusim.base.records import dataclass
 from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import Algorithm, Collective
 from clusim.nccl.communicator import Communicator

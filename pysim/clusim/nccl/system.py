@@ -6,10 +6,11 @@ A `Ledger` contains the bandwidth of links that is reserved by channels under co
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Literal
 
 from clusim.base.errors import TopologyError
+from clusim.base.records import dataclass
 from clusim.nccl.constants import (
     UNKNOWN_CPU,
     CpuModel,

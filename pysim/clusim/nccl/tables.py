@@ -10,12 +10,12 @@ print costs: 2.12.12 on 4 x 8 RTX 3090 (github.com/Panlichen/nccl-tests), 2.21.5
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from clusim.base.datafiles import read
+from clusim.base.records import dataclass
 from clusim.base.terms.operations import Algorithm, Protocol
 from clusim.hardware.figures import plain
 from clusim.nccl.constants import Version, release_of, since

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from clusim.base.errors import InputError
+from clusim.base.records import dataclass
 from clusim.hardware import TRANSPORTS, Transport
 from clusim.nccl.constants import Path, Version, since
 from clusim.nccl.env import Settings, parse_env

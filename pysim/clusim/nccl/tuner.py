@@ -6,9 +6,10 @@ threads, are given up while each thread would have fewer bytes than its threshol
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from clusim.base.errors import InputError
+from clusim.base.records import dataclass
 from clusim.base.terms.operations import ALGORITHMS, PROTOCOLS, Algorithm, Collective, Protocol
 from clusim.nccl.costs import CostTable
 from clusim.nccl.env import Settings, allows

@@ -7,11 +7,11 @@ and the libraries of 2.31.2 and 2.32.3; patch releases of one minor count as one
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from clusim.base.datafiles import read
+from clusim.base.records import dataclass
 from clusim.nccl.constants import Version, release_of
 
 Effect = Literal["obeyed", "no effect", "refused"]

@@ -18,38 +18,19 @@ from clusim.analysis.limits import (
 )
 from clusim.base.tables import text_table
 from clusim.base.units import format_size, format_time
+from clusim.report.headline import collective_head, ended_rows, head_lines, pairs
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
 
 
 def collective_report(result: Result, more: Sequence[tuple[str, str]] = ()) -> str:
     """Return the report of a run of collectives; `more` are further rows of label and text."""
-    rows = [("time", format_time(result.time_ps)), *ended_rows(result)]
-    if result.call is None and result.tasks.names:
-        rows.append(("tasks", str(len(result.tasks.names))))
-    elif result.call is not None and result.call.size_bytes and result.complete:
-        rows.append(("algbw", f"{_GBps(result.algbw_GBps)} GB/s"))
-        rows.append(("busbw", f"{_GBps(result.busbw_GBps)} GB/s"))
-    return _report(result, [*rows, *more])
+    return f"{collective_head(result, more)}\n\n{collective_rest(result)}"
 
 
-def ended_rows(result: Result) -> list[tuple[str, str]]:
-    """Return the text of a run that was ended early."""
-    ended = result.unfinished
-    if ended is None:
-        return []
-    expected_ps = ended.expected_ps(result.time_ps)
-    share = f"{ended.part_done:.1%}"
-    if expected_ps is not None:
-        share += f"; {format_time(expected_ps)} in total at the same progress"
-    rows = [("ended by", ended.why), ("work done", share)]
-    rows.append(("at least", format_time(ended.least_ps)))
-    if result.wall_s > 0:
-        rate = (
-            f"{format_time(round(result.time_ps / result.wall_s))} a second, {result.rate_words()}"
-        )
-        rows.append(("simulated", rate))
-    return rows
+def collective_rest(result: Result) -> str:
+    """Return the report of a run of collectives after `clusim.report.headline.collective_head`."""
+    return _joined(_rest(result))
 
 
 def traffic_report(result: Result, rates: FlowRates | None = None) -> str:
@@ -88,31 +69,26 @@ def _flow_table(rates: FlowRates) -> list[str]:
     return lines + ([f"  and {left} more flows (--json)"] if left > 0 else [])
 
 
-def _GBps(rate: float) -> str:
-    """Write a bandwidth; a very small one by its first digits, not as 0.00."""
-    return f"{rate:.2f}" if rate >= 0.1 or not rate else f"{rate:.3g}"
-
-
 def _report(result: Result, rows: list[tuple[str, str]], table: Sequence[str] = ()) -> str:
     """Return a report: common parts around the given `rows` and `table`."""
+    return _joined([head_lines(result), pairs(rows), list(table), *_rest(result)])
+
+
+def _rest(result: Result) -> list[list[str]]:
     told = [f"  {line}" for line in said(result.provenance.faults, result.provenance.notes)]
+    judged = verdict_lines(result.verdict)
     if result.followed:
         foot = ("simulated", result.provenance.granularity_note)
         wall = ("wall time", f"{result.wall_s:.3f} s on the {result.provenance.engine} engine")
-        judged = verdict_lines(result.verdict)
-        return _joined([_head(result), pairs(rows), told, judged, pairs([foot, wall])])
-    parts = [
-        _head(result),
-        pairs(rows),
-        list(table),
+        return [told, judged, pairs([foot, wall])]
+    return [
         told,
-        verdict_lines(result.verdict),
+        judged,
         _wire_table(busiest_wires(result), broken_wires(result)),
         _tier_table(tier_traffic(result)),
         _class_table(class_traffic(result)),
         pairs(_foot(result)),
     ]
-    return _joined(parts)
 
 
 def _joined(parts: list[list[str]]) -> str:
@@ -143,27 +119,6 @@ def _latency_rows(latency: LatencySummary) -> list[tuple[str, str]]:
         ("messages", f"{latency.messages:,} of {format_size(latency.message_bytes)}"),
         ("latency", shown),
     ]
-
-
-def _head(result: Result) -> list[str]:
-    where = result.provenance.fabric
-    note = [] if result.complete else ["", "  unfinished: this is how far the run got"]
-    call = result.call
-    if call is None:
-        # Traffic has no tasks; a trace contains its messages only if it is complete.
-        tasks = len(result.tasks.names)
-        subject = f"{tasks} tasks" if tasks else result.provenance.schedule_text
-        return [f"{subject} on {where}", *note]
-    subject = call.operation
-    if call.size_bytes:
-        subject += f" {format_size(call.size_bytes)} {call.dtype}"
-    how = f"{call.algorithm}, {call.protocol}, {call.channels} channels"
-    return [f"{subject} over {call.ranks} ranks of {where} ({how})", *note]
-
-
-def pairs(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """Return names with their values as lines."""
-    return text_table("  {:<..}  {}", rows)
 
 
 MOST_BROKEN = 8

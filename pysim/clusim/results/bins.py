@@ -6,13 +6,13 @@ length ends with between half of and all the bins used.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from clusim.base.arrays import Array
+from clusim.base.records import dataclass
 
 MAX_BINS = 512
 """Default maximum of time bins per wire."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from clusim.base.json_schema import IfKnown, JsonObject, Round6
+from clusim.base.records import dataclass
 from clusim.base.terms.links import is_network, joined, kind_of, named, tier_of
 from clusim.base.units import format_time
 

@@ -9,11 +9,12 @@ shows the same wording.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from clusim.base.errors import DeadlockError, RangeExceeded, TimeLimitReached, TraceError
 from clusim.base.json_schema import IfKnown, JsonObject
+from clusim.base.records import dataclass
 from clusim.base.units import format_time
 from clusim.results.causes import (
     CauseInstance,

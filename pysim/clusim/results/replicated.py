@@ -8,13 +8,14 @@ that analyses and exports show tasks instead of pauses. Counters and histories o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from clusim.base.arrays import Array
+from clusim.base.records import dataclass
 from clusim.results.intervals import Union
 
 KINDS = ("kernel", "program", "delay", "marker")

@@ -8,7 +8,7 @@ the number of bytes that every rank must send per byte of the collective with an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from clusim.base.arrays import Array
 from clusim.base.display import Columns, Shown, Summary
 from clusim.base.errors import InputError, lacking
 from clusim.base.json_schema import JsonObject
+from clusim.base.records import dataclass
 from clusim.base.terms.operations import bus_factor
 from clusim.base.terms.times import KERNEL, includes
 from clusim.base.units import format_size, format_time

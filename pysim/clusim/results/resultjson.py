@@ -5,10 +5,9 @@ A result is partial if its run was ended early.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from clusim.base.errors import TimeLimitReached
 from clusim.base.json_schema import JsonObject, Round3, Round6
+from clusim.base.records import dataclass
 from clusim.base.units import format_time
 
 

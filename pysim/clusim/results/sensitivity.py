@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from clusim.base.display import Columns, Shown, Summary
 from clusim.base.json_schema import IfKnown, JsonObject, Round6
+from clusim.base.records import dataclass
 from clusim.base.tables import folded, text_table
 from clusim.base.units import format_time
 

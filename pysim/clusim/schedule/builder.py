@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 from clusim.base.errors import InputError
+from clusim.base.records import dataclass
 from clusim.base.terms.dtypes import REDUCTIONS
 from clusim.schedule.checks import validate
 from clusim.schedule.dtypes import element

@@ -9,13 +9,13 @@ at the end. **Not modelled**: f8 types. **Parameters**: none.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from clusim.base.arrays import Array
 from clusim.base.errors import InputError, suggest
+from clusim.base.records import dataclass
 from clusim.base.terms.dtypes import DTYPES, find_dtype
 
 

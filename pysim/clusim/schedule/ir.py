@@ -14,11 +14,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from clusim.base.display import Columns, Shown, Summary, columns_of
 from clusim.base.errors import ScheduleError
+from clusim.base.records import dataclass
 from clusim.base.units import format_size
 from clusim.engine.abi import Op
 from clusim.engine.image import OPCODES

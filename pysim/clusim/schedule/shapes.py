@@ -12,10 +12,11 @@ pipelined inside a chunk by cutting it into slices of about the data of one roun
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from clusim.base.errors import InputError
+from clusim.base.records import dataclass
 from clusim.base.terms.operations import PROTOCOL_NAMES
 from clusim.hardware.ctas import cta_figure
 from clusim.topology.model import Protocol

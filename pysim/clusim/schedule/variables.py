@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from clusim.base.errors import InputError
+from clusim.base.records import dataclass
 from clusim.schedule.ir import Task
 
 

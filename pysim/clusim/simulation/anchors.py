@@ -21,10 +21,11 @@ time is extrapolated linearly in the size.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import log2
 
 from clusim import collectives
+from clusim.base.records import dataclass
 from clusim.base.terms.operations import OPERATIONS, ROOTED, Algorithm, Protocol, is_plan
 from clusim.collectives.rings_and_trees import find_trees
 from clusim.lowering import QUICK

@@ -1,13 +1,14 @@
 """Diagnosis of a run from its kept inputs, and re-simulation of traced runs.
 
 The inputs (image, completed slices, expected error) are kept until requested. A traced run is re-simulated from the
-inputs in its trace, unchanged or with a change.
+inputs in its trace, unchanged or with a change. Analyses are imported when they are needed, after the time of a run
+is printed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -16,12 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.analysis.critical import Critical, Traced, critical_of
-from clusim.analysis.judge import Judged, judged, without_path
-from clusim.analysis.limits import uneven_paths
-from clusim.analysis.whatif import Change, changed_image, mended
 from clusim.base.arrays import Array
 from clusim.base.errors import DeadlockError, InputError, TimeLimitReached, TraceError
+from clusim.base.records import dataclass
 from clusim.base.units import format_time
 from clusim.engine.abi import Engine, FaultKind, Stop
 from clusim.engine.image import DTYPES, Image
@@ -30,12 +28,14 @@ from clusim.results.diagnosis import LEAST_SHARE, Trial, Verdict, confirmed
 from clusim.results.result import Result, Wires, mean_rates_Bps
 from clusim.results.sensitivity import Sensitivity
 from clusim.results.trace.held import HeldRecords, Inputs
-from clusim.simulation.derivatives import derivatives
-from clusim.simulation.intervals import Variants, interval_of
 from clusim.simulation.session import EngineName, Progress, Session, Sink, Watch, start_engine
 
 if TYPE_CHECKING:
+    from clusim.analysis.critical import Critical
+    from clusim.analysis.judge import Judged
+    from clusim.analysis.whatif import Change
     from clusim.base.tables import ColumnTable
+    from clusim.simulation.intervals import Variants
 
 
 CHEAP_GRANTS = 20_000_000
@@ -102,6 +102,7 @@ def rerun(path: str | Path, change: Change | None = None) -> Rerun:
     DeadlockError
         The changed run cannot end.
     """
+    from clusim.analysis.whatif import changed_image
     from clusim.results.trace.inputs import read_inputs
 
     inputs = read_inputs(path)
@@ -155,6 +156,7 @@ def without_first_stall(path: str | Path, blamed: ColumnTable) -> str:
     Both directions of the link get the highest rate of their class, for the complete run. A link that already has this
     rate gets twice its rate.
     """
+    from clusim.analysis.whatif import Change, changed_image, mended
     from clusim.results.trace.inputs import read_run
 
     stalled = [r for r in blamed.rows() if r["group"] == "stall" and r["wires"]]
@@ -226,6 +228,8 @@ class Evidence:
 
     def __call__(self, result: Result) -> Verdict:
         """Return the verdict on the run with this result."""
+        from clusim.analysis.limits import uneven_paths
+
         if self._found is None:
             verdict, uneven = self._judge(result), tuple(uneven_paths(result))
             self._found = replace(verdict, expected=self._expected(), uneven=uneven)
@@ -236,6 +240,10 @@ class Evidence:
 
     def sensitivity(self, result: Result) -> Sensitivity:
         """Return the derivatives of the run with this result; see `Result.sensitivity`."""
+        from clusim.analysis.whatif import changed_image
+        from clusim.simulation.derivatives import derivatives
+        from clusim.simulation.intervals import interval_of
+
         if self._records == _KNOWN:
             raise InputError(
                 "sensitivity: the completed slices of this run were dropped; call sensitivity() before verdict,"
@@ -280,6 +288,8 @@ class Evidence:
         return result
 
     def _judge(self, result: Result) -> Verdict:
+        from clusim.analysis.judge import judged, without_path
+
         if isinstance(self._records, str):
             return without_path(result, self._records)
         inputs = self._inputs()
@@ -299,6 +309,8 @@ class Evidence:
 
     def _with_savings(self, result: Result, results: Judged) -> Verdict:
         """Return a verdict with the savings of all printed causes with a remedy, if all are affordable."""
+        from clusim.analysis.whatif import changed_image
+
         verdict, changes, inputs = results.verdict, results.changes, self._inputs()
         least_ps = LEAST_SHARE * verdict.time_ps
         large = [cause.time_ps >= least_ps for cause in verdict.causes]
@@ -319,6 +331,8 @@ class Evidence:
 
 
 def _critical(result: Result, inputs: Inputs, records: HeldRecords) -> Critical:
+    from clusim.analysis.critical import Traced, critical_of
+
     traced = Traced.of(Path(result.provenance.fabric), result, inputs)
     return critical_of(traced, records)
 
@@ -335,6 +349,9 @@ def _saved(result: Result, inputs: Inputs, arrays: Mapping[str, Array], how: Rep
 
 def _trial(result: Result, inputs: Inputs, change: Change, how: Repeats) -> Trial:
     """Simulate a run with a change of its image, and diagnose it."""
+    from clusim.analysis.judge import judged
+    from clusim.analysis.whatif import changed_image
+
     arrays = changed_image(inputs.image, change)
     records = HeldRecords()
     session = _simulated(arrays, inputs, _engine_of(result), records, how)

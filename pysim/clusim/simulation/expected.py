@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from statistics import fmean, median
 from typing import Self, TypeVar
 
 from clusim.base.json_schema import JsonObject, Round3
+from clusim.base.records import dataclass
 from clusim.base.terms.operations import find_algorithm
 from clusim.base.terms.times import REGIME_TITLES, place_of, regime_of
 from clusim.nccl.env import assumed_like

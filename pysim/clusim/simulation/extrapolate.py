@@ -17,7 +17,6 @@ from functools import partial
 
 import numpy as np
 
-from clusim.analysis.judge import without_path
 from clusim.engine.abi import WIRE_COUNTERS
 from clusim.lowering import QUICK, Grain
 from clusim.lowering.grain import COARSE, STEP
@@ -230,6 +229,8 @@ def _judged(expected: Expected, result: Result) -> Verdict:
     why = "only the time was found"
     if "sizes" in result.followed:
         why += "; --granularity quick simulates in full"
+    from clusim.analysis.judge import without_path
+
     return replace(without_path(result, why), expected=expected.text())
 
 

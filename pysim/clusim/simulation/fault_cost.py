@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clusim.base.errors import ClusimError, TimeLimitReached, one_line
 from clusim.base.json_schema import JsonObject
+from clusim.base.records import dataclass
 from clusim.base.units import format_time
 from clusim.results.result import Result
 from clusim.simulation.api import whole_of

@@ -9,7 +9,6 @@ flow that keeps to one path.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from clusim.base.arrays import Array
 from clusim.base.errors import InputError, UnitError
 from clusim.base.limits import read_text
+from clusim.base.records import dataclass
 from clusim.base.tables import table_rows
 from clusim.base.units import parse_size, parse_time
 from clusim.engine.abi import NONE

@@ -14,13 +14,14 @@ files; errors of the model itself (`clusim.simulation.expected`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
 from clusim.base.arrays import Array
 from clusim.base.errors import ClusimError, TimeLimitReached
+from clusim.base.records import dataclass
 from clusim.engine.image import DTYPES
 from clusim.lowering import lower
 from clusim.results.sensitivity import LEAST_SHOWN, Contribution, Interval

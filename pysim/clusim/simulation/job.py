@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ import numpy as np
 
 from clusim.base.arrays import Array
 from clusim.base.errors import DeadlockError, InputError, RangeExceeded, ScheduleError
+from clusim.base.records import dataclass
 from clusim.base.version import version
 from clusim.engine.abi import WIRE_COUNTERS, NodeKind, Stop
 from clusim.engine.image import DTYPES, Image
@@ -114,7 +115,7 @@ class Job:
     variants: Variants | None = None
 
 
-def job_of(request: AnyRequest | Plan, options: RunOptions = RunOptions()) -> Job:
+def job_of(request: AnyRequest | Plan, options: RunOptions = RunOptions()) -> Job:  # noqa: B008 - frozen
     """Return the run of a request or plan, lowered at the requested granularity."""
     if isinstance(request, TrafficRequest):
         return _traffic_job(request, options)

@@ -5,11 +5,12 @@ All later stages take the plan: approximation, lowering, and diagnosis.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from clusim import collectives
 from clusim.base.errors import InputError
+from clusim.base.records import dataclass
 from clusim.base.terms.operations import COLLECTIVE_OF, ROOTED, is_plan, operation_named
 from clusim.lowering import plan_change
 from clusim.nccl import Communicator, NcclPlan, programs

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from clusim.base.errors import InputError
+from clusim.base.records import dataclass
 from clusim.base.terms.operations import WORDS
 from clusim.nccl.choice import NcclOverrides
 from clusim.nccl.env import windows

@@ -15,9 +15,10 @@ time is until all of them end.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clusim.base.kept import SampleCache
+from clusim.base.records import dataclass
 from clusim.nccl import NcclPlan, programs
 from clusim.schedule import Schedule
 from clusim.schedule.builder import ProgramBuilder, Site

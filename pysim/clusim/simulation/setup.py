@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from clusim.base.errors import InputError
 from clusim.base.files import note_input
 from clusim.base.kept import file_digest
+from clusim.base.records import dataclass
 from clusim.base.terms.operations import Collective
 from clusim.lowering import Broken, plan_change
 from clusim.lowering.spreads import rerouted

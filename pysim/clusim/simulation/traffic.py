@@ -13,7 +13,6 @@ section 3.2) by endpoint number i of n: ``tornado`` sends to i + ceil(n/2) - 1, 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import isqrt
 from typing import Any, Literal, Self, get_args
 
@@ -21,6 +20,7 @@ import numpy as np
 
 from clusim.base.arrays import Array
 from clusim.base.errors import InputError
+from clusim.base.records import dataclass
 from clusim.base.units import format_size, format_time
 from clusim.engine.abi import NONE, Policy
 from clusim.engine.image import Image, empty

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from clusim.base.arrays import Array
 from clusim.base.errors import InputError, TopologyError
+from clusim.base.records import dataclass
 from clusim.engine.abi import NONE
 from clusim.topology.model import Fabric
 from clusim.topology.routing import Wiring

@@ -6,13 +6,14 @@ Includes NICs with another transport than their base.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
 from clusim.base.errors import InputError, InternalError
+from clusim.base.records import dataclass
 from clusim.hardware import (
     ARCHITECTURES,
     CHIPS,

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 from clusim.base.json_schema import JsonObject
+from clusim.base.records import dataclass
 from clusim.base.tables import grouped
 from clusim.base.units import format_rate, format_size
 from clusim.topology.model import Fabric, Link

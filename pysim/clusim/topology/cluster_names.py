@@ -9,13 +9,13 @@ are read from its file; ``logs`` and ``superpod`` contain the rest.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from clusim.base import resources
 from clusim.base.errors import TopologyError
+from clusim.base.records import dataclass
 from clusim.hardware import ADAPTERS, GPUS, TRANSPORTS, Gpu
 from clusim.topology.assemble import names_of
 from clusim.topology.catalogue import Catalogue

@@ -17,12 +17,13 @@ that wait for a busy output stop those for idle outputs. `twist` twists a torus 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import combinations, product
 from math import prod
 from typing import Any
 
 from clusim.base.errors import ClusimError, TopologyError
+from clusim.base.records import dataclass
 from clusim.base.units import Rate, parse_rate, parse_size, parse_time
 from clusim.engine.abi import KINDS
 from clusim.topology.model import Fabric, Format, Link, did_you_mean

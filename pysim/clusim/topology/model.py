@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any, Literal, get_args
 
 from clusim.base.display import Columns, Shown, Summary, columns_of
 from clusim.base.errors import InputError, suggest
+from clusim.base.records import dataclass
 from clusim.base.units import Rate, format_time
 from clusim.engine.abi import KINDS, NONE
 from clusim.topology.node import Node, cost16, counted_nodes, kind_of
@@ -135,7 +136,7 @@ class Link:
     a: str
     b: str
     count: int = 1
-    rate: Rate = Rate(1, 40)  # noqa: RUF009 - immutable
+    rate: Rate = Rate(1, 40)
     latency_ps: int = 150_000
     format: str = "nvlink"
     buffer_bytes: int = 32_768

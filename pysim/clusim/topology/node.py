@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
+
+from clusim.base.records import dataclass
 
 COST_ONE = 1 << 16
 """Unit of the `cost16` fields: 2^-16 ps per byte."""

@@ -15,11 +15,11 @@ step of the breadth-first search is a bitwise OR over arcs, for any number of en
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from clusim.base.arrays import Array
+from clusim.base.records import dataclass
 from clusim.engine.abi import NONE
 
 

@@ -7,8 +7,9 @@ run on its own nodes and the complete network. Results are cached with the topol
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from clusim.base.records import dataclass
 from clusim.topology.model import Fabric, Link
 from clusim.topology.node import Node
 

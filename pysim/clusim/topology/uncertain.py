@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 
 from clusim.base.errors import TopologyError
+from clusim.base.records import dataclass
 from clusim.hardware import KERNELS, all_figures
 from clusim.hardware.figures import Figure, bounds_words, scaled_figures
 from clusim.topology.loading import load

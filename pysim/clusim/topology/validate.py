@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import types
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin
 
@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from clusim.base import limits
 from clusim.base.errors import InputError, TopologyError
 from clusim.base.limits import printable
+from clusim.base.records import dataclass
 from clusim.topology.model import did_you_mean
 from clusim.topology.schema import Topology
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import yaml
 
 from clusim.base.errors import TopologyError
+from clusim.base.records import dataclass
 
 Path = tuple[str | int, ...]
 Place = tuple[int, int]

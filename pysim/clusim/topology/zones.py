@@ -17,12 +17,13 @@ Tables of routing between nodes: graph nodes by zone, and arrays that grow.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from clusim.base.arrays import Array
+from clusim.base.records import dataclass
 from clusim.engine.abi import NONE
 from clusim.engine.image import empty
 from clusim.topology.routing import RouteTable, Wiring, route

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from clusim.base.tables import text_table
 from clusim.base.units import format_ranges, format_size, format_time
-from clusim.report.runreport import ended_rows, pairs, said, verdict_lines
+from clusim.report.headline import ended_rows, pairs
+from clusim.report.runreport import said, verdict_lines
 from clusim.training.breakdown import PARTS, Breakdown
 from clusim.training.proof import EndedSteps
 from clusim.training.result import StepResult

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from clusim.base.errors import InputError, suggest
+from clusim.base.records import dataclass
 
 REDUCTIONS = ("sum", "prod", "max", "min", "avg")
 """Reductions in the order of NCCL's enumeration (nccl.h)."""

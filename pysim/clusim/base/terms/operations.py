@@ -7,12 +7,12 @@ in its kernels, and in clusim.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import Literal
 
 from clusim.base.errors import InputError, suggest
+from clusim.base.records import dataclass
 from clusim.base.terms.dtypes import own_dtype, redop_named
 
 

@@ -13,9 +13,9 @@ the rank. **Parameters**: `Shape`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from clusim.base.records import dataclass
 from clusim.collectives.entry import algorithm, in_turn
 from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import Buffer, Prim

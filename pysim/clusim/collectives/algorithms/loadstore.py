@@ -15,10 +15,11 @@ replaces its answer). **Parameters**: the protocol ``direct``, and the fence of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from clusim.base.records import dataclass
 from clusim.collectives.algorithms.direct import reduce_arrivals, reduce_in_order
 from clusim.collectives.entry import algorithm
 from clusim.schedule.builder import CollectiveWriter, Part

@@ -16,11 +16,11 @@ being overrun. **Parameters**: `Shape`, 128 KiB chunks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
 from clusim.base.errors import InputError
+from clusim.base.records import dataclass
 from clusim.collectives.entry import algorithm, connect_flags
 from clusim.hardware.ctas import cta_figure
 from clusim.schedule.builder import CollectiveWriter, Part

@@ -16,7 +16,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -24,6 +24,7 @@ import yaml
 from clusim.base.errors import TopologyError, one_line
 from clusim.base.json_schema import JsonObject
 from clusim.base.limits import fail, natural, printable
+from clusim.base.records import dataclass
 from clusim.hardware import SWITCHES, Cpu, gpu
 from clusim.topology.model import key_of
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Any, Final, TypeVar
 
 from clusim.base.errors import InputError
 from clusim.base.limits import fail, printable
+from clusim.base.records import dataclass
 from clusim.hardware import (
     ADAPTER_IDS,
     PROCESSORS,

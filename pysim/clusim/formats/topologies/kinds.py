@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Final
 
+from clusim.base.records import dataclass
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.smi_nvlink import GPU_LINE, LINK_LINE
 

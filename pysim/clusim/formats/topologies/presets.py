@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from clusim.base.errors import InternalError, UnitError
 from clusim.base.limits import printable
+from clusim.base.records import dataclass
 from clusim.base.units import parse_rate
 from clusim.formats.topologies.common import CHIP_OPTION, Draft
 from clusim.formats.topologies.identify import ImportedDevice, Net, PciClass, nic_model

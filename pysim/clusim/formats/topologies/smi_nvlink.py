@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from clusim.base.limits import fail, printable
+from clusim.base.records import dataclass
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.identify import (
     HIDDEN,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import combinations
 from typing import Any
 
 from clusim.base.limits import natural, printable
+from clusim.base.records import dataclass
 from clusim.formats.topologies.common import CHIP_OPTION, Draft, set_usage
 from clusim.formats.topologies.identify import (
     PCIE_GTS,

@@ -7,10 +7,10 @@ is the call size from which the channels are in a steady stream.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
+from clusim.base.records import dataclass
 from clusim.base.terms.operations import Algorithm, Collective, Protocol
 from clusim.collectives.rings_and_trees import Ring, Tree, Ways
 from clusim.nccl.chunking import buffers

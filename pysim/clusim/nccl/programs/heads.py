@@ -13,11 +13,11 @@ found.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
 from clusim.base.errors import InputError
+from clusim.base.records import dataclass
 from clusim.collectives.algorithms.nvls import check_units, copies, copies_per_cost, takes
 from clusim.collectives.entry import hop_fields
 from clusim.collectives.rings_and_trees import Hop

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from clusim.base.errors import InputError, ScheduleError
+from clusim.base.records import dataclass
 from clusim.hardware.ctas import cta_figure
 from clusim.nccl.communicator import Communicator
 from clusim.nccl.constants import since

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from clusim.base.arrays import Array
+from clusim.base.records import dataclass
 from clusim.results.trace.layout import PRIMITIVES
 
 if TYPE_CHECKING:

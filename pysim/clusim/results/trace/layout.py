@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from clusim.base.records import dataclass
 from clusim.base.terms.operations import PROTOCOL_NAMES
 
 FORMAT = 2

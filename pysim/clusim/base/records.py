@@ -1,0 +1,139 @@
+"""Decorator of data classes with methods generated on first use.
+
+`dataclasses.dataclass` compiles up to eight methods of each class when it is defined. A small run defines 200 classes,
+a fifth of its time, and creates objects of half of the classes. The classes here are data classes for
+`dataclasses.fields`, `replace`, `asdict`, patterns and type checkers. Comparison, hash, text and pickling are closures
+over the names of the fields; only ``__init__`` is compiled, at the first object.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import MISSING, Field, FrozenInstanceError
+from operator import attrgetter
+from reprlib import recursive_repr
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+else:
+
+    def dataclass(cls=None, /, **options):
+        """Define a data class; options as of `dataclasses.dataclass`, without ``order`` and ``unsafe_hash``."""
+        return _processed(cls, options) if cls is not None else lambda cls: _processed(cls, options)
+
+
+def _processed(cls: type[Any], options: dict[str, bool]) -> type[Any]:
+    comparable, frozen = options.pop("eq", True), options.pop("frozen", False)
+    shown = options.pop("repr", True)
+    explicit = cls.__dict__.get("__hash__", MISSING)
+    hashed = explicit is not MISSING and not (explicit is None and "__eq__" in cls.__dict__)
+    made = dataclasses.dataclass(cls, init=False, repr=False, eq=False, **options)
+    fields: tuple[Field[Any], ...] = dataclasses.fields(made)
+    methods: dict[str, Any] = {"__init__": _first_init(made, frozen)}
+    if shown:
+        methods["__repr__"] = _repr(tuple(item.name for item in fields if item.repr))
+    compared = tuple(item.name for item in fields if item.compare)
+    if comparable:
+        methods["__eq__"] = _eq(_values(compared))
+    for name, method in methods.items():
+        if name not in cls.__dict__:
+            method.__qualname__ = f"{cls.__qualname__}.{name}"
+            setattr(made, name, method)
+    if comparable and not hashed:
+        of_hash = tuple(i.name for i in fields if (i.compare if i.hash is None else i.hash))
+        setattr(made, "__hash__", _hash(_values(of_hash)) if frozen else None)  # noqa: B010
+    if frozen:
+        _freeze(made, tuple(item.name for item in fields), options.get("slots", False))
+    return made
+
+
+def _values(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return a function that reads these attributes of an object."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda item: tuple(getattr(item, name) for name in names)
+
+
+def _eq(values: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any, object], Any]:
+    def equal(self: Any, other: object) -> Any:
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return values(self) == values(other)
+
+    return equal
+
+
+def _hash(values: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], int]:
+    return lambda self: hash(values(self))
+
+
+def _repr(names: tuple[str, ...]) -> Callable[[Any], str]:
+    def text(self: Any) -> str:
+        parts = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        return f"{self.__class__.__qualname__}({parts})"
+
+    return recursive_repr("...")(text)
+
+
+def _freeze(cls: type[Any], names: tuple[str, ...], slots: bool) -> None:
+    """Refuse assignment to the fields, and set them when an object is unpickled."""
+
+    def refuse(verb: str, other: str) -> Callable[..., None]:
+        def method(self: Any, name: str, *value: Any) -> None:
+            if type(self) is cls or name in names:
+                raise FrozenInstanceError(f"cannot {verb} field {name!r}")
+            getattr(super(cls, self), other)(name, *value)
+
+        return method
+
+    def state(self: Any) -> list[Any]:
+        return [getattr(self, name) for name in names]
+
+    def restore(self: Any, values: list[Any]) -> None:
+        for name, value in zip(names, values, strict=True):
+            object.__setattr__(self, name, value)
+
+    for name, verb in (("__setattr__", "assign to"), ("__delattr__", "delete")):
+        setattr(cls, name, refuse(verb, name))
+    if slots and "__getstate__" not in cls.__dict__:
+        for name, method in (("__getstate__", state), ("__setstate__", restore)):
+            setattr(cls, name, method)
+
+
+def _first_init(cls: type[Any], frozen: bool) -> Callable[..., None]:
+    """Return an ``__init__`` that replaces itself with the compiled one."""
+
+    def init(self: Any, *args: Any, **named: Any) -> None:
+        compiled = _init(cls, frozen)
+        setattr(cls, "__init__", compiled)  # noqa: B010 - the type of a method
+        compiled(self, *args, **named)
+
+    return init
+
+
+def _init(cls: type[Any], frozen: bool) -> Callable[..., None]:
+    scope: dict[str, Any] = {"_missing": MISSING, "_set": object.__setattr__}
+    positional, named, body = ["self"], list[str](), list[str]()
+    for item in dataclasses.fields(cls):
+        name, value = item.name, item.name
+        made, plain = item.default_factory is not MISSING, item.default is not MISSING
+        scope[f"_{name}_"] = item.default_factory if made else item.default
+        if item.init:
+            default = "=_missing" if made else f"=_{name}_" if plain else ""
+            (named if item.kw_only else positional).append(name + default)
+            if made:
+                value = f"_{name}_() if {name} is _missing else {name}"
+        elif not (made or plain):
+            continue
+        else:
+            value = f"_{name}_()" if made else f"_{name}_"
+        body.append(f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
+    if hasattr(cls, "__post_init__"):
+        body.append("self.__post_init__()")
+    arguments = ", ".join((*positional, *(("*", *named) if named else ())))
+    exec("\n ".join((f"def __init__({arguments}):", *(body or ["pass"]))), scope)
+    result: Callable[..., None] = scope["__init__"]
+    result.__qualname__ = f"{cls.__qualname__}.__init__"
+    return result

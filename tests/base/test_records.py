@@ -1,0 +1,132 @@
+"""Data classes with methods that are generated late, against `dataclasses.dataclass`."""
+
+from __future__ import annotations
+
+import builtins
+import copy
+import dataclasses
+import pickle
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, field
+from typing import Any, ClassVar
+
+import pytest
+
+from clusim.base import records
+
+FROZEN = {"frozen": True, "slots": True}
+
+
+def twins(options: dict[str, bool]) -> list[type[Any]]:
+    """Return a class of each decorator with the same fields."""
+    result = []
+    for decorate in (dataclasses.dataclass, records.dataclass):
+
+        class Item:
+            """An item."""
+
+            low: int
+            high: float = 2.5
+            names: list[str] = field(default_factory=list, hash=False)
+            hidden: int = field(default=7, repr=False, compare=False)
+            twice: int = field(init=False)
+            of_all: ClassVar[int] = 3
+
+            def __post_init__(self) -> None:
+                object.__setattr__(self, "twice", 2 * self.low)
+
+        result.append(decorate(**options)(Item))
+    return result
+
+
+OPTIONS: list[dict[str, bool]] = [
+    {},
+    FROZEN,
+    {"slots": True},
+    {"frozen": True},
+    {"eq": False},
+    {"repr": False, "slots": True},
+    {**FROZEN, "kw_only": True},
+]
+USES: list[Callable[[type[Any]], object]] = [
+    lambda cls: repr(cls(low=1)).replace(f"0x{id(cls):x}", "").partition(" object")[0],
+    lambda cls: dataclasses.asdict(cls(low=1, names=["a"])),
+    lambda cls: repr(dataclasses.replace(cls(low=1), low=4).twice),
+    lambda cls: cls(low=1) == cls(low=1),
+    lambda cls: cls(low=1, hidden=3) == cls(low=1, hidden=4),
+    lambda cls: cls(low=1) == cls(low=2),
+    lambda cls: cls(low=1).__eq__(object()),
+    lambda cls: cls(low=1).names is cls(low=1).names,
+    lambda cls: cls(1, 2, ["x"], 5).hidden,
+    lambda cls: cls(),
+    lambda cls: cls(low=1, other=2),
+    lambda cls: hash(cls(low=1)) == hash(cls(low=1, names=["differ"])),
+    lambda cls: setattr(cls(low=1), "low", 3),
+    lambda cls: delattr(cls(low=1), "low"),
+    lambda cls: copy.deepcopy(cls(low=1, names=["a"])).names,
+    lambda cls: cls.__match_args__,
+    lambda cls: [item.name for item in dataclasses.fields(cls)],
+    lambda cls: cls.__hash__ is None,
+]
+
+
+def outcome(use: Callable[[type[Any]], object], cls: type[Any]) -> tuple[str, object]:
+    try:
+        return "value", use(cls)
+    except Exception as error:
+        same_words = isinstance(error, FrozenInstanceError)
+        return type(error).__name__, str(error) if same_words else None
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_record_behaves_as_a_data_class(options: dict[str, bool]) -> None:
+    expected, found = twins(options)
+    for number, use in enumerate(USES):
+        assert outcome(use, found) == outcome(use, expected), number
+
+
+@records.dataclass(frozen=True, slots=True)
+class Base:
+    """At module level, as pickles name classes."""
+
+    low: int
+    parts: tuple[int, ...] = ()
+
+
+@records.dataclass(frozen=True, slots=True)
+class Derived(Base):
+    """With a field of its own."""
+
+    name: str = "x"
+
+
+def test_records_are_inherited_and_pickled() -> None:
+    item = Derived(1, (2, 3), "y")
+    assert repr(item) == "Derived(low=1, parts=(2, 3), name='y')"
+    assert pickle.loads(pickle.dumps(item)) == item != Base(1, (2, 3))
+    with pytest.raises(FrozenInstanceError):
+        item.low = 2  # type: ignore[misc]
+
+
+def test_a_definition_compiles_nothing_and_the_first_object_one_method(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled: list[object] = []
+    exec_ = builtins.exec
+
+    def counted(code: object, *scope: Any) -> None:
+        compiled.append(code)
+        exec_(code, *scope)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(builtins, "exec", counted)
+
+    @records.dataclass(frozen=True, slots=True)
+    class Item:
+        """An item."""
+
+        low: int
+
+    assert not compiled
+    for number in range(3):
+        assert (Item(number), hash(Item(number))) == (Item(number), hash(Item(number)))
+    assert len(compiled) == 1
