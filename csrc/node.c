@@ -132,6 +132,7 @@ static STATUS deliver_in_order(clusim_sim *s, packet_id index, wire_id from) {
     packet *p = packet_at(s, index);
     xfer_id id = p->xfer;
     if (UNLIKELY(p->marked)) TRY(congestion_notify(s, p));
+    order_arrived(s, p);
     if (p->number != xfer_at(s, id)->expected) {
         TRY(wire_return_credit(s, from, p->vc, p->wire_bytes, s->scheduler.now_ps));
         TRY(order_early(s, index));

@@ -3,7 +3,9 @@
 #include "inject.h"
 #include "memory.h"
 #include "parts/packets.h"
+#include "parts/results.h"
 #include "parts/scheduler.h"
+#include "parts/spreads.h"
 #include "parts/wires.h"
 #include "parts/xfers.h"
 #include "pool.h"
@@ -14,6 +16,38 @@
 
 void order_forget(clusim_sim *s, xfer_id x) {
     if (--xfer_at(s, x)->refers == 0 && xfer_at(s, x)->complete) pool_free_xfer(s, x);
+}
+
+/* ---- counters of NICs --------------------------------------------------------------------------
+ */
+
+/* The receiving NIC of a transfer, or its endpoint. */
+static target_id receiver_of(const xfer *x) {
+    return target_none(x->via_last) ? x->dst : x->via_last;
+}
+
+/* True if counters still change: they are those of the end of the run. */
+static bool counts(const clusim_sim *s) { return !s->results.finished; }
+
+void order_arrived(clusim_sim *s, const packet *p) {
+    const xfer *x = xfer_at(s, p->xfer);
+    clusim_order_counters *c = &s->spreads.orders[receiver_of(x).i];
+    if (!counts(s)) return;
+    c->packets++;
+    c->early += p->number != x->expected;
+}
+
+/* The receiver keeps `bytes` more. */
+static void count_kept(clusim_sim *s, const xfer *x, int64_t bytes) {
+    uint32_t receiver = receiver_of(x).i;
+    clusim_order_counters *c = &s->spreads.orders[receiver];
+    s->spreads.kept[receiver] += (uint64_t)bytes;
+    if (counts(s)) c->kept_max = base_umax(c->kept_max, s->spreads.kept[receiver]);
+}
+
+static void count_repeat(clusim_sim *s, const xfer *x) {
+    target_id sender = target_none(x->via_first) ? model_target(x->endpoint) : x->via_first;
+    s->spreads.orders[sender.i].repeats += counts(s);
 }
 
 /* ---- receiver ----------------------------------------------------------------------------------
@@ -40,6 +74,7 @@ STATUS order_early(clusim_sim *s, packet_id index) {
                  (!packet_none(*link) && packet_at(s, *link)->number == p->number);
     if (!known && x->kept_bytes + p->payload <= spread_of(s, x)->reorder_bytes) {
         x->kept_bytes += p->payload;
+        count_kept(s, x, p->payload);
         *next_of(s, index) = *link;
         *link = index;
         return CLUSIM_OK;
@@ -59,6 +94,7 @@ STATUS order_next(clusim_sim *s, xfer_id id, packet_id *out) {
     *out = x->kept;
     x->kept = *next_of(s, *out);
     x->kept_bytes -= packet_at(s, *out)->payload;
+    count_kept(s, x, -(int64_t)packet_at(s, *out)->payload);
     x->expected++;
     return CLUSIM_OK;
 }
@@ -111,6 +147,7 @@ static STATUS send_again(clusim_sim *s, xfer_id id, uint32_t i) {
     route_restart(s, p, out, x->vc);
     x->refers++;
     x->repeats++;
+    count_repeat(s, x);
     memory_inject(s, x->endpoint, p->payload);
     return wire_enqueue(s, index, info_at(s, out)->num_voqs - s->wires.nvc + x->vc);
 }

@@ -12,6 +12,9 @@
 #include "parts/xfers.h"
 #include "state.h"
 
+/* A packet arrives at a receiver that accepts them in order only. */
+void order_arrived(clusim_sim *s, const packet *p);
+
 /* A packet that is not the expected one arrives: keep or drop it. Its buffer is free. */
 STATUS order_early(clusim_sim *s, packet_id packet);
 

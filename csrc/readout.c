@@ -9,6 +9,7 @@
 #include "parts/results.h"
 #include "parts/scheduler.h"
 #include "parts/sources.h"
+#include "parts/spreads.h"
 #include "parts/tasks.h"
 #include "parts/wires.h"
 #include "program.h"
@@ -61,6 +62,12 @@ void clusim_sim_read_wires(const clusim_sim *s, clusim_wire_counters *out) {
         return;
     }
     for (uint32_t w = 0; w < n; w++) wire_read(s, ID(wire, w), &out[w]);
+}
+
+void clusim_sim_read_orders(const clusim_sim *s, clusim_order_counters *out) {
+    uint64_t n = s->model->image.num_targets;
+    memset(out, 0, n * sizeof *out);
+    if (s->spreads.orders) memcpy(out, s->spreads.orders, n * sizeof *out);
 }
 
 void clusim_sim_read_tasks(const clusim_sim *s, int64_t *start_ps, int64_t *end_ps) {

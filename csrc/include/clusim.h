@@ -90,6 +90,14 @@ typedef struct clusim_wire_counters {
     uint64_t held_max; /* most bytes one VC's receive buffer ever held, on a wire that pauses */
 } clusim_wire_counters;
 
+/* Packets of receivers that accept them in order only, of one target: NIC, or endpoint without. */
+typedef struct clusim_order_counters {
+    uint64_t packets;  /* that arrived for it */
+    uint64_t early;    /* that were not the expected one: kept or dropped */
+    uint64_t repeats;  /* that it sent again */
+    uint64_t kept_max; /* most payload kept at a time */
+} clusim_order_counters;
+
 /* Counters of a wire at a time during a run; as of clusim_wire_counters. */
 typedef struct clusim_wire_sample {
     uint64_t bytes;
@@ -166,6 +174,7 @@ uint64_t clusim_sim_fingerprint(const clusim_sim *sim);
 
 /* Copy state out; arrays have one element per wire, task, message, instance or endpoint. */
 void clusim_sim_read_wires(const clusim_sim *sim, clusim_wire_counters *out);
+void clusim_sim_read_orders(const clusim_sim *sim, clusim_order_counters *out);
 void clusim_sim_read_tasks(const clusim_sim *sim, int64_t *start_ps, int64_t *end_ps);
 void clusim_sim_read_messages(const clusim_sim *sim, int64_t *end_ps);
 void clusim_sim_read_instances(const clusim_sim *sim, clusim_instance_state *out);

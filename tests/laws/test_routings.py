@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from clusim.engine.abi import Stop
 from clusim.engine.simulation import Simulation
 from clusim.lowering.spreads import rerouted
 from clusim.results.result import Result
+from clusim.results.resultjson import in_order_text
+from clusim.results.trace.reader import read_result
 from clusim.simulation.traffic import Traffic, to_image
 from clusim.topology import Fabric, load, loads
 from clusim.topology.arrays import arrays_of
@@ -76,6 +79,26 @@ def test_receivers_in_order_pay_for_several_paths_unless_they_keep_early_packets
     )
     assert kept <= 1.02 * free
     assert back >= 2 * free
+
+
+def test_nics_in_order_count_early_packets_and_repeats(tmp_path: Path) -> None:
+    """Each early packet is kept or dropped: without a buffer all that are dropped are sent again, with one nothing."""
+    trace = tmp_path / "run.h5"
+    back = alltoall(tapered(), routing="spray", reorder=0, trace_out=trace)
+    kept = alltoall(tapered(), routing="spray", reorder="256KiB")
+    assert {row.nic for row in back.in_order} == {
+        f"n{node}/nic{nic}" for node in range(8) for nic in range(2)
+    }
+    assert (
+        sum(row.repeats for row in back.in_order) >= sum(row.early for row in back.in_order) / 2 > 0
+    )
+    assert {row.kept_max_bytes for row in back.in_order} == {0}
+    assert all(0 < row.kept_max_bytes <= 256 << 10 for row in kept.in_order)
+    assert {row.repeats for row in kept.in_order} == {0}
+    assert back.to_json()["in_order"][0]["repeats"] > 0
+    assert read_result(trace).in_order == back.in_order
+    assert "repeated" in in_order_text(back.in_order)
+    assert alltoall(tapered(), routing="spray").in_order == ()
 
 
 def test_one_path_is_free_for_receivers_in_order() -> None:

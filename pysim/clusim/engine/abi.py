@@ -211,6 +211,9 @@ TABLES: dict[str, np.dtype[Any]] = {
 WIRE_COUNTERS = _layout(ffi.typeof("clusim_wire_counters"))
 """Counters of one wire, cumulative since time 0, as defined in the timing contract."""
 
+ORDER_COUNTERS = _layout(ffi.typeof("clusim_order_counters"))
+"""Counters of a target whose receivers accept packets in order only (contract, section 6)."""
+
 WIRE_SAMPLE = _layout(ffi.typeof("clusim_wire_sample"))
 """Counters of one wire at a time during the run, with the names of `WIRE_COUNTERS`."""
 
@@ -266,6 +269,10 @@ class Engine(Protocol):
 
     def wires(self) -> Array:
         """Counters of every wire at `now_ps` (`WIRE_COUNTERS`)."""
+        ...
+
+    def orders(self) -> Array:
+        """Counters of receivers in order of every target at `now_ps` (`ORDER_COUNTERS`)."""
         ...
 
     def sample(self, first_ps: int, width_ps: int, count: int) -> None:

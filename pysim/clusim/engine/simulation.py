@@ -17,6 +17,7 @@ from clusim.base.errors import InternalError, ScheduleError
 from clusim.engine.abi import (
     INSTANCE_STATE,
     NEVER,
+    ORDER_COUNTERS,
     RECORD,
     WIRE_COUNTERS,
     WIRE_SAMPLE,
@@ -160,6 +161,14 @@ class Simulation:
         out = np.zeros(self._sizes["wires"], WIRE_COUNTERS)
         lib.clusim_sim_read_wires(
             self._sim, ffi.cast("clusim_wire_counters *", ffi.from_buffer(out))
+        )
+        return out
+
+    def orders(self) -> Array:
+        """Counters of receivers in order of every target at `now_ps` (`ORDER_COUNTERS`)."""
+        out = np.zeros(self._sizes["targets"], ORDER_COUNTERS)
+        lib.clusim_sim_read_orders(
+            self._sim, ffi.cast("clusim_order_counters *", ffi.from_buffer(out))
         )
         return out
 

@@ -21,6 +21,7 @@ from clusim.base.units import format_size, format_time
 from clusim.report.headline import collective_head, ended_rows, head_lines, pairs
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
+from clusim.results.resultjson import in_order_text
 
 
 def collective_report(result: Result, more: Sequence[tuple[str, str]] = ()) -> str:
@@ -204,4 +205,6 @@ def _foot(result: Result) -> list[tuple[str, str]]:
         rows.append(("data", f"{word}{': ' if result.verify_note else ''}{result.verify_note}"))
     if np.any(result.wires.counters["replays"]):
         rows.append(("replays", f"{int(result.wires.counters['replays'].sum()):,}"))
+    if order := in_order_text(result.in_order):
+        rows.append(("order", order))
     return rows

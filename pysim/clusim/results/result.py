@@ -25,7 +25,7 @@ from clusim.engine.abi import FaultKind
 from clusim.results.bins import COLUMNS, Bins
 from clusim.results.diagnosis import Verdict
 from clusim.results.replicated import BlockRows
-from clusim.results.resultjson import Call, CallTimes, Ended, EngineWork, Unfinished
+from clusim.results.resultjson import Call, CallTimes, Ended, EngineWork, InOrderNic, Unfinished
 from clusim.results.sensitivity import Sensitivity
 
 if TYPE_CHECKING:
@@ -214,6 +214,8 @@ class Result(Shown, JsonObject):
         From its start to the end of the simulated work [ps].
     wall_s : float
         Wall-clock time of the engine [s].
+    in_order : tuple of InOrderNic
+        NICs that accept packets in order only and had traffic; empty without such NICs.
     verified : bool or None
         True if the data are right; None if no data were simulated.
     verify_note : str
@@ -229,7 +231,7 @@ class Result(Shown, JsonObject):
         known. Empty otherwise.
     """
 
-    KEYS = ("time_ps", "*ended", "*call_times", "*work", "verified", "*provenance")
+    KEYS = ("time_ps", "*ended", "*call_times", "*work", "verified", "in_order", "*provenance")
 
     time_ps: int
     wall_s: float
@@ -240,6 +242,7 @@ class Result(Shown, JsonObject):
     bins: Bins
     call: Call | None = None
     messages: Messages | None = None
+    in_order: tuple[InOrderNic, ...] = ()
     verified: bool | None = None
     verify_note: str = ""
     complete: bool = True

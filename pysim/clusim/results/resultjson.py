@@ -5,10 +5,12 @@ A result is partial if its run was ended early.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from clusim.base.errors import TimeLimitReached
 from clusim.base.json_schema import JsonObject, Round3, Round6
 from clusim.base.records import dataclass
-from clusim.base.units import format_time
+from clusim.base.units import format_size, format_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,40 @@ class Ended(JsonObject):
     least_time_ps: int
     expected_time_ps: int | None
     simulated_ps_per_s: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class InOrderNic(JsonObject):
+    """Price of order at a NIC, or an endpoint without NICs, that accepts packets in order only.
+
+    Attributes
+    ----------
+    nic : str
+        Graph node.
+    packets, early : int
+        Packets or bursts that arrived for it, and those out of order: kept or dropped.
+    repeats : int
+        Packets or bursts that it sent again.
+    kept_max_bytes : int
+        Most payload that it kept until earlier packets arrived [bytes].
+    """
+
+    nic: str
+    packets: int
+    early: int
+    repeats: int
+    kept_max_bytes: int
+
+
+def in_order_text(nics: Sequence[InOrderNic]) -> str:
+    """Return the price of order at all NICs in words; empty without packets out of order."""
+    packets, early, repeats = (
+        sum(getattr(nic, name) for nic in nics) for name in ("packets", "early", "repeats")
+    )
+    if not early:
+        return ""
+    kept = format_size(max(nic.kept_max_bytes for nic in nics))
+    return f"{early:,} of {packets:,} early ({early / packets:.1%}), {repeats:,} repeated, at most {kept} kept"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from clusim.base.arrays import Array
 from clusim.base.errors import DeadlockError, InputError, RangeExceeded, ScheduleError
 from clusim.base.records import dataclass
 from clusim.base.version import version
-from clusim.engine.abi import WIRE_COUNTERS, NodeKind, Stop
+from clusim.engine.abi import WIRE_COUNTERS, Engine, NodeKind, Stop
 from clusim.engine.image import DTYPES, Image
 from clusim.lowering import Grain, arriving_ps, lower
 from clusim.lowering.faults import on_redirected
@@ -29,7 +29,7 @@ from clusim.results.result import (
     Tasks,
     Wires,
 )
-from clusim.results.resultjson import Call, Unfinished
+from clusim.results.resultjson import Call, InOrderNic, Unfinished
 from clusim.results.trace.held import HeldRecords
 from clusim.schedule import Schedule, to_arrays, to_text
 from clusim.simulation.diagnose import Budget, Columns, Evidence, Repeats, inputs_of, run_wires
@@ -472,4 +472,17 @@ def _result(session: Session, job: Job) -> Result:
         bins=session.recorder.bins(),
         call=job.call,
         messages=messages,
+        in_order=_in_order(job, engine),
     )
+
+
+def _in_order(job: Job, engine: Engine) -> tuple[InOrderNic, ...]:
+    """Return the price of order at each NIC that had traffic; nothing without receivers in order."""
+    if not job.image.spreads["ordered"].any():
+        return ()
+    result, src = [], job.image.wires["src"]
+    for target, row in zip(job.image.targets, engine.orders(), strict=True):
+        if row["packets"] or row["repeats"]:
+            name = job.wires.names[int((src == target["node"]).argmax())].partition("->")[0]
+            result.append(InOrderNic(name, *(int(value) for value in row.tolist())))
+    return tuple(result)

@@ -60,6 +60,7 @@ def assert_same(a, b, stop):
     _equal("task ends", a.task_times()[1], b.task_times()[1])
     _equal("messages", a.message_times(), b.message_times())
     _equal("memory", a.mem_bytes_256(), b.mem_bytes_256())
+    _equal("orders", a.orders(), b.orders())
     _assert_same_wires(a, b, stop == Stop.DEADLOCK)
     _assert_same_states(a, b)
     if stop != Stop.DEADLOCK:
@@ -79,6 +80,7 @@ class Shown:
             "message_times",
             "mem_bytes_256",
             "wires",
+            "orders",
             "instance_states",
         ):
             setattr(self, name, partial(_given, getattr(sim, name)()))

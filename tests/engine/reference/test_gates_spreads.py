@@ -50,6 +50,20 @@ def test_the_sender_goes_back_to_the_expected_packet(engine):
     assert [counters(sim, wire, "grants")[0] for wire in (0, 2)] == [2, 2]  # packets 0 and 1 twice
 
 
+@pytest.mark.parametrize(
+    ("spread", "expected"),
+    [
+        ({"nak_ps": 2000}, [(0, 0, 2, 0), (3, 1, 0, 0)]),
+        ({"reorder_bytes": 99}, [(0, 0, 0, 0), (2, 1, 0, 99)]),
+    ],
+)
+def test_nics_count_what_order_costs(engine, spread, expected):
+    # Packet 1 is early. Kept, it waits with its 99 bytes; dropped, both packets are repeated, and the second packet 0
+    # arrives after the end.
+    sim = finish(engine, unequal(198, **spread))
+    assert [tuple(row) for row in sim.orders().tolist()] == expected
+
+
 @pytest.mark.parametrize(("until_ps", "grants"), [(5999, (6, 6)), (6000, (7, 7))])
 def test_new_packets_wait_for_repeats(engine, until_ps, grants):
     # Packet 1 is refused at 2000; at 2500 packets 0 to 5 are granted, and all are repeated by 6000.

@@ -48,6 +48,7 @@ def _assert_same(a, b, stop: Stop) -> None:
     assert np.array_equal(np.sort(a.records(), order=order), np.sort(b.records(), order=order))
     assert np.array_equal(a.message_times(), b.message_times())
     assert np.array_equal(a.mem_bytes_256(), b.mem_bytes_256())
+    assert np.array_equal(a.orders(), b.orders())
     wires = a.wires(), b.wires()
     for name in wires[0].dtype.names:
         # After a deadlock `now_ps` is the time of an engine's own last event, and these depend on it.

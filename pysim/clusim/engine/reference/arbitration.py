@@ -12,7 +12,7 @@ from clusim.engine.abi import Beyond, Kind, Policy
 from clusim.engine.reference import units
 from clusim.engine.reference.machine import Class, Machine
 from clusim.engine.reference.model import Model
-from clusim.engine.reference.order import keeps, refuse
+from clusim.engine.reference.order import keeps, receiver_of, refuse
 from clusim.engine.reference.packets import Buffer, Packet, Transfer
 from clusim.engine.reference.specs import ImageNode, hash32
 from clusim.engine.reference.spreads import turn
@@ -68,7 +68,10 @@ def _deliver_in_order(machine: Machine, wire: Wire, packet: Packet, endpoint: in
     assert packet.buffer is not None
     machine.payload.relayed = True
     _answer_mark(machine, packet, transfer)
+    receiver = receiver_of(machine, transfer)
+    receiver.packets += 1
     if packet.number != order.expected:
+        receiver.early += 1
         machine.release(packet.buffer, machine.now_ps)
         if keeps(machine, packet):
             order.kept[packet.number] = (packet, wire.index)
@@ -80,6 +83,7 @@ def _deliver_in_order(machine: Machine, wire: Wire, packet: Packet, endpoint: in
     while order.expected in order.kept:
         kept, over = order.kept.pop(order.expected)
         order.kept_bytes -= kept.p
+        receiver.keep(-kept.p)
         order.expected += 1
         accepted_ps = machine.accept_ps(endpoint, kept.p * spec.deliver_256)
         _delivered(machine, transfer, kept.p, accepted_ps + spec.write_latency_ps, over)

@@ -19,7 +19,15 @@ from clusim.base.errors import InternalError
 from clusim.engine.abi import Beyond
 from clusim.engine.ranges import MEM_BYTES_256_END, OWED_256_END, TIME_END_PS
 from clusim.engine.reference.model import Model
-from clusim.engine.reference.packets import Buffer, Packet, Payload, Transfer, UnitState, Vertex
+from clusim.engine.reference.packets import (
+    Buffer,
+    OrderCounters,
+    Packet,
+    Payload,
+    Transfer,
+    UnitState,
+    Vertex,
+)
 from clusim.engine.reference.wires import Pause, Wire
 
 
@@ -208,6 +216,7 @@ class Machine:
         self.examine: set[int] = set()
         self.beyond: Who | None = None
         self.payload = Payload(len(model.endpoints))
+        self.orders = [OrderCounters() for _ in model.targets]
         self.flowlets: dict[tuple[int, int, int], tuple[int, int]] = {}
         self.promised: dict[tuple[int, int], int] = {}
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from clusim.engine.abi import Beyond, Policy
+from clusim.engine.abi import Beyond, Kind, Policy
 from clusim.engine.reference.machine import Class, Machine
-from clusim.engine.reference.packets import Packet, Transfer
+from clusim.engine.reference.packets import OrderCounters, Packet, Transfer
 from clusim.engine.reference.spreads import least_loaded
 from clusim.engine.reference.units import enter, next_vc
+
+
+def receiver_of(machine: Machine, transfer: Transfer) -> OrderCounters:
+    """Return the counters of a transfer's receiving NIC, or of its endpoint."""
+    terms = transfer.terms
+    vias = len(terms.targets) - 1 - (terms.kind == Kind.FETCH)
+    return machine.orders[terms.targets[-2 if vias else -1]]
 
 
 def keeps(machine: Machine, packet: Packet) -> bool:
@@ -18,6 +25,7 @@ def keeps(machine: Machine, packet: Packet) -> bool:
         return False
     if order.kept_bytes + packet.p <= spread.reorder_bytes:
         order.kept_bytes += packet.p
+        receiver_of(machine, transfer).keep(packet.p)
         return True
     if order.refused:
         return False
@@ -65,6 +73,8 @@ def _send_again(machine: Machine, transfer: Transfer, i: int) -> None:
         wire = packet.request_wire = least_loaded(machine, packet, wires, node)[1]
     packet.vc = next_vc(model, packet, wire)
     transfer.order.repeats += 1
+    sender = terms.targets[0] if terms.kind == Kind.FETCH else terms.requester
+    machine.orders[sender].repeats += 1
     inject_256 = model.endpoints[terms.requester].inject_256
     machine.accept_ps(terms.requester, packet.p * inject_256)
     candidate = len(model.nodes[node].incoming) * model.nvc + terms.vc

@@ -59,6 +59,22 @@ class Terms:
 
 
 @dataclass(slots=True)
+class OrderCounters:
+    """Counters of a target whose receivers accept packets in order only, and the bytes that it keeps now."""
+
+    packets: int = 0
+    early: int = 0
+    repeats: int = 0
+    kept_max: int = 0
+    kept: int = 0
+
+    def keep(self, size: int) -> None:
+        """Keep so many bytes more."""
+        self.kept += size
+        self.kept_max = max(self.kept_max, self.kept)
+
+
+@dataclass(slots=True)
 class InOrder:
     """Packets of a transfer at a receiver that accepts them in order only, and repeats.
 

@@ -6,6 +6,7 @@ checked before a run (section 1); sources of synthetic traffic (section 10).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from clusim.engine.abi import (
     INSTANCE_STATE,
     NEVER,
     NONE,
+    ORDER_COUNTERS,
     RECORD,
     WIRE_COUNTERS,
     WIRE_SAMPLE,
@@ -41,7 +43,7 @@ from clusim.engine.reference.arbitration import phase_b, start_transfer
 from clusim.engine.reference.instances import first_group, loop_count
 from clusim.engine.reference.machine import Class, Machine, may_wait
 from clusim.engine.reference.model import Model
-from clusim.engine.reference.packets import Terms, Transfer, demand, steered
+from clusim.engine.reference.packets import OrderCounters, Terms, Transfer, demand, steered
 from clusim.engine.reference.schedule import ScheduleState
 from clusim.engine.reference.specs import (
     ConnSpec,
@@ -327,6 +329,7 @@ class ReferenceSimulation:
         self._times_ps: list[int] = []
         self._samples: list[tuple[list[dict[str, int]], list[int]]] = []
         self._final: list[dict[str, int]] | None = None
+        self._final_orders: list[OrderCounters] = []
         self._final_memory: list[int] = []
 
     def run(self, until_ps: int = NEVER, max_events: int = NEVER) -> Stop:
@@ -407,6 +410,7 @@ class ReferenceSimulation:
     def _finish(self) -> None:
         """Keep the counters of the end, so that draining does not change them."""
         self._final = self._read_wires()
+        self._final_orders = [replace(row) for row in self._machine.orders]
         self._final_memory = [memory.bytes_256 for memory in self._machine.memories]
 
     def _read_wires(self) -> list[dict[str, int]]:
@@ -446,6 +450,14 @@ class ReferenceSimulation:
             for instance in self._schedule.instances
         ]
         return np.array(rows, INSTANCE_STATE)
+
+    def orders(self) -> NDArray[Any]:
+        """Return the counters of receivers in order of every target at `now_ps` (`ORDER_COUNTERS`)."""
+        names = ORDER_COUNTERS.names or ()
+        found = self._final_orders or self._machine.orders
+        return np.array(
+            [tuple(getattr(row, name) for name in names) for row in found], ORDER_COUNTERS
+        )
 
     def mem_bytes_256(self) -> NDArray[Any]:
         """Return the memory traffic of communication per endpoint, in 1/256 byte."""

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from clusim.results.result import (
     Wires,
     mean_rates_Bps,
 )
-from clusim.results.resultjson import Call
+from clusim.results.resultjson import Call, InOrderNic
 from clusim.results.trace.held import BLOCK_ROWS, Records
 from clusim.results.trace.layout import (
     AMOUNT_END,
@@ -162,6 +162,7 @@ def result_of(file: Opened) -> Result:
         bins=_bins(file, bins, now_ps),
         call=_call(file),
         messages=_messages(file, time_ps),
+        in_order=_in_order(file),
         verified=None if not verified else verified == "true",
         verify_note=_meta(file, "verify_note", ""),
         complete=complete,
@@ -322,6 +323,15 @@ def _messages(file: Opened, time_ps: int) -> Messages | None:
     if len(late) or result.end_ps.max(initial=-1) > time_ps:
         raise TraceError(f"{file.filename}: /messages: an end before its start, or after the run")
     return result
+
+
+def _in_order(file: Opened) -> tuple[InOrderNic, ...]:
+    if "/order" not in file:
+        return ()
+    names, *counters = (key.name for key in fields(InOrderNic))
+    columns = [read(file, f"/order/{name}").tolist() for name in counters]
+    rows = zip(read_texts(file, f"/order/{names}"), *columns, strict=True)
+    return tuple(InOrderNic(*row) for row in rows)
 
 
 KEPT_BLOCKS = 4

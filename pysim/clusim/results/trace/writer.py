@@ -25,7 +25,7 @@ from clusim.base.errors import EnvironmentFailure, InputError
 from clusim.engine.abi import Engine
 from clusim.results.bins import COLUMNS, BinRecorder, Bins
 from clusim.results.result import Provenance, Result, Tasks, Wires
-from clusim.results.resultjson import Call
+from clusim.results.resultjson import Call, InOrderNic
 from clusim.results.trace.journal import Journal
 from clusim.results.trace.layout import (
     CHUNK_BYTES,
@@ -192,6 +192,9 @@ class TraceWriter:
             if (messages := result.messages) is not None:
                 for column, item in zip(MESSAGES, fields(messages), strict=True):
                     self._put(f"/messages/{column}", getattr(messages, item.name))
+            for key in fields(InOrderNic) if result.in_order else ():
+                values = [getattr(nic, key.name) for nic in result.in_order]
+                self._put(f"/order/{key.name}", values if key.name == "nic" else np.array(values))
             self._put("/meta/verdict", [json.dumps(result.verdict.to_json())])
             _set(self._file["/meta"], _outcome(result))
             self._close(commit=True)
