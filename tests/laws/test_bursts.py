@@ -71,7 +71,7 @@ def test_bursts_on_pcie_take_as_long_as_packets(
 
 @pytest.mark.parametrize("call", [RING, ALL, NEXT])
 def test_large_messages_on_pcie_take_as_long_in_bursts(call: tuple[str, str | None]) -> None:
-    assert abs(error("a100-pcie-x8", *call, 16 * MIB, 16 * KIB)) < 0.002
+    assert abs(error("a100-pcie-x8", *call, 16 * MIB, 16 * KIB)) < 0.007
 
 
 @pytest.mark.parametrize(("call", "bound"), [(RING, 0.01), (TREE, 0.025), (NEXT, 0.01)])

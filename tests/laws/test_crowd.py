@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import clusim
+from clusim.collectives import build
 from clusim.engine.abi import ConnKind
 from clusim.engine.image import OPCODES
 from clusim.lowering import lower
@@ -20,7 +21,9 @@ from clusim.lowering.cta_contention import (
     asking_warps,
     crowd_1024,
     exchanging,
+    rounds_1024,
     start_order,
+    start_ps,
 )
 from clusim.nccl import communicator, parse_version, programs
 from clusim.nccl.programs.messages import _side_warps
@@ -57,7 +60,52 @@ def test_ctas_start_in_the_order_of_the_channels_that_are_used() -> None:
         assert place == (item.channel == 16)
     begin = fabric.protocols["ll"].message_start_ps
     starts = lower(fabric, schedule).image.instances["start_ps"]
-    assert set(starts.tolist()) == {begin, begin + fabric.cta_skew_ps}
+    later = fabric.cta_skew_ps + fabric.protocols["ll"].grid_start_ps
+    assert set(starts.tolist()) == {begin, begin + later}
+
+
+def test_a_kernel_of_one_cta_starts_at_once_and_of_several_later() -> None:
+    """No delay for the first CTA; 1.15 us and 25 ns for each earlier one for the others (A100)."""
+    fabric = clusim.load("dgx-a100")
+    ll = fabric.protocols["ll"]
+    starts = [start_ps(ll, earlier, fabric.cta_skew_ps) for earlier in range(4)]
+    assert starts == [0, 1_175 * NS, 1_200 * NS, 1_225 * NS]
+
+
+# ---- rounds -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("chunk_bytes", "further"), [(8, 0), (4096, 0), (4112, 1), (8192, 1), (21_856, 5), (32_768, 7)]
+)
+def test_further_rounds_of_ll_last_equally_long_however_few_lines_they_have(
+    chunk_bytes: int, further: int
+) -> None:
+    """The first 4 KiB need 2 x 4096 B at 20 GB/s, 409.6 ns, and every further round of threads 600 ns (H100).
+
+    110 ns of these are the fixed cost of a slice.
+    """
+    ll = clusim.load("dgx-h100").protocols["ll"]
+    linear_ps = chunk_bytes * 100
+    expected_ps = linear_ps if not further else 409_600 + further * 490 * NS
+    assert linear_ps * rounds_1024(ll, chunk_bytes) / CROWD_ONE == pytest.approx(expected_ps, 1e-3)
+
+
+def test_only_ll_has_rounds_of_threads() -> None:
+    protocols = clusim.load("dgx-h100").protocols
+    assert {name for name, item in protocols.items() if item.round_ps} == {"ll"}
+    assert rounds_1024(protocols["simple"], 1 << 20) == CROWD_ONE
+
+
+def test_a_step_of_ll_of_a_round_more_is_a_round_longer() -> None:
+    """Two GPUs, one channel: a round to send, 600 ns, and one to receive: 110 ns, and half as many bytes, 245 ns."""
+    fabric = clusim.load("dgx-h100")
+    chosen = {"ranks": (0, 1), "channels": 1, "protocol": "ll"}
+    times = [
+        time_ps(fabric, build(fabric, "allgather", "ring", 2 * size, **chosen))
+        for size in (24 * KIB, 28 * KIB)
+    ]
+    assert times[1] - times[0] == pytest.approx((600 + 355) * NS, abs=10 * NS)
 
 
 def test_messages_begin_later_than_collectives() -> None:

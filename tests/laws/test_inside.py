@@ -34,7 +34,7 @@ def _with_flight(fabric: Fabric, added_ps: int) -> Fabric:
 def _with_occupancy(fabric: Fabric, added_ps: int) -> Fabric:
     """Return a fabric on which every round of LL costs more."""
     ll = fabric.protocols["ll"]
-    slower = replace(ll, fixed_ps=ll.fixed_ps + added_ps)
+    slower = replace(ll, fixed_ps=ll.fixed_ps + added_ps, round_ps=ll.round_ps + added_ps)
     return replace(fabric, protocols={**fabric.protocols, "ll": slower})
 
 

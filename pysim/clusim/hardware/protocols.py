@@ -134,6 +134,8 @@ def ideal_protocols() -> dict[str, Preset]:
     ideal = {
         "fixed": free,
         "message_start": free,
+        "round": free,
+        "grid_start": free,
         "crowding": assumed(0.0, "an ideal host: no CTA is in another's way"),
         "throughput": assumed({"default": "100 TB/s"}, "an ideal host: never the limit"),
         "tail_fence": free,

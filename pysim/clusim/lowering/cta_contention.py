@@ -1,12 +1,13 @@
-"""Start times of the CTAs of a kernel, memory contention, and warps that issue reads.
+"""Start times of the CTAs of a kernel, memory contention, rounds of threads, and warps that issue reads.
 
 **Hardware** A kernel of NCCL has a thread block for every used channel, numbered without gaps, and they start
 one after the other. Loads of many CTAs wait longer in L2 and memory than loads of a single CTA, so that each copies
 more slowly: a CTA of sends and receives moves 21 GB/s with 4 active CTAs and 18.9 GB/s with 16 (8 H100).
 **Model** CTAs start `cta_skew` apart in the order of their channels. The cost of a byte grows by the factor
 ``1 + crowding x (CTAs - 1) x rate / memory rate``, with the rate of a CTA that sends.
+A step of LL lasts a first round by its bytes, and `round` for every further one.
 **Not modelled** CTAs that start and end within a kernel; other users of the memory; copies of a rank to itself.
-**Parameters** ``crowding`` of a protocol.
+**Parameters** ``crowding``, ``round`` and ``grid_start`` of a protocol.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from collections.abc import Iterable
 
 from clusim.schedule.ir import ABSENT, CTA_WARPS, Instance, Schedule
 from clusim.topology.model import Protocol
+
+ROUND_BYTES = 4096
+"""Data of a round of all threads of LL [bytes]: 512 lines."""
 
 CROWD_ONE = 1024
 """Cost factor of a byte without contention by other CTAs, in 1/1024."""
@@ -25,6 +29,11 @@ def start_order(schedule: Schedule) -> list[int]:
     used = _channels(schedule.instances)
     order = {task: {c: i for i, c in enumerate(sorted(ctas))} for task, ctas in used.items()}
     return [order[item.task][item.channel] for item in schedule.instances]
+
+
+def start_ps(protocol: Protocol, earlier: int, cta_skew_ps: int) -> int:
+    """Return the start of a CTA after `earlier` ones of its kernel [ps]."""
+    return earlier * cta_skew_ps + (protocol.grid_start_ps if earlier else 0)
 
 
 def exchanging(schedule: Schedule) -> dict[int, int]:
@@ -56,6 +65,25 @@ def crowd_1024(protocol: Protocol, ctas: int, memory_Bps: float) -> int:
         return CROWD_ONE
     load = max(0, ctas - 1) * protocol.rate_Bps("send") / memory_Bps
     return round(CROWD_ONE * (1 + protocol.crowding * load))
+
+
+def rounds_1024(protocol: Protocol, chunk_bytes: int) -> int:
+    """Return the cost of a byte of a chunk of several rounds of threads, in 1/1024 of a first round's.
+
+    The fixed cost of a slice is added to every round, and is part of `round`.
+
+    Parameters
+    ----------
+    chunk_bytes : int
+        Data of the chunk [bytes].
+    """
+    further = -(-chunk_bytes // ROUND_BYTES) - 1
+    per_byte_ps = protocol.expand_120 / 120 * 1e12 / protocol.rate_Bps("send")
+    if not protocol.round_ps or further < 1 or not per_byte_ps:
+        return CROWD_ONE
+    more_ps = max(0, protocol.round_ps - protocol.fixed_ps)
+    time_ps = ROUND_BYTES * per_byte_ps + further * more_ps
+    return round(CROWD_ONE * time_ps / (chunk_bytes * per_byte_ps))
 
 
 def asking_warps(schedule: Schedule) -> list[float]:

@@ -6,9 +6,12 @@ the tasks of their senders.
 **Hardware** A CTA and the host thread of its rank exchange steps through a FIFO in host memory. Before a
 slice of Simple is copied, a GPU thread loads from there the state of the step, and its offset if connections
 share buffers, as for sends and receives; the fence of a sender waits until the size of the step is written
-there (NCCL, ``src/device/prims_simple.h``: ``waitPeer``, ``postPeer``). **Model** Each of these costs a
-slice the time in which a GPU reads host memory. The loads of a sender that receives in the same slice
-overlap its wait for the data. **Not modelled** Loads that queue after data read by a NIC; the fences of
+there (NCCL, ``src/device/prims_simple.h``: ``waitPeer``, ``postPeer``). Between two GPUs
+through shared host memory, the receiver loads the tail of every slice from there, also of an empty one, and
+the sender's fence waits for its data.
+**Model** Each of these costs a slice the time in which a GPU reads host memory. The loads of a sender
+that receives in the same slice from a NIC overlap its wait for the data.
+**Not modelled** Loads that queue after data read by a NIC; the fences of
 LL128; gdrcopy, with which counters are in GPU memory. **Parameters** The latency between GPU and host.
 """
 
@@ -24,7 +27,14 @@ from clusim.base.arrays import Array
 from clusim.base.errors import ScheduleError
 from clusim.engine.abi import NONE, Mode, PrimFlag, TaskKind
 from clusim.engine.image import OPCODES, empty
-from clusim.lowering.cta_contention import CROWD_ONE, crowd_1024, exchanging, start_order
+from clusim.lowering.cta_contention import (
+    CROWD_ONE,
+    crowd_1024,
+    exchanging,
+    rounds_1024,
+    start_order,
+    start_ps,
+)
 from clusim.lowering.hops import protocol_of
 from clusim.lowering.links import LinkLowering
 from clusim.lowering.proxies import (
@@ -32,6 +42,7 @@ from clusim.lowering.proxies import (
     Proxy,
     plan_proxies,
     proxy_connections,
+    slices_of,
     whole_messages,
 )
 from clusim.schedule.ir import (
@@ -53,6 +64,23 @@ SHARED_LOADS = 1
 
 FENCES = 1
 """Fences of a sender after it writes the size of a step."""
+
+
+def staged_trips(item: Instance, ends: Sequence[Connection], empty_slices: int) -> int:
+    """Return the round trips of a slice of a program to the host memory by which it sends and receives.
+
+    Parameters
+    ----------
+    ends : sequence of Connection
+        Its connections through host memory of its node.
+    empty_slices : int
+        Slices of a chunk without data, whose tail is loaded as well.
+    """
+    if item.protocol != "simple":
+        return 0
+    receives = any(connection.dst == item.rank for connection in ends)
+    sends = any(connection.src == item.rank for connection in ends)
+    return LOADS * (1 + empty_slices) * receives + FENCES * sends
 
 
 def host_trips(item: Instance, connections: Sequence[Connection], proxied: Container[int]) -> int:
@@ -115,6 +143,11 @@ class ProgramLowering:
         self._proxy_tasks = {task: first + number for number, task in enumerate(sorted(served))}
         self._extra: dict[Template, int] = {}
         self._exchanging = exchanging(self.schedule)
+        self._staged = {
+            number
+            for number, leg in enumerate(links.leg_of[: len(self.schedule.connections)])
+            if leg.stage != NONE and number not in links.links
+        }
 
     def _count_slots(self) -> list[int]:
         """Return the most programs any task runs at each endpoint; too many CTAs are refused."""
@@ -160,8 +193,10 @@ class ProgramLowering:
             cost = self._cost(item)
             if self.links.aggregates[item.template]:
                 cost = self._posting(item)
-            start = 0 if item.protocol == "direct" else order[number] * self.fabric.cta_skew_ps
-            start += item.start_ps
+            start = item.start_ps
+            if item.protocol != "direct":
+                protocol = protocol_of(self.arrays, item.protocol)
+                start += start_ps(protocol, order[number], self.fabric.cta_skew_ps)
             where = (item.task, endpoint, item.template, item.rotation, len(conns))
             rows.append(_instance_row(item, start, where, cost, item.sm))
             conns.extend(self._ends(item))
@@ -207,9 +242,14 @@ class ProgramLowering:
         node = self.fabric.nodes[self.arrays.node_of(item.rank)]
         memory_Bps = node.endpoint.mem_Bps if node.endpoint is not None else 0.0
         protocol = protocol_of(self.arrays, item.protocol)
-        trips = host_trips(item, self.schedule.connections, self.links.links)
+        connections = self.schedule.connections
+        trips = host_trips(item, connections, self.links.links)
+        chunk, size = slices_of(item, self.schedule.templates[item.template])
+        staged = [connections[number] for number in item.connections if number in self._staged]
+        trips += staged_trips(item, staged, item.slices - -(-chunk // max(1, size)))
         more_ps = trips and trips * self.links.places.to_gpu(item.rank)
         crowd = crowd_1024(protocol, self._exchanging.get(item.task, 0), memory_Bps)
+        crowd = crowd * rounds_1024(protocol, chunk) // CROWD_ONE
         return self._row(_Cost(item.protocol, item.fixed_div, more_ps, 0, item.warps, crowd))
 
     def _row(self, cost: _Cost) -> int:

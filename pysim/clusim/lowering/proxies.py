@@ -155,7 +155,7 @@ def largest_messages(
         networked = [slot for slot in sending[item.template] if item.connections[slot] in links]
         if not networked:
             continue
-        size = _message(whole_messages(item), schedule.templates[item.template])
+        _, size = slices_of(whole_messages(item), schedule.templates[item.template])
         size = size * expand_120[item.protocol] // 120
         for slot in networked:
             number = item.connections[slot]
@@ -163,8 +163,9 @@ def largest_messages(
     return result
 
 
-def _message(item: Instance, template: Template) -> int:
-    """Return the largest slice of a program [bytes]."""
+def slices_of(item: Instance, template: Template) -> tuple[int, int]:
+    """Return the largest chunk of a program, and its largest slice [bytes]."""
     parts = template.nchunks if template.mode == "interleaved" else 1
     chunk = min(item.chunk_bytes, -(-item.length // parts))
-    return min(chunk, max(-(-chunk // item.slices), item.slice_min))
+    size = min(chunk, max(-(-chunk // item.slices), item.slice_min))
+    return chunk, size

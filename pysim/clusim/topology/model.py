@@ -185,6 +185,10 @@ class Protocol:
         [ps].
     crowding : float
         Factor on the time of a byte when the CTAs of a kernel together send at memory bandwidth.
+    round_ps : int
+        Time of every round of all threads after the first of a chunk [ps]; 0: rounds are as long as their bytes.
+    grid_start_ps : int
+        Later start of the CTAs of a kernel with more than one [ps].
     """
 
     name: str
@@ -200,6 +204,8 @@ class Protocol:
     grain_bytes: int = 512
     message_start_ps: int = 0
     crowding: float = 0.0
+    round_ps: int = 0
+    grid_start_ps: int = 0
 
     @property
     def step_bytes(self) -> int:

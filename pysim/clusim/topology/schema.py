@@ -271,6 +271,8 @@ class ProtocolSpec(Spec):
     grain: Size | None = None
     message_start: Time | None = None
     crowding: Annotated[float, Field(ge=0, le=100)] | None = None
+    round: Time | None = None
+    grid_start: Time | None = None
 
 
 class NodeSpec(Spec):
