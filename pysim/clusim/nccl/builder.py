@@ -74,6 +74,7 @@ class Builder:
         self.ends: list[int] = []
         self.unbeatable = (0, 0)
         self.to_try: dict[int, list[Device]] = {}
+        self.ranked: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
         self.starts: dict[int, tuple[float, frozenset[int]]] = {}
         count, pattern = len(system.gpus), draft.pattern
         self.to_net = self.to_first = -1
@@ -334,27 +335,34 @@ class Builder:
 
     def _next(self, gpu: Device, sort_by_net: int) -> list[int]:
         """Return the GPUs to try next, best first."""
-        system, count = self.system, len(self.system.gpus)
+        system = self.system
         if system.switch is not None:
             return self._neighbours(gpu)
         net = system.adapters[self.ends[0]] if sort_by_net and self.ends else None
+        key = gpu.index, -1 if net is None else net.index
+        if key not in self.ranked:
+            self.ranked[key] = self._rank(gpu, net)
+        free = [item for item in self.ranked[key] if not self.used[item[-1]]]
+        following = [index for *_, index in free]
+        if sort_by_net == -1 and len({item[:2] for item in free}) <= 1:
+            following.reverse()
+        return following
+
+    def _rank(self, gpu: Device, net: Device | None) -> list[tuple[int, int, int]]:
+        """Return rate and length of the paths to all other GPUs, and their numbers, best first."""
+        system, count = self.system, len(self.system.gpus)
         scored = []
         for distance in range(1, count):
             other = system.gpus[(gpu.index + distance) % count]
             route = system.route(gpu, other)
-            if route is None or not route.hops or self.used[other.index]:
+            if route is None or not route.hops:
                 continue
             score = [0, 0, 0]
             back = system.route(net, other) if net is not None else None
             if back is not None:
                 score = [-int(back.rate), -self._pcie(other), back.hops]
-            intra = (-int(route.rate), route.hops)
-            scored.append((*score, *intra, distance, other.index))
-        scored.sort()
-        following = [item[-1] for item in scored]
-        if sort_by_net == -1 and len({item[3:5] for item in scored}) <= 1:
-            following.reverse()
-        return following
+            scored.append((*score, -int(route.rate), route.hops, distance, other.index))
+        return [(rate, hops, index) for *_, rate, hops, _, index in sorted(scored)]
 
     def _neighbours(self, gpu: Device) -> list[int]:
         """Return the GPUs to try next on a switch, where all are equivalent: the previous and the next."""

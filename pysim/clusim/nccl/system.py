@@ -272,27 +272,27 @@ class Ledger:
         for done, (number, is_pci, back) in enumerate(steps):
             forward = host_rate if is_pci else rate
             if left[number] < forward or (back >= 0 and left[back] < forward / 8):
-                self._move(steps[:done], -rate, -host_rate)
+                self._release(steps[:done], rate, host_rate)
                 return False
-            self._one(number, is_pci, back, rate, host_rate)
+            # Three decimals, so that taking and giving back does not drift.
+            left[number] = round(left[number] - forward, 3)
+            if back >= 0:
+                left[back] = round(left[back] - forward / 8, 3)
         return True
 
     def give(self, route: Route, start: Device, rate: float) -> None:
         """Release a reservation of `take`."""
         steps = self._steps(route, start)
         host_rate = peer_overhead(rate, self.version) if self._narrow[id(route)] else rate
-        self._move(steps, -rate, -host_rate)
+        self._release(steps, rate, host_rate)
 
-    def _move(self, steps: list[tuple[int, bool, int]], rate: float, host_rate: float) -> None:
+    def _release(self, steps: list[tuple[int, bool, int]], rate: float, host_rate: float) -> None:
+        left = self.left
         for number, is_pci, back in steps:
-            self._one(number, is_pci, back, rate, host_rate)
-
-    def _one(self, number: int, is_pci: bool, back: int, rate: float, host_rate: float) -> None:
-        forward = host_rate if is_pci else rate
-        # Three decimals, so that taking and giving back does not drift.
-        self.left[number] = round(self.left[number] - forward, 3)
-        if back >= 0:
-            self.left[back] = round(self.left[back] - forward / 8, 3)
+            forward = host_rate if is_pci else rate
+            left[number] = round(left[number] + forward, 3)
+            if back >= 0:
+                left[back] = round(left[back] + forward / 8, 3)
 
     def _steps(self, route: Route, start: Device) -> list[tuple[int, bool, int]]:
         """Return number, whether PCIe, and the opposite link if it is charged, of every link of a path."""
