@@ -88,7 +88,7 @@ LAZY_HOMES = (
     "clusim/base/drawing/paint.py",
     *(
         f"clusim/programs/{name}.py"
-        for name in ("cuda", "data", "graphs", "groups", "known", "operators", "values")
+        for name in ("cuda", "data", "flex", "graphs", "groups", "known", "operators", "values")
     ),
 )
 

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from clusim.formats.recordings.model import OperatorCall, TensorShape
+from clusim.topology import load
+from clusim.workload.prices import Prices
 from support.torch_programs import calls, result, torchrun
 
 pytest.importorskip("torch")
@@ -142,6 +145,40 @@ def test_a_tensor_parallel_layer_reduces_its_output_on_its_group(tmp_path: Path)
     assert len(set(lines)) == 1
     assert done["steps"] == []
     assert done["step_us"] is None
+
+
+FLEX = """
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+q = torch.randn(2, 8, 4096, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+k, v = (torch.randn(2, 4, 4096, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
+ids = torch.zeros(4096, dtype=torch.long, device="cuda")
+causal, documents = (
+    create_block_mask(mask, None, None, 4096, 4096, device="cuda")
+    for mask in (lambda b, h, i, j: i >= j, lambda b, h, i, j: (ids[i] == ids[j]) & (i >= j))
+)
+compiled = torch.compile(flex_attention)
+for function, mask in ((flex_attention, None), (compiled, causal), (compiled, documents)):
+    function(q, k, v, block_mask=mask, enable_gqa=True).sum().backward()
+print(q.grad.shape == q.shape, k.grad.shape == k.shape)
+"""
+
+
+def test_flex_attention_is_fused_attention_with_a_causal_mask_if_it_has_one(tmp_path: Path) -> None:
+    """Masks that depend on tensors of the GPU skip no block."""
+    done, lines = result(tmp_path, FLEX, "--nproc-per-node", "1")
+    assert lines == ["True True"]
+    kernels = {k["operator"]: k for k in done["kernels"]}
+    assert kernels["_scaled_dot_product_flash_attention_backward"]["count"] == 3
+    shapes = [TensorShape((2, heads, 4096, 64), "bfloat16", 2) for heads in (8, 4, 4)]
+    times = [
+        Prices.of(load("dgx-h100")).price(
+            OperatorCall("_scaled_dot_product_flash_attention", tuple(shapes), tuple(shapes[:1]), flags)
+        ).time_ps
+        for flags in ((), ("causal",), ())
+    ]  # fmt: skip
+    found = kernels["_scaled_dot_product_flash_attention"]["time_us"]
+    assert found == pytest.approx(sum(times) / 1e6, rel=1e-3)
+    assert times[1] < times[0]
 
 
 ERRORS = {

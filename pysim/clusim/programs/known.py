@@ -65,7 +65,7 @@ class KnownValues:
         """Prepare the values of a new tensor, or of one that is about to be overwritten, if it fills its storage."""
         size = tensor.untyped_storage().nbytes()
         if size <= self.limit_bytes and self.view(tensor) is None and tensor.nbytes == size:
-            self.put(tensor, torch.zeros(1, dtype=tensor.dtype))
+            self.put(tensor, torch.zeros((), dtype=tensor.dtype))
 
     def put(self, tensor: torch.Tensor, value: Any) -> None:
         """Set the values of a tensor that fills its storage."""

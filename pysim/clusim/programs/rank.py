@@ -120,7 +120,7 @@ def main() -> None:
     # Operators need PyTorch's compiler; once a device exists, it would require functions of a CUDA build.
     import_module("torch._dynamo")
     compiled.clusim_register(int(os.environ["LOCAL_WORLD_SIZE"]))
-    for name in ("cuda", "data", "groups", "operators"):
+    for name in ("cuda", "data", "flex", "groups", "operators"):
         import_module(f"clusim.programs.{name}")
     gc.freeze()
     connection = next_rank(starting)
@@ -184,6 +184,7 @@ def _adapt(torch: Any) -> None:
     """Let parts of PyTorch that test the types of tensors accept tensors without data."""
     from torch._subclasses.fake_tensor import FakeTensor
 
+    from clusim.programs import flex
     from clusim.programs.operators import install_moves, install_saving
 
     for place in map(import_module, ("torch.utils._foreach_utils", "torch.optim.optimizer")):
@@ -192,6 +193,7 @@ def _adapt(torch: Any) -> None:
             listed.append(FakeTensor)
     install_saving()
     install_moves()
+    flex.install()
     # torch.tensor(..., device="cuda") then copies its data as an operator.
     torch._C._set_only_lift_cpu_tensors(True)
     loader = torch.utils.data.DataLoader
