@@ -46,11 +46,10 @@ def install() -> None:
     module = import_module("torch._higher_order_ops.flex_attention")
     before = module.FlexAttentionHOP.__call__
 
-    def call(
-        operator: Any, query: Any, key: Any, value: Any, score: Any, block_mask: Any, *more: Any, **options: Any
-    ) -> Any:  # fmt: skip
+    def call(operator: Any, *args: Any, **options: Any) -> Any:
+        query, key, value, _, block_mask, *_ = args
         if not isinstance(query, FakeTensor):
-            return before(operator, query, key, value, score, block_mask, *more, **options)
+            return before(operator, *args, **options)
         out = scaled_dot_product_attention(
             *(query, key, value),
             is_causal=is_causal(block_mask[-1], query.shape[-2], key.shape[-2]),
