@@ -22,6 +22,11 @@ from clusim.topology.schema import NicSpec
 from support.machines import pcie_machine
 
 MIB = 1 << 20
+_CHUNKS = {"NCCL_NVLS_CHUNKSIZE", "NCCL_NVLSTREE_MAX_CHUNKSIZE"}
+P5EN = {
+    "2.27": (larger := {*_CHUNKS, "NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE"}),
+    "2.28": {*larger, "NCCL_NETDEVS_POLICY"},
+}
 LATE, EARLY = parse_version("2.29"), parse_version("2.22")
 
 
@@ -32,15 +37,11 @@ LATE, EARLY = parse_version("2.29"), parse_version("2.22")
         (
             "aws-p5",
             LATE,
-            {
-                "NCCL_BUFFSIZE",
-                "NCCL_P2P_NET_CHUNKSIZE",
-                "NCCL_NVLS_CHUNKSIZE",
-                "NCCL_NVLSTREE_MAX_CHUNKSIZE",
-            },
+            {*_CHUNKS, "NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE"},
         ),
+        *(("aws-p5en", parse_version(release), names) for release, names in P5EN.items()),
         # A log of 2024 has these two lines only.
-        ("aws-p5", EARLY, {"NCCL_NVLS_CHUNKSIZE", "NCCL_NVLSTREE_MAX_CHUNKSIZE"}),
+        ("aws-p5", EARLY, _CHUNKS),
         ("aws-p3dn", LATE, set()),
         ("dgx-h100", LATE, set()),
     ],

@@ -52,6 +52,7 @@ CHANGES: dict[str, tuple[str, str, int, dict[str, str]]] = {
     "NCCL_NVLS_ENABLE": ("0", "dgx-h100", 1, {}),
     "NCCL_NVLS_NCHANNELS": ("8", "dgx-h100", 1, {"NCCL_ALGO": "NVLS"}),
     "NCCL_NVLS_CHUNKSIZE": ("32K", "dgx-h100", 1, {"NCCL_ALGO": "NVLS"}),
+    "NCCL_NETDEVS_POLICY": ("AUTO", "aws-p5en", 2, {}),
     "NCCL_NVLSTREE_MAX_CHUNKSIZE": ("16K", "dgx-h100", 2, {"NCCL_ALGO": "NVLSTree"}),
     "NCCL_COLLNET_ENABLE": ("1", "dgx-a100", 2, {}),
     "NCCL_COLLNET_NODE_THRESHOLD": ("4", "dgx-a100", 2, {"NCCL_COLLNET_ENABLE": "1"}),
@@ -89,7 +90,7 @@ def plans(name: str, nodes: int, env: dict[str, str], *, messages: bool) -> list
     ranks = (0, 1, 8, 9) if nodes > 1 and machine.num_ranks > 8 else None
     if "PAT" in "".join(env):
         ranks = (0, 8)
-    comm = communicator(machine, parse_version("2.27"), parse_env(env), ranks=ranks)
+    comm = communicator(machine, parse_version("2.28"), parse_env(env), ranks=ranks)
     found: list[Any] = [comm.log_totals(), [graph.line() for graph in comm.graphs.values()]]
     found += [repr(comm.channels), repr(comm.table.costs)]
     found += [repr(comm.plan(Collective.ALLREDUCE, size)) for size in SIZES]

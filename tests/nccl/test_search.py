@@ -69,6 +69,26 @@ def test_nvls_has_a_head_per_gpu_and_each_charges_its_own_gpu_twice() -> None:
     assert comm("hgx-b200").graphs[NVLS].intra_GBps == 80
 
 
+@pytest.mark.parametrize(
+    ("env", "pattern", "second"),
+    [({}, Pattern.TREE, 0), ({"NCCL_NETDEVS_POLICY": "AUTO"}, Pattern.BALANCED_TREE, 1)],
+)
+def test_a_second_gpu_takes_a_child_only_if_it_may_use_the_nic(
+    env: dict[str, str], pattern: Pattern, second: int
+) -> None:
+    # Two GPUs and two NICs share a switch of aws-p5en, where the plugin allows one NIC per GPU.
+    c = communicator(topology.load("aws-p5en", nodes=4), parse_version("2.28"), parse_env(env))
+    tree = c.graphs[TREE]
+    assert (tree.pattern, tree.num_channels) == (pattern, 8)
+    assert [net for net, _ in tree.adapters] == [order[0] for order in tree.orders]
+    assert {a // 2 - b // 2 for a, b, *_ in tree.orders if pattern is Pattern.BALANCED_TREE} <= {0}
+    middle = [
+        sum(below // 8 != rank // 8 for below in c.channels[0].children[rank])
+        for rank in range(16, 18)
+    ]
+    assert middle == [2 - second, second]
+
+
 V100_RINGS = [
     *[(0, 3, 2, 1, 5, 6, 7, 4)] * 2,
     *[(0, 4, 7, 6, 5, 1, 2, 3)] * 2,

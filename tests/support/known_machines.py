@@ -138,11 +138,13 @@ MACHINES = {
     "hgx-h20": replace(H100, network=("rail", "roce-400", "roce", 50.0)),
     "hgx-h800": replace(H100, gpus=switched(8, [2] * 4), per_gpu=8, rings=16),
     "aws-p5": replace(H100, nics=shared(8, 1, 4), network=("fat-tree", "efa-100", "efa", 12.5)),
-    "aws-p5en": replace(H100, nics=shared(8, 1, 2), network=("fat-tree", "efa-200", "efa", 25.0)),
+    "aws-p5en": replace(H100, nics=shared(8, 2, 4), network=("fat-tree", "efa-200", "efa", 25.0)),
     "gcp-a3-mega": replace(H100, nics=shared(8, 2, 2), network=("rail", "roce-200", "roce", 25.0)),
     "hgx-b200": B200,
     "hgx-b300": replace(B200, slot=GEN6, network=("rail", *XDR)),
-    "aws-p6-b200": replace(B200, network=("fat-tree", "efa-400", "efa", 50.0)),
+    "aws-p6-b200": replace(
+        B200, nics=shared(8, 2, 2), network=("fat-tree", "efa-400", "efa", 50.0)
+    ),
     "gb200-nvl72": replace(
         B200,
         gpus=switched(72, [1] * 18),

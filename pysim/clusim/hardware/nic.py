@@ -82,6 +82,8 @@ class Transport:
         Name in NCCL's log.
     variables : mapping
         Minimum compute capability of the node's GPUs -> variables it sets, in addition to lower entries.
+    paired : mapping
+        The same for nodes whose PCIe switches have several GPUs.
     since : mapping
         Variable -> first release of the plugin that sets it, such as ``1.16``; others are set by all.
     mailbox : str
@@ -99,6 +101,7 @@ class Transport:
     figures: Preset
     in_logs: str
     variables: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    paired: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     since: Mapping[str, str] = field(default_factory=dict)
     mailbox: str = ""
     stripe_bytes: int = 0
@@ -119,12 +122,18 @@ class Transport:
         """Return True if a release of the plugin sends control messages; empty is the newest release."""
         return bool(release and self.mailbox) and release < plugin_release(self.mailbox)
 
-    def environment(self, capability: int, release: tuple[int, ...]) -> dict[str, str]:
-        """Return the variables that a release of the plugin sets on nodes with GPUs of a compute capability."""
+    def environment(
+        self, capability: int, release: tuple[int, ...], *, paired: bool = False
+    ) -> dict[str, str]:
+        """Return the variables that a release of the plugin sets on nodes with GPUs of a compute capability.
+
+        `paired` is True if the PCIe switches of the nodes have several GPUs.
+        """
         result: dict[str, str] = {}
-        for least, variables in sorted(self.variables.items()):
-            if capability >= least:
-                result |= variables
+        for table in (self.variables, self.paired if paired else {}):
+            for least, variables in sorted(table.items()):
+                if capability >= least:
+                    result |= variables
         return {
             name: value
             for name, value in result.items()
@@ -142,8 +151,11 @@ def transport_of(name: str, entry: Entry, usual: Entry) -> Transport:
         **figures(usual["figures"]),
         **figures(entry.get("figures", {})),
     }
-    variables = {int(least): some for least, some in entry.get("variables", {}).items()}
-    return build(Transport, {**entry, "variables": variables, "name": name}, figures=costs)
+    tables = {
+        table: {int(least): some for least, some in entry.get(table, {}).items()}
+        for table in ("variables", "paired")
+    }
+    return build(Transport, {**entry, **tables, "name": name}, figures=costs)
 
 
 AdapterKind = Literal["ib", "roce", "efa", "slingshot", "tcp"]

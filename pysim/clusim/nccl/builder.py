@@ -82,6 +82,7 @@ class Builder:
             self.to_net = {Pattern.RING: count - 1, Pattern.SPLIT_TREE: 1}.get(pattern, 0)
         elif pattern is Pattern.RING:
             self.to_first = count - 1
+        self.turns = self.to_net, self.to_first
 
     # ------------------------------------------------------------------ links
 
@@ -117,7 +118,9 @@ class Builder:
     def channel(self) -> None:
         """Start the next channel in every allowed way."""
         saved = self.used, self.order, self.ends
+        turned = self.to_net, self.to_first
         self.used, self.order, self.ends = [False] * len(self.system.gpus), [], []
+        self.to_net, self.to_first = self.turns
         if self.system.adapters:
             self._from_adapters()
         elif self.draft.pattern is Pattern.NVLS:
@@ -125,6 +128,7 @@ class Builder:
         else:
             self._from_gpus()
         self.used, self.order, self.ends = saved
+        self.to_net, self.to_first = turned
 
     def _from_gpus(self) -> None:
         draft, gpus = self.draft, self.system.gpus
@@ -228,7 +232,8 @@ class Builder:
                     route = system.route(one, net)
                     if route is not None and route.type == kind:
                         chosen.setdefault(net.index, net)
-        return list(chosen.values())
+        most = (system.settings.netdevs_policy or 0) * len(gpus) or None
+        return list(chosen.values())[:most]
 
     # ------------------------------------------------------------------ GPUs
 

@@ -114,6 +114,9 @@ def _size(name: str, value: str) -> int:
     return number
 
 
+ALL_DEVICES = 1 << 10
+"""Count of network devices of a GPU that means no limit."""
+
 _LEVELS = {"LOC": 0, "NVL": 1, "PIX": 1, "PXB": 2, "PXN": 2, "PHB": 3, "SYS": 4}
 _BY_NUMBER = (Path.LOC, Path.PIX, Path.PXB, Path.PHB, Path.SYS)
 
@@ -125,6 +128,15 @@ def _level(name: str, value: str) -> Path:
     if word.isdecimal():
         return _BY_NUMBER[min(int(word), len(_BY_NUMBER) - 1)]
     raise _fail(name, value, f"not a distance; use one of {', '.join(_LEVELS)}")
+
+
+def _devices_policy(name: str, value: str) -> int:
+    word, _, number = value.upper().partition(":")
+    if value.upper() in ("AUTO", "ALL"):
+        return 0 if word == "AUTO" else ALL_DEVICES
+    if word == "MAX" and number.isdecimal() and 1 <= int(number) < ALL_DEVICES:
+        return int(number)
+    raise _fail(name, value, "use AUTO, ALL or MAX:N")
 
 
 def _thresholds(name: str, value: str) -> tuple[int, ...]:
@@ -217,6 +229,7 @@ class Settings:
     net_overhead_ns: Annotated[int | None, _whole(0, 1_000_000)] = None
     pxn_disable: Annotated[bool, _flag] = False
     cross_nic: Annotated[int, _whole(0, 2)] = 2
+    netdevs_policy: Annotated[int | None, _devices_policy] = None
     ib_hca: Annotated[str, _text] = ""
     ib_qps_per_connection: Annotated[int, _whole(1, MOST_QUEUES)] = 1
     ib_split_data_on_qps: Annotated[bool | None, _flag] = None

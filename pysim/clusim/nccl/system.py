@@ -215,7 +215,10 @@ class System:
         return best
 
     def local_adapter(self, gpu: Device, channel: int) -> Device | None:
-        """Return the NIC that a GPU uses on a channel: GPUs that share NICs alternate."""
+        """Return the NIC that a GPU uses on a channel: GPUs that share NICs alternate.
+
+        A GPU uses its share of the nearest NICs, or the number in ``NCCL_NETDEVS_POLICY``.
+        """
         nets = self.nearest(gpu, self.adapters)
         if not nets:
             return None
@@ -224,7 +227,8 @@ class System:
         if len(nets) & (len(nets) - 1) == 0:
             width = len(nets).bit_length() - 1
             first = int(f"{gpu.index % len(nets):0{width}b}"[::-1], 2) if width else 0
-        return nets[(first + channel % -(-len(nets) // max(1, len(sharers)))) % len(nets)]
+        share = self.settings.netdevs_policy or -(-len(nets) // max(1, len(sharers)))
+        return nets[(first + channel % min(share, len(nets))) % len(nets)]
 
     def local_gpu(self, adapter: Device) -> Device | None:
         """Return the GPU that a NIC is local to."""

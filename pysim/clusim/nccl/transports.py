@@ -30,8 +30,10 @@ from clusim.nccl.env import Settings, parse_env
 from clusim.topology.model import Fabric
 from clusim.topology.node import NETWORK, NicTraits, Node
 
-_PLUGIN = (1, 16)
-"""Release of aws-ofi-nccl of June 2025, the time of NCCL 2.27 (`clusim.nccl.constants`)."""
+_PLUGINS = {"netdevs policy by plugins": (1, 17), "larger buffers by plugins": (1, 16)}
+"""Feature of NCCL's release (`clusim.nccl.constants`) -> release of aws-ofi-nccl of that time, newest first: September
+and June 2025.
+"""
 
 _AMPERE = 80
 """Compute capability of the A100: the first node for which plugins report the NIC's latency."""
@@ -63,11 +65,28 @@ def plugin_variables(
         for node in fabric.nodes
         if node.kind == "gpu" and node.endpoint is not None
     ]
-    release = release or (_PLUGIN if since(version, "larger buffers by plugins") else (0,))
+    known = (plugin for feature, plugin in _PLUGINS.items() if since(version, feature))
+    release = release or next(known, (0,))
     result: dict[str, str] = {}
     for name in sorted({node.nic.plugin for node in fabric.nodes if node.nic is not None}):
-        result |= TRANSPORTS[name].environment(min(capabilities, default=0), release)
+        transport = TRANSPORTS[name]
+        paired = bool(transport.paired) and _paired(fabric)
+        result |= transport.environment(min(capabilities, default=0), release, paired=paired)
     return result
+
+
+def _paired(fabric: Fabric) -> bool:
+    """Return True if PCIe switches of a fabric's nodes have several GPUs."""
+    nodes = {node.name: node for node in fabric.nodes}
+    seen: set[str] = set()
+    for link in fabric.links:
+        for near, far in ((nodes[link.a], nodes[link.b]), (nodes[link.b], nodes[link.a])):
+            if near.kind == "gpu" and far.tier == "pcie" and link.cls == "pcie":
+                switch = far.half_of or far.name
+                if switch in seen:
+                    return True
+                seen.add(switch)
+    return False
 
 
 def with_plugins(fabric: Fabric, settings: Settings, version: Version) -> Settings:
