@@ -208,7 +208,7 @@ class AllowedNics:
     Attributes
     ----------
     note : str
-        Assumption made because the topology does not name its NICs; empty if there is none.
+        Assumption, because the topology does not name its NICs; empty if there is none.
     """
 
     names: tuple[str, ...]

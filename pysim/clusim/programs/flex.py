@@ -2,7 +2,7 @@
 
 **Hardware** ``torch.compile`` generates a fused kernel that skips the blocks that a mask excludes. **Model** The fused
 attention of the same shapes, forward and backward, with a causal mask if the program's mask equals one at sampled
-positions. **Not modelled** Other masks skip no block, so that the time is an upper bound; score functions take no time.
+positions. **Not modelled** Other masks skip no block, so that the time is an upper bound; score functions are free.
 """
 
 from __future__ import annotations
