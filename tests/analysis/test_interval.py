@@ -14,7 +14,7 @@ import pytest
 import clusim
 from clusim.base.errors import TimeLimitReached
 from clusim.results.sensitivity import Interval
-from clusim.simulation import diagnose
+from clusim.simulation import diagnose, intervals
 from clusim.simulation.intervals import LEVEL, Variants, interval_of
 from clusim_cli.main import run
 
@@ -166,7 +166,7 @@ def test_a_time_limit_during_the_interval_is_said(monkeypatch: pytest.MonkeyPatc
     def limited(*_: Any) -> Interval:
         raise TimeLimitReached("time limit of 1 s")
 
-    monkeypatch.setattr(diagnose, "interval_of", limited)
+    monkeypatch.setattr(intervals, "interval_of", limited)
     found = result.sensitivity()
     assert found.interval is None
     assert found.derivatives

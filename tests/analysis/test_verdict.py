@@ -166,7 +166,7 @@ def test_a_full_wire_bounds_what_all_else_can_save(tmp_path: Path) -> None:
 def test_phases_follow_each_other_and_the_middle_is_where_bytes_move(tmp_path: Path) -> None:
     found = collective(tmp_path / "run.h5", "dgx-h100", "8MiB")
     start, middle = found.verdict.main_phases
-    assert (start.name, start.kind) == ("start", CauseKind.LAUNCH)
+    assert (start.name, start.kind) == ("start", CauseKind.STEP)
     assert middle.name == "bandwidth"
     assert (start.start_ps, start.end_ps) == (0, middle.start_ps)
     assert found.verdict.phases[-1].end_ps == found.result.time_ps

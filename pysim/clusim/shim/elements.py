@@ -7,12 +7,12 @@ float32, rounded after every addition. **Not modelled** Accumulation in half. **
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from clusim.base.arrays import Array
+from clusim.base.records import dataclass
 from clusim.schedule.dtypes import Element, element
 
 
