@@ -108,6 +108,32 @@ def test_records_are_inherited_and_pickled() -> None:
         item.low = 2  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("frozen", [True, False])
+def test_data_classes_inherit_from_records_as_from_data_classes(frozen: bool) -> None:
+    """Each base with a subclass of each kind: equal freezing works, unequal freezing is the error of `dataclasses`."""
+    for first in (records.dataclass, dataclasses.dataclass):
+        for second in (records.dataclass, dataclasses.dataclass):
+
+            @first(frozen=frozen)
+            class Low:
+                """A base."""
+
+                low: int
+
+            @second(frozen=frozen)
+            class High(Low):
+                """A subclass."""
+
+                high: int = 2
+
+            assert (High(1), hash(High(1)) if frozen else 0) == (
+                High(1, 2),
+                hash(High(1, 2)) if frozen else 0,
+            )
+            with pytest.raises(TypeError, match="cannot inherit"):
+                second(frozen=not frozen)(type("Other", (Low,), {"__annotations__": {}}))
+
+
 def test_a_definition_compiles_nothing_and_the_first_object_one_method(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

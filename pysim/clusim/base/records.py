@@ -29,7 +29,12 @@ def _processed(cls: type[Any], options: dict[str, bool]) -> type[Any]:
     shown = options.pop("repr", True)
     explicit = cls.__dict__.get("__hash__", MISSING)
     hashed = explicit is not MISSING and not (explicit is None and "__eq__" in cls.__dict__)
-    made = dataclasses.dataclass(cls, init=False, repr=False, eq=False, **options)
+    inherits = any(dataclasses.is_dataclass(base) for base in cls.__mro__[1:])
+    made = dataclasses.dataclass(
+        cls, init=False, repr=False, eq=False, frozen=frozen and inherits, **options
+    )
+    # Also for classes of `dataclasses` that inherit from this one.
+    vars(made)["__dataclass_params__"].frozen = frozen
     fields: tuple[Field[Any], ...] = dataclasses.fields(made)
     methods: dict[str, Any] = {"__init__": _first_init(made, frozen)}
     if shown:
@@ -43,7 +48,7 @@ def _processed(cls: type[Any], options: dict[str, bool]) -> type[Any]:
             setattr(made, name, method)
     if comparable and not hashed:
         of_hash = tuple(i.name for i in fields if (i.compare if i.hash is None else i.hash))
-        setattr(made, "__hash__", _hash(_values(of_hash)) if frozen else None)  # noqa: B010
+        type.__setattr__(made, "__hash__", _hash(_values(of_hash)) if frozen else None)
     if frozen:
         _freeze(made, tuple(item.name for item in fields), options.get("slots", False))
     return made
@@ -107,7 +112,7 @@ def _first_init(cls: type[Any], frozen: bool) -> Callable[..., None]:
 
     def init(self: Any, *args: Any, **named: Any) -> None:
         compiled = _init(cls, frozen)
-        setattr(cls, "__init__", compiled)  # noqa: B010 - the type of a method
+        type.__setattr__(cls, "__init__", compiled)
         compiled(self, *args, **named)
 
     return init
