@@ -208,7 +208,7 @@ class AllowedNics:
     Attributes
     ----------
     note : str
-        Assumption, because the topology does not name its NICs; empty if there is none.
+        Assumption if the topology does not name its NICs; otherwise empty.
     """
 
     names: tuple[str, ...]
