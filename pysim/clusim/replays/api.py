@@ -369,7 +369,7 @@ def _fill(
 
 def replay(
     request: ReplayRequest,
-    options: RunOptions = RunOptions(),  # noqa: B008 - frozen
+    options: RunOptions = RunOptions(),
     counted: Counted | None = None,
 ) -> Replay:
     """Replay a recording.

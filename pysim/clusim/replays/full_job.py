@@ -75,7 +75,7 @@ class KnownMachine:
 def replay_recording(
     recording: Recording,
     request: ReplayRequest,
-    options: RunOptions = RunOptions(),  # noqa: B008 - frozen
+    options: RunOptions = RunOptions(),
     known: KnownMachine | None = None,
 ) -> Replay:
     """Replay a recording on the requested or the known system."""

@@ -182,7 +182,7 @@ def _environment(log: Log, request: ReplayRequest) -> tuple[tuple[tuple[str, str
 
 def replay_log(
     request: ReplayRequest,
-    options: RunOptions = RunOptions(),  # noqa: B008 - frozen
+    options: RunOptions = RunOptions(),
     counted: Counted | None = None,
 ) -> Replay:
     """Replay logs of one job; see `clusim.replays.api.replay`."""

@@ -113,7 +113,7 @@ def simulate(
         return result_of(request, RunOptions(*how, threads=threads, watch=watch or Watch()))
 
 
-def result_of(request: AnyRequest | Plan, options: RunOptions = RunOptions()) -> Result:  # noqa: B008 - frozen
+def result_of(request: AnyRequest | Plan, options: RunOptions = RunOptions()) -> Result:
     """Run a request or plan and return its result; very large runs are extrapolated from smaller runs.
 
     Parameters

@@ -115,7 +115,7 @@ class Job:
     variants: Variants | None = None
 
 
-def job_of(request: AnyRequest | Plan, options: RunOptions = RunOptions()) -> Job:  # noqa: B008 - frozen
+def job_of(request: AnyRequest | Plan, options: RunOptions = RunOptions()) -> Job:
     """Return the run of a request or plan, lowered at the requested granularity."""
     if isinstance(request, TrafficRequest):
         return _traffic_job(request, options)

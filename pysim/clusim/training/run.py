@@ -174,7 +174,7 @@ class _Proof:
         return not self.rest or not (self.always or affordable(run.result.grants, self.rest))
 
 
-def trained(request: TrainRequest, options: RunOptions = RunOptions()) -> TrainingResult:  # noqa: B008 - frozen
+def trained(request: TrainRequest, options: RunOptions = RunOptions()) -> TrainingResult:
     """Simulate training steps; the last one is reported, earlier steps warm up.
 
     Raises
