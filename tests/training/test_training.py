@@ -145,9 +145,9 @@ def test_folding_looks_through_machines_that_are_alike() -> None:
 
 def test_only_what_was_proved_identical_stays_folded() -> None:
     work = small("parallel: {tensor: 8}\ndata: {kind: naive}", batch="{global: 1, micro: 1}")
-    every = train(work, A100, steps=1, granularity=512, fold="all")
-    proved = train(work, A100, steps=1, granularity=512, fold="proved")
-    plain = train(work, A100, steps=1, granularity=512, fold="none")
+    every = train(work, A100, steps=1, granularity=256, fold="all")
+    proved = train(work, A100, steps=1, granularity=256, fold="proved")
+    plain = train(work, A100, steps=1, granularity=256, fold="none")
     assert 0 < proved.fold.folded < every.fold.folded
     assert proved.fold.proved_identical == proved.fold.folded
     # What is left is the state of arbiters and wires, which no task sees.
