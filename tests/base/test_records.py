@@ -108,6 +108,14 @@ def test_records_are_inherited_and_pickled() -> None:
         item.low = 2  # type: ignore[misc]
 
 
+def test_a_decorator_with_options_may_be_used_again() -> None:
+    decorate = records.dataclass(frozen=True, slots=True)
+    for _ in range(2):
+        made = decorate(type("Item", (), {"__annotations__": {"low": "int"}}))
+        with pytest.raises(FrozenInstanceError):
+            made(1).low = 2
+
+
 @pytest.mark.parametrize("frozen", [True, False])
 def test_data_classes_inherit_from_records_as_from_data_classes(frozen: bool) -> None:
     """Each base with a subclass of each kind: equal freezing works, unequal freezing is the error of `dataclasses`."""

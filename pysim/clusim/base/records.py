@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import MISSING, Field, FrozenInstanceError
+from functools import partial
 from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
@@ -21,34 +22,31 @@ else:
 
     def dataclass(cls=None, /, **options):
         """Define a data class; options as of `dataclasses.dataclass`, without ``order`` and ``unsafe_hash``."""
-        return _processed(cls, options) if cls is not None else lambda cls: _processed(cls, options)
+        return partial(_processed, **options) if cls is None else _processed(cls, **options)
 
 
-def _processed(cls: type[Any], options: dict[str, bool]) -> type[Any]:
+def _processed(cls: type[Any], **options: bool) -> type[Any]:
     comparable, frozen = options.pop("eq", True), options.pop("frozen", False)
     shown = options.pop("repr", True)
-    explicit = cls.__dict__.get("__hash__", MISSING)
-    hashed = explicit is not MISSING and not (explicit is None and "__eq__" in cls.__dict__)
-    inherits = any(dataclasses.is_dataclass(base) for base in cls.__mro__[1:])
-    made = dataclasses.dataclass(
-        cls, init=False, repr=False, eq=False, frozen=frozen and inherits, **options
-    )
+    hashed = "__hash__" in vars(cls) and not (cls.__hash__ is None and "__eq__" in vars(cls))
+    options |= {"init": False, "repr": False, "eq": False}
+    inherits = any(map(dataclasses.is_dataclass, cls.__mro__[1:]))
+    made = dataclasses.dataclass(cls, frozen=frozen and inherits, **options)
     # Also for classes of `dataclasses` that inherit from this one.
     vars(made)["__dataclass_params__"].frozen = frozen
     fields: tuple[Field[Any], ...] = dataclasses.fields(made)
     methods: dict[str, Any] = {"__init__": _first_init(made, frozen)}
     if shown:
         methods["__repr__"] = _repr(tuple(item.name for item in fields if item.repr))
-    compared = tuple(item.name for item in fields if item.compare)
     if comparable:
-        methods["__eq__"] = _eq(_values(compared))
+        methods["__eq__"] = _eq(_values(tuple(item.name for item in fields if item.compare)))
     for name, method in methods.items():
         if name not in cls.__dict__:
             method.__qualname__ = f"{cls.__qualname__}.{name}"
             setattr(made, name, method)
     if comparable and not hashed:
-        of_hash = tuple(i.name for i in fields if (i.compare if i.hash is None else i.hash))
-        type.__setattr__(made, "__hash__", _hash(_values(of_hash)) if frozen else None)
+        values = _values(tuple(i.name for i in fields if (i.compare if i.hash is None else i.hash)))
+        type.__setattr__(made, "__hash__", (lambda self: hash(values(self))) if frozen else None)
     if frozen:
         _freeze(made, tuple(item.name for item in fields), options.get("slots", False))
     return made
@@ -68,10 +66,6 @@ def _eq(values: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any, object], Any
         return values(self) == values(other)
 
     return equal
-
-
-def _hash(values: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], int]:
-    return lambda self: hash(values(self))
 
 
 def _repr(names: tuple[str, ...]) -> Callable[[Any], str]:
