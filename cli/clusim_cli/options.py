@@ -137,12 +137,7 @@ _SIZE_HELP = "Size as in nccl-tests: 64M is 64 MiB."
 size = _shared("--size", "size_bytes", type=SIZE, help=_SIZE_HELP)
 
 sizes = _shared(
-    "--size",
-    "sizes",
-    type=SIZE,
-    multiple=True,
-    help=_SIZE_HELP,
-    more="May be repeated.",
+    "--size", "sizes", type=SIZE, multiple=True, help=_SIZE_HELP, more="May be repeated."
 )
 
 env = _shared(

@@ -121,12 +121,7 @@ def _collectives(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) 
 def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int:
     """Validate tables of training steps."""
     from clusim.validation.steps.rows import read_steps
-    from clusim.validation.steps.validate import (
-        row_line,
-        step_lines,
-        validate_steps,
-        write_section,
-    )
+    from clusim.validation.steps.validate import row_line, step_lines, validate_steps, write_section
 
     for name in ("system", "sizes", "releases", "row", "plot"):
         if given[name]:

@@ -102,12 +102,7 @@ class Charger:
     """
 
     def __init__(
-        self,
-        walk: Walk,
-        network: Network,
-        usage: Usage,
-        used: Array,
-        rivals: Rivals | None = None,
+        self, walk: Walk, network: Network, usage: Usage, used: Array, rivals: Rivals | None = None
     ) -> None:
         self.walk, self.network, self.usage = walk, network, usage
         self._image, self.rivals = network.image, rivals

@@ -46,9 +46,7 @@ _SCALED: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "wire latency": {"wires": ("latency_ps",)},
     "switches": {"nodes": ("latency_ps",), "units": ("latency_ps",)},
-    "memory latency": {
-        "endpoints": ("write_latency_ps", "read_latency_ps", "response_latency_ps"),
-    },
+    "memory latency": {"endpoints": ("write_latency_ps", "read_latency_ps", "response_latency_ps")},
     "flags": {"conns": ("tail_ps", "head_ps")},
 }
 """Resource -> tables of the image with the columns that its factor divides.

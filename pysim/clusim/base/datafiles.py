@@ -95,9 +95,7 @@ class OnDemand(Mapping[K, V], Generic[K, V]):
     """
 
     def __init__(
-        self,
-        read_all: Callable[[], dict[K, V]],
-        read_one: Callable[[K], V | None] = lambda _: None,
+        self, read_all: Callable[[], dict[K, V]], read_one: Callable[[K], V | None] = lambda _: None
     ) -> None:
         self._read_all, self._read_one = read_all, read_one
 

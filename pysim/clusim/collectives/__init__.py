@@ -5,12 +5,4 @@ from __future__ import annotations
 from clusim.collectives.api import ALGORITHMS, REGISTRY, Options, build, cut, emit
 from clusim.collectives.builder import ScheduleBuilder
 
-__all__ = [
-    "ALGORITHMS",
-    "REGISTRY",
-    "Options",
-    "ScheduleBuilder",
-    "build",
-    "cut",
-    "emit",
-]
+__all__ = ["ALGORITHMS", "REGISTRY", "Options", "ScheduleBuilder", "build", "cut", "emit"]

@@ -104,8 +104,7 @@ class Layout:
         """Return the rail of `channel` and count its use: the best of `fits` (per live rail), then the least used."""
         count = len(fits)
         best = min(
-            range(count),
-            key=lambda r: (-fits[r], self._usage.get(r, 0), (r - channel) % count),
+            range(count), key=lambda r: (-fits[r], self._usage.get(r, 0), (r - channel) % count)
         )
         self._usage[best] = self._usage.get(best, 0) + 1
         return self.live[best]

@@ -135,13 +135,7 @@ NICS: Mapping[str, Preset] = OnDemand(
 FORMATS: dict[str, Preset] = {**GPU_FORMATS, **PCIE_FORMATS, **NUMA_FORMATS, **NETWORK_FORMATS}
 """Packet formats by name."""
 
-LINKS: dict[str, Preset] = {
-    **GPU_LINKS,
-    **PCIE_LINKS,
-    **NUMA_LINKS,
-    **DRAM_LINKS,
-    **NETWORK_LINKS,
-}
+LINKS: dict[str, Preset] = {**GPU_LINKS, **PCIE_LINKS, **NUMA_LINKS, **DRAM_LINKS, **NETWORK_LINKS}
 """Link types by name."""
 
 SWITCHES: Mapping[str, Preset] = OnDemand(

@@ -194,10 +194,7 @@ def _quantity(value: Any) -> tuple[float, Callable[[float], str] | None]:
     """Return a number, or a quantity in ps, bytes or bytes/s, and the function that writes it; None: a number."""
     if not isinstance(value, str):
         return float(value), None
-    for parse, write in (
-        (parse_time, _write_time),
-        (parse_size, _write_size),
-    ):
+    for parse, write in ((parse_time, _write_time), (parse_size, _write_size)):
         try:
             return float(parse(value)), write
         except UnitError:

@@ -28,8 +28,7 @@ pass of a microbatch.
 """
 
 LAUNCH_QUEUE: Figure = published(
-    1024,
-    "launches in a CUDA stream until a launch blocks (NVIDIA developer forums, CUDA 12)",
+    1024, "launches in a CUDA stream until a launch blocks (NVIDIA developer forums, CUDA 12)"
 )
 """Kernels that a host can be ahead of its GPU."""
 

@@ -90,9 +90,7 @@ def _roce(gbps: int) -> Preset:
     return {
         "rate": published(f"{gbps} Gb/s", "Ethernet, after encoding and FEC"),
         "latency": assumed(
-            f"{latency_ns}ns",
-            "MACs and PHYs of both ends, RS-FEC from 50 Gb/s on, no cable",
-            "60%",
+            f"{latency_ns}ns", "MACs and PHYs of both ends, RS-FEC from 50 Gb/s on, no cable", "60%"
         ),
         "format": published("roce", "RoCEv2 in Ethernet frames"),
         "buffer": assumed(

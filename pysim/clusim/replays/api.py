@@ -170,10 +170,7 @@ class Representative:
                 " calls of all ranks"
             ) from None
         setup = replace(
-            self.setup,
-            nodes=machines if machines > 1 else None,
-            gpus=parts[0],
-            beside=parts[1:],
+            self.setup, nodes=machines if machines > 1 else None, gpus=parts[0], beside=parts[1:]
         )
         moved = CollectivePayload.recorded(
             event.operation, event.bytes, event.dtype, event.redop, event.root
@@ -368,9 +365,7 @@ def _fill(
 
 
 def replay(
-    request: ReplayRequest,
-    options: RunOptions = RunOptions(),
-    counted: Counted | None = None,
+    request: ReplayRequest, options: RunOptions = RunOptions(), counted: Counted | None = None
 ) -> Replay:
     """Replay a recording.
 

@@ -63,15 +63,7 @@ class _Kept:
     note: str = ""
 
 
-_DAMAGE = (
-    "file",
-    "rows",
-    "spliced",
-    "datatype",
-    "calls missing",
-    "calls differ",
-    "calls cut",
-)
+_DAMAGE = ("file", "rows", "spliced", "datatype", "calls missing", "calls differ", "calls cut")
 """Kinds of anomalies due to parts of a log that were not understood."""
 
 _WITHOUT = (
@@ -181,9 +173,7 @@ def _environment(log: Log, request: ReplayRequest) -> tuple[tuple[tuple[str, str
 
 
 def replay_log(
-    request: ReplayRequest,
-    options: RunOptions = RunOptions(),
-    counted: Counted | None = None,
+    request: ReplayRequest, options: RunOptions = RunOptions(), counted: Counted | None = None
 ) -> Replay:
     """Replay logs of one job; see `clusim.replays.api.replay`."""
     log = read_logs(request.files)

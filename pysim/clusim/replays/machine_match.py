@@ -17,11 +17,7 @@ from clusim.hardware import GPUS, gpu_by_product, unknown_gpu
 from clusim.nccl.constants import FEATURES, LATEST, OLDEST, Version, nvlink_GBps
 from clusim.topology.cluster_names import Traits, machine_traits
 
-_RELEASES: tuple[Version, ...] = (
-    OLDEST,
-    Version(*FEATURES["nvlink of 22 GB/s"]),
-    LATEST,
-)
+_RELEASES: tuple[Version, ...] = (OLDEST, Version(*FEATURES["nvlink of 22 GB/s"]), LATEST)
 """NCCL versions that assume different rates of an NVLink."""
 
 

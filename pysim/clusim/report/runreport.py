@@ -194,10 +194,7 @@ def _foot(result: Result) -> list[tuple[str, str]]:
     if wall_s > 0 and result.time_ps:
         slower = wall_s * 1e12 / result.time_ps
         speed += f", {result.rate_words()}, {slower:,.0f}x slower than real time"
-    rows = [
-        ("packets", result.hops_words()),
-        ("granularity", result.provenance.granularity_note),
-    ]
+    rows = [("packets", result.hops_words()), ("granularity", result.provenance.granularity_note)]
     if result.complete:
         rows += [("wall time", f"{speed})"), ("fingerprint", f"{result.fingerprint:016x}")]
     if result.verified is not None:

@@ -233,12 +233,7 @@ def _heatmap(feed: Feed) -> Markup:
     if len(bins) > 1:
         caption += f", bins of {format_time(int(bins[1] - bins[0]))}"
     caption += _not_shown(feed).rstrip(".").replace(" Not", "; not")
-    return fill(
-        "heatmap.html",
-        what=caption,
-        classes=_class_options(classes),
-        legend=_legend(),
-    )
+    return fill("heatmap.html", what=caption, classes=_class_options(classes), legend=_legend())
 
 
 def _class_options(classes: Iterable[str]) -> Markup:

@@ -217,7 +217,7 @@ def tuner_csv(result: Crossover) -> list[str]:
     group = result.setup.comm.group
     lines = [f"# {one_line(line)}" for line in said(result.setup.broken.lines, result.notes)]
     lines += [
-        "# colltype,minbytes,maxbytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff",
+        "# colltype,minbytes,maxbytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
     ]
     names = {
         f"{a.value} {p.value}": (a, p) for a, p in runnable(result.setup.comm, result.collective)

@@ -124,11 +124,7 @@ def _load(name: str, nodes: int | None) -> Fabric:
 
 
 def loads(
-    text: str,
-    where: str = "<text>",
-    *,
-    default_name: str = "custom",
-    base: Path | None = None,
+    text: str, where: str = "<text>", *, default_name: str = "custom", base: Path | None = None
 ) -> Fabric:
     """Return the topology described by a YAML text; `where` is its name in errors.
 

@@ -86,11 +86,7 @@ def _split(fabric: Fabric) -> Fabric:
         if node.name in split
     ]
     return replace(
-        fabric,
-        nodes=(*fabric.nodes, *halves),
-        links=(*links, *added),
-        formats=formats,
-        acs=False,
+        fabric, nodes=(*fabric.nodes, *halves), links=(*links, *added), formats=formats, acs=False
     )
 
 

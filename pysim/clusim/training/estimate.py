@@ -35,12 +35,7 @@ from clusim.training.parts import StepPart, StepParts
 from clusim.training.request import WANTED_ERROR, TrainRequest
 from clusim.training.result import StepResult
 from clusim.training.run import trained
-from clusim.training.step_diagnosis import (
-    Culprits,
-    StepSpans,
-    heavy_stage,
-    step_verdict,
-)
+from clusim.training.step_diagnosis import Culprits, StepSpans, heavy_stage, step_verdict
 from clusim.training.step_timing import own_steps
 from clusim.training.switches import Sharing
 from clusim.training.uncomposed import StepEstimate, whole
@@ -283,12 +278,7 @@ class StepEstimator(Emitter):
         return self._together(exchange, _Joint(list(pairs), shown, times), stream, waits, write)
 
     def _together(
-        self,
-        exchange: Exchange,
-        joint: _Joint,
-        stream: str,
-        after: Tails | None,
-        write: Write,
+        self, exchange: Exchange, joint: _Joint, stream: str, after: Tails | None, write: Write
     ) -> Tails:
         """Add concurrent communication of groups that contain representative ranks."""
         groups, shown, times, _ = joint

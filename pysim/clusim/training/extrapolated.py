@@ -161,10 +161,7 @@ def part_beside(request: Request, plan: Cut, work_ps: int, hbm_bytes: int) -> Pa
 
 
 def followed_part(
-    setup: Setup,
-    plan: ParallelPlan,
-    granularity: str | int,
-    work: JointWork,
+    setup: Setup, plan: ParallelPlan, granularity: str | int, work: JointWork
 ) -> FollowedPart | None:
     """Return the extrapolation of a part; None if it is simulated in full."""
     ranks = work.ranks

@@ -113,12 +113,7 @@ class StepParts:
         """Return the number of parts that were extrapolated from fewer nodes."""
         return sum(1 for part in self._known.values() if part.followed)
 
-    def find(
-        self,
-        key: Any,
-        work: JointWork,
-        traffic_Bps: float | None = None,
-    ) -> StepPart:
+    def find(self, key: Any, work: JointWork, traffic_Bps: float | None = None) -> StepPart:
         """Return the part of some work.
 
         Parameters

@@ -10,14 +10,7 @@ import numpy as np
 
 from clusim.analysis.limits import BrokenWire, slowed_wires
 from clusim.base.display import Columns, Shown, Summary, columns_of
-from clusim.base.json_schema import (
-    IfKnown,
-    JsonObject,
-    Picoseconds,
-    Round3,
-    Round6,
-    Round9,
-)
+from clusim.base.json_schema import IfKnown, JsonObject, Picoseconds, Round3, Round6, Round9
 from clusim.base.units import format_time
 from clusim.results.diagnosis import Verdict
 from clusim.results.replicated import DIMENSIONS

@@ -89,10 +89,7 @@ class StepEstimate(StepResult):
         if self.followed:
             off, step = format_time(self.followed_ps), format_time(self.step_ps[-1])
             rows.append(
-                (
-                    "followed",
-                    f"{self.followed} parts from fewer nodes; error limit {off} of {step}",
-                )
+                ("followed", f"{self.followed} parts from fewer nodes; error limit {off} of {step}")
             )
         return rows
 

@@ -300,11 +300,7 @@ class Chip:
         return max(self.floor_ps, round(seconds * 1e12))
 
 
-def chip_of(
-    fabric: Fabric,
-    precision: Precision,
-    hardware: HardwareSpec | None = None,
-) -> Chip:
+def chip_of(fabric: Fabric, precision: Precision, hardware: HardwareSpec | None = None) -> Chip:
     """Return the chip of a topology's first GPU; `hardware` replaces preset parameters."""
     node = fabric.nodes[arrays_of(fabric).node_of(0)]
     assert node.endpoint is not None, "ranks are endpoints"
@@ -312,10 +308,7 @@ def chip_of(
 
 
 def chip_at(
-    endpoint: Endpoint,
-    precision: Precision,
-    hardware: HardwareSpec | None = None,
-    where: str = "",
+    endpoint: Endpoint, precision: Precision, hardware: HardwareSpec | None = None, where: str = ""
 ) -> Chip:
     """Return the chip of a GPU; `where` names it in messages."""
     given, where = hardware or HardwareSpec(), where or endpoint.chip

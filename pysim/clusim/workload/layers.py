@@ -293,12 +293,7 @@ Inside = Literal["", "core", "expert"]
 
 
 def memory_kernel(
-    name: str,
-    read: float,
-    written: float,
-    element_bytes: int,
-    *,
-    inside: Inside = "",
+    name: str, read: float, written: float, element_bytes: int, *, inside: Inside = ""
 ) -> Kernel:
     """Return a kernel that only moves elements."""
     size = round((read + written) * element_bytes)
@@ -306,12 +301,7 @@ def memory_kernel(
 
 
 def linear(
-    name: str,
-    shard: Shard,
-    product: Gemm,
-    *,
-    inside: Inside = "",
-    elements: int = 0,
+    name: str, shard: Shard, product: Gemm, *, inside: Inside = "", elements: int = 0
 ) -> tuple[Kernel, Kernel, Kernel]:
     """Return the kernels of a product of m x k with k x n: forward, input and weight gradient.
 

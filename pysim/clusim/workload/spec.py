@@ -24,14 +24,7 @@ Small = Annotated[int, Field(ge=1, le=2**20)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 
 RecomputedModule = Literal[
-    "core_attn",
-    "layernorm",
-    "mla_up_proj",
-    "mlp",
-    "mlp_act",
-    "moe",
-    "moe_act",
-    "shared_experts",
+    "core_attn", "layernorm", "mla_up_proj", "mlp", "mlp_act", "moe", "moe_act", "shared_experts"
 ]
 
 MAX_FILE_BYTES = 4 << 20
@@ -272,13 +265,7 @@ class HostSpec(Spec):
     """Host thread of a rank: its framework, and replacements of the framework's parameters."""
 
     framework: Literal[
-        "none",
-        "pytorch",
-        "megatron",
-        "megatron-deepspeed",
-        "torch-compile",
-        "cuda-graph",
-        "jax",
+        "none", "pytorch", "megatron", "megatron-deepspeed", "torch-compile", "cuda-graph", "jax"
     ] = "none"
     per_operator: Time | None = None
     queue: Annotated[int, Field(ge=1, le=2**20)] | None = None

@@ -137,7 +137,4 @@ def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     for part in writer.parts():
         members = _members(bits, in_turn(bits, part.channel, channels)[0])
         partners = in_turn(count, part.channel, channels)
-        _write(
-            _Cube(writer, part, members, fine),
-            dict(zip(partners, extras, strict=False)),
-        )
+        _write(_Cube(writer, part, members, fine), dict(zip(partners, extras, strict=False)))

@@ -8,14 +8,7 @@ from clusim.formats.logs.call_lines import CallReader
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.graphs import CONNECTION, OF_GRAPHS, fills_of, system_line
 from clusim.formats.logs.infer_collective import parse_route
-from clusim.formats.logs.lines import (
-    LinePart,
-    clean,
-    label_of,
-    parts,
-    regular_front,
-    stamp_ns,
-)
+from clusim.formats.logs.lines import LinePart, clean, label_of, parts, regular_front, stamp_ns
 from clusim.formats.logs.messages import note_version
 from clusim.formats.logs.raw_log import Process, RawLog
 from clusim.formats.logs.tables import MOST_ROWS, TableReader

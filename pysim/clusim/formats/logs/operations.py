@@ -13,14 +13,7 @@ from numpy.typing import NDArray
 
 from clusim.base.terms.dtypes import BY_NUMBER
 from clusim.base.terms.operations import BLOCKWISE, find_operation
-from clusim.formats.logs.columns import (
-    NONE,
-    Repeating,
-    counted,
-    ordinals,
-    row_hash,
-    small,
-)
+from clusim.formats.logs.columns import NONE, Repeating, counted, ordinals, row_hash, small
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.raw_log import RawLog
 

@@ -27,13 +27,7 @@ from clusim.formats.recordings.chakra_graph import (
 from clusim.formats.recordings.chakra_ranks import ChakraGraph, ChakraHost
 from clusim.formats.recordings.chakra_schema import is_printed
 from clusim.formats.recordings.jsonstream import integers, read_items
-from clusim.formats.recordings.model import (
-    ABSENT,
-    MOST_REPEATED,
-    Event,
-    EventKind,
-    Recording,
-)
+from clusim.formats.recordings.model import ABSENT, MOST_REPEATED, Event, EventKind, Recording
 from clusim.formats.recordings.source import FileStream, Paths, names_of, streams
 
 _FILE = re.compile(

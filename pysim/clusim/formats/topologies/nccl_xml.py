@@ -114,10 +114,7 @@ def _device(element: XmlElement, draft: Draft) -> ImportedDevice:
 
 def _slot(element: XmlElement) -> dict[str, Any]:
     """Return the speed and the lanes of a device's PCIe link."""
-    return {
-        "speed": element.attributes.get("link_speed"),
-        "width": element.whole("link_width"),
-    }
+    return {"speed": element.attributes.get("link_speed"), "width": element.whole("link_width")}
 
 
 def _add_gpu(device: ImportedDevice, element: XmlElement) -> None:

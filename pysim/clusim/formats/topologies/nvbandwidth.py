@@ -249,10 +249,7 @@ class _Paths:
         return rate * min(self._share(node, engine, only) for node in pair) if rate else 0.0
 
     def _share(
-        self,
-        node: int,
-        engine: str,
-        only: np.ndarray[tuple[int], np.dtype[np.bool_]] | None,
+        self, node: int, engine: str, only: np.ndarray[tuple[int], np.dtype[np.bool_]] | None
     ) -> float:
         """Return the payload share of a graph node's output, for its most efficient packet format."""
         wires = self.arrays.wires

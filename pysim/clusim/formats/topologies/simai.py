@@ -235,9 +235,7 @@ class _Servers:
             counts[tier] += 1
         if self.file.switches:
             self.draft.assume(
-                "network switches",
-                "type ethernet",
-                "no latency or radix of switches in the file",
+                "network switches", "type ethernet", "no latency or radix of switches in the file"
             )
 
     def _add_adapter(self, row: _Row, gpu: int) -> None:

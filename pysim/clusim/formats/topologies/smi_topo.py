@@ -228,9 +228,7 @@ def _symmetric(matrix: Matrix, draft: Draft) -> None:
         best = min((one, two), key=lambda word: key[word])
         matrix.words[a, b] = matrix.words[b, a] = best
         draft.assume(
-            f"{a}-{b}".lower(),
-            best,
-            f"asymmetric: the table has {one} one way and {two} the other",
+            f"{a}-{b}".lower(), best, f"asymmetric: the table has {one} one way and {two} the other"
         )
 
 

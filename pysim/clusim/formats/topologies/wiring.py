@@ -278,9 +278,7 @@ class _Wiring:
             self.draft.source(card, _said(device.text, f"{len(names)} ports", line=device.line))
             self.draft.link(card, parent, type=link)
             self.draft.assume(
-                names,
-                f"ports of one card share its {link} slot",
-                "interfaces of one PCI device",
+                names, f"ports of one card share its {link} slot", "interfaces of one PCI device"
             )
             parent = card
         for name in names:

@@ -153,7 +153,7 @@ def _messages(run: Run, task: TaskRow, number: int) -> Iterator[dict[str, Any]]:
         end = "Dst Rank" if name == "send" else "Src Rank"
         args = _collective(run, task) | {"Collective name": name, "Rank": peer, end: ranks[peer]}
         yield _host("cpu_op", "record_param_comms", task) | {
-            "args": {"External id": number + 1 + which, **args},
+            "args": {"External id": number + 1 + which, **args}
         }
 
 

@@ -192,10 +192,7 @@ class PacketWriter:
         forms = np.array([form for event in events for form in self._forms(event)], object)
         instant = start_ps == end_ps
         parts = np.empty((len(which), 2, 3), object)
-        for side, form, time_ps in (
-            (0, 3 * which + instant, start_ps),
-            (1, 3 * which + 2, end_ps),
-        ):
+        for side, form, time_ps in ((0, 3 * which + instant, start_ps), (1, 3 * which + 2, end_ps)):
             stamps = np.array(pb_varints(time_ps // PS_PER_NS), object)
             parts[:, side] = self._timed(stamps, forms[form])
         parts[instant, 1] = b""

@@ -84,13 +84,7 @@ class TraceWriter:
 
     takes_proxies = True
 
-    def __init__(
-        self,
-        path: Path,
-        begun: Begun,
-        *,
-        max_records: int = 0,
-    ) -> None:
+    def __init__(self, path: Path, begun: Begun, *, max_records: int = 0) -> None:
         self.path = path
         self._target = files.destination(path)
         self.partial = Path(f"{self._target}.partial")

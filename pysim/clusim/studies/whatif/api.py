@@ -207,11 +207,7 @@ def what_if(
     return result
 
 
-_TIMES = {
-    Request: KERNEL,
-    ReplayRequest: "of the complete job",
-    TrainRequest: "of the last step",
-}
+_TIMES = {Request: KERNEL, ReplayRequest: "of the complete job", TrainRequest: "of the last step"}
 
 
 def _setup(asked: AnyAsked) -> Setup | None:

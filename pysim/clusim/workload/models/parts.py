@@ -132,13 +132,7 @@ class Recorder:
         return result
 
     def memory(
-        self,
-        name: str,
-        read: float,
-        written: float,
-        back: float,
-        *,
-        inside: Inside = "",
+        self, name: str, read: float, written: float, back: float, *, inside: Inside = ""
     ) -> None:
         """Add a kernel that moves elements, and one that moves `back` elements backwards."""
         one = memory_kernel(name, read, written, self.element_bytes, inside=inside)
@@ -270,10 +264,7 @@ class Recorder:
             piece = linear(name, self.shard, Gemm(1, m // parts, n, k))[0]
             size_come = round(m // parts * k * gathered_bytes(self.shard.precision))
             one = self._while_parts_come(name, piece, size_come)
-        self.pair(
-            one,
-            [*again, back, *there, reduce, weight, Wait(key, part="input")],
-        )
+        self.pair(one, [*again, back, *there, reduce, weight, Wait(key, part="input")])
 
     def _columns_of_parts(self, name: str, m: int, n: int, k: int) -> None:
         """Add a layer that gathers and keeps its inputs, and computes `n` columns.

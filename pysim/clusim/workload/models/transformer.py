@@ -18,15 +18,7 @@ from typing import Literal
 
 from clusim.base.errors import InputError
 from clusim.workload.kernels import Gemm, Part
-from clusim.workload.layers import (
-    JOINED,
-    Activations,
-    Comm,
-    Layer,
-    Shard,
-    Tensor,
-    memory_kernel,
-)
+from clusim.workload.layers import JOINED, Activations, Comm, Layer, Shard, Tensor, memory_kernel
 from clusim.workload.models.parts import Attention, LayeredModel, Recorder
 from clusim.workload.recipes import input_bytes, output_bytes
 

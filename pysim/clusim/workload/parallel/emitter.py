@@ -293,11 +293,7 @@ class Emitter:
             self.tail[rank] = (*self.tail.get(rank, ()), *tasks)
 
     def collective(
-        self,
-        exchange: Exchange,
-        group: Sequence[int],
-        stream: str = "",
-        after: Tails | None = None,
+        self, exchange: Exchange, group: Sequence[int], stream: str = "", after: Tails | None = None
     ) -> Tails:
         """Add a collective of a group after its ranks' previous work; return its tasks by rank."""
         operation, size_bytes = exchange.operation, exchange.bytes

@@ -21,12 +21,7 @@ from clusim.workload.memory import (
     stage_memory,
 )
 from clusim.workload.mesh import DIMS, Mesh, placement, zones_of
-from clusim.workload.models import (
-    Model,
-    Transformer,
-    find_model,
-    read_config,
-)
+from clusim.workload.models import Model, Transformer, find_model, read_config
 from clusim.workload.parallel.checks import (
     check_checkpoints,
     check_chunks,

@@ -175,11 +175,7 @@ def deepep_of(workload: Workload, fabric: Fabric, machines: int) -> DeepEp | Non
 
 
 def moving(
-    layers: list[Layer],
-    workload: Workload,
-    shard: Shard,
-    optimizer: Optimizer,
-    microbatches: int,
+    layers: list[Layer], workload: Workload, shard: Shard, optimizer: Optimizer, microbatches: int
 ) -> list[Layer]:
     """Return layers with kernels that accumulate gradients and pack gathered or reduced data."""
     element_bytes = shard.precision.bytes
