@@ -41,5 +41,7 @@ ID_TYPE(flow) /* the connections, then the sources */
 ID_TYPE(packet)
 ID_TYPE(xfer)
 ID_TYPE(buffer) /* shared by copies of a packet */
+ID_TYPE(line)   /* transfers of queue pairs in order */
+ID_TYPE(pair)   /* queue pair in order */
 
 #endif

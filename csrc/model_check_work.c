@@ -141,9 +141,9 @@ static const char *wrong_spreading(const clusim_conn *c) {
     NEED(c->spread == NONE || (c->kind == CLUSIM_CONN_KIND_WRITE && c->path == NONE),
          "only writes without a path spread");
     NEED(c->queue_lo <= c->queue_hi, "queue pairs end before they begin");
-    NEED(c->queue_lo == c->queue_hi || (c->kind == CLUSIM_CONN_KIND_WRITE &&
-                                        c->policy == CLUSIM_POLICY_PINNED && c->path == NONE),
-         "only pinned writes without a path have queue pairs");
+    NEED(c->queue_lo == c->queue_hi || (c->kind == CLUSIM_CONN_KIND_WRITE && c->path == NONE &&
+                                        (c->policy == CLUSIM_POLICY_PINNED || c->spread != NONE)),
+         "only pinned or spread writes without a path have queue pairs");
     return NULL;
 }
 

@@ -132,18 +132,17 @@ static STATUS deliver_in_order(clusim_sim *s, packet_id index, wire_id from) {
     packet *p = packet_at(s, index);
     xfer_id id = p->xfer;
     if (UNLIKELY(p->marked)) TRY(congestion_notify(s, p));
-    order_arrived(s, p);
-    if (p->number != xfer_at(s, id)->expected) {
+    pair_id pair = order_pair_of(s, p);
+    if (order_arrived(s, p)) {
         TRY(wire_return_credit(s, from, p->vc, p->wire_bytes, s->scheduler.now_ps));
         TRY(order_early(s, index));
     } else {
         endpoint_id endpoint = wire_at(s, from)->far_endpoint;
         const clusim_endpoint *e = &s->model->image.endpoints[endpoint.i];
-        xfer_at(s, id)->expected++;
         int64_t at = memory_access(s, endpoint, p->payload * (uint64_t)e->deliver_256);
         TRY(accept(s, index, e, at));
         for (;;) {
-            TRY(order_next(s, id, &index));
+            TRY(order_next(s, pair, &index));
             if (packet_none(index)) break;
             TRY(accept_kept(s, index));
         }

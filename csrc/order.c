@@ -1,5 +1,8 @@
 #include "order.h"
 
+#include <stddef.h>
+#include <string.h>
+
 #include "inject.h"
 #include "memory.h"
 #include "parts/packets.h"
@@ -14,8 +17,185 @@
 #include "spread.h"
 #include "wire.h"
 
+#define NO_NUMBER UINT64_MAX /* above all numbers of packets */
+
 void order_forget(clusim_sim *s, xfer_id x) {
     if (--xfer_at(s, x)->refers == 0 && xfer_at(s, x)->complete) pool_free_xfer(s, x);
+}
+
+/* ---- queue pairs -------------------------------------------------------------------------------
+ */
+
+/* Create `count` lines of `pairs` queue pairs each, or only count them; return the first. */
+static line_id add_lines(orders_part *o, uint32_t count, uint32_t pairs) {
+    line_id first = ID(line, o->num_lines);
+    for (uint32_t k = 0; k < count; k++) {
+        uint32_t pair = o->num_pairs, line = o->num_lines++;
+        o->num_pairs += pairs;
+        if (o->lines == NULL) continue;
+        o->lines[line] = (order_line){.oldest = NO(xfer), .newest = NO(xfer), .pairs = pairs};
+        o->lines[line].pair = ID(pair, pair);
+        for (; pair < o->num_pairs; pair++)
+            o->pairs[pair] = (order_pair){.expected = NO_NUMBER,
+                                          .refused_at = NO_NUMBER,
+                                          .kept = NO(packet),
+                                          .present = NO(xfer),
+                                          .refused_in = NO(xfer),
+                                          .line = ID(line, line)};
+    }
+    return first;
+}
+
+static bool is_ordered(const clusim_image *im, uint32_t spread) {
+    return spread != NONE && im->spreads[spread].ordered;
+}
+
+/* Destination of a message of a source. */
+typedef struct message_end {
+    uint32_t dst, via_first, via_last, message;
+} message_end;
+
+static int by_end(const void *a, const void *b) {
+    return memcmp(a, b, offsetof(message_end, message));
+}
+
+/* Lines of a source: one for each destination. */
+static STATUS add_source(orders_part *o, const clusim_image *im, const clusim_source *source) {
+    uint32_t count = source->msg_hi - source->msg_lo;
+    message_end *ends = calloc(count + 1, sizeof *ends);
+    if (ends == NULL) return CLUSIM_ERR_NO_MEMORY;
+    for (uint32_t k = 0; k < count; k++) {
+        const clusim_message *m = &im->messages[source->msg_lo + k];
+        ends[k] = (message_end){m->dst, m->via_first, m->via_last, source->msg_lo + k};
+    }
+    qsort(ends, count, sizeof *ends, by_end);
+    for (uint32_t k = 0; k < count; k++) {
+        bool same = k > 0 && by_end(&ends[k - 1], &ends[k]) == 0;
+        o->of_message[ends[k].message] =
+            same ? o->of_message[ends[k - 1].message] : add_lines(o, 1, 1);
+    }
+    free(ends);
+    return CLUSIM_OK;
+}
+
+static STATUS add_all(orders_part *o, const clusim_image *im) {
+    o->num_lines = o->num_pairs = 0;
+    for (uint32_t c = 0; c < im->num_conns; c++) {
+        const clusim_conn *conn = &im->conns[c];
+        uint32_t queues = (uint32_t)base_umax(1, conn->queue_hi - conn->queue_lo);
+        if (!is_ordered(im, conn->spread)) continue;
+        o->of_conn[c] = add_lines(o, conn->split ? 1 : queues, conn->split ? queues : 1);
+    }
+    for (uint32_t i = 0; i < im->num_sources; i++)
+        if (is_ordered(im, im->sources[i].spread)) TRY(add_source(o, im, &im->sources[i]));
+    return CLUSIM_OK;
+}
+
+STATUS order_init(clusim_sim *s) {
+    const clusim_image *im = &s->model->image;
+    orders_part *o = &s->spreads.orders;
+    if (!s->model->has_order) return CLUSIM_OK;
+    ZEROED(o->counters, im->num_targets);
+    ZEROED(o->kept, im->num_targets);
+    ZEROED(o->of_conn, im->num_conns);
+    ZEROED(o->of_message, im->num_messages);
+    ZEROED(o->turn, im->num_conns);
+    TRY(add_all(o, im));
+    ZEROED(o->pairs, o->num_pairs);
+    ZEROED(o->lines, o->num_lines);
+    return add_all(o, im);
+}
+
+void order_free(clusim_sim *s) {
+    const orders_part *o = &s->spreads.orders;
+    free(o->counters);
+    free(o->kept);
+    free(o->of_conn);
+    free(o->of_message);
+    free(o->turn);
+    free(o->pairs);
+    free(o->lines);
+}
+
+/* The line of a new transfer: queue pairs of a connection take turns. */
+static line_id take_line(clusim_sim *s, const xfer *x) {
+    orders_part *o = &s->spreads.orders;
+    if (x->owner_kind == OWNER_SOURCE) return o->of_message[x->message.i];
+    const clusim_conn *c = &s->model->image.conns[x->conn.i];
+    uint32_t queues = c->split ? 1 : c->queue_hi - c->queue_lo, turn = o->turn[x->conn.i];
+    o->turn[x->conn.i] = turn + 1 < queues ? turn + 1 : 0;
+    return ID(line, o->of_conn[x->conn.i].i + turn);
+}
+
+void order_start(clusim_sim *s, xfer_id id) {
+    xfer *x = xfer_at(s, id);
+    x->line = take_line(s, x);
+    order_line *line = line_at(s, x->line);
+    x->window = UINT32_MAX;
+    x->refers = x->count + 1;
+    x->repeats = line->repeats;
+    x->later = NO(xfer);
+    x->first = line->next;
+    line->next += x->count;
+    if (xfer_none(line->newest)) {
+        line->oldest = id;
+    } else {
+        xfer_at(s, line->newest)->later = id;
+    }
+    line->newest = id;
+    for (uint32_t k = 0; k < line->pairs && k < x->count; k++) {
+        order_pair *pair = pair_at(s, ID(pair, line->pair.i + k));
+        if (!xfer_none(pair->present)) continue;
+        pair->present = id;
+        pair->expected = x->first + k;
+    }
+}
+
+pair_id order_pair_of(const clusim_sim *s, const packet *p) {
+    const order_line *line = line_at(s, xfer_at(s, p->xfer)->line);
+    return ID(pair, line->pair.i + p->number % line->pairs);
+}
+
+/* Number of a packet in its line. */
+static uint64_t number_of(const clusim_sim *s, packet_id p) {
+    return xfer_at(s, packet_at(s, p)->xfer)->first + packet_at(s, p)->number;
+}
+
+/* The expected packet was accepted. */
+static void advance(const clusim_sim *s, pair_id id) {
+    order_pair *pair = pair_at(s, id);
+    const order_line *line = line_at(s, pair->line);
+    const xfer *x = xfer_at(s, pair->present);
+    uint64_t i = pair->expected - x->first + line->pairs;
+    while (i >= x->count) {
+        pair->present = x->later;
+        pair->expected = NO_NUMBER;
+        if (xfer_none(pair->present)) return;
+        x = xfer_at(s, pair->present);
+        i = id.i - line->pair.i;
+    }
+    pair->expected = x->first + i;
+}
+
+/* True if no queue pair of a line needs a transfer: all its packets are accepted, and no refusal of
+ * one is on its way. */
+static bool passed(const clusim_sim *s, const order_line *line, const xfer *x) {
+    for (uint32_t k = 0; k < line->pairs; k++) {
+        const order_pair *pair = pair_at(s, ID(pair, line->pair.i + k));
+        xfer_id needed = pair->refused ? pair->refused_in : pair->present;
+        if (!xfer_none(needed) && xfer_at(s, needed)->first <= x->first) return false;
+    }
+    return true;
+}
+
+/* Forget the transfers that a line does not need. */
+static void shorten(clusim_sim *s, order_line *line) {
+    while (!xfer_none(line->oldest) && passed(s, line, xfer_at(s, line->oldest))) {
+        xfer_id id = line->oldest;
+        line->oldest = xfer_at(s, id)->later;
+        if (xfer_none(line->oldest)) line->newest = NO(xfer);
+        order_forget(s, id);
+    }
 }
 
 /* ---- counters of NICs --------------------------------------------------------------------------
@@ -29,73 +209,80 @@ static target_id receiver_of(const xfer *x) {
 /* True if counters still change: they are those of the end of the run. */
 static bool counts(const clusim_sim *s) { return !s->results.finished; }
 
-void order_arrived(clusim_sim *s, const packet *p) {
+bool order_arrived(clusim_sim *s, const packet *p) {
     const xfer *x = xfer_at(s, p->xfer);
-    clusim_order_counters *c = &s->spreads.orders[receiver_of(x).i];
-    if (!counts(s)) return;
-    c->packets++;
-    c->early += p->number != x->expected;
+    bool early = x->first + p->number != pair_at(s, order_pair_of(s, p))->expected;
+    clusim_order_counters *c = &s->spreads.orders.counters[receiver_of(x).i];
+    c->packets += counts(s);
+    c->early += early && counts(s);
+    return early;
 }
 
 /* The receiver keeps `bytes` more. */
-static void count_kept(clusim_sim *s, const xfer *x, int64_t bytes) {
-    uint32_t receiver = receiver_of(x).i;
-    clusim_order_counters *c = &s->spreads.orders[receiver];
-    s->spreads.kept[receiver] += (uint64_t)bytes;
-    if (counts(s)) c->kept_max = base_umax(c->kept_max, s->spreads.kept[receiver]);
+static void count_kept(clusim_sim *s, const packet *p, int64_t bytes) {
+    uint32_t receiver = receiver_of(xfer_at(s, p->xfer)).i;
+    orders_part *o = &s->spreads.orders;
+    clusim_order_counters *c = &o->counters[receiver];
+    o->kept[receiver] += (uint64_t)bytes;
+    if (counts(s)) c->kept_max = base_umax(c->kept_max, o->kept[receiver]);
 }
 
 static void count_repeat(clusim_sim *s, const xfer *x) {
     target_id sender = target_none(x->via_first) ? model_target(x->endpoint) : x->via_first;
-    s->spreads.orders[sender.i].repeats += counts(s);
+    s->spreads.orders.counters[sender.i].repeats += counts(s);
 }
 
 /* ---- receiver ----------------------------------------------------------------------------------
  */
 
-static STATUS refuse(clusim_sim *s, xfer_id id) {
-    xfer *x = xfer_at(s, id);
-    const clusim_spread *spread = spread_of(s, x);
-    x->refused = true;
-    x->lost = false;
-    x->refused_at = x->expected;
-    x->refers++;
-    return scheduler_event(s, s->scheduler.now_ps + spread->nak_ps, EV_REPEAT, spread_flow(s, x).i,
-                           id.i);
+static STATUS refuse(clusim_sim *s, pair_id id) {
+    order_pair *pair = pair_at(s, id);
+    const xfer *x = xfer_at(s, pair->present);
+    pair->refused = true;
+    pair->lost = false;
+    pair->refused_at = pair->expected;
+    pair->refused_in = pair->present;
+    int64_t at = s->scheduler.now_ps + spread_of(s, x)->nak_ps;
+    return scheduler_event(s, at, EV_REPEAT, spread_flow(s, x).i, id.i);
 }
 
 STATUS order_early(clusim_sim *s, packet_id index) {
     packet *p = packet_at(s, index);
-    xfer_id id = p->xfer;
-    xfer *x = xfer_at(s, id);
-    packet_id *link = &x->kept;
-    while (!packet_none(*link) && packet_at(s, *link)->number < p->number) link = next_of(s, *link);
-    bool known = p->number < x->expected ||
-                 (!packet_none(*link) && packet_at(s, *link)->number == p->number);
-    if (!known && x->kept_bytes + p->payload <= spread_of(s, x)->reorder_bytes) {
-        x->kept_bytes += p->payload;
-        count_kept(s, x, p->payload);
+    pair_id id = order_pair_of(s, p);
+    order_pair *pair = pair_at(s, id);
+    uint64_t number = number_of(s, index);
+    packet_id *link = &pair->kept;
+    while (!packet_none(*link) && number_of(s, *link) < number) link = next_of(s, *link);
+    bool known = number < pair->expected || (!packet_none(*link) && number_of(s, *link) == number);
+    uint64_t room = spread_of(s, xfer_at(s, p->xfer))->reorder_bytes;
+    if (!known && pair->kept_bytes + p->payload <= room) {
+        pair->kept_bytes += p->payload;
+        count_kept(s, p, p->payload);
         *next_of(s, index) = *link;
         *link = index;
         return CLUSIM_OK;
     }
     pool_free_packet(s, index);
-    if (known || x->refused) return CLUSIM_OK; /* a refusal on its way covers the packet */
-    if (x->refused_at != x->expected) return refuse(s, id);
-    x->lost = true;
+    if (known || pair->refused) return CLUSIM_OK; /* a refusal on its way covers the packet */
+    if (pair->refused_at != pair->expected) return refuse(s, id);
+    pair->lost = true;
     return CLUSIM_OK;
 }
 
-STATUS order_next(clusim_sim *s, xfer_id id, packet_id *out) {
-    xfer *x = xfer_at(s, id);
+STATUS order_next(clusim_sim *s, pair_id id, packet_id *out) {
+    order_pair *pair = pair_at(s, id);
+    advance(s, id);
     *out = NO(packet);
-    if (packet_none(x->kept) || packet_at(s, x->kept)->number != x->expected)
-        return x->lost ? refuse(s, id) : CLUSIM_OK;
-    *out = x->kept;
-    x->kept = *next_of(s, *out);
-    x->kept_bytes -= packet_at(s, *out)->payload;
-    count_kept(s, x, -(int64_t)packet_at(s, *out)->payload);
-    x->expected++;
+    if (packet_none(pair->kept) || number_of(s, pair->kept) != pair->expected) {
+        if (pair->lost) TRY(refuse(s, id));
+        shorten(s, line_at(s, pair->line));
+        return CLUSIM_OK;
+    }
+    *out = pair->kept;
+    pair->kept = *next_of(s, *out);
+    const packet *p = packet_at(s, *out);
+    pair->kept_bytes -= p->payload;
+    count_kept(s, p, -(int64_t)p->payload);
     return CLUSIM_OK;
 }
 
@@ -146,30 +333,49 @@ static STATUS send_again(clusim_sim *s, xfer_id id, uint32_t i) {
     p->first_wire = out;
     route_restart(s, p, out, x->vc);
     x->refers++;
-    x->repeats++;
+    line_at(s, x->line)->repeats++;
     count_repeat(s, x);
     memory_inject(s, x->endpoint, p->payload);
     return wire_enqueue(s, index, info_at(s, out)->num_voqs - s->wires.nvc + x->vc);
 }
 
-STATUS order_repeat(clusim_sim *s, xfer_id id) {
-    xfer *x = xfer_at(s, id);
-    x->refused = false;
-    if (x->expected < x->count) {
-        uint32_t end = granted_end(s, x);
-        for (uint32_t i = x->refused_at; i < end; i++) {
-            if (was_granted(s, xfer_at(s, id), i)) TRY(send_again(s, id, i));
+/* Send the granted packets of a queue pair again, from its refused one on. */
+static STATUS send_all(clusim_sim *s, const order_pair *pair, uint32_t step) {
+    uint64_t i = pair->refused_at - xfer_at(s, pair->refused_in)->first;
+    for (xfer_id id = pair->refused_in; !xfer_none(id); id = xfer_at(s, id)->later) {
+        uint32_t end = granted_end(s, xfer_at(s, id));
+        for (; i < end; i += step) {
+            if (was_granted(s, xfer_at(s, id), (uint32_t)i)) TRY(send_again(s, id, (uint32_t)i));
         }
-        x = xfer_at(s, id);
-        if (x->ungranted) TRY(inject_reopen(s, x));
+        i %= step;
     }
-    order_forget(s, id);
+    return CLUSIM_OK;
+}
+
+/* The last transfer of a line waits for repeats, or continues. */
+static STATUS reopen(clusim_sim *s, const order_line *line) {
+    if (xfer_none(line->newest)) return CLUSIM_OK;
+    xfer *x = xfer_at(s, line->newest);
+    x->repeats = line->repeats;
+    return x->ungranted ? inject_reopen(s, x) : CLUSIM_OK;
+}
+
+STATUS order_repeat(clusim_sim *s, pair_id id) {
+    order_pair *pair = pair_at(s, id);
+    order_line *line = line_at(s, pair->line);
+    pair->refused = false;
+    if (!xfer_none(pair->present)) {
+        TRY(send_all(s, pair, line->pairs));
+        TRY(reopen(s, line));
+    }
+    shorten(s, line);
     return CLUSIM_OK;
 }
 
 STATUS order_repeated(clusim_sim *s, packet *p) {
-    xfer *x = xfer_at(s, p->xfer);
+    order_line *line = line_at(s, xfer_at(s, p->xfer)->line);
     p->repeated = 0;
-    if (--x->repeats == 0 && x->ungranted) return inject_reopen(s, x);
+    if (--line->repeats == 0) return reopen(s, line);
+    if (!xfer_none(line->newest)) xfer_at(s, line->newest)->repeats = line->repeats;
     return CLUSIM_OK;
 }

@@ -67,7 +67,7 @@ void clusim_sim_read_wires(const clusim_sim *s, clusim_wire_counters *out) {
 void clusim_sim_read_orders(const clusim_sim *s, clusim_order_counters *out) {
     uint64_t n = s->model->image.num_targets;
     memset(out, 0, n * sizeof *out);
-    if (s->spreads.orders) memcpy(out, s->spreads.orders, n * sizeof *out);
+    if (s->spreads.orders.counters) memcpy(out, s->spreads.orders.counters, n * sizeof *out);
 }
 
 void clusim_sim_read_tasks(const clusim_sim *s, int64_t *start_ps, int64_t *end_ps) {

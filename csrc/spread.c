@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "order.h"
 #include "parts/scheduler.h"
 #include "parts/spreads.h"
 #include "parts/wires.h"
@@ -12,17 +13,13 @@ STATUS spread_init(clusim_sim *s) {
     bool minimal = false;
     for (uint64_t row = 0; row < im->num_spreads; row++) minimal |= im->spreads[row].minimal_vc > 0;
     if (minimal) ZEROED(s->spreads.promised, im->num_wires * s->wires.nvc);
-    if (!s->model->has_order) return CLUSIM_OK;
-    ZEROED(s->spreads.orders, im->num_targets);
-    ZEROED(s->spreads.kept, im->num_targets);
-    return CLUSIM_OK;
+    return order_init(s);
 }
 
 void spread_free(clusim_sim *s) {
     free(s->spreads.all);
     free(s->spreads.promised);
-    free(s->spreads.orders);
-    free(s->spreads.kept);
+    order_free(s);
 }
 
 /* ---- load --------------------------------------------------------------------------------------

@@ -58,6 +58,8 @@ AT(source, source_state, sources.all)
 AT(unit, unit_state, units.all)
 AT(vertex, vertex_state, trees.all)
 AT(flow, flow_control, congestion.controls)
+AT(line, order_line, spreads.orders.lines)
+AT(pair, order_pair, spreads.orders.pairs)
 #undef AT
 
 /* Successor of a packet in its list. */

@@ -69,7 +69,7 @@ static STATUS dispatch_congestion(clusim_sim *s, uint32_t class, uint32_t number
     switch (class) {
         case EV_FREE: return congestion_free_event(s, ID(wire, number), id);
         case EV_PAUSE: return congestion_pause_event(s, ID(wire, number), id);
-        case EV_REPEAT: return order_repeat(s, ID(xfer, id));
+        case EV_REPEAT: return order_repeat(s, ID(pair, id));
         default: /* EV_NOTIFY */ congestion_notify_event(s, ID(flow, id)); break;
     }
     return CLUSIM_OK;

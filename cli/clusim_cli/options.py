@@ -194,8 +194,8 @@ flowlet_gap = _shared(
 reorder = _shared(
     "--reorder",
     type=ORDER,
-    help="In-order receivers: size of the buffer for early packets of a message; 0 drops early packets, and the sender"
-    " repeats; any accepts any order.",
+    help="In-order receivers: size of the buffer for early packets of a queue pair; 0 drops early packets, and the"
+    " sender repeats; any accepts any order.",
     said="as the NICs",
 )
 

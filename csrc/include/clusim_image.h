@@ -200,7 +200,7 @@ typedef struct clusim_control {
 typedef struct clusim_spread {
     int64_t gap_ps;         /* flowlets: shortest pause before a new choice, or 0 */
     int64_t nak_ps;         /* packet refused -> the sender repeats */
-    uint64_t reorder_bytes; /* early packets that an ordered receiver keeps, per transfer */
+    uint64_t reorder_bytes; /* early packets that an ordered receiver keeps, per queue pair */
     uint32_t ordered;       /* 1: packets are accepted in order only */
     uint32_t estimate;      /* clusim_load */
     uint32_t detour_lo;     /* targets near which detours turn; an empty range is shortest paths */

@@ -27,7 +27,7 @@ typedef struct xfer {
     uint32_t window;   /* packets per first wire (adaptive: in all), 0 = unlimited */
     wire_id last_wire; /* of the packet of max_end (writes) or of visible (reads) */
     flow_id flow;      /* rate-controlled flow, or NONE */
-    uint32_t repeats;  /* packets that wait to be sent again; its flow waits for them */
+    uint32_t repeats;  /* of its line; its flow waits for them */
     uint8_t kind, policy;
     uint16_t pad;
 
@@ -64,18 +64,15 @@ typedef struct xfer {
     uint32_t spread; /* row, or NONE */
 
     /* Of receivers that accept packets in order only: */
-    uint64_t kept_bytes;
-    packet_id kept;      /* early packets, by number */
-    uint32_t expected;   /* number of the next packet to be accepted */
-    uint32_t refused_at; /* the same at the last refusal, or NONE */
-    uint32_t refers;     /* packets and repeats in flight or still to be sent */
-    bool refused;        /* a refusal is on its way to the sender */
-    bool lost;           /* a packet was dropped after the last refusal had reached it */
+    line_id line;
+    xfer_id later;   /* next transfer of the line, or NONE */
+    uint64_t first;  /* number of its packet 0 in the line */
+    uint32_t refers; /* packets and repeats in flight or still to be sent, and the line */
     bool complete;
     vertex_id vertex;
     uint32_t ordinal;
     xfer_id next_free;
-    uint32_t pad2[5];
+    uint32_t pad2[7];
 } xfer;
 
 _Static_assert(sizeof(xfer) == 320, "a transfer fills five cache lines");

@@ -207,6 +207,10 @@ def test_a_spread_of_something_else_than_writes_is_refused():
     image = _busy_image()
     image.conns["spread"][0], image.conns["kind"][0] = 0, 2
     assert "only writes without a path spread" in _message(image)
+    image = _busy_image()
+    image.conns["queue_hi"][0], image.conns["policy"][0], image.conns["spread"][0] = 1, 0, NONE
+    image = replace(image, queue_keys=np.zeros(1, DTYPES["queue_keys"]))
+    assert "only pinned or spread writes without a path have queue pairs" in _message(image)
 
 
 @pytest.mark.parametrize("relays", [False, True])

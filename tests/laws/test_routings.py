@@ -101,6 +101,17 @@ def test_nics_in_order_count_early_packets_and_repeats(tmp_path: Path) -> None:
     assert alltoall(tapered(), routing="spray").in_order == ()
 
 
+def test_each_queue_pair_has_its_order() -> None:
+    """Messages in turn are in order apart from each other; split messages send the packets of each on one path."""
+    one, turns, split = (
+        alltoall(tapered(pairs), routing="spray", reorder=0)
+        for pairs in ("", "queues: 4", "queues: 4, split: true")
+    )
+    assert turns.time_ps <= 0.7 * one.time_ps
+    assert sum(row.early for row in split.in_order) == 0
+    assert split.time_ps == alltoall(tapered("queues: 4, split: true"), routing="spray").time_ps
+
+
 def test_one_path_is_free_for_receivers_in_order() -> None:
     times = [alltoall(tapered(), routing="ecmp", reorder=order).time_ps for order in ("any", 0)]
     assert times[0] == times[1]

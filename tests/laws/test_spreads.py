@@ -5,6 +5,7 @@ Shares are payload delivered until a time at which no message can be complete.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -189,6 +190,24 @@ def test_a_reorder_buffer_restores_the_rate_that_going_back_loses(routing: str) 
     )
     assert kept <= 1.02 * free
     assert back >= 1.3 * free
+
+
+def test_messages_back_to_back_cost_the_order_of_one_message() -> None:
+    """Numbers of packets continue over the messages of a queue pair, each of which begins on the first path."""
+    fabric, outcomes = clusim.load("fat-tree:k=4"), set()
+    arrays = arrays_of(fabric)
+    for parts in (1, 2, 8):
+        traffic = Traffic("permutation", MIB // 4, 4096, routing="spray", reorder=0)
+        image = to_image(fabric, traffic, traffic.plan(arrays))
+        messages, sources = np.repeat(image.messages, parts), image.sources.copy()
+        messages["bytes"] //= parts
+        sources["msg_lo"] *= parts
+        sources["msg_hi"] *= parts
+        sim = Simulation(replace(image, messages=messages, sources=sources))
+        sim.run()
+        outcomes.add((sim.now_ps, int(sim.orders()["repeats"].sum())))
+    assert len(outcomes) == 1
+    assert min(outcomes)[1] > 0
 
 
 def test_one_path_arrives_in_order() -> None:

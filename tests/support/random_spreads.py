@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import numpy as np
+
 from clusim.base.errors import ScheduleError
 from clusim.engine.abi import NONE, ConnKind
 from clusim.engine.image import Image, empty
@@ -36,9 +38,21 @@ def spread_image(image: Image, rng: random.Random) -> Image:
     for place in range(len(sources)):
         sources["spread"][place] = _drawn(rng, len(spreads))
     result = replace(image, spreads=spreads, conns=conns, sources=sources)
+    result = _with_queue_pairs(result, rng)
     if rng.random() < 0.4:
         result = _with_minimal_paths(result, rng)
     return result if _legal(result) else _without_detours(result)
+
+
+def _with_queue_pairs(image: Image, rng: random.Random) -> Image:
+    """Give some spread connections several queue pairs, which take turns or share every transfer."""
+    conns, keys = image.conns.copy(), image.queue_keys.tolist()
+    for conn in conns:
+        if conn["spread"] != NONE and conn["queue_lo"] == conn["queue_hi"] and rng.random() < 0.4:
+            conn["queue_lo"] = len(keys)
+            keys += [rng.getrandbits(rng.choice([3, 32])) for _ in range(rng.randint(1, 4))]
+            conn["queue_hi"], conn["split"] = len(keys), rng.randrange(2)
+    return replace(image, conns=conns, queue_keys=np.array(keys, image.queue_keys.dtype))
 
 
 def _with_minimal_paths(image: Image, rng: random.Random) -> Image:

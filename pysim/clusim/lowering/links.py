@@ -304,7 +304,6 @@ class LinkLowering:
         rows["policy"] = [_policy(c, leg) for c, leg in zip(of_leg, self.leg_of, strict=True)]
         keys = route_keys(self.arrays, of_leg, self.leg_of, self.seed)
         rows["key"] = keys[:, 0]
-        self._put_queues(rows, keys)
         rows["slots"] = [connection.slots for connection in of_leg]
         rows["packet_bytes"], rows["burst"] = packets, bursts
         for index, size in largest_messages(self.schedule, self.links, self._expand_120).items():
@@ -318,6 +317,7 @@ class LinkLowering:
         for name in ("first_group", "path", "path_back", "mgroup", "vertex"):
             rows[name] = NONE
         rows["spread"] = self.spreads.numbers[codes]
+        self._put_queues(rows, keys)
         rows["control"] = np.array([self._control(leg) for leg in legs], np.uint32)[codes]
         by_path = np.array([bool(connection.path) for connection in of_leg], bool)
         rows["window_bytes"] = self._windows(rows, bursts, by_path)
@@ -336,10 +336,11 @@ class LinkLowering:
         return spreads_of(self.arrays, self.legs)
 
     def _put_queues(self, rows: Array, keys: Array) -> None:
-        """Give pinned connections the `keys` of their queue pairs, where these differ."""
-        pinned = (rows["policy"] == Policy.PINNED) & (rows["kind"] == ConnKind.WRITE)
-        several = np.flatnonzero(pinned & (keys != keys[:, :1]).any(axis=1))
-        count = keys.shape[1]
+        """Give connections the `keys` of their queue pairs, where paths or the order of packets depend on these."""
+        pinned = (rows["policy"] == Policy.PINNED) & (keys != keys[:, :1]).any(axis=1)
+        count, spreads = keys.shape[1], self.spreads.rows
+        in_order = np.isin(rows["spread"], np.flatnonzero(spreads["ordered"])) & (count > 1)
+        several = np.flatnonzero((rows["kind"] == ConnKind.WRITE) & (pinned | in_order))
         rows["queue_lo"][several] = np.arange(len(several)) * count
         rows["queue_hi"][several] = rows["queue_lo"][several] + count
         rows["split"][several] = self.fabric.forwarding.split

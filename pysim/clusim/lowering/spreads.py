@@ -4,11 +4,11 @@
 NSDI 2017). Routers of dragonflies compare a shortest path with a detour (UGAL: Kim et al., "Technology-driven,
 highly-scalable dragonfly topology", ISCA 2008). Routers of tori use all shortest paths on one virtual channel, and
 dimension order without deadlock on others, to escape (J. Duato, "A new theory of deadlock-free adaptive routing in
-wormhole networks", 1993; IBM Blue Gene). RoCE and InfiniBand NICs drop early packets, or keep some;
+wormhole networks", 1993; IBM Blue Gene). RoCE and InfiniBand NICs drop early packets of a queue pair, or keep some;
 NICs with out-of-order delivery (SRD, Slingshot, ConnectX-5 and later) place each packet in memory on arrival.
 **Model** One spread per return latency of NAKs and size of reorder buffer (contract, section 6); chance decides among
 equal queues. Detours turn at a random endpoint, or NIC in a cluster; they use two further virtual channels after it.
-**Not modelled** Order among messages of a flow; NAKs wait for no link.
+**Not modelled** Order among connections that share a queue pair over PXN; NAKs wait for no link.
 **Parameters** `Forwarding.choice`, `NicTraits.adaptive`, `NicTraits.reorder_bytes`.
 """
 

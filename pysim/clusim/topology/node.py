@@ -212,7 +212,7 @@ class NicTraits:
     adaptive : bool
         Packets of a message may use different paths; switches choose the emptiest output.
     reorder_bytes : int or None
-        Early packets of a message that it keeps after several paths [bytes]; 0 drops them, and the sender
+        Early packets of a queue pair that it keeps after several paths [bytes]; 0 drops them, and the sender
         repeats; None places all in memory as they arrive.
     speed_Bps : float
         Rate of all its ports that it reports to NCCL [B/s]; 0: that of its cable.

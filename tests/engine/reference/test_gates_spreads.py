@@ -10,16 +10,21 @@ import pytest
 from clusim.base.errors import ScheduleError
 from clusim.engine.reference.specs import hash32
 from clusim.engine.simulation import Simulation
-from support.gates import assert_messages_at, counters, finish
-from support.images import ImageBuilder, Place
+from support.gates import assert_messages_at, assert_records_at, counters, finish
+from support.images import ImageBuilder, Place, prim
+
+
+def uneven(a: Place, b: Place, builder: ImageBuilder) -> None:
+    """Join a and b by wires 0 and 2, at whose ends packets arrive 6000 and 2000 ps after their grant."""
+    builder.link(a, b, latency_ps=5000)
+    builder.link(a, b)
 
 
 def unequal(size: int, **spread: int) -> ImageBuilder:
-    """Packets alternate over wire 0, at whose end they arrive 6000 ps after their grant, and wire 2, after 2000 ps."""
+    """Packets alternate over the wires of `uneven`."""
     builder = ImageBuilder()
     a, b = builder.endpoint(), builder.endpoint()
-    builder.link(a, b, latency_ps=5000)
-    builder.link(a, b)
+    uneven(a, b, builder)
     builder.source(a, [(0, size, b)], spread=builder.spread(ordered=1, **spread))
     return builder
 
@@ -85,6 +90,52 @@ def test_what_never_arrives_in_order_ends_in_a_deadlock(engine):
     builder.rows["wires"][0]["buffer_bytes"] = 99  # packet 0 never leaves
     sim = engine(builder.build())
     assert sim.run(until_ps=1 << 40).name == "DEADLOCK"
+
+
+@pytest.mark.parametrize(
+    ("far", "spread", "end"),
+    [
+        (1, {"reorder_bytes": 99}, 6011),
+        (1, {"reorder_bytes": 98, "nak_ps": 1000}, 6011),
+        (1, {"reorder_bytes": 98, "nak_ps": 999}, 9009),
+        (2, {}, 3010),
+    ],
+)
+def test_messages_to_one_destination_share_their_order(engine, far, spread, end):
+    # The second message leaves over wire 2 at 1000 and is early at 3000. Without room it is repeated nak_ps later, and
+    # arrives 2000 after that: with the first one, at 6000, or early again and repeated when that is accepted.
+    builder = ImageBuilder()
+    places = [builder.endpoint() for _ in range(3)]
+    uneven(*places[:2], builder)
+    builder.link(places[0], places[2])
+    spread_row = builder.spread(ordered=1, **spread)
+    builder.source(places[0], [(0, 99, places[1]), (0, 99, places[far])], spread=spread_row)
+    builder.rows["messages"][1]["key"] = 1
+    assert_messages_at(engine, builder, 6010, end)
+
+
+@pytest.mark.parametrize(
+    ("queues", "split", "slices", "size", "ends"),
+    [
+        (1, 0, 2, 99, [6010, 9009]),
+        (2, 0, 2, 99, [6010, 6010]),
+        (2, 1, 2, 99, [6010, 9009]),
+        (2, 0, 1, 198, [9009]),
+        (2, 1, 1, 198, [6010]),
+    ],
+)
+def test_each_queue_pair_has_its_order(engine, queues, split, slices, size, ends):
+    # The second packet takes wire 2, and is early unless it is of another queue pair: of another slice if these take
+    # turns, of the same slice if its packets do.
+    builder = ImageBuilder()
+    a, b = builder.endpoint(), builder.endpoint()
+    uneven(a, b, builder)
+    fields = builder.queues(*range(queues)) | {"split": split}
+    conn = builder.conn(a, b, spread=builder.spread(ordered=1, nak_ps=999), **fields)
+    for place, name in ((a, "send"), (b, "recv")):
+        steps = prim(name, **{name: 0}, repeat=slices)
+        here = builder.run_alone(place, steps, conns=(conn,), length=size)
+    assert_records_at(engine, builder, here, *ends)
 
 
 def diamond(**spread: int) -> tuple[ImageBuilder, list[Place]]:

@@ -12,7 +12,7 @@ from clusim.engine.abi import Beyond, Kind, Policy
 from clusim.engine.reference import units
 from clusim.engine.reference.machine import Class, Machine
 from clusim.engine.reference.model import Model
-from clusim.engine.reference.order import keeps, receiver_of, refuse
+from clusim.engine.reference.order import join, keeps, receiver_of, refuse
 from clusim.engine.reference.packets import Buffer, Packet, Transfer
 from clusim.engine.reference.specs import ImageNode, hash32
 from clusim.engine.reference.spreads import turn
@@ -64,31 +64,31 @@ def deliver(machine: Machine, wire: Wire, packet: Packet) -> None:
 def _deliver_in_order(machine: Machine, wire: Wire, packet: Packet, endpoint: int) -> None:
     """Accept the expected packet and kept packets that follow it; keep or refuse others."""
     transfer, spec = packet.transfer, machine.model.endpoints[endpoint]
-    order = transfer.order
+    pair, number = transfer.place(packet.number)
     assert packet.buffer is not None
     machine.payload.relayed = True
     _answer_mark(machine, packet, transfer)
     receiver = receiver_of(machine, transfer)
     receiver.packets += 1
-    if packet.number != order.expected:
+    if number != pair.expected:
         receiver.early += 1
         machine.release(packet.buffer, machine.now_ps)
         if keeps(machine, packet):
-            order.kept[packet.number] = (packet, wire.index)
+            pair.kept[number] = (packet, wire.index)
         return
     accepted_ps = machine.accept_ps(endpoint, packet.p * spec.deliver_256)
     machine.release(packet.buffer, accepted_ps)
-    order.expected += 1
+    pair.expected += 1
     _delivered(machine, transfer, packet.p, accepted_ps + spec.write_latency_ps, wire.index)
-    while order.expected in order.kept:
-        kept, over = order.kept.pop(order.expected)
-        order.kept_bytes -= kept.p
+    while pair.expected in pair.kept:
+        kept, over = pair.kept.pop(pair.expected)
+        pair.kept_bytes -= kept.p
         receiver.keep(-kept.p)
-        order.expected += 1
+        pair.expected += 1
         accepted_ps = machine.accept_ps(endpoint, kept.p * spec.deliver_256)
-        _delivered(machine, transfer, kept.p, accepted_ps + spec.write_latency_ps, over)
-    if order.lost:
-        refuse(machine, transfer)
+        _delivered(machine, kept.transfer, kept.p, accepted_ps + spec.write_latency_ps, over)
+    if pair.lost:
+        refuse(machine, pair)
 
 
 def _transfer_of(machine: Machine, packet: Packet) -> Transfer:
@@ -318,6 +318,8 @@ def phase_b(machine: Machine) -> None:
 def start_transfer(machine: Machine, endpoint: int, slot: int, transfer: Transfer) -> None:
     """Let the flow in a CTA slot inject a transfer from now on (section 5)."""
     machine.flows[endpoint][slot] = transfer
+    if transfer.spread is not None and transfer.spread.ordered:
+        join(machine, transfer)
     for wire in transfer.wires:
         _expect(machine, transfer, wire)
 
@@ -424,11 +426,11 @@ def _grant(machine: Machine, wire: Wire, candidate: _Candidate) -> None:
 
 def _repeated(machine: Machine, packet: Packet) -> None:
     """Let the flow continue after its last repeat."""
-    transfer, packet.repeated = packet.transfer, False
-    transfer.order.repeats -= 1
-    if transfer.order.repeats == 0:
-        for wire in transfer.wires:
-            _expect(machine, transfer, wire)
+    line, packet.repeated = packet.transfer.line, False
+    line.repeats -= 1
+    if line.repeats == 0 and line.newest is not None:
+        for wire in line.newest.wires:
+            _expect(machine, line.newest, wire)
 
 
 def _replay_ps(model: Model, wire: Wire, busy_ps: int) -> int:

@@ -21,6 +21,7 @@ from clusim.engine.ranges import MEM_BYTES_256_END, OWED_256_END, TIME_END_PS
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.packets import (
     Buffer,
+    Line,
     OrderCounters,
     Packet,
     Payload,
@@ -217,6 +218,8 @@ class Machine:
         self.beyond: Who | None = None
         self.payload = Payload(len(model.endpoints))
         self.orders = [OrderCounters() for _ in model.targets]
+        self.lines: dict[tuple[int, tuple[int, ...], int], Line] = {}
+        self.turns: dict[tuple[int, tuple[int, ...]], int] = {}
         self.flowlets: dict[tuple[int, int, int], tuple[int, int]] = {}
         self.promised: dict[tuple[int, int], int] = {}
 

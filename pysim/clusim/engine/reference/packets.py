@@ -75,11 +75,13 @@ class OrderCounters:
 
 
 @dataclass(slots=True)
-class InOrder:
-    """Packets of a transfer at a receiver that accepts them in order only, and repeats.
+class QueuePair:
+    """A queue pair whose packets are accepted in order only; packets have numbers in it, over its transfers.
 
     Attributes
     ----------
+    sent : list
+        Transfer and number in it of every packet of the started transfers.
     expected : int
         Number of the next packet to be accepted.
     kept : dict
@@ -88,17 +90,41 @@ class InOrder:
         True while a refusal is on its way to the sender; if a packet was dropped after the last had reached it.
     refused_at : int or None
         `expected` at the last refusal.
-    repeats : int
-        Packets that wait to be sent again.
     """
 
+    sent: list[tuple[Transfer, int]] = field(default_factory=list)
     expected: int = 0
     kept: dict[int, tuple[Packet, int]] = field(default_factory=dict)
     kept_bytes: int = 0
     refused: bool = False
     lost: bool = False
     refused_at: int | None = None
+
+
+@dataclass(slots=True)
+class Line:
+    """Transfers of a queue pair, or of several over which the packets of each transfer alternate.
+
+    Attributes
+    ----------
+    pairs : tuple of QueuePair
+        Queue pairs, by turn of the packets.
+    repeats : int
+        Packets that wait to be sent again.
+    newest : Transfer or None
+        The last transfer that started.
+    """
+
+    pairs: tuple[QueuePair, ...] = ()
     repeats: int = 0
+    newest: Transfer | None = None
+
+    def start(self, transfer: Transfer) -> None:
+        """Let the packets of a transfer follow."""
+        transfer.line, self.newest = self, transfer
+        transfer.first = [len(pair.sent) for pair in self.pairs]
+        for i in range(transfer.count):
+            self.pairs[i % len(self.pairs)].sent.append((transfer, i))
 
 
 @dataclass(slots=True)
@@ -121,6 +147,8 @@ class Transfer:
         Keys over which its packets alternate; empty if they all have `base`.
     spread, flow : SpreadSpec or None, int
         Spreading of its packets, and number of its connection or source.
+    line, first : Line, list of int
+        Its line of queue pairs, and the number of its first packet in each; without order an empty one.
     """
 
     terms: Terms
@@ -135,7 +163,8 @@ class Transfer:
     queues: tuple[int, ...] = ()
     spread: SpreadSpec | None = None
     flow: int = 0
-    order: InOrder = field(default_factory=InOrder)
+    line: Line = field(default_factory=Line, compare=False)
+    first: list[int] = field(default_factory=list)
     granted: dict[int, int] = field(default_factory=dict)
     outstanding: dict[int, int] = field(default_factory=dict)
     greatest_end_ps: int = 0
@@ -210,6 +239,11 @@ class Transfer:
         n = len(self.wires)
         return i // n < self.granted.get(self.wires[(self.base + i) % n], 0)
 
+    def place(self, i: int) -> tuple[QueuePair, int]:
+        """Return the queue pair of packet `i`, and its number there."""
+        turn = i % len(self.line.pairs)
+        return self.line.pairs[turn], self.first[turn] + i // len(self.line.pairs)
+
     def packet(self, i: int, wire: int) -> Packet:
         """Return packet `i` as it would leave on `wire`, without its VC there."""
         terms = self.terms
@@ -235,7 +269,7 @@ class Transfer:
     def window_open(self, wire: int) -> bool:
         """True if the window lets one more request leave on `wire`."""
         terms = self.terms
-        if self.order.repeats:
+        if self.line.repeats:
             return False
         if terms.window_bytes == 0 or not terms.answered:
             return True
