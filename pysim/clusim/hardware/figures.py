@@ -347,8 +347,8 @@ SOURCES: dict[str, str] = read(Path(__file__).with_name("sources.yaml"))
 """Sources that several files share."""
 
 
-def figure(entry: Any, sources: Mapping[str, str] | None = None) -> Figure:
-    """Return the figure of an entry; a ``{name}`` in its source is replaced by that text.
+def figure(entry: Any, sources: Mapping[str, Any] | None = None) -> Figure:
+    """Return the figure of an entry; a ``{name}`` is replaced: in its source by that text, in its value by that value.
 
     Raises
     ------
@@ -362,7 +362,8 @@ def figure(entry: Any, sources: Mapping[str, str] | None = None) -> Figure:
     for key in entry:
         if key not in {"value", "mark", "source", "rows", "bounds"}:
             raise InputError(f"no key of a figure is called {key!r}")
-    mark, rows, value = entry["mark"], entry.get("rows", ()), entry["value"]
+    mark, rows = entry["mark"], entry.get("rows", ())
+    value = _filled(entry["value"], sources) if sources else entry["value"]
     parts = list(value.values()) if isinstance(value, dict) else [value]
     if not all(isinstance(part, (str, int, float)) for part in parts):
         raise InputError(f"value is {value!r}; it must be a number, a word, or numbers by name")
@@ -376,23 +377,35 @@ def figure(entry: Any, sources: Mapping[str, str] | None = None) -> Figure:
     return _MAKERS[mark](value, source, *rows, bounds=entry.get("bounds"))
 
 
-def expanded(entry: Entry, sources: Mapping[str, str]) -> str:
+def _filled(value: Any, values: Mapping[str, Any]) -> Any:
+    """Return a value of a file with the named values; one that is only ``{name}`` keeps the type."""
+    if isinstance(value, dict):
+        return {key: _filled(part, values) for key, part in value.items()}
+    if not isinstance(value, str) or "{" not in value:
+        return value
+    alone = values.get(value[1:-1])
+    return value.format_map(values) if alone is None else alone
+
+
+def expanded(entry: Entry, sources: Mapping[str, Any]) -> str:
     """Return the source of an entry; every ``{name}`` in it is replaced by that text."""
+    if "{" not in (text := str(entry.get("source") or "")):
+        return text
     known = {**SOURCES, **sources}
 
     def named(match: re.Match[str]) -> str:
         if match[1] not in known:
             raise InputError(f"no source is called {match[1]!r}{suggest(match[1], known)}")
-        return known[match[1]]
+        return str(known[match[1]])
 
-    before, after = "", str(entry.get("source") or "")
+    before, after = "", text
     while after != before:
         before, after = after, re.sub(r"\{(\w+)\}", named, after)
     return after
 
 
-def figures(entry: Entry, sources: Mapping[str, str] | None = None) -> dict[str, Figure]:
-    """Return the figures of a section by key; errors name the key."""
+def figures(entry: Entry, sources: Mapping[str, Any] | None = None) -> dict[str, Figure]:
+    """Return the figures of a section by key, filled as by `figure`; errors name the key."""
     result = {}
     for key, value in mapping("figures", entry).items():
         try:

@@ -10,15 +10,16 @@ cut-through switches of a fixed latency. Paths follow `clusim.lowering.paths`: b
 InfiniBand, by a hash of the flow on Ethernet.
 **Not modelled** Retransmission after loss (nothing is lost), shared buffers with dynamic thresholds,
 congestion control of EFA and Slingshot (approximated by credits), lane failures, FEC errors.
-**Parameters** The figures of ``network_formats.yaml`` and below, by the keys of a topology file.
+**Parameters** The figures of ``network_formats.yaml`` and ``network_links.yaml``, by the keys of a topology file.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from clusim.base.datafiles import read
-from clusim.hardware.figures import Figure, Preset, assumed, presets, published
+from clusim.hardware.figures import Preset, figures, presets
 
 _MTU_BYTES = 4096
 _ETHERNET_MTU_BYTES = 4178
@@ -26,6 +27,8 @@ _ETHERNET_MTU_BYTES = 4178
 
 _FABRIC_LENGTH_M = 100
 """Cable length for which buffers and pause headroom of the networks are sized."""
+
+_DATA = read(Path(__file__).with_name("network_links.yaml"))
 
 NETWORK_FORMATS = presets(read(Path(__file__).with_name("network_formats.yaml")))
 """Packet formats by name."""
@@ -40,108 +43,42 @@ def pause_headroom_bytes(rate_Bps: float, latency_ps: int, mtu_bytes: int = _MTU
     return round(2 * latency_ps * 1e-12 * rate_Bps) + 2 * mtu_bytes
 
 
-_RATES_Gbps = {
-    "ib-fdr": (54.54, "14.0625 Gb/s x 4 lanes x 64/66"),
-    "ib-edr": (100, "25.78125 Gb/s x 4 lanes x 64/66"),
-    "ib-hdr100": (100, "53.125 Gb/s x 2 lanes after FEC"),
-    "ib-hdr": (200, "53.125 Gb/s x 4 lanes after FEC"),
-    "ib-ndr200": (200, "106.25 Gb/s x 2 lanes after FEC"),
-    "ib-ndr": (400, "106.25 Gb/s x 4 lanes after FEC"),
-    "ib-xdr": (800, "212.5 Gb/s x 4 lanes after FEC"),
-}
-_PHY_NS = {"ib-fdr": 20, "ib-edr": 20}
-"""PHYs of both ends; with FEC 60 ns."""
+def _link(section: str, kind: str, gbps: float, ns: int, **values: Any) -> Preset:
+    """Return a link type; its buffer [KiB] holds rate x round trip over the longest cable, twice."""
+    need = 2 * gbps / 8 * 2 * (ns + 5 * _FABRIC_LENGTH_M)
+    buffer = 1 << max(4, (round(need) // 1024).bit_length())
+    values = {"buffer": buffer, "length": _FABRIC_LENGTH_M, "ns": ns, **values}
+    return figures(_DATA["figures"][section], {"kind": kind, "gbps": f"{gbps:g}", **values})
 
 
-def _round_trip_buffer(rate_GBps: float, latency_ns: float) -> int:
-    """Return a power of two of KiB that holds rate x round trip over the longest cable, twice."""
-    need = 2 * rate_GBps * 2 * (latency_ns + 5 * _FABRIC_LENGTH_M)
-    return 1 << max(4, (round(need) // 1024).bit_length())
-
-
-def _infiniband(name: str) -> Preset:
-    rate, how = _RATES_Gbps[name]
-    phy = _PHY_NS.get(name, 60)
-    size_kib = _round_trip_buffer(rate / 8, phy)
-    return {
-        "rate": published(f"{rate:g} Gb/s", how),
-        "latency": assumed(
-            f"{phy}ns",
-            "PHYs of both ends" + (" with RS-FEC" if phy == 60 else "") + ", no cable",
-            ["20ns", "150ns"],
-        ),
-        "format": published("infiniband", "InfiniBand local packets"),
-        "buffer": assumed(
-            f"{size_kib}KiB",
-            f"credits per VL, not published: twice rate x round trip of {_FABRIC_LENGTH_M} m of fibre",
-        ),
-        "class": assumed("infiniband", "class in reports"),
-    }
+def _infiniband(gbps: float, how: str, phy_ns: int) -> Preset:
+    fec = " with RS-FEC" if phy_ns == 60 else ""
+    return _link("infiniband", "infiniband", gbps, phy_ns, how=how, fec=fec)
 
 
 def _roce(gbps: int) -> Preset:
-    rate_Bps = gbps * 1e9 / 8
-    latency_ns = 60 if gbps <= 25 else 150
-    xoff = max(65_536, gbps * 2048)
+    ns, xoff = 60 if gbps <= 25 else 150, max(65_536, gbps * 2048)
     headroom = pause_headroom_bytes(
-        rate_Bps, (latency_ns + 5 * _FABRIC_LENGTH_M) * 1000, _ETHERNET_MTU_BYTES
+        gbps * 1e9 / 8, (ns + 5 * _FABRIC_LENGTH_M) * 1000, _ETHERNET_MTU_BYTES
     )
-    step = -(-headroom // 16_384) * 16_384
-    return {
-        "rate": published(f"{gbps} Gb/s", "Ethernet, after encoding and FEC"),
-        "latency": assumed(
-            f"{latency_ns}ns", "MACs and PHYs of both ends, RS-FEC from 50 Gb/s on, no cable", "60%"
-        ),
-        "format": published("roce", "RoCEv2 in Ethernet frames"),
-        "buffer": assumed(
-            f"{xoff + step}B",
-            f"xoff and headroom: rate x round trip of {_FABRIC_LENGTH_M} m of fibre and two packets ({headroom} B)",
-        ),
-        "pfc": assumed(
-            {"xoff": f"{xoff}B", "xon": f"{xoff - 4 * _MTU_BYTES}B"},
-            "static threshold of 2 KiB per Gb/s, above ECN's; switches use dynamic thresholds",
-        ),
-        "ecn": assumed(
-            {"min": f"{gbps * 1000}B", "max": f"{gbps * 4000}B", "probability": 0.2},
-            "practice at 400 Gb/s: 400 KB, 1.6 MB, 0.2; scaled with the rate",
-        ),
-        "class": assumed("roce", "class in reports"),
-    }
+    values = {"xoff": xoff, "xon": xoff - 4 * _MTU_BYTES, "headroom": headroom}
+    values |= {"buffer": xoff - headroom // -16_384 * 16_384}
+    return _link("roce", "roce", gbps, ns, marks=gbps * 1000, marks_all=gbps * 4000, **values)
 
-
-def _own_class(gbps: int, name: str, latency: Figure) -> Preset:
-    size_kib = _round_trip_buffer(gbps / 8, 150)
-    return {
-        "rate": published(f"{gbps} Gb/s", "Ethernet, after encoding and FEC"),
-        "latency": latency,
-        "format": published(name, "packet format of this network"),
-        "buffer": assumed(
-            f"{size_kib}KiB",
-            f"credits replace its congestion control: twice rate x round trip of {_FABRIC_LENGTH_M} m of fibre",
-        ),
-        "class": assumed(name, "class in reports"),
-    }
-
-
-_ETHERNET_PHY = assumed("150ns", "MACs and PHYs of both ends with RS-FEC, no cable", "60%")
 
 NETWORK_LINKS: dict[str, Preset] = {
-    **{name: _infiniband(name) for name in _RATES_Gbps},
-    **{f"roce-{gbps}": _roce(gbps) for gbps in (25, 40, 50, 100, 200, 400, 800)},
-    **{f"efa-{gbps}": _own_class(gbps, "efa", _ETHERNET_PHY) for gbps in (25, 50, 100, 200, 400)},
+    **{name: _infiniband(*row) for name, row in _DATA["infiniband"].items()},
     **{
-        f"slingshot-{gbps}": _own_class(gbps, "slingshot", _ETHERNET_PHY)
-        for gbps in (100, 200, 400)
+        f"{kind}-{gbps}": _roce(gbps) if kind == "roce" else _link("own", kind, gbps, 150)
+        for kind, rates in _DATA["ethernet"].items()
+        for gbps in rates
     },
 }
 """Link types by name; their latency excludes the cable, which `length` adds."""
 
 
 USUAL_LINKS: dict[str, dict[int, str]] = {
-    "ib": {56: "ib-fdr", 100: "ib-edr", 200: "ib-hdr", 400: "ib-ndr", 800: "ib-xdr"},
-    "roce": {rate: f"roce-{rate}" for rate in (25, 40, 50, 100, 200, 400, 800)},
-    "efa": {rate: f"efa-{rate}" for rate in (25, 50, 100, 200, 400)},
-    "slingshot": {rate: f"slingshot-{rate}" for rate in (100, 200, 400)},
-    "tcp": {rate: f"roce-{rate}" for rate in (25, 40, 50, 100)},
-}
+    kind: {int(gbps): link for gbps, link in links.items()}
+    for kind, links in _DATA["usual"].items()
+} | {kind: {gbps: f"{kind}-{gbps}" for gbps in rates} for kind, rates in _DATA["ethernet"].items()}
 """Links by kind of network and rate [Gb/s]."""
