@@ -77,14 +77,16 @@ test-python: $(VENV)/.dev $(VENV)/.built
 
 # Workers elsewhere see this checkout, built, under the same path.
 thorough: $(VENV)/.dev $(VENV)/.built
-	CLUSIM_THOROUGH=1 PYTHONPATH=tests $(BIN)/python tests/support/spread.py $(if $(EXECUTOR),--executor $(EXECUTOR)) tests/engine/reference tests/simulation/test_error_limits.py
+	CLUSIM_THOROUGH=1 PYTHONPATH=tests $(BIN)/python tests/support/spread.py $(if $(EXECUTOR),--executor $(EXECUTOR)) \
+	  tests/engine/reference tests/simulation/test_error_limits.py tests/simulation/test_streams.py tests/analysis tests/replays \
+	  tests/docs/test_console.py tests/notebooks/test_notebooks.py
 
 # The extension is built a second time with the sanitizers, next to a copy of the package. Without `site`
 # (-S) the ordinary build is not seen; a leak check of the whole interpreter would only find its own. Ways of the C engine
 # are compared with each other: with the reference, which is not compiled, `make test` compares them on the same images.
 sanitize: build/san/.built build/corpus
 	$(BIN)/ctest --test-dir build/san --output-on-failure
-	$(FUZZ) --cases 10000 --seed $(FUZZ_SEED) --save build build/corpus/*.img
+	$(FUZZ) --cases 5000 --seed $(FUZZ_SEED) --save build build/corpus/*.img
 	build/san/starve_image build/corpus/*.img
 	@rm -rf build/san/site && mkdir -p build/san/site && cp -r pysim/clusim cli/clusim_cli build/san/site/ \
 	  && cp -r topologies build/san/site/clusim/ && cp build/san/clusim/_engine*.so build/san/site/clusim/

@@ -1,6 +1,6 @@
 """Both engines agree, to the picosecond and in every counter, on random images.
 
-200 cases by default, 2,000 with CLUSIM_THOROUGH=1.
+100 cases by default, 2,000 with CLUSIM_THOROUGH=1.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from support.engines import Wanted
 from support.random_images import images, random_image
 
 THOROUGH = os.environ.get("CLUSIM_THOROUGH") == "1"
-CASES = 2000 if THOROUGH else 200
+CASES = 2000 if THOROUGH else 100
 BATCH = 20
 LIMIT_PS = 20_000_000  # far beyond the end of nearly every case
 

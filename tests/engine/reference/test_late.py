@@ -22,7 +22,7 @@ from support.random_images import random_image
 from support.shifted import later, without_times
 
 THOROUGH = os.environ.get("CLUSIM_THOROUGH") == "1"
-CASES = 2000 if THOROUGH else 200
+CASES = 2000 if THOROUGH else 100
 BATCH = 20
 LIMIT_PS = 20_000_000  # far beyond the end of nearly every case
 STARTS_PS = [2**40, 2**46, 2**47 - 1, 2**47, 2**47 + 1, 2**50, DURATION_END_PS - LIMIT_PS]
