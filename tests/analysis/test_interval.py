@@ -19,7 +19,7 @@ from clusim.simulation.intervals import LEVEL, Variants, interval_of
 from clusim_cli.main import run
 
 CASES: dict[str, dict[str, Any]] = {
-    "nvls": {"system": "dgx-h100", "size": "256KiB", "algorithm": "nvls"},
+    "nvls": {"system": "dgx-h100", "size": "64KiB", "algorithm": "nvls", "ranks": range(4)},
     "ring LL": {"system": "dgx-h100", "size": "64KiB"},
     "ring Simple": {
         "system": "hgx-h100-ndr",
@@ -29,7 +29,13 @@ CASES: dict[str, dict[str, Any]] = {
         "nodes": 2,
         "granularity": 4096,
     },
-    "tree": {"system": "hgx-h100-ndr", "size": "64KiB", "algorithm": "tree", "nodes": 2},
+    "tree": {
+        "system": "hgx-h100-ndr",
+        "size": "64KiB",
+        "algorithm": "tree",
+        "nodes": 2,
+        "ranks": (0, 1, 8, 9),
+    },
     "PCIe": {"system": "a100-pcie-x8", "size": "256KiB"},
 }
 """An in-switch reduction, a latency-bound ring, a ring that moves data between nodes, a tree, and a PCIe server."""
@@ -179,14 +185,17 @@ def test_figures_without_bounds_are_named() -> None:
     assert f"  no bounds known for: {found.unknown[0]}" in found.lines(time_ps)
 
 
-def test_the_command_prints_the_interval(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_table_and_the_interval(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["run", "dgx-1v", "--size", "1KiB", "--sensitivity", "--no-progress"]
     assert run(words) == 0
     text = capsys.readouterr().out
     assert "5% to 95%; time " in text
+    assert "% per %" in text
     assert max(map(len, text.splitlines())) <= 100
     assert run([*words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["sensitivity"]["interval"]
+    found = json.loads(capsys.readouterr().out)["sensitivity"]
+    rows, found = found["derivatives"], found["interval"]
+    assert all(row["figure"] in text for row in rows if abs(row["elasticity"]) >= 0.01)
     assert found["low_us"] < found["high_us"]
     for row in found["figures"]:
         assert row["half_width_us"] >= abs(row["at_high_us"] - row["at_low_us"]) / 2 - 1e-6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from fractions import Fraction
@@ -24,25 +23,26 @@ from clusim.results.bins import Usage
 from clusim.results.result import Result
 from clusim.results.sensitivity import LEAST_SCATTER, Sensitivity
 from clusim.simulation import diagnose
-from clusim_cli.main import run
 from support.images import ImageBuilder, prim
 
 RUNS = [
-    ("dgx-h100", None, "allreduce", "ring", "64KiB"),
-    ("dgx-h100", None, "allreduce", "nvls", "64KiB"),
-    ("dgx-a100", None, "allreduce", "tree", "64KiB"),
-    ("a100x4-mesh", None, "alltoall", "nccl", "1MiB"),
-    ("hgx-h100-ndr", 2, "allreduce", "ring", "64KiB"),
+    ("dgx-h100", None, "allreduce", "ring", "64KiB", range(8)),
+    ("dgx-h100", None, "allreduce", "nvls", "64KiB", range(3)),
+    ("dgx-a100", None, "allreduce", "tree", "64KiB", range(3)),
+    ("a100x4-mesh", None, "alltoall", "nccl", "256KiB", range(4)),
+    ("hgx-h100-ndr", 2, "allreduce", "ring", "64KiB", (0, 1, 8)),
 ]
 if os.environ.get("CLUSIM_THOROUGH"):
     RUNS += [
-        ("dgx-h100", None, "alltoall", "nccl", "1MiB"),
-        ("dgx-a100", None, "allreduce", "ring", "2MiB"),
-        ("a100x4-mesh", None, "allreduce", "ring", "4MiB"),
-        ("hgx-h100-ndr", 2, "allreduce", "tree", "64KiB"),
-        ("hgx-h100-ndr", 2, "alltoall", "nccl", "64KiB"),
+        ("dgx-h100", None, "allreduce", "nvls", "64KiB", range(8)),
+        ("dgx-h100", None, "alltoall", "nccl", "1MiB", range(8)),
+        ("dgx-a100", None, "allreduce", "ring", "2MiB", range(8)),
+        ("a100x4-mesh", None, "allreduce", "ring", "4MiB", range(4)),
+        ("hgx-h100-ndr", 2, "allreduce", "ring", "64KiB", range(16)),
+        ("hgx-h100-ndr", 2, "allreduce", "tree", "64KiB", range(16)),
+        ("hgx-h100-ndr", 2, "alltoall", "nccl", "64KiB", range(16)),
     ]
-"""Cheap runs, small and large: preset, nodes, operation, algorithm, size."""
+"""Cheap runs, small and large: preset, nodes, operation, algorithm, size, ranks."""
 
 
 def image_tables(image: Image) -> dict[str, Any]:
@@ -53,8 +53,8 @@ def image_tables(image: Image) -> dict[str, Any]:
 @cache
 def of(case: tuple[Any, ...]) -> tuple[Result, Any, Any, list[PathFigure], Sensitivity]:
     """Return a run, its inputs, simulated times, figures and derivatives."""
-    preset, nodes, operation, algorithm, size = case
-    more: dict[str, Any] = {} if nodes is None else {"nodes": nodes}
+    preset, nodes, operation, algorithm, size, ranks = case
+    more: dict[str, Any] = {"ranks": ranks} if nodes is None else {"ranks": ranks, "nodes": nodes}
     result = clusim.collective(preset, operation, size, algorithm=algorithm, **more)
     evidence: Any = result.judge
     inputs = evidence._inputs()
@@ -128,7 +128,7 @@ def test_one_transfer_over_one_wire_is_exact() -> None:
 
 
 def test_competing_packets_scatter_and_the_table_has_their_slope() -> None:
-    found = of(("dgx-h100", None, "allreduce", "nvls", "256KiB"))[4]
+    found = of(("dgx-h100", None, "allreduce", "nvls", "128KiB", range(4)))[4]
     scattered = [row for row in found.derivatives if row.scatter is not None]
     assert scattered
     assert all(len(line) <= 100 for line in found.lines())
@@ -168,14 +168,3 @@ def test_the_picture_has_a_bar_for_each_printed_row() -> None:
     assert len(axes.patches) == len(found.shown)
     with pytest.raises(InputError, match="a sensitivity has one"):
         found.plot("other")
-
-
-def test_the_command_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["run", "dgx-1v", "--size", "64KiB", "--sensitivity", "--no-progress"]
-    assert run(words) == 0
-    text = capsys.readouterr().out
-    assert "% per %" in text
-    assert max(map(len, text.splitlines())) <= 100
-    assert run([*words, "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["sensitivity"]["derivatives"]
-    assert all(row["figure"] in text for row in rows if abs(row["elasticity"]) >= 0.01)
