@@ -64,7 +64,7 @@ def test_time_that_is_up_before_the_engine_starts_is_an_error() -> None:
     ("machine", "operation", "algorithm", "size"),
     [
         ("dgx-a100", "allreduce", "tree", "24MiB"),
-        ("dgx-h100", "allreduce", "nccl", "96MiB"),
+        ("dgx-h100", "allreduce", "nccl", "48MiB"),
         ("dgx-h100", "alltoall", "nccl", "96MiB"),
         ("a100-pcie-x8", "allgather", "ring", "8MiB"),
         ("fat-tree:k=4", "reducescatter", "ring", "256MiB"),
