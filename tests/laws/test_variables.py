@@ -86,7 +86,12 @@ def machines(name: str, nodes: int) -> Fabric:
 
 def plans(name: str, nodes: int, env: dict[str, str], *, messages: bool) -> list[Any]:
     """Return all that NCCL decides for all-reduces, and the schedule of an all-to-all if asked for."""
-    machine = machines(name, nodes)
+    return _plans(name, nodes, tuple(env.items()), messages)
+
+
+@cache
+def _plans(name: str, nodes: int, words: tuple[tuple[str, str], ...], messages: bool) -> list[Any]:
+    machine, env = machines(name, nodes), dict(words)
     ranks = (0, 1, 8, 9) if nodes > 1 and machine.num_ranks > 8 else None
     if "PAT" in "".join(env):
         ranks = (0, 8)
