@@ -56,7 +56,7 @@ def test_json_has_every_number(clusim: Clusim) -> None:
 def test_the_machine_is_an_argument_or_an_option(clusim: Clusim, tmp_path: Path) -> None:
     machine = tmp_path / "mine.yaml"
     machine.write_text((SAMPLE.parents[1] / "topologies" / "dgx-a100.yaml").read_text())
-    words = ("--calls", 1, "--json")
+    words = ("--calls", 1, "--json", *BURSTS)
     for name in ("dgx-a100", machine):
         by_option = clusim("replay", SAMPLE, "--topology", name, *words)
         by_argument = clusim("replay", SAMPLE, name, *words)
@@ -73,7 +73,7 @@ def test_the_machine_is_an_argument_or_an_option(clusim: Clusim, tmp_path: Path)
 
 
 def test_what_breaks_is_said(clusim: Clusim) -> None:
-    fault = ("--fault", "link gpu3:nvl5 down")
+    fault = ("--fault", "link gpu3:nvl5 down", *BURSTS)
     text = clusim("replay", SAMPLE, "--calls", 1, *fault)
     assert "  fault: link gpu3:nvl5 down: " in text.out
     (line,) = json.loads(clusim("replay", SAMPLE, "--calls", 1, *fault, "--json").out)["faults"]

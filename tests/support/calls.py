@@ -26,7 +26,7 @@ CALLS: dict[str, list[tuple[str | Path, ...]]] = {
         (*SMALL, "--algorithm", "ring", "--verify", *FAULT),
         ("dgx-h100", "--nodes", "2", "--size", "1MiB", "--symmetric"),
         ("fat-tree:k=4", "--size", "16KiB"),
-        (*SMALL, "--sensitivity"),
+        ("dgx-1v", "--size", "1KiB", "--sensitivity"),
     ],
     "traffic": [("ring:4", "--message", "64KiB")],
     "train": [
@@ -55,8 +55,8 @@ CALLS: dict[str, list[tuple[str | Path, ...]]] = {
         ("STEPS", "--jobs", "1"),
     ],
     "replay": [
-        (TRACES / "nccl-8xh100.log", "--calls", "2"),
-        (TRACES / "nccl-8xh100.log", "--calls", "2", "--as", "dgx-a100", *FAULT),
+        (TRACES / "nccl-8xh100.log", "--calls", "2", "--granularity", "256KiB"),
+        (TRACES / "nccl-8xh100.log", "--calls", "1", "--as", "dgx-a100", *FAULT),
         (TRACES / "ring-4.goal", "dgx-1v"),
     ],
     "analyze congestion": [("TRACE",), ("TRACE", "--over-time", "--top", "40")],

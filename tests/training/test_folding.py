@@ -44,11 +44,10 @@ def test_a_folded_step_takes_what_it_takes_written(name: str) -> None:
     assert every.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=2.1e-3)
 
 
-@pytest.mark.parametrize("name", ["resnet50-dgx1v", "bert-allreduce"])
-def test_a_shipped_step_folded_takes_what_it_takes_written(name: str) -> None:
+def test_a_shipped_step_folded_takes_what_it_takes_written() -> None:
     """In bursts of one size, so that only folding differs."""
     plain, folded = (
-        train(load_workload(name), steps=1, granularity="coarse", fold=blocks)
+        train(load_workload("resnet50-dgx1v"), steps=1, granularity="coarse", fold=blocks)
         for blocks in ("none", "auto")
     )
     assert folded.fold.proved_identical == folded.fold.folded > 0
@@ -59,7 +58,7 @@ def test_blocks_that_a_trace_cannot_hold_are_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fold, "MOST_ROWS", 1)
-    work = tiny(CASES["gpipe"], **WIDE)
+    work = tiny(CASES["gpipe"])
     how = {"steps": 1, "granularity": "coarse", "trace_out": tmp_path / "run.h5"}
     notes = train(work, A100, **how).notes
     assert notes[-1].startswith("trace: ")
