@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from pathlib import Path
@@ -61,11 +62,23 @@ def files_of(page: str) -> dict[str, str]:
     return {match[1]: block for match, block in named if match}
 
 
+LONG = (
+    "clusim nccl-tests all_reduce_perf dgx-h100 -b 1G -e 1G --against ",
+    'clusim what-if "run dgx-h100 --size 1GiB"',
+)
+"""Commands of 20 s and more, in thorough runs only: the cheaper ones of faults.md and what-if.md are of their kind."""
+
 CASES = [
     pytest.param(page, one, id=f"{page}-{number}")
     for page in PAGES
     for number, one in enumerate(shown_on(page))
+    if os.environ.get("CLUSIM_THOROUGH") or not one.command.startswith(LONG)
 ]
+
+
+def test_long_commands_are_on_a_page() -> None:
+    shown = [one.command for page in PAGES for one in shown_on(page)]
+    assert all(sum(command.startswith(long) for command in shown) == 1 for long in LONG)
 
 
 @pytest.mark.parametrize(("page", "shown"), CASES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import nbformat
@@ -15,6 +16,11 @@ import clusim.simulation.session
 clusim.simulation.session.QUIET_S = clusim.simulation.session.SLICE_S = 0
 clusim.collective("a100x4-mesh", "allreduce", "1MiB", "ring"{more})
 """
+
+RUN = [
+    path for path in NOTEBOOKS if path.stem != "own-program" or os.environ.get("CLUSIM_THOROUGH")
+]
+"""Notebooks that are run: own-program starts PyTorch in new processes, as does `tests/torchrun/test_page.py`."""
 
 
 def test_there_is_a_notebook_for_each_of_the_first_questions() -> None:
@@ -30,7 +36,7 @@ def test_there_is_a_notebook_for_each_of_the_first_questions() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RUN, ids=lambda path: path.stem)
 def test_a_notebook_says_what_comes_out(path: Path) -> None:
     if path.stem in NEEDS:
         pytest.importorskip(NEEDS[path.stem])

@@ -90,7 +90,7 @@ class Copy:
         include = sysconfig.get_paths()["include"]
         target = self.place / PARTS[0] / Path(_engine.__file__).name
         flags = [
-            "-O1",
+            "-O0",
             "-w",
             "-std=c11",
             "-shared",
