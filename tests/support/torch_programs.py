@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pytest
 from jsonschema import Draft202012Validator
 
 from clusim_cli.schemas import schema
@@ -17,6 +19,12 @@ import os, time, torch, torch.nn as nn, torch.nn.functional as F, torch.distribu
 local = int(os.environ["LOCAL_RANK"])
 torch.cuda.set_device(local)
 """
+
+
+def needs_torch() -> None:
+    """Skip a file of tests without PyTorch, which is not imported: each process that collects tests would wait."""
+    if find_spec("torch") is None:
+        pytest.skip("could not import 'torch'", allow_module_level=True)
 
 
 def torchrun(tmp_path: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:

@@ -10,9 +10,9 @@ from clusim.base.errors import InputError
 from clusim.programs.annotations import annotate
 from clusim.topology import load
 from clusim.workload.kernels import PRECISIONS, chip_of
-from support.torch_programs import result, torchrun
+from support.torch_programs import needs_torch, result, torchrun
 
-pytest.importorskip("torch")
+needs_torch()
 
 CUSTOM = """
 import clusim

@@ -13,9 +13,10 @@ from clusim.formats.recordings import chakra
 from clusim.topology import load
 from clusim.workload.prices import Prices
 from clusim_cli.schemas import schema
+from support.torch_programs import needs_torch
 from support.warm_torch import clusim
 
-pytest.importorskip("torch")
+needs_torch()
 
 WIDTH, LAYERS, ROWS = 256, 3, 32
 

@@ -10,9 +10,9 @@ from clusim.hardware import FRAMEWORKS
 from clusim.programs.clock import IssueTimes
 from clusim.topology import load
 from clusim.workload.host import pace_of
-from support.torch_programs import calls, result
+from support.torch_programs import calls, needs_torch, result
 
-pytest.importorskip("torch")
+needs_torch()
 
 GRAPHS = """
 dist.init_process_group("nccl")

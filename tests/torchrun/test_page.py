@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from support.torch_programs import needs_torch
 
-pytest.importorskip("torch")
+needs_torch()
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from support.torch_programs import calls, result, torchrun
+from support.torch_programs import calls, needs_torch, result, torchrun
 
-pytest.importorskip("torch")
+needs_torch()
 
 DIFFERENT = """
 dist.init_process_group("nccl")

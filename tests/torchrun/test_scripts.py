@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from support.torch_programs import calls
+from support.torch_programs import calls, needs_torch
 
-pytest.importorskip("torch")
+needs_torch()
 
 FOLDER = os.environ.get("CLUSIM_SCRIPTS", "")
 pytestmark = pytest.mark.skipif(not FOLDER, reason="CLUSIM_SCRIPTS: no folder")

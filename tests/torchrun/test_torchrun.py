@@ -9,9 +9,9 @@ import pytest
 from clusim.formats.recordings.model import OperatorCall, TensorShape
 from clusim.topology import load
 from clusim.workload.prices import Prices
-from support.torch_programs import calls, result, torchrun
+from support.torch_programs import calls, needs_torch, result, torchrun
 
-pytest.importorskip("torch")
+needs_torch()
 
 DATA_PARALLEL = """
 import sys

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-torch = pytest.importorskip("torch")
+from support.torch_programs import needs_torch
 
-from clusim.programs.values import Known, MovedCall, decoded, encoded, results_of  # noqa: E402
+if TYPE_CHECKING:
+    from clusim.programs.values import Known
+
+needs_torch()
 
 SIZE, OWN = 3, 1
 
 
 def parts(*lengths: int) -> list[Known]:
     """Return what each rank sends: tensors of the given lengths with values 100 rank + position."""
+    import torch
+
     return [([100 * rank + torch.arange(n) for n in lengths], ()) for rank in range(SIZE)]
 
 
 def moved(operation: str, sent: list[Known], written: int, redop: str = "sum") -> list[list[int]]:
+    from clusim.programs.values import MovedCall, results_of
+
     call = MovedCall(operation, redop, OWN, 2, len(sent[0][0]))
     results = results_of(call, sent, written)
     return [[] if r is None else r.tolist() for r in results]
 
 
 def test_values_of_all_element_types_survive_their_encoding() -> None:
+    import torch
+
+    from clusim.programs.values import decoded, encoded
+
     for dtype in (torch.bfloat16, torch.bool, torch.int64, torch.complex64):
         value = torch.tensor([1, 0, 1]).to(dtype)
         (read,) = decoded(encoded([value]))
@@ -56,6 +69,8 @@ def test_results_are_those_of_the_operation(
 
 def test_unequal_parts_are_cut_by_rows() -> None:
     """Rank r sends r + 1 rows of two elements to each rank but the last, which has the rest."""
+    import torch
+
     sent = []
     for rank in range(SIZE):
         counts = (rank + 1, rank + 1, 1)
@@ -72,6 +87,8 @@ def test_ranks_with_one_representative_count_each() -> None:
 
 
 def test_an_unknown_part_makes_a_result_unknown() -> None:
+    from clusim.programs.values import MovedCall, results_of
+
     sent = [*parts(2)[:2], None]
     assert results_of(MovedCall("allreduce", "sum", OWN, 0, 1), sent, 1) == [None]
     assert results_of(MovedCall("broadcast", "sum", OWN, 2, 1), sent, 1) == [None]
