@@ -11,8 +11,22 @@ import pytest
 import clusim
 from clusim import topology
 from clusim.base.datafiles import read
+from clusim.base.errors import InputError
+from clusim.base.terms.operations import Collective
 from clusim.nccl import communicator, parse_version
-from clusim.nccl.constants import FEATURES, LATEST, OLDEST, Version, later_notes, since
+from clusim.nccl.constants import (
+    FEATURES,
+    NEWEST,
+    OLDEST,
+    Version,
+    later_notes,
+    nvlink_GBps,
+    since,
+    speeds,
+)
+from clusim.nccl.env import parse_env
+from clusim.nccl.symmetric import SymmetricCall, why_not
+from clusim.nccl.tables import tables_for
 
 ROOT = Path(clusim.__file__).parent
 HOME = ROOT / "nccl" / "versions.py"
@@ -70,7 +84,7 @@ def test_no_release_is_compared_with_a_number_elsewhere(trees: Trees) -> None:
 
 def test_features_are_there_from_their_release_on() -> None:
     for feature, (major, minor) in FEATURES.items():
-        assert OLDEST < Version(major, minor) <= LATEST
+        assert OLDEST < Version(major, minor) <= NEWEST
         assert since(Version(major, minor), feature)
         assert not since(Version(major, minor - 1), feature)
     assert list(FEATURES.values()) == sorted(FEATURES.values()), "sorted by release"
@@ -81,22 +95,62 @@ def test_features_are_there_from_their_release_on() -> None:
     [
         ("2.30", 0),
         ("2.30.7", 0),
-        ("2.31.2", 1),
+        ("2.31.2", 2),
         ("2.32.3", 4),
+        ("2.33", 4),
     ],
 )
 def test_later_releases_name_the_changes_that_are_not_modelled(release: str, changes: int) -> None:
     notes = later_notes(parse_version(release))
     assert len(notes) == bool(changes)
     for note in notes:
-        assert note.startswith(
-            f"NCCL {release}: planned as 2.30; not modelled: algorithms and CTAs"
+        known = "2.31" if release == "2.31.2" else "2.32"
+        start = (
+            f"NCCL {release}: planned as 2.30, with constants of {known}; not modelled: algorithms"
         )
+        assert note.startswith(start)
         assert len(note.partition("not modelled: ")[2].split("; ")) == changes
 
 
-def test_a_plan_of_a_later_release_has_the_note_and_is_the_newest_plan() -> None:
+def test_plan_of_a_later_release_on_hopper_is_the_newest_with_a_note() -> None:
     fabric = topology.load("dgx-h100")
     new, old = (communicator(fabric, parse_version(text)) for text in ("2.32.3", "2.30"))
-    assert any("cost model of symmetric kernels on Blackwell" in note for note in new.notes)
+    assert any("rails and planes of ConnectX-9" in note for note in new.notes)
     assert new.table.costs == old.table.costs
+
+
+def test_2_32_raises_two_ceilings_of_blackwell() -> None:
+    """Data of nvidia-nccl-cu12 2.32.3: LL on one node 282.4 GB/s, a tree's LL128 channel on two 36.7."""
+    old, middle, new = (tables_for(parse_version(text)) for text in ("2.30", "2.31", "2.32"))
+    assert old == middle
+    assert (old.ll_GBps[3][0], new.ll_GBps[3][0]) == (282.0, 282.4)
+    assert (old.tree_ll128_GBps[3][1], new.tree_ll128_GBps[3][1]) == (31.67, 36.7)
+    assert [old.ll_GBps[:3], old.tree_ll128_GBps[:3]] == [new.ll_GBps[:3], new.tree_ll128_GBps[:3]]
+
+
+def test_2_31_searches_another_bandwidth_of_blackwell_and_2_32_those_of_rubin() -> None:
+    v30, v31, v32 = (parse_version(text) for text in ("2.30", "2.31", "2.32"))
+    extra = set(speeds(100, v31, inter=True)) - set(speeds(100, v30, inter=True))
+    assert extra == {90.2}
+    assert speeds(100, v31, inter=False) == speeds(100, v30, inter=False)
+    assert speeds(107, v31, inter=False) == speeds(100, v31, inter=False)
+    assert speeds(107, v32, inter=False)[0] == speeds(107, v32, inter=True)[0] == 9 * 31.2
+    assert [nvlink_GBps(107, version) for version in (v31, v32)] == [40.1, 31.2]
+
+
+def test_symmetric_kernels_are_refused_where_their_choice_is_not_known() -> None:
+    """From 2.31 on another model selects kernel and CTAs; a plan needs both by name."""
+    fabric, call = topology.load("dgx-h100"), SymmetricCall(Collective.ALLREDUCE, 1 << 20)
+    known = {"NCCL_SYM_KERNEL": "AllReduce_AGxLL_R", "NCCL_SYM_CTAS": "8"}
+    for text, env, refused in (
+        ("2.30", {}, False),
+        ("2.31", {}, True),
+        ("2.32", {"NCCL_SYM_KERNEL": "AllReduce_AGxLL_R"}, True),
+        ("2.31", known, False),
+    ):
+        comm = communicator(fabric, parse_version(text), parse_env(env))
+        if refused:
+            with pytest.raises(InputError, match="that is not modelled; set NCCL_SYM_KERNEL"):
+                why_not(comm, call)
+        else:
+            assert not why_not(comm, call)

@@ -77,9 +77,9 @@ GPU_FORMATS = presets(_DATA["formats"])
 GPU_LINKS = presets(_DATA["links"])
 """Link types by name."""
 
-_NCCL_GBps = ((100, 40.1), (90, 20.6), (87, 12.0), (86, 12.0), (70, 20.0), (0, 18.0))
+_NCCL_GBps = ((107, 31.2), (100, 40.1), (90, 20.6), (87, 12.0), (86, 12.0), (70, 20.0), (0, 18.0))
 
 
 def nccl_link_GBps(compute_capability: int) -> float:
-    """Return NCCL's bandwidth of a GPU's NVLink [GB/s] (src/graph/topo.h of 2.18 and later)."""
+    """Return NCCL's bandwidth of a GPU's NVLink [GB/s] (src/graph/topo.h of 2.18 and later; 107: data of 2.32.3)."""
     return next(rate for lowest, rate in _NCCL_GBps if compute_capability >= lowest)

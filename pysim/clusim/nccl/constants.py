@@ -2,7 +2,8 @@
 
 Sources, if no other is named: NCCL v2.30.7 (src/graph/topo.h, topo.cc, search.cc, src/include/device.h).
 
-``releases.yaml`` has the release (2.4 to 2.30) that introduced each behaviour, and the bandwidths of the search.
+``releases.yaml`` has the release that introduced each behaviour, and the bandwidths of the search. Of 2.31 and 2.32,
+bandwidths and constants of the cost model are those in the data of the published libraries; their rules are unknown.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Version(NamedTuple):
 
 
 OLDEST, LATEST = Version(2, 4), Version(2, 30)
+"""Oldest release, and the newest with known rules, which is the default."""
 
 _FORM = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:\.(\d{1,4}))?(?:[-+].*)?")
 
@@ -47,11 +49,14 @@ FEATURES = {
 }
 """Features of NCCL -> first release with them."""
 
+NEWEST = Version(*max(FEATURES.values()))
+"""Newest release with known constants."""
+
 
 def parse_version(text: str | Version) -> Version:
     """Return the release that `text` names: ``2.27``, ``2.27.3``, ``v2.30.7-1``, ``2.21.5+cuda12.1``.
 
-    Releases of NCCL 2 later than `LATEST` are assumed to behave as `LATEST`.
+    Releases of NCCL 2 later than `LATEST` have its rules, with the constants of the newest release in the tables.
     """
     if isinstance(text, Version):
         return text
@@ -81,7 +86,9 @@ def later_notes(version: Version) -> list[str]:
         if release_of(text) <= version[:2]
         for change in names
     ]
-    return [f"NCCL {version}: planned as {LATEST}; not modelled: {'; '.join(changes)}"]
+    known = min(version[:2], NEWEST[:2])
+    constants = f", with constants of {Version(*known)}"
+    return [f"NCCL {version}: planned as {LATEST}{constants}; not modelled: {'; '.join(changes)}"]
 
 
 class Path(IntEnum):
@@ -127,13 +134,21 @@ class Pattern(IntEnum):
     COLLNET_DIRECT = 6
 
 
+BEFORE_RUBIN = 106
+"""Highest compute capability times ten that NCCL 2.32 does not treat as Rubin."""
+
 LOCAL_GBps = 5000.0
 MAX_NVLS_HEADS = 32
 MAX_DIRECT_HEADS = 8
 
 
 def nvlink_GBps(compute_capability: int, version: Version) -> float:
-    """Return NCCL's bandwidth of a GPU link [GB/s]; Volta and A100 were 21 up to 2.9 and 22 up to 2.17."""
+    """Return NCCL's bandwidth of a GPU link [GB/s].
+
+    Volta and A100 had 21 up to 2.9 and 22 up to 2.17; Rubin is Blackwell up to 2.31.
+    """
+    if not since(version, "speeds of rubin"):
+        compute_capability = min(compute_capability, BEFORE_RUBIN)
     if 70 <= compute_capability <= 80 and not since(version, "nvlink of 20 GB/s"):
         return 22.0 if since(version, "nvlink of 22 GB/s") else 21.0
     return nccl_link_GBps(compute_capability)

@@ -5,8 +5,8 @@ windows have the same offset on all ranks, so kernels load and store them in pla
 collective, NCCL uses it and skips its general cost model. **Model**: as in NCCL: latency by kind of kernel, bandwidth
 that grows with CTAs up to a ceiling, the fewest CTAs within 2.5% of the best, 2.5% of penalty for each; programs of
 `clusim.collectives` with as many channels. **Not modelled**: kernels over several nodes (GIN), TMA, copy engines;
-LL by multicast runs as LL, with which a GPU receives the same bytes. **Parameters**: ``NCCL_SYM_KERNEL``,
-``NCCL_SYM_CTAS``, ``NCCL_MIN_CTAS``, ``NCCL_MAX_CTAS``.
+the cost model since 2.31; LL by multicast runs as LL, with which a GPU receives the same bytes. **Parameters**:
+``NCCL_SYM_KERNEL``, ``NCCL_SYM_CTAS``, ``NCCL_MIN_CTAS``, ``NCCL_MAX_CTAS``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from clusim.base.records import dataclass
 from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import Algorithm, Collective
 from clusim.nccl.communicator import Communicator
-from clusim.nccl.constants import Path, Version, since
+from clusim.nccl.constants import LATEST, Path, Version, since
 
 AR, AG, RS = Collective.ALLREDUCE, Collective.ALLGATHER, Collective.REDUCESCATTER
 
@@ -103,8 +103,17 @@ class Picked:
 
 
 def why_not(comm: Communicator, call: SymmetricCall) -> str:
-    """Return why no kernel for symmetric memory can do a call; empty if one can."""
+    """Return why no kernel for symmetric memory can do a call; empty if one can.
+
+    Raises `InputError` for a release whose choice is not known, unless variables name kernel and CTAs.
+    """
     group, version = comm.group, comm.version
+    named = comm.settings.sym_kernel.strip("^") and comm.settings.sym_ctas
+    if since(version, "symmetric kernels by another model") and not named:
+        raise InputError(
+            f"NCCL {version} selects kernels for symmetric memory by a cost model that is not modelled;"
+            f" set NCCL_SYM_KERNEL and NCCL_SYM_CTAS, or use {LATEST}"
+        )
     if not since(version, "symmetric memory"):
         return f"NCCL {version} lacks kernels for symmetric memory; they were added in 2.27"
     for name, enabled in (

@@ -2,9 +2,10 @@
 
 The file is ``tables.yaml``.
 
-Sources: src/graph/tuning.cc of NCCL 2.8, 2.12, 2.18, 2.20, 2.23, 2.27 and 2.30, and, where marked, public logs that
-print costs: 2.12.12 on 4 x 8 RTX 3090 (github.com/Panlichen/nccl-tests), 2.21.5 on two PCIe GPUs
-(github.com/cuiboyuan/nccl_log_rca_bench), 2.29.2 on 2, 4 and 6 H100 (github.com/waynehacking8/nccl-collectives-bench).
+Sources: src/graph/tuning.cc of NCCL 2.8, 2.12, 2.18, 2.20, 2.23, 2.27 and 2.30, the data of the libraries
+nvidia-nccl-cu12 2.31.2 (equal to 2.30) and 2.32.3, and, where marked, public logs that print costs: 2.12.12 on 4 x 8
+RTX 3090 (github.com/Panlichen/nccl-tests), 2.21.5 on two PCIe GPUs (github.com/cuiboyuan/nccl_log_rca_bench), 2.29.2 on
+2, 4 and 6 H100 (github.com/waynehacking8/nccl-collectives-bench).
 """
 
 from __future__ import annotations

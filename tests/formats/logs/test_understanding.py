@@ -131,6 +131,11 @@ def test_choices_in_groups(tmp_path: Path) -> None:
     log = read(tmp_path, text)
     chosen = [log.facts.choices[c][2] if c >= 0 else "" for c in log.operations["choice"]]
     assert chosen == ["Tree", "Ring", ""]
+    # NCCL 2.31 adds a word (format string of its library).
+    newer = text.replace("{0..3}", "{0..3} cgaClusterSize 4")
+    assert newer.count("cgaClusterSize") == text.count("{0..3}") == 1
+    log = read(tmp_path, newer)
+    assert log.facts.choices[log.operations["choice"][1]][2:] == ("Ring", "LL128", 0, 3, -1)
 
 
 def driven(bracket: int, tuned: int, begins: str = "") -> str:

@@ -35,7 +35,7 @@ _TIMINGS = re.compile(
 _TIMING = re.compile(r"(?<!\w)(\w+) (\d{1,18}(?:\.\d{1,18})?)")
 _NAMED = re.compile(
     r"(?:(\w+): )?(\d{1,18}) Bytes -> Algo (\w{1,32}) proto (\w{1,32})"
-    r"(?: channel\{Lo\.\.Hi\}=\{(\d{1,9})\.\.(\d{1,9})\})?(?: time (\d{1,18}(?:\.\d{1,18})?))?"
+    r"(?: channel\{Lo\.\.Hi\}=\{(\d{1,9})\.\.(\d{1,9})\})?(?: cgaClusterSize \d+)?(?: time (\d{1,18}(?:\.\d{1,18})?))?"
     r"(?: comm (0x[0-9a-f]{1,16}))?\s*$"
 )
 _ENV = re.compile(r"(\w+) set by (?:environment|user|config file[^ ]*) to (.*)")

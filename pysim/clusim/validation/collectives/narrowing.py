@@ -16,7 +16,7 @@ from clusim.base.errors import ClusimError, InputError
 from clusim.base.executors import Jobs
 from clusim.base.tables import grouped
 from clusim.nccl.choice import choose, way_of
-from clusim.nccl.constants import FEATURES, Version, since
+from clusim.nccl.constants import FEATURES, NEWEST, Version, since
 from clusim.nccl.launch import host_of
 from clusim.nccltests.jobs import Failure, PerfKernel, kernels
 from clusim.nccltests.sweep import TESTS
@@ -62,8 +62,9 @@ def other_releases(case: Request, setups: Iterable[Setup] = ()) -> list[Request]
 
 
 def releases_of(setup: Setup) -> Iterator[Version]:
-    """Yield versions that support the GPUs, newest first: the last before each new feature."""
+    """Yield versions that support the GPUs, newest first: the newest, and the last before each new feature."""
     first = FEATURES.get(_KNOWS.get(setup.comm.architecture, ""), OLDEST)
+    yield NEWEST
     for major, minor in sorted(set(FEATURES.values()), reverse=True):
         if (major, minor - 1) >= first:
             yield Version(major, minor - 1)
