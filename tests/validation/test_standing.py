@@ -22,7 +22,7 @@ from clusim.simulation.plan import plan
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.validation.collectives.breakdown import Point, TimeSpan
-from clusim.validation.collectives.measurements import CurveGroup, Row
+from clusim.validation.collectives.measurements import CurveGroup, Row, read_measurements
 from clusim.validation.collectives.standing import (
     CALIBRATION,
     INDEPENDENT,
@@ -33,7 +33,7 @@ from clusim.validation.collectives.standing import (
     left_out,
     standings,
 )
-from clusim.validation.collectives.validate import CollectiveReport
+from clusim.validation.collectives.validate import CollectiveReport, save_accuracies
 from clusim.validation.measured import CAMPAIGN_ROWS
 
 MIB = 1 << 20
@@ -135,25 +135,31 @@ def test_an_unknown_launch_excludes_only_where_it_changes_the_time() -> None:
     ) == [LAUNCH, INDEPENDENT, INDEPENDENT]
 
 
-def test_a_row_slower_than_one_of_the_next_three_sizes_is_not_monotone() -> None:
-    def curve(*times_us: float) -> list[str]:
-        rows = enumerate(times_us)
-        return standing(*(point(1, size_bytes=8 << at, time_us=us) for at, us in rows))
+def test_a_row_slower_than_one_of_the_next_three_sizes_is_not_monotone(tmp_path: Path) -> None:
+    """Of the whole table: a row is marked if the faster size is not predicted."""
 
-    assert curve(10, 116, 20, 100, 101) == [
-        INDEPENDENT,
-        UNEVEN,
-        INDEPENDENT,
-        INDEPENDENT,
-        INDEPENDENT,
-    ]
+    def curve(*times_us: float, sources: str = "") -> list[str]:
+        table = tmp_path / "t.csv"
+        rows = [
+            f"dgx-h100,1,8,all_reduce,2.27.3,8,{8 << at},{us},{sources[at : at + 1]}"
+            for at, us in enumerate(times_us)
+        ]
+        head = "system,n_nodes,n_gpus,collective,nccl_version,gpus_per_process,size_bytes,time_us"
+        table.write_text("\n".join([f"{head},source", *rows]), encoding="utf-8")
+        some = [replace(point(1), row=row) for row in read_measurements([table])]
+        return [standing(one)[0] for one in some]
+
+    assert curve(10, 116, 20, 100, 101) == [INDEPENDENT, UNEVEN] + [INDEPENDENT] * 3
     # 15 % is the limit, and the fourth size is no longer compared.
     assert curve(114, 100) == [INDEPENDENT] * 2
-    assert curve(100, 100, 100, 100, 50)[0] == INDEPENDENT
-    assert curve(100, 100, 100, 100, 50)[1] == UNEVEN
-    assert (
-        standing(point(1, time_us=200.0), point(1, source="y", size_bytes=16)) == [INDEPENDENT] * 2
-    )
+    assert curve(100, 100, 100, 100, 50)[:2] == [INDEPENDENT, UNEVEN]
+    assert curve(200, 100, sources="xy") == [INDEPENDENT] * 2
+
+
+def test_a_figure_omits_curves_of_one_size_beside_longer_ones(tmp_path: Path) -> None:
+    one, other = ([point(1), point(2, size_bytes=16)], [point(3, GB200)])
+    assert [name for name, _ in save_accuracies([one, other], tmp_path)] == ["dgx-h100"]
+    assert [name for name, _ in save_accuracies([other], tmp_path)] == ["gb200-nvl72"]
 
 
 @pytest.fixture

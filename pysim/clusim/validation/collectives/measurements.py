@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from statistics import median
 from typing import Any, ClassVar
 
 from clusim.base import resources
@@ -35,6 +36,12 @@ MOST_TIME_US = DURATION_END_PS // 10**6
 
 _NEWEST = 9999
 """Last number of a plugin release that stands for the newest below a bound."""
+
+SLOWER, SIZES = 1.15, 3
+"""Ratio by which a row is slower than one of so many next sizes if its curve is not monotone there.
+
+The repetitions of most sources differ by less.
+"""
 
 MOST_ITERS = 10**9
 """Most iterations of a measurement."""
@@ -189,6 +196,8 @@ class Row:
         Spread of its repetitions, relative to their median [%]; 0 is unknown.
     unused : tuple of str
         Note on its columns without effect.
+    uneven : bool
+        True if it is slower than one of the next sizes of its curve.
     """
 
     id: ClassVar[str] = ""
@@ -200,6 +209,7 @@ class Row:
     iters: int = 0
     spread_pct: float = 0.0
     unused: tuple[str, ...] = ()
+    uneven: bool = False
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -243,7 +253,19 @@ def read_measurements(paths: Sequence[str | Path], *, system: str | None = None)
     if not rows:
         only = f" of system {system!r}" if system else ""
         raise InputError(f"{', '.join(map(str, paths))}: no measurements{only}")
-    return rows
+    curves = grouped(((row.group, row.source), row) for row in rows)
+    uneven = {id(row) for curve in curves.values() for row in _uneven(curve)}
+    return [replace(row, uneven=True) if id(row) in uneven else row for row in rows]
+
+
+def _uneven(curve: Sequence[Row]) -> Iterator[Row]:
+    """Yield the rows of a curve that are slower than one of the next sizes."""
+    by_size = grouped((row.size_bytes, row) for row in curve)
+    sizes = sorted(by_size)
+    times = [median(row.time_us for row in by_size[size]) for size in sizes]
+    for at, size in enumerate(sizes):
+        if any(times[at] > SLOWER * later for later in times[at + 1 : at + 1 + SIZES]):
+            yield from by_size[size]
 
 
 _WITHIN = {"n_gpus": (2, MOST_RANKS), "size_bytes": (0, MOST_COUNT), "iters": (1, MOST_ITERS)}
@@ -252,7 +274,7 @@ _WITHIN = {"n_gpus": (2, MOST_RANKS), "size_bytes": (0, MOST_COUNT), "iters": (1
 _COLUMNS = {
     item.name: str(item.type)
     for item in (*fields(CurveGroup), *fields(Row))
-    if item.name not in ("group", "where", "unused")
+    if item.name not in ("group", "where", "unused", "uneven")
 }
 """Column that is read -> type."""
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from clusim.base.tables import grouped
 from clusim.base.terms.operations import Algorithm
@@ -34,12 +33,6 @@ INDEPENDENT, SAME_SOURCE, CALIBRATION = "independent", "same source", "calibrate
 
 EXCLUDED = UNEVEN, LAUNCH, PLAN = "not monotone", "launch not given", "plan not known"
 """Standings of excluded rows."""
-
-SLOWER, SIZES = 1.15, 3
-"""Ratio by which a row is slower than one of so many next sizes if its curve is not monotone there.
-
-The repetitions of most sources differ by less.
-"""
 
 _OWN = ("verbs", "sockets")
 """Transports of NCCL itself; all others are plugins with releases of their own."""
@@ -86,16 +79,11 @@ def _system(points: Sequence[Point]) -> _System:
 
 def standings(points: Sequence[Point]) -> dict[Point, str]:
     """Return the standing of every point."""
-    uneven = {
-        point
-        for curve in grouped(((p.row.group, p.row.source), p) for p in points).values()
-        for point in _uneven(curve)
-    }
     result = {}
     for some in grouped(((p.row.group.system, p.place), p) for p in points).values():
         system = _system(some)
         for point in some:
-            result[point] = _standing(point, system, point in uneven)
+            result[point] = _standing(point, system)
     return result
 
 
@@ -119,10 +107,10 @@ def left_out(points: Sequence[Point], standing: Mapping[Point, str]) -> dict[str
     return result
 
 
-def _standing(point: Point, system: _System, uneven: bool) -> str:
+def _standing(point: Point, system: _System) -> str:
     if point.calibrated:
         return CALIBRATION
-    if uneven:
+    if point.row.uneven:
         return UNEVEN
     if point.launch_open:
         return LAUNCH
@@ -140,13 +128,3 @@ def _plan_known(point: Point, system: _System) -> bool:
     if not group.version:
         return False
     return point.place == ONE or not system.plugins or bool(group.plugin)
-
-
-def _uneven(curve: Sequence[Point]) -> Iterator[Point]:
-    """Yield the points of a curve that are slower than one of the next sizes."""
-    by_size = grouped((point.row.size_bytes, point) for point in curve)
-    sizes = sorted(by_size)
-    times = [median(point.row.time_us for point in by_size[size]) for size in sizes]
-    for at, size in enumerate(sizes):
-        if any(times[at] > SLOWER * later for later in times[at + 1 : at + 1 + SIZES]):
-            yield from by_size[size]
