@@ -38,7 +38,7 @@ _NEWEST = 9999
 """Last number of a plugin release that stands for the newest below a bound."""
 
 SLOWER, SIZES = 1.15, 3
-"""Ratio by which a row is slower than one of so many next sizes if its curve is not monotone there.
+"""Least ratio of a time to one of the next times at which a curve is not monotone, and their number.
 
 The repetitions of most sources differ by less.
 """

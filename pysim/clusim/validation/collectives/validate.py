@@ -122,7 +122,7 @@ def _panels(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
 
 
 def _split(curves: Iterable[Curve], key: Callable[[CurveGroup], str]) -> dict[str, list[Curve]]:
-    """Return the curves by a key of their group, without curves of one size beside longer ones."""
+    """Return the curves by a key of their group; curves of one size are omitted if others are longer."""
     known = list(curves)
     longer = [curve for curve in known if len({point.row.size_bytes for point in curve}) > 1]
     return grouped((key(curve[0].row.group), curve) for curve in longer or known)
