@@ -2,8 +2,8 @@
 
 Sources, if no other is named: NCCL v2.30.7 (src/graph/topo.h, topo.cc, search.cc, src/include/device.h).
 
-``releases.yaml`` has the release that introduced each behaviour, and the bandwidths of the search. For 2.31
-and 2.32, bandwidths and constants of the cost model are from the data of the published libraries.
+``releases.yaml`` has the release (2.4 to 2.30) that introduced each behaviour, and the bandwidths of the search.
+Bandwidths and constants of 2.31 and 2.32 are from the data of the published libraries.
 """
 
 from __future__ import annotations
