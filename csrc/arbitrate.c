@@ -33,6 +33,30 @@ static inline STATUS grant(clusim_sim *s, wire_state *w, uint32_t candidate) {
     return after_grant(s, w, candidate);
 }
 
+/* Rank of a candidate of a wire with a dimension. */
+static uint32_t rank_of(const clusim_sim *s, const wire_state *w, uint32_t candidate) {
+    if (candidate >= w->num_voqs) return RANK_ENTERING;
+    return s->wires.ranks[w->queues - s->wires.voqs + candidate];
+}
+
+uint32_t grant_by_rank(const clusim_sim *s, const wire_state *w, uint32_t *blocked) {
+    uint32_t first = grant_next(w->ready, w->num_words, w->next_candidate);
+    uint32_t c = first, best = NONE, best_rank = RANK_ENTERING + 1, vc = 0;
+    do {
+        uint32_t bytes = grant_needs(s, w, c, &vc), rank = rank_of(s, w, c);
+        if (!grant_credit(&w->credits[vc], bytes, s->scheduler.now_ps)) {
+            if (blocked) *blocked |= 1u << vc;
+        } else if (rank == RANK_STRAIGHT) {
+            return c;
+        } else if (rank < best_rank) {
+            best = c;
+            best_rank = rank;
+        }
+        c = grant_next(w->ready, w->num_words, c + 1 == w->num_candidates ? 0 : c + 1);
+    } while (c != first);
+    return best;
+}
+
 /* Grant, or schedule the next attempt. */
 static inline STATUS search(clusim_sim *s, wire_state *w) {
     uint32_t blocked = 0, chosen = w->num_ready ? grant_choose(s, w, true, &blocked) : NONE;

@@ -267,34 +267,24 @@ static inline uint32_t grant_needs(const clusim_sim *s, const wire_state *w, uin
     return f->wire_bytes;
 }
 
-/* Rank of a candidate of a wire with a dimension. */
-static inline uint32_t rank_of(const clusim_sim *s, const wire_state *w, uint32_t candidate) {
-    if (candidate >= w->num_voqs) return RANK_ENTERING;
-    return s->wires.ranks[w->queues - s->wires.voqs + candidate];
-}
+/* Candidate of a wire with a dimension that is granted now, or NONE: of the ready ones with credit
+ * the first of the lowest rank, in round robin. `blocked`, if any, collects the VCs without
+ * credit. */
+uint32_t grant_by_rank(const clusim_sim *s, const wire_state *w, uint32_t *blocked);
 
-/* Candidate that is granted now, or NONE: the first ready one with credit, in round robin; on wires
- * with a dimension the first of the lowest rank. Of nodes without `flows`, all candidates are
- * queues. `blocked` collects the VCs without credit. */
+/* The same of any wire, on others the first with credit. Of nodes without `flows`, all candidates
+ * are queues. */
 ALWAYS_INLINE uint32_t grant_choose(const clusim_sim *s, const wire_state *w, bool flows,
                                     uint32_t *blocked) {
-    uint32_t first = grant_next(w->ready, w->num_words, w->next_candidate);
-    uint32_t c = first, best = NONE, best_rank = RANK_ENTERING + 1, vc = 0;
+    if (UNLIKELY(w->traits & RANKED)) return grant_by_rank(s, w, blocked);
+    uint32_t first = grant_next(w->ready, w->num_words, w->next_candidate), c = first, vc = 0;
     do {
         uint32_t bytes = flows ? grant_needs(s, w, c, &vc) : grant_head(s, w, c, &vc);
-        if (UNLIKELY(!grant_credit(&w->credits[vc], bytes, s->scheduler.now_ps))) {
-            *blocked |= 1u << vc;
-        } else {
-            uint32_t rank = w->traits & RANKED ? rank_of(s, w, c) : RANK_STRAIGHT;
-            if (rank == RANK_STRAIGHT) return c;
-            if (rank < best_rank) {
-                best = c;
-                best_rank = rank;
-            }
-        }
+        if (LIKELY(grant_credit(&w->credits[vc], bytes, s->scheduler.now_ps))) return c;
+        if (blocked) *blocked |= 1u << vc;
         c = grant_next(w->ready, w->num_words, c + 1 == w->num_candidates ? 0 : c + 1);
     } while (c != first);
-    return best;
+    return NONE;
 }
 
 /* Remove the next packet of a candidate. */

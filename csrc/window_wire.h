@@ -243,7 +243,7 @@ ALWAYS_INLINE STATUS window_take(clusim_sim *s, window_progress *g, uint32_t can
 /* Phase B of the wire now: grant the next packet that has credit, if there is one. Of nodes without
  * `flows`, all candidates are queues. */
 ALWAYS_INLINE STATUS window_grant(clusim_sim *s, window_progress *g, bool flows) {
-    uint32_t blocked = 0, chosen = grant_choose(s, g->w, flows, &blocked);
+    uint32_t chosen = grant_choose(s, g->w, flows, NULL);
     if (LIKELY(chosen != NONE)) return window_take(s, g, chosen, flows);
     window_stall(s, g->w);
     return CLUSIM_OK;

@@ -187,9 +187,11 @@ def test_wrong_pinned_paths_are_errors() -> None:
         fabric_of("paths: [{to: n15/nic0, via: [leaf0, spine9]}]")
     with pytest.raises(TopologyError, match="no nic 'n99/nic0'"):
         fabric_of("paths: [{to: n99/nic0, via: [leaf0, spine0.0]}]")
-    fabric = fabric_of("paths: [{from: n0/nic0, to: n15/nic0, via: [leaf0, spine1.0]}]")
+    with pytest.raises(TopologyError, match=r"no link joins leaf0 and spine1\.0"):
+        fabric_of("paths: [{to: n15/nic0, via: [leaf0, spine1.0]}]")
+    fabric = fabric_of("paths: [{from: n0/nic0, to: n15/nic0, via: [leaf1, spine0.0]}]")
     schedule = build(fabric, "send", None, 1 << 20, ranks=(0, 15), channels=2)
-    with pytest.raises(ScheduleError, match=r"no shortest path .* from leaf0 to spine1\.0"):
+    with pytest.raises(ScheduleError, match=r"no shortest path .* from leaf1 to spine0\.0"):
         lower(fabric, schedule)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from clusim.base.units import parse_size, parse_time
@@ -71,7 +72,7 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
     _look_at_buses(topology, nodes, problems)
     _look_at_told(topology, nodes, problems)
     _check_unused(topology, problems)
-    forwarding = forwarding_of(topology, {node.name: node.kind for node in nodes}, problems)
+    forwarding = forwarding_of(topology, nodes, links, problems)
     problems.raise_if_any()
     if topology.routing == "dimension-order":
         links = ordered(links)
@@ -121,15 +122,21 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
     )
 
 
-def forwarding_of(topology: Topology, kinds: Mapping[str, str], problems: Problems) -> Forwarding:
-    """Return the choice among equal paths; report paths over graph nodes of other `kinds`."""
-    given = topology.forwarding
+def forwarding_of(
+    topology: Topology, nodes: Iterable[Node], links: Iterable[Link], problems: Problems
+) -> Forwarding:
+    """Return the choice among equal paths; report pinned paths over other graph nodes, or without links."""
+    given, kinds = topology.forwarding, {node.name: node.kind for node in nodes}
+    joined = {frozenset((link.a, link.b)) for link in links} if given.paths else set()
     for number, path in enumerate(given.paths):
         ends = [("from", path.from_, "nic")] if path.from_ else []
         ends += [("to", path.to, "nic"), *(("via", name, "switch") for name in path.via)]
         for key, name, kind in ends:
             if kinds.get(name) != kind:
                 problems.add(("forwarding", "paths", number, key), f"no {kind} {name!r}")
+        for a, b in pairwise(path.via):
+            if kinds.get(a) == kinds.get(b) == "switch" and frozenset((a, b)) not in joined:
+                problems.add(("forwarding", "paths", number, "via"), f"no link joins {a} and {b}")
     several = given.choice not in ("auto", *ONE_PATH)
     if (given.gap is not None) != (given.choice == "flowlet"):
         word = "needs" if given.gap is None else "is without"

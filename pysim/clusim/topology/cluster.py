@@ -352,8 +352,8 @@ def build_cluster(
         problems.raise_if_any()
         raise
     if "forwarding" in topology.model_fields_set:
-        kinds = {node.name: node.kind for node in fabric.nodes}
-        fabric = replace(fabric, forwarding=forwarding_of(topology, kinds, problems))
+        forwarding = forwarding_of(topology, fabric.nodes, fabric.links, problems)
+        fabric = replace(fabric, forwarding=forwarding)
         problems.raise_if_any()
     return replace(_adjusted(fabric, topology), source_text=source_text)
 
