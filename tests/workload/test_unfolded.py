@@ -76,8 +76,9 @@ def test_totals_of_a_trace_are_those_of_the_command(name: str, tmp_path: Path) -
     assert sum(row["time_ps"] for row in blame(path).rows()) == found.step_ps[-1]
 
 
-@pytest.mark.parametrize("fold", ["none", "all", "proved"])
-@pytest.mark.parametrize("granularity", ["coarse", "step"])
+@pytest.mark.parametrize(
+    ("fold", "granularity"), [("none", "coarse"), ("all", "step"), ("proved", "coarse")]
+)
 def test_a_trace_takes_no_run_more_and_has_the_answer_of_steps_without(
     fold: str, granularity: str, tmp_path: Path
 ) -> None:
