@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from clusim.base.errors import ScheduleError
-from clusim.engine.abi import NONE, ConnKind
+from clusim.engine.abi import NONE, ConnKind, Policy
 from clusim.engine.image import Image, empty
 from clusim.engine.simulation import Simulation
 
@@ -96,4 +96,6 @@ def without_spreads(image: Image) -> Image:
     """Return the image without spreads."""
     conns, sources = image.conns.copy(), image.sources.copy()
     conns["spread"] = sources["spread"] = NONE
+    unpinned = conns["policy"] != Policy.PINNED
+    conns["queue_hi"][unpinned] = conns["queue_lo"][unpinned]
     return replace(image, spreads=empty("spreads"), conns=conns, sources=sources)
