@@ -122,6 +122,24 @@ def test_long_streams_of_one_machine_give_one_answer(monkeypatch: pytest.MonkeyP
     assert row.time_ps == found.time_ps
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "most"), [("nccl", 2_100_000), ("ring", 4_200_000)], ids=["nvls", "ring"]
+)
+def test_a_long_stream_is_known_from_few_hops(algorithm: str, most: int) -> None:
+    """8 GiB are 57 million burst-hops by NVLS and 15 million by a ring, of which one loop over 8 chunks is 0.7."""
+    asked = Request(Setup("dgx-h100"), "allreduce", 8 << 30, algorithm=algorithm)
+    run = anchors.cut_of(plan(asked))
+    assert run is not None
+    grain = samples.phase(*run).grain
+    in_one_size = replace(run[0], granularity=grain.burst_bytes[1])
+    found = anchors.over_bytes(in_one_size, run[1], grain.grant_hops)
+    assert found is not None
+    assert found.origin == "two smaller sizes"
+    hops = [samples.phase(*each).grain.grant_hops for each in found.runs]
+    assert hops[1] == pytest.approx(2 * hops[0], rel=0.01)
+    assert sum(hops) <= most < grain.grant_hops
+
+
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     "fields", [{"granularity": "packet"}, {"granularity": 65536}, {"verify": True}]

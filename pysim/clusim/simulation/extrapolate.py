@@ -129,8 +129,7 @@ def extrapolated_time(
     grain = whole().grain
     if grain.packet_hops <= LONG_HOPS and grain.grant_hops <= MANY_HOPS:
         return None
-    request = _cut_as(request, grain)
-    shorter = over_bytes(request, plan, phase(request, plan).grain.grant_hops)
+    shorter = over_bytes(_cut_as(request, grain), plan, grain.grant_hops)
     return None if shorter is None else (_all_timed(shorter, how, streams=False), grain)
 
 
