@@ -16,8 +16,8 @@ FUZZ_SEED ?= 1
 FUZZ_OPTIONS = max_allocation_size_mb=4000:hard_rss_limit_mb=6000:detect_leaks=1
 RUN_ARGS ?= run dgx-a100 --collective allreduce --algorithm ring --size 64MiB --confirm
 
-# pip shows its progress on a terminal and says nothing elsewhere.
-PIP_INSTALL = $(BIN)/pip install $(shell [ -t 2 ] || echo --quiet) --disable-pip-version-check
+# pip shows its progress on a terminal and says nothing elsewhere. Python compiles modules when they are imported.
+PIP_INSTALL = $(BIN)/pip install $(shell [ -t 2 ] || echo --quiet) --disable-pip-version-check --no-compile
 
 # The versions in requirements/*.txt were tested, and have hashes. LOCKED= installs the newest that pyproject.toml permits.
 LOCKED ?= yes
@@ -210,16 +210,16 @@ $(VENV)/.venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "clusim needs Python 3.11 or newer; try make PYTHON=python3.12" >&2; exit 2; }
 	@echo "1 of 3: an environment in $(VENV), with what compiles the engine"
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) tests/support/environment.py $(VENV)
 	@$(if $(LOCKED),$(LOCKED_INSTALL) -r requirements/build.txt,$(PIP_INSTALL) $$($(BIN)/python tests/support/lock.py --list build))
 	@mkdir -p build
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.venv $(ENGINE_INPUTS) requirements/run.txt
-	@echo "2 of 3: libraries, and the engine, which takes half a minute to compile"
-	@$(BIN)/pip uninstall --quiet --yes clusim 2>/dev/null || true # its name before: two engines would be there
-	@$(if $(LOCKED),$(LOCKED_INSTALL) -r requirements/run.txt)
-	@PATH=$(abspath $(BIN)):$$PATH $(PIP_INSTALL) --no-build-isolation $(if $(LOCKED),--no-deps) -e .
+	@echo "2 of 3: libraries, and beside them the engine, which takes ten seconds to compile"
+	@$(if $(wildcard $(VENV)/lib/*/site-packages/clusim-*.dist-info),$(BIN)/pip uninstall --quiet --yes clusim) # its name before
+	@$(if $(LOCKED),$(LOCKED_INSTALL) --progress-bar off -r requirements/run.txt &) libraries=$$!; \
+	  PATH=$(abspath $(BIN)):$$PATH $(PIP_INSTALL) --no-build-isolation $(if $(LOCKED),--no-deps) -e . && wait $$libraries
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml requirements/test.txt requirements/optional.txt | $(VENV)/.built
