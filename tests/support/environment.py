@@ -1,7 +1,7 @@
 """Create a virtual environment with pip: ``python tests/support/environment.py FOLDER``, for the Makefile.
 
-``python -m venv`` spends five seconds on byte code of pip that is hardly used. Here pip installs itself from the wheel of
-`ensurepip` without it, as it installs everything afterwards; Python compiles modules when they are imported.
+``python -m venv`` spends five seconds on byte code of pip that is hardly used. Here pip installs itself without it,
+from the wheel of `ensurepip`, as it installs everything afterwards; Python compiles modules when they are imported.
 """
 
 from __future__ import annotations

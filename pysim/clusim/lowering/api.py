@@ -7,6 +7,8 @@ At any granularity, bursts are no larger than the buffers shared by reads and wr
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
+from operator import floordiv
 
 import numpy as np
 
@@ -18,9 +20,12 @@ from clusim.engine.image import Image
 from clusim.lowering.buffers import Packets, growth, largest_bursts, roomy_units, roomy_wires
 from clusim.lowering.faults import Fault, dead_wires, lower_faults, without_wires, worn_wires
 from clusim.lowering.grain import (
+    COARSE,
     FACTORS,
     QUICK,
     SLICE_SHARE,
+    SLICES_HOPS,
+    STEP,
     Grain,
     automatic,
     checked,
@@ -110,7 +115,7 @@ def lower(
     exact = wires if single == packets else roomy_wires(arrays, worn_wires(arrays, given), single)
     return Lowered(
         image,
-        cut.grain(str(granularity), growth(wires, exact)),
+        cut.grain(cut.word or str(granularity), growth(wires, exact)),
         owner=links.owner,
         proxy_of=[item.instance for item in programs.proxies],
         least_ps=_least_ps(image, arrays.wires, cut.traffic),
@@ -151,7 +156,8 @@ def _check_alive(arrays: FabricArrays, schedule: Schedule, dead: Sequence[int]) 
 class _Cut:
     """Cut of every connection's traffic: its leg, packets per burst, and packet-hops in exact packets.
 
-    `least_hops` are the burst-hops in the largest bursts that the rule allows without loss of accuracy.
+    `least_hops` are the burst-hops in the largest bursts that the rule allows without loss of accuracy; `word` is the
+    granularity if it is finer than the requested one.
     """
 
     traffic: Sequence[CarriedTraffic]
@@ -159,6 +165,7 @@ class _Cut:
     hops: Sequence[int]
     bursts: list[int]
     least_hops: int = 0
+    word: str = ""
 
     @property
     def packets(self) -> list[int]:
@@ -203,7 +210,7 @@ def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
     given = isinstance(word, int)
     moving = [number for number, item in enumerate(traffic) if given or item.slices]
 
-    def limits(factor: int) -> list[int]:
+    def limits(factor: int, word: str | int = word) -> list[int]:
         # Bursts of more than the last of `FACTORS` times the limit stall in the buffer.
         share = BURSTS_PER_BUFFER // min(factor, FACTORS[-1])
         of_leg = largest_bursts(links.arrays, links.legs, share)
@@ -218,7 +225,13 @@ def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
         return result
 
     moving_hops = [hops[number] for number in moving]
-    for number, burst in zip(moving, automatic(moving_hops, limits, word), strict=True):
+    bursts = automatic(moving_hops, limits, word)
+    if word == COARSE and sum(map(floordiv, moving_hops, bursts)) > SLICES_HOPS:
+        # Long runs are in complete slices with both.
+        cut.word = (
+            STEP if bursts == automatic(moving_hops, partial(limits, word=STEP), STEP) else ""
+        )
+    for number, burst in zip(moving, bursts, strict=True):
         cut.bursts[number] = burst
     if not given:
         cut.least_hops = sum(
@@ -231,9 +244,12 @@ def _factor(leg: Leg, word: str, factor: int) -> int:
     """Return the factor by which bursts of a leg may exceed their limit.
 
     In-switch reductions never do with ``auto`` and ``quick``: requests and sums share the wires of a switch, so that
-    larger bursts stall them (-6% of the time of 4 GiB over 8 H100 with four times the limit).
+    larger bursts stall them (-6% of the time of 4 GiB over 8 H100 with four times the limit). With ``step`` they do not
+    grow to complete slices.
     """
-    return 1 if leg.kind == ConnKind.MULTIMEM and word in ("auto", QUICK) else factor
+    if leg.kind != ConnKind.MULTIMEM or word not in ("auto", QUICK, STEP):
+        return factor
+    return min(factor, FACTORS[-1]) if word == STEP else 1
 
 
 def _largest(item: CarriedTraffic, leg: Leg, share: int) -> int:

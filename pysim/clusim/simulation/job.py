@@ -217,7 +217,7 @@ def provenance_of(
         fabric_text=fabric.source_text,
         read_files=fabric.source_files,
         engine=request.engine,
-        granularity=str(request.granularity),
+        granularity=grain.requested,
         granularity_note=grain.describe(),
         burst_packets=grain.burst,
         error_bound=grain.error_bound,

@@ -34,7 +34,7 @@ from clusim.training.extrapolated import JointWork, Write
 from clusim.training.parts import StepPart, StepParts
 from clusim.training.request import WANTED_ERROR, TrainRequest
 from clusim.training.result import StepResult
-from clusim.training.run import trained
+from clusim.training.run import finest, trained
 from clusim.training.step_diagnosis import Culprits, StepSpans, heavy_stage, step_verdict
 from clusim.training.step_timing import own_steps
 from clusim.training.switches import Sharing
@@ -380,7 +380,8 @@ def _estimated(request: TrainRequest, kept: SampleCache) -> StepEstimate:
         result = whole(request, plan, kept)
     elif request.granularity == STEP:
         result = _bounded(replace(request, granularity=COARSE), plan, kept)
-        if result.grain_bound is None or result.grain_bound > WANTED_ERROR:
+        bound, finer = result.grain_bound, not finest(result.grain_error)
+        if finer and (bound is None or bound > WANTED_ERROR):
             result = _bounded(request, plan, kept)
     else:
         result = _bounded(request, plan, kept)

@@ -17,7 +17,7 @@ import numpy as np
 
 from clusim.base.errors import TimeLimitReached
 from clusim.base.limits import uncollected
-from clusim.lowering.grain import COARSE, STEP
+from clusim.lowering.grain import COARSE, STEP, STEP_ERROR
 from clusim.results.causes import CauseKind
 from clusim.results.diagnosis import Trial, Verdict, confirmed
 from clusim.results.replicated import KINDS, BlockTasks
@@ -189,6 +189,11 @@ def trained(request: TrainRequest, options: RunOptions = RunOptions()) -> Traini
         return _trained(request, options)
 
 
+def finest(grain_error: float | None) -> bool:
+    """Return True if no run of a step is coarser than with `STEP`, from `_Runs.worst`."""
+    return grain_error is not None and grain_error <= STEP_ERROR
+
+
 def _trained(request: TrainRequest, options: RunOptions) -> TrainingResult:
     """Choose the granularity by its error, if requested."""
     if request.granularity != STEP:
@@ -199,6 +204,7 @@ def _trained(request: TrainRequest, options: RunOptions) -> TrainingResult:
         first = replace(options, trace_out=None, confirm=False)
     result = _simulated(coarse, first, WANTED_ERROR)
     enough = result.error_bound is not None and result.error_bound <= WANTED_ERROR
+    enough = enough or finest(result.grain_error)
     if enough and first is options:
         return result
     whole = WholeSteps(result.step_ps, result.result.provenance.granularity_note, result.fold)
@@ -339,8 +345,9 @@ class _Steps:
         """Return True if no finer run is needed."""
         if self.wanted is None:
             return True
-        error = error_of(self.runs.worst(run), run.rows, run.step_ps)
-        return error is not None and error <= self.wanted
+        worst = self.runs.worst(run)
+        error = error_of(worst, run.rows, run.step_ps)
+        return finest(worst) or (error is not None and error <= self.wanted)
 
     def knowing(self, run: StepTiming) -> AbstractContextManager[None]:
         """Return a context in which a time limit reports `run` as the partial result."""
