@@ -39,6 +39,18 @@ def test_only_wires_that_carry_bursts_get_larger_buffers() -> None:
         assert (image.wires["buffer_bytes"][own] >= 32 * 65536).all()
 
 
+def test_buffers_that_reads_share_with_writes_do_not_grow() -> None:
+    """32 KiB hold 8 bursts of 16 packets; in 32 of them reads queued after writes, and a ring took 30% longer."""
+    fabric = load("rtx3090x8-edr56", nodes=2)
+    schedule = build(fabric, "allreduce", "ring", 16 * MIB, channels=2)
+    exact, quick = (lower(fabric, schedule, word) for word in ("packet", "quick"))
+    pcie = np.array([name == "pcie" for name in arrays_of(fabric).wire_class])
+    pcie &= exact.image.wires["buffer_bytes"] == 32 << 10
+    assert pcie.any()
+    assert quick.image.conns["burst"].max() >= 8
+    assert (quick.image.wires["buffer_bytes"][pcie] == 32 << 10).all()
+
+
 def test_exact_mtu_packets_fit_into_pcie_buffers() -> None:
     image = lower(two(), build(two(), "allreduce", "ring", MIB), "packet").image
     pcie = np.array([name == "pcie" for name in arrays_of(two()).wire_class])

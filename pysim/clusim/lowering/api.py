@@ -17,7 +17,14 @@ from clusim.base.errors import InputError, ScheduleError
 from clusim.base.records import dataclass
 from clusim.engine.abi import ConnKind
 from clusim.engine.image import Image
-from clusim.lowering.buffers import Packets, growth, largest_bursts, roomy_units, roomy_wires
+from clusim.lowering.buffers import (
+    Packets,
+    growth,
+    largest_bursts,
+    roomy_units,
+    roomy_wires,
+    shared_formats,
+)
 from clusim.lowering.faults import Fault, dead_wires, lower_faults, without_wires, worn_wires
 from clusim.lowering.grain import (
     COARSE,
@@ -96,7 +103,8 @@ def lower(
     programs = ProgramLowering(links)
     cut = _cut(links, granularity)
     packets = cut.used()
-    wires = roomy_wires(arrays, worn_wires(arrays, given), packets)
+    shared = shared_formats(arrays, links.legs)
+    wires = roomy_wires(arrays, worn_wires(arrays, given), packets, shared)
     image = Image(
         nvc=links.spreads.num_vcs,
         seed=seed,

@@ -55,9 +55,9 @@ AGGREGATION_BURSTS = 8
 _POLICIES = {policy.name.lower(): policy for policy in Policy}
 
 
-def least_buffer(burst: int, burst_bytes: int) -> int:
-    """Return the smallest buffer for bursts of `burst` packets and `burst_bytes` each [bytes]."""
-    return burst_bytes * (BURSTS_PER_BUFFER if burst > 1 else PACKETS_PER_BUFFER)
+def least_buffer(burst: int, burst_bytes: int, fitting: int = BURSTS_PER_BUFFER) -> int:
+    """Return the smallest buffer for `fitting` bursts of `burst` packets and `burst_bytes` each [bytes]."""
+    return burst_bytes * (fitting if burst > 1 else PACKETS_PER_BUFFER)
 
 
 class LinkLowering:
