@@ -23,8 +23,8 @@ from clusim.topology.arrays import FabricArrays
 SHARED_BURSTS = BURSTS_PER_BUFFER // FACTORS[-1]
 """Least number of bursts in buffers that reads with a window share with writes.
 
-Larger buffers lengthen the round trips of reads: 32 MiB on 4 `rtx3090x8-edr56` with ``quick`` took 20.7 ms in buffers
-of 2.4 times their size, 15.4 ms in their own, and 15.1 ms with ``auto``.
+Larger buffers lengthen the round trips of reads: 32 MiB on 4 `rtx3090x8-edr56` with ``quick`` lasted 20.7 ms in buffers
+of 2.4 times their size, 15.4 ms in unchanged buffers, and 15.1 ms with ``auto``.
 """
 
 MARK_BURSTS = 4

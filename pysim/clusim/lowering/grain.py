@@ -38,7 +38,7 @@ Where more than `SLICES_HOPS` remain, bursts are complete slices.
 """
 
 SLICES_HOPS = 16_000_000
-"""Burst-hops beyond which bursts of ``step`` are complete slices.
+"""Burst-hops above which bursts of ``step`` are complete slices.
 
 These are rings over many ranks with small slices, which simulate a run for minutes otherwise: the gather of 1 GiB over
 72 ranks has 568 slices per connection. All-gathers over the 72 ranks of an NVL72 are then 0.1% (LL128, against bursts
@@ -55,7 +55,7 @@ SLICE_SHARE = 24
 """Divisor of a connection's mean slice that limits the bursts of ``auto``."""
 
 MOST_HOPS = 150_000_000
-"""Burst-hops beyond which ``auto`` gives up some accuracy: a minute or two.
+"""Burst-hops above which ``auto`` gives up some accuracy: a minute or two.
 
 The loss is 1% for a ring over 256 ranks.
 """
@@ -96,13 +96,13 @@ class GrainRule:
     exact_hops, target_hops : int
         Packet-hops up to which packets are exact; target of burst-hops otherwise.
     most_hops : int
-        Burst-hops beyond which bursts exceed their limits by the next of `factors`.
+        Burst-hops above which bursts exceed their limits by the next of `factors`.
     error : float or None
         Error limit of a run's time against exact packets; None is not known.
     step_error : float or None
         Error limit of a training step, as a part of its exposed communication; None is not known.
     slices_hops : int or None
-        Burst-hops beyond which bursts are complete slices; None is never.
+        Burst-hops above which bursts are complete slices; None is never.
     """
 
     exact_hops: int

@@ -3,7 +3,7 @@
 **When.** A collective with granularity ``auto``, NCCL's or a named algorithm, is simulated in full up to `MANY_HOPS`
 burst-hops. Above that, it is extrapolated from fewer nodes, in bursts of one size: the burst size of ``auto`` for the
 longest of these runs. Long streams, above `LONG_HOPS` packet-hops, are extrapolated from smaller sizes in the bursts of
-the complete run. ``quick`` always extrapolates long streams, and beyond `MOST_RANKS` ranks from fewer nodes. Wire
+the complete run. ``quick`` always extrapolates long streams, and above `MOST_RANKS` ranks from fewer nodes. Wire
 statistics are then unknown and not shown. **Not extrapolated**, but simulated in full: runs with a trace, verification
 or faults, algorithms without a known law, and NCCL's broadcast and reduce.
 """
@@ -45,7 +45,7 @@ MANY_HOPS = 32_000_000
 """Burst-hops from which a run is extrapolated: some seconds."""
 
 LONG_HOPS = 1_000_000_000
-"""Packet-hops from which a long stream is extrapolated: beyond, a complete run shows the same as a shorter one."""
+"""Packet-hops from which a long stream is extrapolated: above, a complete run shows the same as a shorter one."""
 
 MANY = (QUICK, COARSE, STEP)
 """Granularities of many runs at once."""
