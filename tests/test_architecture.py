@@ -88,7 +88,20 @@ LAZY_HOMES = (
     "clusim/base/drawing/paint.py",
     *(
         f"clusim/programs/{name}.py"
-        for name in ("cuda", "data", "flex", "graphs", "groups", "known", "operators", "values")
+        for name in (
+            *(
+                "adapted",
+                "cuda",
+                "data",
+                "flex",
+                "graphs",
+                "groups",
+                "known",
+                "layouts",
+                "operators",
+                "values",
+            ),
+        )
     ),
 )
 

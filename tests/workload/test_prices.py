@@ -7,12 +7,13 @@ import pytest
 from clusim.base.errors import InputError
 from clusim.formats.recordings.model import OperatorCall, TensorShape
 from clusim.topology import load
-from clusim.workload.kernels import PRECISIONS, Gemm, Kernel, chip_of
+from clusim.topology.catalogue import preset_endpoint
+from clusim.workload.kernels import PRECISIONS, Gemm, Kernel, chip_at
 from clusim.workload.prices import Price, Prices, price
 
 FABRIC = load("dgx-h100")
 PRICES = Prices.of(FABRIC)
-CHIP = chip_of(FABRIC, PRECISIONS["bf16"])
+CHIP = chip_at(preset_endpoint("h100-sxm5"), PRECISIONS["bf16"], single=True)
 
 
 def priced(
@@ -28,7 +29,7 @@ def half(*sizes: int) -> TensorShape:
     return TensorShape(sizes, "bfloat16", 2)
 
 
-def test_a_matrix_product_is_that_of_training() -> None:
+def test_a_matrix_product_is_that_of_training_without_the_assumed_factor_of_long_runs() -> None:
     found = priced("mm", (half(4096, 8192), half(8192, 1024)), (half(4096, 1024),))
     moved = 2 * (4096 * 8192 + 8192 * 1024 + 4096 * 1024)
     gemm = Gemm(1, 4096, 1024, 8192)

@@ -71,6 +71,11 @@ class DeviceMemory:
             )
         self.peak_bytes = max(self.peak_bytes, self.now_bytes)
 
+    def hold(self, size_bytes: int) -> None:
+        """Count the memory of a library."""
+        self.now_bytes += size_bytes
+        self.peak_bytes = max(self.peak_bytes, self.now_bytes)
+
     def _free(self, key: int) -> None:
         found = self._sizes.pop(key, None)
         if found is not None:

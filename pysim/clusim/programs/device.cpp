@@ -1,5 +1,6 @@
 // Simulated CUDA devices of PyTorch: the guard that autograd and distributed code ask for the current device and stream.
 // It executes nothing; operators are intercepted in Python.
+#include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/native/transformers/attention.h>
 #include <c10/core/CPUAllocator.h>
@@ -77,13 +78,20 @@ struct SimulatedHooks final : at::CUDAHooksInterface {
   int getNumGPUs() const override { return device_count; }
 };
 
-// The kernel of scaled_dot_product_attention that PyTorch prefers on NVIDIA GPUs: flash (1) for 16 bits without a mask,
-// memory-efficient (2) otherwise, and products (0) for heads that neither supports.
+int capability = 0;
+
+// The kernel of scaled_dot_product_attention that PyTorch prefers on NVIDIA GPUs: cuDNN (3) for 16 bits and heads of up to
+// 128 on Hopper and data-centre Blackwell (sdp_utils.cpp, cuDNN from 9.15 on), flash (1) for 16 bits without a mask,
+// memory-efficient (2) otherwise, and products (0) for heads that neither supports; of those that the program enables.
 int64_t attention_kernel(const at::Tensor& query, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>& mask,
                          double, bool, std::optional<double>, bool) {
+  const auto& context = at::globalContext();
   bool half = query.scalar_type() == ScalarType::Half || query.scalar_type() == ScalarType::BFloat16;
   if (query.dim() != 4 || query.sym_size(-1) > 256) return 0;
-  return half && !mask.has_value() ? 1 : 2;
+  bool preferred = (capability / 10 == 9 || capability / 10 == 10) && query.sym_size(-1) <= 128 && query.sym_size(-1) % 8 == 0;
+  if (half && preferred && context.userEnabledCuDNNSDP()) return 3;
+  if (half && !mask.has_value() && context.userEnabledFlashSDP()) return 1;
+  return context.userEnabledMemEfficientSDP() ? 2 : 0;
 }
 
 }  // namespace
@@ -103,6 +111,9 @@ __attribute__((visibility("default"))) void clusim_register(int devices) {
   device_count = devices;
   impl::device_guard_impl_registry[static_cast<size_t>(DeviceType::CUDA)].store(&guard);
 }
+
+// Sets the compute capability of the GPUs, times ten.
+__attribute__((visibility("default"))) void clusim_set_capability(int given) { capability = given; }
 
 __attribute__((visibility("default"))) long clusim_stream(int device) { return stream_now[device]; }
 __attribute__((visibility("default"))) void clusim_set_stream(int device, long stream) { stream_now[device] = stream; }

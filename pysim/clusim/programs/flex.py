@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 SAMPLES = 64
@@ -50,11 +51,12 @@ def install() -> None:
         query, key, value, _, block_mask, *_ = args
         if not isinstance(query, FakeTensor):
             return before(operator, *args, **options)
-        out = scaled_dot_product_attention(
-            *(query, key, value),
-            is_causal=is_causal(block_mask[-1], query.shape[-2], key.shape[-2]),
-            enable_gqa=query.shape[-3] != key.shape[-3],
-        )
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            out = scaled_dot_product_attention(
+                *(query, key, value),
+                is_causal=is_causal(block_mask[-1], query.shape[-2], key.shape[-2]),
+                enable_gqa=query.shape[-3] != key.shape[-3],
+            )
         statistics = query.new_empty(query.shape[:-1], dtype=torch.float32)
         return out, statistics, statistics
 

@@ -32,7 +32,9 @@ from clusim.formats.recordings.model import OperatorCall, TensorShape
 from clusim.programs.annotations import annotation_of
 from clusim.programs.clock import RankClock
 from clusim.programs.known import LARGEST, KnownValues
-from clusim.workload.prices import Prices
+from clusim.programs.layouts import layout
+from clusim.workload.kernels import WORKSPACE_BYTES
+from clusim.workload.prices import PRODUCTS, Prices
 
 aten = torch.ops.aten
 
@@ -112,73 +114,6 @@ def placeholder(dtype: torch.dtype) -> float | int | bool:
     if dtype == torch.bool:
         return False
     return 1.0 if dtype.is_floating_point or dtype.is_complex else 1
-
-
-def rebuilt(
-    sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: str, grad: bool
-) -> torch.Tensor:
-    """Return a tensor without data, as `torch.load` reads it from a file that `torch.save` wrote."""
-    result = torch.empty_strided(tuple(sizes), tuple(strides), dtype=dtype, device=device)
-    return result.requires_grad_(grad)
-
-
-def _saved(tensor: FakeTensor, _protocol: object) -> Any:
-    """Return the description of a tensor without data for a file."""
-    given = tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, str(tensor.device)
-    return rebuilt, (*given, tensor.requires_grad)
-
-
-def install_saving() -> None:
-    """Let `torch.save` and `torch.load` pass tensors without data."""
-    FakeTensor.__reduce_ex__ = _saved
-    torch.serialization.add_safe_globals([rebuilt])
-
-
-def install_moves() -> None:
-    """Let a tensor of the host become one of the GPU when its data are replaced, as ``Module.to`` does.
-
-    A parameter stays the same object for modules that share it and for optimizers.
-    """
-    data = torch._C.TensorBase.data
-
-    def replace(tensor: torch.Tensor, value: torch.Tensor) -> None:
-        if value is tensor or isinstance(value, FakeTensor) == isinstance(tensor, FakeTensor):
-            data.__set__(tensor, value)
-            return
-        grad, parameter = tensor.requires_grad, isinstance(tensor, torch.nn.Parameter)
-        given = value.detach()
-        tensor.__class__, given.__class__ = given.__class__, tensor.__class__
-        tensor.__dict__, given.__dict__ = given.__dict__, tensor.__dict__
-        torch._C._swap_tensor_impl(tensor, given)
-        tensor.requires_grad_(grad)
-        if parameter:
-            tensor._is_param = True  # an instance of Parameter for isinstance
-
-    torch.Tensor.data = property(data.__get__, replace)
-    torch.nn.Module._apply = _apply
-
-
-def _apply(module: Any, function: Callable[[Any], Any], recurse: bool = True) -> Any:
-    """Replacement for ``Module._apply``, which would create a parameter per module of a shared tensor."""
-    done: set[int] = set()
-    for part in module.modules() if recurse else (module,):
-        for key, parameter in part._parameters.items():
-            if parameter is None or id(parameter) in done:
-                continue
-            with torch.no_grad():
-                value = function(parameter)
-                gradient = None if parameter.grad is None else function(parameter.grad)
-                faked = isinstance(value, FakeTensor) or isinstance(parameter, FakeTensor)
-                if faked or torch._has_compatible_shallow_copy_type(parameter, value):
-                    parameter.data = value
-                else:
-                    part._parameters[key] = torch.nn.Parameter(value, parameter.requires_grad)
-                part._parameters[key].grad = gradient
-            done.add(id(part._parameters[key]))
-        for key, buffer in part._buffers.items():
-            if buffer is not None:
-                part._buffers[key] = function(buffer)
-    return module
 
 
 def _without_data(leaf: Any) -> Any:
@@ -268,6 +203,8 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         self.known = KnownValues(complete=complete)
         self.collectives: Callable[..., Any] = lambda *given: NotImplemented
         self.allocated: Callable[[Sequence[torch.Tensor]], None] = lambda tensors: None
+        self.workspace: Callable[[int], None] = lambda size: None
+        self._handles: set[tuple[int, int]] = set()
         self.arriving: dict[int, tuple[StorageWeakRef, Callable[[], None]]] = {}
         self._main = threading.get_ident()
 
@@ -440,9 +377,15 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
     def _launch(self, operator: _Operator, outputs: Sequence[torch.Tensor]) -> None:
         """Enqueue the kernel of an operator, by its annotation or its price."""
         name, stated = operator.name, annotation_of(operator.qualified)
+        handle = threading.get_ident(), self.stream()
+        if name in PRODUCTS and handle not in self._handles:
+            # cuBLAS has a handle per thread, and PyTorch a workspace per handle and stream.
+            self._handles.add(handle)
+            self.workspace(WORKSPACE_BYTES[self.prices.endpoint.compute_capability >= 90])
         flags = ("causal",) if "attention" in name and operator.given.get("is_causal") else ()
         if _rounds(name):
             flags = (*flags, "tf32")
+        flags = (*flags, *layout(name, operator.tensors, outputs))
         arguments = operator.args, operator.kwargs
         time_ps = stated.time_ps(*arguments) if stated is not None else None
         if time_ps is not None:

@@ -146,6 +146,7 @@ def _simulated(
 
     gpu = fabric.nodes[arrays_of(fabric).node_of(0)].endpoint
     assert gpu is not None, "ranks are endpoints"
+    compiled.clusim_set_capability(gpu.compute_capability)
     memory = cuda.DeviceMemory(gpu.mem_bytes)
     count = int(os.environ["LOCAL_WORLD_SIZE"])
     device = cuda.SimulatedCuda(compiled, clock, gpu, count, memory)
@@ -153,7 +154,7 @@ def _simulated(
         clock, Prices(gpu), host_way(fabric).rate_Bps, device.stream, complete=complete
     )
     operators.collectives = handler = groups.SimulatedGroups(operators, clock.rank)
-    operators.allocated = memory.add
+    operators.allocated, operators.workspace = memory.add, memory.hold
     # The operators import PyTorch's compiler, which requires functions of a CUDA build if a device exists.
     cuda.install(device, (LATEST.major, LATEST.minor, LATEST.patch))
     graphs.install(graphs.graph_class(clock, operators.known, device.stream))
@@ -185,7 +186,7 @@ def _adapt(torch: Any) -> None:
     from torch._subclasses.fake_tensor import FakeTensor
 
     from clusim.programs import flex
-    from clusim.programs.operators import install_moves, install_saving
+    from clusim.programs.adapted import install_kernels, install_moves, install_saving
 
     for place in map(import_module, ("torch.utils._foreach_utils", "torch.optim.optimizer")):
         listed = getattr(place, "_foreach_supported_types", None)
@@ -193,6 +194,7 @@ def _adapt(torch: Any) -> None:
             listed.append(FakeTensor)
     install_saving()
     install_moves()
+    install_kernels()
     flex.install()
     # torch.tensor(..., device="cuda") then copies its data as an operator.
     torch._C._set_only_lift_cpu_tensors(True)

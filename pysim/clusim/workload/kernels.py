@@ -308,9 +308,22 @@ def chip_of(fabric: Fabric, precision: Precision, hardware: HardwareSpec | None 
 
 
 def chip_at(
-    endpoint: Endpoint, precision: Precision, hardware: HardwareSpec | None = None, where: str = ""
+    endpoint: Endpoint,
+    precision: Precision,
+    hardware: HardwareSpec | None = None,
+    where: str = "",
+    *,
+    single: bool = False,
 ) -> Chip:
-    """Return the chip of a GPU; `where` names it in messages."""
+    """Return the chip of a GPU.
+
+    Parameters
+    ----------
+    where : str
+        Its name in messages.
+    single : bool
+        Prices of single kernels: without an assumed `steady` of the architecture, a factor of long runs.
+    """
     given, where = hardware or HardwareSpec(), where or endpoint.chip
     peak = _peak(endpoint, precision)
     if peak is None:
@@ -344,7 +357,7 @@ def chip_at(
         attention=attention_of(endpoint, given.attention_library or ""),
         attending_flops=float(min(peak, endpoint.peak_flops.get("f16", peak))),
         given_fraction=given.attention_fraction or 0.0,
-        sustained=given.sustained or measured.get("sustained") or _kept(endpoint, family),
+        sustained=given.sustained or measured.get("sustained") or _kept(endpoint, family, single),
         precision=replace(precision, transposes=not 100 <= endpoint.compute_capability < 120),
     )
 
@@ -369,19 +382,19 @@ def _number(figure: Figure) -> float:
     return float(figure.value)
 
 
-def _kept(endpoint: Endpoint, family: Architecture) -> float:
+def _kept(endpoint: Endpoint, family: Architecture, single: bool) -> float:
     """Return the fraction of short-benchmark speed sustained under the power cap."""
     dense = endpoint.peak_flops.get("f16", 0.0)
     idle, each = _number(family.idle_power), _number(family.flop_energy)
     clock = kept_clock(Power(endpoint.power_W, idle, each, float(dense)))
-    return _number(family.steady) * clock
+    return clock if single and family.steady.mark == "assumed" else _number(family.steady) * clock
 
 
 WARP_LEVEL = "a100-sxm4-80gb"
 """Chip with tensor cores that multiply for one warp at a time (``mma.sync``)."""
 
 
-def _measured_on(endpoint: Endpoint) -> str:
+def measured_on(endpoint: Endpoint) -> str:
     """Return the chip with the measured kernels for a chip: named, or by its architecture.
 
     Blackwell's cards (compute capability 12) lack the instructions of its modules: they multiply as Ampere
@@ -412,7 +425,7 @@ def products_of(endpoint: Endpoint, precision: Precision) -> ProductTable:
     Without measurements of its element type, or outside the measured architecture, the table has the form of
     16-bit products, in the latter case at the chip's clock: tables of 8 bits include casts.
     """
-    name = _measured_on(endpoint)
+    name = measured_on(endpoint)
     plain = find_table(name, "bf16")
     if plain is None:
         raise InputError(f"kernels {name!r}: no products of bf16 were measured")
@@ -428,7 +441,7 @@ def attention_of(endpoint: Endpoint, library: str = "") -> AttentionTable:
 
     A library that was measured only elsewhere has the form measured there.
     """
-    measured = _measured_on(endpoint)
+    measured = measured_on(endpoint)
     places = [measured, *(name for name in shipped_files() if name != measured)]
     result = (table for name in places if (table := find_attention(name, library)) is not None)
     table = next(result, None)
