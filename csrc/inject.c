@@ -4,8 +4,8 @@
 
 #include "congestion.h"
 #include "inbox.h"
+#include "lines.h"
 #include "memory.h"
-#include "order.h"
 #include "parts/congestion.h"
 #include "parts/packets.h"
 #include "parts/programs.h"
@@ -235,7 +235,7 @@ STATUS inject_start(clusim_sim *s, xfer_id xfer_index, group_id first_group, uin
         uint64_t per_wire = (uint64_t)x->full * (x->policy == CLUSIM_POLICY_STRIPE ? n : 1);
         x->window = (uint32_t)base_umax(1, window_bytes / per_wire);
     }
-    if (UNLIKELY(x->made.ordered)) order_start(s, xfer_index);
+    if (UNLIKELY(x->made.ordered)) lines_start(s, xfer_index);
     if (x->policy == CLUSIM_POLICY_PINNED) {
         return start_cursor(s, xfer_index, ID(wire, x->group[key_base % n]), 0);
     }

@@ -3,7 +3,7 @@
  * Hardware  RoCE and InfiniBand NICs (reliable connection): an early packet is dropped, and after a
  *           NAK the sender returns to the expected one; or a reorder buffer of limited size.
  * Model     Contract, section 6 (receivers in order).
- * Not modelled  Connections that share a queue pair, timeouts, selective repeat, a NIC's drop
+ * Not modelled  Timeouts, selective repeat, a NIC's drop
  * before PCIe: packets are dropped at their destination. */
 #ifndef CLUSIM_ORDER_H
 #define CLUSIM_ORDER_H
@@ -11,13 +11,6 @@
 #include "parts/packets.h"
 #include "parts/xfers.h"
 #include "state.h"
-
-/* Create the queue pairs with receivers in order. */
-STATUS order_init(clusim_sim *s);
-void order_free(clusim_sim *s);
-
-/* A transfer joins the line of its queue pairs; its flow waits for their repeats. */
-void order_start(clusim_sim *s, xfer_id x);
 
 /* Queue pair of a packet. */
 pair_id order_pair_of(const clusim_sim *s, const packet *p);

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "order.h"
+#include "lines.h"
 #include "parts/scheduler.h"
 #include "parts/spreads.h"
 #include "parts/wires.h"
@@ -13,13 +13,13 @@ STATUS spread_init(clusim_sim *s) {
     bool minimal = false;
     for (uint64_t row = 0; row < im->num_spreads; row++) minimal |= im->spreads[row].minimal_vc > 0;
     if (minimal) ZEROED(s->spreads.promised, im->num_wires * s->wires.nvc);
-    return order_init(s);
+    return lines_init(s);
 }
 
 void spread_free(clusim_sim *s) {
     free(s->spreads.all);
     free(s->spreads.promised);
-    order_free(s);
+    lines_free(s);
 }
 
 /* ---- load --------------------------------------------------------------------------------------
