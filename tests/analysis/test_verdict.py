@@ -280,7 +280,7 @@ def test_a_verdict_of_a_stranger_is_checked(change: dict[str, Any]) -> None:
 
 
 def test_a_run_whose_slices_are_too_many_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusim.simulation.job.AUTO_RECORDS", 10)
+    monkeypatch.setattr("clusim.simulation.job.VERDICT_RECORDS", 10)
     verdict = clusim.collective("dgx-a100", "allreduce", "64KiB").verdict
     assert verdict.causes == ()
     assert verdict.lines()[0].startswith("unknown: more than 10 completed slices; the fullest")

@@ -16,6 +16,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from support.torch_programs import calls, needs_torch
@@ -27,7 +28,10 @@ pytestmark = pytest.mark.skipif(not FOLDER, reason="CLUSIM_SCRIPTS: no folder")
 
 ALL_REDUCE = "stas00/ml-engineering/744d01e/network/benchmarks/all_reduce_bench.py"
 MEGATRON = "IBM/pytorch-communication-benchmarks/51dad6e/megatron-allreduce.py"
-MINGPT = "pytorch/examples/main/distributed/minGPT-ddp/mingpt"
+EXAMPLES = "pytorch/examples/main/distributed"
+MINGPT = f"{EXAMPLES}/minGPT-ddp/mingpt"
+NANOGPT = "karpathy/nanoGPT/master"
+PARALLEL = f"{EXAMPLES}/tensor_parallelism"
 TUTORIALS = "pytorch/tutorials/main"
 PIPELINE = f"{TUTORIALS}/intermediate_source/pipelining_tutorial.rst"
 ZERO = f"{TUTORIALS}/recipes_source/zero_redundancy_optimizer.rst"
@@ -78,6 +82,79 @@ def result(folder: Path, name: str, options: str = "", arguments: str = "") -> d
     (folder / "output.txt").write_text(run.stdout + run.stderr, encoding="utf-8")
     done: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
     return done
+
+
+def test_the_example_of_ddp_reduces_its_gradients_once(tmp_path: Path) -> None:
+    done = result(tmp_path, f"{EXAMPLES}/ddp/example.py")
+    assert calls(done)["allreduce", 8] == (1, 4 * ((10 * 10 + 10) + (10 * 5 + 5)))
+
+
+def test_the_tutorial_of_ddp_reduces_once_per_step(tmp_path: Path) -> None:
+    """2,048 samples in batches of 32 on 8 ranks, two epochs."""
+    fetched(f"{EXAMPLES}/ddp-tutorial-series/datautils.py")
+    done = result(tmp_path, f"{EXAMPLES}/ddp-tutorial-series/multigpu_torchrun.py", "", "2 1")
+    steps = 2 * 2048 // 8 // 32
+    assert calls(done)["allreduce", 8] == (steps, steps * 4 * (20 + 1))
+
+
+def test_fsdp2_gathers_layers_twice_and_the_root_once(tmp_path: Path) -> None:
+    """Ten steps of ten layers and a root, clipping by the norms of 125 tensors, and a checkpoint of their states."""
+    for name in ("model", "checkpoint", "utils"):
+        fetched(f"{EXAMPLES}/FSDP2/{name}.py")
+    done = calls(result(tmp_path, f"{EXAMPLES}/FSDP2/example.py"))
+    layers, root = 10 * 3_216, 33_824
+    every = 4 * (layers + root)
+    assert done["reduce_scatter", 8] == (10 * 11, 10 * every)
+    assert done["allreduce", 8] == (10, 10 * 4 * 125)
+    assert done["all_gather", 8] == (10 * 21 + 3 * 125, 10 * (every + 4 * layers) + 3 * every)
+
+
+def test_tensor_parallel_layers_reduce_their_outputs(tmp_path: Path) -> None:
+    fetched(f"{PARALLEL}/log_utils.py")
+    done = calls(result(tmp_path, f"{PARALLEL}/tensor_parallel_example.py"))
+    assert done["allreduce", 8] == (10, 10 * 20 * 5 * 4)
+
+
+def test_sequence_parallel_layers_gather_inputs_and_scatter_outputs(tmp_path: Path) -> None:
+    fetched(f"{PARALLEL}/log_utils.py")
+    done = calls(result(tmp_path, f"{PARALLEL}/sequence_parallel_example.py"))
+    assert done["all_gather", 8] == (10 * 2, 10 * 160 * (10 + 5) * 4)
+    assert done["reduce_scatter", 8] == (10, 10 * 160 * 5 * 4)
+
+
+def test_fsdp_and_tensor_parallelism_have_collectives_of_their_own_groups(tmp_path: Path) -> None:
+    """Two tensor-parallel ranks with half of the model each, four replicas, ten steps of two layers."""
+    for name in ("log_utils", "llama2_model"):
+        fetched(f"{PARALLEL}/{name}.py")
+    done = calls(result(tmp_path, f"{PARALLEL}/fsdp_tp_example.py"))
+    activation, logits = 2_097_152, 262_144_000
+    assert done["all_gather", 2] == (10 * 11, 10 * (10 * activation + logits))
+    assert done["reduce_scatter", 2] == (10 * 10, 10 * 10 * activation)
+    assert done["allreduce", 2] == (10 * 5, 10 * 5 * 1_024)
+    half = 4 * (8_192_000 + 2 * (131_072 + 294_912 + 512) + 256)
+    assert half == 36_180_992
+    assert done["all_gather", 4] == done["reduce_scatter", 4] == (10, 10 * half)
+
+
+def test_nanogpt_reduces_only_in_the_last_accumulation_step(tmp_path: Path) -> None:
+    """GPT-2 124M with 16 / 8 accumulated batches; the first step has one bucket, later ones thirteen."""
+    fetched(f"{NANOGPT}/model.py")
+    configurator = fetched(f"{NANOGPT}/configurator.py")
+    (tmp_path / configurator.name).write_bytes(configurator.read_bytes())
+    data = tmp_path / "data" / "openwebtext"
+    data.mkdir(parents=True)
+    for name in ("train", "val"):
+        tokens = np.random.default_rng(0).integers(0, 50257, 300_000)
+        tokens.astype(np.uint16).tofile(data / f"{name}.bin")
+    words = (
+        "--batch_size=12 --block_size=1024 --gradient_accumulation_steps=16 --max_iters=2"
+        " --eval_interval=1000 --eval_iters=1 --log_interval=1"
+    )
+    done = result(tmp_path, f"{NANOGPT}/train.py", "--compare off", words)
+    steps = len(done["steps"])
+    assert steps == 3
+    parameters = 12 * (12 * 768 * 768 + 2 * 768) + (50304 + 1024 + 1) * 768
+    assert calls(done)["allreduce", 8] == (1 + 13 * (steps - 1), steps * 4 * parameters)
 
 
 def test_mingpt_reduces_all_gradients_once_per_step(tmp_path: Path) -> None:

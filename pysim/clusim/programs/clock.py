@@ -217,6 +217,7 @@ class RankClock:
         self.totals = Totals()
         self.captured: CapturedOperations | None = None
         self._host = Stream()
+        self._issuing_ps = 0
         self._sequence: Counter[tuple[object, ...]] = Counter()
         self._record = 0
         self._bunches = 0
@@ -236,10 +237,20 @@ class RankClock:
         """Advance the host by a time [ps]."""
         if time_ps <= 0:
             return
+        if name:
+            self.complete()
         self.host_ps += time_ps
-        deps = tuple(sorted(self._host.waits))
-        self._host.waits.clear()
-        self._host.last = self._add("delay", HOST, name, deps=deps, duration_ps=time_ps)
+        self._issuing_ps += time_ps
+        if name:
+            self.complete(name)
+
+    def complete(self, name: str = "") -> None:
+        """Record the host's time since its last operation, as one operation."""
+        time_ps, self._issuing_ps = self._issuing_ps, 0
+        if time_ps:
+            deps = tuple(sorted(self._host.waits))
+            self._host.waits.clear()
+            self._host.last = self._add("delay", HOST, name, deps=deps, duration_ps=time_ps)
 
     def kernel(
         self, stream: int, what: OperatorCall | str, time_ps: int, *, unpriced_at: str = ""
@@ -395,6 +406,7 @@ class RankClock:
         if marks is None:
             self._settle()
         known = list(map(self.mark, list(self.streams))) if marks is None else list(marks)
+        self.complete()
         self.host_ps = max([self.host_ps, *map(self._time, known)])
         self._host.waits |= self._recorded(known)
         self.totals.synchronised += 1
@@ -411,6 +423,7 @@ class RankClock:
 
     def take(self) -> list[Event]:
         """Return the operations since the last call, and begin a new record."""
+        self.complete()
         events, self.events = self.events, []
         self._lines, self._seen, self.splits = [], 0, {}
         self._record += 1
@@ -422,6 +435,7 @@ class RankClock:
 
     def unseen(self) -> list[tuple[Event, str]]:
         """Return the operations since the last call, and their lines."""
+        self.complete()
         first, self._seen = self._seen, len(self.events)
         return list(zip(self.events[first:], self._lines[first:], strict=True))
 
@@ -432,6 +446,7 @@ class RankClock:
 
     def _deps(self, queue: Stream) -> tuple[int, ...]:
         """Return and clear the dependencies of a stream's next operation, its issue included."""
+        self.complete()
         deps = queue.waits | ({self._host.last} - {-1})
         queue.waits = set()
         return tuple(sorted(deps))

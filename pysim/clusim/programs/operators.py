@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -33,12 +32,20 @@ from clusim.programs.annotations import annotation_of
 from clusim.programs.clock import RankClock
 from clusim.programs.known import LARGEST, KnownValues
 from clusim.programs.layouts import layout
+from clusim.programs.repeated import (
+    DispatchedOperator,
+    Form,
+    Launched,
+    OperatorTraits,
+    RepeatedCall,
+    form_of,
+)
 from clusim.workload.kernels import WORKSPACE_BYTES
 from clusim.workload.prices import PRODUCTS, Prices
 
 aten = torch.ops.aten
 
-_OURS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor)
+_OURS = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor})
 """Types without a separate dispatch."""
 
 _NO_KERNEL = {
@@ -78,6 +85,12 @@ _OVERWRITES = ("copy_", "zero_", "fill_")
 
 _NEW = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"}
 """Operators with a new result without values: its parts may become known."""
+
+_COLLECTIVES = {"c10d", "_c10d_functional", "_dtensor"}
+"""Name spaces of collectives."""
+
+_IGNORED = {"prim", "profiler"}
+"""Name spaces of operators without an effect in virtual time."""
 
 _PRICED = {"aten", "prims", "fsdp", "c10d", "torchvision"}
 """Name spaces of operators that are priced by products or memory traffic; kernels of others are custom."""
@@ -123,56 +136,6 @@ def _without_data(leaf: Any) -> Any:
     return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype)
 
 
-@dataclass(slots=True)
-class _Operator:
-    """An operator with its arguments, and the tensors among them."""
-
-    func: Any
-    args: Any
-    kwargs: Mapping[str, Any]
-    tensors: list[torch.Tensor]
-
-    @property
-    def name(self) -> str:
-        """Name without name space and overload."""
-        return str(self.func._schema.name.split("::")[-1])
-
-    @property
-    def qualified(self) -> str:
-        """Name with its name space."""
-        return str(self.func._schema.name)
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """Arguments by name."""
-        names = (argument.name for argument in self.func._schema.arguments)
-        return dict(zip(names, self.args, strict=False)) | dict(self.kwargs)
-
-    @property
-    def is_view(self) -> bool:
-        """True if a result shares the storage of an argument."""
-        returns = self.func._schema.returns
-        return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
-
-    @property
-    def in_place(self) -> bool:
-        """True if a result is an argument."""
-        return any(r.alias_info is not None for r in self.func._schema.returns)
-
-    @property
-    def written(self) -> list[torch.Tensor]:
-        """CUDA tensors among the arguments that it writes."""
-        given = self.given
-        arguments = (a for a in self.func._schema.arguments if a.alias_info is not None)
-        names = [a.name for a in arguments if a.alias_info.is_write]
-        leaves = tree_leaves([given.get(name) for name in names])
-        return [leaf for leaf in leaves if isinstance(leaf, FakeTensor)]
-
-    def called(self, change: Callable[[Any], Any]) -> Any:
-        """Return the result with changed arguments."""
-        return self.func(*tree_map(change, self.args), **tree_map(change, dict(self.kwargs)))
-
-
 class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
     """Dispatch mode of a simulated rank.
 
@@ -206,33 +169,79 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         self.workspace: Callable[[int], None] = lambda size: None
         self._handles: set[tuple[int, int]] = set()
         self.arriving: dict[int, tuple[StorageWeakRef, Callable[[], None]]] = {}
+        self._traits: dict[Any, OperatorTraits] = {}
+        self._calls: dict[Form, RepeatedCall] = {}
+        self._launched: Launched | None = None
         self._main = threading.get_ident()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run or price an operator."""
         kwargs = kwargs or {}
-        if any(kind not in _OURS for kind in types):
+        if not _OURS.issuperset(types):
             return NotImplemented  # wrappers such as DTensor dispatch to their local tensors
         if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
             return func(*args, **kwargs)  # DTensor tries an operator on complete shapes
-        leaves = tree_leaves((args, kwargs))
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        form, tensors = form_of(args, kwargs)
         target = kwargs.get("device")
         to_gpu = target is not None and torch.device(target).type == "cuda"
-        if any(isinstance(t, FakeTensor) and t.fake_mode is not self.fake for t in tensors) or (
-            not to_gpu and any(t.is_meta and not isinstance(t, FakeTensor) for t in tensors)
-        ):
-            return func(*args, **kwargs)  # shapes only
-        if func.namespace in ("c10d", "_c10d_functional", "_dtensor"):
+        on_gpu = False
+        for tensor in tensors:
+            if isinstance(tensor, FakeTensor):
+                on_gpu = True
+                if tensor.fake_mode is not self.fake:
+                    return func(*args, **kwargs)  # shapes only
+            elif not to_gpu and tensor.is_meta:
+                return func(*args, **kwargs)
+        if func.namespace in _COLLECTIVES:
             result = self.collectives(func, args, kwargs)
             if result is not NotImplemented:
                 return result
-        on_gpu = any(isinstance(t, FakeTensor) for t in tensors)
-        if not on_gpu and not to_gpu:
+        if not (on_gpu or to_gpu) or func.namespace in _IGNORED:
             return func(*args, **kwargs)
-        if func.namespace in ("prim", "profiler"):
-            return func(*args, **kwargs)
-        return self._device(_Operator(func, args, kwargs, tensors))
+        operator = DispatchedOperator(func, args, kwargs, tensors, self._traits_of(func))
+        if form is None or self.known.complete or self.known.written is not None:
+            return self._device(operator)
+        return self._repeated(operator, (func, form, torch.cuda.current_device() if to_gpu else 0))
+
+    def _traits_of(self, func: Any) -> OperatorTraits:
+        """Return the properties of an operator."""
+        traits = self._traits.get(func)
+        if traits is None:
+            traits = self._traits[func] = OperatorTraits.of(func)
+        return traits
+
+    def _repeated(self, operator: DispatchedOperator, key: Form) -> Any:
+        """Return the result of an operator, by an earlier call with arguments of the same forms if there is one."""
+        traits = operator.traits
+        tensors = operator.tensors
+        if traits.shares and len(tensors) == 1 and tensors[0].constant is None:
+            self._issue()
+            return operator.viewed(self.fake)
+        if not traits.repeats or annotation_of(traits.qualified) is not None:
+            return self._device(operator)
+        key = (*key, torch.get_default_dtype(), _rounds(traits.name))
+        found = self._calls.get(key)
+        if found is None:
+            self._launched = None
+            result = self._device(operator)
+            if self._unknowable(operator):
+                self._calls[key] = operator.call_of(result, self._launched)
+            return result
+        if found.results is None:
+            return self._device(operator)
+        if self.arriving and found.launched is not None:
+            self._arrive(tensors)
+        made = found.made(tensors, self.fake)
+        self._issue()
+        self.allocated([tensor for tensor in made if tensor is not None])
+        if found.launched is not None:
+            call, time_ps, measured = found.launched
+            self._reserve(call.name)
+            where = "" if measured else program_line() or "unknown line"
+            self.clock.kernel(self.stream(), call, time_ps, unpriced_at=where)
+        result = found.result(made)
+        self._keep(operator, result, None)
+        return result
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the values of a device tensor on the host, after its stream; unknown values are placeholders."""
@@ -243,9 +252,9 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         self.clock.totals.placeholders += 1
         return torch.full(tuple(tensor.shape), placeholder(tensor.dtype), dtype=tensor.dtype)
 
-    def _device(self, operator: _Operator) -> Any:
+    def _device(self, operator: DispatchedOperator) -> Any:
         """Price an operator on CUDA tensors and return its result."""
-        func, args, name = operator.func, operator.args, operator.name
+        func, args, name = operator.func, operator.args, operator.traits.name
         if func is aten._local_scalar_dense.default:
             self._issue()
             return self.read(args[0]).item()
@@ -263,7 +272,7 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
             self._issue()
             self._copied(args[1])
             return args[0].copy_(self.read(args[1]))
-        if self.arriving and name not in _NO_KERNEL and not operator.is_view:
+        if self.arriving and name not in _NO_KERNEL and not operator.traits.view:
             self._arrive(operator.tensors)
         known = self._computed(operator)
         result = self._faked(operator, known)
@@ -286,7 +295,7 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         size = tensor.numel() * tensor.element_size()
         self.clock.kernel(self.stream(), "copy to host", round(size / self.copy_Bps * 1e12))
 
-    def _faked(self, operator: _Operator, known: Any) -> Any:
+    def _faked(self, operator: DispatchedOperator, known: Any) -> Any:
         """Return the result without data."""
         try:
             with self.fake:
@@ -294,8 +303,8 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         except (DynamicOutputShapeException, DataDependentOutputException):
             if known is None:
                 raise InputError(
-                    f"{program_line()}: {operator.qualified}: its result depends on values that are not simulated;"
-                    " use fixed shapes (masks, torch.where, torch.topk) or values of the host"
+                    f"{program_line()}: {operator.traits.qualified}: its result depends on values that are not"
+                    " simulated; use fixed shapes (masks, torch.where, torch.topk) or values of the host"
                 ) from None
             with self.fake:
                 return tree_map(
@@ -309,22 +318,15 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
             if not absent and "fake impl" not in str(error):
                 raise
             raise InputError(
-                f"{program_line()}: {operator.qualified} lacks a rule for the shape of its result; register one"
+                f"{program_line()}: {operator.traits.qualified} lacks a rule for the shape of its result; register one"
                 " with torch.library.register_fake"
             ) from None
 
-    def _computed(self, operator: _Operator) -> Any:
+    def _computed(self, operator: DispatchedOperator) -> Any:
         """Return the result with values if all inputs are known and small; None otherwise."""
-        name, tensors = operator.name, operator.tensors
+        name, tensors = operator.traits.name, operator.tensors
         # A view sees the values of its storage. A graph may run again with others.
-        if name in _NO_KERNEL or operator.is_view or self.known.written is not None:
-            return None
-        if not self.known.complete and (
-            operator.func.namespace != "aten"
-            or any(word in name for word in _RANDOM)
-            or sum(t.numel() * t.element_size() for t in tensors) > LARGEST
-            or (not tensors and _large(operator.args))
-        ):
+        if operator.traits.view or self.known.written is not None or self._unknowable(operator):
             return None
         if name in _OVERWRITES and isinstance(operator.args[0], FakeTensor):
             self.known.begin(operator.args[0])
@@ -350,12 +352,24 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
                 raise InputError(f"{name}: no data, as the CPU lacks it: {error}") from None
             return None  # the CPU lacks the kernel; wrong arguments fail in the fake mode
 
-    def _charge(self, operator: _Operator, result: Any) -> None:
+    def _unknowable(self, operator: DispatchedOperator) -> bool:
+        """Return True if the forms of the arguments exclude that the values of the result are known."""
+        name, tensors = operator.traits.name, operator.tensors
+        if name in _NO_KERNEL:
+            return True
+        return not self.known.complete and (
+            operator.func.namespace != "aten"
+            or any(word in name for word in _RANDOM)
+            or sum(t.numel() * t.element_size() for t in tensors) > LARGEST
+            or (not tensors and _large(operator.args))
+        )
+
+    def _charge(self, operator: DispatchedOperator, result: Any) -> None:
         """Advance the host, and enqueue the kernel of an operator."""
-        name, tensors = operator.name, operator.tensors
+        name, tensors = operator.traits.name, operator.tensors
         self._issue()
         outputs = [t for t in tree_leaves(result) if isinstance(t, FakeTensor)]
-        if operator.is_view:
+        if operator.traits.view:
             return
         self.allocated(outputs)
         if name in _NO_KERNEL:
@@ -374,14 +388,10 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
             return
         self._launch(operator, outputs)
 
-    def _launch(self, operator: _Operator, outputs: Sequence[torch.Tensor]) -> None:
+    def _launch(self, operator: DispatchedOperator, outputs: Sequence[torch.Tensor]) -> None:
         """Enqueue the kernel of an operator, by its annotation or its price."""
-        name, stated = operator.name, annotation_of(operator.qualified)
-        handle = threading.get_ident(), self.stream()
-        if name in PRODUCTS and handle not in self._handles:
-            # cuBLAS has a handle per thread, and PyTorch a workspace per handle and stream.
-            self._handles.add(handle)
-            self.workspace(WORKSPACE_BYTES[self.prices.endpoint.compute_capability >= 90])
+        name, stated = operator.traits.name, annotation_of(operator.traits.qualified)
+        self._reserve(name)
         flags = ("causal",) if "attention" in name and operator.given.get("is_causal") else ()
         if _rounds(name):
             flags = (*flags, "tf32")
@@ -397,18 +407,27 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         price = self.prices.price(call)
         measured = price.measured and (stated is not None or operator.func.namespace in _PRICED)
         where = "" if measured else program_line() or "unknown line"
+        self._launched = call, price.time_ps, measured
         self.clock.kernel(self.stream(), call, price.time_ps, unpriced_at=where)
 
-    def _keep(self, operator: _Operator, result: Any, known: Any) -> None:
+    def _reserve(self, name: str) -> None:
+        """Reserve the workspace of matrix products: cuBLAS has a handle per thread, PyTorch a workspace per stream."""
+        handle = threading.get_ident(), self.stream()
+        if name in PRODUCTS and handle not in self._handles:
+            self._handles.add(handle)
+            self.workspace(WORKSPACE_BYTES[self.prices.endpoint.compute_capability >= 90])
+
+    def _keep(self, operator: DispatchedOperator, result: Any, known: Any) -> None:
         """Record known values of new tensors, and drop the values of tensors written with unknown data."""
         if known is None:
-            if operator.name not in _KEEPS and operator.name not in _NO_KERNEL:
+            kept = operator.traits.name in _KEEPS or operator.traits.name in _NO_KERNEL
+            if operator.traits.writes and not kept:
                 self.known.forget(operator.written)
             if self.known.written is not None:
                 return
-            if operator.name in _NEW and isinstance(result, FakeTensor):
+            if operator.traits.name in _NEW and isinstance(result, FakeTensor):
                 self.known.begin(result)
-        elif not operator.in_place and operator.func._schema.returns:
+        elif not operator.traits.in_place and operator.func._schema.returns:
             for tensor, value in zip(tree_leaves(result), tree_leaves(known), strict=True):
                 if isinstance(tensor, FakeTensor):
                     self.known.put(tensor, value)

@@ -59,6 +59,7 @@ class StepEnds:
 
     def __call__(self, *_given: Any) -> None:
         clock = self.clock
+        clock.complete()
         if not clock.events:
             return
         timed = self.link.step(self.record())
@@ -84,6 +85,7 @@ class StepEnds:
     def record(self) -> RankRecord:
         """Return the operations since the last step."""
         clock = self.clock
+        clock.complete()
         return RankRecord(
             *(clock.rank, clock.events, list(clock.groups), self.began_ps, clock.now_ps),
             splits=clock.splits,

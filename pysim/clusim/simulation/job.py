@@ -56,6 +56,9 @@ LEAST_TRACE_BYTES = 64 << 10
 AUTO_RECORDS = 1 << 20
 """Up to this number of slices, a trace contains them by default."""
 
+VERDICT_RECORDS = 1 << 22
+"""Up to this number of slices, a run keeps them for its verdict: 240 MB."""
+
 MOST_TEXT_TASKS = 1 << 15
 """A schedule of more tasks is stored in its trace as columns only, not as text."""
 
@@ -419,14 +422,14 @@ def _kept(result: Result, options: RunOptions) -> bool:
 
 def _held(job: Job, options: RunOptions) -> HeldRecords | None:
     """Return the store of completed slices for a verdict; None if not needed or too large."""
-    few = slice_count(job.image) <= AUTO_RECORDS
+    few = slice_count(job.image) <= VERDICT_RECORDS
     asked = options.histories and options.judge is None
     return HeldRecords() if asked and few and job.messages is None else None
 
 
 def _evidence(job: Job, options: RunOptions, held: HeldRecords | None) -> Evidence:
     """Return the evidence for the verdict on a run."""
-    why: HeldRecords | str = held or f"more than {AUTO_RECORDS:,} completed slices"
+    why: HeldRecords | str = held or f"more than {VERDICT_RECORDS:,} completed slices"
     if held is None and job.messages is not None:
         why = "no critical path for synthetic traffic"
     elif held is None and not options.histories:

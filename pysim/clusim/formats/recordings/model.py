@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from operator import attrgetter
 from typing import Literal
 
 from clusim.base.errors import InputError
@@ -179,6 +180,14 @@ class Event:
     where: str = ""
     sms: int = 0
     operator: OperatorCall | None = None
+
+    def __reduce__(self) -> tuple[type[Event], tuple[object, ...]]:
+        """Return constructor and values; records of a step have 100,000 events."""
+        return Event, _values_of(self)
+
+
+_values_of = attrgetter(*Event.__dataclass_fields__)
+"""Values of an event in the order of its fields."""
 
 
 @dataclass(slots=True)
