@@ -99,6 +99,7 @@ LAZY_HOMES = (
                 "known",
                 "layouts",
                 "operators",
+                "repeated",
                 "values",
             ),
         )
