@@ -51,7 +51,7 @@ help:
 	@echo "make wheels    the same for many Linux systems and Pythons, installed and tried with each (PYTHONS=...)"
 	@echo "make lint      ruff, mypy --strict, clang-format, lizard"
 	@echo "make shim      build/shim/libnccl.so.2, for clusim exec"
-	@echo "make bench     one JSON line per benchmark case"
+	@echo "make bench     one JSON line per benchmark case; HTSIM=DIR: workloads beside htsim, in turns"
 	@echo "make format    apply ruff and clang-format"
 	@echo "make docs      write the generated pages, pictures and notebooks of docs/ and the README's output anew, then:"
 	@echo "make site      docs/ as HTML in build/site"
@@ -166,7 +166,7 @@ format: $(VENV)/.dev
 
 # With threads, too: make bench BENCH_ARGS="--threads 2". Against another build, in turns: make bench BENCH_ARGS="--against $$(.venv/bin/python benchmarks/older.py COMMIT)"
 bench: $(VENV)/.built
-	$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
+	$(BIN)/python $(if $(HTSIM),benchmarks/peers.py $(HTSIM),benchmarks/run.py $(BENCH_ARGS))
 
 docs: $(VENV)/.dev $(VENV)/.built
 	$(BIN)/python -m clusim_cli.reference docs/cli.md

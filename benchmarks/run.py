@@ -39,7 +39,7 @@ RUN_IMAGE = Path(__file__).resolve().parents[1] / "build" / "c" / "run_image"
 COUNTS = Path(__file__).resolve().with_name("counts.json")
 
 
-def _engine_cpu_s() -> list[float]:
+def engine_cpu_s() -> list[float]:
     """Enable the engine's processor time; wall-clock time is unreliable on a shared computer."""
     import clusim.engine.simulation
 
@@ -73,7 +73,7 @@ def measure(case: str, threads: int) -> dict[str, Any]:
     """Run `case` in this process."""
     if threads > 1:  # an older build has no threads option
         _use_threads(threads)
-    cpu_s = _engine_cpu_s()
+    cpu_s = engine_cpu_s()
     began_s = time.perf_counter()
     result = CASES[case].run(CASES[case].size)
     total_s = time.perf_counter() - began_s

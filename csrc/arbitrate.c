@@ -8,10 +8,10 @@
 
 /* No candidate is eligible: stall if one lacked only credit, and wake at the next credit return. */
 static STATUS stall(clusim_sim *s, wire_state *w, uint32_t blocked_vcs) {
-    wire_stall(s, w);
+    wire_stall(s, w, UINT32_MAX);
     for (uint32_t vc = 0; vc < s->wires.nvc; vc++) {
         credit_pool *c = &w->credits[vc];
-        if ((blocked_vcs >> vc & 1) && c->len) TRY(wire_wake(s, w, wire_credit_at(c)));
+        if ((blocked_vcs >> vc & 1) && c->head < c->end) TRY(wire_wake(s, w, wire_credit_at(c)));
     }
     return CLUSIM_OK;
 }

@@ -34,6 +34,10 @@ __attribute__((noreturn, cold)) static inline void base_fail(const char *cond, c
 #define KINDS_BARE                                                                                 \
     ((1u << CLUSIM_KIND_READ_REQ) | (1u << CLUSIM_KIND_RED_REQ) | (1u << CLUSIM_KIND_RED_FETCH))
 
+/* Kinds that end at a reduction unit, or may. */
+#define KINDS_REDUCED                                                                              \
+    ((1u << CLUSIM_KIND_RED_REQ) | (1u << CLUSIM_KIND_RED_DATA) | (1u << CLUSIM_KIND_AGG_UP))
+
 /* Kinds that read the memory of the endpoint that injects them. */
 #define KINDS_INJECTED                                                                             \
     ((1u << CLUSIM_KIND_WRITE) | (1u << CLUSIM_KIND_FETCH) | (1u << CLUSIM_KIND_MCAST) |           \

@@ -54,20 +54,20 @@ static inline void grant_collect(credit_pool *c, int64_t now) {
     if (UNLIKELY(c->unsorted)) {
         wire_count_credit(c, now);
     } else {
-        while (c->len && c->ring[c->head].at_ps <= now) {
-            c->available += c->ring[c->head].bytes;
-            c->head = (c->head + 1) & (c->size - 1);
-            c->len--;
-        }
-        if (c->len == 0) c->last_ps = c->head = 0;
+        uint32_t head = c->head;
+        for (; head < c->end && c->pending[head].at_ps <= now; head++)
+            c->available += c->pending[head].bytes;
+        c->head = head;
+        if (head == c->end) c->head = c->end = FIRST_RETURN;
     }
-    c->most = c->len > MOST_RETURNS / 2 ? 2 * c->len : MOST_RETURNS;
+    uint32_t left = c->end - c->head;
+    c->look = c->head + (left > MOST_RETURNS / 2 ? 2 * left : MOST_RETURNS);
 }
 
 /* True if there is credit for `bytes` now. Returns are counted only when needed or when many are
  * pending: often they are not needed, and counting many at once is cheap. */
 static inline bool grant_credit(credit_pool *c, uint32_t bytes, int64_t now) {
-    if (c->available < (int64_t)bytes || c->len >= c->most) grant_collect(c, now);
+    if (c->available < (int64_t)bytes || c->end >= c->look) grant_collect(c, now);
     return c->available >= (int64_t)bytes;
 }
 
@@ -109,16 +109,15 @@ static int64_t tail_bound(const clusim_sim *s, const packet *p, const wire_state
     return tail + w->far_latency_ps - model_est(q->rate, model_occupancy(f, kind, bytes));
 }
 
-/* Time at which the packet is handled at the far end of its wire. */
+/* Time at which the packet is handled at the far end of its wire: `ready` if it cuts through. */
 static inline int64_t arrival_at(const clusim_sim *s, const packet *p, const wire_state *w,
-                                 int64_t head, int64_t tail) {
+                                 int64_t ready, int64_t tail) {
     if (!endpoint_none(w->far_endpoint))
         return target_is(model_target(w->far_endpoint), p->dst) ? tail : tail + w->far_latency_ps;
-    if ((1u << p->kind) & ((1u << CLUSIM_KIND_RED_REQ) | (1u << CLUSIM_KIND_RED_DATA))) return tail;
-    if (UNLIKELY(p->kind == CLUSIM_KIND_AGG_UP) && tree_at_end(s, p)) return tail;
+    if ((1u << p->kind) & KINDS_REDUCED) {
+        if (p->kind != CLUSIM_KIND_AGG_UP || tree_at_end(s, p)) return tail;
+    }
     if (w->traits & STORE_FORWARD) return tail + w->far_latency_ps;
-    int64_t ready = (int64_t)((uint64_t)head + (uint64_t)w->rate->header_ps[p->kind] +
-                              (uint64_t)w->far_latency_ps);
     if (LIKELY((w->traits & PLAIN_CUT) && !s->wires.rates_changed)) return ready;
     if (UNLIKELY((uint64_t)ready >= (uint64_t)RANGE_TIME_END)) return ready; /* may have wrapped */
     return base_max(ready, tail_bound(s, p, w, tail));
@@ -140,26 +139,38 @@ static inline int64_t end_of_packet(clusim_sim *s, const wire_state *w, uint64_t
     return RANGE_TIME_END;
 }
 
-/* Send complete control flits that the wire owes before the packet; returns their number. */
-static inline uint64_t grant_owed(clusim_sim *s, wire_state *w, const rate_class *rate) {
-    if (LIKELY(w->owed_256 < rate->flit_256)) return 0;
+typedef struct grant_flits {
+    uint64_t bytes, time_ps;
+} grant_flits;
+
+/* Send complete control flits that the wire owes before the packet. */
+static inline grant_flits grant_owed(clusim_sim *s, wire_state *w) {
+    const rate_class *rate = w->rate;
     wire_drain(s, w);
-    uint64_t flits = w->owed_256 / rate->flit_256;
+    uint64_t flits = w->owed_256 / rate->flit_256, bytes = flits * rate->format->flit_bytes;
     w->owed_256 -= flits * rate->flit_256;
-    w->control_bytes += flits * rate->format->flit_bytes;
-    return flits;
+    w->control_bytes += bytes;
+    return (grant_flits){bytes, flits * (uint64_t)rate->flit_ps};
 }
 
 /* Put a packet on the wire now. Returns when it is handled at the far end. */
-ALWAYS_INLINE int64_t grant_put(clusim_sim *s, wire_state *w, const packet *p) {
-    const rate_class *rate = w->rate;
-    uint64_t now = (uint64_t)s->scheduler.now_ps, extra = 0;
-    uint64_t occupancy = model_occupancy(rate->format, p->kind, p->wire_bytes);
-    uint64_t flits = grant_owed(s, w, rate);
-    if (UNLIKELY(flits)) occupancy += flits * rate->format->flit_bytes;
-    uint64_t t = occupy(w, occupancy);
-    if (UNLIKELY(w->traits & HAS_ERRORS)) extra = replay(s, w, t);
-    int64_t end = end_of_packet(s, w, now + t + extra);
+ALWAYS_INLINE int64_t grant_put(clusim_sim *s, wire_state *w, const packet *p,
+                                const rate_kind *of_kind) {
+    uint64_t now = (uint64_t)s->scheduler.now_ps, later = 0;
+    uint64_t t = of_kind->full_ps;
+    if (UNLIKELY(p->wire_bytes != of_kind->full_bytes))
+        t = occupy(w, model_occupancy(w->rate->format, p->kind, p->wire_bytes));
+    if (UNLIKELY(w->owed_256 >= w->rate->flit_256)) {
+        grant_flits flits = grant_owed(s, w);
+        t = base_umin(t + occupy(w, flits.bytes), RANGE_TIME_END);
+        later = flits.time_ps;
+    }
+    if (UNLIKELY(w->traits & HAS_ERRORS)) {
+        uint64_t extra = replay(s, w, t);
+        t += extra;
+        later += extra;
+    }
+    int64_t end = end_of_packet(s, w, now + t);
     w->free_at = end;
     w->contended = 0;
     w->credits[p->vc].available -= p->wire_bytes;
@@ -167,10 +178,11 @@ ALWAYS_INLINE int64_t grant_put(clusim_sim *s, wire_state *w, const packet *p) {
     w->packets += p->exact;
     w->grants++;
     w->bytes += p->wire_bytes;
-    if (!((KINDS_BARE >> p->kind) & 1)) w->payload += p->payload;
+    w->payload += p->payload & -(~KINDS_BARE >> p->kind & 1);
     w->busy_ps += end - (int64_t)now;
-    uint64_t head = now + extra + flits * (uint64_t)rate->flit_ps + (uint64_t)w->latency_ps;
-    return arrival_at(s, p, w, (int64_t)head, end + w->latency_ps);
+    uint64_t head = now + later + (uint64_t)w->latency_ps;
+    int64_t ready = (int64_t)(head + (uint64_t)of_kind->header_ps + (uint64_t)w->far_latency_ps);
+    return arrival_at(s, p, w, ready, end + w->latency_ps);
 }
 
 /* A packet that was put on its wire is handled at the far end at `at_ps`. */
@@ -185,9 +197,10 @@ static inline STATUS grant_send(clusim_sim *s, const wire_state *w, packet_id in
 /* The receive buffer is free at `end`; no action of phase B takes effect at the same time. */
 static inline STATUS give_back(clusim_sim *s, wire_id from, uint32_t vc, uint32_t bytes,
                                int64_t end) {
-    if (UNLIKELY(wire_credit(s, from, vc)->traits & PAUSES))
-        end = base_max(end, s->scheduler.now_ps + 1);
-    return wire_return_credit(s, from, vc, bytes, end);
+    const credit_pool *c = wire_credit(s, from, vc);
+    if (LIKELY(wire_credit_plain(c))) return wire_add_credit(s, from, vc, bytes, end);
+    if (c->traits & PAUSES) end = base_max(end, s->scheduler.now_ps + 1);
+    return wire_return_otherwise(s, from, vc, bytes, end);
 }
 
 /* The input buffer the packet sat in is free at `end`. */
@@ -306,7 +319,7 @@ static inline STATUS grant_candidate(clusim_sim *s, wire_state *w, uint32_t cand
     packet_id index;
     TRY(grant_take(s, w, candidate, &index));
     packet *p = packet_at(s, index);
-    int64_t at_ps = grant_put(s, w, p);
+    int64_t at_ps = grant_put(s, w, p, &w->rate->kinds[p->kind]);
     TRY(grant_send(s, w, index, at_ps));
     return grant_done(s, w, candidate, p);
 }

@@ -14,7 +14,8 @@ static STATUS grow_ring(window_ring *ring) {
 }
 
 STATUS inbox_insert(window_ring *ring, window_packet p) {
-    if (inbox_full(ring)) TRY(grow_ring(ring));
+    if (inbox_len(ring) + 1 >= ring->size) TRY(grow_ring(ring));
+    inbox_removed(ring);
     uint32_t k = inbox_len(ring);
     ring->end++;
     for (; k > 0 && inbox_entry(ring, k - 1)->at_ps > p.at_ps; k--)
@@ -31,7 +32,7 @@ void inbox_free(window_scratch *scratch) {
     free(scratch->spare);
 }
 
-enum { FIRST_ROOM = 14, ENDS = 2 };
+enum { FIRST_ROOM = 30, ENDS = 2 };
 
 STATUS inbox_more_room(window_scratch *scratch, wire_state *w) {
     uint32_t room = w->room ? 2 * w->room : FIRST_ROOM, at = scratch->num_queued + 1;

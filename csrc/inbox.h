@@ -49,22 +49,28 @@ static inline window_packet *inbox_entry(const window_ring *ring, uint32_t numbe
     return &ring->all[(ring->head + number) & (ring->size - 1)];
 }
 
-/* One slot stays free for the sentinel of the ring (window_wire.h). */
-static inline bool inbox_full(const window_ring *ring) { return inbox_len(ring) + 1 >= ring->size; }
+/* Note the room after entries were removed: one slot stays free for the sentinel of the ring
+ * (window_wire.h). */
+static inline void inbox_removed(window_ring *ring) { ring->full = ring->head + ring->size - 1; }
 
 /* The uncommon cases: no room, or one that overtakes others. */
 STATUS inbox_insert(window_ring *ring, window_packet p);
 
 static inline STATUS inbox_append(window_ring *ring, window_packet p) {
-    if (UNLIKELY(inbox_full(ring) || p.at_ps < ring->last_ps)) return inbox_insert(ring, p);
+    uint32_t end = ring->end;
+    if (UNLIKELY(end == ring->full || p.at_ps < ring->last_ps)) return inbox_insert(ring, p);
     ring->last_ps = p.at_ps;
-    ring->all[ring->end++ & (ring->size - 1)] = p;
+    ring->end = end + 1;
+    window_packet *to = &ring->all[end & (ring->size - 1)];
+    to->at_ps = p.at_ps;
+    to->packet = p.packet;
+    to->control_256 = p.control_256;
     return CLUSIM_OK;
 }
 
 /* Control bytes owed for a packet after it crossed its wire: below 2^32 (model_windows.c). */
 static inline uint32_t inbox_control(const wire_state *w, const packet *p) {
-    return p->exact * w->rate->format->control_256[p->kind];
+    return p->exact * w->rate->kinds[p->kind].control_256;
 }
 
 /* A packet reaches the node at the end of its wire at `at_ps`. */

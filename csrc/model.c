@@ -12,6 +12,21 @@ int64_t model_est_long(const rate_class *r, uint64_t bytes) {
     return ps < (base_u128)INT64_MAX ? (int64_t)ps : INT64_MAX;
 }
 
+static rate_kind of_kind(const rate_class *r, uint32_t kind, model_sizes sizes) {
+    const clusim_format *f = r->format;
+    uint32_t payload = (uint32_t)sizes.largest;
+    uint32_t exact = model_exact(f, kind, payload, sizes.limit);
+    uint32_t bytes = model_wire_bytes(f, kind, payload, exact, sizes.limit);
+    uint64_t time_ps = 0;
+    bool whole = r->num == 1 && payload &&
+                 !__builtin_mul_overflow(model_occupancy(f, kind, bytes), r->den, &time_ps) &&
+                 time_ps < (uint64_t)RANGE_TIME_END;
+    return (rate_kind){.header_ps = model_est(r, model_up(f, f->header_bytes[kind])),
+                       .full_ps = time_ps,
+                       .full_bytes = whole ? bytes : 0,
+                       .control_256 = f->control_256[kind]};
+}
+
 static uint32_t rate_class_of(clusim_model *m, uint64_t num, uint64_t den, uint32_t format) {
     for (uint32_t i = 0; i < m->num_rates; i++) {
         const rate_class *r = &m->rates[i];
@@ -22,9 +37,8 @@ static uint32_t rate_class_of(clusim_model *m, uint64_t num, uint64_t den, uint3
     r->format = &m->image.formats[format];
     r->flit_ps = model_est(r, r->format->flit_bytes);
     r->flit_256 = (uint64_t)r->format->flit_bytes * 256;
-    for (uint32_t kind = 0; kind < CLUSIM_SIZE_KINDS; kind++) {
-        r->header_ps[kind] = model_est(r, model_up(r->format, r->format->header_bytes[kind]));
-    }
+    for (uint32_t kind = 0; kind < CLUSIM_SIZE_KINDS; kind++)
+        r->kinds[kind] = of_kind(r, kind, m->sizes);
     return m->num_rates++;
 }
 
@@ -36,6 +50,7 @@ static STATUS derive_rates(clusim_model *m) {
     const clusim_image *im = &m->image;
     m->rates = calloc(im->num_wires + im->num_faults + 1, sizeof *m->rates);
     m->fault_rate = malloc((im->num_faults + 1) * sizeof *m->fault_rate);
+    m->sizes = model_packets(im);
     if (m->rates == NULL || m->fault_rate == NULL) return CLUSIM_ERR_NO_MEMORY;
     for (uint32_t w = 0; w < im->num_wires; w++) {
         const clusim_wire *x = &im->wires[w];
@@ -157,19 +172,22 @@ static STATUS derive_groups(clusim_model *m) {
 
 enum { LONG_PS = 1 << 30 }; /* longer serialisations do not make buckets wider */
 
-static void note_size(model_sizes *sizes, uint64_t bytes) {
+static void note_size(model_sizes *sizes, uint32_t packet, uint64_t burst) {
+    uint64_t bytes = packet * burst;
     sizes->smallest = base_umin(sizes->smallest, bytes);
-    sizes->largest = base_umax(sizes->largest, bytes);
+    if (bytes <= sizes->largest) return;
+    sizes->largest = bytes;
+    sizes->limit = packet;
 }
 
 model_sizes model_packets(const clusim_image *im) {
     model_sizes sizes = {.smallest = UINT32_MAX, .largest = 0};
     for (uint32_t i = 0; i < im->num_conns; i++) {
         if (im->conns[i].kind == CLUSIM_CONN_KIND_FLAG) continue;
-        note_size(&sizes, (uint64_t)im->conns[i].packet_bytes * im->conns[i].burst);
+        note_size(&sizes, im->conns[i].packet_bytes, im->conns[i].burst);
     }
     for (uint32_t i = 0; i < im->num_sources; i++)
-        note_size(&sizes, (uint64_t)im->sources[i].packet_bytes * im->sources[i].burst);
+        note_size(&sizes, im->sources[i].packet_bytes, im->sources[i].burst);
     return sizes;
 }
 
@@ -179,7 +197,7 @@ enum { PER_BUCKET = 12 }; /* packets: fewer than half arrive if wires are not al
  * as fast as they can. */
 int32_t model_bucket_shift(const clusim_model *m) {
     const clusim_image *im = &m->image;
-    model_sizes sizes = model_packets(im);
+    model_sizes sizes = m->sizes;
     uint64_t packets = 1; /* of all wires in 2^40 ps */
     int64_t longest = 1;
     for (uint32_t w = 0; w < im->num_wires; w++) {

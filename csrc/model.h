@@ -7,14 +7,22 @@
 
 /* Properties common to wires of one rate and one packet format; small, so that it stays in
  * cache. */
+/* Packets of a kind at a rate. */
+typedef struct rate_kind {
+    int64_t header_ps;    /* est(up(header)) */
+    uint64_t full_ps;     /* exact time of a full packet: one of `full_bytes` on the wire */
+    uint32_t full_bytes;  /* of the image's largest packets; 0 if their time has a remainder */
+    uint32_t control_256; /* owed for one, in 1/256 byte */
+} rate_kind;
+
 typedef struct rate_class {
-    uint64_t num, den;                    /* bytes per ps, reduced */
-    int64_t flit_ps;                      /* est(flit) */
-    uint64_t flit_256;                    /* a flit in 1/256 byte */
-    int64_t header_ps[CLUSIM_SIZE_KINDS]; /* est(up(header)), by kind */
-    int64_t least_ps;                     /* minimum time of a packet of this image on a wire */
+    uint64_t num, den; /* bytes per ps, reduced */
+    int64_t flit_ps;   /* est(flit) */
+    uint64_t flit_256; /* a flit in 1/256 byte */
+    int64_t least_ps;  /* minimum time of a packet of this image on a wire */
     const clusim_format *format;
     uint32_t format_index;
+    rate_kind kinds[CLUSIM_SIZE_KINDS];
 } rate_class;
 
 /* Properties of a wire that arbitration needs, derived from the image. */
@@ -66,11 +74,18 @@ typedef struct model_way {
     uint32_t count;
 } model_way;
 
+/* Payload of the smallest and the largest packets in use. */
+typedef struct model_sizes {
+    uint64_t smallest, largest;
+    uint32_t limit; /* of the exact packets that the largest represent */
+} model_sizes;
+
 struct clusim_model {
     clusim_image image; /* arrays owned by the model */
     wire_info *wires;
     rate_class *rates;
     uint32_t num_rates;
+    model_sizes sizes;
     uint32_t *fault_rate;          /* per fault: rate class, or NONE for "down" and other kinds */
     wire_id *group_fastest;        /* per route group: fastest wire at image rates */
     model_way *ways;               /* per route group */
@@ -118,11 +133,6 @@ typedef struct model_table {
 /* Check all rows of some tables, in an order in which each may trust those before it. */
 STATUS model_check_tables(const clusim_image *im, const model_table *tables, size_t count,
                           clusim_error *e);
-/* Payload of the smallest and the largest packets in use. */
-typedef struct model_sizes {
-    uint64_t smallest, largest;
-} model_sizes;
-
 model_sizes model_packets(const clusim_image *im);
 
 static inline bool model_inside(const clusim_model *m, const wire_info *w) {

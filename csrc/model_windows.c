@@ -6,7 +6,7 @@
  * approach its range while the run is in the first half of time. */
 static bool may_window(const clusim_model *m) {
     const clusim_image *im = &m->image;
-    uint64_t largest = model_packets(im).largest;
+    uint64_t largest = m->sizes.largest;
     bool may = !m->has_congestion;
     for (uint32_t r = 0; r < im->num_spreads; r++) /* all nodes choose */
         may &= !m->has_choice || im->spreads[r].detour_lo >= im->spreads[r].detour_hi;
@@ -82,7 +82,7 @@ static bool unit_bounded(const clusim_model *m, const clusim_unit *u, uint64_t l
 /* Results of a reduction in a window must belong to operations that began before it. */
 static void look_at_units(const clusim_model *m, window_node *nodes) {
     if (!multimem(&m->image)) return;
-    uint64_t largest = model_packets(&m->image).largest;
+    uint64_t largest = m->sizes.largest;
     for (uint32_t u = 0; u < m->image.num_units; u++) {
         const clusim_unit *unit = &m->image.units[u];
         int64_t least = unit_bounded(m, unit, largest) ? unit->latency_ps : 0;
@@ -170,7 +170,7 @@ static int64_t choose_window(const clusim_model *m, const window_node *nodes, wi
 /* True if wires have work in most windows; otherwise looking at all of them costs more than the
  * events saved. */
 static bool windows_pay(const clusim_model *m) {
-    uint64_t largest = model_packets(&m->image).largest;
+    uint64_t largest = m->sizes.largest;
     double wires = 0, packets_ps = 0;
     for (uint32_t w = 0; w < m->image.num_wires; w++) {
         if (!(m->wires[w].traits & FROM_PLAIN)) continue;
@@ -389,7 +389,7 @@ static int64_t ends_window(const clusim_model *m, window_node *nodes) {
     if (!ends_may_window(m)) return 0;
     find_ends(im, nodes);
     int64_t least_ps = least_fixed_ps(im);
-    uint64_t largest = model_packets(im).largest;
+    uint64_t largest = m->sizes.largest;
     bool reduces = multimem(im), reads = reduces;
     for (uint32_t c = 0; c < im->num_conns; c++) reads |= pulls(&im->conns[c]);
     for (uint32_t e = 0; e < im->num_endpoints; e++) {

@@ -47,8 +47,8 @@ wire_id spread_nth(const clusim_sim *s, const spread_choice *c, uint32_t number)
 static int64_t credit_before(const clusim_sim *s, wire_id wire, uint32_t vc) {
     const credit_pool *c = &wire_at(s, wire)->credits[vc];
     int64_t sum = c->available;
-    for (uint32_t k = 0; k < c->len; k++) {
-        const credit_return *r = &c->ring[(c->head + k) & (c->size - 1)];
+    for (uint32_t k = c->head; k < c->end; k++) {
+        const credit_return *r = &c->pending[k];
         if (r->at_ps < s->scheduler.now_ps) sum += r->bytes;
     }
     return sum;

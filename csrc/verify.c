@@ -58,7 +58,7 @@ static STATUS check_credits(const clusim_sim *s, const int64_t *held, clusim_err
         }
         const credit_pool *c = &s->wires.credits[i];
         int64_t total = c->available + held[i];
-        for (uint32_t k = 0; k < c->len; k++) total += c->ring[(c->head + k) & (c->size - 1)].bytes;
+        for (uint32_t k = c->head; k < c->end; k++) total += c->pending[k].bytes;
         int64_t buffer = (int64_t)s->model->image.wires[i / s->wires.nvc].buffer_bytes;
         if (total != buffer)
             return unbalanced(e, i / s->wires.nvc, "credit of wire", total, buffer);

@@ -22,6 +22,8 @@
 /* A wire into a node. */
 typedef struct window_way {
     window_in *x;
+    const window_packet *all; /* its ring, with a copy of the numbers below */
+    uint32_t mask, head, end;
     wire_id back;         /* wire that carries acknowledgements of the arrivals, or none */
     uint32_t control_256; /* bits of all control bytes that `back` owes in this window */
 } window_way;
@@ -54,13 +56,22 @@ static inline window_way window_open_way(const clusim_sim *s, wire_id wire) {
     x->taken = x->under_way.head;
     window_ring_seal(&x->under_way);
     window_prefetch(s, &x->under_way);
-    return (window_way){.x = x, .back = end_at(s, wire)->reverse};
+    return (window_way){.x = x,
+                        .all = x->under_way.all,
+                        .mask = x->under_way.size - 1,
+                        .head = x->under_way.head,
+                        .end = x->under_way.end,
+                        .back = end_at(s, wire)->reverse};
 }
 
 /* Next packet that arrives before `end_ps`. */
 static inline bool window_arrives(const clusim_sim *s, window_way *way, int64_t end_ps,
                                   window_packet *out) {
-    if (!window_next(s, &way->x->under_way, end_ps, out)) return false;
+    *out = way->all[way->head & way->mask];
+    if (out->at_ps >= end_ps) return false;
+    if (way->end - way->head > WINDOW_AHEAD)
+        __builtin_prefetch(batch_at(s, way->all[(way->head + WINDOW_AHEAD) & way->mask].packet), 1);
+    way->head++;
     way->control_256 |= out->control_256;
     return true;
 }
@@ -70,7 +81,9 @@ static inline bool window_arrives(const clusim_sim *s, window_way *way, int64_t 
  * drain. */
 static inline void window_close_way(clusim_sim *s, window_node *n, const window_way *way,
                                     bool *more) {
-    const window_ring *ring = &way->x->under_way;
+    window_ring *ring = &way->x->under_way;
+    ring->head = way->head;
+    inbox_removed(ring);
     s->scheduler.event_count += ring->head - way->x->taken;
     *more = inbox_len(ring) > 0;
     if (*more) inbox_due(s, inbox_entry(ring, 0)->at_ps);
@@ -88,6 +101,8 @@ STATUS window_wire_sort(clusim_sim *s, window_arrival **all, uint32_t n);
 /* ---- from grant to grant -----------------------------------------------------------------------
  */
 
+enum { OWED_SINCE = 0 }; /* it owes a flit, or may */
+
 /* Progress of a wire in its window. */
 typedef struct window_progress {
     wire_id wire;
@@ -95,15 +110,36 @@ typedef struct window_progress {
     window_in *x;    /* destination, if it works in windows */
     int64_t sent_ps; /* arrival of its first sent packet at a node that works in windows */
     const window_arrival *arrival; /* next arrival; the sentinel has time NEVER */
-    int64_t owed_ps; /* time of the next packet over the reverse wire; the sentinel is later */
-    const window_packet *back; /* ring of packets received over the reverse wire, and one more */
-    uint32_t back_mask, owed;  /* the next one there */
-    uint32_t sample;           /* next time at which the wire is sampled, ... */
-    int64_t sample_ps;         /* ... and that time; NEVER after the last one */
+    int64_t owed_ps;               /* until then it owes less than a flit, which has no effect */
+    const window_packet *back;     /* ring of packets received over the reverse wire */
+    uint32_t back_mask;
+    uint32_t owed, owed_end; /* the next one there that is not counted, and the last */
+    uint32_t sample;         /* next time at which the wire is sampled, ... */
+    int64_t sample_ps;       /* ... and that time; NEVER after the last one */
 } window_progress;
 
-static inline const window_packet *window_taken(const window_progress *g) {
-    return &g->back[g->owed & g->back_mask];
+/* Count control bytes up to the packet that completes a flit: fewer have no effect. */
+static inline void window_look(window_progress *g) {
+    wire_state *w = g->w;
+    uint64_t sum_256 = w->owed_256, flit_256 = w->rate->flit_256;
+    uint32_t k = g->owed, end = g->owed_end;
+    g->owed_ps = NEVER;
+    for (; k != end; k++) {
+        const window_packet *taken = &g->back[k & g->back_mask];
+        uint64_t more_256 = sum_256 + taken->control_256;
+        if (more_256 >= flit_256) {
+            g->owed_ps = taken->at_ps;
+            break;
+        }
+        sum_256 = more_256;
+    }
+    g->owed = k;
+    w->owed_256 = sum_256;
+}
+
+/* After flits have left. */
+static inline void window_took_owed(window_progress *g) {
+    if (UNLIKELY(g->owed_ps == OWED_SINCE) && g->w->owed_256 < g->w->rate->flit_256) window_look(g);
 }
 
 /* Precondition: all of the wire's arrivals of the window are collected. */
@@ -129,7 +165,9 @@ static inline STATUS window_begin(clusim_sim *s, wire_id wire, window_progress *
         out->back = back->under_way.all;
         out->back_mask = back->under_way.size - 1;
         out->owed = back->taken;
-        out->owed_ps = window_taken(out)->at_ps;
+        out->owed_end = back->under_way.head;
+        out->owed_ps = OWED_SINCE;
+        window_took_owed(out);
     }
     w->num_arrivals = w->room = 0;
     w->unsorted = w->owes = 0;
@@ -141,31 +179,32 @@ static inline int64_t window_credit_at(const clusim_sim *s, const wire_state *w)
     int64_t at_ps = NEVER;
     for (uint32_t vc = 0; vc < s->wires.nvc; vc++) {
         credit_pool *c = &w->credits[vc];
-        if (c->len) at_ps = base_min(at_ps, wire_credit_at(c));
+        if (c->stalled && c->head < c->end) at_ps = base_min(at_ps, wire_credit_at(c));
     }
     return at_ps;
 }
 
 /* Add control bytes that become owed up to `now_ps`, as wire_owe does. */
-static inline void window_take_owed(clusim_sim *s, window_progress *g, int64_t now_ps) {
+static inline void window_count_owed(clusim_sim *s, window_progress *g, int64_t now_ps) {
     wire_state *w = g->w;
-    while (g->owed_ps <= now_ps) {
-        if (UNLIKELY(w->owed_256 >= w->rate->flit_256)) {
-            s->scheduler.now_ps = g->owed_ps;
+    while (g->owed != g->owed_end) {
+        const window_packet *taken = &g->back[g->owed & g->back_mask];
+        if (taken->at_ps > now_ps) return;
+        if (w->owed_256 >= w->rate->flit_256) {
+            s->scheduler.now_ps = taken->at_ps;
             wire_drain(s, w);
         }
-        w->drained_at = g->owed_ps;
-        w->owed_256 += window_taken(g)->control_256;
+        w->drained_at = taken->at_ps;
+        w->owed_256 += taken->control_256;
         g->owed++;
-        g->owed_ps = window_taken(g)->at_ps;
     }
 }
 
-/* No queue has credit: count returned credit, so that only later returns matter. */
-static inline void window_stall(clusim_sim *s, wire_state *w) {
-    for (uint32_t vc = 0; vc < s->wires.nvc; vc++)
-        grant_collect(&w->credits[vc], s->scheduler.now_ps);
-    wire_stall(s, w);
+/* The same before a packet, which takes complete flits along, and at the end. */
+static inline void window_take_owed(clusim_sim *s, window_progress *g, int64_t now_ps) {
+    if (LIKELY(g->owed_ps > now_ps)) return;
+    window_count_owed(s, g, now_ps);
+    g->owed_ps = OWED_SINCE;
 }
 
 /* The round robin continues after the granted VOQ; other ready VOQs wait for it. */
@@ -179,11 +218,13 @@ static inline void window_granted(const clusim_sim *s, wire_state *w, uint32_t c
 /* Put a packet on the wire now. */
 ALWAYS_INLINE STATUS window_put(clusim_sim *s, window_progress *g, packet_id index) {
     const packet *p = batch_at(s, index);
-    int64_t at_ps = grant_put(s, g->w, p);
+    const rate_kind *of_kind = &g->w->rate->kinds[p->kind];
+    uint32_t control_256 = p->exact * of_kind->control_256;
+    int64_t at_ps = grant_put(s, g->w, p, of_kind);
+    window_took_owed(g);
     if (UNLIKELY((g->w->traits & (TO_PLAIN | CROSSES)) != TO_PLAIN))
         return grant_send(s, g->w, index, at_ps);
     g->sent_ps = base_min(g->sent_ps, at_ps);
-    uint32_t control_256 = inbox_control(g->w, p);
     return inbox_append(&g->x->under_way, (window_packet){at_ps, index, control_256});
 }
 
@@ -243,9 +284,10 @@ ALWAYS_INLINE STATUS window_take(clusim_sim *s, window_progress *g, uint32_t can
 /* Phase B of the wire now: grant the next packet that has credit, if there is one. Of nodes without
  * `flows`, all candidates are queues. */
 ALWAYS_INLINE STATUS window_grant(clusim_sim *s, window_progress *g, bool flows) {
-    uint32_t chosen = grant_choose(s, g->w, flows, NULL);
+    uint32_t blocked = 0, chosen = grant_choose(s, g->w, flows, &blocked);
     if (LIKELY(chosen != NONE)) return window_take(s, g, chosen, flows);
-    window_stall(s, g->w);
+    /* Their credit was counted: only later returns matter. */
+    wire_stall(s, g->w, blocked);
     return CLUSIM_OK;
 }
 

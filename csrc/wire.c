@@ -33,7 +33,8 @@ static void init_wire(clusim_sim *s, wire_id wire) {
     for (uint32_t vc = 0; vc < s->wires.nvc; vc++) {
         w->credits[vc].available = (int64_t)s->model->image.wires[wire.i].buffer_bytes;
         w->credits[vc].credit_ps = info->credit_ps;
-        w->credits[vc].most = MOST_RETURNS;
+        w->credits[vc].head = w->credits[vc].end = w->credits[vc].size = FIRST_RETURN;
+        w->credits[vc].look = FIRST_RETURN + MOST_RETURNS;
     }
 }
 
@@ -80,7 +81,7 @@ STATUS wire_init(clusim_sim *s) {
 void wire_free(clusim_sim *s) {
     wires_part *w = &s->wires;
     for (uint64_t i = 0; w->credits && i < s->model->image.num_wires * w->nvc; i++)
-        free(w->credits[i].ring);
+        free(w->credits[i].pending);
     free(w->all);
     free(w->credits);
     free(w->ends);
@@ -95,44 +96,62 @@ void wire_free(clusim_sim *s) {
  */
 
 STATUS wire_grow_credit(credit_pool *c) {
-    uint32_t bigger = c->size ? 2 * c->size : 16;
-    credit_return *ring = malloc(bigger * sizeof *ring);
-    if (ring == NULL) return CLUSIM_ERR_NO_MEMORY;
-    for (uint32_t i = 0; i < c->len; i++) ring[i] = c->ring[(c->head + i) & (c->size - 1)];
-    free(c->ring);
-    c->ring = ring;
-    c->head = 0;
-    c->size = bigger;
+    uint32_t moved = c->head - FIRST_RETURN;
+    credit_return *all = c->pending;
+    if (2 * moved < c->size) {
+        uint32_t bigger = c->size > FIRST_RETURN ? 2 * c->size : 16;
+        all = malloc(bigger * sizeof *all);
+        if (all == NULL) return CLUSIM_ERR_NO_MEMORY;
+        all[0] = (credit_return){.at_ps = -1};
+        c->size = bigger;
+    }
+    for (uint32_t i = c->head; i < c->end; i++) all[i - moved] = c->pending[i];
+    if (all != c->pending) free(c->pending);
+    c->pending = all;
+    c->head -= moved;
+    c->end -= moved;
+    c->look -= moved;
     return CLUSIM_OK;
 }
 
+STATUS wire_return_otherwise(clusim_sim *s, wire_id wire, uint32_t vc, uint32_t bytes,
+                             int64_t free_ps) {
+    const credit_pool *c = wire_credit(s, wire, vc);
+    if (c->traits & PAUSES) return congestion_free_at(s, wire_at(s, wire), vc, bytes, free_ps);
+    if ((c->traits & CROSSES) && s->windows.thread)
+        return inbox_credit(s, wire, vc, bytes, free_ps);
+    if (UNLIKELY(free_ps + c->credit_ps >= RANGE_TIME_END))
+        scheduler_beyond(s, CLUSIM_BEYOND_WIRE, wire.i);
+    return wire_add_credit(s, wire, vc, bytes, free_ps);
+}
+
 void wire_count_credit(credit_pool *c, int64_t now_ps) {
-    uint32_t mask = c->size - 1, kept = 0;
-    int64_t last_ps = 0;
+    const credit_return *at = c->pending + c->head, *end = c->pending + c->end;
+    credit_return *to = c->pending + FIRST_RETURN;
+    int64_t sum = 0;
     bool unsorted = false;
-    for (uint32_t i = 0; i < c->len; i++) {
-        credit_return r = c->ring[(c->head + i) & mask];
-        if (r.at_ps <= now_ps) {
-            c->available += r.bytes;
-            continue;
+    for (; at < end; at++) {
+        credit_return r = *at;
+        if (r.at_ps > now_ps) {
+            unsorted |= r.at_ps < to[-1].at_ps;
+            *to++ = r;
+        } else {
+            sum += r.bytes;
         }
-        c->ring[(c->head + kept++) & mask] = r;
-        unsorted |= r.at_ps < last_ps;
-        last_ps = base_max(last_ps, r.at_ps);
     }
-    c->len = kept;
+    c->available += sum;
+    c->head = FIRST_RETURN;
+    c->end = (uint32_t)(to - c->pending);
     c->unsorted = unsorted;
-    c->last_ps = last_ps;
 }
 
 void wire_sort_credit(credit_pool *c) {
-    uint32_t mask = c->size - 1;
-    for (uint32_t i = 1; i < c->len; i++) {
-        credit_return r = c->ring[(c->head + i) & mask];
+    for (uint32_t i = c->head + 1; i < c->end; i++) {
+        credit_return r = c->pending[i];
         uint32_t k = i;
-        for (; k > 0 && c->ring[(c->head + k - 1) & mask].at_ps > r.at_ps; k--)
-            c->ring[(c->head + k) & mask] = c->ring[(c->head + k - 1) & mask];
-        c->ring[(c->head + k) & mask] = r;
+        for (; k > c->head && c->pending[k - 1].at_ps > r.at_ps; k--)
+            c->pending[k] = c->pending[k - 1];
+        c->pending[k] = r;
     }
     c->unsorted = 0;
 }

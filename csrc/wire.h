@@ -35,29 +35,28 @@ void wire_set_traits(const clusim_sim *s, wire_id wire, uint16_t traits);
 
 STATUS wire_grow_credit(credit_pool *c);
 
-enum { MOST_RETURNS = 32 };
+enum { MOST_RETURNS = 32, FIRST_RETURN = 1 };
 
-/* Count credit returned by `now_ps`, for a ring that is not sorted by time. */
+/* Count credit returned by `now_ps`, for returns that are not sorted by time. */
 void wire_count_credit(credit_pool *c, int64_t now_ps);
 
 void wire_sort_credit(credit_pool *c);
 
-/* Time of the next credit return; the ring must not be empty. */
+/* Time of the next credit return; there must be one. */
 static inline int64_t wire_credit_at(credit_pool *c) {
     if (UNLIKELY(c->unsorted)) wire_sort_credit(c);
-    return c->ring[c->head].at_ps;
+    return c->pending[c->head].at_ps;
 }
 
 static inline credit_pool *wire_credit(const clusim_sim *s, wire_id wire, uint32_t vc) {
     return &s->wires.credits[(size_t)wire.i * s->wires.nvc + vc];
 }
 
-/* A wire has something to send and no credit, from now on. */
-static inline void wire_stall(const clusim_sim *s, wire_state *w) {
-    if (w->stalled) return;
+/* A wire has something to send and no credit, from now on: it looks at returns on some VCs. */
+static inline void wire_stall(const clusim_sim *s, wire_state *w, uint32_t vcs) {
+    if (!w->stalled) w->stall_since = s->scheduler.now_ps;
     w->stalled = 1;
-    w->stall_since = s->scheduler.now_ps;
-    for (uint32_t vc = 0; vc < s->wires.nvc; vc++) w->credits[vc].stalled = 1;
+    for (uint32_t vc = 0; vc < s->wires.nvc; vc++) w->credits[vc].stalled = vcs >> vc & 1;
 }
 
 static inline void wire_end_stall(const clusim_sim *s, wire_state *w) {
@@ -84,25 +83,30 @@ ALWAYS_INLINE STATUS wire_add_credit(clusim_sim *s, wire_id wire, uint32_t vc, u
                                      int64_t free_ps) {
     credit_pool *c = wire_credit(s, wire, vc);
     int64_t at_ps = free_ps + c->credit_ps;
-    if (UNLIKELY(at_ps >= RANGE_TIME_END)) scheduler_beyond(s, CLUSIM_BEYOND_WIRE, wire.i);
-    if (UNLIKELY(c->len == c->size)) TRY(wire_grow_credit(c));
-    c->unsorted |= at_ps < c->last_ps;
-    c->last_ps = base_max(c->last_ps, at_ps);
-    c->ring[(c->head + c->len++) & (c->size - 1)] = (credit_return){at_ps, bytes};
+    if (UNLIKELY(c->end == c->size)) TRY(wire_grow_credit(c));
+    credit_return *last = &c->pending[c->end++];
+    c->unsorted |= at_ps < last[-1].at_ps;
+    last->at_ps = at_ps;
+    last->bytes = bytes;
     if (UNLIKELY(c->stalled)) TRY(wire_wake(s, wire_at(s, wire), at_ps));
     return CLUSIM_OK;
 }
+
+/* True if nobody but the sender acts on returned credit, in a window far from the end of time. */
+static inline bool wire_credit_plain(const credit_pool *c) {
+    return (c->traits & (PAUSES | CROSSES | TO_PLAIN)) == TO_PLAIN;
+}
+
+STATUS wire_return_otherwise(clusim_sim *s, wire_id wire, uint32_t vc, uint32_t bytes,
+                             int64_t free_ps);
 
 /* Bytes of the receive buffer of (wire, vc) are free at `free_ps`: the sender gets credit, or the
  * receiver may let it resume. */
 ALWAYS_INLINE STATUS wire_return_credit(clusim_sim *s, wire_id wire, uint32_t vc, uint32_t bytes,
                                         int64_t free_ps) {
-    uint16_t traits = wire_credit(s, wire, vc)->traits;
-    if (UNLIKELY(traits & (PAUSES | CROSSES))) {
-        if (traits & PAUSES) return congestion_free_at(s, wire_at(s, wire), vc, bytes, free_ps);
-        if (s->windows.thread) return inbox_credit(s, wire, vc, bytes, free_ps);
-    }
-    return wire_add_credit(s, wire, vc, bytes, free_ps);
+    if (LIKELY(wire_credit_plain(wire_credit(s, wire, vc))))
+        return wire_add_credit(s, wire, vc, bytes, free_ps);
+    return wire_return_otherwise(s, wire, vc, bytes, free_ps);
 }
 
 /* A packet with `control_256` owed bytes arrived in the opposite direction. Less than a flit never

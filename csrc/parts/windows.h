@@ -39,6 +39,7 @@ typedef struct window_ring {
     int64_t last_ps;    /* the latest that ever was in it */
     uint32_t head, end; /* counted on: the place of one is its number modulo the size */
     uint32_t size;
+    uint32_t full; /* an end up to which there is room */
 } window_ring;
 
 /* Of a wire into such a node. */

@@ -10,18 +10,17 @@ typedef struct credit_return {
 } credit_return;
 
 /* Credit of one (wire, VC): available bytes and pending returns, in one cache line. A credit return
- * touches no other part of the wire and reads no ring entry. */
+ * touches no other part of the wire. */
 typedef struct credit_pool {
     int64_t available;
-    int64_t credit_ps;   /* of the wire */
-    int64_t last_ps;     /* the latest of the ring, 0 when it is empty */
-    credit_return *ring; /* owned */
-    uint32_t head, len, size;
+    int64_t credit_ps;      /* of the wire */
+    credit_return *pending; /* owned; from head to end, the one before is no later than the first */
+    uint32_t head, end, size;
+    uint32_t look;    /* the end at which returns are to be counted */
     uint16_t traits;  /* of the wire */
-    uint8_t unsorted; /* the ring is not by time */
-    uint8_t stalled;  /* the wire is stalled and looks at returns */
-    uint32_t most;    /* returns that may wait to be counted */
-    uint32_t pad[3];
+    uint8_t unsorted; /* those pending are not by time */
+    uint8_t stalled;  /* the wire is stalled and looks at these returns */
+    uint32_t pad[5];
 } credit_pool;
 
 _Static_assert(sizeof(credit_pool) == 64, "a credit pool fills one cache line");
