@@ -74,14 +74,17 @@ def run_htsim(folder: Path, workload: Workload, message_bytes: int) -> dict[str,
         command += ["-o", str(Path(scratch) / "log"), "-nodes", str(workload.hosts), "-tiers", "3"]
         command += ["-linkspeed", "400000", "-mtu", str(PACKET_BYTES), "-hop_latency", "0.5"]
         command += ["-strat", "ecmp_host", "-paths", "1", "-end", "20000", "-seed", "1"]
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=scratch)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    finished = sum("finished at" in line for line in done.stdout.splitlines())
+        with (Path(scratch) / "out").open("w+", encoding="utf-8") as out:
+            process = subprocess.Popen(command, stdout=out, cwd=scratch)
+            _, status, used = os.wait4(process.pid, 0)
+            out.seek(0)
+            lines = out.readlines()
+    if status:
+        raise SystemExit(f"htsim ended with status {os.waitstatus_to_exitcode(status)}")
+    finished = sum("finished at" in line for line in lines)
     if finished != workload.hosts:
         raise SystemExit(f"htsim finished {finished} of {workload.hosts} flows")
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"cpu_s": cpu_s, "peak_MB": after.ru_maxrss / 1024}
+    return {"cpu_s": used.ru_utime + used.ru_stime, "peak_MB": used.ru_maxrss / 1024}
 
 
 def run_clusim(workload: Workload, message_bytes: int) -> dict[str, Any]:
