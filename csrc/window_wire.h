@@ -110,7 +110,7 @@ typedef struct window_progress {
     window_in *x;    /* destination, if it works in windows */
     int64_t sent_ps; /* arrival of its first sent packet at a node that works in windows */
     const window_arrival *arrival; /* next arrival; the sentinel has time NEVER */
-    int64_t owed_ps;               /* until then it owes less than a flit, which has no effect */
+    int64_t owed_ps;               /* until then it owes less than a flit */
     const window_packet *back;     /* ring of packets received over the reverse wire */
     uint32_t back_mask;
     uint32_t owed, owed_end; /* the next one there that is not counted, and the last */
@@ -118,7 +118,7 @@ typedef struct window_progress {
     int64_t sample_ps;       /* ... and that time; NEVER after the last one */
 } window_progress;
 
-/* Count control bytes up to the packet that completes a flit: fewer have no effect. */
+/* Count control bytes up to the packet that completes a flit. */
 static inline void window_look(window_progress *g) {
     wire_state *w = g->w;
     uint64_t sum_256 = w->owed_256, flit_256 = w->rate->flit_256;
@@ -200,7 +200,7 @@ static inline void window_count_owed(clusim_sim *s, window_progress *g, int64_t 
     }
 }
 
-/* The same before a packet, which takes complete flits along, and at the end. */
+/* The same before a packet with complete flits, and at the end. */
 static inline void window_take_owed(clusim_sim *s, window_progress *g, int64_t now_ps) {
     if (LIKELY(g->owed_ps > now_ps)) return;
     window_count_owed(s, g, now_ps);

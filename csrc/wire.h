@@ -92,7 +92,7 @@ ALWAYS_INLINE STATUS wire_add_credit(clusim_sim *s, wire_id wire, uint32_t vc, u
     return CLUSIM_OK;
 }
 
-/* True if nobody but the sender acts on returned credit, in a window far from the end of time. */
+/* True if only the sender acts on returned credit, in a window far from the end of time. */
 static inline bool wire_credit_plain(const credit_pool *c) {
     return (c->traits & (PAUSES | CROSSES | TO_PLAIN)) == TO_PLAIN;
 }

@@ -14,7 +14,7 @@ typedef struct credit_return {
 typedef struct credit_pool {
     int64_t available;
     int64_t credit_ps;      /* of the wire */
-    credit_return *pending; /* owned; from head to end, the one before is no later than the first */
+    credit_return *pending; /* owned; from head to end, and one before in time */
     uint32_t head, end, size;
     uint32_t look;    /* the end at which returns are to be counted */
     uint16_t traits;  /* of the wire */
