@@ -39,7 +39,7 @@ static uint32_t rank_of(const clusim_sim *s, const wire_state *w, uint32_t candi
     return s->wires.ranks[w->queues - s->wires.voqs + candidate];
 }
 
-uint32_t grant_by_rank(const clusim_sim *s, const wire_state *w, uint32_t *blocked) {
+uint32_t arbitrate_by_rank(const clusim_sim *s, const wire_state *w, uint32_t *blocked) {
     uint32_t first = grant_next(w->ready, w->num_words, w->next_candidate);
     uint32_t c = first, best = NONE, best_rank = RANK_ENTERING + 1, vc = 0;
     do {

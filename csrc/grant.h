@@ -283,13 +283,13 @@ static inline uint32_t grant_needs(const clusim_sim *s, const wire_state *w, uin
 /* Candidate of a wire with a dimension that is granted now, or NONE: of the ready ones with credit
  * the first of the lowest rank, in round robin. `blocked`, if any, collects the VCs without
  * credit. */
-uint32_t grant_by_rank(const clusim_sim *s, const wire_state *w, uint32_t *blocked);
+uint32_t arbitrate_by_rank(const clusim_sim *s, const wire_state *w, uint32_t *blocked);
 
 /* The same of any wire, on others the first with credit. Of nodes without `flows`, all candidates
  * are queues. */
 ALWAYS_INLINE uint32_t grant_choose(const clusim_sim *s, const wire_state *w, bool flows,
                                     uint32_t *blocked) {
-    if (UNLIKELY(w->traits & RANKED)) return grant_by_rank(s, w, blocked);
+    if (UNLIKELY(w->traits & RANKED)) return arbitrate_by_rank(s, w, blocked);
     uint32_t first = grant_next(w->ready, w->num_words, w->next_candidate), c = first, vc = 0;
     do {
         uint32_t bytes = flows ? grant_needs(s, w, c, &vc) : grant_head(s, w, c, &vc);

@@ -115,16 +115,17 @@ _DETAILS = """\
 ```
 
 The measurements are from published tables (nccl-tests, and programs of some authors), which are not part of clusim;
-[nccl-tests.md](nccl-tests.md#against-measurements) describes the columns of such a table. Kernels were simulated with
-`--granularity {granularity}` ([granularity.md](granularity.md)); `quick` changes the time of most large sizes by up to
-3.6% compared with `clusim run`, in either direction, without an error limit.
+[nccl-tests.md](nccl-tests.md#against-measurements) describes the columns of such a table. One model predicted
+{predicted:,} of {rows:,} rows. Kernels were simulated with `--granularity {granularity}`
+([granularity.md](granularity.md)); `quick` changes the time of most large sizes by up to 3.6% compared with `clusim
+run`, in either direction, without an error limit.
 
 **Independent rows** follow from the files of parameters: each calibrated parameter names its calibration rows, and
 these name their sources. A row is independent if no parameter that predicts it (its system's topology, architecture and
 host; its protocol and algorithm) names the row's source, even with rows of another system. Campaigns of one source with
 different network plugins are separate. Parameters are not fitted again without a source, and the choice of modelled
 mechanisms considered all tables: errors of other systems can be larger.
-[accuracy-causes.md](accuracy-causes.md) lists the known causes.
+[accuracy-causes.md](accuracy-causes.md) lists the goals, and known causes of errors.
 
 **Expected errors** are the median over campaigns (a source on a system, at least {least} rows) of their medians: of the
 very system; else of two or more campaigns on other systems of its architecture; else on any other systems. Otherwise
@@ -170,7 +171,14 @@ def _link(page: Path, target: Path) -> str:
 def page_text(report: CollectiveReport, command: str, plots: Sequence[tuple[str, str]] = ()) -> str:
     """Return the page; `plots` are captions and links of figures."""
     systems, *tables = class_tables(report.points)
-    about = {"command": command, "granularity": report.granularity, "least": CAMPAIGN_ROWS}
+    predicted = len(report.points)
+    about = {
+        "command": command,
+        "granularity": report.granularity,
+        "least": CAMPAIGN_ROWS,
+        "predicted": predicted,
+        "rows": predicted + len(report.unpredicted) + report.skipped,
+    }
     blocks = [_INTRODUCTION + _overview(systems), _DETAILS.format(**about)]
     blocks += [_section(table) for table in tables]
     blocks.append(_figures_of(report.points))
