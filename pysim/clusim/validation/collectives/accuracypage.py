@@ -171,14 +171,9 @@ def _link(page: Path, target: Path) -> str:
 def page_text(report: CollectiveReport, command: str, plots: Sequence[tuple[str, str]] = ()) -> str:
     """Return the page; `plots` are captions and links of figures."""
     systems, *tables = class_tables(report.points)
-    predicted = len(report.points)
-    about = {
-        "command": command,
-        "granularity": report.granularity,
-        "least": CAMPAIGN_ROWS,
-        "predicted": predicted,
-        "rows": predicted + len(report.unpredicted) + report.skipped,
-    }
+    n, rest = len(report.points), len(report.unpredicted) + report.skipped
+    about = {"command": command, "granularity": report.granularity, "least": CAMPAIGN_ROWS}
+    about |= {"predicted": n, "rows": n + rest}
     blocks = [_INTRODUCTION + _overview(systems), _DETAILS.format(**about)]
     blocks += [_section(table) for table in tables]
     blocks.append(_figures_of(report.points))
@@ -191,8 +186,8 @@ def page_text(report: CollectiveReport, command: str, plots: Sequence[tuple[str,
         for group, group_points in report.by_group().items()
     ]
     blocks.append(_section(ClassTable("Every group of rows", "All rows, calibration too.", groups)))
-    rest = [f"- {plain(line)}" for line in report.remarks(paths=False)]
-    blocks.append("\n".join(["## Assumptions, and rows without a prediction", "", *rest]) + "\n")
+    lines = [f"- {plain(line)}" for line in report.remarks(paths=False)]
+    blocks.append("\n".join(["## Assumptions, and rows without a prediction", "", *lines]) + "\n")
     return "\n".join(blocks)
 
 
