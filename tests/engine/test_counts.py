@@ -33,6 +33,9 @@ def _engine_is_newer() -> bool:
 
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="no valgrind here")
 @pytest.mark.skipif(
+    "asan" in os.environ.get("LD_PRELOAD", ""), reason="callgrind excludes sanitizers"
+)
+@pytest.mark.skipif(
     not RUN_IMAGE.exists() or _engine_is_newer(),
     reason="no build/c of these sources: make test-c",
 )

