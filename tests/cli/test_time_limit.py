@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from clusim.base.errors import TimeLimitReached
+from clusim.base.resources import cluster_workloads
 from clusim.simulation.session import Watch
 from clusim_cli import options
 
@@ -51,10 +53,12 @@ def test_the_command_prints_what_is_known_and_fails(
     assert "  at least " in text.out
 
 
+@pytest.mark.parametrize(
+    "name", cluster_workloads() if os.environ.get("CLUSIM_THOROUGH") else ["llama3-405b-16k"]
+)
 def test_a_step_of_a_large_cluster_says_what_would_be_quick(
-    clusim: Clusim, monkeypatch: pytest.MonkeyPatch
+    clusim: Clusim, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = "llama3-405b-16k"
     monkeypatch.setattr(options, "ASK_S", 60)
     done = clusim("train", name, "--time-limit", "1ns")
     assert done.code == 1

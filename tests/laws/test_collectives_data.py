@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 import clusim
@@ -38,7 +40,9 @@ CELLS = [
     pytest.param(pair, fabric, id=f"{'/'.join(pair)} {fabric[1]}x{fabric[0]}")
     for row, pair in enumerate(REGISTRY)
     for column, fabric in enumerate(FABRICS)
-    if (row + column) % 2 == 0 or fabric in NEEDS.get(pair[1], ())
+    if (row + column) % 2 == 0
+    or os.environ.get("CLUSIM_THOROUGH")
+    or fabric in NEEDS.get(pair[1], ())
 ]
 """Every algorithm on half of the fabrics, and on those that it is made for; neighbours in the table on the others."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -96,6 +97,15 @@ def test_what_is_not_known_of_a_run_that_others_stand_for_is_not_said() -> None:
         ("allreduce", "Tree", 0),
         ("allgather", "Ring", 1 << 40),
         ("alltoall", "Ring", 0),
+        *(
+            [
+                ("allreduce", "Tree", 1 << 40),
+                ("allgather", "Ring", 0),
+                ("alltoall", "Ring", 1 << 40),
+            ]
+            if os.environ.get("CLUSIM_THOROUGH")
+            else []
+        ),
     ],
 )
 def test_a_run_and_nccl_tests_give_one_answer(

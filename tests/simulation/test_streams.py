@@ -17,9 +17,10 @@ from clusim.simulation.setup import Setup
 THOROUGH = os.environ.get("CLUSIM_THOROUGH") == "1"
 
 
-def test_two_shorter_streams_stand_for_a_long_one() -> None:
+@pytest.mark.parametrize("machine", ["dgx-h100", *(["hgx-b200"] if THOROUGH else [])])
+def test_two_shorter_streams_stand_for_a_long_one(machine: str) -> None:
     """A loop of NVLS has a chunk for every head: streams below that are all start, and no line leads on from them."""
-    setup = Setup("dgx-h100", env=(("NCCL_ALGO", "NVLS"),))
+    setup = Setup(machine, env=(("NCCL_ALGO", "NVLS"),))
     request = Request(setup, "allreduce", 256 << 20, granularity="quick")
     plan = choose(setup.comm, "allreduce", request.size_bytes).plan
     assert plan is not None

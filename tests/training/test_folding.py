@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -44,10 +45,13 @@ def test_a_folded_step_takes_what_it_takes_written(name: str) -> None:
     assert every.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=2.1e-3)
 
 
-def test_a_shipped_step_folded_takes_what_it_takes_written() -> None:
+@pytest.mark.parametrize(
+    "name", ["resnet50-dgx1v", *(["bert-allreduce"] if os.environ.get("CLUSIM_THOROUGH") else [])]
+)
+def test_a_shipped_step_folded_takes_what_it_takes_written(name: str) -> None:
     """In bursts of one size, so that only folding differs."""
     plain, folded = (
-        train(load_workload("resnet50-dgx1v"), steps=1, granularity="coarse", fold=blocks)
+        train(load_workload(name), steps=1, granularity="coarse", fold=blocks)
         for blocks in ("none", "auto")
     )
     assert folded.fold.proved_identical == folded.fold.folded > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -405,7 +406,7 @@ def test_every_output_of_train_says_the_error_to_expect(
     data = json.loads(shown("--json"))
     texts = [shown(), data["expected_error_text"]]
     assert (data["expected_error"] is None) == (host != "pytorch")
-    if host == "pytorch":
+    if host == "pytorch" or os.environ.get("CLUSIM_THOROUGH"):
         trace, page = tmp_path / "trace.h5", tmp_path / "page.html"
         shown("--trace-out", str(trace))
         assert run(["report", str(trace), "-o", str(page)]) == 0

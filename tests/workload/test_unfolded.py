@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,15 @@ def test_totals_of_a_trace_are_those_of_the_command(name: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("fold", "granularity"), [("none", "coarse"), ("all", "step"), ("proved", "coarse")]
+    ("fold", "granularity"),
+    [
+        *[("none", "coarse"), ("all", "step"), ("proved", "coarse")],
+        *(
+            [("none", "step"), ("all", "coarse"), ("proved", "step")]
+            if os.environ.get("CLUSIM_THOROUGH")
+            else []
+        ),
+    ],
 )
 def test_a_trace_takes_no_run_more_and_has_the_answer_of_steps_without(
     fold: str, granularity: str, tmp_path: Path
