@@ -61,18 +61,18 @@ class DeviceMemory:
             found = None
         size = -(-storage.nbytes() // _SEGMENT) * _SEGMENT
         reference = weakref.ref(storage, lambda _: self._free(key)) if found is None else found[0]
-        self.now_bytes += size - (found[1] if found else 0)
+        self.now_bytes -= found[1] if found else 0
+        self._sizes[key] = reference, 0
+        self.hold(size)
         self._sizes[key] = reference, size
-        if self.limit_bytes and self.now_bytes > self.limit_bytes:
-            self.now_bytes -= size
-            raise torch.OutOfMemoryError(
-                f"CUDA out of memory. Tried to allocate {size / 2**20:.2f} MiB. GPU 0 has a total capacity of"
-                f" {self.limit_bytes / 2**30:.2f} GiB, of which {self.now_bytes / 2**30:.2f} GiB is allocated"
-            )
-        self.peak_bytes = max(self.peak_bytes, self.now_bytes)
 
     def hold(self, size_bytes: int) -> None:
-        """Count the memory of a library."""
+        """Count memory, of a storage or a library; raise `torch.OutOfMemoryError` if it does not fit."""
+        if self.limit_bytes and self.now_bytes + size_bytes > self.limit_bytes:
+            raise torch.OutOfMemoryError(
+                f"CUDA out of memory. Tried to allocate {size_bytes / 2**20:.2f} MiB. GPU 0 has a total capacity of"
+                f" {self.limit_bytes / 2**30:.2f} GiB, of which {self.now_bytes / 2**30:.2f} GiB is allocated"
+            )
         self.now_bytes += size_bytes
         self.peak_bytes = max(self.peak_bytes, self.now_bytes)
 
