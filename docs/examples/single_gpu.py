@@ -1,4 +1,4 @@
-"""Training steps of seven models on one GPU: time of a step and memory, measured or by ``clusim torchrun``.
+"""Eight training steps on one GPU: time of a step and memory, measured or by ``clusim torchrun``.
 
 ``clusim torchrun --nproc-per-node 1 single_gpu.py --model gpt2-medium``; ``--help`` lists the models.
 """
