@@ -43,6 +43,15 @@ def test_every_iteration_has_its_share_of_start_and_end(iters: int) -> None:
     assert printed(iters=iters) == pytest.approx(STEADY + first / iters, abs=ROUNDING)
 
 
+@pytest.mark.parametrize("flags", [{}, {"cudagraph": 2}, {"blocking": 1}, {"agg_iters": 3}])
+def test_an_interval_ends_at_a_tick_of_the_clock(flags: dict[str, int]) -> None:
+    values = {name: str(value) for name, value in flags.items()}
+    harness = harness_of(parse_flags(values))
+    exact, later = (harness.measured(HOST, "allreduce", KERNEL + ps).total_ps for ps in (0, 1))
+    assert exact % 1000 == later % 1000 == 0
+    assert exact < later <= exact + 1000 * (20 if "blocking" in flags else 1)
+
+
 def test_five_and_a_hundred_iterations_differ_by_a_fifth_less_a_hundredth() -> None:
     apart = printed(iters=5) - printed(iters=100)
     first = us("launch") + AROUND
@@ -108,7 +117,7 @@ def test_graphs_of_one_short_kernel_wait_for_the_host() -> None:
 def test_time_of_the_host_alone() -> None:
     def host(**flags: int) -> int:
         options = parse_flags({name: str(value) for name, value in flags.items()})
-        return harness_of(options).host_time_ps(HOST, "allreduce", KERNEL)
+        return harness_of(options).on_host(HOST, "allreduce", KERNEL).mean_ps
 
     assert host() == us("launch")
     assert host(nthreads=8) == us("launch")

@@ -60,20 +60,22 @@ def found(text: str) -> dict[str, str]:
     return dict(line.split(" ", 1) for line in text.splitlines())
 
 
-def predicted_us(program: str, **flags: str) -> float:
+def predicted_us(topology: str, program: str, **flags: str) -> float:
     """Return the time of the first row of a predicted table [us]."""
     options = parse_flags(flags | {"check": "0"})
-    where = place(Setup("dgx-h100"), options)
+    where = place(Setup(topology), options)
     return next(rows(where, program_named(program), options, jobs=1)).halves[0].time_us
 
 
-def test_groups_of_eight_gpus_add_and_last_as_long_as_predicted(shim: Path, program: Path) -> None:
-    got = found(run(shim, "dgx-h100", program, "groups").stdout)
-    assert got["wrong"] == "0"
+@pytest.mark.parametrize("topology", ["dgx-h100", "dgx-a100"])
+def test_groups_of_eight_gpus_add_and_last_as_many_ticks_of_the_clock_as_predicted(
+    topology: str, shim: Path, program: Path
+) -> None:
+    got = found(run(shim, topology, program, "groups").stdout)
+    assert (got["wrong"], float(got["varies"])) == ("0", pytest.approx(0, abs=0.0001))
     size = {"minbytes": "4000", "maxbytes": "4000"}
-    assert float(got["us"]) == pytest.approx(
-        predicted_us("all_reduce", ngpus="8", iters="5", **size), abs=0.002
-    )
+    wanted = predicted_us(topology, "all_reduce", ngpus="8", iters="5", **size)
+    assert float(got["us"]) == pytest.approx(wanted, abs=0.00006)
 
 
 def test_messages_meet_across_streams_with_and_without_groups(shim: Path, program: Path) -> None:

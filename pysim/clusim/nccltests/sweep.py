@@ -27,6 +27,7 @@ from clusim.base.errors import InputError, suggest
 from clusim.base.executors import Jobs
 from clusim.base.terms.dtypes import DataType
 from clusim.base.terms.operations import OPERATIONS, Operation, find_operation
+from clusim.base.terms.times import ticks_ps
 from clusim.hardware import GPUS
 from clusim.nccl.constants import since
 from clusim.nccl.env import windows
@@ -46,7 +47,7 @@ from clusim.nccl.launch import (
 from clusim.nccltests.jobs import Failure, PerfKernel, in_order
 from clusim.nccltests.options import SYMMETRIC_WINDOWS, TYPES, PerfOptions
 from clusim.nccltests.table import Half, PerfDevice, PerfLine
-from clusim.results.result import mean_iteration_ps
+from clusim.results.result import elapsed_ps
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 
@@ -73,6 +74,25 @@ def kind_named(word: str) -> str:
 def iterations_of(kind: str, given: int) -> int:
     """Return the iterations of a measurement; by default nccl-tests' number, or 0 for others."""
     return given or (0 if kind in ("torch", "own") else DEFAULT_ITERATIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class PerfInterval:
+    """Interval between two readings of the clock [ps], its iterations, and graphs of so many iterations each."""
+
+    total_ps: int
+    iterations: int = 1
+    graphs: int = 1
+
+    @property
+    def mean_ps(self) -> int:
+        """Return the time per iteration [ps]."""
+        return self.total_ps // (self.iterations * self.graphs)
+
+    @property
+    def mean_s(self) -> float:
+        """Return the time per iteration [s], with the roundings of nccl-tests' arithmetic (BenchTime)."""
+        return 1e-9 * (self.total_ps / 1000) / self.iterations / self.graphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,31 +129,46 @@ class Harness:
 
     def time_ps(self, host: Host, operation: str, kernel_ps: int, channels: int = 1) -> int:
         """Return the reported time per iteration [ps]; `kernel_ps` 0 is a call without data."""
-        launch = self.launch
+        return self.measured(host, operation, kernel_ps, channels).mean_ps
+
+    def measured(
+        self, host: Host, operation: str, kernel_ps: int, channels: int = 1
+    ) -> PerfInterval:
+        """Return the reported interval; `kernel_ps` 0 is a call without data."""
+        launch, number = self.launch, max(1, self.iterations)
+        times = max(1, launch.aggregated)
         if kernel_ps == 0:
-            return empty_ps(host, launch)
+            return PerfInterval(empty_ps(host, launch))
         if launch.graph:
-            return self._of_graphs(host, operation, kernel_ps)
+            node_ps = iteration_ps(host, operation, kernel_ps, launch)
+            if not self.iterations:
+                return PerfInterval(node_ps)
+            each_ps = graph_ps(host, launch), number * times * node_ps
+            total_ps = elapsed_ps(each_ps, self.around_ps(host), self.graphs)
+            return PerfInterval(total_ps, number * times, self.graphs)
         host_ps, gpu_ps = self._enqueued(host, operation, kernel_ps, channels)
-        times = max(1, launch.aggregated)
         if launch.blocking:
-            met = self._barrier_ps(host) if launch.blocking == 1 else 0
-            return (host_ps + gpu_ps + self.around_ps(host) + met) // times
-        mean_ps = mean_iteration_ps((host_ps, gpu_ps), self.around_ps(host), self.iterations)
-        return mean_ps // times
+            met_ps = self._barrier_ps(host) if launch.blocking == 1 else 0
+            one_ps = ticks_ps(host_ps + gpu_ps + self.around_ps(host) + met_ps)
+            return PerfInterval(number * one_ps, number * times)
+        total_ps = elapsed_ps((host_ps, gpu_ps), self.around_ps(host), self.iterations)
+        return PerfInterval(total_ps, number * times)
 
-    def host_time_ps(self, host: Host, operation: str, kernel_ps: int, channels: int = 1) -> int:
-        """Return the host's time per iteration, nccl-tests' ``-C`` [ps].
+    def on_host(
+        self, host: Host, operation: str, kernel_ps: int, channels: int = 1
+    ) -> PerfInterval:
+        """Return the interval of the host's time, nccl-tests' ``-C``.
 
-        The full time if the host waits for each iteration.
+        The full interval if the host waits for each iteration.
         """
-        launch = self.launch
+        launch, number = self.launch, max(1, self.iterations)
         if launch.blocking or kernel_ps == 0:
-            return self.time_ps(host, operation, kernel_ps, channels)
+            return self.measured(host, operation, kernel_ps, channels)
         times = max(1, launch.aggregated)
         if launch.graph:
-            return self.graphs * graph_ps(host, launch) // (max(1, self.iterations) * times)
-        return self._enqueued(host, operation, kernel_ps, channels)[0] // times
+            return PerfInterval(self.graphs * graph_ps(host, launch), number * times)
+        host_ps = self._enqueued(host, operation, kernel_ps, channels)[0]
+        return PerfInterval(number * host_ps, number * times)
 
     def around_ps(self, host: Host) -> int:
         """Return the time at start and end that belongs to no iteration [ps].
@@ -151,14 +186,6 @@ class Harness:
             return host_ps, gpu_ps
         call_ps, waits_ps = torch_ps(host)
         return host_ps + call_ps, gpu_ps + waits_ps
-
-    def _of_graphs(self, host: Host, operation: str, kernel_ps: int) -> int:
-        node_ps = iteration_ps(host, operation, kernel_ps, self.launch)
-        if not self.iterations:
-            return node_ps
-        number = self.iterations * max(1, self.launch.aggregated)
-        each_ps = graph_ps(host, self.launch), number * node_ps
-        return mean_iteration_ps(each_ps, self.around_ps(host), self.graphs) // number
 
     def _barrier_ps(self, host: Host) -> int:
         """Return the time of a barrier [ps].
@@ -373,13 +400,13 @@ def _line(
     host = host_of(where.setup.comm)
     harness = harness_of(options, where.kind)
     asked = host, test.of.name, kernel.time_ps, kernel.channels
-    time_ps = harness.time_ps(*asked)
+    mean_s = harness.measured(*asked).mean_s
     ranks = host.num_ranks
-    shown_ps = harness.host_time_ps(*asked) if options.report_cputime else time_ps
+    shown_s = harness.on_host(*asked).mean_s if options.report_cputime else mean_s
     moved = size * (ranks - 1) / ranks if test.name == "hypercube" else size
-    algbw = moved / (time_ps / 1000) if time_ps else 0.0
+    algbw = moved / 1e9 / mean_s if mean_s else 0.0
     wrong = 0 if size == 0 and options.check else kernel.wrong
-    half = Half(shown_ps / 1e6, algbw, algbw * test.of.bus_factor(ranks), wrong)
+    half = Half(shown_s * 1e6, algbw, algbw * test.of.bus_factor(ranks), wrong)
     in_place = replace(half, wrong=None) if test.name in ("alltoall", "sendrecv") else half
     stamp = strftime("%Y-%m-%d %H:%M:%S", localtime()) if options.report_timestamps else ""
     root = options.root if test.of.rooted else -1

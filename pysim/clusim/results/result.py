@@ -19,7 +19,7 @@ from clusim.base.errors import InputError, lacking
 from clusim.base.json_schema import JsonObject
 from clusim.base.records import dataclass
 from clusim.base.terms.operations import bus_factor
-from clusim.base.terms.times import KERNEL, includes
+from clusim.base.terms.times import KERNEL, includes, ticks_ps
 from clusim.base.units import format_size, format_time
 from clusim.engine.abi import FaultKind
 from clusim.results.bins import COLUMNS, Bins
@@ -77,8 +77,8 @@ class LaunchContext:
         return mean_iteration_ps((self.host_ps, gpu_ps), self.edge_ps, self.iterations)
 
 
-def mean_iteration_ps(each_ps: tuple[int, int], edge_ps: int, iterations: int) -> int:
-    """Return the mean time of an iteration between two readings of the clock [ps].
+def elapsed_ps(each_ps: tuple[int, int], edge_ps: int, iterations: int) -> int:
+    """Return the time of iterations between two readings of the clock [ps].
 
     Parameters
     ----------
@@ -87,11 +87,16 @@ def mean_iteration_ps(each_ps: tuple[int, int], edge_ps: int, iterations: int) -
     edge_ps : int
         Time before the first and after the last [ps].
     iterations : int
-        Number of iterations; 0 is so large a number that `edge_ps` is negligible.
+        Number of iterations; 0 is one of so many that `edge_ps` is negligible.
     """
     if not iterations:
         return max(each_ps)
-    return (iterations * max(each_ps) + min(each_ps) + edge_ps) // iterations
+    return ticks_ps(iterations * max(each_ps) + min(each_ps) + edge_ps)
+
+
+def mean_iteration_ps(each_ps: tuple[int, int], edge_ps: int, iterations: int) -> int:
+    """Return the mean time of an iteration between two readings of the clock [ps], as `elapsed_ps`."""
+    return elapsed_ps(each_ps, edge_ps, iterations) // max(1, iterations)
 
 
 @dataclass(frozen=True, slots=True)

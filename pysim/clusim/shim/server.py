@@ -70,7 +70,7 @@ class Server:
 
         def reply() -> str:
             end_ps = max((stream.clock_ps for stream in streams), default=0)
-            return f"0 {end_ps + self.world.notice_ps if end_ps > now_ps else now_ps}"
+            return f"0 {self.world.noticed_ps(end_ps) if end_ps > now_ps else now_ps}"
 
         def ready() -> bool:
             return not any(stream.queue for stream in streams)
@@ -188,7 +188,7 @@ class Server:
 
     def _reached(self, event: CudaEvent, now_ps: int) -> str:
         late = event.time_ps > now_ps
-        return f"0 {event.time_ps + self.world.notice_ps if late else now_ps}"
+        return f"0 {self.world.noticed_ps(event.time_ps) if late else now_ps}"
 
     def do_esync(self, link: ProgramThread, words: Sequence[str]) -> Waiting:
         """Wait for an event: time, event."""

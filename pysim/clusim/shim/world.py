@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from clusim.base.errors import InputError
+from clusim.base.terms.times import ticks_ps
 from clusim.hardware import GPUS
 from clusim.nccl.launch import Launch, graph_ps, host_of, start_and_end_ps, wake_ps
 from clusim.nccltests.options import PerfOptions
@@ -61,7 +62,7 @@ class World:
         self.start_ps = time.monotonic_ns() * 1000
         self.offset_ps = time.time_ns() * 1000 - self.start_ps
         self.host = host_of(setup.comm)
-        self.first_start_ps, self.notice_ps = start_and_end_ps(self.host)
+        self.first_start_ps, self._notice_ps = start_and_end_ps(self.host)
         self._numbers = 0
 
     def number(self) -> int:
@@ -105,6 +106,10 @@ class World:
             here.node,
         ]
         return numbers, [first.hostname, first.device_info]
+
+    def noticed_ps(self, end_ps: int) -> int:
+        """Return the tick of the host's clock at which a thread notices the end of work [ps]."""
+        return ticks_ps(end_ps + self._notice_ps)
 
     def graph_ps(self) -> int:
         """Return the time of a thread for launching a graph [ps]."""

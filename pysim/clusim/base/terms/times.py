@@ -35,6 +35,15 @@ MODEL = "NCCL's cost model"
 """Estimate of NCCL's tuner, on which its choice is based; it is not simulated."""
 
 
+TICK_PS = 1000
+"""Resolution of the host's clock, ``clock_gettime``."""
+
+
+def ticks_ps(time_ps: int) -> int:
+    """Return a time as a clock that was started at a tick measures it: rounded up [ps]."""
+    return time_ps + -time_ps % TICK_PS
+
+
 def includes(launched_us: float | None, model_us: float | None) -> str:
     """Return the label of a kernel's time, followed by the other times [us]."""
     parts = [KERNEL]
