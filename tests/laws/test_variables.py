@@ -14,7 +14,8 @@ from clusim import topology
 from clusim.base.errors import InputError
 from clusim.nccl import Collective, communicator, parse_env, parse_version, programs
 from clusim.nccl.env import _OLD_NAMES, _READERS, WITHOUT_EFFECT, forced, windows
-from clusim.nccl.symmetric import SymmetricCall, pick, why_not
+from clusim.nccl.symmetric import pick, why_not
+from clusim.nccl.symmetriccosts import SymmetricCall
 from clusim.nccl.variables import VARIABLES, page
 from clusim.schedule import to_text
 from clusim.topology import Fabric
@@ -58,6 +59,12 @@ CHANGES: dict[str, tuple[str, str, int, dict[str, str]]] = {
     "NCCL_COLLNET_NODE_THRESHOLD": ("4", "dgx-a100", 2, {"NCCL_COLLNET_ENABLE": "1"}),
     "NCCL_SYM_KERNEL": ("AllReduce_RSxLD_AGxST", "dgx-h100", 1, dict(windows(symmetric=True))),
     "NCCL_SYM_CTAS": ("7", "dgx-h100", 1, dict(windows(symmetric=True))),
+    "NCCL_SYM_TMA_ENABLE": (
+        "1",
+        "hgx-b200",
+        1,
+        {"NCCL_NVLS_ENABLE": "0", **dict(windows(symmetric=True))},
+    ),
 }
 """Variable -> value, machine, how many of them, and what else is set: a case in which it changes something.
 
@@ -84,18 +91,22 @@ def machines(name: str, nodes: int) -> Fabric:
     return topology.load(name, nodes=nodes)
 
 
-def plans(name: str, nodes: int, env: dict[str, str], *, messages: bool) -> list[Any]:
+def plans(
+    name: str, nodes: int, env: dict[str, str], *, messages: bool, release: str = "2.28"
+) -> list[Any]:
     """Return all that NCCL decides for all-reduces, and the schedule of an all-to-all if asked for."""
-    return _plans(name, nodes, tuple(env.items()), messages)
+    return _plans(name, nodes, tuple(env.items()), messages, release)
 
 
 @cache
-def _plans(name: str, nodes: int, words: tuple[tuple[str, str], ...], messages: bool) -> list[Any]:
+def _plans(
+    name: str, nodes: int, words: tuple[tuple[str, str], ...], messages: bool, release: str
+) -> list[Any]:
     machine, env = machines(name, nodes), dict(words)
     ranks = (0, 1, 8, 9) if nodes > 1 and machine.num_ranks > 8 else None
     if "PAT" in "".join(env):
         ranks = (0, 8)
-    comm = communicator(machine, parse_version("2.28"), parse_env(env), ranks=ranks)
+    comm = communicator(machine, parse_version(release), parse_env(env), ranks=ranks)
     found: list[Any] = [comm.log_totals(), [graph.line() for graph in comm.graphs.values()]]
     found += [repr(comm.channels), repr(comm.table.costs)]
     found += [repr(comm.plan(Collective.ALLREDUCE, size)) for size in SIZES]
@@ -122,8 +133,10 @@ def test_the_page_of_variables_is_current() -> None:
 def test_a_variable_that_is_read_changes_a_plan(variable: str) -> None:
     value, name, nodes, others = CHANGES[variable]
     messages = "P2P" in variable and "CHUNKSIZE" in variable
-    without = plans(name, nodes, others, messages=messages)
-    assert plans(name, nodes, {**others, variable: value}, messages=messages) != without
+    release = "2.28" if VARIABLES[variable].read_by(parse_version("2.28")) else "2.30"
+    without = plans(name, nodes, others, messages=messages, release=release)
+    changed = {**others, variable: value}
+    assert plans(name, nodes, changed, messages=messages, release=release) != without
 
 
 @pytest.mark.parametrize("variable", ["NCCL_IB_MERGE_NICS", "NCCL_DEBUG"])

@@ -14,7 +14,8 @@ from clusim.base.errors import InputError
 from clusim.collectives.api import REGISTRY
 from clusim.nccl import Collective, Communicator, communicator, parse_env, parse_version
 from clusim.nccl.env import windows
-from clusim.nccl.symmetric import KERNELS, SymmetricCall, pick, why_not
+from clusim.nccl.symmetric import KERNELS, pick, why_not
+from clusim.nccl.symmetriccosts import SymmetricCall
 from clusim_cli.main import cli
 
 AR, AG, RS = Collective.ALLREDUCE, Collective.ALLGATHER, Collective.REDUCESCATTER
@@ -98,6 +99,55 @@ def test_who_has_none_says_so_in_one_line() -> None:
     assert "lacks a kernel" in why_not(comm(), SymmetricCall(Collective.BROADCAST, 1 << 20))
     assert "copy engines" in why_not(comm("hgx-b200"), SymmetricCall(AG, 1 << 29))
     assert not why_not(comm("hgx-b200", version="2.28"), SymmetricCall(AG, 1 << 29))
+
+
+def test_kernels_with_tma_need_blackwell_and_enough_bytes_since_2_31() -> None:
+    """AllGather_TmaST needs a chunk of 8 KiB for each CTA; on Hopper the kernels are those of 2.30."""
+    small, large = SymmetricCall(AG, 8 * 4096), SymmetricCall(AG, 8 << 20)
+    assert "AllGather_TmaST" in pick(comm("hgx-b200", "2.31"), large).times_us
+    assert "AllGather_TmaST" not in pick(comm("hgx-b200", "2.31"), small).times_us
+    assert not any("Tma" in name for name in pick(comm("hgx-b200", "2.30"), large).times_us)
+    off = pick(comm("hgx-b200", "2.31", SYM_TMA_ENABLE="0"), large)
+    assert not any("Tma" in name for name in off.times_us)
+    old, new = (pick(comm("dgx-h100", version), large) for version in ("2.30", "2.31"))
+    assert new.times_us == pytest.approx(old.times_us, rel=0.025)
+
+
+@pytest.mark.parametrize("size", [1 << 16, 1 << 20, 1 << 24])
+def test_ctas_are_one_or_even_since_2_31(size: int) -> None:
+    for collective in (AR, AG, RS):
+        blocks = pick(comm("hgx-b200", "2.31"), SymmetricCall(collective, size)).blocks
+        assert blocks == 1 or blocks % 2 == 0
+
+
+def test_measured_rates_of_2_32_by_hand() -> None:
+    """AllGather_STMC on 8 B200: a CTA stores 50.83 GB/s, which the switch sends to all; all 715.1 x 7/8 GB/s."""
+    whole = 1 << 23
+    own = whole // 8
+    for ctas in (2, 64):
+        cells = own // 1024
+        active = -(-cells // -(-cells // ctas))
+        bound = max(own / (active * 50.83e3), 7 * own / (715.1451e3 * 7 / 8))
+        comms = comm("hgx-b200", "2.32", SYM_KERNEL="AllGather_STMC", SYM_CTAS=str(ctas))
+        expected = 8.3313 + 7 * 0.0561 + bound
+        assert pick(comms, SymmetricCall(AG, whole)).time_us == pytest.approx(expected)
+
+
+def test_sums_by_loads_of_2_32_have_a_rate_for_each_kind_of_chunk() -> None:
+    """ReduceScatter_LD of 8 x 48 KiB in bfloat16 on 8 B300 with 2 CTAs: no whole chunk (128 KiB), one of 32 KiB."""
+    own = 48 << 10
+    named = {"SYM_KERNEL": "ReduceScatter_LD", "SYM_CTAS": "2"}
+    found = pick(comm("hgx-b300", "2.32", **named), SymmetricCall(RS, 8 * own, "bfloat16"))
+    parts = ((32 << 10, 9.5826), (16 << 10, 4.0022))
+    times = [max(8 * size / (2 * rate * 1e3), 7 * size / 660e3) for size, rate in parts]
+    assert found.time_us == pytest.approx(8.4739 + 7 * 0.2096 + sum(times))
+
+
+def test_more_bytes_never_take_less_time_by_measured_rates() -> None:
+    named = {"SYM_KERNEL": "AllGather_STMC", "SYM_CTAS": "64"}
+    sizes = [1 << n for n in range(12, 26)]
+    times = [pick(comm("hgx-b200", "2.32", **named), SymmetricCall(AG, n)).time_us for n in sizes]
+    assert times == sorted(times)
 
 
 @pytest.mark.parametrize("size", [1000, 64_004, 1 << 20])

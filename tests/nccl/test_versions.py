@@ -11,8 +11,6 @@ import pytest
 import clusim
 from clusim import topology
 from clusim.base.datafiles import read
-from clusim.base.errors import InputError
-from clusim.base.terms.operations import Collective
 from clusim.nccl import communicator, parse_version
 from clusim.nccl.constants import (
     FEATURES,
@@ -24,8 +22,6 @@ from clusim.nccl.constants import (
     since,
     speeds,
 )
-from clusim.nccl.env import parse_env
-from clusim.nccl.symmetric import SymmetricCall, why_not
 from clusim.nccl.tables import tables_for
 
 ROOT = Path(clusim.__file__).parent
@@ -95,9 +91,9 @@ def test_features_are_there_from_their_release_on() -> None:
     [
         ("2.30", 0),
         ("2.30.7", 0),
-        ("2.31.2", 2),
-        ("2.32.3", 4),
-        ("2.33", 4),
+        ("2.31.2", 1),
+        ("2.32.3", 3),
+        ("2.33", 3),
     ],
 )
 def test_later_releases_name_the_changes_that_are_not_modelled(release: str, changes: int) -> None:
@@ -136,21 +132,3 @@ def test_2_31_searches_another_bandwidth_of_blackwell_and_2_32_those_of_rubin() 
     assert speeds(107, v31, inter=False) == speeds(100, v31, inter=False)
     assert speeds(107, v32, inter=False)[0] == speeds(107, v32, inter=True)[0] == 9 * 31.2
     assert [nvlink_GBps(107, version) for version in (v31, v32)] == [40.1, 31.2]
-
-
-def test_symmetric_kernels_are_refused_where_their_choice_is_not_known() -> None:
-    """From 2.31 on another model selects kernel and CTAs; a plan needs both by name."""
-    fabric, call = topology.load("dgx-h100"), SymmetricCall(Collective.ALLREDUCE, 1 << 20)
-    known = {"NCCL_SYM_KERNEL": "AllReduce_AGxLL_R", "NCCL_SYM_CTAS": "8"}
-    for text, env, refused in (
-        ("2.30", {}, False),
-        ("2.31", {}, True),
-        ("2.32", {"NCCL_SYM_KERNEL": "AllReduce_AGxLL_R"}, True),
-        ("2.31", known, False),
-    ):
-        comm = communicator(fabric, parse_version(text), parse_env(env))
-        if refused:
-            with pytest.raises(InputError, match="that is not modelled; set NCCL_SYM_KERNEL"):
-                why_not(comm, call)
-        else:
-            assert not why_not(comm, call)

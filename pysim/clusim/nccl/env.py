@@ -247,6 +247,7 @@ class Settings:
     collnet_node_threshold: Annotated[int, _whole(1, 1_000_000)] = 2
     sym_kernel: Annotated[str, _text] = ""
     sym_ctas: _Channels = None
+    sym_tma_enable: Annotated[bool | None, _flag] = None
     symmetric: bool = False
     plugin: tuple[int, ...] = ()
     library: Rccl | None = field(default=None, compare=False)

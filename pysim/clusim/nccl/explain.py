@@ -25,7 +25,8 @@ from clusim.nccl.explainjson import (
     TreeJson,
 )
 from clusim.nccl.graph import Graph
-from clusim.nccl.symmetric import SymmetricCall, pick, why_not
+from clusim.nccl.symmetric import pick, why_not
+from clusim.nccl.symmetriccosts import SymmetricCall
 
 
 @dataclass(frozen=True, slots=True)

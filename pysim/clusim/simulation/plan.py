@@ -26,7 +26,8 @@ from clusim.nccl.launch import (
     start_and_end_ps,
 )
 from clusim.nccl.programs import CollectivePayload
-from clusim.nccl.symmetric import Picked, SymmetricCall, pick, why_not
+from clusim.nccl.symmetric import Picked, pick, why_not
+from clusim.nccl.symmetriccosts import SymmetricCall
 from clusim.results.result import LaunchContext
 from clusim.schedule import Schedule
 from clusim.schedule.builder import ProgramBuilder, Site
