@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -58,9 +59,10 @@ class Attention(nn.Module):
             q, k = (rotated(y, turns) for y in (q, k))
         q, k, v = (y.transpose(1, 2) for y in (q, k, v))
         if given.flash:
-            y = functional.scaled_dot_product_attention(
-                q, k, v, is_causal=True, enable_gqa=self.kv < given.heads
-            )
+            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                y = functional.scaled_dot_product_attention(
+                    q, k, v, is_causal=True, enable_gqa=self.kv < given.heads
+                )
         else:
             scores = q @ k.transpose(2, 3) * self.size**-0.5
             mask = torch.ones(s, s, dtype=torch.bool, device=x.device).triu(1)

@@ -38,6 +38,11 @@ bare.register_fake(torch.empty_like)
 mix.register_fake(lambda x, times: torch.empty_like(x))
 clusim.torch.annotate(scan, time="123us")
 clusim.torch.annotate("own::mix", flops=0, bytes=lambda x, times: times * x.nbytes)
+clusim.torch.annotate("own::scna", time="123us")  # misspelt
+with torch.cuda.nvtx.range("ordered"), torch.cuda.profiler.profile():
+    ordered = torch.rand(1 << 20, device="cuda", requires_grad=True).sort()[0]
+ordered.sum().backward()  # backward
+float(ordered[0])  # read
 x = torch.zeros(1 << 20, device="cuda")
 scan(scan(x))
 mix(x, 1000)
@@ -68,14 +73,26 @@ def test_custom_operators_last_as_annotated_and_others_are_named(tmp_path: Path)
     assert kernels["scan"]["measured"]
     assert kernels["mix"]["measured"]
     assert (kernels["bare"]["measured"], kernels["bare"]["where"]) == (False, at["bare"])
+    assert kernels["scatter"]["where"] == at["backward"]
+    assert done["placeholders_at"] == [at["read"]]
+    assert done["unused_annotations"] == [f"{at['misspelt']}: own::scna"]
     assert lines[0].startswith(f"{at['shapeless']}: own::shapeless lacks a rule for the shape")
     assert lines[1].startswith(f"{at['nonzero']}: aten::nonzero: its result depends on values")
 
 
-def test_an_operator_without_a_rule_ends_the_program_with_its_line(tmp_path: Path) -> None:
-    run = torchrun(tmp_path, 'torch.rand(9, device="cuda").nonzero()\n')
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('torch.rand(9, device="cuda").nonzero()', "aten::nonzero: its result depends on values"),
+        ("torch.cuda._sleep(9)", "torch._C._cuda_sleep of CUDA builds is not simulated"),
+    ],
+)
+def test_an_operation_of_gpus_only_ends_the_program_with_its_line(
+    line: str, words: str, tmp_path: Path
+) -> None:
+    run = torchrun(tmp_path, f"{line}\n")
     assert run.returncode == 2
-    assert run.stderr.splitlines()[-1].startswith(f"clusim: {tmp_path}/script.py:5: aten::nonzero")
+    assert run.stderr.splitlines()[-1].startswith(f"clusim: {tmp_path}/script.py:5: {words}")
 
 
 @pytest.mark.parametrize(
@@ -84,6 +101,7 @@ def test_an_operator_without_a_rule_ends_the_program_with_its_line(tmp_path: Pat
         ("own::scan", {}, "give time, or flops and bytes"),
         ("own::scan", {"time": "1us", "flops": 1}, "give time, or flops and bytes"),
         ("scan", {"time": "1us"}, "NAMESPACE::NAME"),
+        ("own::scan.out", {"time": "1us"}, "of all overloads; write own::scan"),
     ],
 )
 def test_annotations_are_checked(operator: str, given: dict[str, object], words: str) -> None:

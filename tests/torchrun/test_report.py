@@ -17,7 +17,8 @@ def test_the_report_names_step_communication_kernels_and_assumptions() -> None:
         Counter(mm=12 * MS, sort=3 * MS),
         Counter(mm=3, sort=3),
         *(Counter({call: 3}), Counter({call: 3 << 20}), Counter({call: 6 * MS})),
-        placeholders=2,
+        placeholders=Counter({"train.py:9": 2}),
+        unused={"own::scan": "train.py:3"},
         unpriced_ps=Counter(sort=3 * MS),
         unpriced_at={"sort": "train.py:7"},
     )
@@ -63,6 +64,9 @@ kernels
 
 notes
   2 values were read that are not simulated: 1.0, 1 or False in their place
+    train.py:9
   * 20.0% of the kernel time is priced by memory traffic only, which is too low; clusim.torch.annotate sets other times
     sort: train.py:7
+  annotations without effect: these operators were not called
+    train.py:3: own::scan
 """

@@ -11,6 +11,7 @@ from typing import Any
 
 from clusim.base.errors import InputError
 from clusim.base.units import parse_time
+from clusim.programs.failures import program_line
 
 Amount = int | float | Callable[..., int | float]
 """A number, or a function of the operator's arguments that returns it."""
@@ -45,6 +46,8 @@ class OperatorAnnotation:
 
 
 _known: dict[str, OperatorAnnotation] = {}
+_unused: dict[str, str] = {}
+"""Annotated operators that were not called, and the lines of their annotations."""
 
 
 def annotate(
@@ -77,11 +80,20 @@ def annotate(
         raise InputError(f"annotation of {name}: give time, or flops and bytes")
     seconds = parse_time(time) / 1e12 if isinstance(time, str) else time
     _known[name] = OperatorAnnotation(name, seconds, flops, bytes)
+    _unused[name] = program_line()
 
 
 def annotation_of(name: str) -> OperatorAnnotation | None:
     """Return the annotation of an operator by its name with name space, such as ``aten::sort``."""
-    return _known.get(name)
+    found = _known.get(name)
+    if found is not None:
+        _unused.pop(name, None)
+    return found
+
+
+def unused_annotations() -> dict[str, str]:
+    """Return the annotated operators that were not called, with the lines of their annotations."""
+    return dict(_unused)
 
 
 def _name(operator: Any) -> str:
@@ -93,5 +105,9 @@ def _name(operator: Any) -> str:
         getattr(operator, "_qualified_op_name", None),
     ):
         if isinstance(name, str) and "::" in name:
+            if "." in name:
+                raise InputError(
+                    f"annotation of {name}: is of all overloads; write {name.partition('.')[0]}"
+                )
             return name
     raise InputError(f"annotation of {operator!r}: name the operator as NAMESPACE::NAME")

@@ -167,7 +167,11 @@ class Peers(Protocol):
 
 @dataclass(slots=True)
 class Totals:
-    """Work since the start: kernel time [ps] and count by operator, calls with their bytes, time read by the host."""
+    """Work since the start: kernel time [ps] and count by operator, calls with their bytes, time read by the host.
+
+    `placeholders` are values read that are not simulated, by line of the program; `unused` are annotations of
+    operators that were not called, with their lines.
+    """
 
     kernel_ps: Counter[str] = field(default_factory=Counter)
     kernels: Counter[str] = field(default_factory=Counter)
@@ -175,7 +179,8 @@ class Totals:
     call_bytes: Counter[tuple[str, int]] = field(default_factory=Counter)
     call_ps: Counter[tuple[str, int]] = field(default_factory=Counter)
     synchronised: int = 0
-    placeholders: int = 0
+    placeholders: Counter[str] = field(default_factory=Counter)
+    unused: dict[str, str] = field(default_factory=dict)
     unpriced_ps: Counter[str] = field(default_factory=Counter)
     unpriced_at: dict[str, str] = field(default_factory=dict)
 

@@ -25,6 +25,12 @@ _WITHOUT_EFFECT = (
 )
 """Functions without effect on virtual time and memory."""
 
+_PROFILING = (
+    *("cudaProfilerStart", "cudaProfilerStop", "rangePushA", "rangePop", "rangeStartA"),
+    *("rangeEnd", "markA", "deviceRangeStart", "deviceRangeEnd"),
+)
+"""Functions of the CUDA runtime and NVTX for profilers; without effect."""
+
 
 class DeviceMemory:
     """Memory of the GPU in use by live storages.
@@ -266,6 +272,7 @@ def install(cuda: SimulatedCuda, release: tuple[int, ...]) -> None:
     def nothing(*_given: Any, **_more: Any) -> None:
         return None
 
+    profiling = types.SimpleNamespace(**dict.fromkeys(_PROFILING, lambda *given: 0))
     replaced: dict[str, Any] = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
@@ -301,10 +308,14 @@ def install(cuda: SimulatedCuda, release: tuple[int, ...]) -> None:
         "get_rng_state_all": lambda: [state() for _ in range(cuda.count)],
         "initial_seed": lambda: 0,
         **dict.fromkeys(_WITHOUT_EFFECT, nothing),
+        "cudart": lambda: profiling,
+        "check_error": nothing,
     }
     for name, value in replaced.items():
         setattr(module, name, value)
     module.nccl.version = lambda: release
+    module.nvtx._nvtx = profiling
+    module.profiler.check_error, module.profiler.cudart = nothing, replaced["cudart"]
     accelerator = torch.accelerator
     for name in (
         *("is_available", "device_count", "synchronize", "current_stream"),

@@ -28,7 +28,8 @@ from clusim.base.terms.dtypes import DTYPES
 from clusim.base.terms.operations import find_operation
 from clusim.programs.clock import IssuedCall, Mark
 from clusim.programs.data import RealData
-from clusim.programs.operators import SimulatedOperators, program_line
+from clusim.programs.failures import program_line
+from clusim.programs.operators import SimulatedOperators
 from clusim.programs.values import MovedCall, decoded, encoded, results_of
 
 _FORMS = re.compile(r"_(?:coalesced|into_tensor|base|single|tensor|out)(?=_|$)")

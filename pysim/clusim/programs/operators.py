@@ -8,7 +8,6 @@ others run on the CPU without virtual time. A value that is read and not known i
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from math import prod
@@ -30,6 +29,7 @@ from clusim.base.errors import InputError
 from clusim.formats.recordings.model import OperatorCall, TensorShape
 from clusim.programs.annotations import annotation_of
 from clusim.programs.clock import RankClock
+from clusim.programs.failures import program_line
 from clusim.programs.known import LARGEST, KnownValues
 from clusim.programs.layouts import layout
 from clusim.programs.repeated import (
@@ -97,22 +97,6 @@ _PRICED = {"aten", "prims", "fsdp", "c10d", "torchvision"}
 
 _KEEPS = {"_amp_foreach_non_finite_check_and_unscale_"}
 """Operators that set a flag only if a value is not finite."""
-
-
-_TORCH = torch.__path__[0]
-
-
-def program_line() -> str:
-    """Return file and line of the innermost frame of the program, outside PyTorch."""
-    frame = sys._getframe()
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith((_TORCH, "<")) and "clusim" not in frame.f_globals.get(
-            "__name__", ""
-        ):
-            return f"{name}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
-    return ""
 
 
 def shape_of(tensor: torch.Tensor) -> TensorShape:
@@ -249,7 +233,7 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         value = self.known.view(tensor)
         if value is not None:
             return value.clone()
-        self.clock.totals.placeholders += 1
+        self.clock.totals.placeholders[program_line()] += 1
         return torch.full(tuple(tensor.shape), placeholder(tensor.dtype), dtype=tensor.dtype)
 
     def _device(self, operator: DispatchedOperator) -> Any:

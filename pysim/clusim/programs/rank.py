@@ -20,8 +20,10 @@ from clusim.base.errors import ClusimError
 from clusim.base.kept import PACKAGE
 from clusim.hardware import FRAMEWORKS
 from clusim.nccl import LATEST
+from clusim.programs.annotations import unused_annotations
 from clusim.programs.clock import IssueTimes, RankClock, Totals
 from clusim.programs.device import library
+from clusim.programs.failures import explained, located, program_line
 from clusim.programs.launch import RankTask, TorchProgram
 from clusim.programs.processes import JobLink
 from clusim.programs.starter import next_rank
@@ -51,8 +53,6 @@ class StepEnds:
     ) -> None:
         self.clock, self.link, self.only = clock, link, only
         if compared:
-            from clusim.programs.operators import program_line
-
             clock.line, link.operations = program_line, self._operations
         self.began_ps = 0
         self.done: list[tuple[int, StepTime]] = []
@@ -104,6 +104,7 @@ def run_rank(rank: int, task: RankTask, link: JobLink) -> None:
         rest = ended.record() if task.record and not ended.done else None
         steps = [] if task.only else ended.done
         files = _program_files()
+        clock.totals.unused = unused_annotations()
         link.done(RankResult(clock.totals, steps, clock.now_ps, memory.peak_bytes, rest, files))
 
 
@@ -270,9 +271,14 @@ def _execute(program: TorchProgram) -> None:
     except SystemExit as end:
         if end.code:
             raise
-    except (ClusimError, KeyboardInterrupt):
+    except KeyboardInterrupt:
         raise
+    except ClusimError as error:
+        raise located(error)  # noqa: B904 - the same error
     except BaseException as error:
+        reason = explained(error)
+        if reason is not None:
+            raise reason from None
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename in _LAUNCHERS:
             frames = frames.tb_next

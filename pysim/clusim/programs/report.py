@@ -17,6 +17,9 @@ from clusim.programs.symmetry import ProgramSymmetry, RankDifference
 MOST_ROWS = 8
 """Operators shown in text, beside those without a measured form."""
 
+MOST_LINES = 3
+"""Lines of the program in a note."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProgramCall(JsonObject):
@@ -163,6 +166,10 @@ class ProgramRun(JsonObject):
         Waits of the host for the GPU.
     placeholders : int
         Values read by the program that are not simulated: 1.0, 1 or False.
+    placeholders_at : list of str
+        Lines that read them, the most frequent first.
+    unused_annotations : list of str
+        Annotated operators that were not called, each after the line of its annotation.
     unmeasured : float
         Share of kernel time with a price that is too low.
     recorded : RecordedFile or None
@@ -174,7 +181,7 @@ class ProgramRun(JsonObject):
     KEYS = (
         *("system", "ranks", "rank", "time_us", "step_us", "steps", "calls", "kernels"),
         *("peak_bytes", "memory_bytes", "synchronised", "placeholders", "unmeasured", "recorded"),
-        *("others", "symmetry"),
+        *("others", "symmetry", "placeholders_at", "unused_annotations"),
     )
 
     system: str
@@ -192,6 +199,8 @@ class ProgramRun(JsonObject):
     recorded: RecordedFile | None = None
     others: list[ProgramRank] = field(default_factory=list)
     symmetry: ProgramSymmetry | None = None
+    placeholders_at: list[str] = field(default_factory=list)
+    unused_annotations: list[str] = field(default_factory=list)
 
     @property
     def untimed(self) -> bool:
@@ -287,7 +296,9 @@ def run_of(system: str, of: Sequence[int], results: Mapping[int, RankResult]) ->
         ],
         *(_calls(totals), kernels, own.peak_bytes),
         synchronised=totals.synchronised,
-        placeholders=totals.placeholders,
+        placeholders=totals.placeholders.total(),
+        placeholders_at=[line for line, _ in totals.placeholders.most_common()],
+        unused_annotations=[f"{line}: {name}" for name, line in totals.unused.items()],
         unmeasured=sum(totals.unpriced_ps.values()) / max(1, sum(totals.kernel_ps.values())),
         others=[
             ProgramRank(
@@ -398,12 +409,16 @@ def _notes(run: ProgramRun) -> list[str]:
         notes.append(
             f"{run.placeholders} values were read that are not simulated: 1.0, 1 or False in their place"
         )
+        notes += [f"  {line}" for line in run.placeholders_at[:MOST_LINES] if line]
     if run.unmeasured:
         notes.append(
             f"* {run.unmeasured:.1%} of the kernel time is priced by memory traffic only, which is too low;"
             " clusim.torch.annotate sets other times"
         )
         notes += [f"  {k.operator}: {k.where}" for k in run.kernels if k.where]
+    if run.unused_annotations:
+        notes.append("annotations without effect: these operators were not called")
+        notes += [f"  {text}" for text in run.unused_annotations]
     if any(step.apart for step in run.steps):
         notes.append("shared wires of several communicators are not included in steps of this size")
     if run.untimed:

@@ -1,0 +1,88 @@
+"""Errors of a program: the line that caused them, and remedies for code that only a GPU runs."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+from clusim.base.errors import ClusimError, InputError
+
+_LIBRARIES = frozenset(
+    {"torch", "clusim", "clusim_cli", "triton", "threading", "contextlib", "functools"}
+)
+"""Packages that are not the program."""
+
+_MAIN = threading.main_thread().ident
+
+_OPERATOR = (
+    "make it an operator (torch.library.custom_op and register_fake) and state its time"
+    " (clusim.torch.annotate)"
+)
+
+
+def program_line() -> str:
+    """Return file and line of the innermost frame of the program.
+
+    In threads without such a frame, as of PyTorch's backward pass, the main thread's.
+    """
+    line = _line(_outwards(sys._getframe()))
+    if not line and threading.get_ident() != _MAIN:
+        line = _line(_outwards(sys._current_frames().get(_MAIN or 0)))
+    return line
+
+
+def raised_at(error: BaseException) -> str:
+    """Return file and line of the innermost frame of the program in an error's traceback."""
+    frames, trace = [], error.__traceback__
+    while trace is not None:
+        frames.append((trace.tb_frame, trace.tb_lineno))
+        trace = trace.tb_next
+    return _line(reversed(frames))
+
+
+def located(error: ClusimError) -> ClusimError:
+    """Return an error with the line of the program before its text."""
+    text, line = str(error), raised_at(error)
+    if line and not text.startswith(line.partition(":")[0]):
+        error.args = (f"{line}: {text}",)
+    return error
+
+
+def explained(error: BaseException) -> ClusimError | None:
+    """Return the error of code that only a GPU runs; None for other errors."""
+    trace, packages = error.__traceback__, set()
+    while trace is not None:
+        packages.add(_package(trace.tb_frame))
+        trace = trace.tb_next
+    reason = ""
+    if isinstance(error, AttributeError) and getattr(error.obj, "__name__", "") == "torch._C":
+        reason = f"torch._C.{error.name} of CUDA builds is not simulated; omit the call"
+    elif "triton" in packages or (isinstance(error, ImportError) and error.name == "triton"):
+        reason = (
+            f"kernels of Triton do not run ({str(error)[:60] or type(error).__name__}); {_OPERATOR}"
+        )
+    elif isinstance(error, OSError) and "CUDA_HOME" in str(error):
+        reason = f"extensions in CUDA are not compiled; {_OPERATOR}"
+    if not reason:
+        return None
+    return located(InputError(reason).with_traceback(error.__traceback__))
+
+
+def _outwards(frame: FrameType | None) -> Iterator[tuple[FrameType, int]]:
+    while frame is not None:
+        yield frame, frame.f_lineno
+        frame = frame.f_back
+
+
+def _line(frames: Iterator[tuple[FrameType, int]]) -> str:
+    for frame, number in frames:
+        name = frame.f_code.co_filename
+        if not name.startswith("<") and _package(frame) not in _LIBRARIES:
+            return f"{name}:{number}"
+    return ""
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__") or "").partition(".")[0]
