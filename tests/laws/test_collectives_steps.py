@@ -77,6 +77,7 @@ LAWS: dict[tuple[str, str], Callable[[int], int]] = {
     ("all_gather", "ll"): lambda n: 1,
     ("all_gather", "multimem"): lambda n: 3,
     ("all_gather", "st"): lambda n: 2,
+    ("all_gather", "copy-engines"): lambda n: 2,
     ("broadcast", "ring"): lambda n: n - 1,
     ("broadcast", "tree"): up,
     ("reduce", "ring"): lambda n: n - 1,
@@ -84,8 +85,10 @@ LAWS: dict[tuple[str, str], Callable[[int], int]] = {
     ("gather", "direct"): lambda n: 1,
     ("scatter", "direct"): lambda n: 1,
     ("alltoall", "direct"): lambda n: 1,
+    ("alltoall", "copy-engines"): lambda n: 2,
     ("sendrecv", "direct"): lambda n: 1,
     ("send", "direct"): lambda n: 1,
+    ("send", "put"): lambda n: 1,
     ("barrier", "dissemination"): up,
 }
 """Messages in sequence. 2 log2 of the core, and 2 for ranks beyond it, is 2 up(log2 n) for every n."""
@@ -93,7 +96,7 @@ LAWS: dict[tuple[str, str], Callable[[int], int]] = {
 IN_SWITCH = ("nvls", "multimem", "sharp")
 
 ONE_FLIGHT = ("oneshot-ll", "twoshot-ll", "ll", "oneshot-lamport", "oneshot-pull")
-ONE_FLIGHT += ("twoshot-pull", "ld-st", "ld", "st")
+ONE_FLIGHT += ("twoshot-pull", "ld-st", "ld", "st", "copy-engines")
 """Their flags are in the data, or have none behind them."""
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
-from typing import Literal, Unpack
+from dataclasses import replace
+from typing import Literal, NamedTuple, Unpack
 
-from clusim.base.errors import ScheduleError
+from clusim.base.errors import InputError, ScheduleError
 from clusim.base.records import dataclass
+from clusim.collectives.algorithms.copyengines import engine_shape, write_put, write_signal
 from clusim.collectives.algorithms.p2p import write_send
 from clusim.collectives.api import Options, emit, make_call
-from clusim.schedule.builder import CollectiveWriter, ProgramBuilder
-from clusim.schedule.ir import Schedule, Task
+from clusim.schedule.builder import CollectiveWriter, ProgramBuilder, check_call
+from clusim.schedule.ir import CollectiveCall, Schedule, Task
 from clusim.schedule.shapes import shape_of
 from clusim.topology.model import Fabric
 
@@ -23,6 +25,15 @@ class _Half:
     end: Literal["send", "recv"]
     task: int
     bytes: int
+
+
+class _SignalWait(NamedTuple):
+    """A moment after signals `first` to `last` - 1 of a pair: sender and receiver."""
+
+    task: int
+    pair: tuple[int, int]
+    first: int
+    last: int
 
 
 class ScheduleBuilder(ProgramBuilder):
@@ -46,6 +57,8 @@ class ScheduleBuilder(ProgramBuilder):
         super().__init__(target if isinstance(target, int) else target.num_ranks, name)
         self.target = target
         self._open: dict[tuple[int, int, int], deque[_Half]] = {}
+        self._signals: dict[tuple[int, int], list[int]] = defaultdict(list)
+        self._waits_for_signals: list[_SignalWait] = []
 
     def collective(
         self,
@@ -90,6 +103,78 @@ class ScheduleBuilder(ProgramBuilder):
     ) -> int:
         """Add a receive at `rank` of `bytes` from `peer`."""
         return self._half("recv", (peer, rank, tag), bytes, stream, after)
+
+    def put(
+        self,
+        rank: int,
+        peer: int,
+        bytes: int,
+        *,
+        stream: str = "rma",
+        after: Iterable[int] = (),
+    ) -> int:
+        """Add a one-sided write of `bytes` from `rank` to the memory of `peer`, without CTAs on either side.
+
+        Its task ends when the data have left; when they have arrived, the peer counts a signal of `rank`. Puts and
+        signals of a stream to the same peer arrive in order.
+        """
+        options: Options = {"ranks": (rank, peer), "dtype": "uint8"}
+        call = make_call(self.target, "send", "put", bytes, options)
+        return self._one_sided(call, stream, after)
+
+    def signal(
+        self, rank: int, peer: int, *, stream: str = "rma", after: Iterable[int] = ()
+    ) -> int:
+        """Add a signal of `rank` at `peer`, which arrives after the earlier puts of its stream to that peer."""
+        call = CollectiveCall("barrier", 0, (rank, peer), "uint8", algorithm="signal")
+        check_call(call, self.num_ranks)
+        return self._one_sided(call, stream, after)
+
+    def wait_signal(
+        self,
+        rank: int,
+        peer: int,
+        count: int = 1,
+        *,
+        stream: str = "rma",
+        after: Iterable[int] = (),
+    ) -> int:
+        """Add a moment of `rank` after the next `count` signals of `peer`.
+
+        Signals count in the order in which they are added, before or after the wait; a signal counts for one wait.
+        """
+        if count < 1:
+            raise InputError(f"rank {rank}: a wait for {count} signals; must be >= 1")
+        task = self.marker(rank, f"signal of {peer}", stream=stream, after=after)
+        pair = peer, rank
+        first = max((w.last for w in self._waits_for_signals if w.pair == pair), default=0)
+        self._waits_for_signals.append(_SignalWait(task, pair, first, first + count))
+        return task
+
+    def _one_sided(self, call: CollectiveCall, stream: str, after: Iterable[int]) -> int:
+        """Write a put or a signal: a task of the sender, and one of the receiver's memory in a separate stream."""
+        rank, peer = call.ranks
+        task = self.task(Task("program", rank, stream, name=f"{call.algorithm} {peer}"), after)
+        memory = self.task(Task("program", peer, f"{stream} of {rank}", name=f"memory {rank}"))
+        index = self.call(call)
+        for each in (task, memory):
+            self.assign(each, index)
+        writer = CollectiveWriter(self, call, engine_shape(call, None), (task, memory))
+        (write_put if call.algorithm == "put" else write_signal)(writer, None)
+        self._signals[rank, peer].append(memory)
+        return task
+
+    def _count_signals(self) -> None:
+        """Let every wait depend on its signals."""
+        for task, (src, dst), first, last in self._waits_for_signals:
+            sent = self._signals[src, dst]
+            if len(sent) < last:
+                raise ScheduleError(
+                    f"rank {dst} waits for signal {last} of rank {src}, which sends {len(sent)}; add the others"
+                )
+            waiting = self._tasks[task]
+            deps = tuple(sorted({*waiting.deps, *sent[first:last]}))
+            self._tasks[task] = replace(waiting, deps=deps)
 
     def _half(
         self,
@@ -141,4 +226,5 @@ class ScheduleBuilder(ProgramBuilder):
                 raise ScheduleError(
                     f"message {src} -> {dst} tag {tag}: {waiting[0].end} without {missing}; add the {missing}"
                 )
+        self._count_signals()
         return super().build()
