@@ -59,6 +59,7 @@ CHANGES: dict[str, tuple[str, str, int, dict[str, str]]] = {
     "NCCL_COLLNET_NODE_THRESHOLD": ("4", "dgx-a100", 2, {"NCCL_COLLNET_ENABLE": "1"}),
     "NCCL_SYM_KERNEL": ("AllReduce_RSxLD_AGxST", "dgx-h100", 1, dict(windows(symmetric=True))),
     "NCCL_SYM_CTAS": ("7", "dgx-h100", 1, dict(windows(symmetric=True))),
+    "NCCL_CTA_POLICY": ("ZERO", "dgx-h100", 1, dict(windows(symmetric=True))),
     "NCCL_SYM_TMA_ENABLE": (
         "1",
         "hgx-b200",
@@ -110,8 +111,10 @@ def _plans(
     found: list[Any] = [comm.log_totals(), [graph.line() for graph in comm.graphs.values()]]
     found += [repr(comm.channels), repr(comm.table.costs)]
     found += [repr(comm.plan(Collective.ALLREDUCE, size)) for size in SIZES]
-    if comm.settings.symmetric and not why_not(comm, SymmetricCall(Collective.ALLREDUCE, 8)):
-        found += [repr(pick(comm, SymmetricCall(Collective.ALLREDUCE, size))) for size in SIZES]
+    some = (Collective.ALLREDUCE, Collective.ALLGATHER)
+    for collective in some[: 1 if comm.settings.sym_kernel else 2]:
+        if comm.settings.symmetric and not why_not(comm, SymmetricCall(collective, 8)):
+            found += [repr(pick(comm, SymmetricCall(collective, size))) for size in SIZES]
     if messages:
         schedule = programs.build(machine, comm, programs.CollectivePayload("alltoall", 1 << 24))
         found.append(to_text(schedule))

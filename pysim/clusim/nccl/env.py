@@ -99,6 +99,14 @@ def _enabled(name: str, value: str) -> bool:
     return _whole(-2, 2)(name, value) != 0
 
 
+def _policy(name: str, value: str) -> str:
+    """Return a CTA policy; the efficiency of registered buffers is not simulated."""
+    policy = value.strip().upper()
+    if policy not in ("0", "DEFAULT", "ZERO"):
+        raise _fail(name, value, "not simulated; give DEFAULT, or ZERO for copy engines")
+    return "" if policy in ("0", "DEFAULT") else policy
+
+
 def _reads(name: str, value: str) -> bool | None:
     number = _whole(-2, 2)(name, value)
     return None if number < 0 else number != 0
@@ -247,6 +255,7 @@ class Settings:
     collnet_node_threshold: Annotated[int, _whole(1, 1_000_000)] = 2
     sym_kernel: Annotated[str, _text] = ""
     sym_ctas: _Channels = None
+    cta_policy: Annotated[str, _policy] = ""
     sym_tma_enable: Annotated[bool | None, _flag] = None
     symmetric: bool = False
     plugin: tuple[int, ...] = ()

@@ -3,10 +3,11 @@
 **Hardware**: since 2.27 (``src/symmetric.cc``, ``src/sym_kernels.cc``) buffers that ranks have registered as
 windows have the same offset on each rank, so kernels load and store them in place. If such a kernel supports a
 collective, NCCL uses it and skips its general cost model. **Model**: the choice as in NCCL
-(`clusim.nccl.symmetriccosts`); programs of `clusim.collectives` with as many channels. **Not modelled**: kernels over
-several nodes (GIN), copy engines; LL by multicast runs as LL, with which a GPU receives the same bytes, and TMA as
-loads and stores of threads. **Parameters**: ``NCCL_SYM_KERNEL``, ``NCCL_SYM_CTAS``, ``NCCL_SYM_TMA_ENABLE``,
-``NCCL_MIN_CTAS``, ``NCCL_MAX_CTAS``.
+(`clusim.nccl.symmetriccosts`); programs of `clusim.collectives` with as many channels. Copy engines gather if
+``NCCL_CTA_POLICY`` is ``ZERO`` (2.28), and blocks of more than 8 Mi elements on Blackwell (2.29, ``src/enqueue.cc``).
+**Not modelled**: kernels over several nodes (GIN), multicast of copy engines, their all-to-all, gather and scatter by
+policy; LL by multicast runs as LL, with which a GPU receives the same bytes, and TMA as loads and stores of threads.
+**Parameters**: ``NCCL_SYM_KERNEL``, ``NCCL_SYM_CTAS``, ``NCCL_SYM_TMA_ENABLE``, ``NCCL_MIN_CTAS``, ``NCCL_MAX_CTAS``.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from clusim.nccl.symmetriccosts import (
     KernelEstimate,
     SymmetricCall,
     SymmetricKernel,
+    copy_us,
     estimate,
 )
 
@@ -49,6 +51,9 @@ KERNELS = (
     SymmetricKernel("ReduceScatter_LDMC", RS, "multimem", multicast=True, reduces=True),
 )
 """In NCCL's order, in which the first of equals wins, and since 2.31 the last."""
+
+COPIES = SymmetricKernel("copy engines", AG, "copy-engines")
+"""Gather by copy engines, without CTAs."""
 
 _COPY_ELEMENTS = 8 << 20
 """Elements of a rank above which Blackwell's copy engines gather (``NCCL_SYM_CE_THRESHOLD``)."""
@@ -76,7 +81,7 @@ class Picked:
     @property
     def note(self) -> str:
         """Return its note."""
-        text = f"symmetric memory: {self.kernel.name}, {self.blocks} CTAs"
+        text = f"symmetric memory: {self.kernel.name}, {self.blocks or 'no'} CTAs"
         if self.kernel.low_latency and self.kernel.multicast:
             text += "; its multicast as stores to each rank"
         if self.kernel.tma:
@@ -107,11 +112,20 @@ def why_not(comm: Communicator, call: SymmetricCall) -> str:
     adds = call.redop == "sum" or (call.redop == "avg" and since(version, "symmetric averages"))
     if call.collective is not AG and not (adds and "float" in kind.name and kind.name != "float64"):
         return f"kernels for symmetric memory add up floating-point numbers, not {call.redop} of {kind.name}"
-    each = call.num_bytes // group.num_ranks // kind.size_bytes
-    copied = group.lowest_capability >= 100 and since(version, "gathers by copy engines")
-    if call.collective is AG and copied and each > _COPY_ELEMENTS:
-        return "copy engines gather more than 8 Mi elements a rank on Blackwell; not modelled"
     return ""
+
+
+def _copied(comm: Communicator, call: SymmetricCall) -> bool:
+    """Return True if copy engines gather: by policy, or above 8 Mi elements a rank on Blackwell."""
+    if call.collective is not AG:
+        return False
+    if comm.settings.cta_policy == "ZERO" and since(comm.version, "collectives by copy engines"):
+        return True
+    kind = find_dtype(call.dtype)
+    assert kind is not None
+    each = call.num_bytes // comm.group.num_ranks // kind.size_bytes
+    blackwell = comm.group.lowest_capability >= 100
+    return blackwell and since(comm.version, "gathers by copy engines") and each > _COPY_ELEMENTS
 
 
 def _possible(comm: Communicator, call: SymmetricCall) -> list[SymmetricKernel]:
@@ -146,6 +160,9 @@ def pick(comm: Communicator, call: SymmetricCall) -> Picked:
         No kernel supports the call, or the kernel in ``NCCL_SYM_KERNEL`` does not.
     """
     reason = why_not(comm, call)
+    if not reason and _copied(comm, call):
+        time_us = copy_us(comm, call)
+        return Picked(COPIES, 0, time_us, {COPIES.name: time_us})
     kernels = [] if reason else _possible(comm, call)
     if not kernels:
         raise InputError(reason or f"NCCL_SYM_KERNEL={comm.settings.sym_kernel}: cannot do it here")

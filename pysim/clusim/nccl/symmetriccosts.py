@@ -158,6 +158,26 @@ def estimate(
     return KernelEstimate(*found, found[0] * (1 + penalty * found[1]))
 
 
+COPY_FLOOR_US = {0: (17.50, 1.957), 100: (32.04, 0.130)}
+"""Lowest compute capability -> least time of a gather by copy engines, and of each rank [us] (``ce_model.cc``)."""
+
+COPY_GBPS = {0: 392.0, 100: 779.0}
+"""The same -> rate of a GPU's copies over NVLink that NCCL assumes [GB/s]."""
+
+
+def copy_floor_us(comm: Communicator) -> float:
+    """Return the least time of a gather by copy engines: commands of the streams and two barriers [us]."""
+    base, each = COPY_FLOOR_US[100 if comm.group.lowest_capability >= 100 else 0]
+    return base + each * comm.group.num_ranks
+
+
+def copy_us(comm: Communicator, call: SymmetricCall) -> float:
+    """Return the time that NCCL expects of a gather by copy engines, without multicast [us]."""
+    ranks = comm.group.num_ranks
+    rate = COPY_GBPS[100 if comm.group.lowest_capability >= 100 else 0]
+    return copy_floor_us(comm) + (ranks - 1) * call.own_bytes(ranks) / rate / 1000
+
+
 def _limits(comm: Communicator, kernel: SymmetricKernel) -> tuple[int, int]:
     """Return the fewest and the most CTAs."""
     settings, ranks = comm.settings, comm.group.num_ranks

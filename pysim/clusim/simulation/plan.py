@@ -26,8 +26,8 @@ from clusim.nccl.launch import (
     start_and_end_ps,
 )
 from clusim.nccl.programs import CollectivePayload
-from clusim.nccl.symmetric import Picked, pick, why_not
-from clusim.nccl.symmetriccosts import SymmetricCall
+from clusim.nccl.symmetric import COPIES, Picked, pick, why_not
+from clusim.nccl.symmetriccosts import SymmetricCall, copy_floor_us
 from clusim.results.result import LaunchContext
 from clusim.schedule import Schedule
 from clusim.schedule.builder import ProgramBuilder, Site
@@ -278,7 +278,7 @@ class NcclChoice:
         if self.kernel is None:
             return way_of(self.comm, self.plan)
         protocol = "LL" if self.kernel.kernel.low_latency else "Simple"
-        return Way(self.kernel.kernel.algorithm, protocol, self.kernel.blocks)
+        return Way(self.kernel.kernel.algorithm, protocol, max(1, self.kernel.blocks))
 
     @property
     def around(self) -> LaunchContext:
@@ -298,13 +298,19 @@ class NcclChoice:
         request, setup = self.request, self.request.setup
         if self.kernel is None:
             return nccl_program(request, self.comm, self.plan)
-        return collectives.build(
+        schedule = collectives.build(
             *(setup.known, request.operation, self.way.algorithm, request.size_bytes),
             ranks=setup.comm.ranks,
             channels=self.way.channels,
             dtype=request.dtype,
             redop=request.redop,
         )
+        if self.kernel.kernel is not COPIES:
+            return schedule
+        launched_ps = overhead_ps(host_of(self.comm), Launch())
+        start_ps = max(0, round(copy_floor_us(self.comm) * 1e6) - launched_ps)
+        instances = tuple(replace(item, start_ps=start_ps) for item in schedule.instances)
+        return replace(schedule, instances=instances)
 
 
 def nccl_choice(request: Request, *, healthy: bool = False) -> NcclChoice:
