@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from multiprocessing import Pipe
 
 import pytest
 
 from clusim.base.errors import InputError
 from clusim.programs.clock import IssuedCall
 from clusim.programs.job import ProgramJob, represented
+from clusim.programs.processes import JobLink
 from clusim.programs.step import RankRecord, StepTime
 
 CALL_PS, STEP = 500, StepTime(90, 100)
@@ -143,3 +145,18 @@ def test_a_wait_names_the_missing_rank_and_the_line_of_the_program() -> None:
 )
 def test_a_row_of_a_grid_represents_all_rows(running: list[int], expected: list[int]) -> None:
     assert represented(running, 8) == expected
+
+
+def test_a_rank_answers_equal_calls_itself_until_further_ranks_run() -> None:
+    own, joining = Pipe()
+    link = JobLink(own)
+    link.repeats = True
+    first, second = (IssuedCall("allreduce", size, (0, 1)) for size in (8, 16))
+    joining.send(("", (-1, 5, 15, 1)))
+    assert link.issue(first, 10, (), None) == (-1, 5, 15)
+    assert link.issue(first, 100, (), None) == (-1, 5, 105)
+    joining.send(("", (-1, 7, 27, 2)))
+    assert link.issue(second, 20, (), None) == (-1, 7, 27)
+    joining.send(("", (3, 5, None, 2)))
+    assert link.issue(first, 200, (), None) == (3, 5, None)
+    assert [joining.recv()[0] for _ in range(4)] == ["issue", "issued", "issue", "issue"]

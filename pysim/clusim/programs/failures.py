@@ -43,9 +43,9 @@ def raised_at(error: BaseException) -> str:
 
 
 def located(error: ClusimError) -> ClusimError:
-    """Return an error with the line of the program before its text."""
+    """Return an error with the line of the program before its text, unless that names the file."""
     text, line = str(error), raised_at(error)
-    if line and not text.startswith(line.partition(":")[0]):
+    if line and line.partition(":")[0] not in text:
         error.args = (f"{line}: {text}",)
     return error
 

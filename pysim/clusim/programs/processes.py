@@ -32,18 +32,29 @@ class JobLink:
     ----------
     operations : callable
         Operations since the last call with their lines, which requests report; empty if they are not compared.
+    repeats : bool
+        Calls that end without other running ranks are answered here if an equal one was before, and only reported.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self.repeats = False
+        self._alone_ps: dict[IssuedCall, int] = {}
+        self._running: list[int] = []
         self.operations: Callable[[], list[tuple[Operation, str]]] = list
 
-    def _ask(self, *words: Any) -> Any:
+    def _send(self, *words: Any) -> None:
         try:
             self._connection.send(words)
+        except OSError:
+            # The joining process has ended, with the reason.
+            os._exit(1)
+
+    def _ask(self, *words: Any) -> Any:
+        self._send(*words)
+        try:
             kind, answer = self._connection.recv()
         except (EOFError, OSError):
-            # The joining process has ended, with the reason.
             os._exit(1)
         if kind == "error":
             raise InputError(answer)
@@ -53,10 +64,18 @@ class JobLink:
         self, call: IssuedCall, ready_ps: int, after: Iterable[int], sent: Any
     ) -> tuple[int, int, int | None]:
         """Return number, time in isolation and end of a call [ps]; an unknown end is None."""
-        result: tuple[int, int, int | None] = self._ask(
-            "issue", self.operations(), call, ready_ps, list(after), sent
-        )
-        return result
+        words = self.operations(), call, ready_ps, list(after), sent
+        alone_ps = self._alone_ps.get(call)
+        if alone_ps is not None:
+            self._send("issued", *words)
+            return -1, alone_ps, ready_ps + alone_ps
+        number, alone_ps, end_ps, *running = self._ask("issue", *words)
+        if running != self._running:
+            self._running = running
+            self._alone_ps.clear()
+        if self.repeats and number < 0 and not call.splits:
+            self._alone_ps[call] = alone_ps
+        return number, alone_ps, end_ps
 
     def end(self, number: int) -> tuple[int, dict[int, Any]]:
         """Wait for the end of a call [ps]; return it and the values of its ranks."""
@@ -194,13 +213,15 @@ class RankProcesses:
             return
         if kind == "failed":
             raise InputError(given[0])
-        if kind == "issue":
+        if kind in ("issue", "issued"):
             operations, call, *more = given
             self._start(self.job.starts(rank, call))
             issued = self.job.issue(rank, call, *more)
-            self.comparison.note(rank, kind, operations, call, more[-1])
+            self.comparison.note(rank, "issue", operations, call, more[-1])
             self.comparison.answered(rank, issued=issued)
-            item.connection.send(("", (issued.number, issued.alone_ps, issued.end_ps)))
+            if kind == "issue":
+                reply = issued.number, issued.alone_ps, issued.end_ps, len(self.job.running)
+                item.connection.send(("", reply))
         elif kind == "of":
             item.connection.send(("", self.job.of[given[0]]))
         elif kind == "end":

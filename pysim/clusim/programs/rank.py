@@ -99,6 +99,7 @@ def run_rank(rank: int, task: RankTask, link: JobLink) -> None:
     compiled = library()
     clock = RankClock(rank, link, IssueTimes.of(FRAMEWORKS["pytorch"], pace_of(fabric)))
     ended = StepEnds(clock, link, task.only, compared=task.compared)
+    link.repeats = not task.compared
     with _simulated(clock, fabric, compiled, ended, complete=task.real) as memory:
         _execute(task.program)
         rest = ended.record() if task.record and not ended.done else None
