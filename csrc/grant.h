@@ -198,9 +198,11 @@ static inline STATUS grant_send(clusim_sim *s, const wire_state *w, packet_id in
 static inline STATUS give_back(clusim_sim *s, wire_id from, uint32_t vc, uint32_t bytes,
                                int64_t end) {
     const credit_pool *c = wire_credit(s, from, vc);
-    if (LIKELY(wire_credit_plain(c))) return wire_add_credit(s, from, vc, bytes, end);
-    if (c->traits & PAUSES) end = base_max(end, s->scheduler.now_ps + 1);
-    return wire_return_otherwise(s, from, vc, bytes, end);
+    if (UNLIKELY(!wire_credit_plain(c))) {
+        if (c->traits & PAUSES) end = base_max(end, s->scheduler.now_ps + 1);
+        if (!wire_credit_simple(c, end)) return wire_return_otherwise(s, from, vc, bytes, end);
+    }
+    return wire_add_credit(s, from, vc, bytes, end);
 }
 
 /* The input buffer the packet sat in is free at `end`. */

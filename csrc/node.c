@@ -81,7 +81,7 @@ static inline STATUS count_delivery(clusim_sim *s, const packet *p, int64_t visi
 }
 
 /* Endpoints that work in windows keep their answers themselves. */
-static STATUS answers(clusim_sim *s, wire_id from, window_packet taken, int64_t latency_ps) {
+ALWAYS_INLINE STATUS answers(clusim_sim *s, wire_id from, window_packet taken, int64_t latency_ps) {
     const wire_state *w = wire_at(s, from);
     if (w->traits & TO_PLAIN) return inbox_reply(s, w->far_endpoint, taken, latency_ps);
     return scheduler_event(s, taken.at_ps + latency_ps, EV_RESPOND, from.i, taken.packet.i);
@@ -97,7 +97,7 @@ static bool requests(const packet *p) {
 }
 
 /* Memory accepts a packet at `at`. */
-static inline STATUS accept(clusim_sim *s, packet_id index, const clusim_endpoint *e, int64_t at) {
+ALWAYS_INLINE STATUS accept(clusim_sim *s, packet_id index, const clusim_endpoint *e, int64_t at) {
     packet *p = batch_at(s, index);
     wire_id from = p->out;
     TRY(wire_return_credit(s, from, p->vc, p->wire_bytes, at));

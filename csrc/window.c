@@ -111,6 +111,7 @@ static STATUS take_special(clusim_sim *s, window_packet next) {
 /* Collect the arrivals over one wire. */
 static inline STATUS gather(clusim_sim *s, window_node *n, wire_id wire, int64_t end_ps,
                             bool *more) {
+    if (window_waits(s, wire, end_ps, more)) return CLUSIM_OK;
     window_way way = window_open_way(s, wire);
     window_packet next;
     while (window_arrives(s, &way, end_ps, &next)) {

@@ -51,6 +51,17 @@ static inline void window_ring_seal(const window_ring *ring) {
     ring->all[ring->end & (ring->size - 1)].at_ps = NEVER;
 }
 
+/* True if no packet of a listed wire arrives before `end_ps`: it stays on the list. */
+static inline bool window_waits(clusim_sim *s, wire_id wire, int64_t end_ps, bool *more) {
+    const window_ring *ring = &s->windows.ins[wire.i].under_way;
+    CLUSIM_ASSERT(inbox_len(ring) > 0);
+    int64_t first_ps = inbox_entry(ring, 0)->at_ps;
+    if (first_ps < end_ps) return false;
+    inbox_due(s, first_ps);
+    *more = true;
+    return true;
+}
+
 static inline window_way window_open_way(const clusim_sim *s, wire_id wire) {
     window_in *x = &s->windows.ins[wire.i];
     x->taken = x->under_way.head;

@@ -105,7 +105,8 @@ STATUS wire_grow_credit(credit_pool *c) {
         all[0] = (credit_return){.at_ps = -1};
         c->size = bigger;
     }
-    for (uint32_t i = c->head; i < c->end; i++) all[i - moved] = c->pending[i];
+    if (c->end > c->head)
+        memmove(all + FIRST_RETURN, c->pending + c->head, (c->end - c->head) * sizeof *all);
     if (all != c->pending) free(c->pending);
     c->pending = all;
     c->head -= moved;

@@ -97,6 +97,11 @@ static inline bool wire_credit_plain(const credit_pool *c) {
     return (c->traits & (PAUSES | CROSSES | TO_PLAIN)) == TO_PLAIN;
 }
 
+/* The same with events, unless credit is due near the end of time. */
+static inline bool wire_credit_simple(const credit_pool *c, int64_t free_ps) {
+    return !(c->traits & (PAUSES | CROSSES)) && free_ps + c->credit_ps < RANGE_TIME_END;
+}
+
 STATUS wire_return_otherwise(clusim_sim *s, wire_id wire, uint32_t vc, uint32_t bytes,
                              int64_t free_ps);
 
@@ -104,9 +109,10 @@ STATUS wire_return_otherwise(clusim_sim *s, wire_id wire, uint32_t vc, uint32_t 
  * receiver may let it resume. */
 ALWAYS_INLINE STATUS wire_return_credit(clusim_sim *s, wire_id wire, uint32_t vc, uint32_t bytes,
                                         int64_t free_ps) {
-    if (LIKELY(wire_credit_plain(wire_credit(s, wire, vc))))
-        return wire_add_credit(s, wire, vc, bytes, free_ps);
-    return wire_return_otherwise(s, wire, vc, bytes, free_ps);
+    const credit_pool *c = wire_credit(s, wire, vc);
+    if (UNLIKELY(!wire_credit_plain(c)) && UNLIKELY(!wire_credit_simple(c, free_ps)))
+        return wire_return_otherwise(s, wire, vc, bytes, free_ps);
+    return wire_add_credit(s, wire, vc, bytes, free_ps);
 }
 
 /* A packet with `control_256` owed bytes arrived in the opposite direction. Less than a flit never
