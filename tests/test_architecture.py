@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "analysis": "base engine results",
     "report": "analysis base engine results",
     "formats": "base collectives engine hardware schedule topology",
-    "nccl": "base collectives hardware schedule topology",
+    "nccl": "base collectives engine hardware schedule topology",
     "simulation": "analysis base collectives engine formats lowering nccl results schedule topology",
     "workload": "base collectives formats hardware nccl results schedule topology",
     "training": "analysis base collectives lowering nccl report results schedule simulation topology workload",
@@ -46,7 +46,9 @@ PUBLIC = {"__init__", "__main__", "api"}
 
 # Third-party and private modules that only these places may import.
 GATEKEEPERS = {
-    "clusim._engine": ("clusim/engine/abi.py", "clusim/engine/simulation.py"),
+    "clusim._engine": tuple(
+        f"clusim/engine/{name}.py" for name in ("abi", "channels", "simulation")
+    ),
     "cffi": ("csrc/bindings/",),
     "h5py": ("clusim/results/trace/",),
     "matplotlib": (

@@ -1,6 +1,6 @@
 """Write the C source of ``clusim._engine``; CMake runs this at build time.
 
-The declarations are cut out of ``clusim_image.h`` and ``clusim.h`` between two markers, so that the headers are the
+The declarations are cut out of the headers between two markers, so that the headers are the
 only place where the interface is written down; in cffi's API mode the C compiler checks each of them.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from cffi import FFI
 
 INCLUDE = Path(__file__).resolve().parents[1] / "include"
-HEADERS = (INCLUDE / "clusim_image.h", INCLUDE / "clusim.h")
+HEADERS = tuple(INCLUDE / name for name in ("clusim_image.h", "clusim.h", "clusim_channels.h"))
 
 
 def _between_markers(header: Path) -> str:
@@ -32,7 +32,7 @@ def main(target: str) -> None:
     """Write the extension's source to `target`."""
     ffibuilder = FFI()
     ffibuilder.cdef(declarations())
-    ffibuilder.set_source("clusim._engine", '#include "clusim.h"')
+    ffibuilder.set_source("clusim._engine", '#include "clusim.h"\n#include "clusim_channels.h"')
     ffibuilder.emit_c_code(target)
 
 

@@ -17,7 +17,9 @@ HEADERS = sorted((Path(__file__).resolve().parents[2] / "csrc" / "include").glob
 
 
 def test_every_enum_of_the_header_has_a_class_of_the_same_name() -> None:
-    text = "".join(header.read_text(encoding="utf-8") for header in HEADERS)
+    text = "".join(
+        header.read_text(encoding="utf-8") for header in HEADERS if "channels" not in header.name
+    )
     written = set(re.findall(r"^enum clusim_(\w+) \{", text, re.M))
     classes = {
         name

@@ -20,12 +20,10 @@ from clusim import topology
 from clusim.base.errors import InputError
 from clusim.base.terms.operations import Algorithm, Collective, Protocol
 from clusim.nccl import Communicator, communicator, parse_assignments, parse_env, parse_version
-from clusim.nccl.builder import Builder
 from clusim.nccl.communicator import _searched
 from clusim.nccl.connect import binary_tree, double_tree, nvls_trees
 from clusim.nccl.constants import Path, Pattern
-from clusim.nccl.graph import Graph
-from clusim.nccl.search import _Plan, search
+from clusim.nccl.search import search
 from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
 from support.presets import preset_nic
@@ -328,44 +326,6 @@ def test_machines_of_a_cluster_are_searched_once() -> None:
     searches = _searched.cache_info().misses
     communicator(cluster, ranks=range(8, 16))
     assert _searched.cache_info().misses == searches
-
-
-@pytest.mark.parametrize(
-    ("name", "version", "ranks"),
-    [
-        ("dgx-h100", "2.29", (0, 1, 2)),
-        ("aws-p5en", "2.27", (0, 1, 2)),
-        ("a100x4-mesh", "2.18", None),
-        ("rtx3090x8-edr56", "2.11", (0, 1, 4)),
-        ("hgx-h100-ndr", "2.28", (0, 3)),
-    ],
-)
-def test_an_attempt_that_was_in_vain_is_not_made_again(
-    name: str, version: str, ranks: tuple[int, ...] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine = topology.load(name)
-    numbers = ranks or tuple(range(machine.num_ranks))
-    asked = parse_version(version), parse_env({})
-
-    def found() -> tuple[list[Graph], int]:
-        attempts.clear()
-        system = build_system(machine, *asked, zone=0, ranks=numbers)
-        graphs = [search(system, pattern) for pattern in (Pattern.RING, Pattern.BALANCED_TREE)]
-        return graphs, len(attempts)
-
-    attempts: list[Builder] = []
-    channel = Builder.channel
-
-    def counted(builder: Builder) -> None:
-        attempts.append(builder)
-        channel(builder)
-
-    monkeypatch.setattr(Builder, "channel", counted)
-    fewer = found()
-    monkeypatch.setattr(_Plan, "_conditions", lambda plan: (object(),))
-    every = found()
-    assert fewer[0] == every[0]
-    assert fewer[1] < every[1]
 
 
 def _slow_link(system: System) -> None:

@@ -194,9 +194,9 @@ OLD_INTEL_GBps = 10.0
 """Socket bandwidth that older releases assume for Skylake and everything later."""
 
 
-def peer_overhead(rate_GBps: float, version: Version) -> float:
-    """Return the overhead of a peer-to-peer flow through an Intel root complex, due to small TLPs."""
-    return rate_GBps * 6 / 5 if since(version, "larger tlps") else rate_GBps * 12 / 9
+def peer_overhead(version: Version) -> tuple[int, int]:
+    """Return the overhead of a peer-to-peer flow through an Intel root complex, due to small TLPs, as a fraction."""
+    return (6, 5) if since(version, "larger tlps") else (12, 9)
 
 
 def max_channels(version: Version) -> int:

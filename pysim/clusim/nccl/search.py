@@ -10,13 +10,10 @@ they decide which of many equal solutions is found.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 
-from clusim.nccl.builder import HEADS, Builder, GraphDraft, Time
+from clusim.nccl.builder import HEADS, Builder, GraphDraft
 from clusim.nccl.constants import (
     MAX_DIRECT_HEADS,
     MAX_NVLS_HEADS,
@@ -32,17 +29,6 @@ from clusim.nccl.rccl import SPEEDS
 from clusim.nccl.system import System
 
 _SAME_STEPS, _STEPS, _ALL_STEPS = 1 << 8, 1 << 14, 1 << 19
-
-
-@contextmanager
-def _deep_recursion() -> Iterator[None]:
-    """Allow a recursion step for every GPU of every channel."""
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, 200_000))
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(limit)
 
 
 def _totals(system: System) -> tuple[float, float]:
@@ -71,14 +57,6 @@ def _path_range(system: System, to_net: bool) -> tuple[Path, Path]:
     if not kinds:
         return Path.LOC, Path.SYS
     return min(kinds), max(kinds)
-
-
-def _path_kinds(system: System) -> tuple[set[Path], set[Path]]:
-    """Return the kinds of paths there are: between GPUs and switches inside the node, and all others."""
-    result: tuple[set[Path], set[Path]] = set(), set()
-    for (a, b), route in system.routes.items():
-        result[a.kind not in ("gpu", "nvs") or b.kind not in ("gpu", "nvs")].add(route.type)
-    return result
 
 
 def _split_sockets(system: System) -> bool:
@@ -127,8 +105,7 @@ def search(
         pattern = Pattern.TREE
     if pattern is Pattern.RING and _split_sockets(system) and most >= 2:
         least = max(least, 2)
-    with _deep_recursion():
-        result = _Plan(system, pattern, least, most, collective).run()
+    result = _Plan(system, pattern, least, most, collective).run()
     if not result.num_channels and not collective and pattern not in HEADS:
         order = tuple(range(len(system.gpus)))
         ends = ((0, 0),) if system.adapters else ()
@@ -154,12 +131,10 @@ class _Plan:
         self.crossing = system.settings.cross_nic if crossing and len(system.adapters) > 1 else 0
         self.best = Graph(pattern)
         self.draft = GraphDraft(pattern, least=least, most=most, collective=collective)
+        self.builder = Builder(system)
         self.draft.same = self.try_same = pattern is not Pattern.NVLS
         self.draft.cross = 1 if self.crossing == 1 else 0
         self.steps_left = _ALL_STEPS
-        self.kinds = _path_kinds(system)
-        self.vain: dict[tuple[object, ...], int] = {}
-        """Attempts without improvement, and their remaining time: repeating them would not help."""
         self._set_paths()
 
     def _set_paths(self) -> None:
@@ -191,75 +166,12 @@ class _Plan:
             index += 1
         return index
 
-    def _bound(self) -> tuple[int, int]:
-        """Return the most channels that the links could carry, and the fewest links of one."""
-        system, draft = self.system, self.draft
-        count = len(system.gpus)
-        if draft.pattern in HEADS or count < 2:
-            return draft.most, 0
-        routes = [
-            r for a in system.gpus for b in system.gpus if a is not b and (r := system.route(a, b))
-        ]
-        if not routes:
-            return draft.most, 0
-        closed = draft.pattern is Pattern.RING and not system.adapters
-        passes = count if closed else count - 1
-        out = [
-            int(sum(link.rate for link in gpu.links) / draft.intra + 1e-6) for gpu in system.gpus
-        ]
-        channels = min(draft.most, sum(out) // passes, min(out) if closed else draft.most)
-        hops = passes * min(route.hops for route in routes)
-        if system.adapters and draft.inter >= 1:
-            channels = min(
-                channels, sum(int(net.speed_GBps / int(draft.inter)) for net in system.adapters)
-            )
-        return channels, hops
-
-    def _hopeless(self, channels: int, hops: int) -> bool:
-        """Return True if even `channels` channels could not improve on the best graph."""
-        draft, best = self.draft, self.best
-        if channels < draft.least:
-            return True
-        target = 1.0
-        if not since(self.system.version, "no penalty for crossing NICs"):
-            target = 1.0 - (best.cross_nic - draft.cross) * 0.15
-        mine, theirs = channels * draft.intra, best.num_channels * best.intra_GBps * target
-        if mine != theirs:
-            return mine < theirs
-        return best.num_channels > 0 and best.hops <= channels * hops
-
     def _attempt(self) -> int:
-        """Build channels under the conditions of the draft; return the time that is left."""
-        draft = self.draft
-        time = Time(_SAME_STEPS if draft.same else _STEPS)
-        channels, hops = self._bound()
-        if draft.pattern not in HEADS and self._hopeless(channels, hops):
-            # NCCL tries all orders here, without an improvement.
-            return time.left
-        self.steps_left -= time.left
-        conditions = self._conditions()
-        if conditions in self.vain:
-            return self.vain[conditions]
-        before = self.best
-        draft.orders, draft.adapters, draft.hops = [], [], 0
-        builder = Builder(self.system, draft, self.best, time)
-        builder.unbeatable = (channels, channels * hops)
-        builder.channel()
-        self.best = builder.best
-        if self.best is before:
-            self.vain[conditions] = time.left
-        else:
-            self.vain.clear()
-        return time.left
-
-    def _conditions(self) -> tuple[object, ...]:
-        """Return the key of an attempt: path types are reduced to those that occur in the system."""
-        draft = self.draft
-        intra = max((kind for kind in self.kinds[0] if kind <= draft.type_intra), default=None)
-        inter = max((kind for kind in self.kinds[1] if kind <= draft.type_inter), default=None)
-        rates = draft.intra, draft.inter
-        shape = draft.pattern, draft.least, draft.most, draft.same, draft.cross
-        return *rates, *shape, intra, inter
+        """Build channels under the conditions of the draft; return the steps that are left."""
+        steps = _SAME_STEPS if self.draft.same else _STEPS
+        self.steps_left -= steps
+        self.best, left = self.builder.attempt(self.draft, self.best, steps)
+        return left
 
     def _enough(self) -> bool:
         return self.best.num_channels * self.best.inter_GBps >= self.total

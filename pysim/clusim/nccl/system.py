@@ -1,7 +1,4 @@
-"""A node as NCCL sees it: its devices, the links between them, and paths.
-
-A `Ledger` contains the bandwidth of links that is reserved by channels under construction.
-"""
+"""A node as NCCL sees it: its devices, the links between them, and paths."""
 
 from __future__ import annotations
 
@@ -17,7 +14,6 @@ from clusim.nccl.constants import (
     Path,
     Version,
     nvlink_GBps,
-    peer_overhead,
 )
 from clusim.nccl.env import Settings
 
@@ -252,77 +248,3 @@ def unknown(chip: str, node: str, field_: str, example: str) -> TopologyError:
     """Return the error for a chip that lacks a property which NCCL needs."""
     message = f"chip {chip!r} of {node}: unknown {field_}, which NCCL needs"
     return TopologyError(f"{message}; set a base for the chip, or '{field_}: {example}'")
-
-
-class Ledger:
-    """Free bandwidth of every link, reserved and released by channels."""
-
-    def __init__(self, system: System) -> None:
-        self.version = system.version
-        self.left = [0.0] * system.num_links
-        devices = [*system.gpus, *system.cpus, *system.others, *system.adapters]
-        for device in devices:
-            for link in device.links:
-                self.left[link.number] = link.rate
-        self.adapter_left = [net.speed_GBps for net in system.adapters]
-        self._plans: dict[tuple[int, bool], list[tuple[int, bool, int]]] = {}
-        self._narrow: dict[int, bool] = {}
-
-    def take(self, route: Route, start: Device, rate: float) -> bool:
-        """Reserve `rate` [GB/s] on every link of a path; reserve nothing and return False if a link has too little."""
-        steps = self._steps(route, start)
-        host_rate = peer_overhead(rate, self.version) if self._narrow[id(route)] else rate
-        left = self.left
-        for done, (number, is_pci, back) in enumerate(steps):
-            forward = host_rate if is_pci else rate
-            if left[number] < forward or (back >= 0 and left[back] < forward / 8):
-                self._release(steps[:done], rate, host_rate)
-                return False
-            # Three decimals, so that taking and giving back does not drift.
-            left[number] = round(left[number] - forward, 3)
-            if back >= 0:
-                left[back] = round(left[back] - forward / 8, 3)
-        return True
-
-    def give(self, route: Route, start: Device, rate: float) -> None:
-        """Release a reservation of `take`."""
-        steps = self._steps(route, start)
-        host_rate = peer_overhead(rate, self.version) if self._narrow[id(route)] else rate
-        self._release(steps, rate, host_rate)
-
-    def _release(self, steps: list[tuple[int, bool, int]], rate: float, host_rate: float) -> None:
-        left = self.left
-        for number, is_pci, back in steps:
-            forward = host_rate if is_pci else rate
-            left[number] = round(left[number] + forward, 3)
-            if back >= 0:
-                left[back] = round(left[back] + forward / 8, 3)
-
-    def _steps(self, route: Route, start: Device) -> list[tuple[int, bool, int]]:
-        """Return number, whether PCIe, and the opposite link if it is charged, of every link of a path."""
-        key = (id(route), start.kind == "gpu")
-        result = self._plans.get(key)
-        if result is None:
-            # A GPU before Ampere that receives from a host or a NIC loses an eighth in the other direction.
-            result = [
-                (
-                    link.number,
-                    link.kind == "pci",
-                    link.back
-                    if link.remote.kind == "gpu"
-                    and link.remote.capability < 80
-                    and start.kind != "gpu"
-                    else -1,
-                )
-                for link in route.links
-            ]
-            self._plans[key] = result
-            self._narrow[id(route)] = (
-                route.type == Path.PHB
-                and start.kind == "gpu"
-                and any(
-                    link.remote.kind == "cpu" and link.remote.cpu.vendor == "intel"
-                    for link in route.links
-                )
-            )
-        return result
