@@ -54,6 +54,18 @@ def test_an_operator_in_place_returns_its_argument() -> None:
     assert nothing.result([]) is None
 
 
+@pytest.mark.parametrize(
+    ("func", "lists"),
+    [
+        (aten._foreach_add_.Scalar, True),
+        (aten._foreach_add.Scalar, False),
+        (aten.add_.Tensor, False),
+    ],
+)
+def test_only_operators_on_lists_in_place_keep_all_forms(func: Any, lists: bool) -> None:
+    assert OperatorTraits.of(func).lists == lists
+
+
 def test_results_that_share_a_storage_are_not_repeated() -> None:
     with FakeTensorMode() as mode:
         x = torch.empty(4, 6)

@@ -92,6 +92,8 @@ class OperatorTraits:
         Forms of results follow from forms of arguments.
     shares : bool
         It only changes the shape and strides of an argument.
+    lists : bool
+        It only writes the tensors of lists, which keep their forms.
     """
 
     name: str
@@ -101,6 +103,7 @@ class OperatorTraits:
     writes: bool
     repeats: bool
     shares: bool
+    lists: bool
 
     @classmethod
     def of(cls, func: Any) -> OperatorTraits:
@@ -115,7 +118,8 @@ class OperatorTraits:
         # Composite operators may return their argument, or a copy.
         whole = func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
         shares = repeats and not writes and not whole and (view or name == "_unsafe_view")
-        return cls(name, qualified, view, bool(results), writes, repeats, shares)
+        lists = name.startswith("_foreach_") and writes and not func._schema.returns
+        return cls(name, qualified, view, bool(results), writes, repeats, shares, lists)
 
 
 @dataclass(frozen=True, slots=True)
