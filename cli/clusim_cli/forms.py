@@ -31,12 +31,13 @@ from clusim.training.sweep import ScaledStep
 from clusim.training.uncomposed import StepEstimate
 from clusim.validation.collectives.against import Against
 from clusim.validation.collectives.explained import Explained
+from clusim.validation.collectives.inference import InferenceJson
 from clusim.validation.collectives.validationjson import ValidationJson
 from clusim.validation.steps.validate import StepReportJson
 
 CongestionSaidJson = CongestionJson | HistoryJson
 PathSaidJson = PathJson | EstimateJson
-ValidateJson = ValidationJson | Explained | StepReportJson
+ValidateJson = ValidationJson | Explained | StepReportJson | InferenceJson
 
 
 class DoubtedJson(TypedDict):

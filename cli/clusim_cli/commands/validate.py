@@ -18,6 +18,7 @@ from clusim_cli.outputs import OUTPUT, GuardedCommand, working
 from clusim_cli.progress import counted_progress
 
 if TYPE_CHECKING:
+    from clusim.validation.collectives.measurements import Row
     from clusim.validation.measured import Report
 
 
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 @options.granularity(default="quick")
 @click.option("--releases", is_flag=True,
               help="Predict rows without a release for every release that may differ.")  # fmt: skip
+@click.option("--infer", is_flag=True,
+              help="Infer NCCL's release or the network plugin's from the shape of curves without them.")  # fmt: skip
 @click.option("--row", metavar="ROW",
               help="Only this row (number or FILE:LINE), with the parts of its time.")  # fmt: skip
 @options.plot(more="It has measured and predicted times; a directory gets a PNG per system.")
@@ -96,6 +99,8 @@ def _collectives(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) 
         result = explained(row_named(rows, given["row"]), grain)
         click.echo(json.dumps(result.to_json()) if as_json else "\n".join(result.lines()))
         return 0
+    if given["infer"]:
+        return _inferred(rows, as_json, given)
     with working(given["jobs"], given["executor"]) as jobs:
         with _telling(point_line, as_json, given) as tell:
             sizes = given["sizes"] or 0
@@ -118,12 +123,26 @@ def _collectives(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) 
     return _end(report, report_lines(report), files, as_json, given)
 
 
+def _inferred(rows: list[Row], as_json: bool, given: dict[str, Any]) -> int:
+    """Print the inferred software of the curves."""
+    from clusim.validation.collectives.inference import infer
+
+    with (
+        working(given["jobs"], given["executor"]) as jobs,
+        counted_progress(not given["no_progress"], "predicted") as progress,
+    ):
+        found = infer(rows, jobs=jobs, granularity=given["granularity"], progress=progress)
+    data = {"inferred": [item.to_json() for item in found]}
+    click.echo(json.dumps(data) if as_json else "\n".join(item.line() for item in found))
+    return 0
+
+
 def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int:
     """Validate tables of training steps."""
     from clusim.validation.steps.rows import read_steps
     from clusim.validation.steps.validate import row_line, step_lines, validate_steps, write_section
 
-    for name in ("system", "sizes", "releases", "row", "plot"):
+    for name in ("system", "sizes", "releases", "infer", "row", "plot"):
         if given[name]:
             raise click.UsageError(f"--{name} is for tables of collectives")
     with (

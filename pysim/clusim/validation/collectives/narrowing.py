@@ -47,12 +47,12 @@ def other_releases(case: Request, setups: Iterable[Setup] = ()) -> list[Request]
     setups : iterable of Setup
         Its nodes with other versions, newest first; by default all versions that support its GPUs.
     """
-    known = {_what(case)}
+    known = {way_key(case)}
     result = []
     for setup in setups or [replace(case.setup, version=str(v)) for v in releases_of(case.setup)]:
         other = replace(case, setup=setup)
         try:
-            plan_key = _what(other)
+            plan_key = way_key(other)
         except ClusimError:
             continue
         if plan_key not in known:
@@ -70,7 +70,7 @@ def releases_of(setup: Setup) -> Iterator[Version]:
             yield Version(major, minor - 1)
 
 
-def _what(case: Request) -> object:
+def way_key(case: Request) -> object:
     """Return a key of a case's plan: equal keys have equal times."""
     comm = case.setup.comm
     size = element(case.dtype).size_bytes
@@ -148,7 +148,7 @@ def _witness(row: Row, limits: tuple[Version, Version], granularity: str | int) 
         other = replace(setup, version=str(version))
         case = Request(other, operation, row.size_bytes, granularity=granularity)
         try:
-            cases[version] = by_plan.setdefault(_what(case), case)
+            cases[version] = by_plan.setdefault(way_key(case), case)
         except ClusimError:
             continue
     return _Witness(row, cases) if len(by_plan) > 1 else None
