@@ -174,6 +174,16 @@ def test_copy_engines_gather_by_policy_and_large_blocks_of_blackwell() -> None:
         parse_env({"NCCL_CTA_POLICY": "EFFICIENCY"})
 
 
+def test_other_collectives_by_copy_engines_are_refused_by_name() -> None:
+    zero = {"NCCL_CTA_POLICY": "ZERO"}
+    pair = communicator(
+        topology.load("dgx-h100", nodes=2), parse_version("2.30"), parse_env(zero), ranks=(0, 8)
+    )
+    assert "hierarchical collectives by copy engines" in why_not(pair, SymmetricCall(AG, 1 << 20))
+    moved = clusim.collective("dgx-h100", "alltoall", 1 << 16, symmetric=True, env=zero)
+    assert any("alltoall by copy engines is not planned" in n for n in moved.provenance.notes)
+
+
 def test_a_gather_by_copy_engines_takes_nccls_least_time_and_the_wires() -> None:
     zero = {"NCCL_CTA_POLICY": "ZERO"}
     size = 64 << 20

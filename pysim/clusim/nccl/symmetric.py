@@ -103,6 +103,10 @@ def why_not(comm: Communicator, call: SymmetricCall) -> str:
     if call.collective not in (AR, AG, RS):
         return f"{call.collective.value} lacks a kernel for symmetric memory"
     if group.num_nodes > 1:
+        if comm.settings.cta_policy:
+            return (
+                "hierarchical collectives by copy engines (NCCL_CTA_POLICY=ZERO) are not modelled"
+            )
         return "kernels for symmetric memory over several nodes are not modelled"
     if comm.graphs[Algorithm.RING].type_intra not in (Path.NVL, Path.NVB):
         return "kernels for symmetric memory need NVLinks between all GPUs"

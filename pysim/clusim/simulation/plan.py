@@ -342,6 +342,11 @@ def _symmetric(request: Request, comm: Communicator) -> tuple[Picked | None, str
     if not comm.settings.symmetric:
         return None, ""
     if request.operation not in COLLECTIVE_OF:
+        if comm.settings.cta_policy:
+            return (
+                None,
+                f"{request.operation} by copy engines is not planned (--algorithm copy-engines)",
+            )
         return None, f"{request.operation} lacks a kernel for symmetric memory"
     collective = COLLECTIVE_OF[request.operation]
     call = SymmetricCall(collective, request.size_bytes, request.dtype, request.redop)
