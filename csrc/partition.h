@@ -26,6 +26,9 @@ void partition_free(clusim_sim *s);
 /* Number of threads. */
 uint32_t partition_threads(const clusim_sim *s);
 
+/* Number of windows that several threads have processed. */
+uint64_t partition_shared(const clusim_sim *s);
+
 /* Mark the wires between the nodes of one thread and those of another. */
 void partition_mark(clusim_sim *s);
 

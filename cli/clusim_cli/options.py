@@ -28,6 +28,7 @@ from clusim_cli.params import (
     RELEASE,
     RUNNABLE,
     SIZE,
+    THREADS,
     TIME,
     TOPOLOGY,
     one_of,
@@ -215,9 +216,10 @@ engine = _shared(
 
 threads = _shared(
     "--threads",
-    type=click.IntRange(1, 64),
-    help="Threads of the engine in C; results are the same.",
-    said="one per core, at most 4",
+    type=THREADS,
+    default="auto",
+    help="Threads of the engine in C, 1 to 64; results are the same. auto: one per idle "
+    "core, at most 4.",
 )
 
 time_limit = _shared(

@@ -12,11 +12,14 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from clusim.base.errors import ClusimError, suggest
+from clusim.base.errors import ClusimError, InputError, suggest
 from clusim.base.records import dataclass
 from clusim.base.terms.dtypes import DTYPES, REDUCTIONS
 from clusim.base.terms.operations import GRANULARITIES, OPERATIONS, PROTOCOL_NAMES, WORDS
 from clusim.base.units import parse_ranks, parse_size, parse_time
+
+MOST_THREADS = 64
+"""Largest value of ``--threads``: that of the engine."""
 
 
 @dataclass(eq=False)
@@ -123,6 +126,14 @@ def _grain(text: str) -> str | int:
     return word if word in GRANULARITIES else parse_size(text, binary_suffix=True)
 
 
+def _threads(text: str) -> int | None:
+    if text.lower() == "auto":
+        return None
+    if not (text.isdecimal() and 1 <= int(text) <= MOST_THREADS):
+        raise InputError(f"threads {text!r}: must be auto, or 1 to {MOST_THREADS}")
+    return int(text)
+
+
 def _order(text: str) -> str | int:
     return "any" if text.lower() == "any" else parse_size(text, binary_suffix=True)
 
@@ -154,6 +165,7 @@ SIZE = Value("size", partial(parse_size, binary_suffix=True))
 TIME = Value("time", parse_time)
 GRANULARITY = Value("|".join((*GRANULARITIES, "size")), _grain)
 RANKS = Value("ranks", parse_ranks)
+THREADS = Value("auto|N", _threads, _listed(("auto",)), "")
 
 
 class _OneOf(click.Choice[str]):

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "clusim.h"
+#include "partition.h"
 #include "thread_pool.h"
 
 /* Two switches with a trunk between them, HOSTS / 2 endpoints at each; every endpoint sends to all
@@ -183,6 +184,31 @@ static void test_runs(int64_t near_ps, uint32_t control_256, int what) {
     clusim_model_destroy(model);
 }
 
+/* Windows that several threads process, if these are worth it from `pays` events on. */
+static uint64_t shared(uint32_t pays, uint64_t *events) {
+    clusim_sim *sim;
+    assert(clusim_sim_create(model, 0, &sim) == CLUSIM_OK);
+    assert(clusim_sim_use_windows(sim, 1) == 2);
+    assert(clusim_sim_use_threads(sim, 2, pays) == 2);
+    assert(clusim_sim_run(sim, INT64_MAX, UINT64_MAX) == CLUSIM_STOP_DONE);
+    uint64_t windows = partition_shared(sim);
+    *events = clusim_sim_num_events(sim);
+    clusim_sim_destroy(sim);
+    return windows;
+}
+
+/* By default a window is shared from the break-even of 750 events on; here none has as many. */
+static void test_small_windows_are_not_shared(void) {
+    uint64_t events = 0;
+    make_model(FAR_PS, 1024);
+    uint64_t all = shared(0, &events);
+    assert(all > 1 && events / all < 750);
+    assert(shared(CLUSIM_NONE, &events) == 0);
+    assert(shared(750, &events) == 0);
+    assert(shared(1, &events) > 0 && shared(1, &events) < all); /* none before the first */
+    clusim_model_destroy(model);
+}
+
 /* ---- a thread pool
  * ------------------------------------------------------------------------------------
  */
@@ -226,6 +252,7 @@ static void test_thread_pool(void) {
 int main(void) {
     test_runs(FAR_PS, 1024, 2);
     test_runs(NEAR_PS, 0, 3); /* two hosts as one with their switches */
+    test_small_windows_are_not_shared();
     test_thread_pool();
     puts("ok");
     return 0;

@@ -70,7 +70,7 @@ def simulate(
     engine : str
         ``"c"``, or ``"reference"`` for the slow engine in Python.
     threads : int or None
-        Maximum number of threads of the C engine, used while many events are due; None: one per core, at most four.
+        Maximum number of threads of the C engine, used while many events are due; None: one per idle core, at most 4.
         Results do not depend on it.
     trace_out : path or None
         Write a trace there (HDF5, ``docs/trace-format.md``).

@@ -71,7 +71,7 @@ class RunOptions:
     """Observers and trace of a run, which change no result; see `simulate`.
 
     Without `histories` there is one bin, for the complete run, at which the engine need not stop. `threads` is the
-    engine's number of threads; None: one per core, at most four. `confirm`: whether a verdict re-simulates the run
+    engine's number of threads; None: one per idle core, at most 4. `confirm`: whether a verdict re-simulates the run
     without its bottleneck; None: if that is cheap. `judge` replaces the critical path's verdict. `keep` decides after a
     completed run whether its trace is kept; None: it is. `watch` is the wall-clock limit, `budget` the limit of
     re-simulations, which several runs may share; None: one for this run.
