@@ -39,7 +39,8 @@ def test_an_estimate_has_the_breakdown_of_a_step(clusim: Clusim, work: Path) -> 
     text = clusim("train", str(work), "--steps", "1", "--estimate").out
     assert "all simulated before" in text
     counted = json.loads(clusim("cache", "--json").out)
-    assert counted["parts"] == found["estimate"]["parts_simulated"]
+    # Parts of both passes: in coarse bursts, and again in finer ones.
+    assert counted["parts"] >= found["estimate"]["parts_simulated"] > 0
     clusim("cache", "--clear")
     assert json.loads(clusim("cache", "--json").out)["parts"] == 0
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 import clusim
+from clusim.base.errors import InputError
 from clusim.collectives import build
 from clusim.engine.abi import ConnKind
 from clusim.lowering import grain, lower
@@ -38,10 +39,35 @@ def test_long_steps_are_cut_into_complete_slices(monkeypatch: pytest.MonkeyPatch
     assert whole * 128 <= (256 << 20) // 8
     # Then nothing is finer with `step` than with `coarse`: one run has the error limit of `step`.
     assert lower(fabric, schedule, "coarse").grain.requested == "coarse"
-    monkeypatch.setattr("clusim.lowering.api.SLICES_HOPS", 10_000)
     coarse = replace(grain.RULES["coarse"], target_hops=100, most_hops=100)
     monkeypatch.setitem(grain.RULES, "coarse", coarse)
     both = lower(fabric, schedule, "coarse")
     assert (both.image.conns["burst"] == cuts[10_000].image.conns["burst"]).all()
     assert both.grain.requested == "step"
     assert both.grain.step_error == grain.STEP_ERROR
+
+
+def test_runs_that_share_a_budget_have_the_burst_hops_of_one() -> None:
+    """Four equal runs of 4 M packet-hops: bursts of 8 packets give 0.5 M in one, bursts of 32 in all together."""
+    hops, limits = [4_000_000], lambda factor: [1 << 10]
+    assert grain.shared("coarse", 3) == "coarse/4"
+    assert grain.automatic(hops, limits, "coarse") == [8]
+    assert grain.automatic(hops, limits, "coarse/4") == [32]
+    assert 4 * (hops[0] // 32) <= grain.COARSE_HOPS
+    # Exact packets are shared too.
+    assert grain.automatic([200_000], limits, "coarse") == [1]
+    assert grain.automatic([200_000], limits, "coarse/4") == [2]
+    assert grain.step_error("coarse/4", 2) == grain.COARSE_ERROR
+
+
+@pytest.mark.parametrize(
+    ("word", "runs", "same"), [("coarse", 1, "coarse"), ("packet", 9, "packet"), (4096, 9, 4096)]
+)
+def test_other_granularities_are_not_shared(word: str | int, runs: int, same: str | int) -> None:
+    assert grain.shared(word, runs) == same
+
+
+@pytest.mark.parametrize("word", ["coarse/0", "coarse/", "coarse/x", "packet/2", "other/2"])
+def test_an_unknown_share_is_rejected(word: str) -> None:
+    with pytest.raises(InputError, match="unknown; use packet"):
+        grain.checked(word)

@@ -31,12 +31,13 @@ from clusim.lowering.grain import (
     FACTORS,
     QUICK,
     SLICE_SHARE,
-    SLICES_HOPS,
     STEP,
     Grain,
     automatic,
     checked,
+    name_of,
     power_below,
+    rule_of,
 )
 from clusim.lowering.hops import CarriedTraffic, Leg
 from clusim.lowering.links import BURSTS_PER_BUFFER, LinkLowering
@@ -234,11 +235,15 @@ def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
 
     moving_hops = [hops[number] for number in moving]
     bursts = automatic(moving_hops, limits, word)
-    if word == COARSE and sum(map(floordiv, moving_hops, bursts)) > SLICES_HOPS:
+    if name_of(word) == COARSE:
         # Long runs are in complete slices with both.
-        cut.word = (
-            STEP if bursts == automatic(moving_hops, partial(limits, word=STEP), STEP) else ""
+        step = str(word).replace(COARSE, STEP)
+        rule = rule_of(step)
+        long = rule is not None and sum(map(floordiv, moving_hops, bursts)) > (
+            rule.slices_hops or 0
         )
+        if long and bursts == automatic(moving_hops, partial(limits, word=step), step):
+            cut.word = step
     for number, burst in zip(moving, bursts, strict=True):
         cut.bursts[number] = burst
     if not given:
@@ -255,9 +260,10 @@ def _factor(leg: Leg, word: str, factor: int) -> int:
     larger bursts stall them (-6% of the time of 4 GiB over 8 H100 with four times the limit). With ``step`` they do not
     grow to complete slices.
     """
-    if leg.kind != ConnKind.MULTIMEM or word not in ("auto", QUICK, STEP):
+    name = name_of(word)
+    if leg.kind != ConnKind.MULTIMEM or name not in ("auto", QUICK, STEP):
         return factor
-    return min(factor, FACTORS[-1]) if word == STEP else 1
+    return min(factor, FACTORS[-1]) if name == STEP else 1
 
 
 def _largest(item: CarriedTraffic, leg: Leg, share: int) -> int:

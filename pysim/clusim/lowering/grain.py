@@ -9,6 +9,7 @@ are small), bursts grow further, to at most `FACTORS` times their limits. ``docs
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,6 +127,16 @@ RULES = {
 }
 """Rules of the named granularities."""
 
+SHARE = "/"
+"""Separator of a named granularity and the number of runs that share its burst-hops, as in ``coarse/16``."""
+
+MOST_SHARES = 32
+"""Largest number of runs that share burst-hops.
+
+Steps of more parts are of large systems, which need more in full. With 1,024 the step of Llama 3 405B on 16,384 GPUs is
+2.3% longer, a fifth of its exposed communication.
+"""
+
 REQUESTED = GrainRule(-1, -1, MOST_HOPS, FACTORS)
 """Rule of a requested burst size: no exact packets and no target, only limits."""
 
@@ -173,7 +184,7 @@ class Grain:
         """Error limit of the time, relative to exact packets; None is not known."""
         if self.exact:
             return 0.0
-        rule = RULES.get(self.requested)
+        rule = rule_of(self.requested)
         return None if rule is None or self.buffer_growth > MOST_GROWTH else rule.error
 
     @property
@@ -194,12 +205,12 @@ class Grain:
 
 def step_error(granularity: str, burst: int) -> float | None:
     """Return `Grain.step_error` of a run with bursts of at most `burst` packets."""
-    rule = RULES.get(granularity)
+    rule = rule_of(granularity)
     return 0.0 if burst == 1 else None if rule is None else rule.step_error
 
 
 def checked(granularity: str | int) -> str | int:
-    """Return a valid granularity: ``packet``, a key of `RULES` or a size [bytes]."""
+    """Return a valid granularity: ``packet``, a word of `rule_of` or a size [bytes]."""
     if isinstance(granularity, int):
         if granularity < 1:
             raise InputError(f"granularity {granularity}: must be at least 1 byte")
@@ -207,12 +218,50 @@ def checked(granularity: str | int) -> str | int:
             raise InputError(f"granularity {granularity}: too coarse; at most 1 GiB")
         return granularity
     word = granularity.strip().lower()
-    if word != "packet" and word not in RULES:
+    if word != "packet" and rule_of(word) is None:
         words = ", ".join(RULES)
         raise InputError(
             f"granularity {granularity!r}: unknown; use packet, {words} or a size in bytes"
         )
     return word
+
+
+def name_of(granularity: str | int) -> str | int:
+    """Return a granularity without the number of runs that share its burst-hops."""
+    return granularity.partition(SHARE)[0] if isinstance(granularity, str) else granularity
+
+
+def shared(granularity: str | int, runs: int) -> str | int:
+    """Return the granularity of each of `runs` runs that share the burst-hops of one; others than names are unchanged.
+
+    The number of runs is rounded up to a power of two, so that similar groups of runs have equal granularities; above
+    `MOST_SHARES` it is that.
+    """
+    if granularity not in RULES or runs < 2:
+        return granularity
+    return f"{granularity}{SHARE}{min(MOST_SHARES, 1 << (runs - 1).bit_length())}"
+
+
+def rule_of(word: str) -> GrainRule | None:
+    """Return the rule of a named granularity; None if it is not known.
+
+    With ``/N`` at its end, limits and targets are 1/N, as for N runs that share the burst-hops of one, and packets are
+    exact up to the target only.
+    """
+    name, divided, number = word.partition(SHARE)
+    rule = RULES.get(name)
+    if rule is None or not divided:
+        return rule
+    if not (number.isascii() and number.isdecimal() and int(number)):
+        return None
+    share = int(number)
+    return replace(
+        rule,
+        exact_hops=min(rule.exact_hops, rule.target_hops) // share,
+        target_hops=rule.target_hops // share,
+        most_hops=rule.most_hops // share,
+        slices_hops=None if rule.slices_hops is None else rule.slices_hops // share,
+    )
 
 
 def automatic(hops: Sequence[int], limits: Limits, word: str | int = "auto") -> list[int]:
@@ -223,7 +272,8 @@ def automatic(hops: Sequence[int], limits: Limits, word: str | int = "auto") -> 
     hops : sequence of int
         Packet-hops of every stream.
     """
-    rule = REQUESTED if isinstance(word, int) else RULES[word]
+    rule = REQUESTED if isinstance(word, int) else rule_of(word)
+    assert rule is not None
     burst = 1
     if sum(hops) <= rule.exact_hops:
         return [1] * len(hops)

@@ -19,7 +19,7 @@ import numpy as np
 
 from clusim.engine.abi import WIRE_COUNTERS
 from clusim.lowering import QUICK, Grain
-from clusim.lowering.grain import COARSE, STEP
+from clusim.lowering.grain import COARSE, STEP, name_of
 from clusim.nccl.choice import way_of
 from clusim.results.bins import BinRecorder
 from clusim.results.diagnosis import Verdict
@@ -154,7 +154,7 @@ def in_one_size(request: Request, nodes: Extrapolation) -> tuple[Extrapolation, 
     tuple of Extrapolation and Grain
         And the granularity of its runs: the requested one for the longest.
     """
-    always = request.granularity in MANY
+    always = name_of(request.granularity) in MANY
     if request.granularity != "auto" and not (
         always and never_tapers(replace(request.setup, zones=None).fabric)
     ):

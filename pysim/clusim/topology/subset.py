@@ -1,7 +1,8 @@
 """Nodes of a topology: their graph nodes and links, and the topology with some of the nodes only.
 
 **Model** Idle nodes do not affect the communication of others, whose paths use the same switches: a part of a job can
-run on its own nodes and the complete network. Results are cached with the topology.
+run on its own nodes and the switches between them. These are all on a shortest path between two nodes if packets use
+shortest paths only, otherwise all. Results are cached with the topology.
 """
 
 from __future__ import annotations
@@ -9,9 +10,15 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import field, replace
 
+import numpy as np
+
+from clusim.base.arrays import Array
 from clusim.base.records import dataclass
 from clusim.topology.model import Fabric, Link
 from clusim.topology.node import Node
+
+MOST_ENDS = 64
+"""Switches at the nodes up to which the switches between them are searched."""
 
 
 @dataclass(slots=True)
@@ -58,7 +65,7 @@ def _all_parts(fabric: Fabric) -> dict[int, NodeParts]:
 
 
 def on_nodes(fabric: Fabric, zones: tuple[int, ...]) -> Fabric:
-    """Return a topology with some nodes and its complete network between nodes.
+    """Return a topology with some nodes and the switches between them.
 
     Ring orders name all ranks and do not apply to fewer.
 
@@ -70,10 +77,11 @@ def on_nodes(fabric: Fabric, zones: tuple[int, ...]) -> Fabric:
     known: dict[tuple[int, ...], Fabric] = fabric.derived.setdefault("on nodes", {})
     if zones not in known:
         number = {zone: index for index, zone in enumerate(zones)}
+        network = _between(fabric, zones)
         nodes = tuple(
             replace(node, zone=number.get(node.zone, node.zone))
             for node in fabric.nodes
-            if node.zone < 0 or node.zone in number
+            if node.zone in number or node.name in network
         )
         names = {node.name for node in nodes}
         links = tuple(link for link in fabric.links if link.a in names and link.b in names)
@@ -81,13 +89,57 @@ def on_nodes(fabric: Fabric, zones: tuple[int, ...]) -> Fabric:
     return known[zones]
 
 
+def _between(fabric: Fabric, zones: tuple[int, ...]) -> set[str]:
+    """Return the switches of the network that packets between some nodes can use."""
+    network = parts_of(fabric, -1)
+    ends = sorted({end for zone in zones for end in _ends(fabric, zone) if end in network.nodes})
+    forwarding = fabric.forwarding
+    shortest = (
+        fabric.network_routing == "shortest"
+        and forwarding.choice != "ugal"
+        and not forwarding.paths
+        and all(link.weight == 1 and all(link.routed) for link in network.inside)
+    )
+    if not shortest or len(ends) > MOST_ENDS:
+        return set(network.nodes)
+    names = list(network.nodes)
+    far = np.stack([_distances(fabric, end) for end in ends]) if ends else np.empty((0, len(names)))
+    at = [names.index(end) for end in ends]
+    used = np.zeros(len(names), bool)
+    for row in far:
+        used |= (row + far == row[at][:, None]).any(axis=0)
+    return {name for name, use in zip(names, used.tolist(), strict=True) if use}
+
+
+def _ends(fabric: Fabric, zone: int) -> set[str]:
+    """Return the graph nodes outside a node that its links lead to."""
+    parts = parts_of(fabric, zone)
+    return {end for link in parts.touching for end in (link.a, link.b)} - parts.nodes.keys()
+
+
+def _distances(fabric: Fabric, switch: str) -> Array:
+    """Return the links between a switch and every switch of the network; infinite if not connected."""
+    known: dict[str, Array] = fabric.derived.setdefault("distances", {})
+    if switch not in known:
+        near: dict[str, list[str]] = defaultdict(list)
+        network = parts_of(fabric, -1)
+        for link in network.inside:
+            near[link.a].append(link.b)
+            near[link.b].append(link.a)
+        steps, border = {switch: 0.0}, [switch]
+        while border:
+            border = [other for at in border for other in near[at] if other not in steps]
+            steps |= dict.fromkeys(border, max(steps.values()) + 1)
+            border = list(dict.fromkeys(border))
+        known[switch] = np.array([steps.get(name, np.inf) for name in network.nodes])
+    return known[switch]
+
+
 def near_nodes(fabric: Fabric, zones: tuple[int, ...], count: int) -> tuple[int, ...]:
     """Return `count` of some nodes: the first at the same switches, otherwise the first."""
     at: dict[frozenset[str], list[int]] = defaultdict(list)
     for zone in zones:
-        parts = parts_of(fabric, zone)
-        ends = {end for link in parts.touching for end in (link.a, link.b)}
-        near = at[frozenset(ends - parts.nodes.keys())]
+        near = at[frozenset(_ends(fabric, zone))]
         near.append(zone)
         if len(near) == count:
             return tuple(near)

@@ -20,7 +20,7 @@ import numpy as np
 from clusim.base.files import guarded
 from clusim.base.kept import SampleCache
 from clusim.base.limits import uncollected
-from clusim.lowering.grain import COARSE, STEP
+from clusim.lowering.grain import COARSE, STEP, shared
 from clusim.results.intervals import Union
 from clusim.results.replicated import RankPattern, united
 from clusim.simulation.anchors import MOST_TOGETHER
@@ -31,7 +31,7 @@ from clusim.training.clock import Clock, RankRows, Repeated
 from clusim.training.depth import memory_notes, plan_notes
 from clusim.training.expected import expected_text
 from clusim.training.extrapolated import JointWork, Write
-from clusim.training.parts import StepPart, StepParts
+from clusim.training.parts import CountedParts, StepPart, StepParts
 from clusim.training.request import WANTED_ERROR, TrainRequest
 from clusim.training.result import StepResult
 from clusim.training.run import finest, trained
@@ -437,7 +437,8 @@ def _bounded(request: TrainRequest, plan: ParallelPlan, kept: SampleCache) -> St
 
     A step is a longest path, so that it loses no more where they are shorter.
     """
-    parts = StepParts(request.setup, plan, request.granularity, kept)
+    granularity = shared(request.granularity, 2 * _runs(request, plan, kept))
+    parts = StepParts(request.setup, plan, granularity, kept)
     result = _made(request, plan, parts)
     if not parts.followed:
         return result
@@ -445,6 +446,16 @@ def _bounded(request: TrainRequest, plan: ParallelPlan, kept: SampleCache) -> St
     return replace(
         result, followed=parts.followed, followed_ps=longer.step_ps[-1] - result.step_ps[-1]
     )
+
+
+def _runs(request: TrainRequest, plan: ParallelPlan, kept: SampleCache) -> int:
+    """Return the runs that parts need without a cache; two microbatches per stage have all of them."""
+    few = 2 * plan.mesh.pipeline * plan.workload.pipeline.pieces
+    if plan.microbatches % few == 0:
+        plan = replace(plan, microbatches=few)
+    parts = CountedParts(request.setup, plan, "", kept)
+    StepWriter(StepEstimator(plan, Clock(plan.fabric, plan.workload.name), parts)).write(1)
+    return len(parts.runs)
 
 
 def _made(request: TrainRequest, plan: ParallelPlan, parts: StepParts) -> StepEstimate:

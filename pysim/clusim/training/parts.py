@@ -10,10 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
+from math import log2
 from typing import Any
 
 from clusim.base.kept import SampleCache
 from clusim.collectives import ScheduleBuilder
+from clusim.lowering.grain import COARSE, STEP, STEP_ERROR, name_of
 from clusim.nccl import NcclPlan
 from clusim.nccl.choice import way_of
 from clusim.simulation.anchors import Cut
@@ -24,6 +26,7 @@ from clusim.topology.model import Fabric
 from clusim.topology.subset import on_nodes
 from clusim.training.clock import PhaseTime
 from clusim.training.extrapolated import (
+    FollowedPart,
     JointWork,
     PartRan,
     followed_part,
@@ -89,6 +92,7 @@ class StepParts:
     longer: bool = False
     _known: dict[Any, StepPart] = field(default_factory=dict)
     _runs: dict[Any, PartRan] = field(default_factory=dict)
+    _fewer: dict[Any, FollowedPart | None] = field(default_factory=dict)
     _grounds: dict[tuple[int, ...], ParallelPlan] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -123,11 +127,12 @@ class StepParts:
         traffic_Bps : float or None
             Memory traffic of the concurrent kernels [bytes/s]; None is without kernels.
         """
-        intensity = None if traffic_Bps is None else f"{traffic_Bps:.1e}"
+        intensity = _rounded(traffic_Bps)
         near = key, work.ranks, intensity
         if near not in self._known:
-            question = (self._place(work.ranks), repr(key), self._said, self.granularity, intensity)
-            answer = self.kept.get(question)
+            content = self._place(work.ranks), repr(key), self._said
+            question = (*content, self.granularity, intensity)
+            answer = self.kept.get(question) or self._from_coarse(content, intensity)
             if answer is None:
                 answer = self._simulate(key, work, intensity)
                 self.kept.put(question, answer)
@@ -135,6 +140,15 @@ class StepParts:
         result = self._known[near]
         self.bounds.append(result.bound)
         return result
+
+    def _from_coarse(self, content: tuple[Any, ...], intensity: str | None) -> Any:
+        """Return the answer of a coarse run of the same part if it was as fine; otherwise None."""
+        if name_of(self.granularity) != STEP:
+            return None
+        coarse = str(self.granularity).replace(STEP, COARSE)
+        answer = self.kept.get((*content, coarse, intensity))
+        fine = answer is not None and answer["bound"] is not None and answer["bound"] <= STEP_ERROR
+        return answer if fine else None
 
     def _read(self, answer: dict[str, Any]) -> StepPart:
         """Return a part from its cached form."""
@@ -166,7 +180,12 @@ class StepParts:
         if intensity is not None:
             work_ps = _rounded_up(LONGER * self.find(key, work).took.time_ps)
             bytes_there = round(float(intensity) * work_ps / 1e12)
-        part = followed_part(self.setup, self.plan, self.granularity, work)
+        near = repr(key), work.ranks
+        if near not in self._fewer:
+            # Errors of bursts grow with the nodes of an extrapolation: its runs are not coarse, and share no budget.
+            fine = STEP if name_of(self.granularity) == COARSE else name_of(self.granularity)
+            self._fewer[near] = followed_part(self.setup, self.plan, fine, work)
+        part = self._fewer[near]
         if part is None:
             result, moved = self._in_full(work, work_ps, bytes_there)
         else:
@@ -183,19 +202,12 @@ class StepParts:
     def _ran(self, request: Request, plan: Cut, work_ps: int, hbm_bytes: int) -> PartRan:
         """Run a collective on fewer nodes, once for all nodes at equal positions."""
         setup = request.setup
-        place: Any = setup.zones
-        if place is not None:
-            places, gpus = _places(self.plan.fabric), {*chain(setup.gpus or (), *setup.beside)}
-            spread = {*place}
-            place = places.of(
-                tuple(
-                    rank
-                    for rank, (zone, local) in enumerate(
-                        zip(places.zone, places.local, strict=True)
-                    )
-                    if zone in spread and local in gpus
-                )
-            ).key
+        place: Any = None
+        if setup.zones is not None:
+            # On the switches between these nodes only, so that equal nodes of different stages share runs.
+            places, gpus = _places(setup.fabric), {*chain(setup.gpus or (), *setup.beside)}
+            ranks = [rank for rank, local in enumerate(places.local) if local in gpus]
+            place = places.of(tuple(ranks)).key
         asked = replace(request, setup=replace(setup, zones=None))
         assert isinstance(plan, NcclPlan)
         way = way_of(setup.comm, plan), plan.chunks, plan.parts
@@ -219,6 +231,36 @@ class StepParts:
         return ran(asked, tasks, kernels, work_ps), moved_by(writer)
 
 
+@dataclass
+class CountedParts(StepParts):
+    """Parts that are counted only: all have the same time.
+
+    Attributes
+    ----------
+    runs : set
+        Content of every run that the parts need without a cache; extrapolated parts count as one.
+    """
+
+    runs: set[str] = field(default_factory=set)
+
+    def find(self, key: Any, work: JointWork, traffic_Bps: float | None = None) -> StepPart:
+        """Count a part, in isolation and beside its kernels, and return a part of arbitrary time."""
+        intensity = _rounded(traffic_Bps)
+        near = key, work.ranks, intensity
+        if near not in self._known:
+            place = self._place(work.ranks)
+            self.runs.update(repr((place, key, how)) for how in (None, intensity))
+            self._known[near] = StepPart(PhaseTime(1_000_000, 0.5), {}, 0.0)
+        return self._known[near]
+
+
+def _rounded(traffic_Bps: float | None) -> str | None:
+    """Return memory traffic as a multiple of a quarter octave: stages of similar kernels share parts [bytes/s]."""
+    if traffic_Bps is None:
+        return None
+    return f"{2 ** (round(4 * log2(traffic_Bps)) / 4) if traffic_Bps > 0 else 0.0:.3e}"
+
+
 def _rounded_up(time_ps: int) -> int:
     """Return a time rounded up to two digits: parts of nearly the same time share runs beside kernels [ps]."""
     unit = int(10 ** max(0, len(str(time_ps)) - 2))
@@ -239,6 +281,6 @@ def _on_machines(plan: ParallelPlan, zones: tuple[int, ...]) -> ParallelPlan:
     return replace(plan, fabric=fabric, mesh=replace(plan.mesh, ranks=ranks))
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _places(fabric: Fabric) -> EqualPlaces:
     return EqualPlaces(fabric)

@@ -1,0 +1,112 @@
+"""Work of estimates: at most that of the simulation, on fewer switches, and no run twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import clusim
+from clusim.base.kept import SampleCache
+from clusim.simulation import api
+from clusim.topology import subset
+from clusim.training import TrainRequest
+from clusim.training.api import inputs, train_request
+from clusim.training.estimate import estimated
+from clusim.training.run import trained
+from clusim.workload import Workload
+from support.workloads import tiny
+
+SHARDED = """
+name: sharded
+model: {base: llama3-8b, layers: 2}
+sequence: 4096
+batch: {global: 8, micro: 1}
+precision: bf16
+data: {kind: fsdp}
+topology: dgx-h100
+"""
+
+CASES: dict[str, str | Workload] = {
+    "fsdp": SHARDED,
+    "ddp": "resnet50-dgx1v",
+    "stages": "megatron-22b",
+    "tensor": tiny("parallel: {tensor: 8}", collectives="nccl"),
+    "replicas": tiny("parallel: {tensor: 2, data: 4}", collectives="nccl"),
+}
+
+
+@dataclass
+class Counter:
+    """Burst-hops and runs of the engine."""
+
+    hops: int = 0
+    runs: int = 0
+
+
+@pytest.fixture
+def counter(monkeypatch: pytest.MonkeyPatch) -> Counter:
+    result, run = Counter(), api.run_job
+
+    def counted(*job: Any, **options: Any) -> Any:
+        ran = run(*job, **options)
+        result.hops += ran.grants
+        result.runs += 1
+        return ran
+
+    monkeypatch.setattr(api, "run_job", counted)
+    return result
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_estimate_needs_no_more_burst_hops_than_the_simulation(
+    name: str, counter: Counter, tmp_path: Path
+) -> None:
+    work = CASES[name]
+    if name == "fsdp":
+        path = tmp_path / "work.yaml"
+        path.write_text(str(work))
+        work = str(path)
+    small = isinstance(work, Workload)
+    # Small steps at one granularity: a second pass may follow one of them only, where 15% of the step is exposed.
+    request = train_request(
+        work, "dgx-a100" if small else None, steps=2, granularity="coarse" if small else "step"
+    )
+    whole = trained(request)
+    simulated, counter.hops = counter.hops, 0
+    found = estimated(request, SampleCache(None))
+    assert 0 < counter.hops <= simulated
+    assert found.step_ps[-1] == pytest.approx(whole.step_ps[-1], rel=0.03)
+
+
+def test_parts_that_were_exact_are_not_simulated_again(counter: Counter) -> None:
+    """Parts of a small step are exact in the coarse pass, so that the finer pass has their times."""
+    setup, work = inputs(
+        tiny("parallel: {tensor: 4, data: 1}", collectives="nccl", sequence="8"), "dgx-a100", None
+    )
+    kept = SampleCache(None)
+    coarse = estimated(TrainRequest(setup, work, steps=1, granularity="coarse"), kept)
+    runs = counter.runs
+    fine = estimated(TrainRequest(setup, work, steps=1, granularity="step"), kept)
+    assert coarse.grain_error == fine.grain_error == 0.0
+    assert (counter.runs, fine.simulated) == (runs, 0)
+    assert fine.step_ps == coarse.step_ps
+
+
+@pytest.mark.parametrize("zones", [(0, 1, 2), (5, 21), (0, 30, 31)])
+def test_only_switches_between_nodes_are_used(
+    zones: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collective of some nodes lasts as long with the complete network as with the switches between them."""
+    times, sizes = [], []
+    for most in (0, subset.MOST_ENDS):
+        monkeypatch.setattr(subset, "MOST_ENDS", most)
+        fabric = subset.on_nodes(clusim.load("dgx-a100", nodes=64), zones)
+        times.append(clusim.collective(fabric, "allreduce", "64KiB", algorithm="ring").time_ps)
+        sizes.append(len(fabric.nodes))
+        fabric.derived.clear()
+        clusim.load("dgx-a100", nodes=64).derived.clear()
+    assert sizes[1] < sizes[0]
+    assert times[0] == times[1]
