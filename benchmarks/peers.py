@@ -1,11 +1,11 @@
 """Run a peer's workloads with htsim and clusim in turns: ``make bench HTSIM=DIR``.
 
-DIR is the folder ``sim`` of a checkout of https://github.com/Broadcom/csg-htsim with
-``datacenter/htsim_roce`` in it (``make libhtsim.a && make -C datacenter htsim_roce``). Both move the same
-permutations over fat trees of 400 Gb/s links of 500 ns, store-and-forward, 4,096 B packets with 64 B of header and a
-64 B acknowledgement each, one path per flow, lossless. One JSON line per workload: `ratio` is htsim's processor time
-for it over that of clusim's engine, `whole_ratio` over that of clusim's whole process with Python. Goals are printed
-beside them.
+Workloads are permutations, an incast and an all-to-all; their flows start at 0. DIR is the folder ``sim`` of a
+checkout of https://github.com/Broadcom/csg-htsim with ``datacenter/htsim_roce`` in it (``make libhtsim.a && make -C
+datacenter htsim_roce``). Both have the same flows over fat trees of 400 Gb/s links of 500 ns, store-and-forward,
+4,096 B packets with 64 B of header and a 64 B acknowledgement each, one path per flow, lossless. One JSON line per
+workload: `ratio` is htsim's processor time for it over that of clusim's engine, `whole_ratio` over that of clusim's
+whole process with Python. Goals are printed beside them.
 
     --repeats N      runs of both; the fastest of each count (3)
     --share F        a fraction of the messages (1)
@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -31,32 +32,41 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Permutation over a fat tree of `k` ports: bytes per flow, and the ratio that is to be reached."""
+    """Flows over a fat tree of `k` ports: bytes per flow, and the target ratio; None is no target."""
 
     k: int
     message_bytes: int
-    goal: float
+    goal: float | None
+    pattern: str = "permutation"
 
     @property
     def hosts(self) -> int:
         """Hosts of the full fat tree."""
         return self.k**3 // 4
 
+    def pairs(self) -> list[tuple[int, int]]:
+        """Return (sender, receiver) of every flow; a permutation is a random cycle over all hosts."""
+        order = list(range(self.hosts))
+        if self.pattern == "incast":
+            return [(source, 0) for source in order[1:]]
+        if self.pattern == "all-to-all":
+            return list(permutations(order, 2))
+        random.Random(1).shuffle(order)
+        return list(zip(order, [*order[1:], order[0]], strict=True))
 
-WORKLOADS = {"perm128": Workload(8, 16 * MIB, 20), "perm1024": Workload(16, 4 * MIB, 25)}
+
+WORKLOADS = {
+    "perm128": Workload(8, 16 * MIB, 20),
+    "perm1024": Workload(16, 4 * MIB, 25),
+    "incast128": Workload(8, 4 * MIB, None, "incast"),
+    "a2a128": Workload(8, 128 << 10, None, "all-to-all"),
+}
 PACKET_BYTES = 4096
-
-
-def pairs(hosts: int, seed: int = 1) -> list[tuple[int, int]]:
-    """Return a random cyclic permutation: every host sends to one other and receives from one."""
-    order = list(range(hosts))
-    random.Random(seed).shuffle(order)
-    return list(zip(order, [*order[1:], order[0]], strict=True))
 
 
 def _matrix(workload: Workload, message_bytes: int) -> str:
     """Return htsim's connection matrix."""
-    flows = pairs(workload.hosts)
+    flows = workload.pairs()
     lines = [f"Nodes {workload.hosts}", f"Connections {len(flows)}"]
     lines += [
         f"{source}->{target} id {number} start 0 size {message_bytes}"
@@ -82,8 +92,9 @@ def run_htsim(folder: Path, workload: Workload, message_bytes: int) -> dict[str,
     if status:
         raise SystemExit(f"htsim ended with status {os.waitstatus_to_exitcode(status)}")
     finished = sum("finished at" in line for line in lines)
-    if finished != workload.hosts:
-        raise SystemExit(f"htsim finished {finished} of {workload.hosts} flows")
+    flows = len(workload.pairs())
+    if finished != flows:
+        raise SystemExit(f"htsim finished {finished} of {flows} flows")
     return {"cpu_s": used.ru_utime + used.ru_stime, "peak_MB": used.ru_maxrss / 1024}
 
 
@@ -96,7 +107,7 @@ def run_clusim(workload: Workload, message_bytes: int) -> dict[str, Any]:
 
     cpu_s = engine_cpu_s()
     traffic = clusim.Traffic.of_flows(
-        [Flow(source, target, message_bytes) for source, target in pairs(workload.hosts)],
+        [Flow(source, target, message_bytes) for source, target in workload.pairs()],
         PACKET_BYTES,
         routing="ecmp",
     )
