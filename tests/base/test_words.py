@@ -108,7 +108,8 @@ def test_bus_factors_are_nccl_tests_s_for_every_number_of_ranks(num_ranks: int) 
     sent = {
         "allreduce": 2 * (num_ranks - 1),
         **dict.fromkeys(
-            ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter"), num_ranks - 1
+            ("all_gather", "reduce_scatter", "alltoall", "weighted_alltoall", "gather", "scatter"),
+            num_ranks - 1,
         ),
     }
     for operation in OPERATIONS:

@@ -104,6 +104,15 @@ def test_hypercube() -> None:
         kernel(Request(Setup("dgx-h100", per_node=6), "hypercube", 96 << 10))
 
 
+def test_alltoallv_is_bound_by_its_bytes_or_its_largest_message() -> None:
+    """A rank sends n / (n - 1) of the bytes of alltoall, and at most twice as much over the channels to a peer."""
+    setup, size = Setup("dgx-h100"), 256 << 20
+    even, uneven = (
+        kernel(Request(setup, name, size)).time_ps for name in ("alltoall", "weighted_alltoall")
+    )
+    assert even * 8 / 7 <= uneven <= 2 * even
+
+
 def test_crossover_finds_where_the_best_changes() -> None:
     found = crossover(Setup("gh200x4-mesh"), sizes=(1024, 2 * MIB), jobs=1)
     assert found.sizes[0].best in ("oneshot-ll", "twoshot-ll")

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from clusim.base.terms.operations import weighted_bytes
 from clusim.nccltests.options import parse_flags
 from clusim.nccltests.sweep import place, program_named, rows
-from clusim.shim.calls import NcclCall, pattern_of, peers_of
+from clusim.shim.calls import MessagePattern, NcclCall, pattern_of, peers_of
 from clusim.shim.memory import Work, without_dead
 from clusim.shim.reductions import reduced
 from clusim.simulation.request import Request
@@ -164,6 +165,22 @@ def test_messages_are_recognised(send: Peers, receive: Peers, wanted: str, times
         assert pattern.root == (2 if wanted in ("gather", "scatter") else 0)
 
 
+def test_messages_that_grow_with_distance_are_alltoallv() -> None:
+    """alltoallv.cu: 4 ranks and a count of 48 floats, 768 B in all: 0, 128, 256 and 384 B."""
+    sizes = [0, 128, 256, 384]
+    assert weighted_bytes(768, 4) == sizes
+    peers = {
+        rank: peers_of(
+            [NcclCall("send", 0, 0, sizes[hop] // 4, 7, 0, (rank + hop) % 4) for hop in (1, 2, 3)]
+            + [NcclCall("recv", 0, 0, sizes[hop] // 4, 7, 0, (rank - hop) % 4) for hop in (1, 2, 3)]
+        )
+        for rank in range(4)
+    }
+    assert pattern_of(peers) == MessagePattern("weighted_alltoall", 768)
+    peers[0].update([("send", 1, 128), ("recv", 3, 128)])
+    assert pattern_of(peers) is None
+
+
 def test_work_is_dropped_only_if_its_result_is_overwritten_unread() -> None:
     def work(reads: list[tuple[int, int]], writes: list[tuple[int, int]]) -> Work:
         return Work(reads, writes, lambda: None)
@@ -179,7 +196,9 @@ def test_work_is_dropped_only_if_its_result_is_overwritten_unread() -> None:
 @pytest.mark.parametrize(
     "flags", ["-g 8", "-t 8", "-g 2 -t 4", "-g 4", "-g 8 -G 2", "-g 8 -m 3", "-g 8 -z 1"]
 )
-@pytest.mark.parametrize("name", ["all_reduce", "all_gather", "alltoall", "broadcast", "scatter"])
+@pytest.mark.parametrize(
+    "name", ["all_reduce", "all_gather", "alltoall", "alltoallv", "broadcast", "scatter"]
+)
 def test_tables_of_nccl_tests_are_the_predicted_ones(name: str, flags: str, shim: Path) -> None:
     words = f"-b 1K -e 256K -f 16 -c 1 {flags}".split()
     ran = run(shim, "dgx-h100", Path(BINARIES) / f"{name}_perf", *words).stdout

@@ -84,8 +84,8 @@ def command(
     **flags: str | None,
 ) -> int:
     """Print the predicted output of the nccl-tests program PROGRAM on TOPOLOGY: all_reduce_perf, all_gather_perf,
-    reduce_scatter_perf, broadcast_perf, reduce_perf, alltoall_perf, gather_perf, scatter_perf, sendrecv_perf or
-    hypercube_perf.
+    reduce_scatter_perf, broadcast_perf, reduce_perf, alltoall_perf, alltoallv_perf, gather_perf, scatter_perf,
+    sendrecv_perf or hypercube_perf.
 
     The table has nccl-tests' columns and can be read by its parsers. Times include start and end, divided by the
     iterations, as in nccl-tests; in place and out of place are equal. With -c 1, data of small sizes are simulated and

@@ -113,10 +113,12 @@ def messages_ps(host: Host, gpus: int, messages: int) -> int:
 
 def _messages(operation: str, num_ranks: int) -> int:
     """Return the sends and receives that a rank enqueues."""
-    if operation not in (*PATTERNS, "hypercube"):
+    if operation not in (*PATTERNS, "hypercube", "weighted_alltoall"):
         return 0
     if operation == "alltoall":
         return 2 * num_ranks
+    if operation == "weighted_alltoall":
+        return 2 * (num_ranks - 1)
     if operation == "hypercube":
         return 2 * (num_ranks - 1).bit_length()
     return num_ranks if operation in ("gather", "scatter") else 2

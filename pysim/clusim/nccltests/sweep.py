@@ -26,7 +26,13 @@ from typing import Any
 from clusim.base.errors import InputError, suggest
 from clusim.base.executors import Jobs
 from clusim.base.terms.dtypes import DataType
-from clusim.base.terms.operations import OPERATIONS, Operation, find_operation
+from clusim.base.terms.operations import (
+    OPERATIONS,
+    Operation,
+    find_operation,
+    full_bytes,
+    weighted_bytes,
+)
 from clusim.base.terms.times import ticks_ps
 from clusim.hardware import GPUS
 from clusim.nccl.constants import since
@@ -226,7 +232,10 @@ class Program:
 
     def size(self, count: int, element_bytes: int, num_ranks: int) -> int:
         """Return the table's size for its count [bytes]."""
-        return count * element_bytes * (num_ranks if self.of.blocks else 1)
+        size_bytes = count * element_bytes * (num_ranks if self.of.blocks else 1)
+        return (
+            sum(weighted_bytes(size_bytes, num_ranks)) if self.name == "alltoallv" else size_bytes
+        )
 
 
 TESTS: dict[str, Program] = {item.test: Program(item) for item in OPERATIONS.values() if item.test}
@@ -244,6 +253,9 @@ def program_named(name: str) -> Program:
     hint = suggest(name, (test.binary for test in TESTS.values()))
     raise InputError(f"{name!r}: not a program of nccl-tests{hint}")
 
+
+IN_PLACE_UNCHECKED = ("alltoall", "alltoallv", "sendrecv")
+"""Tests without data in place."""
 
 NO_DATA = ("mulsum",)
 """Operations without modelled numbers: data move, but are not verified; likewise types without `storage`."""
@@ -369,7 +381,9 @@ def row_request(
     where: PerfPlace, test: Program, options: PerfOptions, head: tuple[int, int, str, str]
 ) -> Request:
     """Return the request of a row with a size [bytes], element count, type and reduction."""
-    size, _, kind, op = head
+    size, count, kind, op = head
+    if test.name == "alltoallv":
+        size = full_bytes(test.of.name, count * TYPES[kind].size_bytes, where.setup.num_ranks)
     data = _data(TYPES[kind], op, verify=options.check > 0)
     if test.of.rooted:
         data["root"] = where.setup.comm.ranks[options.root]
@@ -407,7 +421,7 @@ def _line(
     algbw = moved / 1e9 / mean_s if mean_s else 0.0
     wrong = 0 if size == 0 and options.check else kernel.wrong
     half = Half(shown_s * 1e6, algbw, algbw * test.of.bus_factor(ranks), wrong)
-    in_place = replace(half, wrong=None) if test.name in ("alltoall", "sendrecv") else half
+    in_place = replace(half, wrong=None) if test.name in IN_PLACE_UNCHECKED else half
     stamp = strftime("%Y-%m-%d %H:%M:%S", localtime()) if options.report_timestamps else ""
     root = options.root if test.of.rooted else -1
     how = "; ".join(kernel.notes)

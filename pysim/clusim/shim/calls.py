@@ -9,7 +9,7 @@ from functools import reduce
 from math import gcd
 
 from clusim.base.terms.dtypes import BY_NUMBER, REDUCTIONS, DataType
-from clusim.base.terms.operations import OPERATIONS, full_bytes
+from clusim.base.terms.operations import OPERATIONS, full_bytes, weighted_bytes
 from clusim.base.units import parse_rate
 from clusim.hardware import GPUS
 from clusim.nccl.env import windows
@@ -107,6 +107,9 @@ def pattern_of(messages: Mapping[int, Peers]) -> MessagePattern | None:
         for rank, peers in messages.items()
     }
     sizes = [size for peers in once.values() for _, _, size in peers]
+    weighted = max(sizes) * number // 2
+    if once == {rank: _weighted(rank, number, weighted) for rank in range(number)}:
+        return MessagePattern("weighted_alltoall", weighted, times=times)
     least, root = min(sizes), max(once, key=lambda rank: (sum(once[rank].values()), -rank))
     for name, blocks in (
         ("alltoall", number),
@@ -118,6 +121,16 @@ def pattern_of(messages: Mapping[int, Peers]) -> MessagePattern | None:
         if once == {rank: _wanted(name, rank, (number, root, least)) for rank in range(number)}:
             return MessagePattern(name, least * blocks, root, times)
     return None
+
+
+def _weighted(rank: int, number: int, size_bytes: int) -> Peers:
+    """Return the messages of a rank in nccl-tests' alltoallv."""
+    hops = [(hop, size) for hop, size in enumerate(weighted_bytes(size_bytes, number)) if size]
+    return Counter(
+        (kind, (rank + (hop if kind == "send" else -hop)) % number, size)
+        for kind in MESSAGES
+        for hop, size in hops
+    )
 
 
 def _wanted(name: str, rank: int, case: tuple[int, int, int]) -> Peers:
@@ -215,6 +228,8 @@ def _guess(peers: Peers, number: int) -> str:
     receives = len(peers) - sends
     if sends == receives == number:
         return "alltoall"
+    if sends == receives == number - 1 > 1:
+        return "weighted_alltoall"
     if {sends, receives} == {1, number}:
         return "gather"
     return "sendrecv" if sends == receives == 1 else ""

@@ -11,7 +11,13 @@ from functools import cached_property
 from clusim import collectives
 from clusim.base.errors import InputError
 from clusim.base.records import dataclass
-from clusim.base.terms.operations import COLLECTIVE_OF, ROOTED, is_plan, operation_named
+from clusim.base.terms.operations import (
+    COLLECTIVE_OF,
+    ROOTED,
+    is_plan,
+    operation_named,
+    weighted_bytes,
+)
 from clusim.lowering import plan_change
 from clusim.nccl import Communicator, NcclPlan, programs
 from clusim.nccl.choice import Communicators, Way, choose, way_of
@@ -358,6 +364,8 @@ def nccl_program(request: Request, comm: Communicator, chosen: NcclPlan | None) 
     """Return the schedule of a NCCL plan for a collective."""
     if request.operation == "hypercube":
         return _hypercube(request, comm)
+    if request.operation == "weighted_alltoall":
+        return _weighted(request, comm)
     return programs.build(request.setup.known, comm, moved_of(request), chosen)
 
 
@@ -366,6 +374,21 @@ def moved_of(request: Request) -> CollectivePayload:
     root = ABSENT if request.root is None else request.setup.comm.ranks.index(request.root)
     size_bytes = request.size_bytes
     return CollectivePayload(request.operation, size_bytes, request.dtype, request.redop, root)
+
+
+def _weighted(request: Request, comm: Communicator) -> Schedule:
+    """Return nccl-tests' alltoallv: messages that grow with the distance of the ranks."""
+    setup, count = request.setup, comm.group.num_ranks
+    name = f"alltoallv {request.size_bytes} B on {count} ranks"
+    builder = ProgramBuilder(setup.fabric.num_ranks, name)
+    messages = [
+        (rank, (rank + hop) % count, size)
+        for rank in range(count)
+        for hop, size in enumerate(weighted_bytes(request.size_bytes, count))
+        if size
+    ]
+    programs.emit_messages(Site(builder), setup.known, comm, messages)
+    return builder.build()
 
 
 def _hypercube(request: Request, comm: Communicator) -> Schedule:

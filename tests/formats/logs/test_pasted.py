@@ -15,7 +15,11 @@ from clusim.base.terms.operations import OPERATIONS, Operation
 from clusim.formats.logs import TableRun
 from formats.logs.samples import read
 
-TESTS = [item for item in OPERATIONS.values() if item.test and item.test != "hypercube"]
+TESTS = [
+    item
+    for item in OPERATIONS.values()
+    if item.test and item.test not in ("alltoallv", "hypercube")
+]
 HALF = "     time   algbw   busbw  #wrong"
 ROW = re.compile(r"\s*\d+\s+\d+\s+[a-z]")
 Table = list[str]

@@ -112,6 +112,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation("scatter", "Scatter", "scatter", "others", "in", rooted=True, chakra=((4, "SCATTER"),)),
         Operation("sendrecv", test="sendrecv"),
         Operation("hypercube", test="hypercube", blocks="both"),
+        Operation("weighted_alltoall", test="alltoallv", bus="others", blocks="both"),
         Operation("send", "Send"),
         Operation("recv", "Recv"),
         Operation("barrier", torch=("barrier",), chakra=((9, "BARRIER"),)),
@@ -151,6 +152,7 @@ OF_NCCL = (*COLLECTIVE_OF, *PATTERNS)
 _BY_SPELLING = {plain(item.name): item for item in OPERATIONS.values()} | {
     other: item for item in OPERATIONS.values() for other in item.others
 }
+_BY_TEST = {item.test: item for item in OPERATIONS.values() if item.test}
 _LONGEST_FIRST = sorted(
     (plain(item.name), item.name) for item in OPERATIONS.values() if item.chakra
 )[::-1]
@@ -159,8 +161,11 @@ _LONGEST_FIRST = sorted(
 @lru_cache(1024)
 def find_operation(word: str) -> Operation | None:
     """Return the operation in any spelling (``all_reduce_perf``, ``ncclAllReduce``), or None."""
-    short = word.rpartition("/")[2].lower().removesuffix("_mpi").removesuffix("_perf")
-    return _BY_SPELLING.get(plain(short).removeprefix("nccl"))
+    short = word.rpartition("/")[2].lower().removesuffix("_mpi")
+    name = short.removesuffix("_perf")
+    if name != short and name in _BY_TEST:
+        return _BY_TEST[name]
+    return _BY_SPELLING.get(plain(name).removeprefix("nccl"))
 
 
 _MEANT = {
@@ -203,6 +208,16 @@ def operation_starting(name: object) -> str:
         return ""
     short = plain(name)
     return next((result for start, result in _LONGEST_FIRST if short.startswith(start)), "")
+
+
+def weighted_bytes(size_bytes: int, num_ranks: int) -> list[int]:
+    """Return the bytes of nccl-tests' alltoallv from a rank to the ranks at distance 0, 1, ... after it.
+
+    They grow with the distance, in blocks of 16 bytes; `size_bytes` is n times the count (``alltoallv.cu``, with the
+    default of ``NCCL_TESTS_ALLTOALLV_SPREAD``).
+    """
+    pairs = max(1, num_ranks * (num_ranks - 1) // 2)
+    return [int(hop * float(size_bytes) / float(pairs)) & ~15 for hop in range(num_ranks)]
 
 
 def full_bytes(operation: str, part_bytes: int, num_ranks: int) -> int:
