@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, settings
 
 from support.skips import unexpected
 
-# Background jobs of a shell ignore Ctrl-C, and so would the commands under test.
+# Background jobs of a shell ignore Ctrl-C, those of nohup SIGHUP, and so would the commands under test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Hypothesis fails an example that takes 200 ms, or inputs that are slow to make, by the clock: a busy machine is no
 # defect. A change is judged by the same examples as the one before; new ones are looked for when all is tried.
