@@ -5,7 +5,8 @@ checkout of https://github.com/Broadcom/csg-htsim with ``datacenter/htsim_roce``
 datacenter htsim_roce``). Both have the same flows over fat trees of 400 Gb/s links of 500 ns, store-and-forward,
 4,096 B packets with 64 B of header and a 64 B acknowledgement each, one path per flow, lossless. One JSON line per
 workload: `ratio` is htsim's processor time for it over that of clusim's engine, `whole_ratio` over that of clusim's
-whole process with Python. Goals are printed beside them.
+whole process with Python. Goals are printed beside them. Paths of htsim differ from run to run; a run that it
+ends with an assertion has `error` in place of figures, and the exit code is 1.
 
     --repeats N      runs of both; the fastest of each count (3)
     --share F        a fraction of the messages (1)
@@ -64,6 +65,10 @@ WORKLOADS = {
 PACKET_BYTES = 4096
 
 
+class HtsimError(Exception):
+    """A run of htsim without a result."""
+
+
 def _matrix(workload: Workload, message_bytes: int) -> str:
     """Return htsim's connection matrix."""
     flows = workload.pairs()
@@ -88,13 +93,13 @@ def run_htsim(folder: Path, workload: Workload, message_bytes: int) -> dict[str,
             process = subprocess.Popen(command, stdout=out, cwd=scratch)
             _, status, used = os.wait4(process.pid, 0)
             out.seek(0)
-            lines = out.readlines()
+            # Line by line: the peak memory of a child is at least that of the process that starts it.
+            finished = sum("finished at" in line for line in out)
     if status:
-        raise SystemExit(f"htsim ended with status {os.waitstatus_to_exitcode(status)}")
-    finished = sum("finished at" in line for line in lines)
+        raise HtsimError(f"htsim ended with status {os.waitstatus_to_exitcode(status)}")
     flows = len(workload.pairs())
     if finished != flows:
-        raise SystemExit(f"htsim finished {finished} of {flows} flows")
+        raise HtsimError(f"htsim finished {finished} of {flows} flows")
     return {"cpu_s": used.ru_utime + used.ru_stime, "peak_MB": used.ru_maxrss / 1024}
 
 
@@ -156,7 +161,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--share", type=float, default=1)
     parser.add_argument("--one", type=int, default=0, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     names = args.workloads or list(WORKLOADS)
     unknown = [name for name in names if name not in WORKLOADS]
     if unknown:
@@ -166,8 +171,14 @@ def main() -> None:
         return
     if not (args.folder / "datacenter" / "htsim_roce").exists():
         parser.error(f"{args.folder}/datacenter/htsim_roce does not exist; build htsim first")
+    failed = False
     for name in names:
-        print(json.dumps(compare(args.folder, name, args.repeats, args.share)), flush=True)
+        try:
+            line = compare(args.folder, name, args.repeats, args.share)
+        except HtsimError as error:
+            line, failed = {"workload": name, "error": str(error)}, True
+        print(json.dumps(line), flush=True)
+    sys.exit(int(failed))
 
 
 if __name__ == "__main__":
