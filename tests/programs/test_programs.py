@@ -179,6 +179,11 @@ def test_messages_that_grow_with_distance_are_alltoallv() -> None:
     assert pattern_of(peers) == MessagePattern("weighted_alltoall", 768)
     peers[0].update([("send", 1, 128), ("recv", 3, 128)])
     assert pattern_of(peers) is None
+    two = {
+        rank: peers_of([NcclCall(kind, 0, 0, 64, 7, 0, 1 - rank) for kind in ("send", "recv")])
+        for rank in (0, 1)
+    }
+    assert pattern_of(two) == MessagePattern("sendrecv", 256)
 
 
 def test_work_is_dropped_only_if_its_result_is_overwritten_unread() -> None:

@@ -107,9 +107,6 @@ def pattern_of(messages: Mapping[int, Peers]) -> MessagePattern | None:
         for rank, peers in messages.items()
     }
     sizes = [size for peers in once.values() for _, _, size in peers]
-    weighted = max(sizes) * number // 2
-    if once == {rank: _weighted(rank, number, weighted) for rank in range(number)}:
-        return MessagePattern("weighted_alltoall", weighted, times=times)
     least, root = min(sizes), max(once, key=lambda rank: (sum(once[rank].values()), -rank))
     for name, blocks in (
         ("alltoall", number),
@@ -120,6 +117,9 @@ def pattern_of(messages: Mapping[int, Peers]) -> MessagePattern | None:
     ):
         if once == {rank: _wanted(name, rank, (number, root, least)) for rank in range(number)}:
             return MessagePattern(name, least * blocks, root, times)
+    weighted = max(sizes) * number // 2
+    if once == {rank: _weighted(rank, number, weighted) for rank in range(number)}:
+        return MessagePattern("weighted_alltoall", weighted, times=times)
     return None
 
 
