@@ -12,7 +12,7 @@ import clusim
 from clusim.base.kept import SampleCache
 from clusim.simulation import api
 from clusim.topology import subset
-from clusim.training import TrainRequest
+from clusim.training import TrainRequest, estimate
 from clusim.training.api import inputs, train_request
 from clusim.training.estimate import estimated
 from clusim.training.run import trained
@@ -93,6 +93,17 @@ def test_parts_that_were_exact_are_not_simulated_again(counter: Counter) -> None
     assert coarse.grain_error == fine.grain_error == 0.0
     assert (counter.runs, fine.simulated) == (runs, 0)
     assert fine.step_ps == coarse.step_ps
+
+
+def test_parts_of_both_passes_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup, work = inputs(CASES["tensor"], "dgx-a100", None)
+    counts = {}
+    for granularity in ("coarse", "step"):
+        request = TrainRequest(setup, work, steps=1, granularity=granularity)
+        counts[granularity] = estimated(request, SampleCache(None)).simulated
+        monkeypatch.setattr(estimate, "finest", lambda _error: False)
+        monkeypatch.setattr(estimate, "WANTED_ERROR", -1.0)
+    assert counts["step"] == counts["coarse"] > 0
 
 
 @pytest.mark.parametrize("zones", [(0, 1, 2), (5, 21), (0, 30, 31)])

@@ -379,12 +379,13 @@ def _estimated(request: TrainRequest, kept: SampleCache) -> StepEstimate:
     if any(_uneven(request, plan)):
         result = whole(request, plan, kept)
     elif request.granularity == STEP:
-        result = _bounded(replace(request, granularity=COARSE), plan, kept)
+        simulated: set[Any] = set()
+        result = _bounded(replace(request, granularity=COARSE), plan, kept, simulated)
         bound, finer = result.grain_bound, not finest(result.grain_error)
         if finer and (bound is None or bound > WANTED_ERROR):
-            result = _bounded(request, plan, kept)
+            result = _bounded(request, plan, kept, simulated)
     else:
-        result = _bounded(request, plan, kept)
+        result = _bounded(request, plan, kept, set())
     notes += plan_notes(plan, request.setup.fabric)
     if plan.workload.checkpoint is not None:
         notes.append("the estimate excludes checkpoints; simulate the step instead")
@@ -432,13 +433,17 @@ def _uneven(request: TrainRequest, plan: ParallelPlan) -> Iterator[bool]:
     yield plan.crew.stages < plan.mesh.pipeline
 
 
-def _bounded(request: TrainRequest, plan: ParallelPlan, kept: SampleCache) -> StepEstimate:
+def _bounded(
+    request: TrainRequest, plan: ParallelPlan, kept: SampleCache, simulated: set[Any]
+) -> StepEstimate:
     """Compose a step; if parts are extrapolated, again with these at their error limit.
+
+    Parts that the engine had to run are added to `simulated`.
 
     A step is a longest path, so that it loses no more where they are shorter.
     """
     granularity = shared(request.granularity, 2 * _runs(request, plan, kept))
-    parts = StepParts(request.setup, plan, granularity, kept)
+    parts = StepParts(request.setup, plan, granularity, kept, simulated=simulated)
     result = _made(request, plan, parts)
     if not parts.followed:
         return result
@@ -496,5 +501,5 @@ def _made(request: TrainRequest, plan: ParallelPlan, parts: StepParts) -> StepEs
         sharing=Sharing(clock.kernel_ps * each, clock.alone_ps * each),
         grain_error=max(known, default=0.0) if exact else None,
         parts=parts.different,
-        simulated=parts.simulated,
+        simulated=len(parts.simulated),
     )

@@ -77,8 +77,8 @@ class StepParts:
     ----------
     bounds : list
         `StepPart.bound` of all requested parts.
-    simulated : int
-        Number of parts that the engine had to run.
+    simulated : set
+        Parts that the engine had to run.
     longer : bool
         Whether extrapolated parts are lengthened by their error limit.
     """
@@ -88,7 +88,7 @@ class StepParts:
     granularity: str | int
     kept: SampleCache
     bounds: list[float | None] = field(default_factory=list)
-    simulated: int = 0
+    simulated: set[Any] = field(default_factory=set)
     longer: bool = False
     _known: dict[Any, StepPart] = field(default_factory=dict)
     _runs: dict[Any, PartRan] = field(default_factory=dict)
@@ -175,7 +175,7 @@ class StepParts:
 
     def _simulate(self, key: Any, work: JointWork, intensity: str | None) -> dict[str, Any]:
         """Run a part, beside kernels if `intensity` gives their memory traffic."""
-        self.simulated += 1
+        self.simulated.add((repr(key), work.ranks, intensity))
         work_ps = bytes_there = 0
         if intensity is not None:
             work_ps = _rounded_up(LONGER * self.find(key, work).took.time_ps)
