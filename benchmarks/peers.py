@@ -4,9 +4,8 @@ Workloads are permutations, an incast and an all-to-all; their flows start at 0.
 checkout of https://github.com/Broadcom/csg-htsim with ``datacenter/htsim_roce`` in it (``make libhtsim.a && make -C
 datacenter htsim_roce``). Both have the same flows over fat trees of 400 Gb/s links of 500 ns, store-and-forward,
 4,096 B packets with 64 B of header and a 64 B acknowledgement each, one path per flow, lossless. One JSON line per
-workload: `ratio` is htsim's processor time for it over that of clusim's engine, `whole_ratio` over that of clusim's
-whole process with Python. Goals are printed beside them. Paths of htsim differ from run to run; a run that it
-ends with an assertion has `error` in place of figures, and the exit code is 1.
+workload: `ratio` is htsim's processor time over the engine's, `whole_ratio` over the process's with Python, and
+`goal_ratio` the target. Paths of htsim vary; if an assertion of htsim fails, the line has `error`; the exit code is 1.
 
     --repeats N      runs of both; the fastest of each count (3)
     --share F        a fraction of the messages (1)

@@ -18,8 +18,8 @@ from clusim.base.terms.dtypes import DTYPES, REDUCTIONS
 from clusim.base.terms.operations import GRANULARITIES, OPERATIONS, PROTOCOL_NAMES, WORDS
 from clusim.base.units import parse_ranks, parse_size, parse_time
 
-MOST_THREADS = 64
-"""Largest value of ``--threads``: that of the engine."""
+ENGINE_THREADS = 64
+"""Largest value of ``--threads``, as the C engine's limit."""
 
 
 @dataclass(eq=False)
@@ -129,8 +129,8 @@ def _grain(text: str) -> str | int:
 def _threads(text: str) -> int | None:
     if text.lower() == "auto":
         return None
-    if not (text.isdecimal() and 1 <= int(text) <= MOST_THREADS):
-        raise InputError(f"threads {text!r}: must be auto, or 1 to {MOST_THREADS}")
+    if not (text.isdecimal() and 1 <= int(text) <= ENGINE_THREADS):
+        raise InputError(f"threads {text!r}: must be auto, or 1 to {ENGINE_THREADS}")
     return int(text)
 
 

@@ -1,7 +1,7 @@
 """Write the C source of ``clusim._engine``; CMake runs this at build time.
 
-The declarations are cut out of the headers between two markers, so that the headers are the
-only place where the interface is written down; in cffi's API mode the C compiler checks each of them.
+The declarations are cut out of the headers between two markers, so that the headers are the only place where the
+interface is written down; in cffi's API mode the C compiler checks each of them.
 """
 
 from __future__ import annotations

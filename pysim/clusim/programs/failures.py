@@ -42,12 +42,11 @@ def raised_at(error: BaseException) -> str:
     return _line(reversed(frames))
 
 
-def located(error: ClusimError) -> ClusimError:
-    """Return an error with the line of the program before its text, unless that names the file."""
+def locate(error: ClusimError) -> None:
+    """Put the line of the program before the text of an error, unless that names the file."""
     text, line = str(error), raised_at(error)
     if line and line.partition(":")[0] not in text:
         error.args = (f"{line}: {text}",)
-    return error
 
 
 def explained(error: BaseException) -> ClusimError | None:
@@ -67,7 +66,9 @@ def explained(error: BaseException) -> ClusimError | None:
         reason = f"extensions in CUDA are not compiled; {_OPERATOR}"
     if not reason:
         return None
-    return located(InputError(reason).with_traceback(error.__traceback__))
+    result = InputError(reason).with_traceback(error.__traceback__)
+    locate(result)
+    return result
 
 
 def _outwards(frame: FrameType | None) -> Iterator[tuple[FrameType, int]]:

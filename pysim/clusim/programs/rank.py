@@ -23,7 +23,7 @@ from clusim.nccl import LATEST
 from clusim.programs.annotations import unused_annotations
 from clusim.programs.clock import IssueTimes, RankClock, Totals
 from clusim.programs.device import library
-from clusim.programs.failures import explained, located, program_line
+from clusim.programs.failures import explained, locate, program_line
 from clusim.programs.launch import RankTask, TorchProgram
 from clusim.programs.processes import JobLink
 from clusim.programs.starter import next_rank
@@ -275,7 +275,8 @@ def _execute(program: TorchProgram) -> None:
     except KeyboardInterrupt:
         raise
     except ClusimError as error:
-        raise located(error)  # noqa: B904 - the same error
+        locate(error)
+        raise
     except BaseException as error:
         reason = explained(error)
         if reason is not None:
