@@ -378,14 +378,13 @@ def _estimated(request: TrainRequest, kept: SampleCache) -> StepEstimate:
     notes = memory_notes(plan, memory, request.strict_memory)
     if any(_uneven(request, plan)):
         result = whole(request, plan, kept)
-    elif request.granularity == STEP:
+    else:
         simulated: set[Any] = set()
-        result = _bounded(replace(request, granularity=COARSE), plan, kept, simulated)
-        bound, finer = result.grain_bound, not finest(result.grain_error)
+        first = replace(request, granularity=COARSE) if request.granularity == STEP else request
+        result = _bounded(first, plan, kept, simulated)
+        bound, finer = result.grain_bound, first is not request and not finest(result.grain_error)
         if finer and (bound is None or bound > WANTED_ERROR):
             result = _bounded(request, plan, kept, simulated)
-    else:
-        result = _bounded(request, plan, kept, set())
     notes += plan_notes(plan, request.setup.fabric)
     if plan.workload.checkpoint is not None:
         notes.append("the estimate excludes checkpoints; simulate the step instead")
@@ -436,9 +435,7 @@ def _uneven(request: TrainRequest, plan: ParallelPlan) -> Iterator[bool]:
 def _bounded(
     request: TrainRequest, plan: ParallelPlan, kept: SampleCache, simulated: set[Any]
 ) -> StepEstimate:
-    """Compose a step; if parts are extrapolated, again with these at their error limit.
-
-    Parts that the engine had to run are added to `simulated`.
+    """Compose a step, and add parts that ran to `simulated`; again at the error limit of extrapolated parts, if any.
 
     A step is a longest path, so that it loses no more where they are shorter.
     """
