@@ -379,11 +379,10 @@ def _estimated(request: TrainRequest, kept: SampleCache) -> StepEstimate:
     if any(_uneven(request, plan)):
         result = whole(request, plan, kept)
     else:
-        simulated: set[Any] = set()
         first = replace(request, granularity=COARSE) if request.granularity == STEP else request
-        result = _bounded(first, plan, kept, simulated)
-        bound, finer = result.grain_bound, first is not request and not finest(result.grain_error)
-        if finer and (bound is None or bound > WANTED_ERROR):
+        result = _bounded(first, plan, kept, simulated := set())
+        fine = first is request or finest(result.grain_error)
+        if not fine and ((bound := result.grain_bound) is None or bound > WANTED_ERROR):
             result = _bounded(request, plan, kept, simulated)
     notes += plan_notes(plan, request.setup.fabric)
     if plan.workload.checkpoint is not None:
@@ -445,9 +444,8 @@ def _bounded(
     if not parts.followed:
         return result
     longer = _made(request, plan, replace(parts, longer=True, bounds=[], _known={}))
-    return replace(
-        result, followed=parts.followed, followed_ps=longer.step_ps[-1] - result.step_ps[-1]
-    )
+    off_ps = longer.step_ps[-1] - result.step_ps[-1]
+    return replace(result, followed=parts.followed, followed_ps=off_ps)
 
 
 def _runs(request: TrainRequest, plan: ParallelPlan, kept: SampleCache) -> int:
