@@ -380,7 +380,7 @@ def _estimated(request: TrainRequest, kept: SampleCache) -> StepEstimate:
         result = whole(request, plan, kept)
     else:
         first = replace(request, granularity=COARSE) if request.granularity == STEP else request
-        result = _bounded(first, plan, kept, simulated := set())
+        result = _bounded(first, plan, kept, simulated := set[Any]())
         fine = first is request or finest(result.grain_error)
         if not fine and ((bound := result.grain_bound) is None or bound > WANTED_ERROR):
             result = _bounded(request, plan, kept, simulated)
