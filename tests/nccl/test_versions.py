@@ -101,9 +101,7 @@ def test_later_releases_name_the_changes_that_are_not_modelled(release: str, cha
     assert len(notes) == bool(changes)
     for note in notes:
         known = "2.31" if release == "2.31.2" else "2.32"
-        start = (
-            f"NCCL {release}: planned as 2.30, with constants of {known}; not modelled: algorithms"
-        )
+        start = f"NCCL {release}: planned as 2.30, with constants of {known}; not modelled: CTA policies"
         assert note.startswith(start)
         assert len(note.partition("not modelled: ")[2].split("; ")) == changes
 

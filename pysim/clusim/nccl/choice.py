@@ -17,6 +17,7 @@ from clusim.base.errors import InputError
 from clusim.base.records import dataclass
 from clusim.base.terms.operations import COLLECTIVE_OF, OF_NCCL, Algorithm, Collective, Protocol
 from clusim.nccl import programs
+from clusim.nccl.callconfig import CallConfig
 from clusim.nccl.communicator import Communicator, NcclPlan, communicator
 from clusim.nccl.constants import LATEST, Version
 from clusim.nccl.env import Settings, parse_env
@@ -58,6 +59,10 @@ class NcclOverrides:
     why: str = "asked for"
 
 
+Wanted = NcclOverrides | CallConfig
+"""Request of a call: a plan that replaces the tuner's choice, or NCCL's configuration of the call."""
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Plan of a collective.
@@ -83,7 +88,7 @@ def choose(
     size_bytes: int,
     *,
     element_bytes: int = 4,
-    wanted: NcclOverrides | None = None,
+    wanted: Wanted | None = None,
 ) -> Choice:
     """Return the plan of an operation of a size.
 
@@ -91,22 +96,28 @@ def choose(
     ----------
     operation, size_bytes
         As in `clusim.schedule.CollectiveCall`; operations outside the tuner's scope are sends and receives.
-    wanted : NcclOverrides or None
-        Plan that replaces the tuner's choice, if the communicator supports it.
+    wanted : NcclOverrides or CallConfig or None
+        Plan that replaces the tuner's choice, if the communicator supports it, or the configuration of the call.
 
     Raises
     ------
     InputError
-        No algorithm that the communicator could use has a program.
+        No algorithm that the communicator could use has a program, or the release lacks configurations.
     """
+    if isinstance(wanted, CallConfig):
+        wanted.check(comm, operation)
     if operation not in COLLECTIVE_OF:
         return Choice(None)
     collective = COLLECTIVE_OF[operation]
-    chosen = comm.select(collective, size_bytes)
-    given = None if wanted is None else _given(comm, chosen, wanted)
+    given = None
+    if isinstance(wanted, CallConfig):
+        chosen = wanted.choose(comm, collective, size_bytes)
+    else:
+        chosen = comm.select(collective, size_bytes)
+        given = None if wanted is None else _given(comm, chosen, wanted)
     best = given or chosen
     note = ""
-    if wanted is not None and given is None:
+    if isinstance(wanted, NcclOverrides) and given is None:
         note = f"{wanted.algorithm.value} {wanted.protocol.value} cannot run here"
     if (best.algorithm, collective) not in WRITERS:
         best, note = _nearest(operation, chosen, best.algorithm)
@@ -228,7 +239,7 @@ class Communicators:
         self._known[tuple(ranks)] = members
 
     def choice(
-        self, group: GroupLike, moved: CollectivePayload, wanted: NcclOverrides | None = None
+        self, group: GroupLike, moved: CollectivePayload, wanted: Wanted | None = None
     ) -> Choice:
         """Return the plan of a collective."""
         members = self.of(group)
@@ -248,7 +259,7 @@ class Communicators:
         site: Site,
         group: GroupLike,
         moved: CollectivePayload,
-        wanted: NcclOverrides | None = None,
+        wanted: Wanted | None = None,
     ) -> list[int]:
         """Append a collective; dependencies in `site` and the returned tasks are per rank in the given order.
 

@@ -7,7 +7,7 @@ number of channels, connect them, compute the cost table. `Communicator.plan` de
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Container, Hashable, Sequence
 from dataclasses import field, replace
 from functools import cached_property, lru_cache, partial
 
@@ -175,13 +175,19 @@ class Communicator:
             for head in range(count)
         ]
 
-    def select(self, collective: Collective, num_bytes: int) -> Selection:
+    def select(
+        self,
+        collective: Collective,
+        num_bytes: int,
+        lanes: ChannelSupply | None = None,
+        allowed: Container[tuple[Algorithm, Protocol]] | None = None,
+    ) -> Selection:
         """Return NCCL's selection; `num_bytes` is nccl-tests' size, the larger of the bytes that a rank sends and
-        receives.
+        receives. `lanes` and `allowed` are the channels and candidates of this call; None without restriction.
         """
         if num_bytes < 1:
             raise InputError(f"size {num_bytes}: must be at least 1 byte")
-        return select(self.table, collective, num_bytes, self.lanes)
+        return select(self.table, collective, num_bytes, lanes or self.lanes, allowed)
 
     @cached_property
     def lanes(self) -> ChannelSupply:

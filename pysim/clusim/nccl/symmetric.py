@@ -12,7 +12,7 @@ policy; LL by multicast runs as LL, with which a GPU receives the same bytes, an
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Container
 
 from clusim.base.errors import InputError
 from clusim.base.records import dataclass
@@ -23,6 +23,7 @@ from clusim.nccl.constants import Path, Version, since
 from clusim.nccl.symmetriccosts import (
     AG,
     AR,
+    KERNELS,
     RS,
     KernelEstimate,
     SymmetricCall,
@@ -30,27 +31,6 @@ from clusim.nccl.symmetriccosts import (
     copy_us,
     estimate,
 )
-
-_BY_TMA: dict[str, Any] = {"tma_bytes": 16384, "tma_parts": ("ranks", "ctas")}
-
-KERNELS = (
-    SymmetricKernel("AllReduce_AGxLL_R", AR, "oneshot-ll", low_latency=True),
-    SymmetricKernel("AllReduce_AGxLLMC_R", AR, "oneshot-ll", low_latency=True, multicast=True),
-    SymmetricKernel("AllReduce_RSxTmaLD_AGxTmaST", AR, "ld-st", **_BY_TMA),
-    SymmetricKernel("AllReduce_RSxLD_AGxST", AR, "ld-st"),
-    SymmetricKernel("AllReduce_RSxLDMC_AGxSTMC", AR, "multimem", multicast=True, reduces=True),
-    SymmetricKernel("AllGather_LL", AG, "ll", low_latency=True),
-    SymmetricKernel("AllGather_LLMC", AG, "ll", low_latency=True, multicast=True),
-    SymmetricKernel("AllGather_TmaST", AG, "st", tma_bytes=8192, tma_parts=("ctas",)),
-    SymmetricKernel("AllGather_ST", AG, "st"),
-    SymmetricKernel("AllGather_TmaSTMC", AG, "multimem", multicast=True, tma_bytes=4096),
-    SymmetricKernel("AllGather_STMC", AG, "multimem", multicast=True),
-    SymmetricKernel("ReduceScatter_LL", RS, "ll", low_latency=True),
-    SymmetricKernel("ReduceScatter_TmaLD", RS, "ld", **_BY_TMA),
-    SymmetricKernel("ReduceScatter_LD", RS, "ld"),
-    SymmetricKernel("ReduceScatter_LDMC", RS, "multimem", multicast=True, reduces=True),
-)
-"""In NCCL's order, in which the first of equals wins, and since 2.31 the last."""
 
 COPIES = SymmetricKernel("copy engines", AG, "copy-engines")
 """Gather by copy engines, without CTAs."""
@@ -132,8 +112,10 @@ def _copied(comm: Communicator, call: SymmetricCall) -> bool:
     return blackwell and since(comm.version, "gathers by copy engines") and each > _COPY_ELEMENTS
 
 
-def _possible(comm: Communicator, call: SymmetricCall) -> list[SymmetricKernel]:
-    """Return the kernels that can do a call."""
+def possible(
+    comm: Communicator, call: SymmetricCall, selected: Container[str] | None = None
+) -> list[SymmetricKernel]:
+    """Return the kernels that can do a call; `selected` are short names, None without restriction."""
     several = comm.group.num_ranks > 2 or comm.version < Version(2, 29, 7)
     switches = comm.group.nvls and several
     result = [kernel for kernel in KERNELS if kernel.collective is call.collective]
@@ -143,6 +125,8 @@ def _possible(comm: Communicator, call: SymmetricCall) -> list[SymmetricKernel]:
         result = [kernel for kernel in result if not kernel.tma]
     if call.num_bytes >= 2 << 30:
         result = [kernel for kernel in result if not kernel.low_latency]
+    if selected is not None:
+        result = [kernel for kernel in result if kernel.short in selected]
     wanted = comm.settings.sym_kernel
     return [kernel for kernel in result if wanted in ("", "^", kernel.name)]
 
@@ -155,8 +139,8 @@ def _by_tma(comm: Communicator) -> bool:
     return enabled and comm.group.lowest_capability >= 100
 
 
-def pick(comm: Communicator, call: SymmetricCall) -> Picked:
-    """Return the kernel that NCCL selects.
+def pick(comm: Communicator, call: SymmetricCall, selected: Container[str] | None = None) -> Picked:
+    """Return the kernel that NCCL selects, among those of `possible`.
 
     Raises
     ------
@@ -164,10 +148,10 @@ def pick(comm: Communicator, call: SymmetricCall) -> Picked:
         No kernel supports the call, or the kernel in ``NCCL_SYM_KERNEL`` does not.
     """
     reason = why_not(comm, call)
-    if not reason and _copied(comm, call):
+    if not reason and selected is None and _copied(comm, call):
         time_us = copy_us(comm, call)
         return Picked(COPIES, 0, time_us, {COPIES.name: time_us})
-    kernels = [] if reason else _possible(comm, call)
+    kernels = [] if reason else possible(comm, call, selected)
     if not kernels:
         raise InputError(reason or f"NCCL_SYM_KERNEL={comm.settings.sym_kernel}: cannot do it here")
     found: dict[str, KernelEstimate] = {}

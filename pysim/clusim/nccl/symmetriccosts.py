@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import cache
 from math import exp, log1p, log2
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from clusim.base.datafiles import read
 from clusim.base.records import dataclass
@@ -48,6 +48,33 @@ class SymmetricKernel(NamedTuple):
     def tma(self) -> bool:
         """True if it moves data by TMA."""
         return self.tma_bytes > 0
+
+    @property
+    def short(self) -> str:
+        """Name without the collective: ``AGxLL_R``."""
+        return self.name.partition("_")[2]
+
+
+_BY_TMA: dict[str, Any] = {"tma_bytes": 16384, "tma_parts": ("ranks", "ctas")}
+
+KERNELS = (
+    SymmetricKernel("AllReduce_AGxLL_R", AR, "oneshot-ll", low_latency=True),
+    SymmetricKernel("AllReduce_AGxLLMC_R", AR, "oneshot-ll", low_latency=True, multicast=True),
+    SymmetricKernel("AllReduce_RSxTmaLD_AGxTmaST", AR, "ld-st", **_BY_TMA),
+    SymmetricKernel("AllReduce_RSxLD_AGxST", AR, "ld-st"),
+    SymmetricKernel("AllReduce_RSxLDMC_AGxSTMC", AR, "multimem", multicast=True, reduces=True),
+    SymmetricKernel("AllGather_LL", AG, "ll", low_latency=True),
+    SymmetricKernel("AllGather_LLMC", AG, "ll", low_latency=True, multicast=True),
+    SymmetricKernel("AllGather_TmaST", AG, "st", tma_bytes=8192, tma_parts=("ctas",)),
+    SymmetricKernel("AllGather_ST", AG, "st"),
+    SymmetricKernel("AllGather_TmaSTMC", AG, "multimem", multicast=True, tma_bytes=4096),
+    SymmetricKernel("AllGather_STMC", AG, "multimem", multicast=True),
+    SymmetricKernel("ReduceScatter_LL", RS, "ll", low_latency=True),
+    SymmetricKernel("ReduceScatter_TmaLD", RS, "ld", **_BY_TMA),
+    SymmetricKernel("ReduceScatter_LD", RS, "ld"),
+    SymmetricKernel("ReduceScatter_LDMC", RS, "multimem", multicast=True, reduces=True),
+)
+"""In NCCL's order, in which the first of equals wins, and since 2.31 the last."""
 
 
 @dataclass(frozen=True, slots=True)

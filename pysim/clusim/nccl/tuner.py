@@ -6,11 +6,13 @@ threads, are given up while each thread would have fewer bytes than its threshol
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import field
 
 from clusim.base.errors import InputError
 from clusim.base.records import dataclass
 from clusim.base.terms.operations import ALGORITHMS, PROTOCOLS, Algorithm, Collective, Protocol
+from clusim.nccl.constants import since
 from clusim.nccl.costs import CostTable
 from clusim.nccl.env import Settings, allows
 from clusim.nccl.rccl import THREADS
@@ -144,6 +146,11 @@ def channels_and_threads(
         why = f"one channel; fewer threads for {limit} B each"
     if same:
         return Threads(channels, threads, why)
+    if since(table.version, "configured calls"):
+        supply = lanes.nvls_channels if algorithm in _IN_SWITCH else num_channels
+        least, top = settings.min_ctas or 1, settings.max_ctas or supply
+        bounded = min(max(channels, least), top, supply)
+        channels, why = bounded, (why if bounded == channels else "limits on CTAs")
     if protocol is Protocol.SIMPLE and algorithm is Algorithm.RING:
         threads += WARP
     threads = max(threads, 3 * WARP)
@@ -172,14 +179,18 @@ def select(
     collective: Collective,
     num_bytes: int,
     lanes: ChannelSupply,
+    allowed: Container[tuple[Algorithm, Protocol]] | None = None,
 ) -> Selection:
-    """Return NCCL's selection for `num_bytes` (the larger of the bytes that a rank sends and receives)."""
+    """Return NCCL's selection for `num_bytes` (the larger of the bytes that a rank sends and receives).
+
+    `allowed` are the candidates; None are those of the settings.
+    """
     settings = lanes.settings
     times: dict[tuple[Algorithm, Protocol], float] = {}
     for algorithm in ALGORITHMS:
         for protocol in PROTOCOLS:
             time = table.time_us(collective, algorithm, protocol, num_bytes, lanes.num_channels)
-            if time is not None:
+            if time is not None and (allowed is None or (algorithm, protocol) in allowed):
                 times[algorithm, protocol] = time
     if not times:
         asked = [c.text for c in (settings.algo, settings.proto) if c is not None]

@@ -15,7 +15,7 @@ from clusim.base.errors import InputError
 from clusim.base.files import guarded
 from clusim.base.units import parse_size, parse_time
 from clusim.lowering.spreads import Routing
-from clusim.nccl import parse_assignments, parse_env
+from clusim.nccl import CallConfig, parse_assignments, parse_env
 from clusim.results.bins import MAX_BINS
 from clusim.results.result import Result
 from clusim.schedule import Schedule
@@ -206,6 +206,8 @@ class CollectiveOptions(EngineOptions, total=False):
         NCCL release; the newest known by default.
     symmetric : bool
         Buffers are registered as symmetric windows, for which NCCL has special kernels.
+    wanted : clusim.nccl.CallConfig
+        NCCL's configuration of the call: algorithms and CTAs that it may use (2.31 and later).
     confirm : bool or None
         True re-simulates the run without its bottleneck for `Result.verdict`; None, the default: small runs only.
     faults, granularity, seed, verify, engine, threads, trace_out, trace_primitives, trace_limit_bytes, bins, progress,
@@ -226,6 +228,7 @@ class CollectiveOptions(EngineOptions, total=False):
     env: Mapping[str, str]
     version: str
     symmetric: bool
+    wanted: CallConfig
     confirm: bool | None
     faults: Sequence[Any]
     verify: bool

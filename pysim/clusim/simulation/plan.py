@@ -20,6 +20,7 @@ from clusim.base.terms.operations import (
 )
 from clusim.lowering import plan_change
 from clusim.nccl import Communicator, NcclPlan, programs
+from clusim.nccl.callconfig import CallConfig
 from clusim.nccl.choice import Communicators, Way, choose, way_of
 from clusim.nccl.env import forced
 from clusim.nccl.launch import (
@@ -32,7 +33,7 @@ from clusim.nccl.launch import (
     start_and_end_ps,
 )
 from clusim.nccl.programs import CollectivePayload
-from clusim.nccl.symmetric import COPIES, Picked, pick, why_not
+from clusim.nccl.symmetric import COPIES, Picked, pick, possible, why_not
 from clusim.nccl.symmetriccosts import SymmetricCall, copy_floor_us
 from clusim.results.result import LaunchContext
 from clusim.schedule import Schedule
@@ -143,6 +144,7 @@ def plan(request: Request | ScheduleRequest) -> Plan:
         for name, given in (
             ("--env", request.setup.env),
             ("--nccl-version", request.setup.version),
+            ("a call's configuration", request.wanted),
         ):
             if given:
                 raise InputError(f"{name} is for NCCL's plans; add --algorithm nccl")
@@ -225,6 +227,7 @@ def _of_file(request: Request, machine: Fabric) -> PlannedProgram:
         (setup.env, "--env"),
         (setup.version, "--nccl-version"),
         (request.channels, "--channels"),
+        (request.wanted, "a call's configuration"),
     ):
         if given:
             raise InputError(f"{flag} is not for {path}, a plan with given channels")
@@ -356,8 +359,16 @@ def _symmetric(request: Request, comm: Communicator) -> tuple[Picked | None, str
         return None, f"{request.operation} lacks a kernel for symmetric memory"
     collective = COLLECTIVE_OF[request.operation]
     call = SymmetricCall(collective, request.size_bytes, request.dtype, request.redop)
-    reason = why_not(comm, call)
-    return (None, reason) if reason else (pick(comm, call), "")
+    if reason := why_not(comm, call):
+        return None, reason
+    config = request.wanted
+    if not isinstance(config, CallConfig):
+        return pick(comm, call), ""
+    config.check(comm, request.operation)
+    selected, limited = config.kernels(comm.settings), config.on(comm)
+    if selected is None or possible(limited, call, selected):
+        return pick(limited, call, selected), ""
+    return None, f"no kernel for symmetric memory in {config.select!r} can do the call"
 
 
 def nccl_program(request: Request, comm: Communicator, chosen: NcclPlan | None) -> Schedule:

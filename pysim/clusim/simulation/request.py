@@ -11,7 +11,7 @@ from typing import Any
 from clusim.base.errors import InputError
 from clusim.base.records import dataclass
 from clusim.base.terms.operations import WORDS
-from clusim.nccl.choice import NcclOverrides
+from clusim.nccl.choice import Wanted
 from clusim.nccl.env import windows
 from clusim.results.replicated import BlockRows
 from clusim.schedule import Schedule
@@ -50,8 +50,8 @@ class Request:
     algorithm : str
         A name in `clusim.collectives.ALGORITHMS`; ``nccl`` is NCCL's choice; the name of a file is a plan of
         MSCCL (``.xml``) or MSCCL++ (``.json``); empty is ``nccl`` where NCCL runs, otherwise the operation's first.
-    wanted : NcclOverrides or None
-        Overrides of NCCL's choices.
+    wanted : NcclOverrides or CallConfig or None
+        Overrides of NCCL's choices, or NCCL's configuration of the call.
     protocol : str
         ``simple``, ``ll`` or ``ll128``; empty is the algorithm's default. Sets ``NCCL_PROTO`` for NCCL.
     channels : int or None
@@ -74,7 +74,7 @@ class Request:
     operation: str
     size_bytes: int
     algorithm: str = ""
-    wanted: NcclOverrides | None = None
+    wanted: Wanted | None = None
     protocol: str = ""
     channels: int | None = None
     dtype: str = "float32"
