@@ -101,6 +101,16 @@ class LogWriter:
             for name, peer in (("Send", (own + distance) % n), ("Recv", (own - distance) % n)):
                 self.say(own, self._line(name, number, count, "uint8", 0, peer, comm, own, n, 1))
 
+    def one_sided(self, name: str, own: int, peer: int = 0, count: int = 0) -> None:
+        """Write a put (of bytes), signal or wait of a rank, with the format and arguments of NCCL 2.30.7."""
+        local = f"0x7f00{own:02x}000000" if name == "PutSignal" else "(nil)"
+        kind = 2 if name == "WaitSignal" else 0
+        self.say(
+            own,
+            f"{name}: opCount {self._op_count.get(0, 0):x} sendbuff {local} recvbuff (nil) count {count}"
+            f" datatype {kind} op 0 root {peer} comm {self.pointer(0, own)} [nranks={self.ranks}] stream 0x9901",
+        )
+
     def _line(
         self, name: str, number: int, count: int, dtype: str, op: int, root: int, comm: int, own: int, n: int,
         stream: int,

@@ -9,10 +9,10 @@ from typing import Literal, NamedTuple, Unpack
 
 from clusim.base.errors import InputError, ScheduleError
 from clusim.base.records import dataclass
-from clusim.collectives.algorithms.copyengines import engine_shape, write_put, write_signal
 from clusim.collectives.algorithms.p2p import write_send
 from clusim.collectives.api import Options, emit, make_call
-from clusim.schedule.builder import CollectiveWriter, ProgramBuilder, check_call
+from clusim.collectives.onesided import one_sided, put_call, signal_call
+from clusim.schedule.builder import CollectiveWriter, ProgramBuilder
 from clusim.schedule.ir import CollectiveCall, Schedule, Task
 from clusim.schedule.shapes import shape_of
 from clusim.topology.model import Fabric
@@ -118,17 +118,13 @@ class ScheduleBuilder(ProgramBuilder):
         Its task ends when the data have left; when they have arrived, the peer counts a signal of `rank`. Puts and
         signals of a stream to the same peer arrive in order.
         """
-        options: Options = {"ranks": (rank, peer), "dtype": "uint8"}
-        call = make_call(self.target, "send", "put", bytes, options)
-        return self._one_sided(call, stream, after)
+        return self._one_sided(put_call(self.target, (rank, peer), bytes), stream, after)
 
     def signal(
         self, rank: int, peer: int, *, stream: str = "rma", after: Iterable[int] = ()
     ) -> int:
         """Add a signal of `rank` at `peer`, which arrives after the earlier puts of its stream to that peer."""
-        call = CollectiveCall("barrier", 0, (rank, peer), "uint8", algorithm="signal")
-        check_call(call, self.num_ranks)
-        return self._one_sided(call, stream, after)
+        return self._one_sided(signal_call(self.target, (rank, peer)), stream, after)
 
     def wait_signal(
         self,
@@ -152,15 +148,9 @@ class ScheduleBuilder(ProgramBuilder):
         return task
 
     def _one_sided(self, call: CollectiveCall, stream: str, after: Iterable[int]) -> int:
-        """Write a put or a signal: a task of the sender, and one of the receiver's memory in a separate stream."""
+        """Write a put or a signal, and count its arrival."""
+        task, memory = one_sided(self, call, stream, after)
         rank, peer = call.ranks
-        task = self.task(Task("program", rank, stream, name=f"{call.algorithm} {peer}"), after)
-        memory = self.task(Task("program", peer, f"{stream} of {rank}", name=f"memory {rank}"))
-        index = self.call(call)
-        for each in (task, memory):
-            self.assign(each, index)
-        writer = CollectiveWriter(self, call, engine_shape(call, None), (task, memory))
-        (write_put if call.algorithm == "put" else write_signal)(writer, None)
         self._signals[rank, peer].append(memory)
         return task
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from clusim.base.errors import InputError
 from clusim.base.records import dataclass
 from clusim.base.terms.operations import COLLECTIVE_OF, OF_NCCL, Algorithm, Collective, Protocol
+from clusim.collectives.onesided import emit_puts
 from clusim.nccl import programs
 from clusim.nccl.callconfig import CallConfig
 from clusim.nccl.communicator import Communicator, NcclPlan, communicator
@@ -31,11 +32,15 @@ from clusim.topology.model import Fabric
 
 
 class Way(NamedTuple):
-    """Algorithm and protocol of a collective, in NCCL's terms; ``P2P`` are sends and receives."""
+    """Algorithm and protocol of a collective, in NCCL's terms; ``P2P`` are sends and receives, ``Put`` puts."""
 
     algorithm: str
     protocol: str
     channels: int
+
+
+PUT = Way("Put", "", 0)
+"""Puts and signals, without CTAs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +290,14 @@ class Communicators:
         placed = [(position[src], position[dst], size) for src, dst, size in messages]
         tasks = programs.emit_messages(_turned(site, position), self.fabric, members.comm, placed)
         return [tasks[at] for at in position]
+
+    def puts(
+        self, site: Site, group: GroupLike, puts: Sequence[tuple[int, int, int]]
+    ) -> list[tuple[int, ...]]:
+        """Append puts (source, target, bytes), which count in the ranks as given; see `emit_puts`."""
+        members = self.of(group)
+        ranks = [members.comm.ranks[position] for position in members.position]
+        return emit_puts(site, self.fabric, ranks, puts)
 
 
 @lru_cache(24)

@@ -15,7 +15,7 @@ from clusim.base.errors import InputError, TimeLimitReached, one_line
 from clusim.base.terms.operations import ROOTED, find_algorithm, find_protocol
 from clusim.formats.recordings.model import ABSENT, Event, Recording
 from clusim.nccl import LATEST, parse_env, parse_version
-from clusim.nccl.choice import Communicators
+from clusim.nccl.choice import PUT, Communicators
 from clusim.nccl.env import chips_of, notes_on_chips, notes_on_variables
 from clusim.replays.placing import Placed, ReplayRequest, machines_of, place
 from clusim.replays.report import CallResult, CommResult, Other, Replay
@@ -201,18 +201,20 @@ def _spans(
             continue  # the run ended before the call
         key = (event.group, event.operation, event.bytes, event.dtype)
         if event.kind != "collective":
-            key = (event.group, "messages", _most_moved(recording, unit), "uint8")
+            kind = "puts" if event.algorithm == "put" else "messages"
+            key = (event.group, kind, _most_moved(recording, unit), "uint8")
         calls = [schedule.tasks[t].call for t in tasks if schedule.tasks[t].call != ABSENT]
         if not calls:
             continue  # calls without data do not have a program
         call = schedule.calls[calls[0]]
         names = _name_of(call.algorithm, find_algorithm), _name_of(call.protocol, find_protocol)
+        put = event.algorithm == "put"
         took = max(int(end[t]) for t in tasks) - max(int(start[t]) for t in tasks)
         span = _Span(
             max(1, took),
             _recorded_span(recording, unit),
             _recorders(recording, unit),
-            (*names, call.channels),
+            PUT if put else (*names, call.channels),
             recorded and bool(event.algorithm),
         )
         results.setdefault(key, []).append(span)

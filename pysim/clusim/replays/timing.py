@@ -13,7 +13,7 @@ from clusim.base.errors import ClusimError, InputError
 from clusim.base.terms.operations import find_algorithm, find_protocol
 from clusim.formats.logs import Log
 from clusim.formats.logs.calls import LoggedCall
-from clusim.nccl.choice import Choice, Communicators, Members, NcclOverrides, way_of
+from clusim.nccl.choice import PUT, Choice, Communicators, Members, NcclOverrides, way_of
 from clusim.nccl.launch import Launch, host_of
 from clusim.nccl.programs import CollectivePayload
 from clusim.nccltests.sweep import Harness, iterations_of
@@ -115,7 +115,8 @@ def emit_call(
 ) -> None:
     """Append a call to a schedule."""
     if call.messages:
-        nccl.messages(Site(builder, stream), members, call.messages)
+        append = nccl.puts if call.operation == "puts" else nccl.messages
+        append(Site(builder, stream), members, call.messages)
     else:
         nccl.collective(Site(builder, stream), members, moved_of(call), wanted_of(call))
 
@@ -153,13 +154,13 @@ class Timer:
             more = self._run(members, call, ITERATIONS)
             each_ps = interval_ps(each_ps, more.time_ps)
         busy = result.wires.counters["busy_ps"].tolist()
-        way = way_of(comm, choice.plan)
+        way = way_of(comm, choice.plan) if call.operation != "puts" else PUT
         return Timed(
             result.time_ps,
             harness.time_ps(host_of(comm), call.operation, each_ps, way[2]),
             *way,
             choice.note,
-            choice.as_wanted,
+            choice.as_wanted or way is PUT,
             result.provenance.granularity_note,
             tuple((n, b) for n, b in zip(result.wires.names, busy, strict=True) if b),
             result.verdict,

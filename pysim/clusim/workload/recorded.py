@@ -422,7 +422,8 @@ class _Writer:
         for number in unit.events:
             rank = self.recording.events[number].rank
             after[rank] = tuple(dict.fromkeys((*after.get(rank, ()), *self._after(number))))
-        messages = [(ends[1], ends[2], size) for ends, size in sizes.items() if size > 0]
+        put = event.algorithm == "put"
+        messages = [(ends[1], ends[2], size) for ends, size in sizes.items() if size > 0 or put]
         number = unit.events[0]
         if not messages or len(group.ranks) < 2:
             for other in unit.events:
@@ -431,14 +432,15 @@ class _Writer:
             return
         if event.eager and event.kind == "send":
             after[group.ranks[event.peer]] = after[event.rank]
-        tasks = self.emitter.messages(
+        append = self.emitter.puts if put else self.emitter.messages
+        tasks = append(
             self.builder, group.ranks, messages, f"p2p {event.group} {number}",
             [after.get(rank, ()) for rank in group.ranks],
         )  # fmt: skip
         for other in unit.events:
-            self.tasks[other] = (tasks[group.ranks.index(self.recording.events[other].rank)],)
+            self.tasks[other] = tasks[group.ranks.index(self.recording.events[other].rank)]
         if event.eager and event.kind == "send":
-            self.arrived[number] = (tasks[event.peer],)
+            self.arrived[number] = tasks[event.peer]
 
 
 def _no_program(group: Group, event: Event) -> str:

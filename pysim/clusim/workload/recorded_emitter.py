@@ -61,9 +61,21 @@ class NcclEmitter:
         messages: Sequence[tuple[int, int, int]],
         stream: str,
         after: Sequence[Sequence[int]],
-    ) -> list[int]:
+    ) -> list[tuple[int, ...]]:
         """Append a launch of messages between ranks of the group, as `collective` does."""
-        return self.nccl.messages(Site(builder, stream, after), self._places(group), messages)
+        site, places = Site(builder, stream, after), self._places(group)
+        return [(task,) for task in self.nccl.messages(site, places, messages)]
+
+    def puts(
+        self,
+        builder: ProgramBuilder,
+        group: Sequence[int],
+        puts: Sequence[tuple[int, int, int]],
+        stream: str,
+        after: Sequence[Sequence[int]],
+    ) -> list[tuple[int, ...]]:
+        """Append puts between ranks of the group, as `collective` does."""
+        return self.nccl.puts(Site(builder, stream, after), self._places(group), puts)
 
     def _places(self, group: Sequence[int]) -> tuple[int, ...]:
         return tuple(self.place[rank] for rank in group)

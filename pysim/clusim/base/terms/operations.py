@@ -92,6 +92,12 @@ class Operation:
         return (2 if self.bus == "twice" else 1) * (num_ranks - 1) / num_ranks
 
 
+ONE_SIDED = ("PutSignal", "Signal", "WaitSignal")
+"""One-sided calls in NCCL's log, which are simulated in groups."""
+
+ENDS = ("Send", "Recv", *ONE_SIDED)
+"""Calls of a single rank in NCCL's log."""
+
 OPERATIONS: dict[str, Operation] = {
     item.name: item
     for item in (
@@ -117,6 +123,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation("recv", "Recv"),
         Operation("barrier", torch=("barrier",), chakra=((9, "BARRIER"),)),
         Operation("messages", others=("custom",)),
+        Operation("puts", others=ONE_SIDED),
     )
 }  # fmt: skip
 """By clusim's name."""

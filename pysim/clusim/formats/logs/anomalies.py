@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clusim.base.json_schema import JsonObject
+from clusim.base.terms.operations import ENDS
 from clusim.formats.logs.columns import NONE, Repeating
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.log import Log
@@ -359,7 +360,7 @@ def _calls(log: Log) -> Iterator[Anomaly]:
                 "communicator", "name", "ranks"
             ).tolist()
             if communicator >= 0
-            and facts.names[name] not in ("Send", "Recv")
+            and facts.names[name] not in ENDS
             and ranks < log.communicators[communicator].n_logged
         )
         if missing:

@@ -1,8 +1,9 @@
 """The calls of a log: a table of distinct calls, and the sequence of indices into it.
 
 A collective is a call of its communicator; the sends and receives of a communicator with one opCount
-form one call, because NCCL launches them together. Names are clusim's: ``allreduce``, ``all_gather``,
-...
+form one call, because NCCL launches them together. So do the n-th puts and signals of ranks, between their waits:
+lines of waits do not name signals, so that a wait is assumed to be for its group's. Names are clusim's:
+``allreduce``, ``all_gather``, ...
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.terms.dtypes import IN_TABLES, REDUCTIONS
-from clusim.base.terms.operations import OF_NCCL, REDUCING, ROOTED, find_operation
+from clusim.base.terms.operations import (
+    ENDS,
+    OF_NCCL,
+    ONE_SIDED,
+    REDUCING,
+    ROOTED,
+    find_operation,
+)
 from clusim.formats.logs.columns import NONE, Repeating
 from clusim.formats.logs.log import Log
 from clusim.formats.logs.operations import DATATYPES, TYPE_BYTES
@@ -38,7 +46,7 @@ class LoggedCall:
     algorithm, protocol : str
         As in the tuner's line; empty without such a line, with 0 as `channels`.
     messages : tuple of (source, target, bytes)
-        Of a group of sends and receives: ranks of the communicator.
+        Of a group of sends and receives, or of puts (0 bytes: a signal): ranks of the communicator.
     model_us : float
         Estimate of NCCL's tuner [us]; -1 if it was not printed.
     """
@@ -107,8 +115,9 @@ def call_table(log: Log, *, most: int | None = None) -> CallTable:
 
 
 def _from_operations(log: Log, table: CallTable, most: int | None) -> None:
-    groups: dict[tuple[int, int], int] = {}
-    messages: list[tuple[dict[tuple[int, int, int], list[int]], int, int, int, int]] = []
+    groups: dict[tuple[str, int, int], int] = {}
+    turns: Counter[tuple[int, int]] = Counter()
+    messages: list[tuple[str, dict[tuple[int, int, int], list[int]], int]] = []
     order: list[LoggedCall | int] = []
     rest: list[tuple[int, int, int]] = []
     for row in _rows(log.operations):
@@ -118,16 +127,21 @@ def _from_operations(log: Log, table: CallTable, most: int | None) -> None:
         if problem:
             table.skipped[problem] += 1
             continue
-        if text in ("Send", "Recv"):
-            at = groups.get((comm, row.op_count))
+        if text == "WaitSignal":
+            turns[comm, row.rank] += 1
+            continue
+        if text in ENDS:
+            kind = "puts" if text in ONE_SIDED else "messages"
+            launch = turns[comm, row.rank] if kind == "puts" else row.op_count
+            at = groups.get((kind, comm, launch))
             if at is None:
                 if most is not None and len(order) >= most:
                     break
-                at = groups[comm, row.op_count] = len(messages)
-                messages.append(({}, comm, stream, time_ns, line))
+                at = groups[kind, comm, launch] = len(messages)
+                messages.append((kind, {}, comm))
                 order.append(at)
                 rest.append((stream, time_ns, line))
-            _add_message(messages[at][0], text, row.rank, row.root, row.size)
+            _add_message(messages[at][1], text, row.rank, row.root, row.size)
             continue
         if most is not None and len(order) >= most:
             break
@@ -141,7 +155,7 @@ def _from_operations(log: Log, table: CallTable, most: int | None) -> None:
         rest.append((stream, time_ns, line))
     for item, (stream, time_ns, line) in zip(order, rest, strict=True):
         if isinstance(item, int):
-            result = _messages(log, table, messages[item][1], messages[item][0])
+            result = _messages(log, table, *messages[item])
             if result is not None:
                 table.add(result, stream, time_ns, line)
         else:
@@ -183,15 +197,14 @@ def _problem(log: Log, row: _Row, name: str) -> str:
         return f"{name} on a communicator of one rank"
     if kind >= len(TYPE_BYTES):
         return f"{name} with unknown datatype {kind}"
-    if row.count == 0:
+    peer = name in ENDS and name != "WaitSignal"
+    if row.count == 0 and name not in ("Signal", "WaitSignal"):
         return f"{name} of 0 elements"
-    if not 0 < size <= MOST_BYTES:
+    if not (row.count == 0 or 0 < size <= MOST_BYTES):
         return f"{name} with an impossible size"
-    if row.root >= log.communicators[comm].n_ranks and (
-        name in ("Send", "Recv") or logged_operation(name) in ROOTED
-    ):
+    if row.root >= log.communicators[comm].n_ranks and (peer or logged_operation(name) in ROOTED):
         return f"{name} of a root or peer that the communicator does not have"
-    if name and name not in ("Send", "Recv") and not logged_operation(name):
+    if name and name not in ENDS and not logged_operation(name):
         return f"{name}, which clusim does not simulate"
     return ""
 
@@ -233,17 +246,17 @@ def _row_type(log: Log, comm: int, size: int) -> str:
 def _add_message(
     counts: dict[tuple[int, int, int], list[int]], name: str, rank: int, peer: int, size: int
 ) -> None:
-    """Count a Send at index 0 and a Recv at index 1 of its message."""
+    """Count a Recv at index 1 of its message, and a Send or put at index 0."""
     if rank < 0 or peer < 0:
         return
-    ends = (rank, peer, size) if name == "Send" else (peer, rank, size)
-    counts.setdefault(ends, [0, 0])[0 if name == "Send" else 1] += 1
+    ends = (peer, rank, size) if name == "Recv" else (rank, peer, size)
+    counts.setdefault(ends, [0, 0])[1 if name == "Recv" else 0] += 1
 
 
 def _messages(
-    log: Log, table: CallTable, comm: int, by_ends: dict[tuple[int, int, int], list[int]]
+    log: Log, table: CallTable, kind: str, by_ends: dict[tuple[int, int, int], list[int]], comm: int
 ) -> LoggedCall | None:
-    """Return the call of a group of sends and receives; unlogged ranks are assumed symmetric."""
+    """Return the call of a group of messages or puts; unlogged ranks are assumed symmetric."""
     communicator = log.communicators[comm]
     n = communicator.n_ranks
     inside = {key: max(counts) for key, counts in by_ends.items() if max(key[:2]) < n}
@@ -265,7 +278,7 @@ def _messages(
     for src, dst, size in flat:
         moved["sent", src] += size
         moved["received", dst] += size
-    return LoggedCall(comm, "messages", max(moved.values()), "uint8", messages=tuple(flat))
+    return LoggedCall(comm, kind, max(moved.values()), "uint8", messages=tuple(flat))
 
 
 def _from_rows(log: Log, table: CallTable, most: int | None) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.terms.dtypes import BY_NUMBER
-from clusim.base.terms.operations import BLOCKWISE, find_operation
+from clusim.base.terms.operations import BLOCKWISE, ENDS, find_operation
 from clusim.formats.logs.columns import NONE, Repeating, counted, ordinals, row_hash, small
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.raw_log import RawLog
@@ -113,8 +113,6 @@ TYPE_BYTES = np.array([item.size_bytes for item in BY_NUMBER], np.int64)
 MOST_ALIKE = 1 << 15
 """Maximum number of kinds of operations, by size and choice, in summaries."""
 
-_POINT = ("Send", "Recv")
-
 
 def _has_blocks(name: str) -> bool:
     result = find_operation(name)
@@ -149,8 +147,8 @@ def find_operations(facts: RawLog, communicators: Sequence[LoggedCommunicator]) 
 
     Columns: `communicator`, `name`, `op_count`, `count`, `type`, `op`, `root`, `size` [B], `ranks` (number
     of calls found), `agree` (1 if they are equal), `stream`, `choice`, `time_ns` and `line` of the first.
-    Calls of one communicator with one opCount and name form one operation; each Send or Recv is a separate
-    operation, with the caller as `rank`.
+    Calls of one communicator with one opCount and name form one operation; each Send, Recv or one-sided call is a
+    separate operation, with the caller as `rank`.
     """
     of_member = np.full(max(len(facts.members), 1), NONE, np.int64)
     n_ranks = np.ones(max(len(facts.members), 1), np.int64)
@@ -197,7 +195,7 @@ def _matched(facts: RawLog, calls: Columns, of_member: NDArray[np.int64]) -> Col
     """Return the operations of these calls, in the order of their first lines."""
     member, name, op_count = calls["member"], calls["name"], calls["op_count"]
     rank_of = np.array([member.rank for member in facts.members] or [NONE], np.int64)
-    point = np.array([name in _POINT for name in facts.names])[name]
+    point = np.array([name in ENDS for name in facts.names])[name]
     caller = np.where(point, member.astype(np.int32), NONE)
     key = row_hash(of_member[member], op_count, name, ordinals(member, op_count, name), caller)
     order = _in_lines(calls["line"], key)

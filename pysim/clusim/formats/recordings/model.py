@@ -147,7 +147,7 @@ class Event:
         Of a send and its recv: the message is transferred when it is sent, and its recv waits for the arrival.
         Otherwise, as in NCCL, it is transferred when both ends are ready.
     algorithm, protocol : str
-        As recorded, in lower case; empty if unknown. `channels` is 0 if unknown.
+        As recorded, in lower case; empty if unknown, ``put`` for one-sided messages. `channels` is 0 if unknown.
     where : str
         ``FILE:LINE`` or similar, for messages.
     operator : OperatorCall or None

@@ -75,7 +75,7 @@ def recording_of(log: Log, table: CallTable, ranks: JobRanks) -> Recording:
 def _messages(
     call: LoggedCall, ranks: tuple[int, ...], group: int, sequence: int, rest: tuple[str, int, str]
 ) -> list[Event]:
-    """Return both ends of the messages of a launch."""
+    """Return both ends of the messages or puts of a launch."""
     stream, start, where = rest
     result = []
     for tag, (src, dst, size) in enumerate(call.messages):
@@ -85,6 +85,7 @@ def _messages(
                     "send" if kind == "send" else "recv", ranks[local], stream,
                     start_ps=start, group=group, sequence=sequence, bytes=size, dtype="uint8",
                     peer=peer, tag=tag, bunch=sequence, where=where,
+                    algorithm="put" if call.operation == "puts" else "",
                 )
             )  # fmt: skip
     return result
