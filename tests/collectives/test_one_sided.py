@@ -115,3 +115,11 @@ def test_copies_to_peers_run_side_by_side() -> None:
     block = 2048 * KIB
     gathered = clusim.collective(mesh, "all_gather", 4 * block, algorithm="copy-engines")
     assert gathered.time_ps < 1.1 * arrival_ps(mesh, block) + 3_000_000
+
+
+@pytest.mark.parametrize("operation", ["all_gather", "alltoall"])
+def test_copy_engines_reach_no_other_node(operation: str) -> None:
+    with pytest.raises(
+        InputError, match="copy-engines: 2 nodes; copy engines reach GPUs of a node"
+    ):
+        clusim.collective("dgx-h100", operation, "1MiB", algorithm="copy-engines", nodes=2)

@@ -5,9 +5,9 @@
 ``src/ce_coll.cc``) synchronise the ranks by flags, copy a block to each peer, side by side, and synchronise again.
 **Model**: per pair of ranks a program without SM and without a CTA's rate writes the block in pieces as fast as wires
 allow. The receiver's memory has room for the pieces of a block, so that no sender waits for it; a signal follows the
-last piece. **Not modelled**: the number of copy engines; the interleaving of copies of 512 MiB and more; commands of
-streams and their launch; the acknowledgement for which a copy engine waits before a signal. **Parameters**: the
-protocol ``direct``.
+last piece. **Not modelled**: collectives over several nodes, which are refused; the number of copy engines; the
+interleaving of copies of 512 MiB and more; commands of streams and their launch; the acknowledgement for which a copy
+engine waits before a signal. **Parameters**: the protocol ``direct``.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, cast
 
+from clusim.base.errors import InputError
 from clusim.collectives.algorithms import loadstore
 from clusim.collectives.entry import algorithm
 from clusim.schedule.builder import CollectiveWriter, Part, ProgramFields
 from clusim.schedule.ir import CollectiveCall, Prim
 from clusim.schedule.shapes import MAX_SLOTS, Shape
+from clusim.topology.arrays import arrays_of
 from clusim.topology.model import Fabric
 
 PIECES = MAX_SLOTS // 2
@@ -73,13 +75,27 @@ def write_signal(writer: CollectiveWriter, fabric: Fabric | None) -> None:
 @_copies("all_gather", "copy-engines")
 def write_all_gather(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-gather by copies: all ready, each rank's block to each, all done."""
+    _check_reach(writer, fabric)
     _write(writer, exchange=False)
 
 
 @_copies("alltoall", "copy-engines")
 def write_alltoall(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-to-all by copies: all ready, a block to each rank, all done."""
+    _check_reach(writer, fabric)
     _write(writer, exchange=True)
+
+
+def _check_reach(writer: CollectiveWriter, fabric: Fabric | None) -> None:
+    """Raise `InputError` if ranks are on several nodes, whose memory copy engines cannot address."""
+    if fabric is None:
+        return
+    arrays = arrays_of(fabric)
+    nodes = len({arrays.zone_of(rank) for rank in writer.call.ranks})
+    if nodes > 1:
+        raise InputError(
+            f"copy-engines: {nodes} nodes; copy engines reach GPUs of a node or NVLink rack only, use direct or ring"
+        )
 
 
 def _write(writer: CollectiveWriter, *, exchange: bool) -> None:
