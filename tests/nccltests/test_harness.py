@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from clusim.api import nccl_tests
@@ -9,8 +11,11 @@ from clusim.base.errors import InputError
 from clusim.base.units import parse_time
 from clusim.hardware import FAMILIES, HOST_COSTS
 from clusim.nccl.launch import Host, Launch
+from clusim.nccltests.jobs import PerfKernel, kernel
 from clusim.nccltests.options import PerfOptions, parse_flags, without_effect
 from clusim.nccltests.sweep import Harness, harness_of, iterations_of, place
+from clusim.simulation.api import result_of
+from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 
 HOST = Host("hopper", "intel", 8)
@@ -28,9 +33,13 @@ def family(cost: str) -> int:
     return parse_time(str(getattr(FAMILIES["hopper"], cost).value))
 
 
+def ring(time_ps: int, lags_ps: tuple[int, ...] = ()) -> PerfKernel:
+    return PerfKernel(time_ps, "Ring", "Simple", 1, lags_ps=lags_ps)
+
+
 def printed(kernel_ps: int = KERNEL, kind: str = "nccl-tests", **flags: int) -> int:
     values = {name: str(value) for name, value in flags.items()}
-    return harness_of(parse_flags(values), kind).time_ps(HOST, "allreduce", kernel_ps)
+    return harness_of(parse_flags(values), kind).time_ps(HOST, "allreduce", ring(kernel_ps))
 
 
 AROUND = us("first_start") + us("notice")
@@ -47,7 +56,9 @@ def test_every_iteration_has_its_share_of_start_and_end(iters: int) -> None:
 def test_an_interval_ends_at_a_tick_of_the_clock(flags: dict[str, int]) -> None:
     values = {name: str(value) for name, value in flags.items()}
     harness = harness_of(parse_flags(values))
-    exact, later = (harness.measured(HOST, "allreduce", KERNEL + ps).total_ps for ps in (0, 1))
+    exact, later = (
+        harness.measured(HOST, "allreduce", ring(KERNEL + ps)).total_ps for ps in (0, 1)
+    )
     assert exact % 1000 == later % 1000 == 0
     assert exact < later <= exact + 1000 * (20 if "blocking" in flags else 1)
 
@@ -92,6 +103,45 @@ def test_waiting_pays_start_and_end_every_time() -> None:
     assert threads == alone + 7 * us("wake") + 7 * us("wake") // 2
 
 
+@pytest.mark.parametrize(
+    ("flags", "lag"),
+    [
+        ({}, 25),  # eight processes: the mean of 4, 10, ..., 46 us
+        ({"nthreads": 8}, 25),
+        ({"nthreads": 8, "average": 0}, 4),
+        ({"nthreads": 8, "average": 2}, 4),
+        ({"nthreads": 8, "average": 3}, 46),
+        ({"ngpus": 8}, 46),  # one thread waits for the last of its GPUs
+        ({"ngpus": 2}, 28),  # the mean of 10, 22, 34 and 46 us
+    ],
+)
+def test_iterations_share_the_rest_of_a_broadcast(flags: dict[str, int], lag: int) -> None:
+    lags = tuple(range(4 * US, 47 * US, 6 * US))
+    harness = harness_of(parse_flags({name: str(value) for name, value in flags.items()}))
+    five, base = (
+        replace(harness, iterations=5).time_ps(HOST, "broadcast", ring(KERNEL, some))
+        for some in (lags, ())
+    )
+    assert five - base == pytest.approx(lag * US / 5, abs=ROUNDING + 200)  # ticks of 1 ns
+
+
+def test_waiting_after_each_broadcast_includes_its_end_every_time() -> None:
+    lags = tuple(range(4 * US, 47 * US, 6 * US))
+    for blocking, lag in ((1, 46), (2, 25), (3, 25)):
+        harness = harness_of(parse_flags({"blocking": str(blocking)}))
+        times = [harness.time_ps(HOST, "broadcast", ring(KERNEL, some)) for some in (lags, ())]
+        assert times[0] - times[1] == pytest.approx(lag * US, abs=ROUNDING)
+
+
+def test_one_broadcast_lasts_until_its_ranks_end() -> None:
+    request = Request(Setup("dgx-h100"), "broadcast", 1 << 20)
+    broadcast = kernel(request)
+    ends = result_of(replace(request, verify=False)).tasks.end_ps.tolist()
+    assert [broadcast.time_ps + lag for lag in broadcast.lags_ps] == ends
+    assert min(broadcast.lags_ps) < 0 < max(broadcast.lags_ps)
+    assert kernel(replace(request, operation="allreduce")).lags_ps == ()
+
+
 def test_a_group_of_iterations_is_launched_once() -> None:
     found = printed(agg_iters=4, iters=5)
     kernels = (4 * KERNEL + family("kernel_overhead")) / 4
@@ -117,7 +167,7 @@ def test_graphs_of_one_short_kernel_wait_for_the_host() -> None:
 def test_time_of_the_host_alone() -> None:
     def host(**flags: int) -> int:
         options = parse_flags({name: str(value) for name, value in flags.items()})
-        return harness_of(options).on_host(HOST, "allreduce", KERNEL).mean_ps
+        return harness_of(options).on_host(HOST, "allreduce", ring(KERNEL)).mean_ps
 
     assert host() == us("launch")
     assert host(nthreads=8) == us("launch")
@@ -132,7 +182,7 @@ def test_a_loop_in_python_waits_for_its_host() -> None:
     short = US + family("kernel_overhead") + 2 * family("stream_launch")
     found = printed(US, kind="torch", iters=10)
     assert found == pytest.approx(call + (short + AROUND) / 10, abs=ROUNDING)
-    long = Harness("torch").time_ps(HOST, "allreduce", 500 * US)
+    long = Harness("torch").time_ps(HOST, "allreduce", ring(500 * US))
     assert long == 500 * US + family("kernel_overhead") + 2 * family("stream_launch")
     with pytest.raises(InputError, match="-g 8: loops around torch"):
         printed(kind="torch", ngpus=8)

@@ -39,6 +39,8 @@ class PerfKernel:
         1 if data were wrong, None if they were not verified.
     host : Host or None
         Parameters of its launch.
+    lags_ps : tuple of int
+        If iterations overlap, the end of every rank in one of them, after `time_ps` [ps].
     """
 
     time_ps: int
@@ -48,6 +50,7 @@ class PerfKernel:
     notes: tuple[str, ...] = ()
     wrong: int | None = None
     host: Host | None = None
+    lags_ps: tuple[int, ...] = ()
 
     @property
     def followed(self) -> bool:
@@ -61,6 +64,7 @@ def kernel(request: Request) -> PerfKernel:
         return _named(request)
     choice = nccl_choice(request)
     plan, notes, ranks, wrong = choice.plan, choice.notes, choice.comm.group.num_ranks, None
+    lags_ps: tuple[int, ...] = ()
     verify = request.verify and request.size_bytes * ranks <= VERIFY_BYTES
     if choice.kernel is not None or (verify and ranks <= MOST_RANKS):
         asked = request.of(choice.schedule())
@@ -69,11 +73,12 @@ def kernel(request: Request) -> PerfKernel:
         if choice.kernel is not None:
             notes = (*notes, *_grain_notes(result))
         elif request.operation in OVERLAPPING:
-            time_ps = timed(request, plan).time_ps
+            sample = timed(request, plan)
+            time_ps, lags_ps = sample.time_ps, sample.lags_ps
     else:
         sample = kernel_time(request, plan)
-        time_ps, notes = sample.time_ps, (*notes, *sample.notes)
-    return PerfKernel(time_ps, *choice.way, notes, wrong, host_of(choice.comm))
+        time_ps, lags_ps, notes = sample.time_ps, sample.lags_ps, (*notes, *sample.notes)
+    return PerfKernel(time_ps, *choice.way, notes, wrong, host_of(choice.comm), lags_ps)
 
 
 def _named(request: Request) -> PerfKernel:

@@ -17,7 +17,7 @@ of a graph; skew of processes after an MPI barrier; garbage collection.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 from time import localtime, strftime
@@ -133,47 +133,44 @@ class Harness:
         each = max(1, self.launch.gpus_per_thread) * max(1, self.launch.threads)
         return max(1, ceil(num_ranks / each))
 
-    def time_ps(self, host: Host, operation: str, kernel_ps: int, channels: int = 1) -> int:
-        """Return the reported time per iteration [ps]; `kernel_ps` 0 is a call without data."""
-        return self.measured(host, operation, kernel_ps, channels).mean_ps
+    def time_ps(self, host: Host, operation: str, kernel: PerfKernel) -> int:
+        """Return the reported time per iteration [ps]; a kernel of 0 ps is a call without data."""
+        return self.measured(host, operation, kernel).mean_ps
 
-    def measured(
-        self, host: Host, operation: str, kernel_ps: int, channels: int = 1
-    ) -> PerfInterval:
-        """Return the reported interval; `kernel_ps` 0 is a call without data."""
+    def measured(self, host: Host, operation: str, kernel: PerfKernel) -> PerfInterval:
+        """Return the reported interval; a kernel of 0 ps is a call without data."""
         launch, number = self.launch, max(1, self.iterations)
         times = max(1, launch.aggregated)
-        if kernel_ps == 0:
+        if kernel.time_ps == 0:
             return PerfInterval(empty_ps(host, launch))
+        edge_ps = self.around_ps(host) + self._lag_ps(kernel.lags_ps)
         if launch.graph:
-            node_ps = iteration_ps(host, operation, kernel_ps, launch)
+            node_ps = iteration_ps(host, operation, kernel.time_ps, launch)
             if not self.iterations:
                 return PerfInterval(node_ps)
             each_ps = graph_ps(host, launch), number * times * node_ps
-            total_ps = elapsed_ps(each_ps, self.around_ps(host), self.graphs)
+            total_ps = elapsed_ps(each_ps, edge_ps, self.graphs)
             return PerfInterval(total_ps, number * times, self.graphs)
-        host_ps, gpu_ps = self._enqueued(host, operation, kernel_ps, channels)
+        host_ps, gpu_ps = self._enqueued(host, operation, kernel)
         if launch.blocking:
             met_ps = self._barrier_ps(host) if launch.blocking == 1 else 0
-            one_ps = ticks_ps(host_ps + gpu_ps + self.around_ps(host) + met_ps)
+            one_ps = ticks_ps(host_ps + gpu_ps + edge_ps + met_ps)
             return PerfInterval(number * one_ps, number * times)
-        total_ps = elapsed_ps((host_ps, gpu_ps), self.around_ps(host), self.iterations)
+        total_ps = elapsed_ps((host_ps, gpu_ps), edge_ps, self.iterations)
         return PerfInterval(total_ps, number * times)
 
-    def on_host(
-        self, host: Host, operation: str, kernel_ps: int, channels: int = 1
-    ) -> PerfInterval:
+    def on_host(self, host: Host, operation: str, kernel: PerfKernel) -> PerfInterval:
         """Return the interval of the host's time, nccl-tests' ``-C``.
 
         The full interval if the host waits for each iteration.
         """
         launch, number = self.launch, max(1, self.iterations)
-        if launch.blocking or kernel_ps == 0:
-            return self.measured(host, operation, kernel_ps, channels)
+        if launch.blocking or kernel.time_ps == 0:
+            return self.measured(host, operation, kernel)
         times = max(1, launch.aggregated)
         if launch.graph:
             return PerfInterval(self.graphs * graph_ps(host, launch), number * times)
-        host_ps = self._enqueued(host, operation, kernel_ps, channels)[0]
+        host_ps = self._enqueued(host, operation, kernel)[0]
         return PerfInterval(number * host_ps, number * times)
 
     def around_ps(self, host: Host) -> int:
@@ -184,10 +181,21 @@ class Harness:
         apart = AVERAGES[self.average] * (max(1, self.launch.threads) - 1) * wake_ps(host)
         return sum(start_and_end_ps(host)) + round(apart)
 
-    def _enqueued(
-        self, host: Host, operation: str, kernel_ps: int, channels: int
-    ) -> tuple[int, int]:
-        host_ps, gpu_ps = enqueued_ps(host, operation, kernel_ps, self.launch, channels)
+    def _lag_ps(self, lags_ps: Sequence[int]) -> int:
+        """Return the end of the last iteration after its interval [ps], averaged over threads as by `average`.
+
+        A thread waits for all of its GPUs; with a barrier after each iteration, all threads wait for the last.
+        """
+        if not lags_ps:
+            return 0
+        each = max(1, self.launch.gpus_per_thread)
+        threads = [max(lags_ps[at : at + each]) for at in range(0, len(lags_ps), each)]
+        if self.launch.blocking == 1:
+            return max(threads)
+        return (threads[0], sum(threads) // len(threads), min(threads), max(threads))[self.average]
+
+    def _enqueued(self, host: Host, operation: str, kernel: PerfKernel) -> tuple[int, int]:
+        host_ps, gpu_ps = enqueued_ps(host, operation, kernel.time_ps, self.launch, kernel.channels)
         if self.kind != "torch":
             return host_ps, gpu_ps
         call_ps, waits_ps = torch_ps(host)
@@ -413,7 +421,7 @@ def _line(
     size = head[0]
     host = host_of(where.setup.comm)
     harness = harness_of(options, where.kind)
-    asked = host, test.of.name, kernel.time_ps, kernel.channels
+    asked = host, test.of.name, kernel
     mean_s = harness.measured(*asked).mean_s
     ranks = host.num_ranks
     shown_s = harness.on_host(*asked).mean_s if options.report_cputime else mean_s

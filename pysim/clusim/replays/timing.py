@@ -16,6 +16,7 @@ from clusim.formats.logs.calls import LoggedCall
 from clusim.nccl.choice import PUT, Choice, Communicators, Members, NcclOverrides, way_of
 from clusim.nccl.launch import Launch, host_of
 from clusim.nccl.programs import CollectivePayload
+from clusim.nccltests.jobs import PerfKernel
 from clusim.nccltests.sweep import Harness, iterations_of
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
@@ -25,7 +26,7 @@ from clusim.simulation.diagnose import Budget
 from clusim.simulation.job import RunOptions
 from clusim.simulation.plan import OVERLAPPING
 from clusim.simulation.request import ScheduleRequest
-from clusim.simulation.samples import ITERATIONS, interval_ps
+from clusim.simulation.samples import ITERATIONS, Sample
 from clusim.simulation.setup import Setup
 
 _MOST_SAID = 1_000_000
@@ -148,16 +149,17 @@ class Timer:
         comm = members.comm
         choice = choice_of(self.nccl, members, call)
         result = self._run(members, call, 1)
-        each_ps = result.time_ps
+        sample = Sample(result.time_ps)
         if harness.kind == "nccl-tests" and call.operation in OVERLAPPING:
             # nccl-tests synchronises only after all iterations: early ranks start the next one before the last ends.
             more = self._run(members, call, ITERATIONS)
-            each_ps = interval_ps(each_ps, more.time_ps)
-        busy = result.wires.counters["busy_ps"].tolist()
+            sample = Sample.overlapping(result.tasks.end_ps.tolist(), more.time_ps)
         way = way_of(comm, choice.plan) if call.operation != "puts" else PUT
+        kernel = PerfKernel(sample.time_ps, *way, lags_ps=sample.lags_ps)
+        busy = result.wires.counters["busy_ps"].tolist()
         return Timed(
             result.time_ps,
-            harness.time_ps(host_of(comm), call.operation, each_ps, way[2]),
+            harness.time_ps(host_of(comm), call.operation, kernel),
             *way,
             choice.note,
             choice.as_wanted or way is PUT,

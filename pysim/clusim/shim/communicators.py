@@ -1,9 +1,9 @@
 """Communicators of programs: ranks that join, launches that meet, their times and data.
 
-**Model** A kernel starts when the last rank's stream has reached it and ends on all ranks at once, after the
-kernels of its group and the gap to the next kernel (`clusim.nccl.launch`). A launch of sends and receives meets the
-launches of all ranks that its messages connect. **Not modelled** Concurrent kernels of different communicators do
-not slow each other down.
+**Model** A kernel starts when the last rank's stream has reached it and ends on all ranks at once, after the kernels of
+its group and the gap to the next kernel (`clusim.nccl.launch`). A broadcast or reduce ends on each rank at its own
+time, and the next one may start before. A launch of sends and receives meets the launches of all ranks that its
+messages connect. **Not modelled** Concurrent kernels of different communicators do not slow each other down.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from clusim.shim.elements import stored
 from clusim.shim.memory import SharedMemory, Span, typed
 from clusim.shim.queues import CudaStream
 from clusim.shim.reductions import reduced, scaled
+from clusim.simulation.plan import OVERLAPPING
 from clusim.simulation.setup import Setup
 
 
@@ -48,6 +49,7 @@ class KernelLaunch:
     graph: bool = False
     ready_ps: int = -1
     end_ps: int = -1
+    lag_ps: int = 0
 
     @property
     def messages(self) -> bool:
@@ -57,11 +59,13 @@ class KernelLaunch:
     def run(self, stream: CudaStream) -> bool:
         """Meet the other ranks, and move the stream to the end."""
         if self.ready_ps < 0:
-            self.ready_ps = max(stream.clock_ps, self.issued_ps)
+            overlaps = self.calls[0].operation in OVERLAPPING
+            free_ps = stream.clock_ps if overlaps else stream.end_ps
+            self.ready_ps = max(free_ps, self.issued_ps)
             self.comm.arrive(self)
         if self.end_ps < 0:
             return False
-        stream.clock_ps = self.end_ps
+        stream.advance(self.end_ps, self.lag_ps)
         return True
 
 
@@ -197,7 +201,10 @@ class ProgramComm:
                 time_ps += 0 if in_place else copy_ps(self.chip, 2 * calls[0].bytes)
                 self._move(calls)
                 continue
-            time_ps += self._kernel(0, calls[0]).time_ps
+            kernel = self._kernel(0, calls[0])
+            time_ps += kernel.time_ps
+            for rank, item in enumerate(launches):
+                item.lag_ps = kernel.lags_ps[rank] if kernel.lags_ps else 0
             self._move(calls)
         self._end(launches, time_ps)
 

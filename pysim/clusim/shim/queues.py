@@ -36,6 +36,10 @@ class CudaStream:
     ----------
     waits : bool
         True if it and the device's default stream wait for each other; the default stream has it, too.
+    clock_ps : int
+        Start of the next work, if it may overlap the last [ps].
+    lag_ps : int
+        End of the last work on this GPU after `clock_ps`: of a broadcast or reduce, which the next one overlaps [ps].
     captured : list or None
         Work since the start of a capture.
     """
@@ -44,8 +48,18 @@ class CudaStream:
     device: int
     waits: bool = True
     clock_ps: int = 0
+    lag_ps: int = 0
     queue: deque[StreamWork] = field(default_factory=deque)
     captured: list[Maker] | None = None
+
+    @property
+    def end_ps(self) -> int:
+        """End of the last work [ps]."""
+        return self.clock_ps + self.lag_ps
+
+    def advance(self, clock_ps: int, lag_ps: int = 0) -> None:
+        """Complete work: the next may start at `clock_ps`, or `lag_ps` later [ps]."""
+        self.clock_ps, self.lag_ps = clock_ps, lag_ps
 
 
 @dataclass(eq=False)
@@ -72,7 +86,7 @@ class LocalWork:
 
     def run(self, stream: CudaStream) -> bool:
         """Do it."""
-        stream.clock_ps = max(stream.clock_ps, self.ready_ps) + self.duration_ps
+        stream.advance(max(stream.end_ps, self.ready_ps) + self.duration_ps)
         self.action()
         return True
 
@@ -88,7 +102,7 @@ class EventRecord:
     def run(self, stream: CudaStream) -> bool:
         """Note the stream's time in the event."""
         self.event.done = self.number
-        self.event.time_ps = max(stream.clock_ps, self.issued_ps)
+        self.event.time_ps = max(stream.end_ps, self.issued_ps)
         return True
 
 
@@ -103,7 +117,8 @@ class EventWait:
         """Continue after the event."""
         if self.event.done < self.number:
             return False
-        stream.clock_ps = max(stream.clock_ps, self.event.time_ps)
+        if self.event.time_ps > stream.end_ps:
+            stream.advance(self.event.time_ps)
         return True
 
 

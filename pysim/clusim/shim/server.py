@@ -15,7 +15,6 @@ from clusim.base.errors import ClusimError
 from clusim.shim.calls import MESSAGES, NcclCall, copy_ps
 from clusim.shim.communicators import CommMember, ProgramComm
 from clusim.shim.queues import (
-    CudaEvent,
     CudaStream,
     EventRecord,
     EventWait,
@@ -69,8 +68,8 @@ class Server:
         """Wait for streams; the host notices their end."""
 
         def reply() -> str:
-            end_ps = max((stream.clock_ps for stream in streams), default=0)
-            return f"0 {self.world.noticed_ps(end_ps) if end_ps > now_ps else now_ps}"
+            end_ps = max((stream.end_ps for stream in streams), default=0)
+            return self._noticed(end_ps, now_ps)
 
         def ready() -> bool:
             return not any(stream.queue for stream in streams)
@@ -186,21 +185,21 @@ class Server:
         self.world.queues.push(stream, int(words[0]), make)
         return "0 0"
 
-    def _reached(self, event: CudaEvent, now_ps: int) -> str:
-        late = event.time_ps > now_ps
-        return f"0 {self.world.noticed_ps(event.time_ps) if late else now_ps}"
+    def _noticed(self, end_ps: int, now_ps: int) -> str:
+        """Return the time at which a thread that waits from `now_ps` on notices the end of work; 0: no work."""
+        return f"0 {max(now_ps, self.world.noticed_ps(end_ps)) if end_ps else now_ps}"
 
     def do_esync(self, link: ProgramThread, words: Sequence[str]) -> Waiting:
         """Wait for an event: time, event."""
         now_ps, event = int(words[0]), self.world.queues.event(int(words[1]))
-        return Waiting(lambda: event.complete, lambda: self._reached(event, now_ps))
+        return Waiting(lambda: event.complete, lambda: self._noticed(event.time_ps, now_ps))
 
     def do_equery(self, link: ProgramThread, words: Sequence[str]) -> str:
         """Wait for an event if its work can be completed without further calls: time, event."""
         event = self.world.queues.event(int(words[1]))
         if not event.complete:
             return f"{NOT_READY} 0 device not ready"
-        return self._reached(event, int(words[0]))
+        return self._noticed(event.time_ps, int(words[0]))
 
     def do_elapsed(self, link: ProgramThread, words: Sequence[str]) -> str:
         """Time between two events [ps]."""

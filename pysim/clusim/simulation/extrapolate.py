@@ -11,7 +11,7 @@ or faults, algorithms without a known law, and NCCL's broadcast and reduce.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -85,9 +85,19 @@ def timed(
 
 def _all_timed(found: Extrapolation, options: RunOptions, *, streams: bool | None) -> Sample:
     """Return the time of the complete collective [ps], and the method; see `timed`."""
-    times = [timed(*run, options, streams=streams).time_ps for run in found.runs]
-    time_ps, note = found.of(times)
-    return Sample(time_ps, (note,))
+    samples = [timed(*run, options, streams=streams) for run in found.runs]
+    time_ps, note = found.of([one.time_ps for one in samples])
+    return Sample(time_ps, (note,), _lags(found, [one.lags_ps for one in samples]))
+
+
+def _lags(found: Extrapolation, lags_ps: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Return the extrapolated lags of ranks [ps]; of more nodes, at equal parts of the order of ranks."""
+    count = max(map(len, lags_ps))
+    if not count:
+        return ()
+    parts = np.linspace(0, 1, count)
+    even = [np.interp(parts, np.linspace(0, 1, len(one)), one).tolist() for one in lags_ps]
+    return tuple(round(found.law.of(values)) for values in zip(*even, strict=True))
 
 
 def kernel_time(request: Request, plan: Cut) -> Sample:

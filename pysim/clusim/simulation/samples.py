@@ -6,8 +6,8 @@ an algorithm that is forced or chosen by NCCL. Their requests differ, their imag
 checked when it is simulated.
 
 **Pipelines.** In a broadcast or reduce the first ranks finish long before the last, and nccl-tests waits only after
-all iterations: it measures the interval between iterations, not the duration of one. `ITERATIONS` consecutive
-iterations are simulated.
+all iterations: it measures the interval between iterations, and once the remaining time of each rank in its last
+one. `ITERATIONS` consecutive iterations are simulated for the interval, and one for the ends of the ranks.
 
 **Concurrent communicators** (`Setup.beside`) run the same operation at the same time, with the plan of the first; the
 time is until all of them end.
@@ -15,11 +15,13 @@ time is until all of them end.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from clusim.base.kept import SampleCache
 from clusim.base.records import dataclass
 from clusim.nccl import NcclPlan, programs
+from clusim.results.result import Result
 from clusim.schedule import Schedule
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.schedule.shapes import Shape
@@ -39,10 +41,29 @@ ITERATIONS = 3
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Time of a collective [ps]; notes on granularity or extrapolation, empty if exact."""
+    """Time of a collective.
+
+    Attributes
+    ----------
+    time_ps : int
+        Its time, or the interval between overlapping iterations [ps].
+    notes : tuple of str
+        Notes on granularity or extrapolation; empty if exact.
+    lags_ps : tuple of int
+        If iterations overlap, the end of every rank in one of them, after this interval [ps].
+    """
 
     time_ps: int
     notes: tuple[str, ...] = ()
+    lags_ps: tuple[int, ...] = ()
+
+    @classmethod
+    def overlapping(
+        cls, ends_ps: Sequence[int], all_ps: int, notes: tuple[str, ...] = ()
+    ) -> Sample:
+        """Return the sample of the ends of the ranks in one iteration and the time of `ITERATIONS` [ps]."""
+        each_ps = max(1, (all_ps - max(ends_ps)) // (ITERATIONS - 1))
+        return cls(each_ps, notes, tuple(end_ps - each_ps for end_ps in ends_ps))
 
 
 def time_of(job: Job, options: RunOptions = BRIEF) -> int:
@@ -56,13 +77,27 @@ def time_of(job: Job, options: RunOptions = BRIEF) -> int:
     question = job.image.digest(), job.provenance.engine
     time_ps: int | None = TIMES.get(question)
     if time_ps is None:
-        options.watch.begins(f"{job.provenance.fabric} is simulated for extrapolation")
-        result = run_job(job, options)
-        if result.unfinished is not None:
-            raise result.unfinished.reached(f"the run on {job.provenance.fabric} for extrapolation")
-        time_ps = result.time_ps
+        time_ps = _ran(job, options).time_ps
         TIMES.put(question, time_ps)
     return time_ps
+
+
+def ends_of(job: Job, options: RunOptions = BRIEF) -> list[int]:
+    """Return the end times of a job's tasks [ps], as `time_of`."""
+    question = job.image.digest(), job.provenance.engine, "tasks"
+    ends_ps: list[int] | None = TIMES.get(question)
+    if ends_ps is None:
+        ends_ps = _ran(job, options).tasks.end_ps.tolist()
+        TIMES.put(question, ends_ps)
+    return ends_ps
+
+
+def _ran(job: Job, options: RunOptions) -> Result:
+    options.watch.begins(f"{job.provenance.fabric} is simulated for extrapolation")
+    result = run_job(job, options)
+    if result.unfinished is not None:
+        raise result.unfinished.reached(f"the run on {job.provenance.fabric} for extrapolation")
+    return result
 
 
 def sample(
@@ -77,12 +112,7 @@ def sample(
         # Equal granularity: the difference of the two runs is then one of time.
         request = replace(request, granularity=more.grain.burst_bytes[1])
         job = phase(request, plan)
-    return Sample(interval_ps(time_of(job, options), time_of(more, options)), notes)
-
-
-def interval_ps(one_ps: int, all_ps: int) -> int:
-    """Return the interval between iterations from the times of one and of `ITERATIONS` [ps]."""
-    return max(1, (all_ps - one_ps) // (ITERATIONS - 1))
+    return Sample.overlapping(ends_of(job, options), time_of(more, options), notes)
 
 
 def grain_notes(note: str, bound: float | None) -> tuple[str, ...]:

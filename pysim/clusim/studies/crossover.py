@@ -142,7 +142,7 @@ def crossover(
         if isinstance(kernel, Failure):
             left_out[name] = kernel.reason
         else:
-            time_ps = harness.time_ps(host, operation, kernel.time_ps, kernel.channels)
+            time_ps = harness.time_ps(host, operation, kernel)
             rows[size].times_us[name] = time_ps / 1e6
             if kernel.notes:
                 rows[size].not_exact[name] = "; ".join(kernel.notes)

@@ -20,6 +20,7 @@ from clusim.base.units import Rate, format_size
 from clusim.engine.image import DTYPES, Image
 from clusim.nccl.launch import host_of
 from clusim.nccltests.api import whole
+from clusim.nccltests.jobs import PerfKernel
 from clusim.nccltests.options import PerfOptions
 from clusim.nccltests.sweep import PerfPlace, Program, harness_of, row_request, sized_heads
 from clusim.replays import ReplayRequest, replay
@@ -421,9 +422,10 @@ def _test_outcome(run: PerfRun, result: Result) -> ChangeOutcome:
     """Return an outcome with the time that nccl-tests reports."""
     simulated = _outcome(result)
     channels = result.call.channels if result.call is not None else 0
+    kernel = PerfKernel(simulated.time_ps, "", "", channels)
     host = host_of(run.where.setup.comm)
     harness = harness_of(run.options, run.where.kind)
-    time_ps = harness.time_ps(host, run.test.of.name, simulated.time_ps, channels)
+    time_ps = harness.time_ps(host, run.test.of.name, kernel)
     busbw = simulated.busbw_GBps
     if busbw is not None:
         busbw *= simulated.time_ps / max(1, time_ps)

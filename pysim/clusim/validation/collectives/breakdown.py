@@ -57,9 +57,10 @@ def launches(group: CurveGroup) -> list[Launch]:
 
 def times_us(row: Row, host: Host, operation: str, kernel: PerfKernel) -> list[float]:
     """Return the reported time of a kernel for every possible launch of the row [us]."""
-    known = host, operation, kernel.time_ps, kernel.channels
-    ways = launches(row.group)
-    return [replace(row.harness, launch=way).time_ps(*known) / 1e6 for way in ways]
+    return [
+        replace(row.harness, launch=way).time_ps(host, operation, kernel) / 1e6
+        for way in launches(row.group)
+    ]
 
 
 def launch_span(row: Row, host: Host, operation: str, kernel: PerfKernel) -> TimeSpan | None:

@@ -225,7 +225,7 @@ def _possible(setup: Setup, channels: int) -> tuple[list[Hypothesis], list[tuple
 def _time_us(table: Table, setup: Setup, kernel: PerfKernel) -> float:
     host = kernel.host or host_of(setup.comm)
     harness = harness_of(table.options, table.where.kind)
-    return harness.time_ps(host, table.test.of.name, kernel.time_ps, kernel.channels) / 1e6
+    return harness.time_ps(host, table.test.of.name, kernel) / 1e6
 
 
 def _same(times: dict[int, float], others: dict[int, float]) -> bool:

@@ -359,7 +359,7 @@ def case_of(row: Row, setup: Setup, granularity: str | int = QUICK) -> Request:
 def point_of(row: Row, case: Request, kernel: PerfKernel) -> Point:
     """Return a row with the time that its harness would report for a kernel."""
     host = kernel.host or host_of(case.setup.comm)
-    time_ps = row.harness.time_ps(host, case.operation, kernel.time_ps, kernel.channels)
+    time_ps = row.harness.time_ps(host, case.operation, kernel)
     return Point(
         row,
         time_ps / 1e6,
