@@ -40,7 +40,7 @@ class PerfKernel:
     host : Host or None
         Parameters of its launch.
     lags_ps : tuple of int
-        If iterations overlap, the end of every rank in one of them, after `time_ps` [ps].
+        If iterations overlap, the end of every rank in the first, after `time_ps` [ps].
     """
 
     time_ps: int

@@ -84,7 +84,7 @@ def iterations_of(kind: str, given: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PerfInterval:
-    """Interval between two readings of the clock [ps], its iterations, and graphs of so many iterations each."""
+    """Interval between two readings of the clock [ps], and its graphs, of `iterations` each."""
 
     total_ps: int
     iterations: int = 1

@@ -1,7 +1,7 @@
-"""Samples: simulated runs of a communication phase, each made once; and the cache of simulated results.
+"""Samples: simulated runs of a communication phase, each simulated once; and the cache of simulated results.
 
 **Cache.** Runs with images that are equal, byte for byte, are simulated once. Curves request the same run in several
-forms: a size from which larger ones are extrapolated, two nodes from which both eight and sixteen are extrapolated,
+forms: a size from which others are extrapolated, two nodes from which both eight and sixteen are extrapolated,
 an algorithm that is forced or chosen by NCCL. Their requests differ, their images do not. The laws of a run are
 checked when it is simulated.
 
@@ -50,7 +50,7 @@ class Sample:
     notes : tuple of str
         Notes on granularity or extrapolation; empty if exact.
     lags_ps : tuple of int
-        If iterations overlap, the end of every rank in one of them, after this interval [ps].
+        If iterations overlap, the end of every rank in the first, after this interval [ps].
     """
 
     time_ps: int
