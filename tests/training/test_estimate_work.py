@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,13 @@ import pytest
 import clusim
 from clusim.base.kept import SampleCache
 from clusim.simulation import api
+from clusim.simulation.job import RunOptions
 from clusim.topology import subset
 from clusim.training import TrainRequest, estimate
 from clusim.training.api import inputs, train_request
 from clusim.training.estimate import estimated
 from clusim.training.run import trained
+from clusim.training.uncomposed import WHOLE_NOTE
 from clusim.workload import Workload
 from support.workloads import tiny
 
@@ -36,6 +38,9 @@ CASES: dict[str, str | Workload] = {
     "tensor": tiny("parallel: {tensor: 8}", collectives="nccl"),
     "replicas": tiny("parallel: {tensor: 2, data: 4}", collectives="nccl"),
 }
+
+SMALL = "{base: gpt3-1.3b, layers: 1, hidden: 64, heads: 8, head_size: 8, kv_heads: 8, intermediate: 256, vocab: 256}"
+"""A model of one bucket of gradients."""
 
 
 @dataclass
@@ -69,16 +74,44 @@ def test_an_estimate_needs_no_more_burst_hops_than_the_simulation(
         path = tmp_path / "work.yaml"
         path.write_text(str(work))
         work = str(path)
-    small = isinstance(work, Workload)
-    # Small steps at one granularity: a second pass may follow one of them only, where 15% of the step is exposed.
-    request = train_request(
-        work, "dgx-a100" if small else None, steps=2, granularity="coarse" if small else "step"
-    )
-    whole = trained(request)
+    request = train_request(work, "dgx-a100" if isinstance(work, Workload) else None, steps=2)
+    whole = trained(request, RunOptions(confirm=False))
     simulated, counter.hops = counter.hops, 0
     found = estimated(request, SampleCache(None))
     assert 0 < counter.hops <= simulated
+    assert not found.whole
     assert found.step_ps[-1] == pytest.approx(whole.step_ps[-1], rel=0.03)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "zero1"])
+def test_a_step_that_has_its_parts_once_is_simulated_in_full(kind: str, counter: Counter) -> None:
+    """Beside kernels a part runs twice, more than one step has it; in ten steps the parts are less work."""
+    text = f"parallel: {{data: 8}}\ndata: {{kind: {kind}}}"
+    work = tiny(text, collectives="nccl", model=SMALL)
+    request = train_request(work, "dgx-a100", steps=1)
+    whole = trained(request, RunOptions(confirm=False))
+    simulated, counter.hops = counter.hops, 0
+    found = estimated(request, SampleCache(None))
+    assert counter.hops == simulated > 0
+    assert (found.whole, WHOLE_NOTE in found.notes) == (True, True)
+    assert found.step_ps == whole.step_ps
+    composed = estimated(replace(request, steps=3), SampleCache(None))
+    assert (composed.whole, WHOLE_NOTE in composed.notes) == (False, False)
+    # All packets are exact where those of the step are, although one run's share of its packets would be less.
+    assert composed.grain_error == 0.0
+    assert composed.step_ps[-1] == pytest.approx(whole.step_ps[-1], rel=0.03)
+
+
+def test_kernels_of_the_finer_pass_are_sized_by_the_coarse_one(counter: Counter) -> None:
+    """Its parts beside kernels are not simulated in isolation again."""
+    work = tiny("parallel: {data: 8}", collectives="nccl")
+    request, runs = train_request(work, "dgx-a100", steps=1), []
+    for granularity in ("coarse", "step"):
+        counter.runs = 0
+        found = estimated(replace(request, granularity=granularity), SampleCache(None))
+        runs.append(counter.runs)
+    assert found.simulated == found.parts == runs[0]
+    assert runs[1] == runs[0] + runs[0] // 2
 
 
 def test_parts_that_were_exact_are_not_simulated_again(counter: Counter) -> None:

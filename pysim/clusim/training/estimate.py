@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
@@ -31,14 +31,15 @@ from clusim.training.clock import Clock, RankRows, Repeated
 from clusim.training.depth import memory_notes, plan_notes
 from clusim.training.expected import expected_text
 from clusim.training.extrapolated import JointWork, Write
-from clusim.training.parts import CountedParts, StepPart, StepParts
-from clusim.training.request import WANTED_ERROR, TrainRequest
+from clusim.training.parts import StepPart, StepParts
+from clusim.training.planned import CountedParts, PlannedWork
+from clusim.training.request import SURE, WANTED_ERROR, TrainRequest
 from clusim.training.result import StepResult
 from clusim.training.run import finest, trained
 from clusim.training.step_diagnosis import Culprits, StepSpans, heavy_stage, step_verdict
 from clusim.training.step_timing import own_steps
 from clusim.training.switches import Sharing
-from clusim.training.uncomposed import StepEstimate, whole
+from clusim.training.uncomposed import WHOLE_NOTE, StepEstimate, uneven, whole
 from clusim.workload import Workload
 from clusim.workload.host import HostThreads
 from clusim.workload.kernels import Kernel
@@ -363,8 +364,8 @@ def estimated(request: TrainRequest, kept: SampleCache | None = None) -> StepEst
     Returns
     -------
     StepEstimate
-        Where ranks of a stage differ (faults, stragglers, experts that are not evenly used, parameter servers), the
-        step is one part, which the engine simulates in full.
+        Where ranks of a stage differ (faults, stragglers, experts that are not evenly used, parameter servers), or the
+        parts need as many packets as the step, the step is one part, which the engine simulates in full.
     """
     # Passes are many small objects without reference cycles.
     with uncollected():
@@ -376,14 +377,21 @@ def _estimated(request: TrainRequest, kept: SampleCache) -> StepEstimate:
     plan = make_plan(request.workload, request.setup.known)
     memory = [plan.memory(stage) for stage in range(plan.mesh.pipeline)]
     notes = memory_notes(plan, memory, request.strict_memory)
-    if any(_uneven(request, plan)):
-        result = whole(request, plan, kept)
+    differ = uneven(request, plan)
+    work = PlannedWork(0) if differ else _planned(request, plan, kept)
+    if differ or work.whole:
+        result = whole(request, plan, kept, confirm=False if work.whole else None)
     else:
         first = replace(request, granularity=COARSE) if request.granularity == STEP else request
-        result = _bounded(first, plan, kept, simulated := set[Any]())
+        parts = StepParts(request.setup, plan, shared(first.granularity, 2 * work.runs), kept)
+        result = _bounded(first, parts)
         fine = first is request or finest(result.grain_error)
-        if not fine and ((bound := result.grain_bound) is None or bound > WANTED_ERROR):
-            result = _bounded(request, plan, kept, simulated)
+        if not fine and ((bound := result.grain_bound) is None or bound > SURE * WANTED_ERROR):
+            granularity = shared(request.granularity, 2 * work.runs)
+            again = StepParts(request.setup, plan, granularity, kept, simulated=parts.simulated)
+            result = _bounded(request, again)
+    if work.whole:
+        notes.append(WHOLE_NOTE)
     notes += plan_notes(plan, request.setup.fabric)
     if plan.workload.checkpoint is not None:
         notes.append("the estimate excludes checkpoints; simulate the step instead")
@@ -423,39 +431,30 @@ def estimate(
         return estimated(train_request(workload, fabric, estimate=True, **options))
 
 
-def _uneven(request: TrainRequest, plan: ParallelPlan) -> Iterator[bool]:
-    """Yield True for each feature in use that makes ranks of a stage differ, otherwise False."""
-    workload = plan.workload
-    yield bool(request.setup.broken.faults or plan.servers)
-    yield bool(workload.stragglers.ranks or workload.stragglers.jitter or workload.experts.skew)
-    yield plan.crew.stages < plan.mesh.pipeline
-
-
-def _bounded(
-    request: TrainRequest, plan: ParallelPlan, kept: SampleCache, simulated: set[Any]
-) -> StepEstimate:
-    """Compose a step, and add parts that ran to `simulated`; again at the error limit of extrapolated parts, if any.
+def _bounded(request: TrainRequest, parts: StepParts) -> StepEstimate:
+    """Compose a step; again at the error limit of extrapolated parts, if any.
 
     A step is a longest path, so that it loses no more where they are shorter.
     """
-    granularity = shared(request.granularity, 2 * _runs(request, plan, kept))
-    parts = StepParts(request.setup, plan, granularity, kept, simulated=simulated)
-    result = _made(request, plan, parts)
+    result = _made(request, parts.plan, parts)
     if not parts.followed:
         return result
-    longer = _made(request, plan, replace(parts, longer=True, bounds=[], _known={}))
+    longer = _made(request, parts.plan, replace(parts, longer=True, bounds=[], _known={}))
     off_ps = longer.step_ps[-1] - result.step_ps[-1]
     return replace(result, followed=parts.followed, followed_ps=off_ps)
 
 
-def _runs(request: TrainRequest, plan: ParallelPlan, kept: SampleCache) -> int:
-    """Return the runs that parts need without a cache; two microbatches per stage have all of them."""
-    few = 2 * plan.mesh.pipeline * plan.workload.pipeline.pieces
+def _planned(request: TrainRequest, plan: ParallelPlan, kept: SampleCache) -> PlannedWork:
+    """Return the work of parts without a cache; two microbatches per stage have all of them."""
+    few, times = 2 * plan.mesh.pipeline * plan.workload.pipeline.pieces, request.steps
     if plan.microbatches % few == 0:
+        times *= plan.microbatches // few
         plan = replace(plan, microbatches=few)
     parts = CountedParts(request.setup, plan, "", kept)
-    StepWriter(StepEstimator(plan, Clock(plan.fabric, plan.workload.name), parts)).write(1)
-    return len(parts.runs)
+    emitter = StepEstimator(plan, Clock(plan.fabric, plan.workload.name), parts)
+    StepWriter(emitter).write(1)
+    emitter.finish()
+    return parts.planned(request.granularity, emitter.traffic, times)
 
 
 def _made(request: TrainRequest, plan: ParallelPlan, parts: StepParts) -> StepEstimate:

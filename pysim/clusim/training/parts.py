@@ -91,6 +91,7 @@ class StepParts:
     simulated: set[Any] = field(default_factory=set)
     longer: bool = False
     _known: dict[Any, StepPart] = field(default_factory=dict)
+    _sized: set[Any] = field(default_factory=set)
     _runs: dict[Any, PartRan] = field(default_factory=dict)
     _fewer: dict[Any, FollowedPart | None] = field(default_factory=dict)
     _grounds: dict[tuple[int, ...], ParallelPlan] = field(default_factory=dict)
@@ -110,7 +111,7 @@ class StepParts:
     @property
     def different(self) -> int:
         """Return the number of parts."""
-        return len(self._known)
+        return len(self._known.keys() | self._sized)
 
     @property
     def followed(self) -> int:
@@ -127,10 +128,10 @@ class StepParts:
         traffic_Bps : float or None
             Memory traffic of the concurrent kernels [bytes/s]; None is without kernels.
         """
-        intensity = _rounded(traffic_Bps)
+        intensity = rounded(traffic_Bps)
         near = key, work.ranks, intensity
         if near not in self._known:
-            content = self._place(work.ranks), repr(key), self._said
+            content = self._content(key, work)
             question = (*content, self.granularity, intensity)
             answer = self.kept.get(question) or self._from_coarse(content, intensity)
             if answer is None:
@@ -141,14 +142,34 @@ class StepParts:
         self.bounds.append(result.bound)
         return result
 
-    def _from_coarse(self, content: tuple[Any, ...], intensity: str | None) -> Any:
-        """Return the answer of a coarse run of the same part if it was as fine; otherwise None."""
+    def _coarse(self, content: tuple[Any, ...], intensity: str | None) -> Any:
+        """Return the answer of a coarse run of the same part; None at a granularity other than `STEP`."""
         if name_of(self.granularity) != STEP:
             return None
         coarse = str(self.granularity).replace(STEP, COARSE)
-        answer = self.kept.get((*content, coarse, intensity))
+        return self.kept.get((*content, coarse, intensity))
+
+    def _from_coarse(self, content: tuple[Any, ...], intensity: str | None) -> Any:
+        """Return the answer of a coarse run of the same part if it was as fine; otherwise None."""
+        answer = self._coarse(content, intensity)
         fine = answer is not None and answer["bound"] is not None and answer["bound"] <= STEP_ERROR
         return answer if fine else None
+
+    def _isolated_ps(self, key: Any, work: JointWork) -> int:
+        """Return the time of a part without kernels [ps], to size the kernels beside it.
+
+        That of a coarse run suffices: only kernels that end before the part would change its result.
+        """
+        near = key, work.ranks, None
+        answer = None if near in self._known else self._coarse(self._content(key, work), None)
+        if answer is None:
+            return self.find(key, work).took.time_ps
+        self._sized.add(near)
+        return int(answer["time_ps"])
+
+    def _content(self, key: Any, work: JointWork) -> tuple[Any, ...]:
+        """Return the question of a part, without its granularity and kernels."""
+        return self._place(work.ranks), repr(key), self._said
 
     def _read(self, answer: dict[str, Any]) -> StepPart:
         """Return a part from its cached form."""
@@ -178,7 +199,7 @@ class StepParts:
         self.simulated.add((repr(key), work.ranks, intensity))
         work_ps = bytes_there = 0
         if intensity is not None:
-            work_ps = _rounded_up(LONGER * self.find(key, work).took.time_ps)
+            work_ps = _rounded_up(LONGER * self._isolated_ps(key, work))
             bytes_there = round(float(intensity) * work_ps / 1e12)
         near = repr(key), work.ranks
         if near not in self._fewer:
@@ -231,30 +252,7 @@ class StepParts:
         return ran(asked, tasks, kernels, work_ps), moved_by(writer)
 
 
-@dataclass
-class CountedParts(StepParts):
-    """Parts that are counted only: all have the same time.
-
-    Attributes
-    ----------
-    runs : set
-        Content of every run that the parts need without a cache; extrapolated parts count as one.
-    """
-
-    runs: set[str] = field(default_factory=set)
-
-    def find(self, key: Any, work: JointWork, traffic_Bps: float | None = None) -> StepPart:
-        """Count a part, in isolation and beside its kernels, and return a part of arbitrary time."""
-        intensity = _rounded(traffic_Bps)
-        near = key, work.ranks, intensity
-        if near not in self._known:
-            place = self._place(work.ranks)
-            self.runs.update(repr((place, key, how)) for how in (None, intensity))
-            self._known[near] = StepPart(PhaseTime(1_000_000, 0.5), {}, 0.0)
-        return self._known[near]
-
-
-def _rounded(traffic_Bps: float | None) -> str | None:
+def rounded(traffic_Bps: float | None) -> str | None:
     """Return memory traffic as a multiple of a quarter octave: stages of similar kernels share parts [bytes/s]."""
     if traffic_Bps is None:
         return None

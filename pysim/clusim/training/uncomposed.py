@@ -12,6 +12,7 @@ from clusim.base.json_schema import JsonObject, Round6
 from clusim.base.kept import SampleCache, file_digest
 from clusim.base.units import format_time
 from clusim.results.diagnosis import Verdict
+from clusim.simulation.job import RunOptions
 from clusim.training.breakdown import Breakdown
 from clusim.training.request import TrainRequest
 from clusim.training.result import StepResult
@@ -99,8 +100,27 @@ class StepEstimate(StepResult):
         return PartsCount(self.parts, self.simulated, self.followed, self.followed_ps)
 
 
-def whole(request: TrainRequest, plan: ParallelPlan, kept: SampleCache) -> StepEstimate:
-    """Return the engine's result for the steps of a request, simulated unless it is cached."""
+WHOLE_NOTE = "the parts need as many packets as the step: simulated in full"
+"""Note of an estimate whose parts are no less work than the step."""
+
+
+def uneven(request: TrainRequest, plan: ParallelPlan) -> bool:
+    """Return True if ranks of a stage differ."""
+    workload = plan.workload
+    return bool(
+        (request.setup.broken.faults or plan.servers)
+        or (workload.stragglers.ranks or workload.stragglers.jitter or workload.experts.skew)
+        or plan.crew.stages < plan.mesh.pipeline
+    )
+
+
+def whole(
+    request: TrainRequest, plan: ParallelPlan, kept: SampleCache, *, confirm: bool | None = None
+) -> StepEstimate:
+    """Return the engine's result for the steps of a request, simulated unless it is cached.
+
+    `confirm` is as in `clusim.simulation.job.RunOptions`.
+    """
     setup = request.setup
     where = setup.identity, setup.nodes, str(setup.faults)
     how = request.steps, request.folding, request.granularity, request.seed
@@ -110,7 +130,7 @@ def whole(request: TrainRequest, plan: ParallelPlan, kept: SampleCache) -> StepE
     answer = kept.get(question)
     simulated = answer is None
     if answer is None:
-        answer = _written(trained(replace(request, estimate=False)))
+        answer = _written(trained(replace(request, estimate=False), RunOptions(confirm=confirm)))
         kept.put(question, answer)
     return StepEstimate(
         plan=plan,
