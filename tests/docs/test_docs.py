@@ -29,8 +29,14 @@ def with_blocks(language: str) -> list[Path]:
     return [page for page in PAGES if blocks(page, language)]
 
 
-MINUTES = {"clusim train llama3-405b-16k --estimate"}
-"""Commands of minutes of processor time, in thorough runs only; `tests/cli/test_time_limit.py` plans this step."""
+MINUTES = {
+    "clusim train llama3-405b-16k --estimate",
+    "clusim train gpt3-1.3b-ddp --estimate",
+}
+"""Commands of 20 s of processor time and more, in thorough runs only.
+
+`tests/cli/test_time_limit.py` plans the first step, `tests/training/test_followed_parts.py` extrapolates such parts.
+"""
 
 
 def stands_before(line: str, page: Path) -> bool:
