@@ -133,9 +133,11 @@ def test_long_streams_of_one_machine_give_one_answer(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "most"), [("nccl", 2_100_000), ("ring", 4_200_000)], ids=["nvls", "ring"]
+    ("algorithm", "runs", "most"),
+    [("nccl", 1, 1_400_000), ("ring", 2, 4_200_000)],
+    ids=["nvls", "ring"],
 )
-def test_a_long_stream_is_known_from_few_hops(algorithm: str, most: int) -> None:
+def test_a_long_stream_is_known_from_few_hops(algorithm: str, runs: int, most: int) -> None:
     """8 GiB are 57 million burst-hops by NVLS and 15 million by a ring, of which one loop over 8 chunks is 0.7."""
     asked = Request(Setup("dgx-h100"), "allreduce", 8 << 30, algorithm=algorithm)
     run = anchors.cut_of(plan(asked))
@@ -144,10 +146,34 @@ def test_a_long_stream_is_known_from_few_hops(algorithm: str, most: int) -> None
     in_one_size = replace(run[0], granularity=grain.burst_bytes[1])
     found = anchors.over_bytes(in_one_size, run[1], grain.grant_hops)
     assert found is not None
-    assert found.origin == "two smaller sizes"
+    assert found.origin == ["a smaller size", "two smaller sizes"][runs - 1]
     hops = [samples.phase(*each).grain.grant_hops for each in found.runs]
-    assert hops[1] == pytest.approx(2 * hops[0], rel=0.01)
-    assert sum(hops) <= most < grain.grant_hops
+    assert hops[-1] == pytest.approx(runs * hops[0], rel=0.01)
+    assert (len(hops), sum(hops) <= most < grain.grant_hops) == (runs, True)
+
+
+def test_further_loops_of_a_long_stream_need_equal_times() -> None:
+    """16 loops last as long as extrapolated from 8."""
+    asked = Request(Setup("hgx-b200"), "allreduce", 8 << 30)
+    run = anchors.cut_of(plan(asked))
+    assert run is not None
+    grain = samples.phase(*run).grain
+    run = replace(run[0], granularity=grain.burst_bytes[1]), run[1]
+    found = anchors.over_bytes(*run, grain.grant_hops)
+    assert found is not None
+    assert isinstance(found.law, anchors.Steady)
+    law = replace(found.law, at=8 * found.law.loop_bytes, to=16 * found.law.loop_bytes)
+    assert isinstance(run[1], NcclPlan)
+    few, many = (
+        samples.phase(
+            replace(run[0], size_bytes=int(size)),
+            anchors._same_chunks(asked.setup.comm, run[1], int(size)),
+        )
+        for size in (law.at, law.to)
+    )
+    times_ps = samples.loop_of(few, 1 / 8)
+    assert times_ps[0] == samples.time_of(few)
+    assert samples.time_of(many) == pytest.approx(law.of(times_ps), rel=0.01)
 
 
 @pytest.mark.usefixtures("small")

@@ -14,8 +14,9 @@ communicator. `AlgorithmEntry.growth` selects the law of a named algorithm. Hops
 between nodes that are further apart than those of the runs add the latency of their way; rings of Simple add that of
 the longest round trip in every two steps. **Not modelled** Longer distances in other named algorithms.
 
-**Bytes.** Large sizes are long streams of equal chunks. Two smaller sizes are simulated with the same chunks, and the
-time is extrapolated linearly in the size.
+**Bytes.** Large sizes are long streams of equal chunks. A smaller size is simulated with the same chunks. The time of a
+loop over all chunks is read from its second half, in complete loops; further loops need equal times. Where the loops
+are few, or many runs are shared, two smaller sizes are extrapolated linearly.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from clusim.nccl import Communicator, NcclPlan, programs
 from clusim.nccl.connect import ring_trip_ps, tree_detour_ps
 from clusim.schedule.dtypes import element
 from clusim.schedule.shapes import Shape
-from clusim.simulation.plan import Plan, named_options
+from clusim.simulation.plan import OVERLAPPING, Plan, named_options
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
@@ -46,14 +47,14 @@ MOST_RANKS = 32
 MOST_TOGETHER = 128
 """Ranks of all concurrent communicators in the runs that they are extrapolated from."""
 
+LEAST_LOOPS = 8
+"""Loops of a run from which the time of a loop is read: single loops of rings differ by 5%."""
+
 MOST_MESSAGING = 64
 """The same for sends and receives: CTAs limit them on fewer nodes, NICs on more."""
 
 STREAM_HOPS = 1_300_000
-"""Approximate burst-hops of the larger of the two sizes that are extrapolated to a longer stream: 0.2 seconds.
-
-8 GiB on 8 GPUs by NVLS and rings are then within 1.9% of the run in full, by four times as many within 1.1%.
-"""
+"""Approximate burst-hops of the longest run that is extrapolated to a longer stream: 0.2 seconds."""
 
 FOLLOWED = "from "
 """Prefix of notes on extrapolated times."""
@@ -140,14 +141,40 @@ class Levels:
 
 
 @dataclass(frozen=True, slots=True)
+class Steady:
+    """Time of a long stream, whose loops over all chunks need equal times after the first ones.
+
+    Attributes
+    ----------
+    at, to : float
+        Size of the run, and size to extrapolate to [bytes].
+    loop_bytes : float
+        Bytes of a loop.
+    """
+
+    at: float
+    to: float
+    loop_bytes: float
+
+    def of(self, values: Sequence[float]) -> float:
+        """Return the time at `to` from the times of the run and of a loop [ps]."""
+        time_ps, loop_ps = values
+        return time_ps + loop_ps * (self.to - self.at) / self.loop_bytes
+
+    def words(self, _values: Sequence[float]) -> str:
+        """Return a description of the law."""
+        return "equal times of further loops"
+
+
+@dataclass(frozen=True, slots=True)
 class Extrapolation:
     """Runs from which a collective is extrapolated, the longest last, and the law."""
 
     runs: tuple[Run, ...]
-    law: Linear | Levels
+    law: Linear | Levels | Steady
     origin: str
 
-    def of(self, values: Sequence[int]) -> tuple[int, str]:
+    def of(self, values: Sequence[float]) -> tuple[int, str]:
         """Return a quantity of the complete collective from its values in the runs, and the method."""
         note = f"{FOLLOWED}{self.origin}, {self.law.words(values)}"
         return max(1, round(self.law.of(values))), note
@@ -376,7 +403,10 @@ def tree_levels(num_nodes: int) -> int:
 
 
 def over_bytes(request: Request, cut: Cut, bursts: int) -> Extrapolation | None:
-    """Return the extrapolation of a long stream from two smaller sizes; None if it is short.
+    """Return the extrapolation of a long stream from smaller sizes; None if it is short.
+
+    Two are used with ``quick``, where many sizes share them, for operations with overlapping iterations, and if the
+    larger has fewer than `LEAST_LOOPS`.
 
     Parameters
     ----------
@@ -406,7 +436,11 @@ def over_bytes(request: Request, cut: Cut, bursts: int) -> Extrapolation | None:
         )
         for number in sizes
     )
-    return Extrapolation(runs, Linear(sizes, size, "the size"), "two smaller sizes")
+    loop_bytes = filling / programs.FILLS
+    if quick or request.operation in OVERLAPPING or sizes[1] < LEAST_LOOPS * loop_bytes:
+        return Extrapolation(runs, Linear(sizes, size, "the size"), "two smaller sizes")
+    law = Steady(sizes[1], size, loop_bytes)
+    return Extrapolation(runs[1:], law, "a smaller size")
 
 
 def _filling_bytes(request: Request, cut: Cut) -> int:

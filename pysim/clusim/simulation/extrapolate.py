@@ -26,12 +26,20 @@ from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result, Tasks, Wires
 from clusim.results.resultjson import Call
 from clusim.schedule.shapes import Shape
-from clusim.simulation.anchors import Cut, Extrapolation, cut_of, over_bytes, over_nodes, ranks_of
+from clusim.simulation.anchors import (
+    Cut,
+    Extrapolation,
+    Steady,
+    cut_of,
+    over_bytes,
+    over_nodes,
+    ranks_of,
+)
 from clusim.simulation.expected import Expected, expected_of
 from clusim.simulation.job import Job, RunOptions, provenance_of
 from clusim.simulation.plan import OVERLAPPING, Plan
 from clusim.simulation.request import Request
-from clusim.simulation.samples import BRIEF, Sample, phase, sample
+from clusim.simulation.samples import BRIEF, Sample, loop_of, phase, sample
 from clusim.topology.check_flow import never_tapers
 
 ERROR_LIMIT = 0.15
@@ -85,6 +93,12 @@ def timed(
 
 def _all_timed(found: Extrapolation, options: RunOptions, *, streams: bool | None) -> Sample:
     """Return the time of the complete collective [ps], and the method; see `timed`."""
+    if isinstance(found.law, Steady):
+        ((part, plan),) = found.runs
+        time_ps, note = found.of(
+            loop_of(phase(part, plan), found.law.loop_bytes / found.law.at, options)
+        )
+        return Sample(time_ps, (note,))
     samples = [timed(*run, options, streams=streams) for run in found.runs]
     time_ps, note = found.of([one.time_ps for one in samples])
     return Sample(time_ps, (note,), _lags(found, [one.lags_ps for one in samples]))

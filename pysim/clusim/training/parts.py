@@ -158,7 +158,7 @@ class StepParts:
     def _isolated_ps(self, key: Any, work: JointWork) -> int:
         """Return the time of a part without kernels [ps], to size the kernels beside it.
 
-        That of a coarse run suffices: only kernels that end before the part would change its result.
+        A coarse run suffices: only kernels that end before the part would change its result.
         """
         near = key, work.ranks, None
         answer = None if near in self._known else self._coarse(self._content(key, work), None)
