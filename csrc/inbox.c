@@ -14,7 +14,7 @@ static STATUS grow_ring(window_ring *ring) {
 }
 
 STATUS inbox_insert(window_ring *ring, window_packet p) {
-    if (inbox_len(ring) + 1 >= ring->size) TRY(grow_ring(ring));
+    if (inbox_len(ring) == ring->size) TRY(grow_ring(ring));
     inbox_removed(ring);
     uint32_t k = inbox_len(ring);
     ring->end++;

@@ -49,9 +49,8 @@ static inline window_packet *inbox_entry(const window_ring *ring, uint32_t numbe
     return &ring->all[(ring->head + number) & (ring->size - 1)];
 }
 
-/* Note the room after entries were removed: one slot stays free for the sentinel of the ring
- * (window_wire.h). */
-static inline void inbox_removed(window_ring *ring) { ring->full = ring->head + ring->size - 1; }
+/* Note the room after entries were removed. */
+static inline void inbox_removed(window_ring *ring) { ring->full = ring->head + ring->size; }
 
 /* The uncommon cases: no room, or one that overtakes others. */
 STATUS inbox_insert(window_ring *ring, window_packet p);

@@ -67,18 +67,23 @@ static STATUS derive_rates(clusim_model *m) {
 
 static STATUS derive_adjacency(clusim_model *m) {
     const clusim_image *im = &m->image;
-    m->in_count = calloc(im->num_nodes + 1, sizeof *m->in_count);
     m->out_off = calloc(im->num_nodes + 2, sizeof *m->out_off);
     m->out_wires = calloc(im->num_wires + 1, sizeof *m->out_wires);
-    if (m->in_count == NULL || m->out_off == NULL || m->out_wires == NULL)
+    m->in_off = calloc(im->num_nodes + 2, sizeof *m->in_off);
+    m->in_wires = calloc(im->num_wires + 1, sizeof *m->in_wires);
+    if (m->out_off == NULL || m->out_wires == NULL || m->in_off == NULL || m->in_wires == NULL)
         return CLUSIM_ERR_NO_MEMORY;
     for (uint32_t w = 0; w < im->num_wires; w++) {
-        m->wires[w].in_local = m->in_count[im->wires[w].dst]++;
+        m->wires[w].in_local = m->in_off[im->wires[w].dst + 2]++;
         m->out_off[im->wires[w].src + 2]++;
     }
-    for (uint32_t n = 0; n < im->num_nodes; n++) m->out_off[n + 2] += m->out_off[n + 1];
+    for (uint32_t n = 0; n < im->num_nodes; n++) {
+        m->out_off[n + 2] += m->out_off[n + 1];
+        m->in_off[n + 2] += m->in_off[n + 1];
+    }
     for (uint32_t w = 0; w < im->num_wires; w++) {
         m->out_wires[m->out_off[im->wires[w].src + 1]++] = w;
+        m->in_wires[m->in_off[im->wires[w].dst + 1]++] = w;
     }
     return CLUSIM_OK;
 }
@@ -137,7 +142,7 @@ static void derive_wire(clusim_model *m, uint32_t w) {
     info->dst_latency_ps = dst->latency_ps;
     info->traits = traits_of(m, w);
     if (info->traits & (PAUSES | MARKS)) m->has_congestion = true;
-    info->num_voqs = (m->in_count[x->src] + 1) * im->nvc;
+    info->num_voqs = (model_part_size(m->in_off, x->src) + 1) * im->nvc;
     info->num_candidates =
         info->num_voqs + (src->endpoint == NONE ? 0 : m->most_flows[src->endpoint]);
     info->num_words = (info->num_candidates + 63) / 64;

@@ -89,9 +89,9 @@ struct clusim_model {
     uint32_t *fault_rate;          /* per fault: rate class, or NONE for "down" and other kinds */
     wire_id *group_fastest;        /* per route group: fastest wire at image rates */
     model_way *ways;               /* per route group */
-    uint32_t *in_count;            /* per node */
     uint32_t *most_flows;          /* per endpoint: CTA slots that may be in use at once */
     uint32_t *out_off, *out_wires; /* per node: outgoing wires */
+    uint32_t *in_off, *in_wires;   /* the same, incoming */
     uint64_t num_voqs, num_flows, num_words;
     uint32_t num_groups;
     bool has_dims;

@@ -78,9 +78,10 @@ void clusim_model_destroy(clusim_model *m) {
     free(m->most_flows);
     free(m->group_fastest);
     free(m->ways);
-    free(m->in_count);
     free(m->out_off);
     free(m->out_wires);
+    free(m->in_off);
+    free(m->in_wires);
     free(m->pairs);
     free(m->chooses);
     free(m);

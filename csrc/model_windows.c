@@ -74,8 +74,8 @@ enum { ROOM_BITS = 60 }; /* of 2^61: limit on the advance of a clock or count in
  * largest packet. */
 static bool unit_bounded(const clusim_model *m, const clusim_unit *u, uint64_t largest) {
     uint64_t bytes = largest * m->image.num_endpoints;
-    base_u128 all =
-        (base_u128)bytes * ((base_u128)m->in_count[u->node] * (uint64_t)(u->latency_ps + 1));
+    base_u128 all = (base_u128)bytes * ((base_u128)model_part_size(m->in_off, u->node) *
+                                        (uint64_t)(u->latency_ps + 1));
     return all >> ROOM_BITS == 0 && (all * u->cost16) >> 16 >> ROOM_BITS == 0;
 }
 
@@ -261,7 +261,7 @@ static void find_ends(const clusim_image *im, window_node *nodes) {
  * the counters. */
 static bool memory_bounded(const clusim_model *m, const clusim_endpoint *e, int64_t window_ps,
                            uint64_t bytes) {
-    uint64_t wires = m->in_count[e->node] + model_part_size(m->out_off, e->node);
+    uint64_t wires = model_part_size(m->in_off, e->node) + model_part_size(m->out_off, e->node);
     uint64_t most = base_umax(base_umax(e->inject_256, e->deliver_256), e->read_256);
     base_u128 all = (base_u128)(bytes * most) * ((base_u128)wires * (uint64_t)(window_ps + 1));
     return all >> ROOM_BITS == 0 && (all * e->mem_cost16) >> 24 >> ROOM_BITS == 0;
@@ -304,7 +304,7 @@ static uint64_t burst_bytes(const clusim_format *f, uint32_t limit, uint32_t bur
 
 /* An endpoint that has one wire, and that one to a switch that is nearer to it than to others. */
 static void find_pair(clusim_model *m, node_id end) {
-    if (m->in_count[end.i] != 1 || model_part_size(m->out_off, end.i) != 1) return;
+    if (model_part_size(m->in_off, end.i) != 1 || model_part_size(m->out_off, end.i) != 1) return;
     uint32_t wire = m->out_wires[m->out_off[end.i]];
     const wire_info *info = &m->wires[wire];
     node_id router = info->dst;

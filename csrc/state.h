@@ -72,7 +72,7 @@ static inline const wire_info *info_at(const clusim_sim *s, wire_id id) {
 }
 
 static inline const wire_end *end_at(const clusim_sim *s, wire_id id) {
-    return &s->wires.ends[id.i];
+    return &s->windows.ins[id.i].end;
 }
 
 static inline wire_id wire_of(const clusim_sim *s, const wire_state *w) {

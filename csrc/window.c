@@ -46,18 +46,24 @@ int clusim_sim_use_threads(clusim_sim *s, uint32_t threads, uint32_t pays) {
 }
 
 static STATUS make_wires(clusim_sim *s) {
-    size_t bytes = (s->model->image.num_wires + 1) * sizeof *s->windows.ins;
-    s->windows.ins = aligned_alloc(64, bytes);
+    uint32_t count = (uint32_t)s->model->image.num_wires;
+    s->windows.ins = aligned_alloc(64, (count + 1) * sizeof *s->windows.ins);
     if (s->windows.ins == NULL) return CLUSIM_ERR_NO_MEMORY;
-    memset(s->windows.ins, 0, bytes);
+    for (uint32_t w = 0; w < count; w++) {
+        const wire_info *info = info_at(s, ID(wire, w));
+        s->windows.ins[w] = (window_in){.end = {.node = info->dst,
+                                                .in_queue = info->in_local * s->wires.nvc,
+                                                .ordinal = info->ordinal,
+                                                .reverse = info->reverse}};
+    }
     return CLUSIM_OK;
 }
 
 STATUS window_init(clusim_sim *s) {
     s->windows.due_ps = NEVER;
     use_windows(s, s->model->windows_pay);
-    if (s->model->window_ps == 0) return CLUSIM_OK;
     TRY(make_wires(s));
+    if (s->model->window_ps == 0) return CLUSIM_OK;
     ZEROED(s->windows.nodes, s->model->image.num_nodes);
     for (uint64_t n = 0; n < s->model->image.num_nodes; n++) {
         window_node *node = &s->windows.nodes[n];
@@ -195,8 +201,7 @@ static void fetch_operation(const clusim_sim *s, const window_arrival *a) {
 static STATUS run_unit(clusim_sim *s, window_node *n, int64_t end_ps) {
     windows_part *p = &s->windows;
     window_packet next;
-    if (inbox_len(&n->results)) window_ring_seal(&n->results);
-    while (inbox_len(&n->results) && window_next(s, &n->results, end_ps, &next)) {
+    while (window_next(s, &n->results, end_ps, &next)) {
         TRY(inbox_work(s, (window_arrival){next.at_ps, next.packet, RESULT}));
         s->scheduler.event_count++;
     }
@@ -291,28 +296,21 @@ static void fetch_out(const clusim_sim *s, node_id node) {
     }
 }
 
-/* ... and then its incoming wires, which are the reverse wires of the outgoing ones. */
+/* ... and then its incoming wires, ... */
 static void fetch_in(const clusim_sim *s, node_id node) {
     const clusim_model *m = s->model;
-    for (uint32_t k = m->out_off[node.i]; k < m->out_off[node.i + 1]; k++) {
-        wire_id wire = ID(wire, m->out_wires[k]), back = end_at(s, wire)->reverse;
+    for (uint32_t k = m->in_off[node.i]; k < m->in_off[node.i + 1]; k++) {
+        wire_id wire = ID(wire, m->in_wires[k]);
         __builtin_prefetch(wire_credit(s, wire, 0), 1);
-        if (wire_none(back)) continue;
-        __builtin_prefetch(&s->windows.ins[back.i], 1);
+        __builtin_prefetch(&s->windows.ins[wire.i], 1);
     }
-}
-
-/* Packets in flight over the reverse wire of the `k`-th outgoing wire of all nodes, or NULL. */
-static const window_ring *ring_back(const clusim_sim *s, uint32_t k) {
-    static const window_ring nothing;
-    wire_id back = end_at(s, ID(wire, s->model->out_wires[k]))->reverse;
-    return wire_none(back) ? &nothing : &s->windows.ins[back.i].under_way;
 }
 
 /* ... then the places where the first packets on these are listed ... */
 static void fetch_listed(const clusim_sim *s, node_id node) {
-    for (uint32_t k = s->model->out_off[node.i]; k < s->model->out_off[node.i + 1]; k++) {
-        const window_ring *ring = ring_back(s, k);
+    const clusim_model *m = s->model;
+    for (uint32_t k = m->in_off[node.i]; k < m->in_off[node.i + 1]; k++) {
+        const window_ring *ring = &s->windows.ins[m->in_wires[k]].under_way;
         if (inbox_len(ring)) __builtin_prefetch(inbox_entry(ring, 0));
     }
 }
@@ -320,8 +318,9 @@ static void fetch_listed(const clusim_sim *s, node_id node) {
 /* ... and these packets. */
 static void fetch_packets(const clusim_sim *s, node_id node) {
     enum { MOST = 3 };
-    for (uint32_t k = s->model->out_off[node.i]; k < s->model->out_off[node.i + 1]; k++) {
-        const window_ring *ring = ring_back(s, k);
+    const clusim_model *m = s->model;
+    for (uint32_t k = m->in_off[node.i]; k < m->in_off[node.i + 1]; k++) {
+        const window_ring *ring = &s->windows.ins[m->in_wires[k]].under_way;
         for (uint32_t first = 0; first < MOST && first < inbox_len(ring); first++)
             __builtin_prefetch(batch_at(s, inbox_entry(ring, first)->packet), 1);
     }

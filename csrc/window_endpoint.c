@@ -76,7 +76,6 @@ static inline STATUS gather(clusim_sim *s, window_node *n, wire_id wire, int64_t
 static STATUS answer(clusim_sim *s, window_node *n, window_ring *replies, int64_t end_ps) {
     window_packet next;
     if (inbox_len(replies) == 0) return CLUSIM_OK;
-    window_ring_seal(replies);
     window_prefetch(s, replies);
     while (window_next(s, replies, end_ps, &next)) {
         TRY(batch_restore(s, &next.packet));

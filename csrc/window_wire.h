@@ -35,20 +35,16 @@ static inline void window_prefetch(const clusim_sim *s, const window_ring *ring)
         __builtin_prefetch(batch_at(s, inbox_entry(ring, k)->packet), 1);
 }
 
-/* Next packet of a ring that arrives before `end_ps`; the ring is sealed (below). */
+/* Next packet of a ring that arrives before `end_ps`. */
 static inline bool window_next(const clusim_sim *s, window_ring *ring, int64_t end_ps,
                                window_packet *out) {
+    if (ring->head == ring->end) return false;
     *out = *inbox_entry(ring, 0);
     if (out->at_ps >= end_ps) return false;
     if (inbox_len(ring) > WINDOW_AHEAD)
         __builtin_prefetch(batch_at(s, inbox_entry(ring, WINDOW_AHEAD)->packet), 1);
     ring->head++;
     return true;
-}
-
-/* The sentinel of a ring has time NEVER and uses the slot that is kept free. */
-static inline void window_ring_seal(const window_ring *ring) {
-    ring->all[ring->end & (ring->size - 1)].at_ps = NEVER;
 }
 
 /* True if no packet of a listed wire arrives before `end_ps`: it stays on the list. */
@@ -65,7 +61,6 @@ static inline bool window_waits(clusim_sim *s, wire_id wire, int64_t end_ps, boo
 static inline window_way window_open_way(const clusim_sim *s, wire_id wire) {
     window_in *x = &s->windows.ins[wire.i];
     x->taken = x->under_way.head;
-    window_ring_seal(&x->under_way);
     window_prefetch(s, &x->under_way);
     return (window_way){.x = x,
                         .all = x->under_way.all,
@@ -79,7 +74,7 @@ static inline window_way window_open_way(const clusim_sim *s, wire_id wire) {
 static inline bool window_arrives(const clusim_sim *s, window_way *way, int64_t end_ps,
                                   window_packet *out) {
     *out = way->all[way->head & way->mask];
-    if (out->at_ps >= end_ps) return false;
+    if ((way->head == way->end) | (out->at_ps >= end_ps)) return false;
     if (way->end - way->head > WINDOW_AHEAD)
         __builtin_prefetch(batch_at(s, way->all[(way->head + WINDOW_AHEAD) & way->mask].packet), 1);
     way->head++;

@@ -21,10 +21,6 @@ static void init_wire(clusim_sim *s, wire_id wire) {
     w->latency_ps = info->latency_ps;
     w->far_latency_ps = info->dst_latency_ps;
     w->far_endpoint = info->dst_endpoint;
-    s->wires.ends[wire.i] = (wire_end){.node = info->dst,
-                                       .in_queue = info->in_local * s->wires.nvc,
-                                       .ordinal = info->ordinal,
-                                       .reverse = info->reverse};
     w->num_voqs = info->num_voqs;
     w->num_candidates = info->num_candidates;
     w->num_words = (uint16_t)info->num_words;
@@ -64,7 +60,6 @@ STATUS wire_init(clusim_sim *s) {
     w->credits = aligned_alloc(64, (count * w->nvc + 1) * sizeof *w->credits);
     if (w->credits == NULL) return CLUSIM_ERR_NO_MEMORY;
     memset(w->credits, 0, (count * w->nvc + 1) * sizeof *w->credits);
-    ZEROED(w->ends, count);
     ZEROED(w->voqs, m->num_voqs);
     ZEROED(w->ranks, m->num_voqs);
     ZEROED(w->ready_bits, m->num_words);
@@ -84,7 +79,6 @@ void wire_free(clusim_sim *s) {
         free(w->credits[i].pending);
     free(w->all);
     free(w->credits);
-    free(w->ends);
     free(w->voqs);
     free(w->ranks);
     free(w->ready_bits);

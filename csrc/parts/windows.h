@@ -4,6 +4,7 @@
 #define CLUSIM_PARTS_WINDOWS_H
 
 #include "list.h"
+#include "parts/wires.h"
 
 struct clusim_sim;
 struct partition;
@@ -42,13 +43,13 @@ typedef struct window_ring {
     uint32_t full; /* an end up to which there is room */
 } window_ring;
 
-/* Of a wire into such a node. */
+/* A wire as the node at its far end sees it: one that works in windows, but for `end`. */
 typedef struct window_in {
     window_ring under_way;
     uint32_t taken; /* entries from here to the head arrived in this window */
     wire_id next;   /* in the list of its node */
     bool listed;
-    uint32_t pad[5];
+    wire_end end;
 } window_in;
 
 _Static_assert(sizeof(window_in) == 64, "a way in fills a cache line");
@@ -130,8 +131,8 @@ typedef struct window_thread {
 typedef struct windows_part {
     struct partition *partition; /* owned; the threads, or NULL in a single-threaded run */
     window_thread *thread;       /* thread of this view of the sim; NULL: the sim itself */
-    window_in *ins;              /* owned; NULL if windows are not possible, as the nodes */
-    window_node *nodes;          /* owned */
+    window_in *ins;              /* owned */
+    window_node *nodes;          /* owned; NULL if windows are not possible */
     window_endpoint *ends;       /* owned; NULL if endpoints do not work in windows */
     node_list busy;              /* nodes that have something to do */
     window_scratch scratch;

@@ -77,7 +77,7 @@ typedef struct wire_state {
 
 _Static_assert(sizeof(wire_state) == 256, "a wire fills four cache lines");
 
-/* All that an arrival reads of the far end of a wire; the wire ends of a node are adjacent. */
+/* All that an arrival reads of the far end of a wire. */
 typedef struct wire_end {
     node_id node;
     uint32_t in_queue; /* first candidate of packets from this wire, there */
@@ -111,8 +111,7 @@ typedef struct flow_wait {
 typedef struct wires_part {
     wire_state *all;       /* owned, as the arrays below */
     const wire_info *info; /* of the model */
-    wire_end *ends;
-    credit_pool *credits; /* [wire * nvc + vc] */
+    credit_pool *credits;  /* [wire * nvc + vc] */
     voq *voqs;
     uint8_t *ranks;          /* of the queues of ranked wires (wire_rank) */
     uint64_t *ready_bits;    /* candidates that are ready, per wire */
