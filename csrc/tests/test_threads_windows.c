@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "clusim.h"
 #include "partition.h"
@@ -249,11 +250,31 @@ static void test_thread_pool(void) {
     thread_pool_free(NULL);
 }
 
+static enum clusim_status count_own(void *context, uint32_t member) {
+    tally *c = context;
+    c->own[member]++;
+    return CLUSIM_OK;
+}
+
+/* Each member works once per round, whether it finds the next one while it looks or is woken. */
+static void test_rounds_are_found_and_woken(void) {
+    static const struct timespec longer = {.tv_nsec = 200000}; /* than a member looks */
+    tally c = {.common = 0};
+    assert(thread_pool_create(MEMBERS, &c.t) == CLUSIM_OK);
+    for (uint64_t k = 1; k <= ROUNDS; k++) {
+        if (k % 3 == 0) nanosleep(&longer, NULL);
+        assert(thread_pool_run(c.t, count_own, &c) == CLUSIM_OK);
+        for (uint32_t m = 0; m < MEMBERS; m++) assert(c.own[m] == k);
+    }
+    thread_pool_free(c.t);
+}
+
 int main(void) {
     test_runs(FAR_PS, 1024, 2);
     test_runs(NEAR_PS, 0, 3); /* two hosts as one with their switches */
     test_small_windows_are_not_shared();
     test_thread_pool();
+    test_rounds_are_found_and_woken();
     puts("ok");
     return 0;
 }
