@@ -1,5 +1,5 @@
-/* thread_pool.h - threads that share work, and look for the next, then sleep in between.
- * Independent of sims. */
+/* thread_pool.h - threads that share work, and look for more before they sleep. Independent of
+ * sims. */
 #ifndef CLUSIM_THREAD_POOL_H
 #define CLUSIM_THREAD_POOL_H
 
