@@ -92,8 +92,8 @@ def test_features_are_there_from_their_release_on() -> None:
         ("2.30", 0),
         ("2.30.7", 0),
         ("2.31.2", 1),
-        ("2.32.3", 3),
-        ("2.33", 3),
+        ("2.32.3", 4),
+        ("2.33", 4),
     ],
 )
 def test_later_releases_name_the_changes_that_are_not_modelled(release: str, changes: int) -> None:

@@ -35,6 +35,7 @@ from clusim.lowering.cta_contention import (
     start_order,
     start_ps,
 )
+from clusim.lowering.dma import NicTransfers, waits_ps
 from clusim.lowering.hops import protocol_of
 from clusim.lowering.links import LinkLowering
 from clusim.lowering.proxies import (
@@ -143,6 +144,7 @@ class ProgramLowering:
         self._proxy_tasks = {task: first + number for number, task in enumerate(sorted(served))}
         self._extra: dict[Template, int] = {}
         self._exchanging = exchanging(self.schedule)
+        self._transfers = NicTransfers(self.schedule, links.links, links.leg_of, self.arrays)
         self._staged = {
             number
             for number, leg in enumerate(links.leg_of[: len(self.schedule.connections)])
@@ -248,9 +250,25 @@ class ProgramLowering:
         staged = [connections[number] for number in item.connections if number in self._staged]
         trips += staged_trips(item, staged, item.slices - -(-chunk // max(1, size)))
         more_ps = trips and trips * self.links.places.to_gpu(item.rank)
+        if trips and item.shared:
+            more_ps += self._waits(item, size, protocol.fixed_ps + more_ps)
         crowd = crowd_1024(protocol, self._exchanging.get(item.task, 0), memory_Bps)
         crowd = crowd * rounds_1024(protocol, chunk) // CROWD_ONE
         return self._row(_Cost(item.protocol, item.fixed_div, more_ps, 0, item.warps, crowd))
+
+    def _waits(self, item: Instance, size_bytes: int, fixed_ps: int) -> int:
+        """Return the waits of a slice's loads beside the transfers of NICs [ps]."""
+        places, call = self.links.places, self.schedule.tasks[item.task].call
+        endpoint = int(self.arrays.rank_endpoint[item.rank])
+        memory = places.memory(item.rank)
+        programs = self._transfers.beside(call, endpoint)
+        if not programs or memory == NONE:
+            return 0
+        way = places.way(item.rank, memory)
+        message_ps = self._transfers.message_ps(call, endpoint, way, size_bytes)
+        rate_Bps = protocol_of(self.arrays, item.protocol).rate_Bps("send")
+        copy_ps = size_bytes * 1e12 / rate_Bps * CTA_WARPS / item.warps
+        return waits_ps(fixed_ps + copy_ps, LOADS + SHARED_LOADS, programs, message_ps)
 
     def _row(self, cost: _Cost) -> int:
         return self._costs.setdefault(cost, len(self._costs))

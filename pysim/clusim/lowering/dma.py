@@ -1,0 +1,90 @@
+"""Loads of CTAs from host memory beside the transfers of NICs on the PCIe link of their GPU.
+
+**Hardware** A NIC reads and writes the memory of a GPU over the GPU's PCIe link (GPUDirect RDMA), a message at nearly
+the rate of that link. A CTA that sends or receives loads the state of each step from host memory (NCCL, ``src/device/
+prims_simple.h``, ``connFifo``). The request crosses the link among data to the NIC, the answer among data from it.
+**Model** Of messages (`clusim.nccl.programs.messages`): a load waits in each direction for half a message if the link
+is busy. With `n` programs that send or receive messages of duration `b` over the link, a step of duration `T` finds
+it busy for `n b` of `T`, so that `l` loads extend `T` by ``l n b^2 / (2 T)``; at most by a message each.
+**Not modelled** Waits of collectives, of which their calibration contains a part; links other than PCIe.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from math import sqrt
+
+from clusim.engine.abi import NONE
+from clusim.lowering.hops import Leg
+from clusim.lowering.proxies import ProxiedConnection
+from clusim.schedule.ir import Schedule
+from clusim.topology.arrays import FabricArrays
+
+Place = tuple[int, int]
+"""Call and endpoint."""
+
+
+def waits_ps(step_ps: float, loads: int, programs: int, message_ps: float) -> int:
+    """Return the extension of a step by the waits of its loads [ps].
+
+    Parameters
+    ----------
+    step_ps, message_ps : float
+        Step without waits, and the transfer of a message over the link [ps].
+    programs : int
+        Programs with messages over the link, in both directions together.
+    """
+    load = loads * programs * message_ps * message_ps / 2
+    extension = (sqrt(step_ps * step_ps + 4 * load) - step_ps) / 2
+    return round(min(extension, loads * message_ps))
+
+
+class NicTransfers:
+    """Programs of a schedule with messages between a NIC and an endpoint's memory, and the rates of their wires.
+
+    Parameters
+    ----------
+    links : mapping of int to ProxiedConnection
+        Connections between nodes; `leg_of` are the legs of the image's connections.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        links: Mapping[int, ProxiedConnection],
+        leg_of: list[Leg],
+        arrays: FabricArrays,
+    ) -> None:
+        self._arrays = arrays
+        self._programs: Counter[Place] = Counter()
+        self._rate: dict[Place, float] = {}
+        for item in schedule.instances if links else ():
+            far = [number for number in item.connections if number in links and item.shared]
+            places = set()
+            for number in far:
+                link, call = links[number], schedule.tasks[item.task].call
+                receives = schedule.connections[number].dst == item.rank
+                endpoint = leg_of[link.second].dst if receives else link.proxy.endpoint
+                places.add((call, endpoint))
+                self._rate.setdefault((call, endpoint), self._line(leg_of[link.second]))
+            self._programs.update(places)
+
+    def _line(self, leg: Leg) -> float:
+        """Return the rate of a connection's NIC [bytes per ps], 0 if it is not known."""
+        if leg.line_wire == NONE:
+            return 0.0
+        wire = self._arrays.wires[leg.line_wire]
+        return int(wire["rate_num"]) / int(wire["rate_den"])
+
+    def beside(self, call: int, endpoint: int) -> int:
+        """Return the programs of a call with messages over the link of an endpoint."""
+        return self._programs[call, endpoint]
+
+    def message_ps(self, call: int, endpoint: int, way: tuple[int, ...], size_bytes: int) -> float:
+        """Return the transfer of a message over the first wire of an endpoint's way to its host memory [ps]."""
+        if not way or self._arrays.wire_class[way[0]] != "pcie":
+            return 0.0
+        wire, line = self._arrays.wires[way[0]], self._rate.get((call, endpoint), 0.0)
+        rate = min(int(wire["rate_num"]) / int(wire["rate_den"]), line)
+        return size_bytes / rate if rate else 0.0
