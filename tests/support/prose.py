@@ -65,13 +65,13 @@ def markdown(text: str) -> Iterator[tuple[str, str]]:
 
 def python(text: str) -> Iterator[tuple[str, str]]:
     """Yield docstrings, click help, strings of five words or more, and comments of a module."""
-    kinds = {}
-    for node in ast.walk(tree := ast.parse(text)):
+    kinds, nodes = {}, [*ast.walk(ast.parse(text))]
+    for node in nodes:
         if isinstance(node, ast.Expr):
             kinds[id(node.value)] = "docstrings"
         elif isinstance(node, ast.keyword) and node.arg in {"help", "short_help", "epilog"}:
             kinds |= {id(part): "help" for part in ast.walk(node.value)}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             kind = kinds.get(id(node), "strings")
             if kind != "strings" or (
