@@ -69,9 +69,12 @@ def test_bursts_on_pcie_take_as_long_as_packets(
     assert abs(error(name, *call, 4 * MIB, 16 * KIB)) < bound
 
 
-@pytest.mark.parametrize("call", [RING, ALL, NEXT])
-def test_large_messages_on_pcie_take_as_long_in_bursts(call: tuple[str, str | None]) -> None:
-    assert abs(error("a100-pcie-x8", *call, 16 * MIB, 16 * KIB)) < 0.007
+@pytest.mark.parametrize(("call", "bound"), [(RING, 0.007), (ALL, 0.025), (NEXT, 0.007)])
+def test_large_messages_on_pcie_take_as_long_in_bursts(
+    call: tuple[str, str | None], bound: float
+) -> None:
+    """Windows of all-to-all are of 3 bursts, or of 50 packets, which leave earlier."""
+    assert abs(error("a100-pcie-x8", *call, 16 * MIB, 16 * KIB)) < bound
 
 
 @pytest.mark.parametrize(("call", "bound"), [(RING, 0.01), (TREE, 0.025), (NEXT, 0.01)])

@@ -24,6 +24,7 @@ from clusim.lowering.cta_contention import (
     rounds_1024,
     start_order,
     start_ps,
+    stores_bytes,
 )
 from clusim.nccl import communicator, parse_version, programs
 from clusim.nccl.programs.messages import _side_warps
@@ -89,6 +90,35 @@ def test_further_rounds_of_ll_last_equally_long_however_few_lines_they_have(
     linear_ps = chunk_bytes * 100
     expected_ps = linear_ps if not further else 409_600 + further * 490 * NS
     assert linear_ps * rounds_1024(ll, chunk_bytes) / CROWD_ONE == pytest.approx(expected_ps, 1e-3)
+
+
+@pytest.mark.parametrize(("chunk_bytes", "more_ns"), [(2048, 100), (4096, 200), (32_768, 200)])
+def test_bytes_stored_one_by_one_lengthen_the_first_round_of_ll(
+    chunk_bytes: int, more_ns: float
+) -> None:
+    """2 x 4096 B at 41 GB/s, 199.8 ns, for a first round; fewer lines have their share (H100)."""
+    ll = clusim.load("dgx-h100").protocols["ll"]
+    linear_ps = chunk_bytes * 100
+    apart = rounds_1024(ll, chunk_bytes, by_bytes=True) - rounds_1024(ll, chunk_bytes)
+    assert linear_ps * apart / CROWD_ONE == pytest.approx(more_ns * NS, rel=0.02)
+    # 8 B200 have the same times of all-gather and reduce-scatter.
+    ll = clusim.load("hgx-b200").protocols["ll"]
+    assert rounds_1024(ll, chunk_bytes, by_bytes=True) == rounds_1024(ll, chunk_bytes)
+
+
+@pytest.mark.parametrize(
+    ("operation", "storing"),
+    [("all_gather", 8), ("broadcast", 8), ("reduce_scatter", 0), ("allreduce", 0), ("alltoall", 8)],
+)
+def test_kernels_without_reduction_store_bytes(operation: str, storing: int) -> None:
+    """NCCL runs them as kernels of int8; programs that only send store no data, copies within a rank are of Simple."""
+    _, schedule = pattern("dgx-h100", operation, 8 * KIB)
+    ranks = {item.rank for item in schedule.instances if stores_bytes(schedule, item)}
+    assert len(ranks) == storing
+    for item in schedule.instances:
+        template = schedule.templates[item.template]
+        if {prim.op for prim in template.prims} == {"send"}:
+            assert not stores_bytes(schedule, item)
 
 
 def test_only_ll_has_rounds_of_threads() -> None:

@@ -5,17 +5,20 @@ one after the other. Loads of many CTAs wait longer in L2 and memory than loads 
 more slowly: a CTA of sends and receives moves 21 GB/s with 4 active CTAs and 18.9 GB/s with 16 (8 H100).
 **Model** CTAs start `cta_skew` apart in the order of their channels. The cost of a byte grows by the factor
 ``1 + crowding x (CTAs - 1) x rate / memory rate``, with the rate of a CTA that sends.
-A step of LL lasts a first round by its bytes, and `round` for every further one.
+A step of LL lasts a first round by its bytes, and `round` for every further one. Collectives without reduction are
+kernels of int8 (``src/collectives.cc``): they store each byte of a line of LL separately (``storeData`` of
+``src/device/prims_ll.h``), and a first round is longer; stores of later rounds overlap their loads.
 **Not modelled** CTAs that start and end within a kernel; other users of the memory; copies of a rank to itself.
-**Parameters** ``crowding``, ``round`` and ``grid_start`` of a protocol.
+**Parameters** ``crowding``, ``round``, ``grid_start`` and the throughput ``storeBytes`` of a protocol.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from clusim.base.terms.operations import REDUCING
 from clusim.schedule.ir import ABSENT, CTA_WARPS, Instance, Schedule
-from clusim.topology.model import Protocol
+from clusim.topology.model import STORE_BYTES, Protocol
 
 ROUND_BYTES = 4096
 """Data of a round of all threads of LL [bytes]: 512 lines."""
@@ -67,7 +70,15 @@ def crowd_1024(protocol: Protocol, ctas: int, memory_Bps: float) -> int:
     return round(CROWD_ONE * (1 + protocol.crowding * load))
 
 
-def rounds_1024(protocol: Protocol, chunk_bytes: int) -> int:
+def stores_bytes(schedule: Schedule, item: Instance) -> bool:
+    """Return True if a program of LL stores data in its user's buffer byte by byte."""
+    call = schedule.tasks[item.task].call
+    if item.protocol != "ll" or call == ABSENT or schedule.calls[call].operation in REDUCING:
+        return False
+    return any(prim.op != "send" for prim in schedule.templates[item.template].prims)
+
+
+def rounds_1024(protocol: Protocol, chunk_bytes: int, *, by_bytes: bool = False) -> int:
     """Return the cost of a byte of a chunk of several rounds of threads, in 1/1024 of a first round's.
 
     The fixed cost of a slice is added to every round, and is part of `round`.
@@ -76,14 +87,21 @@ def rounds_1024(protocol: Protocol, chunk_bytes: int) -> int:
     ----------
     chunk_bytes : int
         Data of the chunk [bytes].
+    by_bytes : bool
+        True if they are stored byte by byte (`stores_bytes`).
     """
     further = -(-chunk_bytes // ROUND_BYTES) - 1
     per_byte_ps = protocol.expand_120 / 120 * 1e12 / protocol.rate_Bps("send")
-    if not protocol.round_ps or further < 1 or not per_byte_ps:
+    linear_ps = time_ps = chunk_bytes * per_byte_ps
+    if not linear_ps:
         return CROWD_ONE
-    more_ps = max(0, protocol.round_ps - protocol.fixed_ps)
-    time_ps = ROUND_BYTES * per_byte_ps + further * more_ps
-    return round(CROWD_ONE * time_ps / (chunk_bytes * per_byte_ps))
+    if protocol.round_ps and further > 0:
+        more_ps = max(0, protocol.round_ps - protocol.fixed_ps)
+        time_ps = ROUND_BYTES * per_byte_ps + further * more_ps
+    if by_bytes and STORE_BYTES in protocol.op_Bps:
+        stored = min(chunk_bytes, ROUND_BYTES) * protocol.expand_120 / 120
+        time_ps += stored * 1e12 / protocol.op_Bps[STORE_BYTES]
+    return round(CROWD_ONE * time_ps / linear_ps)
 
 
 def asking_warps(schedule: Schedule) -> list[float]:

@@ -34,6 +34,7 @@ from clusim.lowering.cta_contention import (
     rounds_1024,
     start_order,
     start_ps,
+    stores_bytes,
 )
 from clusim.lowering.dma import NicTransfers, waits_ps
 from clusim.lowering.hops import protocol_of
@@ -253,7 +254,8 @@ class ProgramLowering:
         if trips and item.shared:
             more_ps += self._waits(item, size, protocol.fixed_ps + more_ps)
         crowd = crowd_1024(protocol, self._exchanging.get(item.task, 0), memory_Bps)
-        crowd = crowd * rounds_1024(protocol, chunk) // CROWD_ONE
+        by_bytes = stores_bytes(self.schedule, item)
+        crowd = crowd * rounds_1024(protocol, chunk, by_bytes=by_bytes) // CROWD_ONE
         return self._row(_Cost(item.protocol, item.fixed_div, more_ps, 0, item.warps, crowd))
 
     def _waits(self, item: Instance, size_bytes: int, fixed_ps: int) -> int:

@@ -1,14 +1,11 @@
 """Topology: graph nodes, links, packet formats and protocols as plain immutable descriptions.
 
-All builders (YAML files, `FabricBuilder`, the generators, networkx graphs) return a `Fabric`, and all
-simulations start from its arrays (`clusim.topology.arrays`). Names carry units; rates are exact
-rationals.
+All builders (YAML files, `FabricBuilder`, the generators, networkx graphs) return a `Fabric`, and all simulations start
+from its arrays (`clusim.topology.arrays`). Names carry units; rates are exact rationals.
 
-Doubts about a result, in the same words everywhere, with the option that settles them.
-
-Readers of topologies record the assumptions that affect every result on them; files that do not name
-their GPUs are the usual case. They are kept in `Fabric.sources`, so that topology files also contain
-them.
+Doubts about a result, in the same words everywhere, with the option that settles them. Readers of topologies record
+the assumptions that affect every result in `Fabric.sources`, so that topology files also contain them; files that do
+not name their GPUs are the usual case.
 """
 
 from __future__ import annotations
@@ -160,6 +157,10 @@ class Link:
         return self.name or self.cls
 
 
+STORE_BYTES = "storeBytes"
+"""Throughput of lines of LL with data stored byte by byte, in addition to the time of their primitive."""
+
+
 @dataclass(frozen=True, slots=True)
 class Protocol:
     """CTA costs of a protocol: ``simple``, ``ll`` or ``ll128``.
@@ -169,7 +170,7 @@ class Protocol:
     fixed_ps : int
         Cost of a slice step before its first byte moves [ps].
     op_Bps : dict
-        Throughput of a CTA per opcode [B/s]; ``default`` for opcodes that are not named.
+        Throughput of a CTA per opcode [B/s]; ``default`` for opcodes that are not named; `STORE_BYTES`.
     expand_120 : int
         Wire payload per 120 data bytes: 120 Simple, 240 LL, 128 LL128.
     tail_fence_ps, head_fence_ps : int
@@ -230,7 +231,6 @@ ONE_PATH = ("hash", "destination")
 
 P2pLevel = Literal["loc", "nvl", "nvb", "pix", "pxb", "phb", "sys"]
 GdrLevel = Literal["loc", "pix", "pxb", "phb", "sys"]
-
 
 BY_DESTINATION = "infiniband"
 """Packet format of the networks with switches that forward by destination."""

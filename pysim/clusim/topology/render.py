@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from clusim.base.tables import grouped
 from clusim.base.units import format_rate, format_size, format_time
 from clusim.hardware import FAMILIES, HOST_COSTS, KERNELS, Figure
-from clusim.topology.model import KIND_NAMES, NO_LIMIT, Fabric, Format, Link, Protocol
+from clusim.topology.model import KIND_NAMES, NO_LIMIT, STORE_BYTES, Fabric, Format, Link, Protocol
 from clusim.topology.node import NETWORK, NicTraits, Node
 from clusim.topology.outline import total
 
@@ -185,7 +185,7 @@ def _by_value(values: dict[str, float], unit: str) -> str:
 
 
 def _protocol(protocol: Protocol) -> str:
-    rates = sorted(protocol.op_Bps.values())
+    rates = sorted(rate for name, rate in protocol.op_Bps.items() if name != STORE_BYTES)
     text = f"{protocol.name}: {format_time(protocol.fixed_ps)} per slice step"
     if rates:
         low, high = format_rate(rates[0]), format_rate(rates[-1])
