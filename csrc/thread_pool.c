@@ -69,8 +69,17 @@ static bool changes(const _Atomic uint64_t *number, uint64_t from) {
     return false;
 }
 
+/* -1 where the system does not tell: members then seem to share it, and none looks. */
+static int present_core(void) {
+#ifdef __linux__
+    return sched_getcpu();
+#else
+    return -1;
+#endif
+}
+
 static bool shares_core(const thread_pool_member *m) {
-    int core = sched_getcpu();
+    int core = present_core();
     for (uint32_t k = 0; k < m->t->members; k++) {
         if (k != m->number && m->t->all[k].core == core) return true;
     }
@@ -101,7 +110,7 @@ static void rest(thread_pool *t) {
 }
 
 static void do_work(thread_pool_member *m) {
-    m->core = sched_getcpu();
+    m->core = present_core();
     enum clusim_status status = m->t->work(m->t->context, m->number);
     pthread_mutex_lock(&m->t->lock);
     m->status = status;
