@@ -67,7 +67,9 @@ def test_channels_take_turns_over_both_ports_of_a_nic() -> None:
     assert max(sent.values()) == pytest.approx(min(sent.values()), rel=0.01)
 
 
-def test_a_nic_with_one_port_down_keeps_half_of_its_rate() -> None:
+def test_a_nic_with_one_port_down_keeps_the_rate_of_the_other() -> None:
+    """Beside both ports, loads of CTAs wait on the PCIe link (`clusim.lowering.dma`)."""
+
     def busbw(*faults: str) -> float:
         result = clusim.collective(
             DUAL_TOR, "sendrecv", "64MiB", ranks=(0, 8), granularity="quick", faults=faults
@@ -76,8 +78,8 @@ def test_a_nic_with_one_port_down_keeps_half_of_its_rate() -> None:
 
     both = busbw()
     left = busbw("link n0/nic0-plane0/leaf0.0 down", "link n1/nic0-plane0/leaf0.0 down")
-    assert both > 0.9 * 48
-    assert left / both == pytest.approx(0.5, abs=0.03)
+    assert 0.9 * 25 < left < 25
+    assert 1.5 * left < both < 50
 
 
 def test_gradients_wait_for_the_ring_of_the_nic_with_one_port_down() -> None:

@@ -249,7 +249,7 @@ def test_the_sample_is_replayed_on_the_command_line(capsys: pytest.CaptureFixtur
     shown = capsys.readouterr().out
     assert "16 ranks on 2 nodes" in shown
     assert "computing 631.01 us" in shown
-    assert "36 calls, 890.8 us" in shown  # computing + 9 x 15.01 + 9.167 + 41.9 + 72.5 + 1.1 us
+    assert "36 calls, 890.9 us" in shown  # computing + 9 x 15.01 + 9.167 + 42.0 + 72.5 + 1.1 us
     assert "reduce_scatter" in shown
 
 

@@ -123,7 +123,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation("recv", "Recv"),
         Operation("barrier", torch=("barrier",), chakra=((9, "BARRIER"),)),
         Operation("messages", others=("custom",)),
-        Operation("puts", others=ONE_SIDED),
+        Operation("puts"),
     )
 }  # fmt: skip
 """By clusim's name."""
