@@ -45,12 +45,12 @@ def emit_puts(
 ) -> list[tuple[int, ...]]:
     """Append puts (source, target, bytes), which count in `ranks`; 0 bytes is a signal.
 
-    Later tasks of the stream follow the rank's own puts and the arrival of puts to it.
+    Later tasks of the stream follow the rank's puts and the arrival of puts to it.
 
     Returns
     -------
     list of tuple of int
-        Per rank its own puts and the arrivals at it; of other ranks their dependencies.
+        Per rank its puts and the arrivals at it; of other ranks their dependencies.
     """
     after = [tuple(deps) for deps in site.after or [()] * len(ranks)]
     ended: dict[int, list[int]] = defaultdict(list)

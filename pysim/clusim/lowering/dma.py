@@ -5,9 +5,9 @@ the rate of that link. A CTA that sends or receives loads the state of each step
 prims_simple.h``, ``connFifo``). The request crosses the link among data to the NIC, the answer among data from it.
 **Model** Of messages (`clusim.nccl.programs.messages`): a load waits in each direction for half a message if the link
 is busy. With `n` programs that send or receive messages of duration `b` over the link, a step of duration `T` finds
-it busy for `n b` of `T`, so that `l` loads extend `T` by ``l n b^2 / (2 T)``; at most by a message each. A NIC whose
-ports have less than `NEARLY` of the rate of the link leaves gaps for loads (assumed; the witness has 0.79).
-**Not modelled** Waits of collectives, of which their calibration contains a part; links other than PCIe.
+it busy for `n b` of `T`, so that `l` loads extend `T` by ``l n b^2 / (2 T)``; at most by a message each. A NIC
+with less than `NEARLY` of the rate of the link leaves gaps for loads (assumed; the witness has 0.79).
+**Not modelled** Waits of collectives: their calibration contains a part; links other than PCIe.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class Levels:
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """Time of a long stream, whose loops over all chunks need equal times after the first ones.
+    """Time of a long stream, whose loops over all chunks need equal times after the first.
 
     Attributes
     ----------
