@@ -115,12 +115,13 @@ def test_a_change_that_cannot_run_says_why_in_its_row() -> None:
         assert row["planned"]["error"]
 
 
-def test_rows_of_nccl_tests_have_the_times_that_the_program_prints() -> None:
-    words = "all_reduce_perf dgx-h100 -b 1K -e 8K -f 8 --nccl-version 2.27"
+@pytest.mark.parametrize("program", ["all_reduce_perf", "broadcast_perf"])
+def test_rows_of_nccl_tests_have_the_times_that_the_program_prints(program: str) -> None:
+    words = f"{program} dgx-h100 -b 1K -e 8K -f 8 --nccl-version 2.27"
     found = asked(f"nccl-tests {words}", "nvlink x0.5", "--fault 'rank 1 slow x2'")
     assert [base["of"] for base in found["baseline"]] == ["1 KiB", "8 KiB"]
     flags = "-b 1K -e 8K -f 8 -c 0"
-    table = clusim.nccl_tests("all_reduce_perf", "dgx-h100", flags, version="2.27", jobs=1)
+    table = clusim.nccl_tests(program, "dgx-h100", flags, version="2.27", jobs=1)
     for base, line in zip(found["baseline"], table.lines, strict=True):
         assert base["time_ps"] / 1e6 == pytest.approx(line.halves[0].time_us, abs=0.01)
     for row in found["rows"]:

@@ -35,6 +35,7 @@ from clusim.simulation.api import result_of
 from clusim.simulation.expected import Expected, expected_on
 from clusim.simulation.plan import nccl_choice
 from clusim.simulation.request import Request, ScheduleRequest
+from clusim.simulation.samples import stream
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,9 +51,10 @@ def row_verdict(case: Request) -> Verdict:
     return result_of(whole(case)).verdict
 
 
-def whole(case: Request) -> ScheduleRequest:
-    """Return the complete run of a kernel, without extrapolation."""
-    return case.of(nccl_choice(case).schedule())
+def whole(case: Request, count: int = 1) -> ScheduleRequest:
+    """Return the complete run of a kernel, without extrapolation; of `count` consecutive ones for NCCL's plans."""
+    choice = nccl_choice(case)
+    return case.of(choice.schedule() if count == 1 else stream(case, choice.plan, count))
 
 
 NOW = "%Y-%m-%d %H:%M:%S"

@@ -27,8 +27,9 @@ from clusim.replays import ReplayRequest, replay
 from clusim.report.comparison import wire_loads
 from clusim.results.result import Result
 from clusim.simulation.job import Job, RunOptions, job_of, run_job
-from clusim.simulation.plan import Plan, plan
+from clusim.simulation.plan import OVERLAPPING, Plan, plan
 from clusim.simulation.request import Request, ScheduleRequest
+from clusim.simulation.samples import ITERATIONS, Sample
 from clusim.simulation.setup import Setup
 from clusim.studies.whatif.table import BaselineRun, ChangeOutcome, ChangeRow, WhatIf
 from clusim.topology import Fabric
@@ -381,7 +382,7 @@ def _tests(
     for number, head in enumerate(heads):
         size = format_size(head[0])
         row = row_request(base.where, base.test, base.options, head)
-        first = _test_outcome(base, _result(whole(row), None))
+        first = _test_outcome(base, _iterations(row))
         result.baseline.append(BaselineRun(size, first))
         for name, change in asked:
             result.rows.append(replace(_test_row(base, head, first, (name, change)), of=size))
@@ -397,11 +398,11 @@ def _test_row(
     named: tuple[str, AnyAsked | AnyChange],
 ) -> ChangeRow:
     name, change = named
-    plan = whole(row_request(base.where, base.test, base.options, head))
+    plans = _iterations(row_request(base.where, base.test, base.options, head))
     if isinstance(change, CHANGES):
         speed = change
         if isinstance(speed, Speed) and not speed.of_links:
-            held = _tried(lambda: _test_outcome(base, _result(plan, speed)))
+            held = _tried(lambda: _test_outcome(base, plans, speed))
             return ChangeRow(name, first, held, held, notes=("no plan looks at it",))
         setup = base.where.setup
         setup = replace(setup, topology=speed.machine(setup.fabric), nodes=None)
@@ -411,18 +412,31 @@ def _test_row(
     alike = replace(here, topology=there.topology, nodes=there.nodes, faults=there.faults) == there
     held_ = None
     if alike and change.options == base.options and change.test == base.test:
-        held_ = _tried(lambda: _test_outcome(base, _result(replace(plan, setup=there), None)))
+        moved_plans = tuple(replace(plan, setup=there) for plan in plans)
+        held_ = _tried(lambda: _test_outcome(base, moved_plans))
     moved = change
     asked = row_request(moved.where, moved.test, moved.options, head)
-    planned_ = _tried(lambda: _test_outcome(moved, _result(whole(asked), None)))
+    planned_ = _tried(lambda: _test_outcome(moved, _iterations(asked)))
     return ChangeRow(name, first, held_, planned_, notes=there.said(None, ()))
 
 
-def _test_outcome(run: PerfRun, result: Result) -> ChangeOutcome:
+def _iterations(asked: Request) -> tuple[ScheduleRequest, ...]:
+    """Return the run of one kernel, and of several if their iterations overlap."""
+    one = whole(asked)
+    return (one, whole(asked, ITERATIONS)) if asked.operation in OVERLAPPING else (one,)
+
+
+def _test_outcome(
+    run: PerfRun, runs: tuple[ScheduleRequest, ...], speed: Speed | None = None
+) -> ChangeOutcome:
     """Return an outcome with the time that nccl-tests reports."""
+    result, *more = (_result(one, speed) for one in runs)
+    sample = Sample(result.time_ps)
+    if more:
+        sample = Sample.overlapping(result.tasks.end_ps.tolist(), more[0].time_ps)
     simulated = _outcome(result)
     channels = result.call.channels if result.call is not None else 0
-    kernel = PerfKernel(simulated.time_ps, "", "", channels)
+    kernel = PerfKernel(sample.time_ps, "", "", channels, lags_ps=sample.lags_ps)
     host = host_of(run.where.setup.comm)
     harness = harness_of(run.options, run.where.kind)
     time_ps = harness.time_ps(host, run.test.of.name, kernel)
