@@ -65,6 +65,7 @@ class NicTransfers:
         self._arrays = arrays
         self._programs: Counter[Place] = Counter()
         self._rate: dict[Place, float] = {}
+        self._lines: dict[int, float] = {}
         for item in schedule.instances if links else ():
             far = [number for number in item.connections if number in links and item.shared]
             places = set()
@@ -73,17 +74,22 @@ class NicTransfers:
                 receives = schedule.connections[number].dst == item.rank
                 endpoint = leg_of[link.second].dst if receives else link.proxy.endpoint
                 places.add((call, endpoint))
-                self._rate.setdefault((call, endpoint), self._line(leg_of[link.second]))
+                if (call, endpoint) not in self._rate:
+                    self._rate[call, endpoint] = self._line(leg_of[link.second])
             self._programs.update(places)
 
     def _line(self, leg: Leg) -> float:
         """Return the rate of a connection's NIC over all its ports [bytes per ps], 0 if it is not known."""
         if leg.line_wire == NONE:
             return 0.0
-        wires, line = self._arrays.wires, self._arrays.wire_class[leg.line_wire]
-        ports = np.flatnonzero(wires["src"] == wires["src"][leg.line_wire])
-        same = [port for port in ports.tolist() if self._arrays.wire_class[port] == line]
-        return sum(int(wires["rate_num"][port]) / int(wires["rate_den"][port]) for port in same)
+        if leg.line_wire not in self._lines:
+            wires, line = self._arrays.wires, self._arrays.wire_class[leg.line_wire]
+            ports = np.flatnonzero(wires["src"] == wires["src"][leg.line_wire])
+            same = [port for port in ports.tolist() if self._arrays.wire_class[port] == line]
+            self._lines[leg.line_wire] = sum(
+                int(wires["rate_num"][port]) / int(wires["rate_den"][port]) for port in same
+            )
+        return self._lines[leg.line_wire]
 
     def beside(self, call: int, endpoint: int) -> int:
         """Return the programs of a call with messages over the link of an endpoint."""
