@@ -20,9 +20,6 @@ from clusim.training.run import MOST_RANKS
 from clusim.workload.parallel.emitter import Emitter
 from clusim.workload.parallel.volumes import Volume
 
-LARGEST_PACKET_BYTES = 4096
-"""Largest payload of a packet of any link format [bytes]."""
-
 
 class PlannedWork(NamedTuple):
     """Work of an estimate.
@@ -112,7 +109,8 @@ class CountedParts(StepParts):
         builder = ScheduleBuilder(plan.fabric, "part")
         writer = Emitter(plan, builder, only=frozenset(there.values()))
         work.write(writer, there)
-        hops = sum(sent for _, sent in moved_by(writer).values()) // LARGEST_PACKET_BYTES
+        largest = max(max(form.payload_bytes.values()) for form in plan.fabric.formats.values())
+        hops = sum(sent for _, sent in moved_by(writer).values()) // largest
         if hops <= most:
             hops = lower(plan.fabric, builder.build()).grain.packet_hops
             self.kept.put(question, hops)
