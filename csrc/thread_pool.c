@@ -69,7 +69,7 @@ static bool changes(const _Atomic uint64_t *number, uint64_t from) {
     return false;
 }
 
-/* -1 where the system does not tell: members then seem to share it, and none looks. */
+/* -1 if unknown: members then seem to share a core, and do not look. */
 static int present_core(void) {
 #ifdef __linux__
     return sched_getcpu();
