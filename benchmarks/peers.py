@@ -168,12 +168,13 @@ def main() -> None:
     if args.one:
         print(json.dumps(run_clusim(WORKLOADS[names[0]], args.one)))
         return
-    if not (args.folder / "datacenter" / "htsim_roce").exists():
-        parser.error(f"{args.folder}/datacenter/htsim_roce does not exist; build htsim first")
+    folder = args.folder.resolve()  # htsim runs in a folder of its own
+    if not (folder / "datacenter" / "htsim_roce").exists():
+        parser.error(f"{folder}/datacenter/htsim_roce does not exist; build htsim first")
     failed = False
     for name in names:
         try:
-            line = compare(args.folder, name, args.repeats, args.share)
+            line = compare(folder, name, args.repeats, args.share)
         except HtsimError as error:
             line, failed = {"workload": name, "error": str(error)}, True
         print(json.dumps(line), flush=True)

@@ -1,5 +1,7 @@
 #include "inbox.h"
 
+#include <string.h>
+
 static STATUS grow_ring(window_ring *ring) {
     uint32_t bigger = ring->size ? 2 * ring->size : 8, len = inbox_len(ring);
     window_packet *all = malloc(bigger * sizeof *all);
@@ -82,11 +84,26 @@ static bool before(const window_start *a, const window_start *b) {
     return a->at_ps < b->at_ps || (a->at_ps == b->at_ps && a->id < b->id);
 }
 
+/* Starts move to the front if they fill at most half of the array; otherwise it grows. */
+static STATUS room_for_start(window_endpoint *e) {
+    uint32_t count = e->end_start - e->first_start;
+    if (count > e->size_starts / 2 || e->size_starts == 0) {
+        GROW(e->starts, e->size_starts);
+        return CLUSIM_OK;
+    }
+    memmove(e->starts, e->starts + e->first_start, count * sizeof *e->starts);
+    e->first_start = 0;
+    e->end_start = count;
+    return CLUSIM_OK;
+}
+
 STATUS inbox_start(clusim_sim *s, endpoint_id endpoint, window_start start) {
     window_endpoint *e = &s->windows.ends[endpoint.i];
-    if (e->num_starts == e->size_starts) GROW(e->starts, e->size_starts);
-    uint32_t k = e->num_starts++;
-    for (; k > 0 && before(&start, &e->starts[k - 1]); k--) e->starts[k] = e->starts[k - 1];
+    if (e->first_start == e->end_start) e->first_start = e->end_start = 0;
+    if (e->end_start == e->size_starts) TRY(room_for_start(e));
+    uint32_t k = e->end_start++;
+    for (; k > e->first_start && before(&start, &e->starts[k - 1]); k--)
+        e->starts[k] = e->starts[k - 1];
     e->starts[k] = start;
     inbox_due(s, start.at_ps);
     return inbox_busy(s, node_of(s, endpoint));

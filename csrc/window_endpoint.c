@@ -26,12 +26,15 @@ static inline window_endpoint *end_of(clusim_sim *s, const window_node *n) {
 
 /* ---- arrivals of the window ------------------------------------------------------------------ */
 
+/* Time of the next start; NEVER if there is none. */
+static inline int64_t next_start(const window_endpoint *e) {
+    return e->first_start == e->end_start ? NEVER : e->starts[e->first_start].at_ps;
+}
+
 /* Queue transfers that start in this window: their packets wait for their time. */
 static STATUS start_all(clusim_sim *s, window_endpoint *e, int64_t end_ps) {
-    while (e->num_starts && e->starts[0].at_ps < end_ps) {
-        window_start first = e->starts[0];
-        e->num_starts--;
-        for (uint32_t k = 0; k < e->num_starts; k++) e->starts[k] = e->starts[k + 1];
+    while (next_start(e) < end_ps) {
+        window_start first = e->starts[e->first_start++];
         s->scheduler.now_ps = first.at_ps;
         switch (first.cause) {
             case START_SLICE: TRY(program_move(s, ID(inst, first.id))); break;
@@ -172,8 +175,7 @@ static inline STATUS run_wire(clusim_sim *s, window_node *n, wire_id wire, int64
             TRY(take_in(s, &g, now_ps));
             if (g.w->num_ready) TRY(window_grant(s, &g, true));
         }
-        if (UNLIKELY(e->num_starts && e->starts[0].at_ps < end_ps))
-            TRY(start_all(s, end_of(s, n), end_ps));
+        if (UNLIKELY(next_start(e) < end_ps)) TRY(start_all(s, end_of(s, n), end_ps));
     }
     if (UNLIKELY(g.sample_ps < end_ps)) TRY(split(s, &g, end_ps));
     TRY(take_in(s, &g, end_ps - 1));
@@ -231,9 +233,10 @@ static STATUS bring_back(clusim_sim *s) {
 
 /* Record the endpoint's remaining work. */
 static inline void note_left(clusim_sim *s, window_node *n, const window_endpoint *e) {
-    if (e->num_starts) inbox_due(s, e->starts[0].at_ps);
-    n->listed = !wire_none(n->first[INBOXES]) || !wire_none(n->first[ACTIVE]) || e->num_starts ||
-                inbox_len(&e->replies[0]) || inbox_len(&e->replies[1]);
+    int64_t start_ps = next_start(e);
+    if (start_ps != NEVER) inbox_due(s, start_ps);
+    n->listed = !wire_none(n->first[INBOXES]) || !wire_none(n->first[ACTIVE]) ||
+                start_ps != NEVER || inbox_len(&e->replies[0]) || inbox_len(&e->replies[1]);
 }
 
 STATUS window_endpoint_run(clusim_sim *s, window_node *n, enum window_side side, int64_t end_ps) {
@@ -351,7 +354,7 @@ static STATUS close_replies(clusim_sim *s, window_ring *replies) {
 }
 
 static STATUS close_end(clusim_sim *s, window_endpoint *e) {
-    for (uint32_t k = 0; k < e->num_starts; k++) {
+    for (uint32_t k = e->first_start; k < e->end_start; k++) {
         const window_start *x = &e->starts[k];
         if (x->cause == START_SLICE) {
             TRY(scheduler_event(s, x->at_ps, EV_READY, 0, x->id));
@@ -359,7 +362,7 @@ static STATUS close_end(clusim_sim *s, window_endpoint *e) {
             TRY(scheduler_event(s, x->at_ps, EV_SOURCE, x->cause == START_AFTER, x->id));
         }
     }
-    e->num_starts = 0;
+    e->first_start = e->end_start = 0;
     TRY(close_replies(s, &e->replies[0]));
     return close_replies(s, &e->replies[1]);
 }

@@ -73,8 +73,9 @@ static inline window_way window_open_way(const clusim_sim *s, wire_id wire) {
 /* Next packet that arrives before `end_ps`. */
 static inline bool window_arrives(const clusim_sim *s, window_way *way, int64_t end_ps,
                                   window_packet *out) {
+    if (way->head == way->end) return false;
     *out = way->all[way->head & way->mask];
-    if ((way->head == way->end) | (out->at_ps >= end_ps)) return false;
+    if (out->at_ps >= end_ps) return false;
     if (way->end - way->head > WINDOW_AHEAD)
         __builtin_prefetch(batch_at(s, way->all[(way->head + WINDOW_AHEAD) & way->mask].packet), 1);
     way->head++;

@@ -98,8 +98,8 @@ typedef struct window_start {
 
 /* Of an endpoint. */
 typedef struct window_endpoint {
-    window_start *starts; /* owned; by time, then id */
-    uint32_t num_starts, size_starts;
+    window_start *starts; /* owned; from `first_start` to `end_start`, by time, then id */
+    uint32_t first_start, end_start, size_starts;
     window_ring replies[2]; /* longer latency first, so that each ring is sorted by time */
 } window_endpoint;
 
