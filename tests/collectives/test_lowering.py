@@ -14,7 +14,7 @@ from clusim.collectives import ScheduleBuilder, build
 from clusim.engine.abi import NONE
 from clusim.engine.image import OPCODES
 from clusim.lowering import Fault, Lowered, lower
-from clusim.lowering.grain import EXACT_HOPS, QUICK_HOPS, TARGET_HOPS
+from clusim.lowering.grain import EXACT_HOPS, QUICK_ERROR, QUICK_HOPS, TARGET_HOPS
 from clusim.schedule import CollectiveWriter, Prim, Schedule
 from clusim.topology import Fabric, load
 from clusim.topology.arrays import arrays_of
@@ -78,7 +78,7 @@ def test_quick_runs_are_the_same_rule_with_fewer_hops(h100: Fabric) -> None:
     quick = lower(h100, ring(h100, 16 * MIB), "quick").grain
     assert lower(h100, ring(h100, 16 * MIB)).grain.exact
     assert quick.packet_hops > QUICK_HOPS >= quick.grant_hops
-    assert quick.error_bound is None
+    assert quick.error_bound == QUICK_ERROR
 
 
 def test_the_estimate_of_packet_hops_is_exact_for_a_ring(h100: Fabric) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 import clusim
+from clusim.lowering import grain
 
 
 def test_bursts_of_auto_are_within_the_error_they_publish() -> None:
@@ -15,3 +20,15 @@ def test_bursts_of_auto_are_within_the_error_they_publish() -> None:
     assert bound, "the run is exact: take a larger one"
     assert exact.provenance.error_bound == 0
     assert abs(auto.time_ps / exact.time_ps - 1) <= bound
+
+
+def test_bursts_of_quick_are_within_their_error_over_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that sends to all others of another node: its messages block each other in PCIe buffers."""
+    rule = replace(grain.RULES["quick"], exact_hops=200_000, target_hops=50_000, most_hops=100_000)
+    monkeypatch.setitem(grain.RULES, "quick", rule)
+    quick, exact = (
+        clusim.collective("aws-p5", "alltoall", "12MiB", nodes=2, granularity=word, confirm=False)
+        for word in ("quick", "packet")
+    )
+    assert quick.grants < exact.grants / 4
+    assert abs(quick.time_ps / exact.time_ps - 1) <= grain.QUICK_ERROR

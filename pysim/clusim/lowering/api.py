@@ -24,6 +24,7 @@ from clusim.lowering.buffers import (
     roomy_units,
     roomy_wires,
     shared_formats,
+    unblocked_bursts,
 )
 from clusim.lowering.faults import Fault, dead_wires, lower_faults, without_wires, worn_wires
 from clusim.lowering.grain import (
@@ -219,18 +220,22 @@ def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
     given = isinstance(word, int)
     moving = [number for number, item in enumerate(traffic) if given or item.slices]
 
+    bounded = name_of(word) in ("auto", QUICK)
+    unblocked = unblocked_bursts(links.arrays, links.legs) if bounded else [None] * len(links.legs)
+
     def limits(factor: int, word: str | int = word) -> list[int]:
         # Bursts of more than the last of `FACTORS` times the limit stall in the buffer.
         share = BURSTS_PER_BUFFER // min(factor, FACTORS[-1])
         of_leg = largest_bursts(links.arrays, links.legs, share)
         result = []
         for number, code in zip(moving, links.codes[moving].tolist(), strict=True):
-            leg, buffered = links.legs[code], of_leg[code]
+            leg = links.legs[code]
             if isinstance(word, int):
                 most = max(1, word // leg.packet_bytes)
             else:
                 most = _largest(traffic[number], leg, SLICE_SHARE // _factor(leg, word, factor))
-            result.append(most if buffered is None else min(most, buffered))
+            caps = (cap for cap in (of_leg[code], unblocked[code]) if cap is not None)
+            result.append(min(most, *caps, most))
         return result
 
     moving_hops = [hops[number] for number in moving]
