@@ -18,6 +18,7 @@ import numpy as np
 from clusim.base.arrays import Array
 from clusim.base.json_schema import JsonObject
 from clusim.lowering.grain import step_error
+from clusim.results.causes import scaled
 from clusim.results.intervals import Union, first_come
 from clusim.results.replicated import DIMENSIONS, MOVING, RankPattern, dimension_of
 from clusim.results.result import Result
@@ -84,6 +85,16 @@ class Breakdown(JsonObject):
     def total_ps(self) -> int:
         """The complete step [ps]."""
         return self.compute_ps + self.exposed_ps + self.bubble_ps + self.idle_ps + self.host_ps
+
+    def of_one_step(self, step_ps: int) -> Breakdown:
+        """Return the breakdown of several steps as that of one, in the same proportions."""
+        leaves = [f"{part}_ps" for part in PARTS if part != "exposed"]
+        leaves += [f"exposed_{dim}_ps" for dim in DIMENSIONS]
+        parts = scaled({name: getattr(self, name) for name in leaves}, step_ps)
+        exposed_ps = sum(ps for name, ps in parts.items() if name.startswith("exposed_"))
+        moved_ps = self.communication_ps * step_ps // max(1, self.total_ps)
+        every = {name: parts.get(name, 0) for name in leaves}
+        return Breakdown(self.rank, exposed_ps=exposed_ps, communication_ps=moved_ps, **every)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,8 @@ from clusim.training.planned import CountedParts, PlannedWork
 from clusim.training.request import SURE, WANTED_ERROR, TrainRequest
 from clusim.training.result import StepResult
 from clusim.training.run import finest, trained
+from clusim.training.steady import reported_steps, reported_window, simulated_steps, steady_window
 from clusim.training.step_diagnosis import Culprits, StepSpans, heavy_stage, step_verdict
-from clusim.training.step_timing import own_steps
 from clusim.training.switches import Sharing
 from clusim.training.uncomposed import WHOLE_NOTE, StepEstimate, uneven, whole
 from clusim.workload import Workload
@@ -446,7 +446,8 @@ def _bounded(request: TrainRequest, parts: StepParts) -> StepEstimate:
 
 def _planned(request: TrainRequest, plan: ParallelPlan, kept: SampleCache) -> PlannedWork:
     """Return the work of parts without a cache; two microbatches per stage have all of them."""
-    few, times = 2 * plan.mesh.pipeline * plan.workload.pipeline.pieces, request.steps
+    few = 2 * plan.mesh.pipeline * plan.workload.pipeline.pieces
+    times = simulated_steps(plan, request.steps)
     if plan.microbatches % few == 0:
         times *= plan.microbatches // few
         plan = replace(plan, microbatches=few)
@@ -462,14 +463,14 @@ def _made(request: TrainRequest, plan: ParallelPlan, parts: StepParts) -> StepEs
     clock = Clock(plan.fabric, plan.workload.name)
     emitter = StepEstimator(plan, clock, parts)
     writer = StepWriter(emitter)
-    writer.write(request.steps)
+    writer.write(simulated_steps(plan, request.steps))
     emitter.finish()
     ends = [max(clock.when(tasks) for tasks in step.values()) for step in writer.steps]
-    low, high = (ends[-2] if len(ends) > 1 else 0), ends[-1]
+    steady = steady_window(plan, writer.steps, clock.when)
+    low, high = reported_window(ends, steady)
     passed = max((end for end in clock.passes if end <= high), default=high)
     spans = {rank: clock.rows[rank].spans() for rank in emitter.shown}
-    own = own_steps(plan, writer.steps, clock.when)
-    last = StepSpans(spans, list(emitter.shown), low, passed, high, plan.mesh.pipeline > 1, own)
+    last = StepSpans(spans, list(emitter.shown), low, passed, high, plan.mesh.pipeline > 1, steady)
     rows = last.whole
     of_stage = dict(zip(emitter.shown.values(), rows, strict=True))
     ranks = {
@@ -478,14 +479,13 @@ def _made(request: TrainRequest, plan: ParallelPlan, parts: StepParts) -> StepEs
         for rank in plan.mesh.stage(stage)
     }
     each = plan.mesh.size // plan.mesh.pipeline
-    known = [bound for bound in parts.bounds if bound is not None]
-    exact = len(known) == len(parts.bounds)
+    exact = None not in parts.bounds
     every = [ranks[rank] for rank in sorted(ranks)]
     culprits = Culprits(bubble=heavy_stage(every, plan.mesh))
     error = expected_text(plan.chip.name, plan.workload.host.framework)
     return StepEstimate(
         plan=plan,
-        step_ps=[b - a for a, b in zip([0, *ends], ends, strict=False)],
+        step_ps=reported_steps(ends, steady),
         ranks=every,
         judged=step_verdict(last.by_phase, error, culprits),
         memory=[],
@@ -493,7 +493,7 @@ def _made(request: TrainRequest, plan: ParallelPlan, parts: StepParts) -> StepEs
         executed_flops=emitter.flops * each // len(ends),
         wall_s=0.0,
         sharing=Sharing(clock.kernel_ps * each, clock.alone_ps * each),
-        grain_error=max(known, default=0.0) if exact else None,
+        grain_error=max(filter(None, parts.bounds), default=0.0) if exact else None,
         parts=parts.different,
         simulated=len(parts.simulated),
     )

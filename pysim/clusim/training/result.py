@@ -61,7 +61,7 @@ class StepResult(Shown, JsonObject):
     placement : dict
         Placement of each dimension's groups: ``none``, ``inside`` a node or ``across``.
     steps_s : list of float
-        Time of every simulated step [s].
+        Time of every simulated step [s]; the steady step if steps overlap.
     samples_per_s, tokens_per_s : float
         Throughput, in the unit of the model.
     tflops_per_gpu : float
@@ -93,7 +93,7 @@ class StepResult(Shown, JsonObject):
     grain_error : float or None
         Error limit of communication against exact packets, including replicated blocks; None is unknown.
     worker_ps : list of int
-        Time of the last step by worker, if they are asynchronous [ps].
+        Mean step of each worker in the steady window, if workers are asynchronous [ps].
     saved : SavedStep or None
         Additional time of a step with a checkpoint, if the workload has checkpoints.
     wires : list of (name, busy)
@@ -191,8 +191,7 @@ class StepResult(Shown, JsonObject):
     @property
     def pace(self) -> float:
         """Steps per second; the mean over asynchronous workers."""
-        steps = self.worker_ps or self.step_ps[-1:]
-        return sum(1e12 / ps for ps in steps) / len(steps)
+        return 1e12 / self.step_ps[-1]
 
     @property
     def mfu(self) -> Round6:

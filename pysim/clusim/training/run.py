@@ -44,6 +44,7 @@ from clusim.training.proof import (
 )
 from clusim.training.request import WANTED_ERROR, TrainRequest
 from clusim.training.result import TrainingResult
+from clusim.training.steady import is_free, simulated_steps
 from clusim.training.step_timing import StepTiming
 from clusim.training.switches import sharing, switching
 from clusim.training.without_bottleneck import (
@@ -208,7 +209,7 @@ def _trained(request: TrainRequest, options: RunOptions) -> TrainingResult:
     if enough and first is options:
         return result
     whole = WholeSteps(result.step_ps, result.result.provenance.granularity_note, result.fold)
-    with knowing(result.plan, request.steps, options.watch.words, whole):
+    with knowing(result.plan, len(result.step_ps), options.watch.words, whole):
         again = _simulated(coarse if enough else request, options)
     return replace(again, wall_s=result.wall_s + again.wall_s)
 
@@ -220,6 +221,7 @@ def _simulated(
     began = time.perf_counter()
     asked, setup, workload = request, request.setup, request.workload
     plan = make_plan(workload, setup.known)
+    request = replace(request, steps=simulated_steps(plan, request.steps))
     if request.granularity != "packet":
         setup = setup.on(relaxed(setup.fabric, plan, request.steps))
         request = replace(request, setup=setup)
@@ -422,7 +424,9 @@ def _evaluate(
 ) -> TrainingResult:
     plan, writer, schedule, result = run.plan, run.writer, run.schedule, run.result
     start, end = result.tasks.start_ps, result.tasks.end_ps
-    emitter, blocks = writer.emitter, run.blocks
+    emitter, blocks, steady = writer.emitter, run.blocks, run.steady
+    if steady is not None:
+        notes = [*notes, steady.note]
     return TrainingResult(
         plan=plan,
         step_ps=run.steps_ps,
@@ -437,7 +441,7 @@ def _evaluate(
         tasks=len(schedule.tasks),
         notes=notes,
         sharing=sharing(schedule, start, end, [block.found for block in blocks]),
-        worker_ps=[high - low for low, high in run.step.own.values()] if run.free else [],
+        worker_ps=[*map(steady.of_rank_ps, steady.steps)] if steady and is_free(plan) else [],
     )
 
 

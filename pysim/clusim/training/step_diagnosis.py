@@ -18,7 +18,6 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property, partial
-from itertools import chain
 from statistics import median_low
 
 import numpy as np
@@ -51,6 +50,7 @@ from clusim.training.breakdown import (
     breakdown,
     unfolded,
 )
+from clusim.training.steady import SteadyWindow
 from clusim.workload.mesh import Mesh
 from clusim.workload.parallel.data import SERVER
 from clusim.workload.parallel.fold import FoldedBlock, by_kind, pauses_of
@@ -127,13 +127,13 @@ def server_waits(
     moving = [unfolded(step.spans.get(server, NOTHING))[1][:, :2] for server in servers]
     waits = np.zeros(2)
     for rank, row in zip(step.ranks, step.whole, strict=True):
-        window = step.own.get(rank, (step.begin_ps, step.end_ps))
+        window = step.begin_ps, step.end_ps
         compute, moves, _ = unfolded(step.spans.get(rank, NOTHING))
         known = [compute, moves[:, :2], step.spans.get(rank, NOTHING).issuing]
         busy = [
             Union.of(*known, *more).within(*window) for more in ((), (update,), (update, *moving))
         ]
-        waits += np.minimum(np.diff(busy), row.idle_ps)
+        waits += np.minimum(np.diff(busy) / step.steps_of(rank), row.idle_ps)
     named = several(f"rank {server}" for server in servers)
     shares = (waits / max(1, sum(row.idle_ps for row in step.whole))).tolist()
     names = (f"limited by the {part} of parameter server {named}" for part in ("updates", "link"))
@@ -372,8 +372,8 @@ class StepSpans:
         Begin, end of the last pass, and end [ps].
     pipeline : bool
         True if it has stages, which wait for each other.
-    own : mapping
-        Begin and end of the step of each rank, if ranks execute steps asynchronously [ps]; it then has no phases.
+    steady : SteadyWindow or None
+        The window of several steps, if steps overlap; the step is their mean, without phases.
     """
 
     spans: Mapping[int, Spans]
@@ -382,7 +382,11 @@ class StepSpans:
     passed_ps: int
     end_ps: int
     pipeline: bool
-    own: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    steady: SteadyWindow | None = None
+
+    def steps_of(self, rank: int) -> float:
+        """Return the steps that a rank completes between begin and end."""
+        return 1.0 if self.steady is None else self.steady.steps.get(rank, 1.0)
 
     @cached_property
     def whole(self) -> list[Breakdown]:
@@ -400,10 +404,11 @@ class StepSpans:
         Computed together, as expanded blocks need much memory.
         """
         whole = "", self.begin_ps, self.end_ps
-        if self.own:
-            passed = self.end_ps if self.pipeline else 0
-            each = [breakdown(self.spans, [r], [self.own[r]], passed)[0] for r in self.ranks]
-            return [(whole, [*chain.from_iterable(each)])]
+        if self.steady is not None:
+            window, passed = whole[1:], self.end_ps if self.pipeline else 0
+            (several,) = breakdown(self.spans, self.ranks, [window], passed)
+            one = "", self.begin_ps, self.begin_ps + self.steady.step_ps
+            return [(one, [row.of_one_step(self.steady.of_rank_ps(row.rank)) for row in several])]
         passed = self.passed_ps if self.pipeline else 0
         windows = self._phases() or [whole]
         rows = breakdown(self.spans, self.ranks, [window[1:] for window in windows], passed)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise, takewhile
+from itertools import takewhile
 
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
@@ -13,6 +12,13 @@ from clusim.schedule.ir import Schedule
 from clusim.training.breakdown import Breakdown, Spans, spans_of
 from clusim.training.expected import expected_text
 from clusim.training.proof import BlockState, FoldReport, fold_report, states
+from clusim.training.steady import (
+    SteadyWindow,
+    is_free,
+    reported_steps,
+    reported_window,
+    steady_window,
+)
 from clusim.training.step_diagnosis import (
     Culprits,
     StepSpans,
@@ -74,10 +80,20 @@ class StepTiming:
         ends = [max(step) for step in self._task_ends]
         return [max(ends[0], self.result.time_ps)] if len(ends) == 1 else ends
 
+    @cached_property
+    def steady(self) -> SteadyWindow | None:
+        """Return the steady window of a complete run, if steps overlap."""
+        if self.result.unfinished is not None:
+            return None
+        end = self.result.tasks.end_ps
+        return steady_window(
+            self.plan, self.writer.steps, lambda tasks: max(int(end[t]) for t in tasks)
+        )
+
     @property
     def steps_ps(self) -> list[int]:
-        """Return the time of every step [ps]."""
-        return [b - a for a, b in pairwise([0, *self.ends])]
+        """Return the time of every step [ps]; the steady one if steps overlap."""
+        return reported_steps(self.ends, self.steady)
 
     @property
     def ended(self) -> list[int]:
@@ -98,13 +114,13 @@ class StepTiming:
 
     @property
     def window(self) -> tuple[int, int]:
-        """Return the begin and end of the last step [ps]."""
-        return (self.ends[-2] if len(self.ends) > 1 else 0), self.ends[-1]
+        """Return the begin and end of the last step, or of the steady window [ps]."""
+        return reported_window(self.ends, self.steady)
 
     @property
     def step_ps(self) -> int:
         """Return the time of the last step [ps]."""
-        return self.window[1] - self.window[0]
+        return self.steps_ps[-1]
 
     @cached_property
     def passed_ps(self) -> int:
@@ -129,9 +145,7 @@ class StepTiming:
         """Return the work of ranks in the last step."""
         mesh, (low, high) = self.plan.mesh, self.window
         ends = low, self.passed_ps, high
-        end = self.result.tasks.end_ps
-        own = own_steps(self.plan, self.writer.steps, lambda tasks: max(int(end[t]) for t in tasks))
-        return StepSpans(self.spans, mesh.ranks, *ends, mesh.pipeline > 1, own)
+        return StepSpans(self.spans, mesh.ranks, *ends, mesh.pipeline > 1, self.steady)
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -155,28 +169,3 @@ class StepTiming:
             idle = server_waits(self.schedule, times, self.step, servers)
         bubble = "" if slow else heavy_stage(self.rows, self.plan.mesh)
         return Culprits(slow, wire, bubble, idle, not self.free)
-
-
-def own_steps(
-    plan: ParallelPlan,
-    steps: Sequence[Mapping[int, Sequence[int]]],
-    end_of: Callable[[Sequence[int]], int],
-) -> dict[int, tuple[int, int]]:
-    """Return begin and end of each rank's last step, if ranks execute steps asynchronously [ps].
-
-    Parameters
-    ----------
-    steps : sequence of mapping
-        Last tasks of every rank in each step.
-    end_of : callable
-        Returns the end of the last of some tasks [ps].
-    """
-    if not is_free(plan) and (plan.schedule != "pipedream" or len(steps) == 1):
-        return {}
-    last, before = steps[-1], steps[-2] if len(steps) > 1 else {}
-    return {r: (end_of(before[r]) if r in before else 0, end_of(last[r])) for r in last}
-
-
-def is_free(plan: ParallelPlan) -> bool:
-    """Return True if the plan's workers run steps asynchronously with parameter servers."""
-    return bool(plan.servers) and plan.workload.data.mode == "async"
