@@ -188,7 +188,32 @@ def run(args: list[str] | None = None) -> int:
         raise
     except BaseException as error:
         return _fail(error)
+    finally:
+        _report_refused()
     return code if isinstance(code, int) else 0
+
+
+def _report_refused() -> None:
+    """Report folders that were not used as a cache."""
+    kept = sys.modules.get("clusim.base.kept")
+    for line in kept.refused.values() if kept is not None else ():
+        _one_line(line)
+
+
+def _open_streams() -> None:
+    """Open the null device in place of closed standard streams.
+
+    Otherwise the next opened file would have the number of standard output, and receive all text.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is this one, because those below are open.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+        if getattr(sys, name) is None:
+            stream = os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False)
+            setattr(sys, name, stream)
 
 
 def _signalled(error: BaseException) -> BaseException:
@@ -243,6 +268,7 @@ def _terminated(number: int, _frame: object) -> NoReturn:
 def main() -> NoReturn:
     """Run the command line of this process and exit."""
     resources.cached = True
+    _open_streams()
     # Few objects of a short run are garbage; the defaults search for it every 700 objects.
     gc.set_threshold(100_000, 20, 50)
     for number in (signal.SIGTERM, signal.SIGHUP):

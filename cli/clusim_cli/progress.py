@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -109,12 +110,14 @@ class Shown:
         click.echo(f"clusim: {words}{self._trace.words}", err=True)
         return 1
 
-    def interrupted(self) -> int:
-        """Report on stderr the progress at Ctrl-C and the kept trace; return the exit code."""
+    def interrupted(self, number: int) -> int:
+        """Report on stderr the progress at a signal and the kept trace; return the exit code."""
         self.stop()
         at = f" at {format_time(self.now_ps)} simulated" if self.now_ps else ""
-        click.echo(f"clusim: interrupted{at}{self._trace.words}", err=True)
-        return 130
+        by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
+        with suppress(OSError):  # the terminal may be gone
+            click.echo(f"clusim: interrupted{by}{at}{self._trace.words}", err=True)
+        return 128 + number
 
     def stop(self) -> None:
         """Remove the bar from the screen."""
@@ -149,12 +152,16 @@ def _start(part: str) -> RichProgress:
 
 @contextmanager
 def shown_progress(wanted: bool, trace_out: Path | None) -> Iterator[Shown]:
-    """Yield the callbacks of a run; on Ctrl-C report its progress and the kept trace."""
+    """Yield the callbacks of a run; on Ctrl-C, SIGTERM or SIGHUP report its progress and the kept trace."""
     bar = Shown(_drawn(wanted), trace_out)
     try:
         yield bar
     except KeyboardInterrupt:
-        raise SystemExit(bar.interrupted()) from None
+        raise SystemExit(bar.interrupted(signal.SIGINT)) from None
+    except SystemExit as error:
+        if isinstance(error.code, int) and error.code > 128:
+            bar.interrupted(error.code - 128)
+        raise
     finally:
         bar.stop()
 

@@ -4,13 +4,17 @@ The cache has one file per question and one folder per model version. Files are 
 another name and then renamed, and equal keys mean equal contents, so any number of processes may read and write
 concurrently. Files of another version of clusim are never read. A file begins with the checksum of its question and
 answer; a file that does not match is ignored, and overwritten with the new answer.
+
+Others must not supply answers: a folder that other users may write is not used, nor is a file of another user.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+import stat
 import sys
 from contextlib import suppress
 from dataclasses import field
@@ -99,6 +103,47 @@ def user_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "clusim"
 
 
+MOST_BYTES = 16 << 20
+"""Largest file of an answer [bytes]."""
+
+refused: dict[str, str] = {}
+"""Folders that are not used because others may write them, each with a line for the user."""
+
+
+def is_private(folder: Path) -> bool:
+    """Return True if a folder is missing or only this user may write it; otherwise note it in `refused`."""
+    try:
+        about = folder.stat()
+    except OSError:
+        return True
+    if about.st_uid != os.geteuid():
+        reason = "belongs to another user"
+    elif about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        reason = "may be written by other users"
+    else:
+        return True
+    remedy = f"chmod go-w removes their permission; or set {PLACE} to a folder of your own"
+    refused[str(folder)] = f"{folder}: {reason}, so it is not used as a cache; {remedy}"
+    return False
+
+
+def own_bytes(path: Path) -> bytes:
+    """Return the content of a regular file of this user.
+
+    Raises
+    ------
+    OSError
+        No such file, or it is not a regular file, has more than `MOST_BYTES`, or belongs to another user.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb", buffering=0) as file:
+        about = os.fstat(descriptor)
+        own = stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid()
+        if not own or about.st_size > MOST_BYTES:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+        return file.read()
+
+
 @dataclass
 class SampleCache:
     """Answers by the content of their questions, as JSON.
@@ -120,9 +165,11 @@ class SampleCache:
     def get(self, question: Any) -> Any:
         """Return the answer to a question, identified by its complete text; None if it is missing."""
         key = _key(question)
-        if key not in self.answers and self.folder is not None:
-            with suppress(OSError):
-                checksum, _, text = self._file(self.folder, key).read_bytes().partition(b"\n")
+        path = None if key in self.answers else self._file(key)
+        if path is not None:
+            # Forged texts are too deep (RecursionError) or not JSON (ValueError).
+            with suppress(OSError, ValueError, RecursionError):
+                checksum, _, text = own_bytes(path).partition(b"\n")
                 if checksum == _checksum(key, text):
                     self.answers[key] = json.loads(text)
         return self.answers.get(key)
@@ -134,11 +181,12 @@ class SampleCache:
         """
         key = _key(question)
         self.answers[key] = answer
-        if self.folder is None:
+        path = self._file(key)
+        if path is None:
             return
         with suppress(OSError, EnvironmentFailure, InputError):
-            path = self._file(self.folder, key)
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
             text = json.dumps(answer).encode()
             write_bytes(path, _checksum(key, text) + b"\n" + text)
 
@@ -154,9 +202,12 @@ class SampleCache:
             shutil.rmtree(path, ignore_errors=True)
         self.answers.clear()
 
-    def _file(self, folder: Path, key: str) -> Path:
-        """Return the file of an answer, in the folder of this version."""
-        return folder / f"parts-{self.version or model_digest()}" / key
+    def _file(self, key: str) -> Path | None:
+        """Return the file of an answer, in the folder of this version; None if it must not be used."""
+        if self.folder is None or not is_private(self.folder):
+            return None
+        parts = self.folder / f"parts-{self.version or model_digest()}"
+        return parts / key if is_private(parts) else None
 
 
 def _checksum(key: str, text: bytes) -> bytes:

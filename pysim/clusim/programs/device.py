@@ -7,18 +7,20 @@ thread; it does not execute anything.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import hashlib
 import os
 import shutil
 import subprocess
 import sysconfig
+import tempfile
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from clusim.base.errors import ClusimError, InputError
-from clusim.base.kept import user_folder
+from clusim.base.kept import is_private, user_folder
 
 SOURCE = Path(__file__).with_name("device.cpp")
 
@@ -51,17 +53,28 @@ def library() -> ctypes.CDLL:
     """
     folder = torch_folder()
     text = SOURCE.read_bytes() + (folder / "version.py").read_bytes() + str(folder).encode()
-    path = user_folder() / "torch" / f"device-{hashlib.sha256(text).hexdigest()[:16]}.so"
-    if not path.exists():
+    path = _library_folder() / f"device-{hashlib.sha256(text).hexdigest()[:16]}.so"
+    if not (path.is_file() and path.stat().st_uid == os.geteuid()):
         _compile(folder, path)
     return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+
+
+def _library_folder() -> Path:
+    """Return the folder of compiled libraries: a temporary one if others may write the cache."""
+    kept = user_folder() / "torch"
+    if is_private(kept.parent) and is_private(kept):
+        return kept
+    made = Path(tempfile.mkdtemp(prefix="clusim-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
 
 
 def _compile(folder: Path, path: Path) -> None:
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         raise InputError("no C++ compiler; install g++ or set CXX")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     part = path.with_suffix(f".{os.getpid()}")
     include = folder / "include"
     command = [

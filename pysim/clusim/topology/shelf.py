@@ -31,8 +31,21 @@ VARIABLES = ("CLUSIM_TOPOLOGIES", "CLUSIM_GPUS")
 MOST_BYTES = 4 << 20
 """Largest cached answer [bytes]: a topology of some 40 nodes."""
 
+PARTS = {
+    "clusim.base.units": ("Rate",),
+    "clusim.nccl.constants": ("Path", "Pattern"),
+    "clusim.nccl.graph": ("Graph",),
+    "clusim.topology.arrays": ("FabricArrays",),
+    "clusim.topology.model": ("Fabric", "Format", "Forwarding", "Link", "PinnedPath", "Protocol"),
+    "clusim.topology.node": ("Endpoint", "HostTraits", "NicTraits", "Node", "RateControl", "Unit"),
+    "clusim.topology.rows": ("WireClasses", "WireNames"),
+    "clusim.topology.zones": ("Machines",),
+    "numpy": ("dtype", "ndarray"),
+    "numpy._core.multiarray": ("_reconstruct",),
+}
+"""Classes by module that answers consist of; a file with another name is refused before any import."""
+
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.:=,/x-]{0,199}")
-_NUMPY = {("numpy", "dtype"), ("numpy", "ndarray"), ("numpy._core.multiarray", "_reconstruct")}
 
 
 def fabric(name: str, nodes: int | None, build: Callable[[], Fabric]) -> Fabric:
@@ -53,10 +66,10 @@ def fabric(name: str, nodes: int | None, build: Callable[[], Fabric]) -> Fabric:
 
 
 def cached(question: tuple[Any, ...], build: Callable[[], T]) -> T:
-    """Return the answer to a question, of which classes of clusim and arrays are the parts."""
+    """Return the answer to a question, which consists of `PARTS` and plain values."""
     kept = SampleCache()
     try:
-        result: T = _Reader(io.BytesIO(b64decode(kept.get(question)))).load()
+        result: T = restored(b64decode(kept.get(question)))
     except Exception:
         result = build()
         with suppress(OverflowError):
@@ -64,6 +77,11 @@ def cached(question: tuple[Any, ...], build: Callable[[], T]) -> T:
             pickle.dump(result, file)
             kept.put(question, b64encode(file.getvalue()).decode())
     return result
+
+
+def restored(pickled: bytes) -> Any:
+    """Return an object of `PARTS`, or raise any exception."""
+    return _Reader(io.BytesIO(pickled)).load()
 
 
 def rows(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -99,11 +117,10 @@ class _Bounded(io.BytesIO):
 
 
 class _Reader(pickle.Unpickler):
-    """Reader that creates classes of clusim and arrays only."""
+    """Reader that imports and creates `PARTS` only."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a class that topologies consist of."""
-        found = super().find_class(module, name)
-        if (module, name) in _NUMPY or (module.startswith("clusim.") and isinstance(found, type)):
-            return found
-        raise pickle.UnpicklingError(f"{module}.{name}: not part of a topology")
+        """Return one of `PARTS`; the name is checked before its module is imported."""
+        if name not in PARTS.get(module, ()):
+            raise pickle.UnpicklingError(f"{module}.{name}: not part of a topology")
+        return super().find_class(module, name)
