@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import traceback
+from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import NoReturn
@@ -107,6 +108,12 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
         ctx.exit()
 
 
+def _trust(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value:
+        os.environ["CLUSIM_TRUST"] = "1"
+        ctx.call_on_close(partial(os.environ.pop, "CLUSIM_TRUST", None))
+
+
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version",
@@ -115,6 +122,13 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     expose_value=False,
     callback=_print_version,
     help="Print the version and exit.",
+)
+@click.option(
+    "--trust",
+    is_flag=True,
+    expose_value=False,
+    callback=_trust,
+    help="Read compressed files of any ratio of expansion.",
 )
 def cli() -> None:
     """Emulate a GPU cluster's interconnect, packet by packet."""

@@ -25,9 +25,26 @@ MOST_BYTES = 1 << 17
 
 def mutate(data: bytes, chance: random.Random, other: bytes = b"") -> bytes:
     """Return the text with one to five changes; `other` is what pieces are spliced in from."""
+    if data.startswith(b"SQLite format 3") and chance.random() < 0.6:
+        return _schema(data, chance)
     for _ in range(chance.choice((1, 1, 1, 2, 2, 3, 5))):
         data = chance.choice(_CHANGES)(data, chance, other or data)[:MOST_BYTES]
     return data
+
+
+def _schema(data: bytes, chance: random.Random) -> bytes:
+    """Change bytes of the first page of a database, which describes its tables, and of page headers."""
+    changed, page_bytes = bytearray(data), int.from_bytes(data[16:18], "big") or 1
+    for _ in range(chance.choice((1, 1, 2, 4))):
+        at = chance.randrange(min(page_bytes, len(data)))
+        if chance.random() < 0.2:
+            at = min(
+                chance.randrange(0, len(data), page_bytes) + chance.randrange(16), len(data) - 1
+            )
+        changed[at] = chance.choice(
+            (changed[at] ^ 1 << chance.randrange(8), changed[at] | 0x80, 0, 255)
+        )
+    return bytes(changed)
 
 
 def _somewhere(

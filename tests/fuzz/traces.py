@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import re
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -97,7 +98,7 @@ def samples() -> list[dict[str, bytes]]:
 
 def mutate(data: bytes, chance: random.Random, turn: int) -> bytes:
     """Return a trace with a few values, attributes, columns or raw bytes changed, each column when it is its `turn`."""
-    if chance.random() < 0.1:
+    if chance.random() < 0.2:
         return _raw(data, chance)
     held = io.BytesIO(data)
     with h5py.File(held, "r+") as file:
@@ -119,12 +120,24 @@ def _names(data: bytes) -> list[str]:
     return names
 
 
+_HEADERS = re.compile(rb"OHDR|OCHK|FRHP|FHDB|BTHD|BTLF|FAHD|FADB|EAHD|SNOD|TREE|HEAP|GCOL")
+"""Signatures of HDF5's structures in a file."""
+
+
+@cache
+def _header_places(data: bytes) -> list[int]:
+    return [match.start() for match in _HEADERS.finditer(data)]
+
+
 def _raw(data: bytes, chance: random.Random) -> bytes:
     changed = bytearray(data)
     for _ in range(chance.choice((1, 2, 8))):
         at = chance.randrange(len(changed))
-        if chance.random() < 0.5:
+        where = chance.random()
+        if where < 0.3:
             at = chance.randrange(min(len(changed), 4096))
+        elif where < 0.8:
+            at = min(chance.choice(_header_places(data)) + chance.randrange(96), len(changed) - 1)
         changed[at] = chance.choice(
             (changed[at] ^ 1 << chance.randrange(8), 0, 255, chance.randrange(256))
         )

@@ -37,6 +37,7 @@ def gpu(
 
     from clusim.base.errors import InputError
     from clusim.base.files import write_text
+    from clusim.base.limits import json_problem
     from clusim.hardware.kernels.calibrate import check_record, measure, overlay
     from clusim.hardware.kernels.calibrate.probe import Torch
 
@@ -51,8 +52,10 @@ def gpu(
             data = json.loads(Path(source).read_text(encoding="utf-8"))
         except OSError as error:
             raise InputError(f"{source}: cannot be read: {error.strerror}") from error
-        except ValueError as error:
-            raise InputError(f"{source}: cannot be read as a record: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                f"{source}: cannot be read as a record: {json_problem(error)}"
+            ) from error
     data = check_record(data, source or "the measurement")
     if record:
         write_text(record, json.dumps(data, indent=1) + "\n")

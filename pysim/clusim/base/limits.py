@@ -10,6 +10,7 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from json import JSONDecodeError
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,17 @@ def number(value: Any) -> float | None:
     except (ValueError, OverflowError):
         return None
     return result if abs(result) < 1e18 else None
+
+
+def json_problem(error: Exception) -> str:
+    """Return the problem of a text that `json` did not read, as a part of a message."""
+    if isinstance(error, RecursionError):
+        return "its lists and objects are nested too deeply"
+    if isinstance(error, JSONDecodeError):
+        return f"{error.msg} at line {error.lineno}, column {error.colno}"
+    if isinstance(error, ArithmeticError) or "set_int_max_str_digits" in str(error):
+        return "a number has too many digits"
+    return printable(error, 100)
 
 
 MOST_RANKS = 1 << 17

@@ -1,16 +1,22 @@
-"""Opener of files of jobs, also compressed ones: logs and recordings."""
+"""Opener of files of jobs, also compressed ones: logs and recordings.
+
+Two megabytes of gzip can be two gigabytes of lines. Compressed files are therefore read up to a ratio of expansion,
+unless the environment variable `TRUST` is set (``clusim --trust``).
+"""
 
 from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
+import os
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from clusim.base.errors import InputError
 from clusim.base.files import note_input
@@ -20,6 +26,18 @@ LINE_LIMIT = 1 << 20
 
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, tarfile.TarError)
 """Errors of damaged compressed data."""
+
+TRUST = "CLUSIM_TRUST"
+"""Environment variable that disables the limit of expansion."""
+
+MOST_EXPANSION = 100
+"""Largest ratio of decompressed to compressed bytes, after `FREE_BYTES`; logs of NCCL have 10 to 40."""
+
+FREE_BYTES = 64 << 20
+"""Decompressed bytes without a limit [bytes]."""
+
+_STEP = 1 << 20
+"""Bytes per read of a complete file."""
 
 _PACKERS = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\x00", lzma.open))
 
@@ -55,7 +73,60 @@ def unpacked(raw: IO[bytes], name: str) -> IO[bytes]:
     magic = peek(6)[:6] if peek is not None else b""
     for start, unpack in _PACKERS:
         if magic.startswith(start):
-            return cast(IO[bytes], unpack(raw))
+            counted = _CountedInput(raw)
+            return cast(IO[bytes], _BoundedStream(unpack(counted), counted, name))
     if magic.startswith(b"\x28\xb5\x2f\xfd"):
         raise InputError(f"{name}: is compressed with zstd; unpack it with `zstd -d {name}`")
     return raw
+
+
+class _CountedInput(io.RawIOBase):
+    """Compressed input that counts its bytes; pipes have no position."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw = raw
+        self.size = 0
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into a buffer; return the number of bytes."""
+        data = self._raw.read(len(buffer))
+        buffer[: len(data)] = data
+        self.size += len(data)
+        return len(data)
+
+
+class _BoundedStream:
+    """Decompressed data, which raise `InputError` beyond the limit of expansion."""
+
+    def __init__(self, stream: IO[bytes], source: _CountedInput, name: str) -> None:
+        self._stream, self._source, self._name = stream, source, name
+        self._trusted = bool(os.environ.get(TRUST))
+        self.close = stream.close
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes; all for a negative size."""
+        if size < 0:
+            return b"".join(iter(lambda: self.read(_STEP), b""))
+        return self._checked(self._stream.read(size))
+
+    def read1(self, size: int) -> bytes:
+        """Return bytes that are available, at most `size`."""
+        some: Callable[[int], bytes] = getattr(self._stream, "read1", self._stream.read)
+        return self._checked(some(size))
+
+    def readline(self, size: int = -1) -> bytes:
+        """Return the next line."""
+        return self._checked(self._stream.readline(size))
+
+    def _checked(self, data: bytes) -> bytes:
+        position = self._stream.tell()
+        if position > FREE_BYTES + MOST_EXPANSION * self._source.size and not self._trusted:
+            raise InputError(
+                f"{self._name}: expands to more than {MOST_EXPANSION} times its size; if you know its origin, "
+                f"use `clusim --trust ...` (or set {TRUST}=1), or unpack it first"
+            )
+        return data

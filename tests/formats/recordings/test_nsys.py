@@ -123,3 +123,25 @@ def test_it_is_replayed(tmp_path: Path) -> None:
         export(tmp_path / f"rank{rank}.sqlite", rank, STEPS)
     found = replay(ReplayRequest((str(tmp_path),), topology="dgx-a100"))
     assert (found.total_calls, found.compute_ps) == (2, 131 * 10**6)
+
+
+def test_a_schema_that_is_not_text_is_one_line(tmp_path: Path) -> None:
+    """Every byte of the first page, which contains the schema, with its highest bit set."""
+    data = min((Path(__file__).resolve().parents[3] / "traces/nsys-2ranks").iterdir()).read_bytes()
+    path = tmp_path / "run.sqlite"
+    size = int.from_bytes(data[16:18], "big")
+    starts = [
+        at for at in range(100, size) if data[at : at + 6] in (b"CREATE", b"start ", b"StringI")
+    ]
+    assert starts
+    for at in [*starts, *range(100, size, 61)]:
+        damaged = bytearray(data)
+        damaged[at] |= 0x80
+        path.write_bytes(damaged)
+        problem = ""
+        try:
+            read(str(path))
+        except InputError as error:
+            problem = str(error)
+        assert problem.isprintable()
+        assert "codec" not in problem

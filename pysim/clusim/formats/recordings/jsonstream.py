@@ -17,6 +17,7 @@ from math import isfinite
 from typing import Any, AnyStr, Final, Generic
 
 from clusim.base.errors import InputError
+from clusim.base.limits import json_problem
 from clusim.formats.opened import LINE_LIMIT
 from clusim.formats.recordings.source import FileStream
 
@@ -166,7 +167,7 @@ def _value(window: TextWindow, decoder: json.JSONDecoder, sizes: Sequence[int]) 
             place, said = error.pos, error.msg
         except (ValueError, RecursionError, InvalidOperation) as error:
             deep = isinstance(error, RecursionError)
-            raise _BrokenError(_NO_PLACE, str(error), deep=deep) from None
+            raise _BrokenError(_NO_PLACE, json_problem(error), deep=deep) from None
         if complete or (place < len(piece) - _MARGIN and not said.startswith("Unterminated")):
             raise _BrokenError(window.at + place, said)
     raise _BrokenError(_NO_PLACE, f"a value of more than {sizes[-1] >> 20} MiB")
@@ -240,7 +241,7 @@ def _object(window: TextWindow, repair: Callable[[str], str] | None) -> tuple[di
     try:
         result = json.loads(repair(text[at:end]).rstrip(", \t]"))
     except (ValueError, RecursionError) as error:
-        raise _BrokenError(at, str(error)) from None
+        raise _BrokenError(at, json_problem(error)) from None
     if not isinstance(result, dict):
         raise _BrokenError(at, "no object")
     return result, end

@@ -90,10 +90,8 @@ def read(paths: Paths) -> Recording:
             with closing(_open(name)) as base:
                 try:
                     ranks += _ranks(base, name, result.skipped)
-                except sqlite3.Error as error:
-                    raise InputError(
-                        f"{name}: is damaged, or no export of Nsight Systems: {one_line(str(error))}"
-                    ) from None
+                except (sqlite3.Error, UnicodeError) as error:
+                    raise _damaged(name, error) from None
             if len(ranks) > MOST_RANKS or sum(map(len, ranks)) > MOST_EVENTS:
                 raise InputError(f"{name}: more than {MOST_EVENTS} kernels; record fewer steps")
         result.num_ranks = len(ranks)
@@ -124,10 +122,18 @@ def _open(name: str) -> sqlite3.Connection:
         base = sqlite3.connect(f"file:{quote(name)}?mode=ro&immutable=1", uri=True)
         for setting in ("trusted_schema = OFF", "cell_size_check = ON", "query_only = ON"):
             base.execute(f"PRAGMA {setting}")
-    except sqlite3.Error as error:
-        raise InputError(f"{name}: {one_line(str(error))}") from None
+    except (sqlite3.Error, UnicodeError) as error:
+        raise _damaged(name, error) from None
     base.text_factory = lambda data: data.decode("utf-8", "replace")
     return base
+
+
+def _damaged(name: str, error: Exception) -> InputError:
+    """Return the error of a damaged file; `text_factory` does not decode names and SQLite's messages."""
+    why = one_line(str(error))
+    if isinstance(error, UnicodeError) or "decode" in why.lower():
+        why = "names of its schema are not UTF-8 text"
+    return InputError(f"{name}: is damaged, or no export of Nsight Systems: {why}; export it again")
 
 
 MOST_TEXT = 2_000
@@ -154,11 +160,11 @@ def _ranks(base: sqlite3.Connection, name: str, skipped: Counter[str]) -> list[l
     """Return the work of each process's GPUs, in time order."""
     texts = {key: str(text)[:400] for key, text in _rows(base, "StringIds", ("id", "value"))}
     launches = {
-        (pid, number): (start, thread)
+        (thread >> 24, number): (start, thread)
         for start, number, thread in _rows(
             base, "CUPTI_ACTIVITY_KIND_RUNTIME", ("start", "correlationId", "globalTid")
         )
-        if isinstance(thread, int) and (pid := thread >> 24) is not None
+        if isinstance(thread, int) and isinstance(start, int)
     }
     ranges = _ranges(base, texts)
     result: dict[tuple[int, int], list[_Span]] = {}

@@ -261,6 +261,7 @@ class PluginJob(ABC):
         self.seen: dict[tuple[str, int, str, int, int], PluginCall] = {}
         self.found = Recording(self.kind, "")
         self.reasons: dict[str, str] = {}
+        self.objects = 0
 
     def skip(self, reason: str, where: str) -> None:
         """Count a skipped record, and keep the place of the first."""
@@ -280,6 +281,7 @@ class PluginJob(ABC):
             found.name = found.name or part.name
             self.file(part)
         self.settle()
+        self._count_records()
         if self.comms:
             self.write(job_ranks(self.comms, found))
         return found.finish()
@@ -300,10 +302,30 @@ class PluginJob(ABC):
         self, part: FileStream, broken: str = BROKEN, mend: Callable[[str], str] | None = None
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield place and content of the objects of a file; count `broken` ones."""
-        for line, record in objects(
-            part, lambda line: self.skip(broken, f"{part.name}:{line}"), mend
-        ):
+
+        def refuse(line: int) -> None:
+            self.objects += 1
+            self.skip(broken, f"{part.name}:{line}")
+
+        for line, record in objects(part, refuse, mend):
+            self.objects += 1
             yield f"{part.name}:{line}", record
+
+    def _count_records(self) -> None:
+        """Report refused records, and collectives that some of the recorded ranks lack: lines may be damaged."""
+        refused = self.found.skipped.total()
+        if refused:
+            self.found.assume(
+                f"{self.objects} records read, {refused} refused (skipped), {len(self.calls)} calls used"
+            )
+        by = Counter(call.identity for call in self.calls if call.kind == "collective")
+        partly = [key for key, ranks in by.items() if ranks < len(self.comms[key[0]].owners)]
+        if partly:
+            comm, operation, number, *_ = min(partly)
+            self.found.assume(
+                f"{len(partly)} of {len(by)} collectives are recorded by some of the recorded ranks only: {operation}"
+                f" {number} of {one_line(comm)[:40]}; the others are assumed ready (are lines damaged or lost?)"
+            )
 
     def accept(self, call: PluginCall, name: Any, *, message: bool) -> bool:
         """Set the operation of a call; return False if it is unknown or required data are missing."""

@@ -23,7 +23,7 @@ import yaml
 
 from clusim.base.errors import TopologyError, one_line
 from clusim.base.json_schema import JsonObject
-from clusim.base.limits import fail, natural, printable
+from clusim.base.limits import fail, json_problem, natural, printable
 from clusim.base.records import dataclass
 from clusim.hardware import SWITCHES, Cpu, gpu
 from clusim.topology.model import key_of
@@ -205,7 +205,7 @@ class Draft:
             raise self.fail(f"nested too deep; is it a {noun}?") from None
         except ValueError as error:
             line = getattr(error, "lineno", 0)
-            raise self.fail(f"not valid JSON: {printable(error)}", line) from None
+            raise self.fail(f"not valid JSON: {json_problem(error)}", line) from None
 
     def node(self, name: str, kind: str, **keys: Any) -> str:
         """Add a graph node; return its name. Zone 0 is the default and omitted."""

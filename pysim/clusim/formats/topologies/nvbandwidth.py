@@ -18,7 +18,7 @@ from statistics import median
 import numpy as np
 
 from clusim.base.errors import TopologyError
-from clusim.base.limits import fail, number, printable
+from clusim.base.limits import fail, json_problem, number, printable
 from clusim.topology.arrays import FabricArrays, arrays_of
 from clusim.topology.check_flow import device_wires, max_flow
 from clusim.topology.check_links import Finding, by_level, listed
@@ -78,7 +78,7 @@ def _of_json(text: str, where: str) -> Iterator[BandwidthTest]:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise fail(where, 0, f"invalid JSON: {printable(error, 100)}") from None
+        raise fail(where, 0, f"invalid JSON: {json_problem(error)}") from None
     top = data.get("nvbandwidth") if isinstance(data, dict) else None
     cases = top.get("testcases") if isinstance(top, dict) else None
     for case in cases if isinstance(cases, list) else []:

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.errors import InputError, suggest
+from clusim.base.limits import json_problem
 from clusim.hardware.kernels.fused import Fused, FusedForm, fused_s
 from clusim.hardware.kernels.products import Form, Product, Silicon, product_s
 
@@ -182,8 +183,8 @@ def load_file(path: Path) -> KernelFile:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise InputError(f"{path}: no table of kernels: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: no table of kernels: {json_problem(error)}") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise InputError(f"{path}: no table of kernels of the format {FORMAT!r}")
     try:

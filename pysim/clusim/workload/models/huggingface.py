@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from clusim.base.errors import InputError
-from clusim.base.limits import read_text
+from clusim.base.limits import json_problem, read_text
 from clusim.workload.models.transformer import Latent, Transformer
 
 ALIASES = {
@@ -69,7 +69,7 @@ def read_config(path: str | Path) -> Transformer:
     try:
         data = json.loads(read_text(path, MOST_BYTES), object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not valid JSON: {error}") from None
+        raise InputError(f"{path}: not valid JSON: {json_problem(error)}") from None
     if not isinstance(data, dict):
         raise InputError(f"{path}: must be an object with keys such as 'hidden_size'")
     return from_config(data, str(path), path.parent.name or path.stem)
