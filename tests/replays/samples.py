@@ -101,6 +101,10 @@ class LogWriter:
             for name, peer in (("Send", (own + distance) % n), ("Recv", (own - distance) % n)):
                 self.say(own, self._line(name, number, count, "uint8", 0, peer, comm, own, n, 1))
 
+    def message(self, name: str, own: int, peer: int, size: int) -> None:
+        """Write one end of a message of the first launch, ``Send`` or ``Recv``, in bytes."""
+        self.say(own, self._line(name, 0, size, "uint8", 0, peer, 0, own, self.ranks, 1))
+
     def one_sided(self, name: str, own: int, peer: int = 0, count: int = 0) -> None:
         """Write a put (of bytes), signal or wait of a rank, with the format and arguments of NCCL 2.30.7."""
         local = f"0x7f00{own:02x}000000" if name == "PutSignal" else "(nil)"

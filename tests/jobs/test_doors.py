@@ -1,0 +1,214 @@
+"""One job by every command: equal times, apart from the host's.
+
+The simulation of all ranks in bursts is the reference. A cell of `WRONG` is a known error of a command that replaces
+the simulation by times of calls in isolation, with its time [us]; it is an expected failure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from clusim.formats.recordings.chakra_writer import write
+from clusim.replays.api import replay, replay_alike
+from clusim.replays.full_job import replay_recording
+from clusim.replays.placing import ReplayRequest
+from clusim.topology import load
+from clusim.training import train
+from clusim.training.estimate import estimate
+from clusim.workload import loads_workload
+from jobs.cases import CASES, EQUAL, RANKS, RELEASE, SYSTEM, kernel_ps, log, recording
+from support.warm_torch import clusim as warm
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+
+CALLS = ("two calls", "uneven all-to-all")
+MESSAGES = ("chain of messages", "chain of pairs")
+BESIDE = ("a call beside a kernel", "two calls beside a kernel", "gradient buckets")
+LIVE = ("two calls", "chain of messages", "uneven all-to-all")
+
+KERNEL_LIMIT = 0.02
+"""Error limit of a player beside kernels; calls without kernels are exact."""
+
+HOST_US = 60.0
+"""Largest host and launch time that a command adds to each call in sequence [us]."""
+
+WRONG = {
+    ("two calls", "one rank"): 299.0,
+    ("two calls beside a kernel", "one rank"): 753.7,
+    ("two calls", "log"): 304.9,
+    ("chain of pairs", "chakra"): 1244.1,
+    ("two calls", "exec"): 402.6,
+    ("two calls", "torchrun"): 637.9,
+    ("a call beside a kernel", "torchrun"): 665.9,
+    ("two calls beside a kernel", "torchrun"): 705.9,
+    ("gradient buckets", "torchrun"): 2166.6,
+    ("uneven all-to-all", "torchrun"): 360.6,
+    ("chain of messages", "torchrun"): 1927.9,
+}
+"""Case and command -> present time [us]."""
+
+
+def cells(command: str, cases: tuple[str, ...]) -> pytest.MarkDecorator:
+    """Return a parametrisation over the cases of a command."""
+    rows = []
+    for case in cases:
+        wrong = WRONG.get((case, command))
+        marks = [] if wrong is None else [pytest.mark.xfail(raises=AssertionError, reason=f"{wrong} us")]
+        rows.append(pytest.param(case, marks=marks))
+    return pytest.mark.parametrize("case", rows)
+
+
+def request(*files: Path, granularity: str = "quick", whole: bool = False) -> ReplayRequest:
+    return ReplayRequest(
+        tuple(map(str, files)),
+        topology=SYSTEM,
+        version=RELEASE,
+        gap="none",
+        granularity=granularity,
+        whole=whole,
+    )
+
+
+@cache
+def simulated_us(case: str, granularity: str = "quick") -> float:
+    """Return the time of a job simulated as a schedule of all ranks [us]."""
+    return replay_recording(recording(case), request(granularity=granularity)).total_ps / 1e6
+
+
+def test_bursts_and_packets_agree() -> None:
+    exact_us = simulated_us("two calls", "packet")
+    assert simulated_us("two calls") == pytest.approx(exact_us, rel=0.01)
+
+
+def test_concurrent_calls_slow_each_other_and_kernels() -> None:
+    """Two calls move twice the bytes of one; a kernel beside a call has fewer SMs."""
+    assert 1.4 * simulated_us("one call") < simulated_us("two calls") < 2 * simulated_us("one call")
+    assert simulated_us("a call beside a kernel") > kernel_ps() / 1e6
+    assert simulated_us("two calls beside a kernel") > 1.1 * simulated_us("a call beside a kernel")
+
+
+@cells("one rank", EQUAL)
+def test_one_rank_represents_all(case: str) -> None:
+    one_us = replay_alike(recording(case, alike=True), request()).total_ps / 1e6
+    limit = KERNEL_LIMIT if "call" not in case or "kernel" in case else 1e-6
+    assert one_us == pytest.approx(simulated_us(case), rel=limit)
+
+
+@cells("chakra", (*CALLS, *BESIDE[1:], MESSAGES[1]))
+def test_a_chakra_trace_is_the_job(tmp_path: Path, case: str) -> None:
+    files = write(recording(case), tmp_path / "job.et")
+    assert replay(request(*files)).total_ps / 1e6 == simulated_us(case)
+
+
+@cells("log", CALLS)
+def test_a_log_is_the_job_and_its_launches(tmp_path: Path, case: str) -> None:
+    path = tmp_path / "job.log"
+    path.write_text(log(case), encoding="utf-8")
+    check_live(replay(request(path)).total_ps / 1e6, case)
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_a_log_simulated_as_one_job_is_the_job(tmp_path: Path, case: str) -> None:
+    path = tmp_path / "job.log"
+    path.write_text(log(case), encoding="utf-8")
+    assert replay(request(path, whole=True)).total_ps / 1e6 == simulated_us(case)
+
+
+def check_live(found_us: float, case: str) -> None:
+    """Check the time of a command whose host also needs time."""
+    in_sequence = RANKS - 1 if case in MESSAGES else 1
+    least_us = simulated_us(case) * (1 - KERNEL_LIMIT)
+    most_us = simulated_us(case) * (1 + KERNEL_LIMIT) + in_sequence * HOST_US
+    assert least_us <= found_us <= most_us
+
+
+def times_of(text: str) -> dict[str, float]:
+    """Return the latest time of each case that a program printed [us]."""
+    result: dict[str, float] = {}
+    for line in text.splitlines():
+        case, _, time = line.partition(": ")
+        if case in CASES:
+            result[case] = max(result.get(case, 0.0), float(time.split(": ")[-1]))
+    return result
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
+    """Return the times of the program that calls NCCL [us]."""
+    folder = tmp_path_factory.mktemp("shim")
+    make = ["make", "-s", "-C", ROOT, "shim", f"SHIM={folder}"]
+    subprocess.run(make, check=True, capture_output=True)
+    compiler, program = shutil.which("cc") or "gcc", folder / "program"
+    words = [compiler, "-Wall", "-Werror", "-o", program, HERE / "program.c"]
+    subprocess.run([*words, folder / "libnccl.so.2"], check=True)
+    command = [sys.executable, "-m", "clusim", "exec", SYSTEM, str(program), *LIVE, MESSAGES[1]]
+    env = {**os.environ, "CLUSIM_SHIM": str(folder)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    return times_of(done.stdout)
+
+
+@cells("exec", (*LIVE, MESSAGES[1]))
+def test_a_program_that_calls_nccl_is_the_job(executed: dict[str, float], case: str) -> None:
+    check_live(executed[case], case)
+
+
+@pytest.fixture(scope="module")
+def scripted() -> tuple[dict[str, float], dict[str, float]]:
+    """Return the times of a PyTorch program by its own clock, and by its report [us]."""
+    if find_spec("torch") is None:
+        pytest.skip("could not import 'torch'")
+    cases = (*LIVE, *BESIDE)
+    words = ("--topology", SYSTEM, "--compare", "off", "--json", HERE / "script.py", *cases)
+    done = warm("torchrun", *words, check=True)
+    steps = json.loads(done.stdout.splitlines()[-1])["steps"]
+    reported = {case: step["time_us"] for case, step in zip(cases, steps, strict=True)}
+    return times_of(done.stdout), reported
+
+
+@cells("torchrun", (*LIVE, *BESIDE))
+def test_a_pytorch_program_is_the_job(
+    scripted: tuple[dict[str, float], dict[str, float]], case: str
+) -> None:
+    check_live(scripted[0][case], case)
+
+
+STEP = """
+model: {base: llama3-8b, layers: 1}
+sequence: 1024
+batch: {global: 4, micro: 1}
+precision: bf16
+"""
+
+LAYOUTS = {
+    "tensor and replicas": ("parallel: {tensor: 2}\ndata: {kind: ddp, overlap: true}", 0.005),
+    "shards": ("data: {kind: fsdp}", 0.01),
+    "tensor, sequence and shards": (
+        "parallel: {tensor: 2}\ntensor: {sequence_parallel: true}\ndata: {kind: fsdp}",
+        0.02,
+    ),
+}
+"""Layouts of training steps: YAML, and error limit of an estimate."""
+
+WRONG_STEPS = {"tensor and replicas": -1.1, "shards": -3.4, "tensor, sequence and shards": -12.9}
+"""Layout -> present error of an estimate [%]."""
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.xfail(raises=AssertionError, reason=f"errors in % of the step: {WRONG_STEPS}")
+def test_an_estimate_is_the_step(layout: str) -> None:
+    """Kernels, and collectives of several groups that overlap."""
+    text, limit = LAYOUTS[layout]
+    work, fabric = loads_workload(STEP + text, "step.yaml"), load(SYSTEM)
+    step = train(work, fabric, fold="none", steps=1, granularity="quick")
+    found = estimate(work, fabric, steps=1, granularity="quick")
+    assert found.step_ps[-1] == pytest.approx(step.step_ps[-1], rel=limit)
