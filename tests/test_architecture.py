@@ -29,11 +29,13 @@ MAY_IMPORT = {
     "nccl": "base collectives engine hardware schedule topology",
     "simulation": "analysis base collectives engine formats lowering nccl results schedule topology",
     "workload": "base collectives formats hardware nccl results schedule topology",
-    "training": "analysis base collectives lowering nccl report results schedule simulation topology workload",
     "nccltests": "base hardware nccl report results simulation",
-    "shim": "base hardware nccl nccltests schedule simulation topology",
-    "replays": "base formats hardware lowering nccl nccltests report results schedule simulation topology workload",
-    "programs": "base formats hardware lowering nccl nccltests replays simulation topology workload",
+    "jobs": "base nccltests simulation",
+    "training": "analysis base collectives jobs lowering nccl report results schedule simulation topology workload",
+    "shim": "base hardware jobs nccl nccltests schedule simulation topology",
+    "replays": "base formats hardware jobs lowering nccl nccltests report results schedule simulation topology"
+    " workload",
+    "programs": "base formats hardware jobs lowering nccl replays simulation topology workload",
     "validation": "analysis base engine formats hardware lowering nccl nccltests schedule simulation topology"
     " training workload",
     "studies": "analysis base engine nccl nccltests replays report results simulation topology training"

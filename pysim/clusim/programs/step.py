@@ -11,6 +11,8 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
+from functools import partial
+from typing import Any
 
 from clusim.base.errors import InputError
 from clusim.base.kept import SampleCache
@@ -24,8 +26,8 @@ from clusim.formats.recordings.model import (
     tile,
 )
 from clusim.hardware.figures import any_scaled
+from clusim.jobs.times import Times
 from clusim.lowering import QUICK
-from clusim.nccltests.jobs import kernel
 from clusim.programs.clock import HOST, IssuedCall, Totals
 from clusim.replays.api import Representative, played, representative, split_of
 from clusim.replays.full_job import replay_recording
@@ -111,7 +113,7 @@ class Steps:
         asked = request.nodes, request.env, request.version, str(request.faults), per_node
         self.identity = (*setup.identity, *asked)
         own_figures = any_scaled() or any(map(os.environ.get, VARIABLES))
-        self._kept = SampleCache(None) if own_figures else SampleCache()
+        self.times = Times(QUICK, SampleCache(None) if own_figures else SampleCache())
 
     def time_of(self, call: IssuedCall) -> int:
         """Return the time of a call on its ranks, concurrent with the calls of all peer groups [ps].
@@ -129,11 +131,7 @@ class Steps:
             ends = tuple(sorted((call.ranks[call.root], call.ranks[call.peer])))
             call = IssuedCall("sendrecv", call.bytes, ends, call.dtype)
         question = ("program call", self.identity, replace(call, where="", tag=0))
-        time_ps: int | None = self._kept.get(question)
-        if time_ps is None:
-            time_ps = self._isolated(call)
-            self._kept.put(question, time_ps)
-        return time_ps
+        return self.times.stored(question, partial(self._isolated, call))
 
     def _isolated(self, call: IssuedCall) -> int:
         event = Event(
@@ -158,9 +156,8 @@ class Steps:
             ),
             dtype=call.dtype,
             redop=call.redop,
-            granularity=QUICK,
         )
-        return kernel(asked).time_ps
+        return self.times.kernel(asked).time_ps
 
     def simulate(self, records: Mapping[int, RankRecord], of: Sequence[int]) -> StepTime:
         """Return the time of a step; equal steps are simulated once.
@@ -177,15 +174,16 @@ class Steps:
         if not recording.events:
             return StepTime(0, 0)
         question = ("program step", self.identity, self.num_ranks, _digest(recording))
-        answer = self._kept.get(question)
-        if answer is not None:
-            return StepTime(*answer)
         first = min(record.began_ps for record in records.values())
         alone_ps = max(record.ended_ps for record in records.values()) - first
-        several = len(records) > 1
-        result = self._of_several(recording, alone_ps) if several else self._of_one(recording)
-        self._kept.put(question, astuple(result))
-        return result
+
+        def simulate() -> tuple[Any, ...]:
+            several = len(records) > 1
+            return astuple(
+                self._of_several(recording, alone_ps) if several else self._of_one(recording)
+            )
+
+        return StepTime(*self.times.stored(question, simulate))
 
     def _of_one(self, recording: Recording) -> StepTime:
         """Return the time of a step of one rank that represents all."""

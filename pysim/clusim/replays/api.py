@@ -21,9 +21,10 @@ from clusim.base.errors import InputError
 from clusim.base.terms.operations import ROOTED
 from clusim.formats.recordings.kinds import KINDS, LOGS, PLANS, kind_of, reader
 from clusim.formats.recordings.model import Event, Group, Recording
+from clusim.jobs.times import Times
 from clusim.lowering import QUICK
 from clusim.nccl.programs import CollectivePayload
-from clusim.nccltests.jobs import PerfKernel, kernel
+from clusim.nccltests.jobs import PerfKernel
 from clusim.replays.full_job import replay_recording
 from clusim.replays.logjob import Counted, replay_log
 from clusim.replays.placing import ReplayRequest, machines_of
@@ -154,6 +155,7 @@ class Representative:
     sms: int
     prices: Prices
     request: ReplayRequest
+    times: Times
 
     @property
     def peaks(self) -> dict[str, float]:
@@ -175,14 +177,8 @@ class Representative:
         moved = CollectivePayload.recorded(
             event.operation, event.bytes, event.dtype, event.redop, event.root
         )
-        grain = self.request.granularity
-        asked = Request(
-            *(setup, moved.operation, moved.bytes),
-            dtype=moved.dtype,
-            redop=moved.redop,
-            granularity=QUICK if grain == "auto" else grain,
-        )
-        return kernel(asked)
+        asked = Request(setup, moved.operation, moved.bytes, dtype=moved.dtype, redop=moved.redop)
+        return self.times.kernel(asked)
 
     def compute_ps(self, event: Event) -> int:
         """Return the time of a kernel in isolation [ps]."""
@@ -275,7 +271,9 @@ def representative(recording: Recording, request: ReplayRequest, setup: Setup) -
     name = one.fabric.ranks[rank]
     end = next(node.endpoint for node in one.fabric.nodes if node.name == name)
     assert end is not None
-    return Representative(one, size, end.sms, Prices(end), request)
+    grain = request.granularity
+    times = Times(QUICK if grain == "auto" else grain)
+    return Representative(one, size, end.sms, Prices(end), request, times)
 
 
 def played(recording: Recording, machine: Representative, watch: Watch | None = None) -> Played:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from clusim.base.errors import ClusimError, InputError
 from clusim.base.terms.operations import find_algorithm, find_protocol
 from clusim.formats.logs import Log
 from clusim.formats.logs.calls import LoggedCall
+from clusim.jobs.times import Times
 from clusim.nccl.choice import PUT, Choice, Communicators, Members, NcclOverrides, way_of
 from clusim.nccl.launch import Launch, host_of
 from clusim.nccl.programs import CollectivePayload
@@ -133,17 +135,13 @@ class Timer:
 
     def __init__(self, setup: Setup, nccl: Communicators, granularity: str | int = "auto") -> None:
         self.setup, self.nccl = setup, nccl
-        self.granularity = granularity
+        self.times = Times(granularity)
         self.options = RunOptions(bins=BINS, budget=Budget(every=True))
-        self._known: dict[Any, Timed] = {}
 
     def time(self, members: Members, call: LoggedCall, harness: Harness) -> Timed:
         """Return the time of a call as reported by its harness."""
-        key = (_signature(members), replace(call, comm=0), harness)
-        result = self._known.get(key)
-        if result is None:
-            result = self._known[key] = self._simulated(members, call, harness)
-        return result
+        question = _signature(members), replace(call, comm=0)
+        return self.times.find(question, partial(self._simulated, members, call, harness), harness)
 
     def _simulated(self, members: Members, call: LoggedCall, harness: Harness) -> Timed:
         comm = members.comm
@@ -179,7 +177,7 @@ class Timer:
             raise InputError(
                 f"{call.operation} of {call.bytes} B on {fabric.name}: {error}"
             ) from None
-        asked = ScheduleRequest(self.setup, builder.build(), granularity=self.granularity)
+        asked = ScheduleRequest(self.setup, builder.build(), granularity=self.times.granularity)
         return whole_of(asked, self.options, f"{call.operation} of {call.bytes} B")
 
 

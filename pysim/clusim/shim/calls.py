@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from math import gcd
 
 from clusim.base.terms.dtypes import BY_NUMBER, REDUCTIONS, DataType
 from clusim.base.terms.operations import OPERATIONS, full_bytes, weighted_bytes
 from clusim.base.units import parse_rate
 from clusim.hardware import GPUS
+from clusim.jobs.times import Times
 from clusim.nccl.env import windows
 from clusim.nccl.launch import Host, Launch, empty_ps, messages_ps, overhead_ps, period_ps
-from clusim.nccltests.jobs import PerfKernel, kernel
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.simulation.api import result_of
 from clusim.simulation.request import Request, ScheduleRequest
@@ -150,13 +150,12 @@ def _wanted(name: str, rank: int, case: tuple[int, int, int]) -> Peers:
     return result
 
 
-class Times:
-    """Times of calls on one communicator, each simulated once."""
+class CommTimes(Times):
+    """Times of calls on one communicator."""
 
     def __init__(self, setup: Setup, host: Host) -> None:
+        super().__init__()
         self.setup, self.host = setup, host
-        self._kernels: dict[Request, PerfKernel] = {}
-        self._messages: dict[tuple[tuple[int, int, int], ...], int] = {}
 
     def request(self, call: NcclCall, *, symmetric: bool = False) -> Request:
         """Return the request of a collective call."""
@@ -179,30 +178,20 @@ class Times:
             given["root"] = self.setup.comm.ranks[pattern.root]
         return Request(setup, pattern.operation, pattern.size, **given)  # type: ignore[arg-type]
 
-    def kernel(self, request: Request) -> PerfKernel:
-        """Return the kernel of a collective, as in the table of ``clusim nccl-tests``."""
-        known = self._kernels.get(request)
-        if known is None:
-            known = self._kernels[request] = kernel(request)
-        return known
-
     def pattern_ps(self, pattern: MessagePattern) -> int:
         """Return the time of a group of messages that is an operation [ps]."""
         return pattern.times * self.kernel(self._request(self.setup, pattern)).time_ps
 
     def other_ps(self, messages: Sequence[tuple[int, int, int]]) -> int:
         """Return the time of other messages (source, target, bytes) as one launch [ps]."""
-        key = tuple(sorted(messages))
-        if key not in self._messages:
-            ranks = self.setup.comm.ranks
-            nccl, builder = (
-                self.setup.communicators(),
-                ProgramBuilder(self.setup.fabric.num_ranks, "messages"),
-            )
-            nccl.messages(Site(builder, "messages", None), tuple(ranks), key)
-            asked = ScheduleRequest(self.setup, builder.build())
-            self._messages[key] = result_of(asked, BRIEF).time_ps
-        return self._messages[key]
+        ordered = tuple(sorted(messages))
+        return self.find(ordered, partial(self._messages_ps, ordered))
+
+    def _messages_ps(self, messages: Sequence[tuple[int, int, int]]) -> int:
+        builder = ProgramBuilder(self.setup.fabric.num_ranks, "messages")
+        site, ranks = Site(builder, "messages", None), tuple(self.setup.comm.ranks)
+        self.setup.communicators().messages(site, ranks, messages)
+        return result_of(ScheduleRequest(self.setup, builder.build()), BRIEF).time_ps
 
     def gap_ps(self, *, graph: bool) -> int:
         """Return the time of a launch beside its kernels [ps]."""

@@ -18,7 +18,7 @@ from clusim.base.errors import InputError
 from clusim.base.terms.operations import GATHERING, OPERATIONS, SCATTERING
 from clusim.nccl.launch import Host, host_of
 from clusim.nccltests.jobs import PerfKernel
-from clusim.shim.calls import MESSAGES, NcclCall, Peers, Times, copy_ps, pattern_of, peers_of
+from clusim.shim.calls import MESSAGES, CommTimes, NcclCall, Peers, copy_ps, pattern_of, peers_of
 from clusim.shim.elements import stored
 from clusim.shim.memory import SharedMemory, Span, typed
 from clusim.shim.queues import CudaStream
@@ -98,7 +98,7 @@ class ProgramComm:
         comm = self.setup.comm
         host = host_of(comm)
         self.host = Host(host.architecture, host.vendor, len(self.members), host.alone)
-        self.times = Times(self.setup, self.host)
+        self.times = CommTimes(self.setup, self.host)
 
     @property
     def alone(self) -> bool:

@@ -20,6 +20,7 @@ import numpy as np
 from clusim.base.files import guarded
 from clusim.base.kept import SampleCache
 from clusim.base.limits import uncollected
+from clusim.jobs.times import Times
 from clusim.lowering.grain import COARSE, STEP, shared
 from clusim.results.intervals import Union
 from clusim.results.replicated import RankPattern, united
@@ -382,13 +383,13 @@ def _estimated(request: TrainRequest, kept: SampleCache) -> StepEstimate:
     if differ or work.whole:
         result = whole(request, plan, kept, confirm=False if work.whole else None)
     else:
-        first = replace(request, granularity=COARSE) if request.granularity == STEP else request
-        parts = StepParts(request.setup, plan, shared(first.granularity, 2 * work.runs), kept)
-        result = _bounded(first, parts)
-        fine = first is request or finest(result.grain_error)
+        fast = replace(request, granularity=COARSE) if request.granularity == STEP else request
+        parts = StepParts(request.setup, plan, Times(shared(fast.granularity, 2 * work.runs), kept))
+        result = _bounded(fast, parts)
+        fine = fast is request or finest(result.grain_error)
         if not fine and ((bound := result.grain_bound) is None or bound > SURE * WANTED_ERROR):
-            granularity = shared(request.granularity, 2 * work.runs)
-            again = StepParts(request.setup, plan, granularity, kept, simulated=parts.simulated)
+            times = Times(shared(request.granularity, 2 * work.runs), kept)
+            again = StepParts(request.setup, plan, times, simulated=parts.simulated)
             result = _bounded(request, again)
     if work.whole:
         notes.append(WHOLE_NOTE)
@@ -451,7 +452,7 @@ def _planned(request: TrainRequest, plan: ParallelPlan, kept: SampleCache) -> Pl
     if plan.microbatches % few == 0:
         times *= plan.microbatches // few
         plan = replace(plan, microbatches=few)
-    parts = CountedParts(request.setup, plan, "", kept)
+    parts = CountedParts(request.setup, plan, Times(kept=kept))
     emitter = StepEstimator(plan, Clock(plan.fabric, plan.workload.name), parts)
     StepWriter(emitter).write(1)
     emitter.finish()

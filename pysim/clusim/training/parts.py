@@ -8,13 +8,13 @@ workload.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from math import log2
 from typing import Any
 
-from clusim.base.kept import SampleCache
 from clusim.collectives import ScheduleBuilder
+from clusim.jobs.times import Times
 from clusim.lowering.grain import COARSE, STEP, STEP_ERROR, name_of
 from clusim.nccl import NcclPlan
 from clusim.nccl.choice import way_of
@@ -85,14 +85,12 @@ class StepParts:
 
     setup: Setup
     plan: ParallelPlan
-    granularity: str | int
-    kept: SampleCache
+    times: Times
     bounds: list[float | None] = field(default_factory=list)
     simulated: set[Any] = field(default_factory=set)
     longer: bool = False
     _known: dict[Any, StepPart] = field(default_factory=dict)
     _sized: set[Any] = field(default_factory=set)
-    _runs: dict[Any, PartRan] = field(default_factory=dict)
     _fewer: dict[Any, FollowedPart | None] = field(default_factory=dict)
     _grounds: dict[tuple[int, ...], ParallelPlan] = field(default_factory=dict)
 
@@ -131,27 +129,25 @@ class StepParts:
         intensity = rounded(traffic_Bps)
         near = key, work.ranks, intensity
         if near not in self._known:
-            content = self._content(key, work)
-            question = (*content, self.granularity, intensity)
-            answer = self.kept.get(question) or self._from_coarse(content, intensity)
-            if answer is None:
-                answer = self._simulate(key, work, intensity)
-                self.kept.put(question, answer)
-            self._known[near] = self._read(answer)
+            question = (*self._content(key, work), intensity)
+
+            def simulate() -> dict[str, Any]:
+                return self._from_coarse(question) or self._simulate(key, work, intensity)
+
+            self._known[near] = self._read(self.times.stored(question, simulate))
         result = self._known[near]
         self.bounds.append(result.bound)
         return result
 
-    def _coarse(self, content: tuple[Any, ...], intensity: str | None) -> Any:
+    def _coarse(self, question: tuple[Any, ...]) -> Any:
         """Return the answer of a coarse run of the same part; None at a granularity other than `STEP`."""
-        if name_of(self.granularity) != STEP:
+        if name_of(self.times.granularity) != STEP:
             return None
-        coarse = str(self.granularity).replace(STEP, COARSE)
-        return self.kept.get((*content, coarse, intensity))
+        return self.times.peek(question, str(self.times.granularity).replace(STEP, COARSE))
 
-    def _from_coarse(self, content: tuple[Any, ...], intensity: str | None) -> Any:
+    def _from_coarse(self, question: tuple[Any, ...]) -> Any:
         """Return the answer of a coarse run of the same part if it was as fine; otherwise None."""
-        answer = self._coarse(content, intensity)
+        answer = self._coarse(question)
         fine = answer is not None and answer["bound"] is not None and answer["bound"] <= STEP_ERROR
         return answer if fine else None
 
@@ -161,7 +157,7 @@ class StepParts:
         A coarse run suffices: only kernels that end before the part would change its result.
         """
         near = key, work.ranks, None
-        answer = None if near in self._known else self._coarse(self._content(key, work), None)
+        answer = None if near in self._known else self._coarse((*self._content(key, work), None))
         if answer is None:
             return self.find(key, work).took.time_ps
         self._sized.add(near)
@@ -204,7 +200,8 @@ class StepParts:
         near = repr(key), work.ranks
         if near not in self._fewer:
             # Errors of bursts grow with the nodes of an extrapolation: its runs are not coarse, and share no budget.
-            fine = STEP if name_of(self.granularity) == COARSE else name_of(self.granularity)
+            name = name_of(self.times.granularity)
+            fine = STEP if name == COARSE else name
             self._fewer[near] = followed_part(self.setup, self.plan, fine, work)
         part = self._fewer[near]
         if part is None:
@@ -232,10 +229,8 @@ class StepParts:
         asked = replace(request, setup=replace(setup, zones=None))
         assert isinstance(plan, NcclPlan)
         way = way_of(setup.comm, plan), plan.chunks, plan.parts
-        key = asked, place, way, work_ps, hbm_bytes
-        if key not in self._runs:
-            self._runs[key] = part_beside(request, plan, work_ps, hbm_bytes)
-        return self._runs[key]
+        question = asked, place, way, work_ps, hbm_bytes
+        return self.times.find(question, partial(part_beside, request, plan, work_ps, hbm_bytes))
 
     def _in_full(
         self, work: JointWork, work_ps: int, hbm_bytes: int
@@ -247,7 +242,7 @@ class StepParts:
         kernels = kernels_beside(builder, there.values(), work_ps, hbm_bytes)
         tails = work.write(writer, there)
         setup = self.setup.on(plan.fabric)
-        asked = ScheduleRequest(setup, builder.build(), granularity=self.granularity)
+        asked = ScheduleRequest(setup, builder.build(), granularity=self.times.granularity)
         tasks = [*chain.from_iterable(tails.values())]
         return ran(asked, tasks, kernels, work_ps), moved_by(writer)
 

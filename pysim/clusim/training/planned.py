@@ -103,7 +103,7 @@ class CountedParts(StepParts):
     def _packet_hops(self, key: Any, work: JointWork, most: int) -> int:
         """Return the packet-hops of a part, also cached; a lower limit if that is more than `most`."""
         question = (*self._content(key, work), "packet-hops")
-        if (known := self.kept.get(question)) is not None:
+        if (known := self.times.kept.get(question)) is not None:
             return int(known)
         plan, there = self._ground(work.ranks)
         builder = ScheduleBuilder(plan.fabric, "part")
@@ -113,5 +113,5 @@ class CountedParts(StepParts):
         hops = sum(sent for _, sent in moved_by(writer).values()) // largest
         if hops <= most:
             hops = lower(plan.fabric, builder.build()).grain.packet_hops
-            self.kept.put(question, hops)
+            self.times.kept.put(question, hops)
         return hops

@@ -1,0 +1,1 @@
+"""Jobs of all commands: times of their calls."""
