@@ -100,6 +100,7 @@ LAZY_HOMES = (
                 "flex",
                 "graphs",
                 "groups",
+                "parts",
                 "known",
                 "layouts",
                 "operators",

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from clusim.programs.clock import DEFAULT_STREAM, Mark, RankClock
+from clusim.programs.parts import parts_of
 from clusim.topology.node import Endpoint
 
 _SEGMENT = 512
@@ -56,7 +57,8 @@ class DeviceMemory:
     def add(self, tensors: Sequence[torch.Tensor]) -> None:
         """Count the storages of new tensors; raise `torch.OutOfMemoryError` if they do not fit."""
         for tensor in tensors:
-            self.resized(tensor.untyped_storage())
+            for part in parts_of(tensor):
+                self.resized(part.untyped_storage())
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Count a storage at its present size."""
@@ -267,7 +269,7 @@ def install(cuda: SimulatedCuda, release: tuple[int, ...]) -> None:
         memory.peak_bytes = memory.now_bytes
 
     def state(_device: Any = None) -> torch.Tensor:
-        return torch.zeros(16, dtype=torch.uint8)
+        return torch.zeros(16, dtype=torch.uint8, device="cpu")
 
     def nothing(*_given: Any, **_more: Any) -> None:
         return None
@@ -325,6 +327,8 @@ def install(cuda: SimulatedCuda, release: tuple[int, ...]) -> None:
     accelerator.current_accelerator = lambda check_available=False: torch.device("cuda")
     accelerator.current_device_index, accelerator.set_device_index = cuda.device, set_device
     torch.backends.cuda.is_built = lambda: True
+    # It delays the reuse of memory, which is not simulated; FSDP calls the method outside the dispatch of operators.
+    torch.Tensor.record_stream = nothing
     _watch_storages(memory)
 
 

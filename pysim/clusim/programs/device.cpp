@@ -6,6 +6,9 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <map>
+#include <mutex>
+
 using namespace c10;
 
 namespace {
@@ -55,6 +58,49 @@ struct SimulatedGuard final : impl::DeviceGuardImplInterface {
 
 SimulatedGuard guard;
 
+// Pinned memory of the host is pageable memory with a record of its addresses. Copies of the program test for it.
+struct PinnedMemory final : Allocator {
+  struct Block {
+    DataPtr data;
+    PinnedMemory* memory;
+  };
+
+  DataPtr allocate(size_t size) override {
+    DataPtr data = GetDefaultCPUAllocator()->allocate(size);
+    void* start = data.get();
+    if (start) {
+      std::lock_guard<std::mutex> held(mutex);
+      sizes[static_cast<const char*>(start)] = size;
+    }
+    return DataPtr(start, new Block{std::move(data), this}, &release, Device(DeviceType::CPU));
+  }
+  static void release(void* context) {
+    auto* block = static_cast<Block*>(context);
+    {
+      std::lock_guard<std::mutex> held(block->memory->mutex);
+      block->memory->sizes.erase(static_cast<const char*>(block->data.get()));
+    }
+    delete block;
+  }
+  void copy_data(void* to, const void* from, size_t size) const override { default_copy_data(to, from, size); }
+  bool holds(const void* address) {
+    std::lock_guard<std::mutex> held(mutex);
+    auto after = sizes.upper_bound(static_cast<const char*>(address));
+    if (after == sizes.begin()) return false;
+    auto [start, size] = *--after;
+    return static_cast<const char*>(address) < start + size;
+  }
+
+  std::mutex mutex;
+  std::map<const char*, size_t> sizes;
+};
+
+// Never freed: tensors outlive static objects.
+PinnedMemory& pinned() {
+  static auto* memory = new PinnedMemory;
+  return *memory;
+}
+
 struct SimulatedHooks final : at::CUDAHooksInterface {
   explicit SimulatedHooks(at::CUDAHooksArgs) {}
   void init() const override {}
@@ -73,8 +119,8 @@ struct SimulatedHooks final : at::CUDAHooksInterface {
     if (device >= 0) device_now = device;
     return old;
   }
-  bool isPinnedPtr(const void*) const override { return false; }
-  Allocator* getPinnedMemoryAllocator() const override { return GetDefaultCPUAllocator(); }
+  bool isPinnedPtr(const void* address) const override { return pinned().holds(address); }
+  Allocator* getPinnedMemoryAllocator() const override { return &pinned(); }
   int getNumGPUs() const override { return device_count; }
 };
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import sysconfig
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,9 +57,18 @@ def library() -> ctypes.CDLL:
     folder = torch_folder()
     text = SOURCE.read_bytes() + (folder / "version.py").read_bytes() + str(folder).encode()
     path = _library_folder() / f"device-{hashlib.sha256(text).hexdigest()[:16]}.so"
-    if not (path.is_file() and path.stat().st_uid == os.geteuid()):
-        _compile(folder, path)
+    if not _is_own(path):
+        path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        with _alone(path.parent):
+            if not _is_own(path):
+                _compile(folder, path)
     return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+
+
+def _is_own(path: Path) -> bool:
+    """Return True for an existing file of this user."""
+    return path.is_file() and path.stat().st_uid == os.geteuid()
 
 
 def _library_folder() -> Path:
@@ -69,12 +81,22 @@ def _library_folder() -> Path:
     return made
 
 
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Wait for other processes in this context, so that jobs that start together compile once."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _compile(folder: Path, path: Path) -> None:
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         raise InputError("no C++ compiler; install g++ or set CXX")
-    path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.parent.mkdir(mode=0o700, exist_ok=True)
     part = path.with_suffix(f".{os.getpid()}")
     include = folder / "include"
     command = [

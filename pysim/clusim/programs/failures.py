@@ -16,7 +16,7 @@ _LIBRARIES = frozenset(
 
 _MAIN = threading.main_thread().ident
 
-_OPERATOR = (
+AS_OPERATOR = (
     "make it an operator (torch.library.custom_op and register_fake) and state its time"
     " (clusim.torch.annotate)"
 )
@@ -58,12 +58,10 @@ def explained(error: BaseException) -> ClusimError | None:
     reason = ""
     if isinstance(error, AttributeError) and getattr(error.obj, "__name__", "") == "torch._C":
         reason = f"torch._C.{error.name} of CUDA builds is not simulated; omit the call"
-    elif "triton" in packages or (isinstance(error, ImportError) and error.name == "triton"):
-        reason = (
-            f"kernels of Triton do not run ({str(error)[:60] or type(error).__name__}); {_OPERATOR}"
-        )
+    elif "triton" in packages:
+        reason = f"kernels of Triton do not run ({str(error)[:60] or type(error).__name__}); {AS_OPERATOR}"
     elif isinstance(error, OSError) and "CUDA_HOME" in str(error):
-        reason = f"extensions in CUDA are not compiled; {_OPERATOR}"
+        reason = f"extensions in CUDA are not compiled; {AS_OPERATOR}"
     if not reason:
         return None
     result = InputError(reason).with_traceback(error.__traceback__)

@@ -30,9 +30,9 @@ def is_causal(mask: Callable[..., Any], queries: int, keys: int) -> bool:
     queries, keys : int
         Lengths.
     """
-    at = torch.linspace(0, queries - 1, SAMPLES).long()[:, None]
-    to = torch.linspace(0, keys - 1, SAMPLES).long()
-    first = torch.zeros((), dtype=torch.long)
+    at = torch.linspace(0, queries - 1, SAMPLES, device="cpu").long()[:, None]
+    to = torch.linspace(0, keys - 1, SAMPLES, device="cpu").long()
+    first = torch.zeros((), dtype=torch.long, device="cpu")
     try:
         seen = mask(first, first, at, to)
     except (RuntimeError, TypeError, ValueError, IndexError):

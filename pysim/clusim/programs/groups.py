@@ -118,6 +118,11 @@ class SimulatedGroups:
         if not operation:
             return NotImplemented
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        if any(tensor.layout is not torch.strided for tensor in tensors):
+            raise InputError(
+                f"{name} of sparse tensors: NCCL moves dense tensors only; use sparse=False, and sparse gradients"
+                " outside DistributedDataParallel"
+            )
         group = self._group(given)
         outputs = self._outputs(func, args, kwargs, given) if functional else []
         written = outputs or ([] if operation == "send" else self._written(given))

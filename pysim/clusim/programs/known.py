@@ -2,7 +2,7 @@
 
 A tensor on the simulated GPU is without data. Small tensors with known inputs are also computed, so that control
 data, such as the sizes that `DistributedDataParallel` compares among ranks, can be read. Values are kept per storage,
-so that views and writes in place see it.
+so that views and writes in place see it. New tensors name the host: a program may have set another default.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+
+from clusim.programs.parts import parts_of
 
 LARGEST = 1 << 16
 """Largest storage with values [bytes]."""
@@ -43,32 +45,49 @@ class KnownValues:
 
     def view(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return the values of a tensor as a view into its storage's values; None if unknown."""
+        if tensor.layout is not torch.strided:
+            return self._sparse(tensor)
         storage = tensor.untyped_storage()
         found = self._values.get(storage._cdata)
         if found is None or found[0].expired():
             return None
         if found[1].numel() < storage.nbytes():  # resized
             found[1].resize_(storage.nbytes())
-        data = torch.empty(0, dtype=tensor.dtype)
+        data = torch.empty(0, dtype=tensor.dtype, device="cpu")
         return data.set_(
             found[1].untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride()
         )
+
+    def _sparse(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return a copy of the values of a sparse tensor; None if unknown."""
+        values = [self.view(part) for part in parts_of(tensor)]
+        if any(value is None for value in values):
+            return None
+        result = torch.sparse_coo_tensor(
+            *values, tensor.shape, device="cpu", check_invariants=False
+        )
+        return result._coalesced_(tensor.is_coalesced())
 
     def forget(self, tensors: Sequence[torch.Tensor]) -> None:
         """Drop the values of the storages of tensors."""
         if self.written is not None:
             self.written += tensors
         for tensor in tensors:
-            self._values.pop(tensor.untyped_storage()._cdata, None)
+            for part in parts_of(tensor):
+                self._values.pop(part.untyped_storage()._cdata, None)
 
     def begin(self, tensor: torch.Tensor) -> None:
         """Prepare the values of a new tensor, or of one that is about to be overwritten, if it fills its storage."""
         size = tensor.untyped_storage().nbytes()
         if size <= self.limit_bytes and self.view(tensor) is None and tensor.nbytes == size:
-            self.put(tensor, torch.zeros((), dtype=tensor.dtype))
+            self.put(tensor, torch.zeros((), dtype=tensor.dtype, device="cpu"))
 
     def put(self, tensor: torch.Tensor, value: Any) -> None:
         """Set the values of a tensor that fills its storage."""
+        if tensor.layout is not torch.strided:
+            for part, given in zip(parts_of(tensor), parts_of(value), strict=True):
+                self.put(part, given)
+            return
         storage = tensor.untyped_storage()
         size = storage.nbytes()
         if not isinstance(value, torch.Tensor) or size > self.limit_bytes:
@@ -77,7 +96,7 @@ class KnownValues:
             self._sweep()
         self._values[storage._cdata] = (
             StorageWeakRef(storage),
-            torch.zeros(max(1, size), dtype=torch.uint8),
+            torch.zeros(max(1, size), dtype=torch.uint8, device="cpu"),
         )
         view = self.view(tensor)
         assert view is not None

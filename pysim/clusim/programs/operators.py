@@ -23,15 +23,16 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from clusim.base.errors import InputError
-from clusim.formats.recordings.model import OperatorCall, TensorShape
+from clusim.formats.recordings.model import OperatorCall
 from clusim.programs.annotations import annotation_of
 from clusim.programs.clock import RankClock
 from clusim.programs.failures import program_line
 from clusim.programs.known import LARGEST, KnownValues
 from clusim.programs.layouts import layout
+from clusim.programs.parts import bytes_of, on_gpu, parts_of, same_shapes, shapes_of, without_data
 from clusim.programs.repeated import (
     DispatchedOperator,
     Form,
@@ -99,25 +100,11 @@ _KEEPS = {"_amp_foreach_non_finite_check_and_unscale_"}
 """Operators that set a flag only if a value is not finite."""
 
 
-def shape_of(tensor: torch.Tensor) -> TensorShape:
-    """Return the shape of a tensor for its price."""
-    return TensorShape(
-        tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tensor.element_size()
-    )
-
-
 def placeholder(dtype: torch.dtype) -> float | int | bool:
     """Return the value of an unknown element."""
     if dtype == torch.bool:
         return False
     return 1.0 if dtype.is_floating_point or dtype.is_complex else 1
-
-
-def _without_data(leaf: Any) -> Any:
-    """Return a tensor of the host without its data, as the fake mode would otherwise see a constant."""
-    if not isinstance(leaf, torch.Tensor) or isinstance(leaf, FakeTensor):
-        return leaf
-    return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype)
 
 
 class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
@@ -227,14 +214,19 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         self._keep(operator, result, None)
         return result
 
-    def read(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the values of a device tensor on the host, after its stream; unknown values are placeholders."""
-        self.clock.synchronise([self.clock.mark(self.stream())])
+    def read(self, tensor: torch.Tensor, *, waits: bool = True) -> torch.Tensor:
+        """Return the values of a device tensor on the host, after its stream if the host waits for it.
+
+        Unknown values are placeholders.
+        """
+        if waits:
+            self.clock.synchronise([self.clock.mark(self.stream())])
         value = self.known.view(tensor)
         if value is not None:
             return value.clone()
         self.clock.totals.placeholders[program_line()] += 1
-        return torch.full(tuple(tensor.shape), placeholder(tensor.dtype), dtype=tensor.dtype)
+        value = placeholder(tensor.dtype)
+        return torch.full(tuple(tensor.shape), value, dtype=tensor.dtype, device="cpu")
 
     def _device(self, operator: DispatchedOperator) -> Any:
         """Price an operator on CUDA tensors and return its result."""
@@ -251,11 +243,14 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         if name == "_to_copy" and target is not None and torch.device(target).type == "cpu":
             self._issue()
             self._copied(args[0])
-            return self.read(args[0]).to(operator.kwargs.get("dtype") or args[0].dtype)
+            # PyTorch pins the memory of a result that the host does not wait for.
+            value = self.read(args[0], waits=not operator.kwargs.get("non_blocking"))
+            return value.to(operator.kwargs.get("dtype") or args[0].dtype)
         if name == "copy_" and not isinstance(args[0], FakeTensor):
             self._issue()
             self._copied(args[1])
-            return args[0].copy_(self.read(args[1]))
+            waits = not (operator.given.get("non_blocking") and args[0].is_pinned())
+            return args[0].copy_(self.read(args[1], waits=waits))
         if self.arriving and name not in _NO_KERNEL and not operator.traits.view:
             self._arrive(operator.tensors)
         known = self._computed(operator)
@@ -267,8 +262,8 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
     def _arrive(self, tensors: Sequence[torch.Tensor]) -> None:
         """Let the stream wait for calls whose results an operator uses."""
         for tensor in tensors:
-            if isinstance(tensor, FakeTensor):
-                found = self.arriving.pop(tensor.untyped_storage()._cdata, None)
+            for part in parts_of(tensor) if isinstance(tensor, FakeTensor) else ():
+                found = self.arriving.pop(part.untyped_storage()._cdata, None)
                 if found is not None and not found[0].expired():
                     found[1]()
 
@@ -276,7 +271,7 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         self.clock.issue(backward=threading.get_ident() != self._main)
 
     def _copied(self, tensor: torch.Tensor) -> None:
-        size = tensor.numel() * tensor.element_size()
+        size = bytes_of(tensor)
         self.clock.kernel(self.stream(), "copy to host", round(size / self.copy_Bps * 1e12))
 
     def _faked(self, operator: DispatchedOperator, known: Any) -> Any:
@@ -285,28 +280,21 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
             return None
         try:
             with self.fake:
-                return operator.called(_without_data)
-        except (DynamicOutputShapeException, DataDependentOutputException):
-            if known is None:
-                raise InputError(
-                    f"{program_line()}: {operator.traits.qualified}: its result depends on values that are not"
-                    " simulated; use fixed shapes (masks, torch.where, torch.topk) or values of the host"
-                ) from None
-            with self.fake:
-                return tree_map(
-                    lambda t: (
-                        torch.empty_like(t, device="cuda") if isinstance(t, torch.Tensor) else t
-                    ),
-                    known,
-                )
-        except (UnsupportedOperatorException, RuntimeError) as error:  # NotImplementedError is one
-            absent = isinstance(error, UnsupportedOperatorException | NotImplementedError)
-            if not absent and "fake impl" not in str(error):
-                raise
-            raise InputError(
-                f"{program_line()}: {operator.traits.qualified} lacks a rule for the shape of its result; register one"
-                " with torch.library.register_fake"
-            ) from None
+                result = operator.called(without_data)
+            differ = self.known.complete and not same_shapes(result, known)
+            return on_gpu(known, self.fake) if differ else result
+        except (
+            DynamicOutputShapeException,
+            DataDependentOutputException,
+            UnsupportedOperatorException,
+            RuntimeError,  # NotImplementedError is one
+        ) as error:
+            remedy = _remedy(error, operator)
+            if remedy and known is not None:
+                return on_gpu(known, self.fake)
+            if remedy:
+                raise InputError(f"{program_line()}: {operator.traits.qualified}{remedy}") from None
+            raise
 
     def _computed(self, operator: DispatchedOperator) -> Any:
         """Return the result with values if all inputs are known and small; None otherwise."""
@@ -346,7 +334,7 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         return not self.known.complete and (
             operator.func.namespace != "aten"
             or any(word in name for word in _RANDOM)
-            or sum(t.numel() * t.element_size() for t in tensors) > LARGEST
+            or sum(map(bytes_of, tensors)) > LARGEST
             or (not tensors and _large(operator.args))
         )
 
@@ -365,11 +353,10 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         )  # lists of tensors, as of fused optimizers, are not returned
         from_host = [t for t in tensors if not isinstance(t, FakeTensor) and t.dim() > 0]
         if name in ("_to_copy", "copy_") and from_host:
-            size = sum(t.numel() * t.element_size() for t in from_host)
+            size = sum(map(bytes_of, from_host))
             copy_ps = round(size / self.copy_Bps * 1e12)
             self.clock.kernel(self.stream(), "copy from host", copy_ps)
-            given = operator.given
-            if not given.get("non_blocking") and not from_host[0].is_pinned():
+            if not operator.given.get("non_blocking"):
                 self.clock.synchronise([self.clock.mark(self.stream())])
             return
         self._launch(operator, outputs)
@@ -387,7 +374,8 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         if time_ps is not None:
             self.clock.kernel(self.stream(), name, time_ps)
             return
-        shapes = tuple(map(shape_of, operator.tensors)), tuple(map(shape_of, outputs))
+        written = operator.written if operator.traits.writes else ()
+        shapes = shapes_of(operator.tensors, outputs, written)
         work = stated.work(*arguments) if stated is not None else ()
         call = OperatorCall(name, *shapes, flags, work)
         price = self.prices.price(call)
@@ -409,14 +397,36 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
             kept = operator.traits.name in _KEEPS or operator.traits.name in _NO_KERNEL
             if operator.traits.writes and not kept:
                 self.known.forget(operator.written)
+            if operator.traits.name == "_coalesce":  # unknown indices are distinct
+                self.clock.totals.placeholders[program_line()] += 1
             if self.known.written is not None:
                 return
             if operator.traits.name in _NEW and isinstance(result, FakeTensor):
                 self.known.begin(result)
         elif not operator.traits.in_place and operator.func._schema.returns:
             for tensor, value in zip(tree_leaves(result), tree_leaves(known), strict=True):
-                if isinstance(tensor, FakeTensor):
+                if isinstance(tensor, FakeTensor) and same_shapes(tensor, value):
                     self.known.put(tensor, value)
+
+
+def _remedy(error: Exception, operator: DispatchedOperator) -> str:
+    """Return why an operator has no result without data, and the remedy; empty for errors of the program."""
+    if isinstance(error, DynamicOutputShapeException | DataDependentOutputException):
+        return (
+            ": its result depends on values that are not simulated; --data real computes them, or use fixed shapes"
+            " (masks, torch.where, torch.topk) or values of the host"
+        )
+    absent = isinstance(error, UnsupportedOperatorException | NotImplementedError)
+    if not absent and "fake impl" not in str(error):
+        return ""
+    if any(tensor.layout is not torch.strided for tensor in operator.tensors):
+        return (
+            " of sparse tensors is not simulated; use sparse=False, and sparse gradients outside"
+            " DistributedDataParallel (NCCL reduces dense tensors only)"
+        )
+    return (
+        " lacks a rule for the shape of its result; register one with torch.library.register_fake"
+    )
 
 
 def _rounds(name: str) -> bool:

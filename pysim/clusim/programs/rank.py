@@ -189,7 +189,7 @@ def _adapt(torch: Any) -> None:
     """Let parts of PyTorch that test the types of tensors accept tensors without data."""
     from torch._subclasses.fake_tensor import FakeTensor
 
-    from clusim.programs import flex
+    from clusim.programs import flex, triton
     from clusim.programs.adapted import install_kernels, install_moves, install_saving
 
     for place in map(import_module, ("torch.utils._foreach_utils", "torch.optim.optimizer")):
@@ -200,6 +200,7 @@ def _adapt(torch: Any) -> None:
     install_moves()
     install_kernels()
     flex.install()
+    triton.install()
     # torch.tensor(..., device="cuda") then copies its data as an operator.
     torch._C._set_only_lift_cpu_tensors(True)
     loader = torch.utils.data.DataLoader
@@ -207,7 +208,7 @@ def _adapt(torch: Any) -> None:
 
     def without_workers(self: Any, *given: Any, **more: Any) -> None:
         # Worker processes are outside the virtual time.
-        for name in ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory"):
+        for name in ("num_workers", "prefetch_factor", "persistent_workers"):
             more.pop(name, None)
         made(self, *given, **more)
 

@@ -43,7 +43,9 @@ def decoded(sent: Sequence[tuple[str, bytes]]) -> list[torch.Tensor]:
     """Return flat tensors from element types and data."""
     types = [(getattr(torch, name), data) for name, data in sent]
     return [
-        torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
+        torch.frombuffer(bytearray(data), dtype=dtype)
+        if data
+        else torch.empty(0, dtype=dtype, device="cpu")
         for dtype, data in types
     ]
 

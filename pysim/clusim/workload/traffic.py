@@ -57,6 +57,8 @@ _COPIES = {"_to_copy", "copy_", "clone", "contiguous"}
 _WRITES_ONLY = {"copy_", "fill_", "zero_", "zeros", "ones", "full", "normal_", "uniform_"}
 GATHERS = {"embedding", "index", "index_select", "gather"}
 """Operators with equal rows read and written."""
+BAGS = "_embedding_bag"
+"""Operators that add rows of a table, their backward pass included."""
 _LISTS = re.compile(r"^_foreach_|^_fused_(adam|sgd|adagrad)|^_amp_foreach")
 _BATCH = re.compile(r"batch_norm(?!.*(backward|elemt|update))")
 _NORM = re.compile(r"(?<!batch_)norm(?!al)|batch_norm.*backward")
@@ -95,6 +97,10 @@ def moved_bytes(call: OperatorCall) -> int:
         return written + sum(shape.bytes for shape in inputs[1:])
     if name in GATHERS:
         return 2 * written + sum(shape.bytes for shape in inputs[1:])
+    if name.startswith(BAGS) and "backward" not in name:
+        table, *others = inputs
+        row = table.sizes[-1] * table.element_bytes
+        return written + prod(others[0].sizes) * row + sum(shape.bytes for shape in others)
     return written + sum(shape.bytes for shape in inputs)
 
 
@@ -111,6 +117,10 @@ def traffic_of(call: OperatorCall) -> KernelTraffic:
         return KernelTraffic(moved + 2 * inputs[0].bytes)  # a copy, which is filled in place
     if name == "embedding_dense_backward":
         return KernelTraffic(moved + SORTED_BYTES * prod(inputs[0].sizes))
+    if name == f"{BAGS}_backward" and len(call.outputs) == 1:
+        return KernelTraffic(
+            moved + SORTED_BYTES * prod(inputs[1].sizes) * call.outputs[0].sizes[-1]
+        )
     if _BATCH.search(name) and inputs:
         return KernelTraffic(moved + inputs[0].bytes / STATISTICS_SHARE)
     if _NORM.search(name):

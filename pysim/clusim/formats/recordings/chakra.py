@@ -210,7 +210,19 @@ class _Reader:
                 f"{node.where}: {node.kind} of rank {rank.number} with rank {node.peer}; the job has ranks"
                 f" 0..{everyone[-1]}"
             )
-        node.group = self.found.group("all ranks", everyone)
+        node.group = self.found.group(*self._pair(rank, node))
+
+    def _pair(self, rank: Rank, node: ChakraNode) -> tuple[str, tuple[int, ...]]:
+        """Return name and ranks of the communicator of a message: the one that both ends define, or all ranks."""
+        known = [
+            other.communicators.get(node.comm, self.common.get(node.comm))
+            for other in self.ranks
+            if other.number in (rank.number, node.peer)
+        ]
+        ranks = known[0]
+        if ranks and {rank.number, node.peer} <= set(ranks) and all(r == ranks for r in known):
+            return f"group {node.comm}", ranks
+        return "all ranks", self.everyone
 
     def _members(self, rank: Rank, node: ChakraNode) -> tuple[str, tuple[int, ...]]:
         ranks = rank.communicators.get(node.comm, self.common.get(node.comm))
@@ -282,11 +294,9 @@ class _Reader:
                 continue
             done[place, at] = (len(self.found.events),)
             event = _event(rank.number, node, deps)
-            if rank.represents and node.kind in ("send", "recv"):
-                # Represented ranks have their own group.
-                name, ranks = self._members(rank, node)
-                group = self.found.group(name, ranks)
-                event = replace(event, group=group, peer=ranks.index(node.peer))
+            if node.kind in ("send", "recv"):
+                ranks = self.found.groups[node.group].ranks
+                event = replace(event, peer=ranks.index(node.peer))
             self.found.events.append(event)
             if node.flops or node.mem_bytes:
                 self.notes[_TRAFFIC if node.kind == "memory" else _ROOFLINE] += 1

@@ -182,7 +182,7 @@ def number_calls(ranks: list[Rank]) -> Counter[str]:
             if node.kind == "collective":
                 calls[node.group].append(node)
             elif node.kind in CALLS:
-                key = (rank.number, node.kind, node.peer, node.tag)
+                key = (rank.number, node.kind, node.group, node.peer, node.tag)
                 node.sequence = messages[key]
                 messages[key] += 1
         for group, nodes in calls.items():
@@ -279,7 +279,7 @@ class _Player(Timeline[_At]):
         if node.kind == "collective":
             return (node.group, node.sequence)
         ends = (number, node.peer) if node.kind == "send" else (node.peer, number)
-        return (*ends, node.tag, node.sequence)
+        return (node.group, *ends, node.tag, node.sequence)
 
     def run(self) -> list[_At]:
         self.play()

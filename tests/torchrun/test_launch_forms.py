@@ -1,0 +1,245 @@
+"""Ten forms of distributed programs: their collectives by arithmetic.
+
+Sizes are of all steps. A gathered or scattered tensor counts complete.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.torch_programs import calls, needs_torch, result, torchrun
+
+needs_torch()
+
+STEPS = 3
+
+BEGIN = """
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.checkpoint import checkpoint
+dist.init_process_group("nccl")
+ranks = dist.get_world_size()
+def train(model, inputs=lambda: torch.randn(8, 64, device="cuda", requires_grad=True)):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        x = inputs()
+        model(x).float().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+BRANCHES = """
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = nn.Linear(64, 32), nn.Linear(64, 16)
+    def forward(self, x):
+        return self.used(x)
+"""
+
+RECOMPUTED = """
+class Recomputed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 32)
+    def forward(self, x):
+        x = checkpoint(self.first, x, use_reentrant=True)
+        return checkpoint(self.second, x, use_reentrant=False)
+"""
+
+DENSE, UNUSED = 64 * 32 + 32, 64 * 16 + 16
+RECOMPUTED_PARAMETERS = 64 * 64 + 64 + DENSE
+
+
+@pytest.mark.parametrize(
+    ("model", "count", "numbers"),
+    [
+        pytest.param("nn.Linear(64, 32).cuda()", STEPS, STEPS * DENSE, id="plain"),
+        # A map of the four parameters that each rank used follows the gradients, unused ones included.
+        pytest.param(
+            "Branches().cuda(), find_unused_parameters=True",
+            2 * STEPS,
+            STEPS * (DENSE + UNUSED + 4),
+            id="find_unused_parameters",
+        ),
+        # The map is reduced in the first step only.
+        pytest.param(
+            "Recomputed().cuda(), static_graph=True",
+            STEPS + 1,
+            STEPS * RECOMPUTED_PARAMETERS + 4,
+            id="static_graph",
+        ),
+        pytest.param(
+            "Recomputed().cuda()", STEPS, STEPS * RECOMPUTED_PARAMETERS, id="checkpoint"
+        ),
+    ],
+)  # fmt: skip
+def test_data_parallel_models_reduce_gradients_and_maps_of_used_parameters(
+    tmp_path: Path, model: str, count: int, numbers: int
+) -> None:
+    program = f"{BEGIN}{BRANCHES}{RECOMPUTED}train(DDP({model}))"
+    done, _ = result(tmp_path, program, "--nproc-per-node", "4")
+    assert calls(done)["allreduce", 4] == (count, 4 * numbers)
+    products = {row["operator"]: row["count"] for row in done["kernels"]}
+    # The reentrant form repeats its product; the other form stops before it, when all saved tensors exist.
+    recomputed = "Recomputed" in model
+    # One layer has products for its output, and the gradients of its input and weight.
+    assert products["addmm"] + products["mm"] == STEPS * (2 * 3 + 1 if recomputed else 3)
+
+
+SHARDED = """
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 128), nn.Linear(128, 64)
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(x)))
+model = nn.Sequential(Block(), Block(), nn.Linear(64, 8))
+"""
+
+FIRST_FORM = """
+half = MixedPrecision(torch.bfloat16, torch.bfloat16, torch.bfloat16)
+blocks = ModuleWrapPolicy({Block})
+train(FullyShardedDataParallel(model, auto_wrap_policy=blocks, mixed_precision=half, device_id=local))
+"""
+
+SECOND_FORM = """
+model.cuda()
+half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+for block in model[:2]:
+    fully_shard(block, mp_policy=half)
+train(fully_shard(model, mp_policy=half))
+"""
+
+
+@pytest.mark.parametrize(("form", "reduced_bytes"), [(FIRST_FORM, 2), (SECOND_FORM, 4)])
+def test_sharded_blocks_are_gathered_twice_and_the_rest_once_in_half_precision(
+    tmp_path: Path, form: str, reduced_bytes: int
+) -> None:
+    """Every shape is divisible by four ranks, so shards have no padding."""
+    done, _ = result(tmp_path, BEGIN + SHARDED + form, "--nproc-per-node", "4")
+    block, rest = 64 * 128 + 128 + 128 * 64 + 64, 64 * 8 + 8
+    gathered = 2 * (2 * 2 * block + rest)
+    assert calls(done)["all_gather", 4] == (STEPS * 5, STEPS * gathered)
+    scattered = reduced_bytes * (2 * block + rest)
+    assert calls(done)["reduce_scatter", 4] == (STEPS * 3, STEPS * scattered)
+
+
+TENSOR_PARALLEL = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64)).cuda()
+plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+train(parallelize_module(model, init_device_mesh("cuda", (4,)), plan))
+"""
+
+
+def test_tensor_parallel_layers_reduce_outputs_and_gradients_of_inputs(tmp_path: Path) -> None:
+    done, _ = result(tmp_path, BEGIN + TENSOR_PARALLEL, "--nproc-per-node", "4")
+    assert calls(done)["allreduce", 4] == (2 * STEPS, 2 * STEPS * 8 * 64 * 4)
+
+
+EXCHANGE = """
+class Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        result = torch.empty_like(x)
+        dist.all_to_all_single(result, x)
+        return result
+    @staticmethod
+    def backward(context, gradient):
+        return Exchange.forward(None, gradient.contiguous())
+"""
+
+EXPERTS = """
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(64, ranks, bias=False)
+        self.up, self.down = nn.Linear(64, 128), nn.Linear(128, 64)
+    def forward(self, x):
+        tokens, width = x.shape
+        capacity = 2 * tokens // ranks
+        weights = self.gate(x).softmax(-1)
+        chosen = F.one_hot(weights.topk(2, -1).indices, ranks).sum(1)
+        place = chosen.cumsum(0) - 1
+        kept = (place < capacity) & (chosen > 0)
+        slots = F.one_hot(place.clamp(0, capacity - 1), capacity) * kept.unsqueeze(-1)
+        moved = torch.einsum("tec,td->ecd", slots.to(x.dtype), x)
+        moved = self.down(F.silu(self.up(Exchange.apply(moved.contiguous()))))
+        moved = Exchange.apply(moved)
+        return torch.einsum("tec,ecd->td", slots * weights.unsqueeze(-1), moved)
+train(Experts().cuda())
+"""
+
+
+def test_experts_with_a_capacity_exchange_full_slots_in_both_passes(tmp_path: Path) -> None:
+    """Two slots per token of 8 tokens, whatever the gate chooses; no value is read."""
+    done, _ = result(tmp_path, BEGIN + EXCHANGE + EXPERTS, "--nproc-per-node", "4")
+    assert calls(done)["alltoall", 4] == (4 * STEPS, 4 * STEPS * 2 * 8 * 64 * 4)
+    assert not done["placeholders"]
+
+
+TABLES = """
+class Tables(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.EmbeddingBag(4_000_000, 16, mode="sum", sparse=True)
+        self.top = DDP(nn.Linear(ranks * 16, 1).cuda())
+    def forward(self, given):
+        bags = Exchange.apply(self.table(*given)).view(ranks, 8, 16)
+        return self.top(bags.transpose(0, 1).reshape(8, ranks * 16))
+def bags():
+    return torch.randint(0, 4_000_000, (ranks * 8 * 5,)), torch.arange(0, ranks * 8 * 5, 5)
+with torch.device("cuda"):
+    train(Tables(), inputs=bags)
+"""
+
+
+def test_sparse_tables_exchange_bags_and_their_optimizer_moves_the_rows_of_a_batch(
+    tmp_path: Path,
+) -> None:
+    """A kernel that moved the table of 256 MB would need more than its size at 3.35 TB/s."""
+    done, _ = result(tmp_path, BEGIN + EXCHANGE + TABLES, "--nproc-per-node", "4")
+    assert calls(done)["alltoall", 4] == (2 * STEPS, 2 * STEPS * 4 * 8 * 16 * 4)
+    assert calls(done)["allreduce", 4] == (STEPS, STEPS * 4 * (4 * 16 + 1))
+    table = 4_000_000 * 16 * 4
+    times = {row["operator"]: row["time_us"] / row["count"] for row in done["kernels"]}
+    for name in ("_embedding_bag", "_embedding_bag_backward", "add_"):
+        assert times[name] < table / 3.35e6 / 5
+    assert table < done["peak_bytes"] < table + 80e6
+
+
+SPARSE = """
+table = DDP(nn.EmbeddingBag(100, 16, sparse=True).cuda())
+train(table, inputs=lambda: torch.randint(0, 100, (8, 5)).cuda())
+"""
+
+
+def test_sparse_gradients_in_ddp_are_refused_as_by_nccl(tmp_path: Path) -> None:
+    run = torchrun(tmp_path, BEGIN + SPARSE, "--nproc-per-node", "4")
+    assert run.returncode == 2
+    assert "NCCL reduces dense tensors only" in " ".join(run.stderr.split())
+
+
+PIPELINE = """
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+stage = PipelineStage(nn.Linear(64, 64).cuda(), dist.get_rank(), 2, torch.device("cuda", local))
+pipeline = Schedule1F1B(stage, 4, loss_fn=F.mse_loss)
+for step in range(3):
+    x = torch.randn(16, 64, device="cuda")
+    pipeline.step(target=x) if dist.get_rank() else pipeline.step(x)
+"""
+
+
+def test_pipeline_stages_send_every_microbatch_forth_and_its_gradient_back(tmp_path: Path) -> None:
+    done, _ = result(tmp_path, BEGIN + PIPELINE, "--nproc-per-node", "2")
+    for found, own in ((done, "send"), (done["others"][0], "recv")):
+        for operation in ("send", "recv"):
+            count, size = calls(found)[operation, 2]
+            # The shapes of activations and gradients precede them as objects.
+            assert 0 <= count - STEPS * 4 <= 3, own
+            assert 0 <= size - STEPS * 16 * 64 * 4 < 10_000
