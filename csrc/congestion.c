@@ -188,9 +188,10 @@ void congestion_notify_event(clusim_sim *s, flow_id flow) {
     const clusim_control *c = control_of(s, flow);
     flow_control *f = flow_at(s, flow);
     advance(c, f, s->scheduler.now_ps);
-    f->target = f->rate;
+    if (c->clamp || f->timer_count > 0) f->target = f->rate;
     uint64_t cut = (uint64_t)(((base_u128)f->rate * f->alpha) >> 17);
-    f->rate = base_umax(c->min_rate, f->rate - cut);
+    uint64_t kept = (uint64_t)(((base_u128)f->rate * c->kept_65536) >> 16);
+    f->rate = base_umax(c->min_rate, base_umax(kept, f->rate - cut));
     f->alpha = (uint32_t)base_umin(65536, decayed(c, f->alpha) + c->g_65536);
     f->timer_count = f->byte_count = 0;
     f->sent = 0;

@@ -123,12 +123,13 @@ STATUS inject_done(clusim_sim *s, const xfer *x) {
     return scheduler_event(s, base_max(x->max_end, x->pace_ps), EV_READY, 0, x->inst.i);
 }
 
-STATUS inject_reopen(clusim_sim *s, const xfer *x) {
-    if (x->policy == CLUSIM_POLICY_ADAPTIVE) return update_adaptive(s, x, NO(wire));
+STATUS inject_reopen(clusim_sim *s, const xfer *x, wire_id except) {
+    if (x->policy == CLUSIM_POLICY_ADAPTIVE) return update_adaptive(s, x, except);
     bool one = x->policy == CLUSIM_POLICY_PINNED;
     uint32_t n = x->group_size, wires = one ? 1 : n < x->count ? n : x->count;
     for (uint32_t i = 0; i < wires; i++) {
         wire_id wire = ID(wire, x->group[((uint64_t)x->stripe + i) % n]);
+        if (wire_is(wire, except)) continue;
         update_candidate(s, wire, x->slot);
         TRY(scheduler_arbitrate(s, wire));
     }

@@ -32,8 +32,8 @@ void inject_opened(clusim_sim *s, wire_state *w, uint32_t slot);
 /* An adaptive transfer has sent a packet over `wire`: all its wires send the next one. */
 STATUS inject_adaptive(clusim_sim *s, xfer *x, wire_id wire);
 
-/* Flows of a transfer may send again on its wires, or may not. */
-STATUS inject_reopen(clusim_sim *s, const xfer *x);
+/* Flows of a transfer may send again on its wires but `except`, or may not. */
+STATUS inject_reopen(clusim_sim *s, const xfer *x, wire_id except);
 
 /* All of a transfer is on its way. */
 STATUS inject_done(clusim_sim *s, const xfer *x);
@@ -210,6 +210,8 @@ ALWAYS_INLINE STATUS inject_granted(clusim_sim *s, wire_state *w, wire_id wire, 
         bool ready = inject_go_on(s, w, c, x, slot);
         if (alone && ready) inject_join(w, slot);
         if (!alone && !ready) inject_leave(w, slot);
+        /* The pace of the flow is that of all its wires. */
+        if (UNLIKELY(!flow_none(x->flow))) TRY(inject_reopen(s, x, wire));
     }
     return LIKELY(x->ungranted) ? CLUSIM_OK : inject_done(s, x);
 }

@@ -65,6 +65,38 @@ static STATUS check_packets(const clusim_image *im, clusim_error *e) {
     return CLUSIM_OK;
 }
 
+/* ---- rates -------------------------------------------------------------------------------------
+ */
+
+/* Least occupancy of a wire by a packet of a format, of all kinds and payloads. */
+static uint64_t least_occupancy(const clusim_format *f) {
+    uint64_t least = UINT64_MAX;
+    for (uint32_t kind = 0; kind < CLUSIM_SIZE_KINDS; kind++) {
+        uint64_t bytes = wire_bytes(f, kind, 1, 1); /* below 2^34 */
+        least = base_umin(least, (bytes * f->service_1024[kind] + 1023) >> 10);
+    }
+    return least;
+}
+
+static bool rate_ok(const clusim_image *im, uint64_t wire, uint64_t num, uint64_t den) {
+    return least_occupancy(&im->formats[im->wires[wire].format]) * den >= num;
+}
+
+#define TOO_FAST "a packet would last less than 1 ps; a lower rate"
+
+static STATUS check_rates(const clusim_image *im, clusim_error *e) {
+    for (uint64_t i = 0; i < im->num_wires; i++) {
+        if (!rate_ok(im, i, im->wires[i].rate_num, im->wires[i].rate_den))
+            return refuse(e, "wires", i, TOO_FAST);
+    }
+    for (uint64_t i = 0; i < im->num_faults; i++) {
+        const clusim_fault *f = &im->faults[i];
+        if (f->kind == CLUSIM_FAULT_KIND_RATE && !rate_ok(im, f->index, f->num, f->den))
+            return refuse(e, "faults", i, TOO_FAST);
+    }
+    return CLUSIM_OK;
+}
+
 /* ---- messages and slices --------------------------------------------------------------------- */
 
 static STATUS check_messages(const clusim_image *im, clusim_error *e) {
@@ -132,6 +164,7 @@ static STATUS check_instance(const clusim_image *im, uint64_t row, clusim_error 
 
 STATUS model_check_sizes(const clusim_image *im, clusim_error *e) {
     enum clusim_status status = check_packets(im, e);
+    if (status == CLUSIM_OK) status = check_rates(im, e);
     if (status == CLUSIM_OK) status = check_messages(im, e);
     for (uint64_t i = 0; status == CLUSIM_OK && i < im->num_instances; i++)
         status = check_instance(im, i, e);

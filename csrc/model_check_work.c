@@ -150,8 +150,6 @@ static const char *wrong_spreading(const clusim_conn *c) {
 static const char *wrong_extras(const clusim_image *im, const clusim_conn *c) {
     NEED(c->control == NONE || c->kind == CLUSIM_CONN_KIND_WRITE,
          "only writes are rate-controlled");
-    NEED(c->control == NONE || c->policy == CLUSIM_POLICY_PINNED || c->path != NONE,
-         "rate control needs one wire");
     NEED(c->kind == CLUSIM_CONN_KIND_WRITE || (c->via_first == NONE && c->via_last == NONE),
          "only writes have vias");
     NEED(c->kind == CLUSIM_CONN_KIND_WRITE || c->stage == NONE,
@@ -329,7 +327,6 @@ static const char *wrong_source(const clusim_image *im, uint64_t row) {
     const clusim_source *s = &im->sources[row];
     NEED(s->msg_lo <= s->msg_hi, "messages the wrong way round");
     NEED((uint64_t)s->packet_bytes * s->burst <= (1u << 28), "burst is too large");
-    NEED(s->control == NONE || s->policy == CLUSIM_POLICY_PINNED, "rate control needs one wire");
     for (uint32_t k = s->msg_lo; k < s->msg_hi; k++) {
         const clusim_message *m = &im->messages[k];
         NEED(m->dst != s->endpoint, "a message to its own endpoint");

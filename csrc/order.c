@@ -228,7 +228,7 @@ static STATUS reopen(clusim_sim *s, const order_line *line) {
     if (xfer_none(line->newest)) return CLUSIM_OK;
     xfer *x = xfer_at(s, line->newest);
     x->repeats = line->repeats;
-    return x->ungranted ? inject_reopen(s, x) : CLUSIM_OK;
+    return x->ungranted ? inject_reopen(s, x, NO(wire)) : CLUSIM_OK;
 }
 
 STATUS order_repeat(clusim_sim *s, pair_id id) {

@@ -194,6 +194,8 @@ typedef struct clusim_control {
     uint64_t hyper;
     uint32_t g_65536;
     uint32_t fast_recovery;
+    uint32_t kept_65536; /* least share of the rate that a notification leaves */
+    uint32_t clamp;      /* each notification lowers the target, not only the first after a rise */
 } clusim_control;
 
 /* Spreading of packets of writes over paths, and order at their receiver. */

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import clusim as package
-from clusim.base.errors import InternalError
+from clusim.base.errors import InternalError, ScheduleError
 from clusim.base.resources import find_topology
+from clusim.lowering import Fault
 
 Clusim = Callable[..., Any]
 QUIET = ("--no-progress",)
@@ -152,3 +154,23 @@ def test_a_repeated_run_obeys_the_laws(clusim, tmp_path, request):
     request.getfixturevalue("broken")
     with pytest.raises(InternalError, match="conservation"):
         rerun(trace)
+
+
+@pytest.mark.parametrize("engine", ["c", "reference"])
+def test_a_rate_at_which_packets_last_no_time_is_refused_with_the_name_of_its_wire(
+    clusim: Clusim, tmp_path, engine: str
+):
+    done = clusim("run", _slow(tmp_path, "100 TB/s"), *RING, "--size", "64KiB", "--engine", engine)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("clusim: wire gpu0->nvswitch0.0: a packet would last less than 1 ps")
+    assert len(done.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("engine", ["c", "reference"])
+def test_a_fault_at_which_packets_last_no_time_is_refused_with_the_name_of_its_wire(engine: str):
+    faults = [Fault(0, Fraction(10**6), wire="gpu1->nvswitch2.0")]
+    words = "fault of wire gpu1->nvswitch2.0: a packet would last less than 1 ps"
+    with pytest.raises(ScheduleError, match=words):
+        package.collective(
+            "dgx-h100", "allreduce", 4096, algorithm="ring", faults=faults, engine=engine
+        )

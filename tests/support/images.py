@@ -269,6 +269,8 @@ class ImageBuilder:
             "hyper": 0,
             "g_65536": 0,
             "fast_recovery": 5,
+            "kept_65536": 0,
+            "clamp": 1,
         }
         return self._add("controls", defaults, fields)
 

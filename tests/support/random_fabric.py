@@ -109,6 +109,8 @@ class RandomFabric:
             hyper=line // rng.choice([20, 5, 2]),
             g_65536=rng.choice([256, 5000, 40000]),
             fast_recovery=rng.choice([0, 1, 5]),
+            kept_65536=rng.choice([0, 30000, 60000]),
+            clamp=rng.randrange(2),
         )
         self.controls.append(control)
 

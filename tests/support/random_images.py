@@ -104,7 +104,7 @@ def _add_source(fabric: RandomFabric) -> None:
         key=rng.choice([rng.randrange(8), rng.getrandbits(32)]),
         packet_bytes=packet,
         burst=burst,
-        policy="pinned" if rated else rng.choice(["stripe", "pinned", "adaptive"]),
+        policy=rng.choice(["stripe", "pinned", "adaptive"]),
         vc=rng.randrange(builder.nvc),
         flags=rng.randrange(2),
     )

@@ -185,8 +185,6 @@ class Programs:
         found |= {name: via for name, via in zip(names, vias, strict=True) if via is not None}
         if fabric.controls and rng.random() < 0.6:
             found["control"] = rng.choice(fabric.controls)
-            if "path" not in found:
-                found["policy"] = "pinned"
         return found
 
     def _paths_of_read(self, src: Place, dst: Place) -> Row:

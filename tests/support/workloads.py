@@ -46,7 +46,7 @@ def ideal(ranks: int) -> Fabric:
     net.link(
         f"gpu0..{ranks - 1}",
         "switch0",
-        rate="100 TB/s",
+        rate="10 TB/s",
         latency="1ps",
         format="nvlink4",
         buffer="64MiB",

@@ -239,27 +239,54 @@ def pci_of(entry: Entry) -> Pci:
     return build(Pci, rest, vendor=vendor, device=device)
 
 
-def _dcqcn(gbps: float) -> Preset:
-    """Return DCQCN with the steps of the paper, which are for 40 Gb/s, scaled to a rate."""
-    scale = gbps / 40
-    paper = "DCQCN (Zhu et al., SIGCOMM 2015)"
-    step = published if scale == 1 else assumed
+_PAPER = "DCQCN (Zhu et al., SIGCOMM 2015)"
+_NVIDIA = "NVIDIA, DCQCN CC parameters of ConnectX-4 and later: default"
+_TUNED = "Barre (Peng et al., USENIX ATC 2025), table 2, tuned for BlueField-3 at 400 Gb/s"
+
+
+def _paper_dcqcn() -> Preset:
+    """Return DCQCN with the parameters of its paper, for 40 Gb/s."""
     return {
-        "g": published(1 / 256, paper),
-        "alpha_timer": published("55us", paper),
-        "increase_timer": published("55us", paper),
-        "cnp_interval": published("50us", paper),
+        "g": published(1 / 256, _PAPER),
+        "alpha_timer": published("55us", _PAPER),
+        "increase_timer": published("55us", _PAPER),
+        "cnp_interval": published("50us", _PAPER),
         "cnp_delay": assumed("2us", "notification packet back to the sender over an idle network"),
-        "byte_counter": published("10MB", paper),
-        "additive": step(f"{40 * scale:g} Mb/s", f"{paper}: 40 Mb/s at 40 Gb/s, with the rate"),
-        "hyper": step(f"{200 * scale:g} Mb/s", f"{paper}: 200 Mb/s at 40 Gb/s, with the rate"),
-        "min_rate": assumed("100 Mb/s", "floor of Mellanox NICs"),
-        "fast_recovery": published(5, paper),
+        "byte_counter": published("10MB", _PAPER),
+        "additive": published("40 Mb/s", _PAPER),
+        "hyper": published("200 Mb/s", _PAPER),
+        "min_rate": assumed("100 Mb/s", "HPCC's simulator (SIGCOMM 2019): lowest rate of a flow"),
+        "fast_recovery": published(5, _PAPER),
+        "clamp": published(True, f"{_PAPER}: each notification sets the target rate"),
+    }
+
+
+def _nic_dcqcn(gbps: float) -> Preset:
+    """Return DCQCN of 400 Gb/s NICs as tuned in production; its steps are scaled with the rate.
+
+    With the defaults of the firmware (timer 300 us, step 5 Mb/s, half of the rate kept) the same source measures 198 of
+    400 Gb/s and unequal shares for seconds.
+    """
+    step = published if gbps == 400 else assumed
+    return {
+        **_paper_dcqcn(),
+        "g": published(5 / 1024, f"{_NVIDIA} dce_tcp_g 1019/1024"),
+        "alpha_timer": published("1us", f"{_NVIDIA} dce_tcp_rtt"),
+        "increase_timer": published("50us", f"{_TUNED}: rpg_time_reset 20 to 100 us"),
+        "cnp_interval": published("2us", f"{_TUNED}: min_time_between_cnps 0 to 2 us"),
+        "byte_counter": assumed("2097088B", f"{_NVIDIA} rpg_byte_reset 32767, in units of 64 B"),
+        "additive": step(
+            f"{gbps / 20:g} Mb/s", f"{_TUNED}: rpg_ai_rate 8 to 20 Mb/s, with the rate"
+        ),
+        "hyper": step(f"{gbps / 8:g} Mb/s", f"{_NVIDIA} rpg_hai_rate 50 Mb/s, here with the rate"),
+        "fast_recovery": published(1, f"{_NVIDIA} rpg_threshold"),
+        "kept": published(0.98, f"{_TUNED}: rpg_min_dec_fac 80 to 98%"),
+        "clamp": published(False, f"{_NVIDIA} clamp_tgt_rate 0, clamp_tgt_rate_after_time_inc 1"),
     }
 
 
 RATE_CONTROLS: dict[str, Preset] = {
-    "dcqcn": _dcqcn(40),
-    **{f"dcqcn-{gbps}": _dcqcn(gbps) for gbps in (25, 50, 100, 200, 400, 800)},
+    "dcqcn": _paper_dcqcn(),
+    **{f"dcqcn-{gbps}": _nic_dcqcn(gbps) for gbps in (25, 50, 100, 200, 400, 800)},
 }
-"""Rate controls by name: the paper's, and scaled to a link's rate."""
+"""Rate controls by name: the paper's, and those of NICs by the rate of their port."""

@@ -464,6 +464,8 @@ def control_row(nic: NicTraits, line_Bps: float) -> tuple[int, ...]:
         rate(control.hyper_Bps),
         control.g_65536,
         control.fast_recovery,
+        control.kept_65536,
+        control.clamp,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import cached_property, wraps
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -129,6 +129,22 @@ class WireWays:
     def endpoint(self, rank: int) -> int:
         """Return the endpoint index of a rank."""
         return int(self.arrays.rank_endpoint[rank])
+
+    def hosts_routing(self, src: int, dst: int) -> str | None:
+        """Return the routing between two hosts without NICs, or None if it is that of the schedule.
+
+        It is the topology's choice. Without one, flows keep to one path, except that hosts with parallel links send
+        over them in turn, as GPUs do over NVLink.
+        """
+        return self._of_hosts if self.is_host(src) and self.is_host(dst) else None
+
+    @cached_property
+    def _of_hosts(self) -> str | None:
+        arrays, forwarding = self.arrays, self.fabric.forwarding
+        widths = np.diff(arrays.group_off.astype(np.int64))[arrays.first_groups()]
+        if forwarding.choice == "auto" and widths.max(initial=1) > 1:
+            return None
+        return forwarding.routing(adaptive=False)
 
     def is_host(self, rank: int) -> bool:
         """Return True if a rank is a host without a GPU."""

@@ -350,12 +350,8 @@ class Places(WireWays):
         )
 
     def _between_hosts(self, connection: Connection) -> str | None:
-        """Return the routing between hosts without NICs; None leaves it to the schedule, as without a choice."""
-        forwarding = self.fabric.forwarding
-        if forwarding.choice == "auto" or connection.path:
-            return None
-        hosts = self.is_host(connection.src) and self.is_host(connection.dst)
-        return forwarding.routing(adaptive=False) if hosts else None
+        """Return the routing between hosts without NICs; None leaves it to the schedule."""
+        return None if connection.path else self.hosts_routing(connection.src, connection.dst)
 
     def is_read(self, connection: Connection) -> bool:
         """Return True if the receiver pulls the data over NVLink; LL and LL128 always push."""

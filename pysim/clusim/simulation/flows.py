@@ -2,8 +2,7 @@
 
 **Model** A flow is a queue pair (or a stream) with a source of its own, which sends its packets back to back and holds
 one injection slot of its endpoint; an endpoint serves its flows packet by packet in turn. A flow is divided into up to
-`PARTS` messages on one path, so that their arrivals show its rate over time. NICs with rate control (DCQCN) limit each
-flow that keeps to one path.
+`PARTS` messages, so that their arrivals show its rate over time.
 """
 
 from __future__ import annotations
@@ -13,15 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from clusim.base.arrays import Array
 from clusim.base.errors import InputError, UnitError
 from clusim.base.limits import read_text
 from clusim.base.records import dataclass
 from clusim.base.tables import table_rows
 from clusim.base.units import parse_size, parse_time
-from clusim.engine.abi import NONE
-from clusim.engine.image import empty
-from clusim.lowering.links import control_row
 from clusim.results.result import Messages
 from clusim.topology import Fabric, FabricArrays
 
@@ -113,22 +108,3 @@ def check_slots(arrays: FabricArrays, flows: Sequence[Flow]) -> None:
         raise InputError(
             f"{name} sends {counts[rank]} flows; at most {slots[rank]} of an endpoint are simulated"
         )
-
-
-def flow_controls(arrays: FabricArrays, nics: Array) -> tuple[Array, Array]:
-    """Return rate controls, and the number of that of each source with the NICs `nics` (NONE: without)."""
-    rows: dict[tuple[int, ...], int] = {}
-    result = np.full(len(nics), NONE, np.uint32)
-    for place, target in enumerate(nics.tolist()):
-        if target == NONE:
-            continue
-        node = int(arrays.targets["node"][target])
-        nic = arrays.fabric.nodes[node].nic
-        if nic is None or nic.rate_control is None:
-            continue
-        wires = arrays.wires[arrays.wires_from(node)]
-        lines = wires[arrays.nodes["zone"][wires["dst"]] == NONE]
-        line_Bps = max(lines["rate_num"] / lines["rate_den"], default=0.0) * 1e12
-        if line_Bps:
-            result[place] = rows.setdefault(control_row(nic, line_Bps), len(rows))
-    return np.array(list(rows), empty("controls").dtype), result

@@ -449,13 +449,15 @@ def _ended(session: Session, job: Job, result: Result, why: str) -> Result:
 
 
 def _with_names(refusal: str, job: Job) -> str:
-    """Return the reason for the rejection of an image, with the wire's name for its row."""
+    """Return the reason for the rejection of an image, with the wire's name for its row or that of its fault."""
 
     def name(row: re.Match[str]) -> str:
-        index = int(row[1])
+        table, index = row[1], int(row[2])
+        if table == "faults":
+            return f"fault of wire {job.wires.names[int(job.image.faults['index'][index])]}"
         return f"wire {job.wires.names[index]}" if index < len(job.wires.names) else row[0]
 
-    return re.sub(r"image: wires\[(\d+)\]", name, refusal)
+    return re.sub(r"image: (wires|faults)\[(\d+)\]", name, refusal)
 
 
 def _result(session: Session, job: Job) -> Result:

@@ -30,10 +30,11 @@ from clusim.lowering.buffers import Packets, growth, roomy_wires
 from clusim.lowering.forwarding import flow_hash
 from clusim.lowering.grain import automatic, checked, power_below
 from clusim.lowering.paths import route_groups
-from clusim.lowering.spreads import Receiver, Routing, Spreading, check_routing, policy_of
+from clusim.lowering.spreads import Routing, Spreading, check_routing
 from clusim.results.result import Messages
 from clusim.simulation.capacity import capacity_Bps
-from clusim.simulation.flows import Flow, check_slots, flow_controls, flow_messages
+from clusim.simulation.flows import Flow, check_slots, flow_messages
+from clusim.simulation.sources import Sources, describe_routing, nics_crossed
 from clusim.topology import Fabric, FabricArrays
 from clusim.topology.arrays import arrays_of
 
@@ -75,6 +76,8 @@ PATHS = 256
 
 PS_PER_S = 10**12
 
+_WAY = (1 << 33) - 1
+
 
 @dataclass(frozen=True, slots=True)
 class TrafficPlan:
@@ -103,8 +106,9 @@ class Traffic:
     routing : str
         ``ecmp``: one path per message; ``spray``: packets alternate over all shortest paths; ``adaptive``: the
         emptiest queue; ``credit``: the fewest bytes queued here and in the next buffer; ``flowlet``: the same after a
-        pause of `gap_ps`; ``ugal``: ``adaptive``, or a detour; ``auto``: the topology's choice per packet; without one,
-        spray where endpoints have parallel links, otherwise ecmp.
+        pause of `gap_ps`; ``ugal``: ``adaptive``, or a detour; ``auto``: that of collectives, which is the topology's
+        choice between nodes, and spray inside; between hosts without a choice spray where they have parallel links,
+        otherwise ecmp.
     gap_ps : int or None
         ``flowlet``: shortest pause of a source before a new path [ps].
     reorder : int or str or None
@@ -212,8 +216,11 @@ class Traffic:
             text = f"{self.pattern}{span}, {format_size(self.message_bytes)} messages"
         if self.load is not None:
             text += f" at load {self.load:g} for {format_time(self.duration_ps)}"
-        routing, gap_ps = resolve_routing(arrays, self)
-        text += f", {format_size(self.packet_bytes)} packets, {routing} routing"
+        words = f"{self.routing} routing"
+        gap_ps = self.gap_ps
+        if self.routing == "auto":
+            words, gap_ps = describe_routing(arrays), arrays.fabric.forwarding.gap_ps
+        text += f", {format_size(self.packet_bytes)} packets, {words}"
         if gap_ps is not None:
             text += f" after {format_time(gap_ps)}"
         if not isinstance(self.reorder, int):
@@ -257,10 +264,12 @@ def _lanes(
     queue pairs of a NIC; each endpoint begins with a different message, so that they do
     not all send to the same destination.
     """
-    node = arrays.endpoints["node"][arrays.rank_endpoint[source]]
-    group = route_groups(arrays, node, arrays.rank_endpoint[destination])
+    end = arrays.endpoints["node"][arrays.rank_endpoint[source]]
+    group = route_groups(arrays, end, arrays.rank_endpoint[destination]).astype(np.int64)
+    if not turned:  # over NICs each pair is a queue pair, with a rate of its own
+        group = np.where(group == NONE, NONE + destination.astype(np.int64), group)
     ways, first, way, counts = np.unique(
-        source.astype(np.int64) << 32 | group,
+        source.astype(np.int64) << 33 | group,
         return_index=True,
         return_inverse=True,
         return_counts=True,
@@ -270,7 +279,7 @@ def _lanes(
         pairs = np.stack((source, destination), axis=1)[first].tolist()
         width = np.array([len(arrays.first_wires(*pair)) for pair in pairs], np.int64)
     before = np.cumsum(width) - width
-    begin = before - before[np.searchsorted(ways >> 32, ways >> 32)]
+    begin = before - before[np.searchsorted(ways >> 33, ways >> 33)]
     turn = np.empty(len(way), np.int64)
     turn[np.argsort(way, kind="stable")] = np.arange(len(way)) - np.repeat(
         np.cumsum(counts) - counts, counts
@@ -278,8 +287,18 @@ def _lanes(
     if turned:
         turn = (turn - source) % counts[way]
     slots = int(arrays.endpoints["cta_slots"].min())
-    lanes = source.astype(np.int64) * slots + (begin[way] + turn % width[way]) % slots
-    return lanes, turn
+    inside = np.bincount(
+        (ways >> 33).astype(np.int64), np.where(ways & _WAY < NONE, width, 0), arrays.num_ranks
+    ).astype(np.int64)
+    return source.astype(np.int64) * slots + _slots_taken(
+        begin[way] + turn % width[way], inside[source], slots
+    ), turn
+
+
+def _slots_taken(place: Array, inside: Array, slots: int) -> Array:
+    """Return the slot of each place of an endpoint: beyond the last slot, those over NICs share the others' rest."""
+    kept = np.where(inside < slots, inside, 0)
+    return np.where(place < slots, place, kept + (place - kept) % (slots - kept))
 
 
 def _all_at_once(traffic: Traffic, num: int, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -333,19 +352,6 @@ def _demand(pattern: Pattern, num: int) -> Array:
     return HOT_SHARE * hot + (1.0 - HOT_SHARE) * uniform
 
 
-def resolve_routing(arrays: FabricArrays, traffic: Traffic) -> tuple[str, int | None]:
-    """Return the routing on this topology, not ``auto``, and the gap of flowlets [ps]."""
-    if traffic.routing != "auto":
-        return traffic.routing, traffic.gap_ps
-    forwarding = arrays.fabric.forwarding
-    nics = [node.nic for node in arrays.fabric.nodes if node.nic is not None]
-    chosen = forwarding.routing(any(nic.adaptive for nic in nics))
-    if chosen != "ecmp":
-        return chosen, forwarding.gap_ps
-    widths = np.diff(arrays.group_off.astype(np.int64))[arrays.first_groups()]
-    return "spray" if widths.max(initial=1) > 1 else "ecmp", None
-
-
 def grain_of(
     arrays: FabricArrays, traffic: Traffic, messages: Messages, granularity: str | int
 ) -> Grain:
@@ -385,39 +391,13 @@ def _mean_hops(arrays: FabricArrays, messages: Messages) -> float:
     return float(np.mean([len(arrays.path(a, b)) for a, b in pairs.tolist()]))
 
 
-def _vias(arrays: FabricArrays, messages: Messages) -> Array:
-    """Return the NICs that every message crosses, [messages, 2]; NONE inside a node."""
-    result = np.full((len(messages.source), 2), NONE, np.uint32)
-    if not len(arrays.nic_targets):
-        return result
-    pairs = np.stack((messages.source, messages.destination), axis=1)
-    distinct, inverse = np.unique(pairs, axis=0, return_inverse=True)
-    vias = [arrays.vias(a, b) or (NONE, NONE) for a, b in distinct.tolist()]
-    result[:] = np.array(vias, np.uint32).reshape(-1, 2)[inverse.ravel()]
-    return result
-
-
-def _ends(
-    arrays: FabricArrays, traffic: Traffic, messages: Messages, firsts: tuple[Array, Array]
-) -> list[Receiver]:
-    """Return the receiver of each source, given its first message and the NICs of all messages."""
-    first, vias = firsts
-    nodes, result = arrays.fabric.nodes, []
-    for source, to, nic in zip(
-        messages.source[first].tolist(),
-        messages.destination[first].tolist(),
-        vias[first, 1].tolist(),
-        strict=True,
-    ):
-        order = traffic.reorder
-        if order is None and nic != NONE:
-            traits = nodes[int(arrays.targets["node"][nic])].nic
-            order = None if traits is None else traits.reorder_bytes
-        if isinstance(order, int):
-            result.append(Receiver(arrays.latency_ps(arrays.path(to, source)), order))
-        else:
-            result.append(Receiver(1, None))
-    return result
+def _continue_keys(keys: Array, messages: Messages, burst_bytes: int, policy: Array) -> None:
+    """Let the parts of a flow whose packets take turns continue the turn of the part before."""
+    turns = (policy == Policy.STRIPE)[messages.flow]
+    packets = -(-messages.size_bytes // burst_bytes)
+    before = np.cumsum(packets) - packets
+    earlier = before - before[np.searchsorted(messages.flow, messages.flow)]
+    keys[turns] += earlier.astype(np.uint32)[turns]
 
 
 def to_image(fabric: Fabric, traffic: Traffic, plan: TrafficPlan, burst: int = 1) -> Image:
@@ -433,33 +413,21 @@ def to_image(fabric: Fabric, traffic: Traffic, plan: TrafficPlan, burst: int = 1
     sources["msg_hi"] = plan.end
     sources["packet_bytes"] = traffic.packet_bytes
     sources["burst"] = burst
-    routing, gap_ps = resolve_routing(arrays, traffic)
-    sources["policy"] = policy_of(routing)
-    sources["control"] = NONE
+    vias = nics_crossed(arrays, messages)
+    spreading = Spreading(traffic.routing, traffic.gap_ps)
+    paths = Sources.of_first(messages, plan.first, vias).choices(arrays, spreading, traffic.reorder)
+    for name in ("policy", "spread", "control"):
+        sources[name] = getattr(paths, name)
     table = empty("messages", len(messages.source))
     table["start_ps"] = messages.start_ps
     table["bytes"] = messages.size_bytes
     table["dst"] = arrays.rank_endpoint[messages.destination]
     table["key"] = flow_hash(messages.source, messages.destination, messages.flow, traffic.seed)
-    if traffic.flows and routing == "spray":
-        packets = -(-messages.size_bytes // (traffic.packet_bytes * burst))
-        before = np.cumsum(packets) - packets
-        table["key"] += (before - before[np.searchsorted(messages.flow, messages.flow)]).astype(
-            np.uint32
-        )
-    vias = _vias(arrays, messages)
     table["via_first"], table["via_last"] = vias[:, 0], vias[:, 1]
-    controls = empty("controls")
-    spreading = Spreading(routing, gap_ps)
-    ends = _ends(arrays, traffic, messages, (plan.first, vias))
-    if routing == "ecmp" and traffic.reorder is None:
-        ends = [Receiver(1, None)] * len(ends)  # one path keeps the order
-    nics = bool((vias != NONE).any())
-    spreads, sources["spread"] = spreading.rows(arrays, ends, nics)
-    if traffic.flows and sources["policy"][0] == Policy.PINNED:
-        controls, sources["control"] = flow_controls(arrays, vias[plan.first, 0])
+    if traffic.flows:
+        _continue_keys(table["key"], messages, traffic.packet_bytes * burst, paths.policy)
     return Image(
-        nvc=spreading.num_vcs(fabric),
+        nvc=paths.num_vcs,
         seed=traffic.seed,
         nodes=arrays.nodes,
         endpoints=arrays.endpoints,
@@ -470,8 +438,8 @@ def to_image(fabric: Fabric, traffic: Traffic, plan: TrafficPlan, burst: int = 1
         group_off=arrays.group_off,
         group_wires=arrays.group_wires,
         units=arrays.units,
-        controls=controls,
-        spreads=spreads,
+        controls=paths.controls,
+        spreads=paths.spreads,
         sources=sources,
         messages=table,
     )

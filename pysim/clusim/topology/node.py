@@ -143,6 +143,10 @@ class RateControl:
         Steps of additive and hyper increase, and the lowest rate [B/s].
     fast_recovery : int
         Rises towards the target rate before the target itself rises.
+    kept_65536 : int
+        Least share of the rate after a notification [1/65536].
+    clamp : bool
+        Each notification lowers the target rate to the rate; otherwise only the first after a rise by the timer.
     """
 
     g_65536: int = 256
@@ -155,6 +159,8 @@ class RateControl:
     hyper_Bps: float = 25e6
     min_Bps: float = 12.5e6
     fast_recovery: int = 5
+    kept_65536: int = 0
+    clamp: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,6 +178,8 @@ class RateControlSpec(Spec):
     hyper: Bandwidth | None = None
     min_rate: Bandwidth | None = None
     fast_recovery: Annotated[int, Field(ge=1, le=1000)] | None = None
+    kept: Annotated[float, Field(ge=0, le=1)] | None = None
+    clamp: bool | None = None
 
 
 class NicSpec(Spec):

@@ -146,6 +146,35 @@ def test_marks_within_the_interval_make_no_notify(engine, interval, fourth):
     assert_last_at(engine, flow(5, cnp_interval_ps=interval), 6336 + fourth)
 
 
+@pytest.mark.parametrize("policy", ["pinned", "stripe", "adaptive"])
+def test_the_pace_of_a_flow_is_that_of_all_its_wires(engine, policy):
+    builder = ImageBuilder()
+    a, b = builder.endpoint(), builder.endpoint()
+    for _ in range(2):
+        builder.link(a, b)
+    control = builder.control(line_rate=LINE)
+    builder.source(a, [(0, 99 * 4, b)], policy=policy, control=control)
+    assert_messages_at(engine, builder, 3 * pace(LINE) + 2010)
+
+
+def test_a_notification_leaves_the_share_that_is_kept(engine):
+    # Without it the rate would be half, at 3101.
+    rate = LINE * 3 // 4
+    assert_last_at(engine, flow(5, kept_65536=49152), 3168 + 2 * pace(rate))
+
+
+def test_without_clamp_only_the_first_notification_after_a_rise_lowers_the_target(engine):
+    # Notified at 3101, 4685 and 6269: the fourth packet is granted at 6336 with an eighth of the rate, the fifth
+    # 8 * 1584 later. The timer raises the rate at 7869 towards the target, still the line rate, before the notification
+    # at 9437.
+    rate = (LINE // 8 + LINE + 1) // 2
+    target, rate = rate, rate // 2
+    for _ in range(5):  # 11037 to 17437
+        rate = (rate + target + 1) // 2
+    builder = flow(6, clamp=0, cnp_interval_ps=1584, increase_timer_ps=1600)
+    assert_last_at(engine, builder, 6336 + 8 * 1584 + pace(rate))
+
+
 def test_the_rate_stays_above_its_minimum(engine):
     builder = flow(5, cnp_interval_ps=1584, min_rate=LINE // 4)
     assert_last_at(engine, builder, 6336 + pace(LINE // 4))

@@ -154,6 +154,28 @@ def test_a_burst_has_fewer_than_2_to_the_29_bytes_on_a_wire(compiled):
     _refused(_messages(100, packet_bytes=1, burst=most + 1), compiled, words)
 
 
+@pytest.mark.parametrize("fault", [False, True])
+def test_the_least_packet_lasts_a_picosecond_at_least(compiled, fault):
+    """16 B: the header of a packet without payload."""
+
+    def image(num: int) -> Image:
+        b = ImageBuilder()
+        a, c = b.endpoint(), b.endpoint()
+        b.link(a, c, format=b.format(header=16))
+        b.source(a, [(0, 170, c)], packet_bytes=1)
+        if fault:
+            b.fault(0, wire=0, num=num, den=1)
+        else:
+            b.rows["wires"][0].update(rate_num=num, rate_den=1)
+        return b.build()
+
+    _starts_alike(image(16), compiled)
+    table = "faults" if fault else "wires"
+    _refused(
+        image(17), compiled, f"{table}\\[0\\]: a packet would last less than 1 ps; a lower rate"
+    )
+
+
 def test_an_instance_has_fewer_than_2_to_the_32_slices(compiled):
     _starts_alike(_sender(16, length=SLICES_END - 1, chunk_bytes=1), compiled)
     words = "instances\\[0\\]: 2\\^32 slices or more"

@@ -460,6 +460,6 @@ def _inject(machine: Machine, candidate: _Candidate, wire: Wire, end_ps: int) ->
         del machine.flows[requester][candidate.slot]
         transfer.owner.all_granted(transfer.greatest_end_ps)
         return
-    adaptive = transfer.terms.policy == Policy.ADAPTIVE
-    for other in transfer.wires if adaptive else (wire.index,):
+    together = transfer.terms.policy == Policy.ADAPTIVE or transfer.rate is not None
+    for other in transfer.wires if together else (wire.index,):
         _expect(machine, transfer, other)

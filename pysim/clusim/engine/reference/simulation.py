@@ -161,6 +161,7 @@ def check_sizes(model: Model) -> None:
         _check_burst(model, "conns", i, conn)
     for i, source in enumerate(model.sources):
         _check_burst(model, "sources", i, source)
+    _check_rates(model)
     for source in model.sources:
         for message in range(source.msg_lo, source.msg_hi):
             packet_bytes = source.packet_bytes * source.burst
@@ -178,6 +179,19 @@ def _check_burst(model: Model, table: str, row: int, flow: ConnSpec | SourceSpec
             if form.wire_bytes(kind, full, packet_bytes) >= WIRE_BYTES_END:
                 problem = "a burst of 2^29 bytes or more on a wire, headers included"
                 _refuse(table, row, f"{problem}: a smaller burst, or larger packets")
+
+
+def _check_rates(model: Model) -> None:
+    """Refuse rates at which the smallest packet of a wire's format lasts less than 1 ps."""
+    rates = [("wires", i, wire, wire.rate_num, wire.rate_den) for i, wire in enumerate(model.wires)]
+    rates += [
+        ("faults", i, model.wires[fault.index], fault.num, fault.den)
+        for i, fault in enumerate(model.faults)
+        if fault.kind == FaultKind.RATE
+    ]
+    for table, row, wire, num, den in rates:
+        if wire.format.least_occupancy * den < num:
+            _refuse(table, row, "a packet would last less than 1 ps; a lower rate")
 
 
 def _largest_slice(spec: InstanceSpec) -> int:

@@ -74,6 +74,12 @@ class ImageFormat:
         """Return the wire time of `wire_bytes` of this kind, in bytes (section 3)."""
         return (wire_bytes * self.service_1024[kind] + 1023) >> 10
 
+    @property
+    def least_occupancy(self) -> int:
+        """Least wire time of a packet, of all kinds and payloads [bytes]."""
+        kinds = range(len(self.header_bytes))
+        return min(self.occupancy(kind, self.wire_bytes(kind, 1, 1)) for kind in kinds)
+
     def header_on_wire(self, kind: int) -> int:
         """Return the header rounded up to flits, `up(header_bytes[kind])` (section 4, 6.)."""
         return round_up(self.header_bytes[kind], self.flit_bytes)
@@ -187,6 +193,8 @@ class ControlSpec:
     hyper: int
     g_65536: int
     fast_recovery: int
+    kept_65536: int
+    clamp: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,9 +408,11 @@ class FlowRate:
     def notify(self, now_ps: int) -> None:
         """Lower the rate (NOTIFY)."""
         self.advance(now_ps)
-        g = self.spec.g_65536
-        self.target = self.rate
-        self.rate = max(self.spec.min_rate, self.rate - ((self.rate * self.alpha) >> 17))
+        spec, g, rate = self.spec, self.spec.g_65536, self.rate
+        if spec.clamp or self._by_time > 0:
+            self.target = rate
+        kept = (rate * spec.kept_65536) >> 16
+        self.rate = max(spec.min_rate, kept, rate - ((rate * self.alpha) >> 17))
         self.alpha = min(_ONE, ((self.alpha * (_ONE - g)) >> 16) + g)
         self._by_time = self._by_bytes = self._sent = 0
         for timer in (self._alpha_timer, self._increase_timer):

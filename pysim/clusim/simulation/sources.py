@@ -1,0 +1,156 @@
+"""Sources of synthetic traffic between nodes: NICs, routing, order at the receivers, rate control.
+
+**Hardware** A NIC keeps the rate of each queue pair (DCQCN), on one path or on many.
+**Model** A source is a queue pair with a rate of its own. Without a given routing, messages take the paths of a
+collective's data: the topology's choice between nodes, all NVLinks in turn inside.
+**Not modelled** Queue pairs beyond the slots of an endpoint share sources, and their rates.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from clusim.base.arrays import Array
+from clusim.engine.abi import NONE
+from clusim.engine.image import empty
+from clusim.lowering.links import control_row
+from clusim.lowering.rank_paths import places_of
+from clusim.lowering.spreads import Receiver, Spreading, policy_of
+from clusim.results.result import Messages
+from clusim.topology import FabricArrays
+from clusim.topology.node import NicTraits
+
+INSIDE = "spray"
+"""Routing inside a node: packets alternate over the parallel links."""
+
+
+class PathChoices(NamedTuple):
+    """Rows of an image for the paths of sources.
+
+    Attributes
+    ----------
+    policy : ndarray
+        Policy of each source.
+    spreads, spread : ndarray
+        Spreads, and the row of each source or NONE.
+    controls, control : ndarray
+        Rate controls, and the row of each source or NONE.
+    num_vcs : int
+        Virtual channels.
+    """
+
+    policy: Array
+    spreads: Array
+    spread: Array
+    controls: Array
+    control: Array
+    num_vcs: int
+
+
+def nics_crossed(arrays: FabricArrays, messages: Messages) -> Array:
+    """Return the NICs that every message crosses, [messages, 2]; NONE inside a node."""
+    result = np.full((len(messages.source), 2), NONE, np.uint32)
+    if not len(arrays.nic_targets):
+        return result
+    pairs = np.stack((messages.source, messages.destination), axis=1)
+    distinct, inverse = np.unique(pairs, axis=0, return_inverse=True)
+    vias = [arrays.vias(a, b) or (NONE, NONE) for a, b in distinct.tolist()]
+    result[:] = np.array(vias, np.uint32).reshape(-1, 2)[inverse.ravel()]
+    return result
+
+
+def routing_between(arrays: FabricArrays, source: int, destination: int, nic: int) -> str:
+    """Return the routing of messages from one rank to another over a NIC (target, or NONE), as of collectives."""
+    traits = _nic_at(arrays, nic)
+    if traits is not None:
+        return arrays.fabric.forwarding.routing(traits.adaptive)
+    return places_of(arrays).hosts_routing(source, destination) or INSIDE
+
+
+def describe_routing(arrays: FabricArrays) -> str:
+    """Describe the routing of a topology without a given one: inside nodes and between them."""
+    words = []
+    for other in dict.fromkeys((1, arrays.num_ranks - 1)):
+        vias = arrays.vias(0, other)
+        words.append(routing_between(arrays, 0, other, vias[0] if vias else NONE))
+    if words[0] == words[-1]:
+        return f"{words[0]} routing"
+    return f"{words[-1]} routing between nodes, {words[0]} inside"
+
+
+class Sources(NamedTuple):
+    """Sources: sending and receiving rank of their first messages, and the NICs that these cross."""
+
+    source: Array
+    destination: Array
+    vias: Array
+
+    @classmethod
+    def of_first(cls, messages: Messages, first: Array, vias: Array) -> Sources:
+        """Return the sources with these first messages, given the NICs of all messages."""
+        return cls(messages.source[first], messages.destination[first], vias[first])
+
+    def choices(
+        self, arrays: FabricArrays, spreading: Spreading, order: int | str | None
+    ) -> PathChoices:
+        """Return the rows of an image; a `spreading` by ``auto`` is that of the topology.
+
+        `order` is the reorder buffer of all receivers [bytes], or ``any``, or None for those of their NICs.
+        """
+        words = [spreading.routing] * len(self.source)
+        if spreading.routing == "auto":
+            places = zip(
+                *(column.tolist() for column in self[:2]), self.vias[:, 0].tolist(), strict=True
+            )
+            words = [routing_between(arrays, *place) for place in places]
+            spreading = Spreading(_main_routing(words), arrays.fabric.forwarding.gap_ps)
+        spread = np.full(len(words), NONE, np.uint32)
+        chosen = [number for number, word in enumerate(words) if word == spreading.routing]
+        ends = [self._receiver(arrays, number, order) for number in chosen]
+        if spreading.routing == "ecmp" and order is None:
+            ends = [Receiver(1, None)] * len(ends)  # one path keeps the order
+        nics = bool((self.vias != NONE).any())
+        spreads, spread[chosen] = spreading.rows(arrays, ends, nics)
+        controls, control = rate_controls(arrays, self.vias[:, 0])
+        policy = np.array([policy_of(word) for word in words], np.uint8)
+        vcs = spreading.num_vcs(arrays.fabric)
+        return PathChoices(policy, spreads, spread, controls, control, vcs)
+
+    def _receiver(self, arrays: FabricArrays, number: int, order: int | str | None) -> Receiver:
+        if order is None:
+            traits = _nic_at(arrays, int(self.vias[number, 1]))
+            order = None if traits is None else traits.reorder_bytes
+        if not isinstance(order, int):
+            return Receiver(1, None)
+        back = arrays.path(int(self.destination[number]), int(self.source[number]))
+        return Receiver(arrays.latency_ps(back), order)
+
+
+def _main_routing(words: list[str]) -> str:
+    """Return the routing between nodes, or that inside if all sources send inside."""
+    return next((word for word in words if word != INSIDE), INSIDE)
+
+
+def _nic_at(arrays: FabricArrays, target: int) -> NicTraits | None:
+    """Return the traits of the NIC at a target; None without one."""
+    return None if target == NONE else arrays.fabric.nodes[int(arrays.targets["node"][target])].nic
+
+
+def rate_controls(arrays: FabricArrays, nics: Array) -> tuple[Array, Array]:
+    """Return rate controls, and the number of that of each source with the NICs `nics` (NONE: without)."""
+    rows: dict[tuple[int, ...], int] = {}
+    known: dict[int, int] = {NONE: NONE}
+    for target in dict.fromkeys(nics.tolist()):
+        traits = _nic_at(arrays, target)
+        if traits is None or traits.rate_control is None:
+            known[target] = NONE
+            continue
+        wires = arrays.wires[arrays.wires_from(int(arrays.targets["node"][target]))]
+        lines = wires[arrays.nodes["zone"][wires["dst"]] == NONE]
+        line_Bps = max(lines["rate_num"] / lines["rate_den"], default=0.0) * 1e12
+        row = control_row(traits, line_Bps) if line_Bps else None
+        known[target] = NONE if row is None else rows.setdefault(row, len(rows))
+    numbers = np.array([known[target] for target in nics.tolist()], np.uint32)
+    return np.array(list(rows), empty("controls").dtype), numbers

@@ -1,0 +1,180 @@
+"""Rate control as shipped: senders of one NIC each share a link fairly and fill it, in every pattern of traffic.
+
+The wires have the figures of the shipped links: pauses, marks and rates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+import clusim
+from clusim.base.arrays import Array
+from clusim.collectives import build
+from clusim.engine.abi import NONE, Policy, Stop
+from clusim.engine.image import empty
+from clusim.engine.simulation import Simulation
+from clusim.hardware import RATE_CONTROLS
+from clusim.lowering import lower
+from clusim.lowering.links import control_row
+from clusim.simulation.flows import Flow
+from clusim.simulation.traffic import PATTERNS, TIMED_PATTERNS, Traffic, to_image
+from clusim.topology import Fabric
+from clusim.topology.arrays import arrays_of
+from support.images import ImageBuilder
+
+MTU_BYTES, HEADER_BYTES = 4096, 82
+MESSAGE_BYTES = 256 << 10
+BURST = 8
+MS = 10**9
+SETTLED_PS = 60 * MS
+PAPER_GBPS = 40
+
+
+def _gbps(name: str) -> int:
+    return int(name.partition("-")[2] or PAPER_GBPS)
+
+
+def _control(name: str) -> dict[str, int]:
+    nodes = "cpu0: {kind: switch, switch: xeon-spr}"
+    text = (
+        f"name: one\nnics:\n  n: {{base: cx7-roce400, rate_control: {name}}}\n"
+        f"nodes:\n  gpu0: {{kind: gpu, chip: h20-sxm5}}\n  nic0: {{kind: nic, nic: n}}\n  {nodes}\n"
+        "links:\n  - {from: gpu0, to: cpu0, type: pcie-gen5-x16}\n  - {from: nic0, to: cpu0, type: pcie-gen5-x16}\n"
+    )
+    (nic,) = (node.nic for node in clusim.topology.loads(text).nodes if node.nic is not None)
+    names = empty("controls").dtype.names
+    return dict(zip(names, control_row(nic, _gbps(name) * 1e9 / 8), strict=True))
+
+
+def _incast(
+    name: str,
+    messages: int,
+    start_ps: tuple[int, ...],
+    *,
+    controlled: bool = True,
+    burst: int = BURST,
+) -> tuple[Array, Simulation]:
+    """Run flows into one endpoint; return the end of each message, [flows, messages]."""
+    gbps = _gbps(name)
+    rate = Fraction(gbps, 8000)
+    marks = {
+        "ecn_min_bytes": 1000 * gbps,
+        "ecn_max_bytes": 4000 * gbps,
+        "ecn_threshold": 2**32 // 5,
+    }
+    if name == "dcqcn":  # of its paper
+        marks = {"ecn_min_bytes": 5000, "ecn_max_bytes": 200_000, "ecn_threshold": 2**32 // 100}
+    builder = ImageBuilder(seed=7)
+    wire = {
+        "latency_ps": 500_000,
+        "format": builder.format(header=HEADER_BYTES),
+        "xoff_bytes": 2048 * gbps,
+        "xon_bytes": 2048 * gbps - 4 * MTU_BYTES,
+        "buffer_bytes": 2048 * gbps + 400 * gbps + 2 * burst * 4178,
+    }
+    switch = builder.switch(latency_ps=400_000)
+    hosts = [builder.endpoint(latency_ps=1) for _ in range(len(start_ps) + 1)]
+    for host in hosts:
+        builder.link(host, switch, (rate.numerator, rate.denominator), **wire, **marks)
+    row = builder.control(**_control(name))
+    for host, start in zip(hosts[1:], start_ps, strict=True):
+        fields = {"packet_bytes": MTU_BYTES, "burst": burst, "policy": "pinned", "flags": 0}
+        fields |= {"control": row} if controlled else {}
+        builder.source(host, [(start, MESSAGE_BYTES, hosts[0])] * messages, **fields)
+    sim = Simulation(builder.build(), records=False)
+    assert sim.run() == Stop.DONE
+    sim.check_conservation()
+    return sim.message_times().reshape(len(start_ps), messages), sim
+
+
+def _shares(ends: Array, gbps: int, from_ps: int) -> tuple[float, float]:
+    """Return used part of the link and Jain's index, from a time until the first flow is done."""
+    stop_ps = int(ends[:, -1].min())
+    moved = ((ends > from_ps) & (ends <= stop_ps)).sum(axis=1) * float(MESSAGE_BYTES)
+    wire = moved.sum() * (MTU_BYTES + HEADER_BYTES) / MTU_BYTES
+    used = wire / ((stop_ps - from_ps) * gbps / 8000)
+    return used, float(moved.sum() ** 2 / (len(moved) * (moved**2).sum()))
+
+
+@pytest.mark.parametrize("senders", [2, 8])
+@pytest.mark.parametrize("name", RATE_CONTROLS)
+def test_equal_flows_of_shipped_controls_fill_a_link_and_share_it(name: str, senders: int) -> None:
+    """Each starts 300 us after the last; Barre's figure 12 shows fair shares within its resolution, a second."""
+    gbps = _gbps(name)
+    join_ps = 300_000_000
+    most = int(140 * MS * gbps / 8000 / senders / MESSAGE_BYTES)
+    start = tuple(number * join_ps for number in range(senders))
+    ends, _ = _incast(name, most, start)
+    used, jain = _shares(ends, gbps, start[-1] + SETTLED_PS)
+    assert jain >= 0.95
+    assert used >= 0.95
+
+
+def test_eight_into_one_take_little_longer_than_with_pauses_alone() -> None:
+    """8 MiB each at 400 Gb/s; the timers of 40 Gb/s took 2.6 times as long."""
+    times = []
+    for controlled in (True, False):
+        ends, _ = _incast("dcqcn-400", 32, (0,) * 8, controlled=controlled, burst=1)
+        times.append(int(ends.max()))
+    assert times[0] < 1.2 * times[1]
+
+
+def test_a_flow_alone_is_not_slowed_by_its_control() -> None:
+    times = [_incast("dcqcn-400", 40, (0,), controlled=on)[0].max() for on in (True, False)]
+    assert times[0] == pytest.approx(times[1], rel=0.01)
+
+
+def _without_control(fabric: Fabric) -> Fabric:
+    nodes = tuple(
+        node if node.nic is None else replace(node, nic=replace(node.nic, rate_control=None))
+        for node in fabric.nodes
+    )
+    return replace(fabric, nodes=nodes)
+
+
+@pytest.mark.parametrize("routing", ["auto", "ecmp", "spray", "adaptive", "flowlet"])
+@pytest.mark.parametrize("pattern", [pattern for pattern in PATTERNS if pattern != "transpose"])
+def test_rate_control_acts_in_every_pattern_and_routing(pattern: str, routing: str) -> None:
+    """Eight NICs on two leaves with a quarter of the uplinks: all patterns meet marks."""
+    fabric = clusim.load("fat-tree:node=dgx-spark,nodes=8,unit=4,oversubscription=4")
+    options = {"packet": 4096, "routing": routing, "granularity": "packet"}
+    if routing == "flowlet":
+        options["gap"] = "1us"
+    if pattern in TIMED_PATTERNS:
+        options |= {"load": 3.0, "duration": "100us"}
+    if pattern in ("stride", "group-alltoall"):
+        options["span"] = 4 if pattern == "stride" else 8
+    if pattern == "flows":
+        options["flows"] = [Flow(rank, 0, 1 << 20) for rank in (4, 5, 6)]
+    given = () if pattern == "flows" else (pattern, 1 << 20)
+    both = [clusim.traffic(item, *given, **options) for item in (fabric, _without_control(fabric))]
+    assert both[0].wires.counters["marks"].sum() > 0
+    assert both[0].fingerprint != both[1].fingerprint
+
+
+@pytest.mark.parametrize("machine", ["hgx-h20", "hgx-h100-ndr", "dgx-spark", "aws-p5"])
+def test_traffic_and_collectives_route_between_nodes_alike(machine: str) -> None:
+    """By path of a flow or per packet, as the topology says; inside a node packets alternate over the links."""
+    fabric = clusim.load(f"{machine}:nodes=2")
+    traffic = Traffic("tornado" if fabric.num_ranks > 2 else "permutation", 1 << 16, MTU_BYTES)
+    sent = to_image(fabric, traffic, traffic.plan(arrays_of(fabric)))
+    called = lower(fabric, build(fabric, "alltoall", "direct", 1 << 20)).image
+    first = sent.messages["via_first"][sent.sources["msg_lo"]]
+    policies = [
+        set(sent.sources["policy"][first != NONE].tolist()),
+        set(called.conns["policy"][called.conns["via_first"] != NONE].tolist()),
+    ]
+    assert policies[0] == policies[1] != set()
+    assert set(sent.sources["policy"][first == NONE].tolist()) <= {Policy.STRIPE}
+
+
+@pytest.mark.parametrize("network", ["fat-tree:4", "star:4", "torus:4x4"])
+def test_traffic_and_collectives_route_between_hosts_alike(network: str) -> None:
+    fabric = clusim.load(network)
+    traffic = Traffic("tornado", 1 << 16, MTU_BYTES)
+    sent = to_image(fabric, traffic, traffic.plan(arrays_of(fabric)))
+    called = lower(fabric, build(fabric, "alltoall", "direct", 1 << 20)).image
+    assert set(sent.sources["policy"].tolist()) == set(called.conns["policy"].tolist())
