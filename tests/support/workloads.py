@@ -10,10 +10,12 @@ from clusim.collectives import ScheduleBuilder
 from clusim.schedule import Schedule
 from clusim.topology import Fabric
 from clusim.workload import Emitter, StepWriter, Workload, loads_workload, make_plan
-from clusim.workload.layers import Recompute
+from clusim.workload.kernels import PRECISIONS
+from clusim.workload.layers import Layer
 from clusim.workload.parallel.plan import ParallelPlan
+from clusim.workload.recomputation import Recomputer
 
-__all__ = ["ancestors", "ideal", "tiny", "volume", "written"]
+__all__ = ["ancestors", "ideal", "recomputed", "tiny", "volume", "written"]
 
 TINY = """
 model: {base: gpt3-1.3b, layers: 4, hidden: 256, heads: 8, head_size: 32, kv_heads: 8, intermediate: 1024, vocab: 1024}
@@ -35,6 +37,11 @@ def tiny(text: str = "", **replace: str) -> Workload:
     if own.data is not None and own.ranks is None:
         own.ranks = list(range(own.tensor * own.context * own.pipeline * own.data))
     return found
+
+
+def recomputed(layer: Layer, kind: str, precision: str = "bf16") -> Layer:
+    """Return a layer with a kind of recomputation."""
+    return Recomputer(tiny(f"recompute: {kind}"), PRECISIONS[precision]).assign([layer])[0]
 
 
 def ideal(ranks: int) -> Fabric:
@@ -100,7 +107,7 @@ def megatron_activation_bytes(
     tensor: int = 1,
     *,
     sequence_parallel: bool = False,
-    recompute: Recompute = "none",
+    recompute: str = "none",
 ) -> float:
     """Return the published bytes per layer of a GPT with plain attention (arXiv 2205.05198, table 2)."""
     sbh = sequence * batch * hidden

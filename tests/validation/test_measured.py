@@ -93,6 +93,41 @@ class TestRows:
 
 
 class TestCases:
+    @pytest.mark.parametrize(
+        ("word", "recompute", "detail"),
+        [
+            ("none", "none", {}),
+            ("full (paper)", "full", {}),
+            ("selective", "selective", {}),
+            ("selective (every other layer)", "full", {"every": 2}),
+            ("selective (every 4 layers)", "full", {"every": 4}),
+            ("selective (mla_up_proj, mlp)", "selective", {"modules": ["mla_up_proj", "mlp"]}),
+            ("selective (op)", "selective", {"operators": "torchtitan"}),
+        ],
+    )
+    def test_words_on_recomputation_are_obeyed(
+        self, word: str, recompute: str, detail: dict[str, Any]
+    ) -> None:
+        workload = case_of(row(recompute=word, attention="flash")).workload
+        assert workload.recompute == recompute
+        assert workload.recomputation.model_dump(exclude_unset=True) == detail
+
+    def test_selective_recomputation_of_torchtitan_is_by_operators(self) -> None:
+        titan = {"framework": "TorchTitan 9dec370", "attention": "flash", "recompute": "selective"}
+        case = case_of(row(**titan))
+        assert case.workload.recomputation.operators == "torchtitan"
+        assert any("TorchTitan's default" in note for note in case.notes)
+
+    def test_words_without_effect_are_named(self) -> None:
+        words = {
+            "recompute": "selective (gelu only)",
+            "precision": "fp8 (rowwise)",
+            "notes": "async TP",
+        }
+        notes = " ".join(case_of(row(**words, hardware="H100", attention="flash")).notes)
+        for word in ("gelu only", "scales by rows", "asynchronous tensor parallelism"):
+            assert word in notes
+
     def test_a_row_is_a_workload(self) -> None:
         case = case_of(row(pipeline=2, n_gpus=8, chunks=1))
         own = case.workload

@@ -57,7 +57,7 @@ class TestActivations:
     @pytest.mark.parametrize("precision", KEPT)
     def test_plain_attention_needs_no_output_of_its_own(self, precision: str) -> None:
         each = KEPT[precision]
-        found = block(precision, "attention: plain").activations.selective
+        found = block(precision, "recompute: selective\nattention: plain").kept_bytes
         assert found == N * H * (2 * 2 + 2 + 3 * 2 + 4 * 2 + (2 + 1 + 4) * each)
 
     @pytest.mark.parametrize("precision", KEPT)

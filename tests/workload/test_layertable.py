@@ -58,16 +58,16 @@ def test_rows_are_what_stages_compute() -> None:
     layer = plan.stages[0][0][1]
     # The attention core is computed again, which counts as backward towards the inputs.
     assert block.input_flops - layer.flops("input") == 2 * 2 * 4 * 128 * 128 * 32
-    assert block.activation_bytes == layer.activations.selective
+    assert block.activation_bytes == layer.kept_bytes
     assert 0 < block.memory_bound <= 1
 
 
 def test_heads_and_embeddings_are_not_computed_again() -> None:
     plan = make_plan(tiny("recompute: full"), FABRIC)
     embedding, block, *_, head = plan.stages[0][0]
-    assert len(backward_steps(block, "full")) == len(block.forward) + len(block.backward)
+    assert len(backward_steps(block)) == len(block.forward) + len(block.backward)
     for layer in (embedding, head):
-        assert backward_steps(layer, "full") == list(layer.backward)
+        assert backward_steps(layer) == list(layer.backward)
 
 
 def test_a_sharded_optimizer_steps_its_part() -> None:

@@ -17,7 +17,7 @@ from clusim.workload.memory import find_optimizer
 from clusim.workload.models import MODELS, Transformer, find_model, from_config, read_config
 from clusim.workload.recipes import casts
 from clusim.workload.spec import HardwareSpec
-from support.workloads import megatron_activation_bytes
+from support.workloads import megatron_activation_bytes, recomputed
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_the_backward_pass_has_twice_the_operations_of_the_forward_pass() -> Non
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_activations_are_those_of_the_published_formulas(
-    name: str, sequence_parallel: bool, recompute: Any
+    name: str, sequence_parallel: bool, recompute: str
 ) -> None:
     model = find_model(name)
     assert isinstance(model, Transformer)
     shard = Shard(
         batch=1, sequence=2048, tensor=8, sequence_parallel=sequence_parallel, flash=False
     )
-    kept = model.build(shard)[1].activations.of(recompute)
+    kept = recomputed(model.build(shard)[1], recompute).kept_bytes
     if recompute == "full" and sequence_parallel:
         assert kept == 2 * 2048 * model.hidden // 8
         return
@@ -100,8 +100,8 @@ def test_activations_are_those_of_the_published_formulas(
     assert kept == pytest.approx(formula, rel=1e-9)
 
 
-def comms(layer: Layer, recompute: Any = "none") -> list[list[str]]:
-    steps = (layer.forward, backward_steps(layer, recompute))
+def comms(layer: Layer, recompute: str = "none") -> list[list[str]]:
+    steps = (layer.forward, backward_steps(recomputed(layer, recompute)))
     return [[step.operation for step in own if isinstance(step, Comm)] for own in steps]
 
 

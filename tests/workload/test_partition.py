@@ -119,7 +119,7 @@ def times_of(plan: ParallelPlan) -> list[int]:
         sum(
             plan.chip.time_ps(step)
             for layer in layers
-            for step in (*layer.forward, *backward_steps(layer, "none"))
+            for step in (*layer.forward, *backward_steps(layer))
             if isinstance(step, Kernel)
         )
         for (layers,) in plan.stages

@@ -19,6 +19,7 @@ from clusim.workload.parallel.plan import ParallelPlan, make_plan
 from support.workloads import tiny, written
 
 A100 = clusim.load("dgx-a100")
+H100 = clusim.load("dgx-h100")
 TOKENS, HIDDEN, INNER, LAYERS = 128, 256, 1024, 4
 ONE = "parallel: {data: 1}\n"
 MOE = (
@@ -34,8 +35,7 @@ def plan_of(text: str, **fields: Any) -> ParallelPlan:
 def again(plan: ParallelPlan) -> list[Any]:
     """Return what a microbatch does a second time."""
     layers = [layer for chunks in plan.stages for chunk in chunks for layer in chunk]
-    recompute = plan.workload.recompute
-    whole = [s for layer in layers for s in backward_steps(layer, recompute)]
+    whole = [s for layer in layers for s in backward_steps(layer)]
     plain = [s for layer in layers for s in layer.backward]
     assert len(whole) >= len(plain)
     return [s for s in whole if not any(s is other for other in plain)]
@@ -102,8 +102,8 @@ def test_all_of_it_is_the_word_without_more() -> None:
     for one, two in (
         ("recompute: full", "recompute: full\nrecomputation: {every: 1}"),
         (
-            "recompute: selective\nattention: plain",
-            "recompute: selective\nattention: plain\nrecomputation: {modules: [core_attn]}",
+            "recompute: selective",
+            "recompute: selective\nrecomputation: {modules: [core_attn]}",
         ),
     ):
         assert executed(one) == executed(two)
@@ -137,6 +137,74 @@ def test_the_core_of_attention_is_computed_again_fused_or_not() -> None:
     assert operations(plan_of(f"{text}flash")) == LAYERS * scores
 
 
+@pytest.mark.parametrize("attention", ["flash", "plain"])
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_more_recomputation_takes_strictly_more_operations_and_less_memory(
+    attention: str, precision: str
+) -> None:
+    """Megatron-LM repeats the core of attention also if it is one fused kernel."""
+    text = f"precision: {precision}\nattention: {attention}\nrecompute: "
+    plans = [make_plan(tiny(ONE + text + kind), H100) for kind in ("none", "selective", "full")]
+    none, selective, full = map(operations, plans)
+    assert 0 == none < selective < full
+    kept = [plan.memory(0).activations for plan in plans]
+    assert kept[0] > kept[1] > kept[2]
+
+
+LLAMA = (
+    "{base: llama3-8b, layers: 4, hidden: 256, heads: 8, kv_heads: 2, head_size: 32,"
+    " intermediate: 896, vocab: 1024}"
+)
+OPERATORS = "recompute: selective\nrecomputation: {operators: torchtitan}"
+
+
+class TestOperators:
+    """TorchTitan's policy on a Llama block of n tokens, hidden size h, keys and values h / 4, inner size f.
+
+    Its products are of queries, keys, values, output, w1, w3 and w2, of which the second, fourth and sixth are
+    repeated.
+    """
+
+    def test_every_second_product_is_repeated(self) -> None:
+        plan = plan_of(OPERATORS, model=LLAMA)
+        assert operations(plan) == LAYERS * 2 * TOKENS * HIDDEN * (HIDDEN // 4 + HIDDEN + 896)
+        assert not [s for s in again(plan) if isinstance(s, Kernel) and s.fused is not None]
+
+    def test_results_of_the_others_and_of_attention_are_kept(self) -> None:
+        kept, none = (plan_of(text, model=LLAMA).stages[0][0] for text in (OPERATORS, ""))
+        products = HIDDEN + HIDDEN // 4 + 896 + HIDDEN
+        attention = 2 * HIDDEN + 4 * 8
+        assert kept[1].kept_bytes == TOKENS * (2 * HIDDEN + 2 * products + attention)
+        assert kept[1].kept_bytes < none[1].kept_bytes
+        assert [kept[i].kept_bytes for i in (0, -1)] == [none[i].kept_bytes for i in (0, -1)]
+
+    def test_products_of_8_bits_are_all_repeated(self) -> None:
+        plan = make_plan(
+            tiny(f"{ONE}precision: fp8\n{OPERATORS}", batch="{global: 2, micro: 1}", model=LLAMA),
+            H100,
+        )
+        width = HIDDEN + HIDDEN // 2 + HIDDEN + 3 * 896
+        assert operations(plan) == LAYERS * 2 * TOKENS * HIDDEN * width
+
+    def test_gathers_are_repeated_and_scattered_sums_are_kept(self) -> None:
+        text = f"parallel: {{tensor: 2, data: 1}}\ntensor: {{sequence_parallel: true}}\n{OPERATORS}"
+        plan = make_plan(tiny(text, batch="{global: 2, micro: 1}", model=LLAMA), A100)
+        repeated = [step.operation for step in again(plan) if isinstance(step, Comm)]
+        assert repeated == ["all_gather"] * 2 * LAYERS
+
+    def test_pieces_of_an_overlapped_product_are_one_product(self) -> None:
+        text = "parallel: {tensor: 2, data: 1}\ntensor: {sequence_parallel: true, overlap: true}\n"
+        plans = [
+            make_plan(tiny(text + more, batch="{global: 2, micro: 1}", model=LLAMA), A100)
+            for more in (OPERATORS, "")
+        ]
+        own, none = (operations(plan) for plan in plans)
+        assert (own, none) == (LAYERS * TOKENS * HIDDEN * (HIDDEN // 4 + HIDDEN + 896), 0)
+        assert {step.operation for step in again(plans[0]) if isinstance(step, Comm)} == {
+            "sendrecv"
+        }
+
+
 @pytest.mark.parametrize(("modules", "exchanges"), [("[moe_act]", 0), ("[moe]", 2)])
 def test_experts_that_are_computed_again_exchange_their_tokens_again(
     modules: str, exchanges: int
@@ -166,6 +234,12 @@ def test_latent_attention_makes_queries_keys_and_values_again() -> None:
         ("recompute: full\nrecomputation: {layers: 1, group: 2}", "choose one of"),
         ("recompute: full\nrecomputation: {group: 2}\ndata: {kind: fsdp}", "need complete weights"),
         ("recompute: selective\nrecomputation: {modules: [mpl]}", "did you mean 'mlp'"),
+        ("recomputation: {operators: torchtitan}", "operators need 'recompute: selective'"),
+        (f"attention: plain\n{OPERATORS}", "operators need 'attention: flash'"),
+        (
+            "recompute: selective\nrecomputation: {modules: [mlp], operators: torchtitan}",
+            "choose one of modules and operators",
+        ),
         (
             "recompute: selective\nrecomputation: {modules: [mlp, moe]}",
             "recomputation: recompute: no layer has a module 'moe'; there are",

@@ -207,7 +207,7 @@ class StepEstimator(Emitter):
         groups = [group for group in self.groups(step.dim, stage) if set(group) <= set(ranks)]
         if not groups:
             return
-        unnamed = replace(step, name="", key="", part="forward", core=False)
+        unnamed = replace(step, name="", key="", part="forward")
 
         def write(writer: Emitter, there: Mapping[int, int]) -> Tails:
             writer.run(stage, [unnamed], "part")

@@ -138,8 +138,7 @@ def layer_rows(plan: ParallelPlan) -> list[LayerRow]:
 
 
 def _row(plan: ParallelPlan, stage: int, layer: Layer, count: int) -> LayerRow:
-    recompute = plan.workload.recompute
-    steps = {"forward": list(layer.forward), "backward": backward_steps(layer, recompute)}
+    steps = {"forward": list(layer.forward), "backward": backward_steps(layer)}
     kernels = [
         step for part_steps in steps.values() for step in part_steps if isinstance(step, Kernel)
     ]
@@ -158,7 +157,7 @@ def _row(plan: ParallelPlan, stage: int, layer: Layer, count: int) -> LayerRow:
         layer=layer.name,
         count=count,
         parameters=layer.parameters,
-        activation_bytes=layer.kept(recompute),
+        activation_bytes=layer.kept_bytes,
         memory_bound=bound / max(1, total_ps),
         collectives={name: list(_messages(part_steps)) for name, part_steps in steps.items()},
         kernels=[LayerKernel(k.name, k.part, plan.chip.time_ps(k)) for k in kernels],

@@ -19,7 +19,6 @@ SUMMED, JOINED = "summed", "joined"
 """Prefixes of kernels that are launched inside another operator: their host cost is negligible."""
 
 Dim = Literal["tensor", "context", "expert", "norm"]
-Recompute = Literal["none", "selective", "full"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,6 @@ class Comm:
     name: str = ""
     key: str = ""
     part: Part = "forward"
-    core: bool = False
     channels: int = 0
     least_ps: int = 0
     across: int = 0
@@ -62,7 +60,6 @@ class Wait:
 
     key: str
     part: Part = "forward"
-    core: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +105,12 @@ class Activations:
 
     Attributes
     ----------
-    none, selective, full : int
-        Without recomputation, without the attention core, and the layer's input only.
+    none, full : int
+        Without recomputation, and the layer's input only.
     """
 
     none: int = 0
-    selective: int = 0
     full: int = 0
-
-    def of(self, recompute: Recompute) -> int:
-        """Return the bytes that a kind of recomputation keeps."""
-        return {"none": self.none, "selective": self.selective, "full": self.full}[recompute]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +131,12 @@ class Module:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Recomputation of a layer, if it differs from the workload's `recompute`.
+    """Recomputation of a layer before its backward pass.
 
     Attributes
     ----------
+    steps : tuple of Step
+        Forward steps that are repeated.
     kept, transient : int
         Bytes kept from the forward to the backward pass, and bytes that are temporarily restored.
     """
@@ -168,8 +162,10 @@ class Layer:
         Activations kept until its backward pass.
     modules : tuple of Module
         Parts that can be recomputed.
+    joined : tuple of (str, tuple of int)
+        Products of several weight matrices, which eager frameworks compute one by one, with the columns of each.
     again : Again or None
-        Recomputation; None uses the workload's setting for all layers.
+        Recomputation; None keeps all activations.
     """
 
     name: str
@@ -180,22 +176,18 @@ class Layer:
     output_bytes: int = 0
     activations: Activations = field(default_factory=Activations)
     modules: tuple[Module, ...] = ()
+    joined: tuple[tuple[str, tuple[int, ...]], ...] = ()
     again: Again | None = None
 
-    def kept(self, recompute: Recompute) -> int:
-        """Return the bytes kept from the forward to the backward pass."""
-        return self.activations.of(recompute) if self.again is None else self.again.kept
+    @property
+    def kept_bytes(self) -> int:
+        """Activations kept from the forward to the backward pass [bytes]."""
+        return self.activations.none if self.again is None else self.again.kept
 
-    def transient(self, recompute: Recompute) -> int:
-        """Return the bytes temporarily restored by recomputation."""
-        if self.again is not None:
-            return self.again.transient
-        activations = self.activations
-        return {
-            "none": 0,
-            "selective": activations.none - activations.selective,
-            "full": activations.none,
-        }[recompute]
+    @property
+    def transient_bytes(self) -> int:
+        """Activations temporarily restored by recomputation [bytes]."""
+        return 0 if self.again is None else self.again.transient
 
     @property
     def parameters(self) -> int:
@@ -345,31 +337,21 @@ def gathering(layer: Layer, element_bytes: int, reduced_bytes: int) -> Layer:
     return replace(layer, backward=(*layer.backward, kernel))
 
 
-def backward_steps(layer: Layer, recompute: Recompute) -> list[Step]:
-    """Return the work of a microbatch's backward pass, recomputation first.
-
-    Layers that keep as many bytes with recomputation as without it (embeddings, heads) are not recomputed.
-    """
-    again: list[Step] = []
-    kept = layer.activations
-    if layer.again is not None:
-        again = list(layer.again.steps)
-    elif recompute == "full" and kept.full < kept.none:
-        again = list(layer.forward)
-    elif recompute == "selective":
-        again = [s for s in layer.forward if not isinstance(s, Beside) and s.core]
-    useless = [replace(s, useful=0) if isinstance(s, Kernel) else s for s in again]
-    return [*(_again(step) for step in useless), *layer.backward]
+def backward_steps(layer: Layer) -> list[Step]:
+    """Return the work of a microbatch's backward pass, recomputation first."""
+    repeated = () if layer.again is None else layer.again.steps
+    return [*map(_repeat, repeated), *layer.backward]
 
 
-def _again(step: Step) -> Step:
+def _repeat(step: Step) -> Step:
+    """Return a forward step as part of the backward pass, without operations that count in MFU."""
     if isinstance(step, Wait):
         return replace(step, key=f"{step.key}/again", part="input")
     if isinstance(step, Comm):
         return replace(step, key=f"{step.key}/again" if step.key else "", part="input")
     if isinstance(step, Beside):
-        return Beside(tuple(map(_again, step.one)), tuple(map(_again, step.two)))
-    return step.as_part("input")
+        return Beside(tuple(map(_repeat, step.one)), tuple(map(_repeat, step.two)))
+    return replace(step, part="input", useful=0)
 
 
 def total(layers: Iterable[Layer], part: Part) -> int:

@@ -18,26 +18,18 @@ copy of the gradients into which microbatches are accumulated (DeepSpeed with ``
 `gradient_bits` 32 chooses it. If products add to that copy themselves (Megatron-LM), 16-bit gradients
 do not exist: *2 + 4 + 12*. If the optimiser creates the copy, of its shard only, it is one of its
 states, and ZeRO shards it with them: *2 + 2 + 16*, ``4 + 16/N`` with ZeRO 1 on N ranks.
-
-**Recomputation** by layers and by modules, if not all layers recompute equally. **Hardware**
-Megatron-LM (``--recompute-method block`` and ``uniform``, ``--recompute-modules``), TorchTitan
-(``selective_ac_option``). Only the input of a group of layers is kept, and the complete group is
-recomputed before the backward pass of its last layer. A recomputed module frees its output and its
-interior; its input is kept. **Model** The same; a layer recomputes everything at the start of its
-backward pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from clusim.base.errors import InputError
 from clusim.base.json_schema import GiB, JsonObject
 from clusim.workload.kernels import Kernel, Precision
-from clusim.workload.layers import Again, Layer, Module, Recompute, Tensor
+from clusim.workload.layers import Layer, Tensor
 from clusim.workload.pipeline_schedules import CUT, order
-from clusim.workload.spec import Workload
 
 _MOMENTS = {"sgd": 0, "momentum": 1, "adam": 2}
 OPTIMIZERS = tuple(_MOMENTS)
@@ -240,7 +232,6 @@ class Keeping:
         Additional memory that matrix products may use [bytes].
     """
 
-    recompute: Recompute = "none"
     zero: int = 0
     data: int = 1
     expert_data: int = 1
@@ -286,7 +277,7 @@ def stage_memory(
         Memory of the chip [bytes]; 0 (unknown) is an ideal chip, on which only the step is counted.
     """
     zero, data, expert_data = keeping.zero, keeping.data, keeping.expert_data
-    recompute, gathered, held = keeping.recompute, keeping.gathered, keeping.held
+    gathered, held = keeping.gathered, keeping.held
     layers = [layer for chunk in chunks for layer in chunk]
     tensors = [tensor for layer in layers for tensor in layer.tensors]
 
@@ -299,17 +290,17 @@ def stage_memory(
     def whole(tensor: Tensor) -> float:
         return tensor.elements * keeping.weight_bytes(tensor, optimizer)
 
-    per_chunk = [sum(layer.kept(recompute) for layer in chunk) for chunk in chunks]
+    per_chunk = [sum(layer.kept_bytes for layer in chunk) for chunk in chunks]
     transient = 0
     if keeping.activations_on_host:
-        per_chunk = [chunk[-1].kept(recompute) for chunk in chunks]
-        transient = 2 * max((layer.kept(recompute) for c in chunks for layer in c[:-1]), default=0)
+        per_chunk = [chunk[-1].kept_bytes for chunk in chunks]
+        transient = 2 * max((layer.kept_bytes for c in chunks for layer in c[:-1]), default=0)
     if zero == 3:
         sizes = sorted((sum(map(whole, layer.tensors)) for layer in layers), reverse=True)
         numbers = sorted((layer.parameters for layer in layers), reverse=True)
         there = sizes if gathered is None else sizes[: gathered + 1]
         transient += round(sum(there)) + sum(numbers[:2]) * optimizer.gradient
-    transient += max((layer.transient(recompute) for layer in layers), default=0)
+    transient += max((layer.transient_bytes for layer in layers), default=0)
     gradient = optimizer.main_gradient + (0 if keeping.summed else optimizer.gradient)
     weights = (
         spread(True, lambda t: t.elements) * optimizer.weight if zero >= 3 else spread(False, whole)
@@ -330,95 +321,3 @@ def stage_memory(
         fragments=round(FRAGMENTED * (activations + transient)) if capacity else 0,
         capacity=capacity,
     )
-
-
-class Recomputer:
-    """Assignment of recomputation to layers; equal layers with equal settings are one object."""
-
-    def __init__(self, workload: Workload) -> None:
-        self.own = workload.recomputation
-        self._known: dict[tuple[object, ...], tuple[Layer, Layer]] = {}
-        whole = self.own.layers is not None or self.own.every is not None or self.own.group > 1
-        if whole and workload.recompute != "full":
-            raise InputError("layers, every and group need 'recompute: full'")
-        if self.own.modules is not None and workload.recompute != "selective":
-            raise InputError("modules need 'recompute: selective'")
-        if sum((self.own.layers is not None, self.own.every is not None, self.own.group > 1)) > 1:
-            raise InputError("choose one of layers, every and group")
-        if self.own.group > 1 and ZERO.get(workload.data.kind) == 3:
-            raise InputError("groups of layers need complete weights, not sharded")
-
-    def check(self, layers: Sequence[Layer]) -> None:
-        """Raise an error for modules that no layer of the model has."""
-        known = {module.name for layer in layers for module in layer.modules}
-        for name in self.own.modules or ():
-            if name not in known:
-                raise InputError(
-                    f"recompute: no layer has a module {name!r}; there are {', '.join(sorted(known)) or 'none'}"
-                )
-
-    def part(self, layers: Sequence[Layer]) -> list[Layer]:
-        """Return the layers of a part of a stage with their recomputation."""
-        result = list(layers)
-        if self.own.modules is not None:
-            return [self._variant(layer, _by_modules(layer, self.own.modules)) for layer in layers]
-        blocks = [i for i, layer in enumerate(layers) if _kept_less(layer)]
-        for place, index in enumerate(blocks):
-            layer = layers[index]
-            if self.own.group > 1:
-                low = place - place % self.own.group
-                group = [layers[i] for i in blocks[low : low + self.own.group]]
-                result[index] = self._variant(layer, _in_group(group, place - low))
-            elif not self._chosen(place):
-                result[index] = self._variant(layer, Again(kept=layer.activations.none))
-        return result
-
-    def _chosen(self, place: int) -> bool:
-        """True if the block at this place of a part is recomputed."""
-        if self.own.layers is not None:
-            return place < self.own.layers
-        return (place + 1) % (self.own.every or 1) == 0
-
-    def _variant(self, layer: Layer, again: Again) -> Layer:
-        key = (id(layer), again.kept, again.transient, tuple(map(id, again.steps)))
-        if key not in self._known:
-            self._known[key] = (layer, replace(layer, again=again))
-        return self._known[key][1]
-
-
-def _kept_less(layer: Layer) -> bool:
-    """True if full recomputation saves memory: not for embeddings and heads."""
-    return layer.activations.full < layer.activations.none
-
-
-def _in_group(group: Sequence[Layer], place: int) -> Again:
-    """Return the recomputation of a layer in a group.
-
-    The first layer keeps its input, the last recomputes the group.
-    """
-    last = place == len(group) - 1
-    steps = tuple(step for layer in group for step in layer.forward) if last else ()
-    whole = sum(layer.activations.none for layer in group) if last else 0
-    return Again(steps, group[0].activations.full if place == 0 else 0, whole)
-
-
-def _by_modules(layer: Layer, names: Sequence[str]) -> Again:
-    """Return the recomputation of these modules of a layer; nested modules are counted once."""
-    chosen = [module for module in layer.modules if module.name in names]
-    outer = [
-        chosen_module
-        for chosen_module in chosen
-        if not any(_inside(chosen_module, other) for other in chosen)
-    ]
-    outer.sort(key=lambda chosen_module: chosen_module.first)
-    steps = tuple(
-        step
-        for chosen_module in outer
-        for step in layer.forward[chosen_module.first : chosen_module.last]
-    )
-    kept = layer.activations.none - sum(chosen_module.freed for chosen_module in outer)
-    return Again(steps, kept, max((chosen_module.freed for chosen_module in outer), default=0))
-
-
-def _inside(one: Module, other: Module) -> bool:
-    return one is not other and other.first <= one.first and one.last <= other.last

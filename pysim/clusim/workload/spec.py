@@ -209,13 +209,14 @@ class RecomputationSpec(Spec):
 
     With ``recompute: full`` the first `layers` of every part of a stage or each `every`-th one, or all in
     groups of `group` of which only the input is kept; with ``selective`` these `modules`, as named by
-    Megatron-LM.
+    Megatron-LM, or `operators` by TorchTitan's policy ``op``.
     """
 
     layers: Annotated[int, Field(ge=0, le=2**20)] | None = None
     every: Small | None = None
     group: Small = 1
     modules: list[RecomputedModule] | None = None
+    operators: Literal["torchtitan"] | None = None
 
 
 class StragglerSpec(Spec):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import ValidationError
@@ -21,6 +21,7 @@ from clusim.topology import Fabric, loads
 from clusim.topology.loading import joined
 from clusim.validation.steps.rows import NEEDED, StepRow, model_spec
 from clusim.workload import PRECISIONS, Workload
+from clusim.workload.spec import RecomputedModule
 
 _PRESETS = (
     (("a100 pcie",), "a100-pcie-x8"),
@@ -244,7 +245,7 @@ def case_of(row: StepRow) -> StepCase:
         "batch": {"global": row.global_batch, "micro": _micro(row, notes)},
         "precision": _precision(row, notes),
         "attention": _attention(row, notes),
-        "recompute": _recompute(row, notes),
+        **_recomputation(row, notes),
         "parallel": sizes,
         "data": _sharding(row, notes),
         "gradient_bits": _gradient_bits(row, notes),
@@ -267,6 +268,10 @@ def case_of(row: StepRow) -> StepCase:
             notes.append("sequence parallelism not given: assumed with Megatron")
         wanted = along.startswith("yes") if said else _megatron(row) == "megatron"
         spec["tensor"] = {"sequence_parallel": wanted}
+        if "async tp" in f"{row.notes} {row.sequence_parallel}".lower():
+            notes.append(
+                "asynchronous tensor parallelism: as without, copy engines are not modelled"
+            )
     nodes, ranks = machines.placed(row.n_gpus)
     if ranks is not None:
         sizes["ranks"] = ranks
@@ -302,6 +307,8 @@ def _micro(row: StepRow, notes: list[str]) -> int:
 def _precision(row: StepRow, notes: list[str]) -> str:
     word = row.precision.lower()
     result = [name for name in PRECISIONS if name in word]
+    if "rowwise" in word:
+        notes.append("scales by rows: as scales of tensors, their cost is not modelled")
     if result:
         return min(result, key=lambda name: (PRECISIONS[name].gemm_bytes, -len(name)))
     if word in ("", "not stated", "unknown"):
@@ -361,16 +368,38 @@ _SCRIPTED = ("nemo container 24.03.01", "nemo container 24.05", "nemo container 
 """Releases with scripts that reduce gradients of 16 bits and do not recompute (24.03 reduced 32)."""
 
 
-def _recompute(row: StepRow, notes: list[str]) -> str:
-    word = row.recompute.lower()
-    for name in ("full", "selective", "none"):
-        if word.startswith(name):
-            return name
+def _recomputation(row: StepRow, notes: list[str]) -> dict[str, Any]:
+    """Return the keys of a workload for the recomputation of a row."""
+    kind, _, detail = row.recompute.lower().replace(")", "").partition("(")
+    kind, detail = kind.strip(), detail.strip()
+    if kind in ("none", "full"):
+        return {"recompute": kind}
+    if kind == "selective":
+        return _selective(row, detail, notes)
     if _nemo_scripts(row):
         notes.append("recomputation not given: none, as in the scripts of NeMo-Framework-Launcher")
-        return "none"
-    notes.append("recomputation not given: the least that fits into memory")
-    return "none"
+    else:
+        notes.append("recomputation not given: the least that fits into memory")
+    return {"recompute": "none"}
+
+
+def _selective(row: StepRow, detail: str, notes: list[str]) -> dict[str, Any]:
+    """Return the keys for selective recomputation: of every n-th layer, of modules, or by operators."""
+    if every := re.search(r"every (other|second|third|\d+)", detail):
+        ordinals = {"other": 2, "second": 2, "third": 3}
+        number = ordinals.get(every[1]) or int(every[1])
+        return {"recompute": "full", "recomputation": {"every": number}}
+    names = re.findall(r"\w+", detail)
+    if names and set(names) <= set(get_args(RecomputedModule)):
+        return {"recompute": "selective", "recomputation": {"modules": names}}
+    titan = "torchtitan" in row.framework.lower()
+    if titan and not detail:
+        notes.append("selective recomputation of operators assumed, TorchTitan's default")
+    if re.search(r"\bop", detail) or (titan and not detail):
+        return {"recompute": "selective", "recomputation": {"operators": "torchtitan"}}
+    if detail:
+        notes.append(f"recomputation {detail!r}: ignored, the core of attention assumed")
+    return {"recompute": "selective"}
 
 
 def _nemo_scripts(row: StepRow) -> bool:

@@ -96,13 +96,14 @@ class Recorder:
         self._keys = 0
         self._kept = 0
         self._modules: list[Module] = []
+        self._joined: list[tuple[str, tuple[int, ...]]] = []
 
     def layer(
         self, name: str, kind: str, tensors: list[Tensor], output_bytes: int, kept: Activations
     ) -> Layer:
         """Return the layer written so far; `kept` is for matrices that are split in pairs."""
         more, full = self._kept, self._kept if kept.full == kept.none else 0
-        kept = Activations(kept.none + more, kept.selective + more, kept.full + full)
+        kept = Activations(kept.none + more, kept.full + full)
         backward = [step for group in reversed(self._back) for step in group]
         return Layer(
             name,
@@ -113,11 +114,16 @@ class Recorder:
             output_bytes,
             kept,
             tuple(self._modules),
+            tuple(self._joined),
         )
 
     def module(self, name: str, first: int, freed: int) -> None:
         """Record that the steps from `first` on can be recomputed, which frees `freed` bytes."""
         self._modules.append(Module(name, first, len(self.forward), freed))
+
+    def join(self, name: str, columns: tuple[int, ...]) -> None:
+        """Record that a product has several weight matrices, with the columns of each."""
+        self._joined.append((name, columns))
 
     def pair(self, forward: list[Step], backward: list[Step]) -> None:
         """Add steps and their counterparts in the backward pass, with casts for their products."""
@@ -343,9 +349,8 @@ class Recorder:
 
     def swap(self, name: str, size_bytes: int) -> None:
         """Exchange `name` among the ranks of the context dimension, and gradients back."""
-        core = not self.shard.flash
         back = Comm("context", "alltoall", size_bytes, f"{name} gradient", part="input")
-        self.pair([Comm("context", "alltoall", size_bytes, name, core=core)], [back])
+        self.pair([Comm("context", "alltoall", size_bytes, name)], [back])
 
     def start(
         self, dim: Dim, operation: str, forward_bytes: int, backward_bytes: int, name: str
@@ -354,7 +359,7 @@ class Recorder:
         key = self._key(name)
         self._open = key
         self.pair(
-            [Comm(dim, operation, forward_bytes, name, key=key, core=True)],
+            [Comm(dim, operation, forward_bytes, name, key=key)],
             [Wait(f"{key}/back", part="input")],
         )
         self._backward_start = Comm(
@@ -363,7 +368,7 @@ class Recorder:
 
     def finish(self, _name: str) -> None:
         """Wait for the last started communication."""
-        self.pair([Wait(self._open, core=True)], [self._backward_start])
+        self.pair([Wait(self._open)], [self._backward_start])
 
     def flash(self, attention: Attention, *, causal: bool) -> None:
         """Add fused attention.

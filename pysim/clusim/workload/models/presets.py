@@ -96,7 +96,7 @@ class Dlrm(LayeredModel):
         )
         tensors += self._stack(rec, b, (pairs * (pairs - 1) // 2 + width, *self.top), "top")
         kept = b * (pairs * width * 2 + sum(self.bottom) + sum(self.top)) * e
-        return [rec.layer("dlrm", "dlrm", tensors, 0, Activations(kept, kept, kept))]
+        return [rec.layer("dlrm", "dlrm", tensors, 0, Activations(kept, kept))]
 
     @staticmethod
     def _stack(rec: Recorder, batch: int, sizes: tuple[int, ...], name: str) -> list[Tensor]:
@@ -167,7 +167,7 @@ class Recurrent(LayeredModel):
         # Inputs, gates and states; outputs are the inputs of the next layer.
         kept = (2 * size + tokens * wide) * e
         tensors = [Tensor(*shape) for shape in shapes]
-        return rec.layer("lstm", "block", tensors, size * e, Activations(kept, kept, size * e))
+        return rec.layer("lstm", "block", tensors, size * e, Activations(kept, size * e))
 
     def _head(self, shard: Shard) -> Layer:
         rec, tokens, e = Recorder(shard), self.samples(shard), shard.precision.bytes
@@ -176,7 +176,7 @@ class Recurrent(LayeredModel):
         rec.memory("cross entropy", 2 * logits, logits, 2 * logits)
         kept = tokens * self.hidden * e + logits * 4
         tensors = [Tensor("head", self.vocab * self.hidden), Tensor("head bias", self.vocab)]
-        return rec.layer("head", "head", tensors, 0, Activations(kept, kept, kept))
+        return rec.layer("head", "head", tensors, 0, Activations(kept, kept))
 
 
 Model = Transformer | Perceptron | ResNet | Dlrm | Recurrent

@@ -156,7 +156,7 @@ class Transformer(LayeredModel):
         rec.memory("embedding", size, size, 2 * size)
         rec.leave(size)
         kept = shard.local_tokens * self.hidden * self.dropout
-        acts = Activations(kept, kept, kept)
+        acts = Activations(kept, kept)
         return rec.layer("embedding", "embedding", tensors, self._handed(shard), acts)
 
     def _handed(self, shard: Shard) -> int:
@@ -181,7 +181,7 @@ class Transformer(LayeredModel):
         if shard.tensor > 1:
             rec.forward.append(Comm("tensor", "allreduce", 3 * shard.tokens * 4, "cross entropy"))
         kept = 2 * local * e + logits * 4
-        acts = Activations(kept, kept, kept)
+        acts = Activations(kept, kept)
         return rec.layer("head", "head", tensors, 0, acts)
 
     def _loss(self, rec: Recorder, shard: Shard, logits: int) -> None:
@@ -218,8 +218,7 @@ class Transformer(LayeredModel):
         rec.module("moe" if moe else "mlp", first, feed[1] - local * e)
         tensors += feed[0]
         kept = 2 * local * e + kept_attention + feed[1] + self._residual(rec, shard)
-        selective = kept + self._attention_kept(shard)
-        acts = Activations(selective + self._scores(shard), selective, local * e)
+        acts = Activations(kept + self._attention_kept(shard) + self._scores(shard), local * e)
         return rec.layer("block", "moe" if moe else "block", tensors, self._handed(shard), acts)
 
     def _residual(self, rec: Recorder, shard: Shard) -> int:
@@ -280,6 +279,7 @@ class Transformer(LayeredModel):
         else:
             width = heads * query + kv * 2 * query
             rec.column("qkv", n, width, h)
+            rec.join("qkv", (heads * query, kv * query, kv * query))
             if shard.eager:
                 rec.behind(f"{JOINED} qkv", 2 * n * width)
             tensors = [_factor("qkv", width * h)] + [Tensor("qkv bias", width)] * (
@@ -355,6 +355,8 @@ class Transformer(LayeredModel):
         wide, n, h = (2 if self.gated else 1) * local_size, shard.tokens, self.hidden
         operand = input_bytes(shard.precision)
         rec.column("fc1", n, wide, h)
+        if self.gated:
+            rec.join("fc1", (local_size, local_size))
         first = len(rec.forward)
         rec.memory("activation", n * wide, n * local_size, n * (2 * wide + local_size))
         rec.module("mlp_act", first, round(n * local_size * operand))
@@ -437,8 +439,17 @@ class Transformer(LayeredModel):
         def once(way: Literal["dispatch", "combine"], name: str, part: Part) -> Comm:
             size = deepep.exchanged(way, routed, e)
             least = deepep.least_ps(way, routed, size.inside)
-            how = False, deepep.blocks, least, size.across, deepep.low_latency
-            return Comm("expert", "alltoall", size.inside, name, "", part, *how)
+            return Comm(
+                "expert",
+                "alltoall",
+                size.inside,
+                name,
+                part=part,
+                channels=deepep.blocks,
+                least_ps=least,
+                across=size.across,
+                flags=deepep.low_latency,
+            )
 
         # Gradients return in the opposite mode: combine for dispatch, and vice versa.
         back: Literal["dispatch", "combine"] = "combine" if kind == "dispatch" else "dispatch"

@@ -60,7 +60,7 @@ class Perceptron(LayeredModel):
             tensors = [Tensor(f"fc{index}", weights)] + [Tensor(f"bias{index}", wide)] * self.bias
             gathered = shard.style == "column" and index > 0
             kept = m * (inner // t if rows or gathered else inner) * e
-            acts = Activations(kept + m * wide * e, kept + m * wide * e, kept)
+            acts = Activations(kept + m * wide * e, kept)
             result.append(rec.layer(f"fc{index}", "linear", tensors, m * wide * e, acts))
         return result
 
@@ -111,7 +111,7 @@ class ResNet(LayeredModel):
             Tensor("classifier bias", self.classes),
         ]
         kept = shard.batch * channels * shard.precision.bytes
-        result.append(rec.layer("classifier", "head", tensors, 0, Activations(kept, kept, kept)))
+        result.append(rec.layer("classifier", "head", tensors, 0, Activations(kept, kept)))
         return result
 
     def _stem(self, shard: Shard) -> Layer:
@@ -126,7 +126,7 @@ class ResNet(LayeredModel):
             "stem",
             tensors,
             pixels // 4 * e,
-            Activations(kept, kept, shard.batch * 3 * self.image**2 * e),
+            Activations(kept, shard.batch * 3 * self.image**2 * e),
         )
 
     def _bottleneck(self, shard: Shard, channels: int, width: int, side: int, stride: int) -> Layer:
@@ -139,7 +139,7 @@ class ResNet(LayeredModel):
             kept += _convolve(rec, tensors, _Conv("shortcut", channels, 4 * width, 1, out, stride))
         pixels, e = shard.batch * 4 * width * out * out, shard.precision.bytes
         rec.memory("add", 2 * pixels, pixels, 2 * pixels)
-        acts = Activations(kept, kept, shard.batch * channels * side * side * e)
+        acts = Activations(kept, shard.batch * channels * side * side * e)
         return rec.layer(f"bottleneck {width}", "block", tensors, pixels * e, acts)
 
 

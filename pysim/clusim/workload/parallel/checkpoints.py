@@ -96,7 +96,7 @@ class Away:
 
     def _copy(self, place: tuple[int, int, int], name: str) -> Tails:
         _, chunk, index = place
-        size = self.chunks[chunk][index].kept(self.emitter.plan.workload.recompute)
+        size = self.chunks[chunk][index].kept_bytes
         delay_ps = round(size / self.rate_Bps * 1e12)
         stream = TO_HOST if name.endswith("to host") else name
         there = self._gone.pop(place, {})

@@ -145,7 +145,7 @@ class Emitter:
     def backward(self, layer: Layer) -> list[Step]:
         """Return the backward steps of a layer, recomputation included."""
         if id(layer) not in self._backward:
-            self._backward[id(layer)] = backward_steps(layer, self.plan.workload.recompute)
+            self._backward[id(layer)] = backward_steps(layer)
         return self._backward[id(layer)]
 
     def run(self, stage: int, steps: Iterable[Step], name: str) -> None:

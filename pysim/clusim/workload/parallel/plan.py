@@ -229,7 +229,7 @@ class ParallelPlan:
             self.stages[stage],
             self.optimizer,
             Keeping(
-                *(workload.recompute, self.zero, mesh.shards, mesh.expert_shards, held),
+                *(self.zero, mesh.shards, mesh.expert_shards, held),
                 gathered=workload.data.prefetch if workload.data.reshard else None,
                 weight_versions=versions,
                 states_on_host=workload.offload.optimizer,

@@ -26,10 +26,11 @@ from clusim.workload.deepep import DeepEp
 from clusim.workload.host import kernels_by, peer_rates
 from clusim.workload.kernels import Chip, Kernel, Precision
 from clusim.workload.layers import Layer, Shard, accumulating, backward_steps, gathering
-from clusim.workload.memory import Optimizer, Recomputer
+from clusim.workload.memory import Optimizer
 from clusim.workload.mesh import Mesh, zones_of
 from clusim.workload.models import Model, Transformer
 from clusim.workload.pipeline_schedules import Crew, StageLayout, layout_of
+from clusim.workload.recomputation import Recomputer
 from clusim.workload.spec import Workload, complain
 
 
@@ -223,8 +224,10 @@ def stages_of(
     crew = Crew(tuple(pipeline.replicas or [1] * workers))
     counts: list[int] = []
     times: list[int] = []
+    recomputer = Recomputer(workload, ground.chip.precision)
+    recomputer.check(layers)
     if pipeline.partition != "even":
-        times = [_time_ps(layer, workload, ground.chip) for layer in layers]
+        times = [_time_ps(layer, ground.chip) for layer in recomputer.assign(layers)]
     if pipeline.partition == "replicated":
         costs = [
             LayerCost(time_ps / 1e12, layer.parameters * ground.element, layer.output_bytes)
@@ -244,9 +247,7 @@ def stages_of(
         for stage in range(layout.stages)
     ]
     _copy_embedding(stages, model, layout, pipeline.schedule)
-    again = Recomputer(workload)
-    again.check(layers)
-    done = [[again.part(chunk) for chunk in chunks] for chunks in stages]
+    done = [[recomputer.assign(chunk) for chunk in chunks] for chunks in stages]
     return crew, [done[crew.stage(worker)] for worker in range(workers)]
 
 
@@ -291,9 +292,9 @@ def _cut(layers: Sequence[Layer], counts: Sequence[int]) -> list[list[Layer]]:
     return [list(layers[end - count : end]) for end, count in zip(ends, counts, strict=True)]
 
 
-def _time_ps(layer: Layer, workload: Workload, chip: Chip) -> int:
+def _time_ps(layer: Layer, chip: Chip) -> int:
     """Return the time of a layer's kernels for a microbatch [ps]."""
-    steps = (*layer.forward, *backward_steps(layer, workload.recompute))
+    steps = (*layer.forward, *backward_steps(layer))
     return sum(chip.time_ps(step) for step in steps if isinstance(step, Kernel))
 
 
