@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from clusim.base.errors import InputError
 from clusim.formats.logs import read_logs
+from clusim.validation.collectives.causes import CauseSearch
 
 Clusim = Callable[..., Any]
 HEADER = "system,n_nodes,n_gpus,collective,algorithm,protocol,size_bytes,time_us"
@@ -244,3 +246,29 @@ def test_a_measured_table_is_compared_row_by_row(tmp_path: Path, clusim: Clusim)
     refused = clusim(*command, "-g", 8)
     assert refused.code == 2
     assert "4 GPUs; dgx-h100 runs 8" in refused.err
+
+
+def test_rows_are_printed_before_causes_are_simulated(
+    tmp_path: Path, clusim: Clusim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = tmp_path / "mine.txt"
+    measured.write_text(
+        "# nThread 1 nGpus 8 minBytes 65536 maxBytes 65536 step: 16(factor) warmup iters: 5 iters: 20\n"
+        "#       size         count      type   redop    root     time   algbw   busbw  #wrong\n"
+        "       65536         16384     float     sum      -1    92.43    0.70    1.23       0\n",
+        encoding="utf-8",
+    )
+
+    def stop(*_: object) -> None:
+        raise InputError("stopped before the causes")
+
+    monkeypatch.setattr(CauseSearch, "causes", stop)
+    done = clusim("nccl-tests", "all_reduce_perf", "dgx-h100", "--against", measured, "--jobs", 1)
+    assert "stopped before the causes" in done.err
+    assert "64 KiB        92.43 us" in done.out
+
+
+def test_a_time_limit_needs_a_measurement(clusim: Clusim) -> None:
+    done = clusim("nccl-tests", "all_reduce_perf", "dgx-h100", "--time-limit", "5s")
+    assert done.code == 2
+    assert "--time-limit limits the causes of --against" in done.err

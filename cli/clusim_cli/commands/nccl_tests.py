@@ -15,12 +15,19 @@ from clusim.base.files import check_place, write_text
 from clusim.nccltests.options import FLAGS, parse_flags
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand, doubts, working
-from clusim_cli.params import TOPOLOGY, one_of
+from clusim_cli.params import TIME, TOPOLOGY, one_of
 from clusim_cli.progress import counted_progress
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusim.nccltests.api import Table
     from clusim.nccltests.options import PerfOptions
     from clusim.studies.whatif import PerfRun
+    from clusim.validation.collectives.against import MeasuredCurve, Search
+
+TIME_LIMIT_PS = 60 * 10**12
+"""Default wall-clock limit of the causes [ps]."""
 
 
 def _flags(function: Any) -> Any:
@@ -60,6 +67,8 @@ def _flags(function: Any) -> Any:
 )
 @click.option("--against", type=click.Path(path_type=Path), metavar="FILE",
               help="Compare with the nccl-tests output in FILE, and rank causes if it is slow.")  # fmt: skip
+@click.option("--time-limit", "limit_ps", type=TIME, metavar="TIME",
+              help="Wall-clock limit of the causes of --against.  [default: 60s]")  # fmt: skip
 @options.plot(more="It has the bus bandwidth of every size.")
 @options.strict()
 @options.as_json("clusim_cli.forms:PerfAgainstJson", "As -J writes it.")
@@ -77,6 +86,7 @@ def command(
     executor: str | None,
     explain: bool,
     against: Path | None,
+    limit_ps: int | None,
     plot: Path | None,
     strict: bool,
     as_json: bool,
@@ -91,15 +101,18 @@ def command(
     iterations, as in nccl-tests; in place and out of place are equal. With -c 1, data of small sizes are simulated and
     checked; N/A is not checked. Flags without effect on the simulated times are reported in the output.
 
-    With --against, the sizes, type, reduction, -g and -t are read from the measured table. If a range of sizes is
-    slower than predicted, possible causes, such as a failed link, disabled GPUDirect RDMA or fewer channels, are
-    simulated and ranked by their deviation from the measurement.
+    With --against, the sizes, type, reduction, -g and -t are read from the measured table. If a range of sizes
+    deviates from the prediction, possible causes, such as another protocol or algorithm, fewer channels, a failed link
+    or disabled GPUDirect RDMA, are simulated at its smallest sizes, the cheapest first, and ranked by their deviation
+    from the measurement.
     """
-    from clusim.nccltests.api import table_of
+    from clusim.nccltests.api import Table
     from clusim.nccltests.sweep import place, program_named
     from clusim.simulation.setup import Setup
-    from clusim.validation.collectives.against import compare, read_curve
+    from clusim.validation.collectives.against import Search, read_curve
 
+    if limit_ps is not None and against is None:
+        raise click.UsageError("--time-limit limits the causes of --against; give --against FILE")
     test, wanted = program_named(program), _wanted(flags)
     if plot is not None:
         need_matplotlib()
@@ -117,13 +130,14 @@ def command(
         working(jobs, executor) as workers,
         counted_progress(not no_progress, "simulated") as progress,
     ):
-        show = None if as_json or curve is not None else click.echo
-        result = table_of(where, test, wanted, jobs=workers, show=show)
-        if curve is not None:
-            compared = compare(curve, result, jobs=workers, progress=progress)
-            data["against"] = compared.to_json()
-    if curve is not None and not as_json:
-        click.echo("\n".join(compared.lines()))
+        result = Table(where, test, wanted)
+        tell = _silent if as_json else click.echo
+        if curve is None:
+            for text, _ in result.simulated(jobs=workers):
+                tell(text)
+        else:
+            limit = TIME_LIMIT_PS if limit_ps is None else limit_ps
+            data["against"] = _compared(curve, result, tell, Search(workers, progress, limit))
     for text in result.explained() if explain else ():
         if not as_json:
             click.echo(text)
@@ -137,6 +151,29 @@ def command(
     if as_json:
         click.echo(json.dumps(data))
     return int(data["out_of_bounds"]["count"] > 0)
+
+
+def _silent(_: str) -> None:
+    """Print nothing."""
+
+
+def _compared(
+    curve: MeasuredCurve, table: Table, tell: Callable[[str], None], search: Search
+) -> dict[str, Any]:
+    """Simulate a table row by row and compare it with a curve; return the JSON form."""
+    from clusim.validation.collectives.against import Against, compare, head_lines, row_of
+
+    for text in head_lines(curve, table):
+        tell(text)
+    for _, line in table.simulated(jobs=search.jobs):
+        if line is not None:
+            tell(row_of(curve, line).text())
+    for text in Against(curve, table).error_lines():
+        tell(text)
+    compared = compare(curve, table, search)
+    for text in compared.cause_lines():
+        tell(text)
+    return compared.to_json()
 
 
 def _wanted(flags: dict[str, str | None]) -> PerfOptions:

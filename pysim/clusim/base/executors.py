@@ -139,17 +139,19 @@ class Workers:
     ----------
     count : int
         Approximate number of concurrent tasks.
+    remote : bool
+        True if they may be on other computers.
     """
 
     def __init__(self, executor: Executor, count: int, *, remote: bool) -> None:
         self.count = count
         self._executor = executor
-        self._remote = remote
+        self.remote = remote
         self._left: set[Future[Any]] = set()
 
     def submit(self, work: Callable[..., Made], *given: Any) -> Future[Made]:
         """Submit a task; `work` must be a module-level function, and its arguments picklable."""
-        if self._remote:
+        if self.remote:
             future = self._executor.submit(_elsewhere, model_digest(), work, *given)
         else:
             future = self._executor.submit(work, *given)

@@ -156,6 +156,32 @@ class Table(Shown):
         always = "expected_errors"
         return result | {name: entry for name, entry in further.items() if entry or name == always}
 
+    def simulated(self, *, jobs: Jobs = None) -> Iterator[tuple[str, PerfLine | None]]:
+        """Simulate the rows; yield every printed line as soon as it is known, with its row if it has one."""
+        began = strftime(NOW, localtime())
+        for text, line in self._printed(jobs):
+            self.printed.append(text)
+            yield text, line
+        self.times = began, strftime(NOW, localtime())
+
+    def _printed(self, jobs: Jobs) -> Iterator[tuple[str, PerfLine | None]]:
+        where, test, options = self.where, self.test, self.options
+        setup = where.setup
+        note = f"clusim: simulated {setup.name}, {setup.num_nodes} x {where.processes} processes; time {LAUNCHED}"
+        notes = [note, *said(setup.broken.lines, self.notes)]
+        for text in head(test.binary, options, library_code(setup), devices(where, options), notes):
+            yield text, None
+        for _ in range(options.run_cycles):
+            self.lines = []
+            for text in table_head(options):
+                yield text, None
+            for line in rows(where, test, options, jobs=jobs):
+                self.lines.append(line)
+                yield line.text(), line
+            expected = [item.text() for item in self.expected]
+            for text in foot(test.binary, self.lines, expected):
+                yield text, None
+
     def explained(self) -> Iterator[str]:
         """Yield the verdicts on the kernels of the last cycle as comment lines, each when known."""
         for line in self.lines:
@@ -187,28 +213,9 @@ def table_of(
         Called with every line as soon as it is available.
     """
     result = Table(where, test, options)
-
-    def put(line: str) -> None:
-        result.printed.append(line)
+    for text, _ in result.simulated(jobs=jobs):
         if show is not None:
-            show(line)
-
-    began = strftime(NOW, localtime())
-    setup = where.setup
-    note = f"clusim: simulated {setup.name}, {setup.num_nodes} x {where.processes} processes; time {LAUNCHED}"
-    notes = [note, *said(setup.broken.lines, result.notes)]
-    for text in head(test.binary, options, library_code(setup), devices(where, options), notes):
-        put(text)
-    for _ in range(options.run_cycles):
-        result.lines = []
-        for text in table_head(options):
-            put(text)
-        for line in rows(where, test, options, jobs=jobs):
-            put(line.text())
-            result.lines.append(line)
-        for text in foot(test.binary, result.lines, [item.text() for item in result.expected]):
-            put(text)
-    result.times = began, strftime(NOW, localtime())
+            show(text)
     return result
 
 

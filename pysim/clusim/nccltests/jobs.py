@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from clusim.base.errors import ClusimError
-from clusim.base.executors import Jobs, workers
+from clusim.base.errors import ClusimError, TimeLimitReached
+from clusim.base.executors import Jobs, Workers, workers
 from clusim.nccl.launch import Host, host_of
 from clusim.results.result import Result
 from clusim.simulation.anchors import FOLLOWED, MOST_RANKS
-from clusim.simulation.api import result_of
+from clusim.simulation.api import result_of, whole_of
 from clusim.simulation.extrapolate import kernel_time, timed
+from clusim.simulation.job import RunOptions
 from clusim.simulation.plan import OVERLAPPING, nccl_choice
 from clusim.simulation.request import Request
 from clusim.simulation.samples import BRIEF, grain_notes
+from clusim.simulation.session import Watch
 from clusim.simulation.setup import Setup
 
 VERIFY_BYTES = 8 << 20
@@ -58,8 +60,14 @@ class PerfKernel:
         return any(note.startswith(FOLLOWED) for note in self.notes)
 
 
-def kernel(request: Request) -> PerfKernel:
-    """Return the kernel time of one collective, by NCCL's plan or a named algorithm."""
+def kernel(request: Request, options: RunOptions = BRIEF) -> PerfKernel:
+    """Return the kernel time of one collective, by NCCL's plan or a named algorithm.
+
+    Raises
+    ------
+    TimeLimitReached
+        The wall-clock limit of `options` was reached.
+    """
     if request.algorithm not in ("", "nccl"):
         return _named(request)
     choice = nccl_choice(request)
@@ -68,15 +76,16 @@ def kernel(request: Request) -> PerfKernel:
     verify = request.verify and request.size_bytes * ranks <= VERIFY_BYTES
     if choice.kernel is not None or (verify and ranks <= MOST_RANKS):
         asked = request.of(choice.schedule())
-        result = result_of(asked.verified() if verify else asked, BRIEF)
+        asked = asked.verified() if verify else asked
+        result = whole_of(asked, options, "a kernel")
         time_ps, wrong = result.time_ps, int(result.verified is False) if verify else None
         if choice.kernel is not None:
             notes = (*notes, *_grain_notes(result))
         elif request.operation in OVERLAPPING:
-            sample = timed(request, plan)
+            sample = timed(request, plan, options)
             time_ps, lags_ps = sample.time_ps, sample.lags_ps
     else:
-        sample = kernel_time(request, plan)
+        sample = kernel_time(request, plan, options)
         time_ps, lags_ps, notes = sample.time_ps, sample.lags_ps, (*notes, *sample.notes)
     return PerfKernel(time_ps, *choice.way, notes, wrong, host_of(choice.comm), lags_ps)
 
@@ -106,9 +115,13 @@ class Failure:
     reason: str
 
 
-def _timed(case: Request) -> PerfKernel | Failure:
+def _timed(case: Request, watch: Watch | None = None) -> PerfKernel | Failure:
+    """Return the kernel of a case; `TimeLimitReached` of the watch is raised."""
+    options = BRIEF if watch is None else replace(BRIEF, watch=watch)
     try:
-        return kernel(case)
+        return kernel(case, options)
+    except TimeLimitReached:
+        raise
     except ClusimError as error:
         return Failure(str(error))
 
@@ -162,6 +175,36 @@ def each_kernel(
         while waiting:
             for future in spread.done(waiting):
                 yield from zip(waiting.pop(future), spread.outcome(future), strict=True)
+
+
+def until(
+    cases: Iterable[Request], spread: Workers | None, watch: Watch
+) -> Iterator[tuple[Request, PerfKernel | Failure]]:
+    """Yield distinct cases with their kernels until a limit, started in the given order.
+
+    Parameters
+    ----------
+    spread : Workers or None
+        None runs the cases in this process.
+
+    Raises
+    ------
+    TimeLimitReached
+        The limit was reached; tasks of the workers may still run.
+    """
+    wanted = list(dict.fromkeys(cases))
+    if spread is None:
+        for case in wanted:
+            watch.begins("the next hypothesis was simulated")
+            yield case, _timed(case, watch)
+        return
+    # Other computers have other monotonic clocks.
+    theirs = None if spread.remote else watch
+    waiting = {spread.submit(_timed, case, theirs): case for case in wanted}
+    while waiting:
+        for future in spread.done(waiting):
+            yield waiting.pop(future), spread.outcome(future)
+        watch.interrupt()
 
 
 def batches_of(cases: Sequence[Request], count: int) -> list[list[Request]]:

@@ -114,16 +114,18 @@ def _lags(found: Extrapolation, lags_ps: Sequence[Sequence[int]]) -> tuple[int, 
     return tuple(round(found.law.of(values)) for values in zip(*even, strict=True))
 
 
-def kernel_time(request: Request, plan: Cut) -> Sample:
+def kernel_time(request: Request, plan: Cut, options: RunOptions = BRIEF) -> Sample:
     """Return the time of a NCCL plan as nccl-tests measures it."""
     if request.granularity == "auto":
-        found = extrapolated_time(request, plan, partial(phase, request, plan))
+        found = extrapolated_time(request, plan, partial(phase, request, plan), options)
         if found is not None:
             result, _ = found
             return replace(result, notes=tuple(map(limited, result.notes)))
-        return timed(request, plan)
+        return timed(request, plan, options)
     fewer = over_nodes(request, plan)
-    return timed(request, plan) if fewer is None else _all_timed(fewer, BRIEF, streams=None)
+    if fewer is None:
+        return timed(request, plan, options)
+    return _all_timed(fewer, options, streams=None)
 
 
 def extrapolated_time(

@@ -1,12 +1,14 @@
-"""Measured curve of nccl-tests against its prediction, and hypotheses that explain a slow system.
+"""Measured curve of nccl-tests against its prediction, and hypotheses that explain a deviation.
 
-If a regime of sizes is slow, `clusim.validation.collectives.causes` ranks what may explain it.
+If the median of a regime of sizes deviates, `clusim.validation.collectives.causes` ranks what may explain it, at the
+smallest deviating sizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import log
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,19 +25,13 @@ from clusim.nccltests.api import Table
 from clusim.nccltests.jobs import Progress
 from clusim.nccltests.options import PerfOptions
 from clusim.nccltests.sweep import Program, program_named
+from clusim.nccltests.table import PerfLine
 from clusim.simulation.expected import Expected, MeasuredError
-from clusim.validation.collectives.causes import (
-    SimulatedCause,
-    misfit_pct,
-    ranked,
-    simulated_causes,
-)
+from clusim.simulation.session import Watch
+from clusim.validation.collectives.causes import CauseSearch, FoundCauses, misfit_pct
 
-SAMPLED = 6
-"""Most sizes at which a hypothesis is simulated."""
-
-SLOW = 1.1
-"""Ratio of measured to predicted time, the median of a regime of sizes, above which a system is slow.
+DEVIATING = 1.1
+"""Ratio of measured to predicted time, or its inverse, above which the median of a regime of sizes deviates.
 
 Assumed: somewhat more than the median error of independent rows in most nodes (docs/accuracy.md).
 """
@@ -43,8 +39,19 @@ Assumed: somewhat more than the median error of independent rows in most nodes (
 UNEXPLAINED = 0.5
 """Share of the unchanged system's deviation that a cause which explains a measurement leaves at most; assumed."""
 
+APART_PCT = 3
+"""Difference of misfits below which the error of the model hides which cause is closer [%].
+
+Assumed: about the median error of large sizes on one node (docs/accuracy.md).
+"""
+
 SHOWN = 8
 """Most hypotheses in text."""
+
+WIDTH = 44
+"""Columns of a cause."""
+
+_LAYOUT = "{:>9}  {:>14}  {:>14}  {:>8}  {}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +184,17 @@ class AgainstRow(JsonObject):
     error_pct: float
     algorithm: str
 
+    def text(self) -> str:
+        """Return the row as printed."""
+        cells = (
+            format_size(self.size_bytes),
+            f"{self.measured_us:,.2f} us",
+            f"{self.predicted_us:,.2f} us",
+            f"{self.error_pct:+.1f}%",
+            self.algorithm,
+        )
+        return next(iter(text_table(_LAYOUT, [cells])))
+
 
 @dataclass(frozen=True, slots=True)
 class RankedCause(JsonObject):
@@ -211,7 +229,11 @@ class Against(JsonObject):
     misfit_pct : float
         Mean deviation of the measured from the predicted times, at the sizes of the hypotheses [%].
     hypotheses : list
-        By misfit; empty if the measurement is not slower than predicted.
+        By misfit; empty if the measurement does not deviate.
+    dropped : list of str
+        Hypotheses that fit worse than others at the first sizes.
+    unfinished : str
+        Hypotheses and sizes that a time limit omitted; empty if complete.
     not_simulated : dict
         Cause that cannot be simulated -> reason.
     notes : list of str
@@ -219,15 +241,13 @@ class Against(JsonObject):
     """
 
     KEYS = (
-        *("path=curve.path", "rows", "found_errors", "misfit_pct", "hypotheses", "not_simulated"),
-        "notes=curve.notes",
+        *("path=curve.path", "rows", "found_errors", "misfit_pct", "hypotheses", "dropped"),
+        *("unfinished", "not_simulated", "notes=curve.notes"),
     )
 
     curve: MeasuredCurve
     table: Table
-    sampled: tuple[int, ...]
-    explained: tuple[SimulatedCause, ...] = ()
-    failed: tuple[tuple[str, str], ...] = ()
+    found: FoundCauses | None = None
 
     @property
     def measured_us(self) -> dict[int, float]:
@@ -241,20 +261,23 @@ class Against(JsonObject):
 
     @property
     def misfit_pct(self) -> Round2:
-        """Return the mean deviation of the measured from the predicted times at the sampled sizes [%]."""
-        return misfit_pct(self.curve.times_us, self.predicted_us, self.sampled)
+        """Return the mean deviation of the measured from the predicted times at the simulated sizes [%]."""
+        sizes = (self.found.sizes if self.found else ()) or self.table.options.listed
+        return misfit_pct(self.curve.times_us, self.predicted_us, sizes)
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """Hypotheses that fit worse than others at the first sizes."""
+        return self.found.dropped if self.found else ()
+
+    @property
+    def unfinished(self) -> str:
+        """Part that a time limit omitted."""
+        return self.found.unfinished if self.found else ""
 
     def rows(self) -> list[AgainstRow]:
         """Return a row per size."""
-        predicted = self.predicted_us
-        algorithms = {line.size: line.algorithm for line in self.table.lines}
-        errors_pct = {
-            s: round(100 * (predicted[s] / us - 1), 2) for s, us in self.measured_us.items()
-        }
-        return [
-            AgainstRow(size, time_us, round(predicted[size], 3), errors_pct[size], algorithms[size])
-            for size, time_us in self.measured_us.items()
-        ]
+        return [row_of(self.curve, line) for line in self.table.lines]
 
     def expectations(self) -> Iterator[tuple[Expected, MeasuredError | None]]:
         """Yield the expected errors, each with the error of its rows."""
@@ -270,100 +293,91 @@ class Against(JsonObject):
     @property
     def hypotheses(self) -> list[RankedCause]:
         """Return the causes by misfit."""
-        times_us = self.curve.times_us
         return [
             RankedCause(
-                cause.titles, cause.change, cause.misfit_pct(times_us), {str(s): us for s, us in cause.times_us.items()}
+                cause.titles,
+                cause.change,
+                cause.misfit_pct(self.curve.times_us),
+                {str(size): us for size, us in cause.times_us.items()},
             )
-            for cause in self.explained
-        ]  # fmt: skip
+            for cause in (self.found.causes if self.found else ())
+        ]
 
     @property
     def not_simulated(self) -> dict[str, str]:
         """Return the reason of every cause that cannot be simulated."""
-        return dict(self.failed)
+        return dict(self.found.failed) if self.found else {}
 
     def lines(self) -> Iterator[str]:
-        """Yield the text: a row per size, and the best hypotheses."""
-        setup = self.table.where.setup
-        yield f"{self.table.test.binary} on {setup.name}, {setup.num_ranks} GPUs: {self.curve.path}"
-        yield ""
-        cells = [("size", "measured", "predicted", "error", "algorithm")]
-        for row in self.rows():
-            cells.append(
-                (
-                    format_size(row.size_bytes),
-                    f"{row.measured_us:,.2f} us",
-                    f"{row.predicted_us:,.2f} us",
-                    f"{row.error_pct:+.1f}%",
-                    row.algorithm,
-                )
-            )
-        yield from text_table("{:>9}  {:>14}  {:>14}  {:>8}  {}", cells)
+        """Yield the text: a row per size, expected errors, and the best hypotheses."""
+        yield from head_lines(self.curve, self.table)
+        yield from (row.text() for row in self.rows())
+        yield from self.error_lines()
+        yield from self.cause_lines()
+
+    def error_lines(self) -> Iterator[str]:
+        """Yield the expected and found errors, and notes."""
         yield ""
         for expected, found in self.expectations():
             yield f"  {expected.text()}"
             yield from [f"    {found.text()}"] if found else []
         yield from (f"  note: {text}" for text in self.curve.notes)
-        if not self.explained and not self.failed:
+
+    def cause_lines(self) -> Iterator[str]:
+        """Yield the hypotheses by misfit, those that are worse than the unchanged system by name only."""
+        if self.found is None:
             yield (
-                f"  no hypothesis simulated: in no range of sizes is the measurement slower than {SLOW:g} times the"
-                " prediction"
+                "  no hypothesis simulated: the median of no range of sizes is more than"
+                f" {DEVIATING:g} times longer or shorter than the prediction"
             )
             return
         yield ""
-        sizes = ", ".join(map(format_size, self.sampled))
+        causes = self.hypotheses
+        sizes = ", ".join(map(format_size, self.found.sizes)) or "no size"
         yield f"hypotheses: mean deviation of the measurement at {sizes}"
+        closer = [cause for cause in causes if cause.misfit_pct < self.misfit_pct]
         rows = [(f"{self.misfit_pct:.1f}%", "unchanged system", "")]
-        misfits = [item.misfit_pct(self.curve.times_us) for item in self.explained]
-        closer = sum(misfit < self.misfit_pct for misfit in misfits)
         rows += [
-            (f"{misfit:.1f}%", " or ".join(item.titles), item.change)
-            for misfit, item in zip(misfits[: min(SHOWN, closer)], self.explained, strict=False)
+            (f"{cause.misfit_pct:.1f}%", titles_text(cause.titles), cause.change)
+            for cause in closer[:SHOWN]
         ]
-        yield from text_table("  {:>7}  {:<40}  {}", rows)
-        if closer < len(misfits):
-            further = ", ".join(item.titles[0] for item in self.explained[closer:])
-            yield from folded(f"  worse than the unchanged system: {further}")
-        for title, why in self.failed:
+        yield from text_table(f"  {{:>7}}  {{:<{WIDTH}}}  {{}}", rows)
+        for cause in closer[:SHOWN]:
+            if "equal)" in titles_text(cause.titles):
+                equal = ", ".join(cause.titles[1:])
+                yield from folded(f"  equal to {cause.titles[0]}: {equal}")
+        further = [cause.titles[0] for cause in causes if cause not in closer]
+        further += self.found.dropped
+        if further:
+            yield from folded(f"  worse: {', '.join(further)}")
+        for title, why in self.found.failed:
             yield from folded(f"  not simulated: {title}: {why}")
-        best = self.explained[0] if self.explained else None
-        left_pct = self.misfit_pct if best is None else best.misfit_pct(self.curve.times_us)
-        if left_pct > UNEXPLAINED * self.misfit_pct:
-            yield f"  none explains the measurement: the best leaves {left_pct:.1f}% of deviation"
+        if self.found.unfinished:
+            yield from folded(f"  {self.found.unfinished}")
+        yield from self._judgement(closer)
+
+    def _judgement(self, closer: Sequence[RankedCause]) -> Iterator[str]:
+        """Yield that no cause explains the measurement, or the causes that cannot be told from the best."""
+        if not closer:
+            yield "  none explains the measurement: none is closer than the unchanged system"
+            return
+        least_pct = closer[0].misfit_pct
+        if least_pct > UNEXPLAINED * self.misfit_pct:
+            yield f"  none explains the measurement: the best leaves {least_pct:.1f}% of deviation"
+            return
+        near = [cause.titles[0] for cause in closer[1:] if cause.misfit_pct - least_pct < APART_PCT]
+        if near:
+            yield from folded(f"  not separable from the first ({APART_PCT}%): {', '.join(near)}")
 
 
-def sampled(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return at most `SAMPLED` sizes, evenly spaced and including the largest."""
-    if len(sizes) <= SAMPLED:
-        return tuple(sizes)
-    return tuple(sizes[round(at * (len(sizes) - 1) / (SAMPLED - 1))] for at in range(SAMPLED))
+def titles_text(titles: Sequence[str]) -> str:
+    """Return the titles of causes with equal times; more than fit are counted."""
+    text = " or ".join(titles)
+    return text if len(text) <= WIDTH else f"{titles[0]} ({len(titles) - 1} equal)"
 
 
-def is_slow(measured_us: dict[int, float], predicted_us: dict[int, float]) -> bool:
-    """Return True if the median of a regime of sizes is slower than `SLOW` times the prediction."""
-    for low, high in REGIMES.values():
-        ratios = [us / predicted_us[s] for s, us in measured_us.items() if low <= s < high]
-        if ratios and median(ratios) > SLOW:
-            return True
-    return False
-
-
-def compare(
-    curve: MeasuredCurve,
-    table: Table,
-    *,
-    jobs: Jobs = None,
-    progress: Progress | None = None,
-) -> Against:
-    """Compare a curve with its prediction; if it is slow, rank the hypotheses.
-
-    Parameters
-    ----------
-    table : Table
-        Prediction of all sizes of the curve.
-    jobs : int or Executor or None
-        Number of worker processes, or an executor; None is one per core, 1 works in this process.
+def head_lines(curve: MeasuredCurve, table: Table) -> Iterator[str]:
+    """Yield the title of a comparison, and the titles of its columns.
 
     Raises
     ------
@@ -375,8 +389,103 @@ def compare(
         raise InputError(
             f"{curve.path}: {curve.num_ranks} GPUs; {setup.name} runs {setup.num_ranks}: change --nodes or -g"
         )
-    result = Against(curve, table, sampled(table.options.listed))
-    if not is_slow(result.measured_us, result.predicted_us):
+    yield f"{table.test.binary} on {setup.name}, {setup.num_ranks} GPUs: {curve.path}"
+    yield ""
+    yield from text_table(_LAYOUT, [("size", "measured", "predicted", "error", "algorithm")])
+
+
+def row_of(curve: MeasuredCurve, line: PerfLine) -> AgainstRow:
+    """Return the row of a predicted size."""
+    measured_us, predicted_us = curve.times_us[line.size], line.halves[0].time_us
+    error_pct = round(100 * (predicted_us / measured_us - 1), 2)
+    return AgainstRow(line.size, measured_us, round(predicted_us, 3), error_pct, line.algorithm)
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """Deviation of a measured curve.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        The smallest and the middle deviating size of each deviating regime, the size before the smallest, and one of
+        each other regime, ascending [bytes].
+    agreeing : frozenset of int
+        Those that do not deviate.
+    slow : bool
+        True if a regime is slower than predicted.
+    """
+
+    sizes: tuple[int, ...]
+    agreeing: frozenset[int]
+    slow: bool
+
+
+def deviation_of(
+    measured_us: Mapping[int, float], predicted_us: Mapping[int, float]
+) -> Deviation | None:
+    """Return the deviation of a curve; None if the median of no regime of sizes deviates."""
+    ratios = {size: us / predicted_us[size] for size, us in sorted(measured_us.items())}
+    agreeing = [size for size, ratio in ratios.items() if 1 / DEVIATING <= ratio <= DEVIATING]
+    deviating: list[int] = []
+    controls: list[int] = []
+    slow = False
+    for low, high in REGIMES.values():
+        regime = {size: ratio for size, ratio in ratios.items() if low <= size < high}
+        middle = median(regime.values()) if regime else 1.0
+        alike = [size for size in agreeing if size in regime]
+        if 1 / DEVIATING <= middle <= DEVIATING:
+            controls += sorted(alike, key=lambda size: abs(log(ratios[size])))[:1]
+            continue
+        slow |= middle > 1
+        found = [size for size, ratio in regime.items() if (ratio > 1) == (middle > 1)]
+        found = [size for size in found if size not in alike]
+        deviating += (found[0], found[len(found) // 2])
+        controls += [size for size in agreeing if size < found[0]][-1:]
+    if not deviating:
+        return None
+    return Deviation(tuple(sorted({*deviating, *controls})), frozenset(controls), slow)
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Means of a search for causes.
+
+    Attributes
+    ----------
+    jobs : int or Executor or None
+        Number of worker processes, or an executor; None is one per core, 1 works in this process.
+    progress : callable or None
+        Called with the completed and total numbers of simulations.
+    limit_ps : int or None
+        Wall-clock limit of the search [ps]; None is unlimited.
+    """
+
+    jobs: Jobs = None
+    progress: Progress | None = None
+    limit_ps: int | None = None
+
+
+def compare(curve: MeasuredCurve, table: Table, search: Search = Search()) -> Against:
+    """Compare a curve with the prediction of all its sizes; if it deviates, rank the hypotheses.
+
+    Raises
+    ------
+    InputError
+        The curve is of another number of GPUs.
+    """
+    list(head_lines(curve, table))
+    result = Against(curve, table)
+    deviation = deviation_of(result.measured_us, result.predicted_us)
+    if deviation is None:
         return result
-    causes, failed = simulated_causes(table, result.sampled, jobs=jobs, progress=progress)
-    return replace(result, explained=ranked(causes, curve.times_us), failed=failed)
+    causes = CauseSearch(
+        table,
+        deviation.sizes,
+        curve.times_us,
+        agreeing=deviation.agreeing,
+        choices_only=not deviation.slow,
+        watch=Watch(search.limit_ps),
+        progress=search.progress,
+    )
+    return replace(result, found=causes.causes(search.jobs))

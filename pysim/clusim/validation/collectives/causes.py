@@ -1,123 +1,45 @@
-"""Causes that may explain a slow system, simulated and ranked by their deviation from a measured curve.
+"""Simulation of hypotheses at some measured sizes, and their rank by the deviation from the measurement.
 
-**Model** A hypothesis is a change of the system or of NCCL's environment, such as a failed NVLink or disabled
-GPUDirect RDMA. Each is simulated at some of the measured sizes; its misfit is the mean of
-``|ln(measured / simulated)|``, as a percentage. Hypotheses whose times equal the unchanged system's, within
-`SAME`, are omitted; hypotheses with equal times are one row. Positions (GPU, NIC) are assumed not to matter: one
-representative of each kind is simulated. Extents (half the lanes, twice as slow) are assumed.
-**Not modelled** Processes on a remote NUMA node, sockets in place of RDMA, too few PCIe reads of NICs, other jobs.
+**Model** The misfit of a hypothesis (`clusim.validation.collectives.hypotheses`) is the mean of
+``|ln(measured / simulated)|``, as a percentage. Sizes are simulated in ascending order: small ones need little time.
+Where the measurement agrees with the prediction, hypotheses that deviate by more than `REFUTED` are dropped; at a
+deviating size, the worse half. Their granularity is ``quick``: the ratio to the unchanged system's quick time corrects
+its predicted time. Hypotheses whose times equal the unchanged system's, within `SAME`, are omitted; hypotheses with
+equal times are one row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import exp, log
 from statistics import fmean
 
-from clusim.base.errors import ClusimError, InputError
-from clusim.base.executors import Jobs
-from clusim.lowering import parse_faults
+from clusim.base.errors import InputError, TimeLimitReached
+from clusim.base.executors import Jobs, Workers, workers
+from clusim.base.terms.operations import COLLECTIVE_OF
+from clusim.lowering import QUICK, parse_faults
 from clusim.nccl.launch import host_of
 from clusim.nccltests.api import Table
-from clusim.nccltests.jobs import Failure, PerfKernel, Progress, kernels
+from clusim.nccltests.jobs import Failure, PerfKernel, Progress, until
 from clusim.nccltests.sweep import harness_of, row_request
 from clusim.simulation.request import Request
+from clusim.simulation.session import Watch
 from clusim.simulation.setup import Setup
-from clusim.topology import Fabric
-from clusim.topology.pcie_paths import acs_on, rooted_nics
+from clusim.validation.collectives.hypotheses import CHOICE, Hypothesis, hypotheses
 
 SAME = 0.01
 """Relative difference below which two times are equal; assumed, below the spread of measurements."""
 
+REFUTED = 1.25
+"""Ratio to a measurement that agrees with the prediction above which a hypothesis is dropped; assumed."""
 
-@dataclass(frozen=True, slots=True)
-class Hypothesis:
-    """A change that may explain a curve.
+LEAST_KEPT = 8
+"""Hypotheses that are simulated at further sizes if half of all is less."""
 
-    Attributes
-    ----------
-    title : str
-        Cause, as a noun phrase.
-    change : str
-        Options of ``clusim`` for this change, or a change of ``clusim what-if``.
-    """
-
-    title: str
-    change: str
-    setup: Setup
-
-
-def hypotheses(setup: Setup, channels: int) -> Iterator[Hypothesis]:
-    """Yield the causes that apply to a system.
-
-    Parameters
-    ----------
-    channels : int
-        Most channels of the unchanged runs.
-    """
-    fabric = setup.fabric
-    gpu, nics = fabric.ranks[0], [node.name for node in fabric.nodes if node.kind == "nic"]
-    switches = [node.name for node in fabric.nodes if node.tier == "switch" and node.zone == 0]
-    several = fabric.num_zones > 1
-    faults = {
-        "one NVLink down": [f"link {gpu}:nvl1 down"],
-        "one NVSwitch down": [f"plane {name} down" for name in switches[:1]],
-        "PCIe of one GPU at half of its lanes": [f"lanes {gpu}:pcie 1/2"],
-        "CTAs of one GPU slow (x2)": [f"rank {gpu} slow x2"],
-    }
-    if several:
-        faults |= {
-            "one NIC down": [f"node {name} down" for name in nics[:1]],
-            "one NIC at half of its PCIe lanes": [f"lanes {name}:pcie 1/2" for name in nics[:1]],
-            "half of the NICs down": [f"node {name} down" for name in _every_second(fabric)],
-        }
-    for title, texts in faults.items():
-        if texts:
-            change = " ".join(f"--fault '{text}'" for text in texts[:2])
-            more = f" ... ({len(texts)} faults)" if len(texts) > 2 else ""
-            broken = replace(setup, faults=(*setup.faults, *texts))
-            yield Hypothesis(title, change + more, broken)
-    systems: dict[tuple[str, str], Callable[[Fabric], Fabric]] = {
-        ("ACS on (PCIe peers through the root complex)", "acs on"): acs_on
-    }
-    if several:
-        systems |= {
-            ("NICs at their CPU", "nics rooted"): partial(rooted_nics, remote=False),
-            ("NICs at another CPU", "nics remote"): partial(rooted_nics, remote=True),
-        }
-    for (title, change), changed_system in systems.items():
-        with suppress(InputError):  # no such part
-            yield Hypothesis(title, change, setup.on(changed_system(fabric)))
-    variables = {
-        "P2P disabled": ("NCCL_P2P_DISABLE", "1"),
-        "LL128 disabled": ("NCCL_PROTO", "^LL128"),
-        "NVLS disabled": ("NCCL_NVLS_ENABLE", "0"),
-        "trees disabled": ("NCCL_ALGO", "^Tree"),
-        "half of the channels": ("NCCL_MAX_NCHANNELS", str(channels // 2)),
-    }
-    if several:
-        variables |= {
-            "no GPUDirect RDMA": ("NCCL_NET_GDR_LEVEL", "LOC"),
-            "no GPUDirect reads": ("NCCL_NET_GDR_READ", "0"),
-            "PXN disabled": ("NCCL_PXN_DISABLE", "1"),
-        }
-    given = dict(setup.env)
-    for title, (name, value) in variables.items():
-        if name not in given and (channels > 1 or title != "half of the channels"):
-            changed = replace(setup, env=(*setup.env, (name, value)))
-            yield Hypothesis(title, f"--env {name}={value}", changed)
-
-
-def _every_second(fabric: Fabric) -> list[str]:
-    """Return every second NIC of each node; empty for nodes with one."""
-    result: list[str] = []
-    for zone in range(fabric.num_zones):
-        names = [node.name for node in fabric.nodes if node.kind == "nic" and node.zone == zone]
-        result += names[1::2]
-    return result
+Times = dict[int, float]
+"""Size [bytes] -> time [us]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,99 +56,221 @@ class SimulatedCause:
 
     titles: tuple[str, ...]
     change: str
-    times_us: dict[int, float]
+    times_us: Times
 
-    def misfit_pct(self, measured_us: dict[int, float]) -> float:
+    def misfit_pct(self, measured_us: Mapping[int, float]) -> float:
         """Return the mean deviation of measured from these times, of their ratio's logarithm [%]."""
         return misfit_pct(measured_us, self.times_us, tuple(self.times_us))
 
 
 def misfit_pct(
-    measured_us: dict[int, float], simulated_us: dict[int, float], sizes: Sequence[int]
+    measured_us: Mapping[int, float], simulated_us: Mapping[int, float], sizes: Sequence[int]
 ) -> float:
     """Return the mean of ``|ln(measured / simulated)|`` as a percentage."""
     return 100 * (exp(fmean(abs(log(measured_us[s] / simulated_us[s])) for s in sizes)) - 1)
 
 
 def ranked(
-    causes: Sequence[SimulatedCause], measured_us: dict[int, float]
+    causes: Iterable[SimulatedCause], measured_us: Mapping[int, float]
 ) -> tuple[SimulatedCause, ...]:
     """Return causes by the deviation of a measurement from them, the best first."""
     return tuple(sorted(causes, key=lambda item: item.misfit_pct(measured_us)))
 
 
-def simulated_causes(
-    table: Table,
-    sizes: Sequence[int],
-    *,
-    jobs: Jobs = None,
-    progress: Progress | None = None,
-) -> tuple[tuple[SimulatedCause, ...], tuple[tuple[str, str], ...]]:
-    """Simulate the hypotheses of a system at some sizes of a table.
+@dataclass(frozen=True, slots=True)
+class FoundCauses:
+    """Result of a search.
 
-    Returns
-    -------
-    (tuple of SimulatedCause, tuple of (str, str))
-        Causes with other times than the unchanged system's, and title and reason of those that cannot be simulated.
+    Attributes
+    ----------
+    sizes : tuple of int
+        Sizes at which all causes are simulated [bytes].
+    causes : tuple of SimulatedCause
+        By misfit; without those that equal the unchanged system.
+    dropped : tuple of str
+        Hypotheses that fit worse than others at the first sizes.
+    failed : tuple of (str, str)
+        Title and reason of those that cannot be simulated.
+    unfinished : str
+        Part that a time limit omitted; empty if complete.
     """
-    heads = {
-        line.size: (line.size, line.count, line.type, line.redop)
-        for line in table.lines
-        if line.size in sizes
-    }
-    options = replace(table.options, check=0)
 
-    def request(setup: Setup, size: int) -> Request:
-        where = replace(table.where, setup=setup)
-        return row_request(where, table.test, options, heads[size])
+    sizes: tuple[int, ...] = ()
+    causes: tuple[SimulatedCause, ...] = ()
+    dropped: tuple[str, ...] = ()
+    failed: tuple[tuple[str, str], ...] = ()
+    unfinished: str = ""
 
-    setup = table.where.setup
-    unchanged = kernels([request(setup, size) for size in heads], jobs=jobs).values()
-    channels = [kernel.channels for kernel in unchanged if isinstance(kernel, PerfKernel)]
-    possible, failed = _possible(setup, max(channels, default=0))
-    cases = {(item.title, size): request(item.setup, size) for item in possible for size in heads}
-    done = kernels(cases.values(), jobs=jobs, progress=progress)
-    made = [SimulatedCause((), "", {line.size: line.halves[0].time_us for line in table.lines})]
-    for item in possible:
-        times: dict[int, float] = {}
-        for size in heads:
-            kernel = done[cases[item.title, size]]
-            if isinstance(kernel, Failure):
-                failed.append((item.title, kernel.reason))
-                break
-            times[size] = _time_us(table, item.setup, kernel)
+
+@dataclass
+class CauseSearch:
+    """Search for the causes of a measured curve.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        Sizes in the order in which they are simulated [bytes].
+    measured_us : dict or None
+        Measured times; None simulates all hypotheses at all sizes.
+    agreeing : frozenset of int
+        Sizes whose measurement agrees with the prediction [bytes].
+    choices_only : bool
+        True omits failed and slow parts, and disabled transports.
+    watch : Watch
+        Wall-clock limit.
+    progress : callable or None
+        Called with the completed and total numbers of simulations.
+    """
+
+    table: Table
+    sizes: tuple[int, ...]
+    measured_us: Mapping[int, float] | None = None
+    agreeing: frozenset[int] = frozenset()
+    choices_only: bool = False
+    watch: Watch = field(default_factory=Watch)
+    progress: Progress | None = None
+    times_us: dict[str, Times] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    complete: list[int] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    _done: int = 0
+
+    def causes(self, jobs: Jobs = None) -> FoundCauses:
+        """Return the causes; at the time limit those that are simulated."""
+        unfinished = ""
+        try:
+            with workers(jobs, len(self.possible)) as spread:
+                self._screen(spread)
+        except TimeLimitReached:  # outside of the block, so that workers are killed
+            unfinished = self._unfinished()
+        return FoundCauses(
+            tuple(sorted(self.complete)),
+            tuple(self._merged()),
+            tuple(self.dropped),
+            tuple(self.failed.items()),
+            unfinished,
+        )
+
+    def _unfinished(self) -> str:
+        """Return the part that the time limit omitted."""
+        if not self.complete:
+            self.complete += self.sizes[:1] if self.times_us else ()
+            done = f"{len(self.times_us)} of {len(self.possible)} hypotheses at one size"
         else:
+            done = f"hypotheses at {len(self.complete)} of {len(self.sizes)} sizes"
+        return f"{self.watch.words} reached: {done}; a longer --time-limit continues"
+
+    @cached_property
+    def possible(self) -> list[Hypothesis]:
+        """Hypotheses of the system, the cheapest first."""
+        setup = self.table.where.setup
+        collective = COLLECTIVE_OF.get(self.table.test.of.name)
+        if collective is None:
+            channels = setup.comm.p2p_channels
+        else:
+            plans = [setup.comm.plan(collective, size) for size in self.sizes]
+            channels = max(plan.num_channels for plan in plans)
+        found = hypotheses(setup, channels, collective)
+        return [item for item in found if self._applies(item)]
+
+    def _applies(self, item: Hypothesis) -> bool:
+        """Return True if a system has the part that a hypothesis changes."""
+        if self.choices_only and item.kind != CHOICE:
+            return False
+        try:
+            parse_faults(item.setup.fabric, item.setup.faults)
+        except InputError:
+            return False
+        return True
+
+    def _screen(self, spread: Workers | None) -> None:
+        """Simulate all hypotheses at the first size, and the better part of them at each further one."""
+        left = self.possible
+        for size in self.sizes:
+            unchanged = self._quick(self.table.where.setup, size)
+            known = dict(until([unchanged], spread, self.watch))[unchanged]
+            if isinstance(known, Failure):
+                raise InputError(known.reason)
+            base_us = self._time_us(self.table.where.setup, known)
+            cases = {self._quick(item.setup, size): item for item in left}
+            for case, kernel in until(cases, spread, self.watch):
+                self._note(cases[case], size, kernel, base_us)
+            self.complete.append(size)
+            if size != self.sizes[-1]:
+                left = self._kept(left, size)
+
+    def _note(
+        self, item: Hypothesis, size: int, kernel: PerfKernel | Failure, base_us: float
+    ) -> None:
+        """Keep the time of a hypothesis at a size, or the reason for its absence."""
+        self._done += 1
+        if self.progress is not None:
+            self.progress(self._done, max(self._done, len(self.possible) * len(self.sizes)))
+        if isinstance(kernel, Failure):
+            self.times_us.pop(item.title, None)
+            if item.kind != CHOICE:  # NCCL ends with an error if a forced choice is impossible
+                self.failed[item.title] = kernel.reason
+            return
+        share = self._time_us(item.setup, kernel) / base_us
+        self.times_us.setdefault(item.title, {})[size] = share * self._predicted_us[size]
+
+    def _kept(self, left: list[Hypothesis], size: int) -> list[Hypothesis]:
+        """Return the hypotheses that are simulated at further sizes, in their order."""
+        known = [item for item in left if item.title in self.times_us]
+        if self.measured_us is None:
+            return known
+        if size in self.agreeing:
+            time_us = self.measured_us[size]
+            ratios = {item.title: self.times_us[item.title][size] / time_us for item in known}
+            kept = {title for title, ratio in ratios.items() if 1 / REFUTED < ratio < REFUTED}
+        else:
+            by_misfit = sorted(known, key=self._misfit_pct)
+            kept = {item.title for item in by_misfit[: max(LEAST_KEPT, len(known) // 2)]}
+        self.dropped += [item.title for item in known if item.title not in kept]
+        return [item for item in known if item.title in kept]
+
+    def _misfit_pct(self, item: Hypothesis) -> float:
+        assert self.measured_us is not None
+        times_us = self.times_us[item.title]
+        return misfit_pct(self.measured_us, times_us, tuple(times_us))
+
+    def _merged(self) -> list[SimulatedCause]:
+        """Return the causes with times at all completed sizes, by misfit; equal ones are one."""
+        made = [SimulatedCause((), "", {s: self._predicted_us[s] for s in self.complete})]
+        for item in self.possible if self.complete else ():
+            known = self.times_us.get(item.title, {})
+            if not known.keys() >= set(self.complete):
+                continue
+            times = {size: known[size] for size in self.complete}
             equal = next((n for n, other in enumerate(made) if _same(times, other.times_us)), None)
             if equal is None:
                 made.append(SimulatedCause((item.title,), item.change, times))
             else:
                 made[equal] = replace(made[equal], titles=(*made[equal].titles, item.title))
-    # The first entry is the unchanged system, merged with causes without effect.
-    return tuple(made[1:]), tuple(failed)
+        # The first entry is the unchanged system, merged with causes without effect.
+        causes = made[1:]
+        return causes if self.measured_us is None else list(ranked(causes, self.measured_us))
+
+    @cached_property
+    def _predicted_us(self) -> Times:
+        return {line.size: line.halves[0].time_us for line in self.table.lines}
+
+    @cached_property
+    def _heads(self) -> dict[int, tuple[int, int, str, str]]:
+        lines = self.table.lines
+        return {line.size: (line.size, line.count, line.type, line.redop) for line in lines}
+
+    def _quick(self, setup: Setup, size: int) -> Request:
+        where = replace(self.table.where, setup=setup)
+        options = replace(self.table.options, check=0)
+        asked = row_request(where, self.table.test, options, self._heads[size])
+        return replace(asked, granularity=QUICK)
+
+    def _time_us(self, setup: Setup, kernel: PerfKernel) -> float:
+        host = kernel.host or host_of(setup.comm)
+        harness = harness_of(self.table.options, self.table.where.kind)
+        return harness.time_ps(host, self.table.test.of.name, kernel) / 1e6
 
 
-def _possible(setup: Setup, channels: int) -> tuple[list[Hypothesis], list[tuple[str, str]]]:
-    """Return the hypotheses that a system can have, and the reasons of the others that fail."""
-    possible, failed = [], []
-    for item in hypotheses(setup, channels):
-        try:
-            parse_faults(item.setup.fabric, item.setup.faults)
-        except InputError:  # no such part
-            continue
-        try:
-            _ = item.setup.comm
-        except ClusimError as error:
-            failed.append((item.title, str(error)))
-            continue
-        possible.append(item)
-    return possible, failed
-
-
-def _time_us(table: Table, setup: Setup, kernel: PerfKernel) -> float:
-    host = kernel.host or host_of(setup.comm)
-    harness = harness_of(table.options, table.where.kind)
-    return harness.time_ps(host, table.test.of.name, kernel) / 1e6
-
-
-def _same(times: dict[int, float], others: dict[int, float]) -> bool:
+def _same(times: Times, others: Times) -> bool:
     return all(abs(log(us / others[size])) < SAME for size, us in times.items())
