@@ -79,7 +79,7 @@ test-python: $(VENV)/.dev $(VENV)/.built
 thorough: $(VENV)/.dev $(VENV)/.built
 	CLUSIM_THOROUGH=1 PYTHONPATH=tests $(BIN)/python tests/support/spread.py $(if $(EXECUTOR),--executor $(EXECUTOR)) \
 	  tests/engine/reference tests/simulation/test_error_limits.py tests/simulation/test_streams.py tests/analysis tests/replays \
-	  tests/docs/test_console.py tests/notebooks/test_notebooks.py
+	  tests/docs/test_console.py tests/notebooks/test_notebooks.py tests/cli/test_failing_calls.py
 
 # The extension is built a second time with the sanitizers, next to a copy of the package. Without `site`
 # (-S) the ordinary build is not seen; a leak check of the whole interpreter would only find its own. Ways of the C engine

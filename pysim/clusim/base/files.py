@@ -207,9 +207,11 @@ def _no_formula(text: str) -> str:
 
 
 def append_line(path: Name, line: bytes) -> None:
-    """Append a line in one write: later lines follow it even if this process is killed now."""
+    """Append a line, usually in one write: later lines follow it even if this process is killed now."""
     with _explained(path), open(path, "ab", buffering=0) as out:
-        out.write(line + b"\n")
+        rest = memoryview(line + b"\n")
+        while rest:  # a disk that is nearly full takes a part
+            rest = rest[out.write(rest) or 0 :]
 
 
 def write_bytes(path: Name, data: bytes, sources: Iterable[Name] = ()) -> None:
@@ -391,8 +393,13 @@ class Lock:
                 raise
             # The previous holder removed the file before this process locked it.
             os.close(descriptor)
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
+        try:
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"{os.getpid()}\n".encode())
+        except OSError:
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
+            raise
         self._descriptor = descriptor
         _HELD.add(descriptor)
 

@@ -80,15 +80,22 @@ class Journal(io.RawIOBase):
         return self._committed > 0
 
     def commit(self) -> None:
-        """Write all pending data; after a failure `error` is set and the file is unchanged."""
+        """Write all pending data; after a failure `error` is set and the file is unchanged, or not `whole`."""
         with self._remembered():
             self._make_room()
-            for (offset, _), block in self._pending.items():
-                self._write_all(offset, block)
-            if self.error is None:
+            if self._size > self._committed:
                 os.ftruncate(self._descriptor, self._size)
-                self._committed = self._size
+            if self.error is None:
+                self._write_pending()
         self._pending.clear()
+
+    def _write_pending(self) -> None:
+        """Write over committed data, which are lost if that fails."""
+        self._committed = 0
+        for (offset, _), block in self._pending.items():
+            self._write_all(offset, block)
+        os.ftruncate(self._descriptor, self._size)
+        self._committed = self._size
 
     def _make_room(self) -> None:
         """Let the disk set aside space for the file; raises `OSError` if it is full."""

@@ -253,6 +253,8 @@ class TraceWriter:
                 if self._is_open:
                     self._close(commit=False)
                 reason += f"; the data recorded before are in {self.partial}"
+            elif self._journal is not None:
+                self.partial.unlink(missing_ok=True)
             self.discard()
             raise EnvironmentFailure(f"{self.path}: cannot write the trace: {reason}") from None
 
