@@ -405,6 +405,8 @@ class ImportedJson(TypedDict):
         The topology file that was written.
     counts : dict
         Counts by kind of graph node and link.
+    findings : list
+        Errors and warnings of ``topo check``.
     """
 
     file: str
@@ -413,3 +415,4 @@ class ImportedJson(TypedDict):
     output: str | None
     counts: dict[str, int]
     assumptions: list[Assumption]
+    findings: list[Finding]

@@ -13,7 +13,7 @@ from clusim import topology
 from clusim.base.errors import ClusimError
 from clusim.base.units import parse_size
 from clusim.formats.topologies import import_text
-from clusim.hardware import GPUS, gpu_by_product, gpu_by_words, unknown_gpu
+from clusim.hardware import GPUS, Identity, gpu_by_product, gpu_by_words, identify_gpu, unknown_gpu
 from clusim.hardware.catalog import FORM_WORDS, SIZE_TOLERANCE, VENDOR_WORDS
 
 NAMES = [
@@ -105,10 +105,50 @@ def test_a_further_word_makes_another_product() -> None:
         ("AMD Instinct MI308X", "mi300x"),
         ("NVIDIA GeForce RTX 5090 D", "rtx-5090"),
         ("NVIDIA Graphics Device", None),
+        ("NVIDIA GeForce RTX 5070 Ti", "rtx-5090"),
+        ("NVIDIA GeForce RTX 4060", "rtx-4090"),
+        ("NVIDIA GeForce GTX 1080 Ti", None),
+        ("NVIDIA B100", "b200-sxm"),
     ],
 )
 def test_the_nearest_known_chip_is_named(text: str, near: str | None) -> None:
     assert unknown_gpu(text).partition("the nearest is ")[2] == (near or "")
+
+
+@pytest.mark.parametrize(
+    ("identity", "chip"),
+    [
+        (Identity(capability=121), "gb10"),
+        (Identity(vendor=0x10DE, device=1, capability=107), "vr200"),
+        (Identity(capability=103), "b300-sxm"),
+        (Identity(capability=103, coherent=True), "gb300"),
+        (Identity(capability=90, coherent=True), "gh200"),
+        (Identity(capability=90), "h100-sxm5"),
+        (Identity(vendor=0x1002, device=1, capability=304, gfx="942"), "mi300x"),
+    ],
+)
+def test_a_compute_capability_is_that_of_its_usual_or_only_chip(
+    identity: Identity, chip: str
+) -> None:
+    result = identify_gpu(identity)
+    assert result is not None
+    assert result.name == chip
+
+
+@pytest.mark.parametrize(
+    ("identity", "message"),
+    [
+        (Identity(capability=110), "no known GPU has sm 110"),
+        (Identity(vendor=0x1D94, device=0x55B7, capability=90, gfx="21943"), "1d94:55b7: neither"),
+        (Identity(vendor=0x1E3E, device=1, capability=80), "1e3e:0001: neither a GPU of NVIDIA"),
+        (Identity(capability=80, gfx="1250"), "no known GPU has gcn 1250"),
+        (Identity(product="NVIDIA A16", capability=86), "the GPU NVIDIA A16 is not known"),
+    ],
+)
+def test_an_unknown_gpu_is_refused_and_not_replaced(identity: Identity, message: str) -> None:
+    with pytest.raises(ClusimError, match=message):
+        identify_gpu(identity)
+    assert identify_gpu(Identity()) is None
 
 
 def test_gpus_of_one_table_may_differ() -> None:

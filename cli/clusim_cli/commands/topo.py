@@ -15,6 +15,7 @@ from clusim_cli.params import CHIP, TOPOLOGY, TOPOLOGY_KIND, one_of
 if TYPE_CHECKING:
     from clusim.formats.topologies import Imported
     from clusim.topology import Fabric
+    from clusim.topology.check_links import Finding
     from clusim_cli.forms import MachineJson
 
 FILE = click.Path(path_type=Path)
@@ -265,19 +266,32 @@ def import_(file: Path, output: Path | None, as_json: bool, **given: Any) -> Non
     else:
         result = import_file(file, kind=kind, chip=chip, cpu=cpu, group=group)
     text = result.to_yaml()
-    result.fabric()  # raises if the imported topology cannot be read
+    findings = _findings(result)  # raises if the imported topology cannot be read
     to_stdout = output is not None and is_stream(output)
     if output is not None:
         write_text(output, text, [file])
     if as_json:
-        _print_json(_summary(result, file, output), err=to_stdout)
+        summary = {**_summary(result, file, output), "findings": [f.to_json() for f in findings]}
+        _print_json(summary, err=to_stdout)
         return
-    for line in _words(result, file):
+    for line in [*_words(result, file), *_found(findings)]:
         click.echo(line, err=to_stdout)
     if output is not None and not to_stdout:
         click.echo(f"wrote {output}", err=True)
     elif output is None:
         click.echo("no file written; -o FILE writes a topology file", err=True)
+
+
+def _findings(imported: Imported) -> list[Finding]:
+    """Return what `topo check` finds in an imported topology, without mere values."""
+    from clusim.topology import check
+
+    return [finding for finding in check(imported.fabric()) if finding.level != "info"]
+
+
+def _found(findings: list[Finding]) -> list[str]:
+    lines = [f"  found by `clusim topo check` ({len(findings)}):"] if findings else []
+    return lines + [f"    {finding.level}: {finding.what}" for finding in findings]
 
 
 def _words(imported: Imported, file: Path) -> list[str]:

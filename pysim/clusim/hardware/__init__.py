@@ -21,22 +21,21 @@ from clusim.hardware.catalog import (
     SWITCHES_BY_LINK,
     TRANSPORTS,
     USUAL_SWITCHES,
+    gfx_of,
     gpu,
-    gpu_by_capability,
     gpu_by_gfx,
     gpu_by_pci,
     gpu_by_product,
     gpu_by_words,
-    nearest_gpu,
     stand_in,
     standing,
-    unknown_gpu,
 )
 from clusim.hardware.cpu import HOST, Cpu, HostCosts
 from clusim.hardware.ctas import CTAS, DEEPEP
 from clusim.hardware.figures import MARKS, Figure, Mark, Preset, Value, count_marks
 from clusim.hardware.frameworks import FRAMEWORKS, LAUNCH_QUEUE, Framework
 from clusim.hardware.gpu import Architecture, Gpu
+from clusim.hardware.identity import Identity, identify_gpu, named_gpu, nearest_gpu, unknown_gpu
 from clusim.hardware.links import GPU_FORMATS, GPU_LINKS, Switch, nccl_link_GBps
 from clusim.hardware.networks import NETWORK_FORMATS, NETWORK_LINKS
 from clusim.hardware.nic import RATE_CONTROLS, Nic, Pci, Transport
@@ -79,6 +78,7 @@ __all__ = [
     "Framework",
     "Gpu",
     "HostCosts",
+    "Identity",
     "Mark",
     "Nic",
     "Pci",
@@ -88,12 +88,14 @@ __all__ = [
     "Value",
     "all_figures",
     "count_marks",
+    "gfx_of",
     "gpu",
-    "gpu_by_capability",
     "gpu_by_gfx",
     "gpu_by_pci",
     "gpu_by_product",
     "gpu_by_words",
+    "identify_gpu",
+    "named_gpu",
     "nccl_link_GBps",
     "nearest_gpu",
     "stand_in",

@@ -14,13 +14,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import SequenceMatcher
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from clusim.base.datafiles import OnDemand, read
-from clusim.base.errors import InputError, one_line, suggest
+from clusim.base.errors import InputError, suggest
 from clusim.base.records import dataclass
 from clusim.hardware.cpu import Cpu, HostCosts, cpu_of, host_of
 from clusim.hardware.gpu import Architecture, Gpu, architecture_of, gpu_of
@@ -184,7 +183,8 @@ def _claims(item: Gpu) -> Iterable[str]:
     if item.usual and item.gfx:
         yield from (f"usual of gfx{number}" for number in item.gfx)
     elif item.usual:
-        yield f"usual of compute capability {item.compute_capability / 10:g}"
+        kind = "superchip" if item.processor else "usual"
+        yield f"{kind} of compute capability {item.compute_capability / 10:g}"
 
 
 GPUS: Mapping[str, Gpu] = OnDemand(_found, _one)
@@ -213,14 +213,6 @@ def gpu_by_pci(vendor: int | None, device: int | None) -> Gpu | None:
     return _by_pci().get((vendor or 0, device or 0))
 
 
-def gpu_by_capability(capability: int | None) -> Gpu | None:
-    """Return the usual GPU of a CUDA compute capability times ten."""
-    same = (
-        i for i in GPUS.values() if i.usual and not i.gfx and i.compute_capability == capability
-    )
-    return next(same, None)
-
-
 def gpu_by_gfx(text: str, units: int | None = None) -> Gpu | None:
     """Return the GPU of an AMD number (``908``, ``gfx942``).
 
@@ -230,6 +222,13 @@ def gpu_by_gfx(text: str, units: int | None = None) -> Gpu | None:
     same = [item for item in GPUS.values() if number in item.gfx]
     exact = (item for item in same if item.sms == units)
     return next(exact, next((item for item in same if item.usual), None))
+
+
+def gfx_of(item: Gpu) -> str:
+    """Return AMD's number of a GPU: its own, or that of its architecture; empty for another vendor."""
+    same = (one.gfx for one in GPUS.values() if one.architecture is item.architecture and one.gfx)
+    numbers = item.gfx or next(same, ())
+    return numbers[-1] if numbers else ""
 
 
 def stand_in(kind: str) -> Gpu | None:
@@ -272,7 +271,6 @@ OTHER_MODELS = frozenset(
 _PORT_RATES = (100, 200, 400, 800)
 """Numbers that are NIC rates in free text [Gb/s]."""
 
-_NEAR = 0.6
 _LONGEST = 12
 _SIZE = re.compile(r"([0-9]{1,4})g(?:i?b)?")
 _MEMORY = re.compile(r"hbm[0-9]?e?|gddr[0-9]x?|lpddr[0-9]x?")
@@ -451,27 +449,3 @@ def _is_part(word: str) -> bool:
 def _has_model(words: tuple[str, ...]) -> bool:
     ends, models = range(1, len(words) + 1), _models()
     return any(words[at:end] in models for end in ends for at in range(end))
-
-
-def nearest_gpu(text: str) -> Gpu | None:
-    """Return the known GPU with the most similar name; None if none is similar.
-
-    GPUs of the same form factor are preferred.
-    """
-    name = _name(_split(text))
-    plain = " ".join(name.model)
-
-    def score(known: _Known) -> tuple[float, bool]:
-        near = max(SequenceMatcher(None, plain, " ".join(m)).ratio() for m in known.models)
-        forms = name.forms or {"sxm", "pcie"}
-        return round(near, 2), any(known._has_form(word) for word in forms)
-
-    best = max(_all_known(), key=score)
-    return best.item if score(best)[0] >= _NEAR else None
-
-
-def unknown_gpu(text: str) -> str:
-    """Return the message for a GPU that is named but not known, with the nearest known one."""
-    near = nearest_gpu(text)
-    named = one_line(text[:60])
-    return f"the GPU {named} is not known" + (f"; the nearest is {near.name}" if near else "")

@@ -212,6 +212,8 @@ class Gpu:
         Links to each of those switches.
     cube_mesh : str
         Links of eight of them in a hybrid cube mesh, a pair of GPUs each.
+    processor : str
+        Processor that the GPU of a superchip shares a coherent link with; may be empty.
     """
 
     name: str
@@ -231,6 +233,7 @@ class Gpu:
     switch: str = ""
     planes: tuple[int, ...] = ()
     cube_mesh: str = ""
+    processor: str = ""
     preset: Preset = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

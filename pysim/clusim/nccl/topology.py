@@ -121,20 +121,23 @@ def _bend_peers(system: System, level: Path) -> None:
         _via(system, a, cpu, b)
 
 
+def _coherent(system: System, gpu: Device, net: Device) -> bool:
+    """Return True if a GPU's coherent link leads to the CPU whose PCIe has the NIC."""
+    cpu = _cpu_of(system, gpu)
+    to_cpu = system.route(gpu, cpu) if cpu is not None else None
+    other = system.route(net, cpu) if cpu is not None else None
+    if to_cpu is None or other is None:
+        return False
+    return to_cpu.type == Path.C2C and other.type == Path.PHB
+
+
 def _near_cpus(system: System) -> None:
     """Lower the path type between a GPU on a coherent link and a NIC of the same CPU to P2C."""
     if not since(system.version, "p2p through c2c"):
         return
     for gpu in system.gpus:
-        cpu = _cpu_of(system, gpu)
-        if cpu is None:
-            continue
-        to_cpu = system.route(gpu, cpu)
         for net in system.adapters:
-            other = system.route(net, cpu)
-            if to_cpu is None or other is None:
-                continue
-            if to_cpu.type == Path.C2C and other.type == Path.PHB:
+            if _coherent(system, gpu, net):
                 for ends in ((gpu, net), (net, gpu)):
                     route = system.routes[ends]
                     kind = min(Path.P2C, route.type)
@@ -181,14 +184,11 @@ def direct_rdma(system: System, gpu: Device, net: Device) -> bool:
     route = system.route(net, gpu)
     if route is None:
         return False
-    level = system.gdr_level
-    if level is None:
-        level = Path.PXB
-        if system.cpu.model == "grace":
-            level = Path.P2C if since(system.version, "p2p through c2c") else Path.PHB
     if route.type == Path.PXN:
         return True
-    return route.type <= level
+    if system.gdr_level is None and _coherent(system, gpu, net):
+        return True  # at all releases, as data do (`Rails.direct`)
+    return route.type <= (Path.PXB if system.gdr_level is None else system.gdr_level)
 
 
 def _has_peer_access(gpu: Device) -> bool:

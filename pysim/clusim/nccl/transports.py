@@ -27,6 +27,7 @@ from clusim.base.records import dataclass
 from clusim.hardware import TRANSPORTS, Transport
 from clusim.nccl.constants import Path, Version, since
 from clusim.nccl.env import Settings, parse_env
+from clusim.topology.hosts import hosts_of
 from clusim.topology.model import Fabric
 from clusim.topology.node import NETWORK, NicTraits, Node
 
@@ -292,21 +293,11 @@ def check_rack(fabric: Fabric, settings: Settings) -> None:
     """Raise `InputError` if ``NCCL_MNNVL_ENABLE=0`` would split a rack into several nodes."""
     if settings.mnnvl_enable:
         return
-    part = {node.name: node.name for node in fabric.nodes}
-
-    def top(name: str) -> str:
-        while part[name] != name:
-            name = part[name]
-        return name
-
-    zone = {node.name: node.zone for node in fabric.nodes}
-    for link in fabric.links:
-        if zone[link.a] == zone[link.b] != NETWORK and link.cls not in ("nvlink", "xgmi", "trunk"):
-            part[top(link.a)] = top(link.b)
+    own = hosts_of(fabric)
     hosts: dict[int, set[str]] = {}
     for node in fabric.nodes:
         if node.kind == "memory":
-            hosts.setdefault(node.zone, set()).add(top(node.name))
+            hosts.setdefault(node.zone, set()).add(own[node.name])
     if any(len(result) > 1 for result in hosts.values()):
         raise InputError(
             f"NCCL_MNNVL_ENABLE=0: not simulated: {fabric.name} is a rack of several hosts, which is one node here"

@@ -60,6 +60,9 @@ MAX_NETWORK_ARCS = 40_000
 EVEN = 1.001
 """Ratio of bandwidths up to which they are equal."""
 
+MAX_DEVICE_SHARE = 3
+"""Largest usual ratio of one device's rate to the uplink of its PCIe switch: a generation is 2, two are 4."""
+
 
 def wire_rates_Bps(arrays: FabricArrays) -> NDArray[np.float64]:
     """Return the rate of every wire [B/s]."""
@@ -169,18 +172,30 @@ def _host_tiers(fabric: Fabric) -> Iterator[Finding]:
     """Report the rates of PCIe switches downwards and towards the root complex."""
     below: Counter[str] = Counter()
     above: Counter[str] = Counter()
+    fastest: dict[str, float] = {}
     for near, other, link in fabric.ends():
         if link.cls == "pcie" and near.tier == "pcie":
+            rate_Bps = link.rate.bytes_per_s * link.count
             side = above if other.tier == "root" else below
-            side[near.name] += link.rate.bytes_per_s * link.count  # type: ignore[assignment]
+            side[near.name] += rate_Bps  # type: ignore[assignment]
+            if other.tier != "root":
+                fastest[near.name] = max(fastest.get(near.name, 0.0), rate_Bps)
     groups = Counter(
-        f"{format_rate(below[name])} below and {format_rate(up_Bps)} towards the host,"
-        f" {below[name] / up_Bps:.3g}:1"
+        (
+            fastest[name] > MAX_DEVICE_SHARE * up_Bps,
+            f"{format_rate(below[name])} below and {format_rate(up_Bps)} towards the host,"
+            f" {below[name] / up_Bps:.3g}:1",
+        )
         for name, up_Bps in above.items()
         if below[name]
     )
-    for text, count in groups.items():
-        yield Finding("info", f"PCIe switches ({count}): {text}")
+    for (slow, text), count in groups.items():
+        aside = (
+            "; a device alone is several times faster: the uplink may have trained low"
+            if slow
+            else ""
+        )
+        yield Finding("warning" if slow else "info", f"PCIe switches ({count}): {text}{aside}")
 
 
 def _network_tiers(fabric: Fabric) -> Iterator[Finding]:

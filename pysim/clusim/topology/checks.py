@@ -22,6 +22,7 @@ from clusim.engine.abi import NONE
 from clusim.topology.arrays import FabricArrays, arrays_of
 from clusim.topology.check_flow import check_flow
 from clusim.topology.check_links import MOST, Finding, by_level, check_links, listed
+from clusim.topology.hosts import GPU_LINKS, hosts_of
 from clusim.topology.model import Fabric
 from clusim.topology.nccl_overrides import told_lines
 
@@ -300,8 +301,34 @@ def errors(fabric: Fabric) -> list[Finding]:
 
 
 def _unreachable(fabric: Fabric) -> list[str]:
+    """Return pairs of ranks without a route, except GPUs without NVLink beside other hosts of a rack."""
     pairs = unreachable(arrays_of(fabric), MOST + 100)
-    return [f"{fabric.ranks[a]} to {fabric.ranks[b]}" for a, b in pairs]
+    cut = _cut_off(fabric) if pairs else frozenset()
+    own = hosts_of(fabric) if cut else {}
+    ends = ((fabric.ranks[a], fabric.ranks[b]) for a, b in pairs)
+    return [f"{a} to {b}" for a, b in ends if not (cut & {a, b}) or own[a] == own[b]]
+
+
+def _cut_off(fabric: Fabric) -> frozenset[str]:
+    """Return the GPUs of a rack without links to the others: their host reaches no other host."""
+    own = hosts_of(fabric)
+    several = len({own[node.name] for node in fabric.nodes if node.kind == "memory"}) > 1
+    linked = {end for link in fabric.links if link.cls in GPU_LINKS for end in (link.a, link.b)}
+    gpus = {node.name for node in fabric.nodes if node.kind == "gpu"}
+    return frozenset(gpus - linked) if several and gpus & linked else frozenset()
+
+
+def _lost_gpus(fabric: Fabric) -> list[Finding]:
+    lost = sorted(_cut_off(fabric))
+    if not lost or fabric.num_zones > 1:
+        return []
+    return [
+        Finding(
+            "warning",
+            f"{listed(lost)}: no NVLink, unlike the other GPUs of the rack; NCCL falls back to one slow ring, and"
+            " other hosts cannot be reached",
+        )
+    ]
 
 
 def raise_on_errors(fabric: Fabric, where: str) -> None:
@@ -319,6 +346,7 @@ def check(fabric: Fabric) -> list[Finding]:
     arrays = arrays_of(fabric)
     result += check_links(fabric)
     result += _memory(fabric)
+    result += _lost_gpus(fabric)
     result += _rings(fabric)
     result += [Finding("warning", line) for line in told_lines(fabric)]
     result += check_deadlock(arrays)

@@ -62,7 +62,7 @@ def to_data(fabric: Fabric) -> dict[str, Any]:
         "told_pcie": dict(fabric.told_pcie),
         "chips": {name: _chip(endpoint) for endpoint, name in chips.items()},
         "switches": {name: _switch(*item) for item, name in switches.items()},
-        "nics": {name: _nic(*item) for item, name in nics.items()},
+        "nics": {name: nic_data(*item) for item, name in nics.items()},
         "formats": {name: _format(form) for name, form in fabric.formats.items()},
         "protocols": {
             name: keys_of(protocol, ProtocolSpec) for name, protocol in fabric.protocols.items()
@@ -148,7 +148,8 @@ def _switch(
     return data
 
 
-def _nic(nic: NicTraits, ports: int) -> dict[str, Any]:
+def nic_data(nic: NicTraits, ports: int) -> dict[str, Any]:
+    """Return the definition of a NIC with the keys of a topology file."""
     keys = keys_of(nic, NicSpec)
     data = {key: keys[key] for key in NicSpec.model_fields if key in keys}
     control = data.pop("rate_control", None)

@@ -25,6 +25,7 @@ from clusim.base.errors import TopologyError, one_line
 from clusim.base.json_schema import JsonObject
 from clusim.base.limits import fail, json_problem, natural, printable
 from clusim.base.records import dataclass
+from clusim.formats.topologies.remarks import Remarks
 from clusim.hardware import SWITCHES, Cpu, gpu
 from clusim.topology.model import key_of
 
@@ -181,6 +182,8 @@ class Draft:
         Processors given by the user; None: as in the file.
     group : str or None
         Number or name of the node to import from a file with several.
+    remarks : Remarks
+        Facts in the comment of an export by clusim.
     """
 
     where: str
@@ -192,6 +195,7 @@ class Draft:
     chip: str = ""
     cpu: Cpu | None = None
     group: str | None = None
+    remarks: Remarks = field(default_factory=Remarks)
 
     def fail(self, message: str, line: int = 0) -> TopologyError:
         """Return the error `message` at a line of the file; line 0 is the file in general."""

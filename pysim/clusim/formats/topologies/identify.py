@@ -25,14 +25,13 @@ from clusim.hardware import (
     PROCESSORS,
     Cpu,
     Gpu,
-    gpu_by_capability,
-    gpu_by_gfx,
-    gpu_by_pci,
-    gpu_by_product,
+    Identity,
     gpu_by_words,
+    identify_gpu,
+    named_gpu,
     standing,
-    unknown_gpu,
 )
+from clusim.hardware.identity import CHOOSE
 from clusim.hardware.pcie import GENERATIONS
 
 _T = TypeVar("_T")
@@ -174,10 +173,12 @@ class ImportedDevice:
             self.gpu.peers.append(Peer(target, count, tclass, **keys))
 
     @property
-    def known_gpu(self) -> Gpu | None:
-        """Model of a GPU by its PCI identity or product name."""
-        product = self.gpu.product if self.gpu is not None else ""
-        return gpu_by_pci(self.vendor, self.device) or gpu_by_product(product)
+    def identity(self) -> Identity:
+        """Facts of the file about a GPU."""
+        gpu = self.gpu or ImportedGpu()
+        return Identity(
+            self.vendor, self.device, gpu.product, gpu.sm, gpu.gcn, coherent=gpu.c2c_MBps > 0
+        )
 
     @property
     def is_bridge(self) -> bool:
@@ -346,45 +347,43 @@ def identify(
     Raises
     ------
     ClusimError
-        The product name of the GPU is unknown; it is not replaced by another GPU.
+        The file describes the GPU, but no known one; it is not replaced by another GPU.
     """
-    gpu = device.gpu or ImportedGpu()
-    known = device.known_gpu
+    known = named_gpu(device.identity)
     if forced:
-        said = known.name if known is not None else printable(gpu.product, 60)
+        said = known.name if known is not None else printable(device.identity.product, 60)
         return forced, f"requested; the file names {said}" if said not in ("", forced) else ""
     if known is not None:
         return known.name, ""
-    if gpu.product:
-        message = unknown_gpu(gpu.product)
-        raise fail(where, device.line, f"{message}; choose a simulated GPU with --chip NAME")
-    return _unnamed(machine, device, gpu)
-
-
-def _unnamed(machine: ImportedMachine, device: ImportedDevice, gpu: ImportedGpu) -> tuple[str, str]:
-    """Return the chip of a GPU without a known identity or product name, and the reason."""
+    try:
+        usual = identify_gpu(device.identity)
+    except InputError as error:
+        raise fail(where, device.line, str(error)) from None
     hint = gpu_by_words(machine.hint)
     named = hint[0] if hint else None
     words = f"{hint[1]!r} in the file's name or text" if hint else ""
-    said = f"gcn {printable(gpu.gcn, 16)}" if gpu.gcn else f"sm {gpu.sm}"
-    usual = gpu_by_gfx(gpu.gcn, gpu.sm) if gpu.gcn else gpu_by_capability(gpu.sm)
-    if named is not None and (gpu.gcn or gpu.sm is not None):
-        if usual is not None and named.architecture is usual.architecture:
-            return named.name, f"{said}, and {words}"
-    elif named is not None:
+    if usual is None and named is not None:
         return named.name, words
+    if usual is not None and named is not None and named.architecture is usual.architecture:
+        return named.name, f"{_said_gpu(device)}, and {words}"
     aside = "".join(
         f"{text} is not known; " for text in _not_known(device, hint and not named, words)
     )
     if usual is not None:
+        said = _said_gpu(device)
         return usual.name, f"{aside}{said}; the file does not name the board, --chip does"
-    if gpu.gcn or gpu.sm is not None:
-        why = f"{aside}{said} is not known; a card of its PCIe generation, --chip names another"
-        return _card(device), why
+    if device.vendor in ACCELERATORS and device.device:
+        raise fail(where, device.line, f"{aside.removesuffix('; ')}; {CHOOSE}")
     if machine.guess is not None:
         return machine.guess[0], f"{aside}{machine.guess[1]}"
     why = f"{aside}not in the file; a card of its PCIe generation, --chip names another"
     return _card(device), why
+
+
+def _said_gpu(device: ImportedDevice) -> str:
+    """Return the compute capability of a GPU as the file has it."""
+    identity = device.identity
+    return f"gcn {printable(identity.gfx, 16)}" if identity.gfx else f"sm {identity.capability}"
 
 
 def _not_known(device: ImportedDevice, unknown_words: object, words: str) -> Iterator[str]:

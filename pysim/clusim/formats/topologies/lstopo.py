@@ -27,6 +27,7 @@ from clusim.formats.topologies.identify import (
 )
 from clusim.formats.topologies.wiring import wire_machine
 from clusim.formats.xmltext import XmlElement, parse_root
+from clusim.hardware import named_gpu
 
 _DOCTYPE = re.compile(
     r"\A(\ufeff?\s*(?:<\?xml[^>]{0,200}\?>\s*)?)<!DOCTYPE\s+topology\s+SYSTEM\s+\"hwloc2?\.dtd\"\s*>"
@@ -188,7 +189,7 @@ class _Host:
         device.gpu = ImportedGpu(dev=int(first[2]) if first else None, line=device.line)
         models = [v for item in inside for k, v in _infos(item) if k == "GPUModel"]
         device.gpu.product = models[0] if models else ""
-        chip = device.known_gpu
+        chip = named_gpu(device.identity)
         if device.speed in ("2.5 GT/s", "5 GT/s") and chip is not None and chip.pcie > 2:
             self.draft.assume(
                 device.text,
@@ -257,7 +258,7 @@ class _Host:
 
     def _add_links(self, device: ImportedDevice, other: ImportedDevice, rate: float) -> None:
         """Add the links from a GPU to another device, by their combined bandwidth [MB/s]."""
-        chip = device.known_gpu
+        chip = named_gpu(device.identity)
         each = _LINK_MBps.get(chip.link, 25_000) if chip is not None else 25_000
         count = max(1, round(rate / each))
         kind = PciClass.GPU if other.gpu is not None else PciClass.NVSWITCH

@@ -1,8 +1,9 @@
 """Export of a fabric's node as NCCL's topology XML (``NCCL_TOPO_DUMP_FILE``).
 
 The file contains all that NCCL reads: processors, the PCIe tree, GPUs with the NVLinks that NCCL reads,
-and NICs with their rates. PCI addresses and interface names are synthetic, in the order of the tree. The
-format cannot represent wire lengths, buffers and the network between nodes.
+and NICs with their rates. PCI addresses and interface names are synthetic, in the order of the tree. A
+comment has the facts that the format cannot represent (`clusim.formats.topologies.remarks`), so that an
+imported export takes as long as its topology.
 """
 
 from __future__ import annotations
@@ -12,12 +13,25 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from clusim.base.limits import printable
 from clusim.formats.topologies.identify import PCIE_GTS, PciClass
+from clusim.formats.topologies.remarks import SETTINGS, Remarks, Socket
 from clusim.formats.xmltext import XmlElement
-from clusim.hardware import ADAPTER_IDS, ADAPTERS, GPUS, PCIE_SWITCH_IDS, PROCESSORS, Cpu, Nic
+from clusim.hardware import (
+    ADAPTER_IDS,
+    ADAPTERS,
+    CROSSBARS,
+    GPUS,
+    LINKS,
+    PCIE_SWITCH_IDS,
+    PROCESSORS,
+    Cpu,
+    Nic,
+    gfx_of,
+)
 from clusim.hardware.pcie import LANES, lane_MBps
 from clusim.topology.model import Fabric, Link
 from clusim.topology.nccl_overrides import SWITCH, told_of, told_slot
 from clusim.topology.node import Node
+from clusim.topology.save import nic_data
 
 _ARCHITECTURES = {"arm": "arm64", "power": "ppc64"}
 _VENDORS = {"intel": "GenuineIntel", "amd": "AuthenticAMD", "arm": "ARM", "power": "IBM"}
@@ -32,12 +46,14 @@ _THREADS = 16
 
 def dump_system(fabric: Fabric) -> str:
     """Return the XML of a fabric's first node."""
-    system = _Machine(fabric).system()
+    machine = _Machine(fabric)
+    system = machine.system()
     chips = dict.fromkeys(
         node.endpoint.chip for node in fabric.nodes if node.kind == "gpu" and node.endpoint
     )
     said = printable(f"{fabric.name}: {', '.join(chips)}", 200).replace("--", "- -")
-    return "\n".join([f"<!-- {said} -->", *system.lines(), ""])
+    comments = [f"<!-- {said} -->", machine.remarks()]
+    return "\n".join([*filter(None, comments), *system.lines(), ""])
 
 
 class _Machine:
@@ -65,11 +81,10 @@ class _Machine:
 
     def system(self) -> XmlElement:
         """Return the element of the node."""
-        roots = [n for n in self.nodes.values() if n.kind == "switch" and n.tier == "root"]
         result = XmlElement.of("system", version=1)
-        for number, root in enumerate(roots):
-            below = self._below(root.name)
-            result.children.append(XmlElement.of("cpu", *below, **_cpu(root, number)))
+        for number, name in enumerate(self._roots()):
+            below = self._below(name)
+            result.children.append(XmlElement.of("cpu", *below, **_cpu(self.nodes[name], number)))
         lonely = [n.name for n in self._kind("gpu") if n.name not in self.placed]
         if lonely:
             if not result.children:
@@ -79,6 +94,40 @@ class _Machine:
         for name, gpu in self.gpus.items():
             self._add_links(name, gpu)
         return result
+
+    def remarks(self) -> str:
+        """Return the comment with facts that the elements do not represent; every device has an address."""
+        fabric = self.fabric
+        result = Remarks(network=dict(fabric.network))
+        result.settings = {name: getattr(fabric, name) for name in SETTINGS}
+        for name, bus in self.bus.items():
+            self._remark(result, self.nodes[name], bus)
+        numa = {name: number for number, name in enumerate(self._roots())}
+        sockets = []
+        for root, number in numa.items():
+            for name, link in self.links[root]:
+                end = self.nodes[name].endpoint
+                if end is not None and self.nodes[name].kind == "memory" and link.name in LINKS:
+                    result.memory[number] = end.chip
+                elif numa.get(name, -1) > number:
+                    sockets.append(Socket(number, numa[name], link.name, link.count))
+        if all(one.type in LINKS for one in sockets):
+            result.sockets = sockets
+        return result.comment()
+
+    def _remark(self, result: Remarks, node: Node, bus: str) -> None:
+        """Add the model of a device, and the keys that its model does not have."""
+        slot = next((link.name for _, link in self.links[node.name] if link.cls == "pcie"), "")
+        if node.nic is not None and node.model and node.model not in ADAPTERS:
+            result.nics[node.model] = nic_data(node.nic, node.ports)
+            result.latencies[bus] = f"{node.latency_ps}ps"
+        if node.model in ADAPTERS or node.model in CROSSBARS or node.model in result.nics:
+            result.models[bus] = node.model
+        if slot.startswith("pcie-") and slot in LINKS and slot.removesuffix("-gpu").count("-") > 2:
+            result.slots[bus] = slot
+
+    def _roots(self) -> list[str]:
+        return [n.name for n in self._kind("switch") if n.tier == "root"]
 
     def _below(self, parent: str) -> Iterator[XmlElement]:
         """Yield unplaced devices that PCIe joins to a CPU or switch, or a coherent link to a CPU."""
@@ -124,8 +173,8 @@ class _Machine:
         ids = chip.pci_ids[0] if chip is not None and chip.pci_ids else (0x10DE, 0)
         rank = self.rank[node.name]
         keys: dict[str, object] = {"dev": rank}
-        if chip is not None and chip.gfx:
-            keys["gcn"] = f"gfx{chip.gfx[-1]}"
+        if chip is not None and (gfx := gfx_of(chip)):
+            keys["gcn"] = f"gfx{gfx}"
         else:
             keys["sm"] = node.endpoint.compute_capability if node.endpoint else 0
         gpu = XmlElement.of("gpu", **keys, rank=rank, gdr=1)

@@ -18,6 +18,7 @@ from clusim.formats.topologies.identify import (
     Peer,
     bus_id,
 )
+from clusim.formats.topologies.remarks import read_remarks
 from clusim.formats.topologies.wiring import wire_machine
 from clusim.formats.xmltext import XmlElement, parse_root
 
@@ -32,6 +33,7 @@ def read_nccl(text: str, draft: Draft) -> None:
     """Fill `draft` from a topology XML."""
     root = parse_root(text, draft.where, "system", "nccl-xml")
     draft.settings["description"] = "imported from NCCL topology XML"
+    draft.remarks = read_remarks(text, draft.fail)
     wire_machine(_system(root, draft, text), draft)
 
 

@@ -16,6 +16,9 @@ from clusim.topology.nccl_overrides import SWITCH
 _TRUNKS = 8
 """Links between the two boards of a DGX-2, per pair of NVSwitches."""
 
+TRUNK_LATENCY = "100ns"
+"""Twice a SerDes of 50 ns: no GPU at an end, as in the preset of the DGX-2."""
+
 
 def connect_gpus(draft: Draft, gpus: list[PlacedGpu]) -> None:
     """Add the links that `gpus` name."""
@@ -107,30 +110,25 @@ class _Links:
             self.draft.link(a, b, count=count, **direct_keys(self.chip[a], xgmi=xgmi))
 
     def complete(self) -> None:
-        """Add the links of GPUs at NVSwitches that their chip has and the file does not list."""
+        """Add the links to NVSwitches of GPUs that only an input of NCCL describes.
+
+        NCCL asks the driver about a GPU without links in such a file; a dump has the driver's answer.
+        """
         for name, item in self.gpus.items():
-            chip = item.chip
-            listed = self.hidden[name] + sum(counts[name] for counts in self.switches.values())
-            full = sum(chip.planes)
-            if not chip.planes or listed >= full or self.pairs.total() or item.gpu.asked:
+            chip, gpu = item.chip, item.gpu
+            dumped = gpu.asked or gpu.rank is not None or gpu.sm is not None
+            if gpu.peers or dumped or not chip.planes or self.pairs.total():
                 continue
             if self.hidden or not self.switches:
-                self.hidden[name] = full
-            elif len(self.switches) == len(chip.planes):
-                order = sorted(self.switches, key=lambda bus: natural(self.texts[bus]))
-                for bus, count in zip(order, chip.planes, strict=True):
-                    self.switches[bus][name] = max(self.switches[bus][name], count)
+                self.hidden[name] = sum(chip.planes)
             else:
-                most = {bus: max(counts.values()) for bus, counts in self.switches.items()}
-                for bus, count in most.items():
-                    self.switches[bus][name] = count
-                full = sum(most.values())
-            if full > listed:
-                self.draft.assume(
-                    name,
-                    f"{full} links to NVSwitches",
-                    f"the file lists {listed or 'none'}, the chip has them; NCCL's search uses the file",
-                )
+                for counts in self.switches.values():
+                    counts[name] = max(counts.values())
+            self.draft.assume(
+                name,
+                "links to NVSwitches as the others",
+                "the file lists none, and no run's state; NCCL asks the driver",
+            )
 
     def tell(self) -> None:
         """Note the links that NCCL reads if they differ from the existing links."""
@@ -266,7 +264,8 @@ class _Links:
             return
         keys = nvlink_keys(self.chip[min(groups[0], key=natural)])
         for a, b in zip(one, two, strict=True):
-            self.draft.link(a, b, count=_TRUNKS, **keys)
+            trunk = {**keys, "latency": TRUNK_LATENCY, "class": "trunk"}
+            self.draft.link(a, b, count=_TRUNKS, **trunk)
         self.draft.assume(
             [*one, *two],
             f"{_TRUNKS} links join each pair of the two boards",

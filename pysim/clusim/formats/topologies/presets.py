@@ -157,12 +157,15 @@ class Adapter:
         Rate [Gb/s].
     why : str
         Reason of the assumption; empty if the file names it.
+    direct : bool
+        True if its preset has GPUDirect, so that a file that denies it needs another.
     """
 
     name: str
     kind: str
     gbps: float
     why: str
+    direct: bool = True
 
 
 def adapter_of(net: Net, device: ImportedDevice | None, generation: int) -> Adapter:
@@ -193,6 +196,17 @@ def adapter_of(net: Net, device: ImportedDevice | None, generation: int) -> Adap
     return Adapter(_nearest(table, rate), kind, rate, why)
 
 
+def stated_adapter(draft: Draft, net: Net, model: str) -> Adapter:
+    """Return the NIC of a remark in the file."""
+    rate = net.speed_mbps / 1000 if net.speed_mbps else 0.0
+    if model in draft.remarks.nics:
+        keys = draft.remarks.nics[model]
+        draft.define("nics", model, keys)
+        return Adapter(model, "roce", rate, "", direct=keys.get("gpudirect") is not False)
+    known = ADAPTERS[model]
+    return Adapter(model, known.kind, rate or known.gbps, "", direct=known.kind != "tcp")
+
+
 def _adapters(kind: str, family: str) -> dict[int, str]:
     """Return the NICs for a network by rate [Gb/s]: the NICs of a family, or the usual models."""
     nics = [nic for nic in ADAPTERS.values() if nic.kind == kind]
@@ -207,7 +221,7 @@ def _nearest(table: Mapping[int, str], gbps: float) -> str:
 
 def nic_keys(draft: Draft, adapter: Adapter, gpudirect: bool | None) -> dict[str, Any]:
     """Return the keys of a NIC's graph node."""
-    if gpudirect is False and adapter.kind != "tcp":
+    if gpudirect is False and adapter.kind != "tcp" and adapter.direct:
         keys = {"base": adapter.name, "gpudirect": False}
         return {"nic": draft.define("nics", f"{adapter.name}-no-gdr", keys)}
     return {"nic": adapter.name}
@@ -220,7 +234,9 @@ def network_link(kind: str, rate: str) -> str:
 
 def set_network(draft: Draft, adapters: Mapping[str, Adapter]) -> None:
     """Set the usual network of a node's fastest NICs; `adapters` are its NICs by graph node."""
-    if not adapters:
+    if draft.remarks.network:
+        draft.settings["network"] = draft.remarks.network
+    if not adapters or draft.remarks.network:
         return
     kind, rate = max(
         ((a.kind, a.gbps) for a in adapters.values()), key=lambda key: (key[0] != "tcp", key[1])
@@ -239,8 +255,9 @@ USUAL_MEMORY = ("the memory its processor usually has", "the file does not menti
 """Assumption about the memory of a processor, and its reason."""
 
 
-def add_memory(draft: Draft, cpu: str, processor: Cpu, **keys: Any) -> str:
-    """Add the usual memory of a processor; return its graph node."""
-    name = draft.node(cpu.replace("cpu", "mem", 1), "memory", chip=processor.memory, **keys)
-    draft.link(cpu, name, type=f"dram-{processor.memory}")
+def add_memory(draft: Draft, cpu: str, processor: Cpu, memory: str = "", **keys: Any) -> str:
+    """Add memory to a processor, its usual one without a name; return its graph node."""
+    memory = memory or processor.memory
+    name = draft.node(cpu.replace("cpu", "mem", 1), "memory", chip=memory, **keys)
+    draft.link(cpu, name, type=f"dram-{memory}")
     return name

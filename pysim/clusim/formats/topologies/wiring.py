@@ -38,8 +38,9 @@ from clusim.formats.topologies.presets import (
     pcie_type,
     set_network,
     shared_c2c,
+    stated_adapter,
 )
-from clusim.hardware import GPUS, Cpu
+from clusim.hardware import CROSSBARS, GPUS, PROCESSORS, Cpu, Gpu
 from clusim.hardware.pcie import LANES
 
 _DISPLAYS = {0x1A03: "ASPEED", 0x102B: "Matrox", 0x8086: "Intel", 0x1234: "QEMU", 0x15AD: "VMware"}
@@ -89,6 +90,15 @@ class _Wiring:
         self._add_cpus()
         set_network(self.draft, {port.name: port.adapter for port in self.ports.values()})
         set_usage(self.draft, [item.name for item in gpus], gpus[0].chip.name)
+        self._apply_remarks()
+
+    def _apply_remarks(self) -> None:
+        """Set the settings and the keys of graph nodes that an export by clusim states."""
+        self.draft.settings |= self.draft.remarks.settings
+        for port in self.ports.values():
+            latency = self.draft.remarks.latencies.get(port.device.bus) if port.device else None
+            if latency is not None:
+                self.draft.nodes[port.name]["latency"] = latency
 
     # Existing devices.
 
@@ -168,7 +178,16 @@ class _Wiring:
             item.chip = GPUS[chip]
         newest = max(item.chip.pcie for item in self.gpus.values())
         for port in self.ports.values():
-            port.adapter = adapter_of(port.net, port.device, newest)
+            model = self._model(port.device, "nic")
+            if model:
+                port.adapter = stated_adapter(self.draft, port.net, model)
+            else:
+                port.adapter = adapter_of(port.net, port.device, newest)
+
+    def _model(self, device: ImportedDevice | None, kind: str) -> str:
+        """Return the model of a NIC (``nic``) or switch in the file's remarks; empty if it is not stated."""
+        model = self.draft.remarks.models.get(device.bus, "") if device is not None else ""
+        return model if (model in CROSSBARS) == (kind == "switch") else ""
 
     def _add_gpus(self) -> None:
         for item in self.gpus.values():
@@ -183,15 +202,11 @@ class _Wiring:
         unique = _distinct([cpu.numa for cpu in self.machine.cpus])
         if any(cpu.numa == -1 for cpu in self.machine.cpus):
             self.draft.assume("numaid=-1", "a separate NUMA node", "its number is not in the file")
-        beside = {item.chip.name for item in self.gpus.values() if self._beside(item)}
         for index, cpu in enumerate(self.machine.cpus):
             cpu.name = f"cpu{cpu.numa if unique else index}"
             result, why = processor(cpu.arch, cpu.vendor, cpu.family, cpu.model)
-            if beside and not (cpu.arch or cpu.vendor):
-                result, why = (
-                    processor("arm64", "NVIDIA", None, None)[0],
-                    f"{min(beside)} has it beside it",
-                )
+            if (chip := self._superchip(cpu)) is not None:
+                result, why = PROCESSORS[chip.processor], f"{chip.name} has it beside it"
             if self.draft.cpu is not None:
                 known = (cpu.arch or cpu.vendor) and not why and result is not self.draft.cpu
                 why = f"given; the file names {result.name}" if known else ""
@@ -207,6 +222,13 @@ class _Wiring:
                 "the file has several host_hash values",
             )
 
+    def _superchip(self, cpu: ImportedCpu) -> Gpu | None:
+        """Return the GPU that shares a coherent link with a CPU which the file does not name."""
+        if cpu.vendor or cpu.family is not None or cpu.model is not None:
+            return None
+        own = (item for item in self.gpus.values() if item.cpu is cpu and item.chip.processor)
+        return next((i.chip for i in own if i.gpu.c2c_MBps or self._beside(i)), None)
+
     # The PCIe tree.
 
     def _attach(self, device: ImportedDevice, parent: str) -> None:
@@ -216,7 +238,8 @@ class _Wiring:
             if among := self._beside(item):
                 self.draft.link(name, parent, **shared_c2c(among))
                 self.draft.assume(name, "NVLink-C2C to its CPU", why)
-            else:
+            elif not (item.gpu.c2c_MBps and parent == item.cpu.name):
+                # A coherent link to the same CPU carries everything: NCCL's paths are the widest.
                 link = self._pcie(device, name, item.chip.pcie, why)
                 self.draft.link(name, parent, type=gpu_pcie(link))
                 self._told(device, [name], link)
@@ -228,13 +251,15 @@ class _Wiring:
             name = f"pcie{sum(n.startswith('pcie') for n, _ in self.extra)}"
             gen = max(self._newest(d) for d in device.walk()) or 4
             switch, why = pcie_switch(device.vendor, device.device)
+            if stated := self._model(device, "switch"):
+                switch, why = stated, ""
             if why and (device.vendor is not None or device.cls is not None):
                 self.draft.assume(name, f"PCIe switch {switch}", why)
             self.extra.append((name, {"switch": switch}))
             self.draft.source(name, _said(device.text, line=device.line))
             link = self._pcie(device, name, gen, "the fastest device below it")
             self._suspicious(device, name)
-            self.draft.link(name, parent, type=link)
+            self.draft.link(name, parent, type=link, count=_bundled(device.width))
             for child in device.children:
                 self._attach(child, name)
         elif not device.ignored:
@@ -297,6 +322,8 @@ class _Wiring:
 
     def _pcie(self, device: ImportedDevice, name: str, gen: int, why: str) -> str:
         """Return the type of the link between a device and its parent, by default `gen` with 16 lanes."""
+        if stated := self.draft.remarks.slots.get(device.bus):
+            return stated
         given, width = generation(device.speed), max(0, device.width or 0)
         said = f"{printable(device.speed, 24)!r}" if device.speed else ""
         if given is None:
@@ -304,6 +331,7 @@ class _Wiring:
             self.draft.assume(name, f"PCIe generation {gen}", f"{missing}; {why}")
         elif gts(device.speed) != PCIE_GTS[given]:
             self.draft.assume(name, f"PCIe generation {given}", f"the nearest to the file's {said}")
+        width //= _bundled(device.width)
         lanes = min(LANES, key=lambda lanes: (abs(lanes - width), -lanes)) if width else 16
         if not width:
             self.draft.assume(name, "16 lanes", f"no width in the file; {why}")
@@ -351,8 +379,25 @@ class _Wiring:
     def _add_cpus(self) -> None:
         for name, result in self.cpus.items():
             self.draft.node(name, "switch", switch=result.name)
-        memory = [add_memory(self.draft, name, result) for name, result in self.cpus.items()]
-        self.draft.assume(memory, *USUAL_MEMORY)
+        remarks = self.draft.remarks
+        numbers = {cpu.name: -1 if cpu.numa is None else cpu.numa for cpu in self.machine.cpus}
+        usual: list[str] = []
+        for name, result in self.cpus.items():
+            stated = remarks.memory.get(numbers[name], "")
+            memory = add_memory(self.draft, name, result, stated)
+            usual += [] if stated else [memory]
+        if usual:
+            self.draft.assume(usual, *USUAL_MEMORY)
+        if remarks.sockets is None:
+            self._join_hosts()
+            return
+        names = {cpu.numa: cpu.name for cpu in self.machine.cpus}
+        for one in remarks.sockets:
+            if one.a in names and one.b in names and one.a != one.b:
+                self.draft.link(names[one.a], names[one.b], count=one.count, type=one.type)
+
+    def _join_hosts(self) -> None:
+        """Join the NUMA nodes of every host, as NCCL assumes."""
         for a, b in combinations(self.machine.cpus, 2):
             if a.host == b.host:
                 result = self.cpus[a.name]
@@ -363,6 +408,11 @@ class _Wiring:
                     f"joined to the other NUMA nodes by {count} x {result.numa}",
                     "links of CPUs are not in the file; every pair, as NCCL assumes",
                 )
+
+
+def _bundled(width: int | None) -> int:
+    """Return the number of links of 16 lanes that a width of 32, 48 .. 128 lanes stands for, otherwise 1."""
+    return width // 16 if width and width % 16 == 0 and width <= 128 else 1
 
 
 def _slot_gen(gbps: float) -> int:
