@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -17,6 +18,10 @@ from clusim.formats.recordings.model import (
     Recording,
     TensorShape,
 )
+from clusim.replays.api import kind_of, reader
+from clusim.replays.full_job import replay_recording
+from clusim.replays.placing import ReplayRequest
+from clusim.topology import load
 
 pytest.importorskip("google.protobuf")
 
@@ -74,19 +79,94 @@ def step(seed: int, num_ranks: int = 8, rank: int = 0) -> Recording:
 
 
 def canonical(recording: Recording) -> set[object]:
-    """Return the events by stream and place, with dependencies by the same, and groups by their ranks."""
-    places: dict[str, int] = {}
-    names = []
+    """Return the events by rank, stream and place, with dependencies by the same, and groups by their ranks.
+
+    Messages of one launch have no order; calls are numbered from 0, and times from the first start.
+    """
+    places: Counter[object] = Counter()
+    numbers: dict[object, set[int]] = defaultdict(set)
+    origin = min((e.start_ps for e in recording.events if e.start_ps >= 0), default=0)
     for event in recording.events:
-        places[event.stream] = places.get(event.stream, -1) + 1
-        names.append((event.stream, places[event.stream]))
+        numbers[_call(event)].add(event.sequence)
+    events, names = [], []
+    for event in recording.events:
+        plain = replace(
+            event,
+            sequence=sorted(numbers[_call(event)]).index(event.sequence),
+            name=event.name or event.kind,
+            start_ps=event.start_ps - origin if event.start_ps >= 0 else event.start_ps,
+        )
+        place: object = places[event.rank, event.stream]
+        if event.bunch >= 0:
+            place = event.bunch, event.kind, event.peer, plain.sequence
+        else:
+            places[event.rank, event.stream] += 1
+        events.append(plain)
+        names.append((event.rank, event.stream, place))
     result: set[object] = set()
-    for event, (stream, place) in zip(recording.events, names, strict=True):
-        deps = {names[dep] for dep in event.deps} - {(stream, place - 1)}
+    for event, name in zip(events, names, strict=True):
+        # The order of a stream needs no dependency.
+        deps = frozenset(names[dep] for dep in event.deps if names[dep][:2] != name[:2])
         group = recording.groups[event.group].ranks if event.group >= 0 else ()
-        plain = replace(event, deps=(), group=0, where="")
-        result.add((stream, place, frozenset(deps), group, plain))
+        result.add((name, deps, group, replace(event, deps=(), group=0, where="", bunch=0)))
     return result
+
+
+def _call(event: Event) -> object:
+    return (event.group, event.kind, event.rank, event.peer, event.tag)
+
+
+TRACES = Path(__file__).resolve().parents[3] / "traces"
+RECORDINGS = (
+    *("chakra-4ranks", "comma-4ranks", "flight-2ranks", "gpt-tp8-dp2.simai.txt", "inspector-8ranks.jsonl"),
+    *("kineto-2ranks", "minimal-2ranks.jsonl", "mlp-tp4.hlo.txt", "nsys-2ranks", "profiler-2ranks"),
+    *("resnet-data-8.astra.txt", "ring-4.goal", "ring-4.goal.bin", "step.chakra.json", "zero3.deepspeed.log"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_every_shipped_recording_is_the_same_as_a_chakra_trace(name: str, tmp_path: Path) -> None:
+    path = str(TRACES / name)
+    read = reader(kind_of(path))
+    sizes = {"num_ranks": 8} if name.startswith(("resnet", "zero3")) else {}
+    written = read(path, **sizes)
+    files = chakra_writer.write(written, tmp_path / "job.et")
+    got = chakra.read([str(file) for file in files])
+    assert (got.num_ranks, got.hosts, got.nccl_version) == (
+        written.num_ranks,
+        written.hosts,
+        written.nccl_version,
+    )
+    assert canonical(got) == canonical(written)
+
+
+def test_messages_keep_their_communicators(tmp_path: Path) -> None:
+    """Two communicators of ranks 0 and 1, one of ranks 1 and 2: the ends call them in different orders."""
+    pairs = Recording("torch", "pairs", 3)
+    groups = [
+        pairs.group(name, ranks) for name, ranks in (("a", (0, 1)), ("b", (0, 1)), ("c", (1, 2)))
+    ]
+    for rank, kind, order in (
+        (0, "send", (0, 1)),
+        (1, "recv", (1, 0)),
+        (1, "send", (2,)),
+        (2, "recv", (2,)),
+    ):
+        for at in order:
+            event = Event(
+                kind, rank, f"nccl {at}", kind, group=groups[at], sequence=0, bytes=1 << 20, peer=int(kind == "send")
+            )  # fmt: skip
+            pairs.events.append(event)
+    files = chakra_writer.write(pairs, tmp_path / "pairs.et")
+    got = chakra.read([str(file) for file in files])
+    assert canonical(got) == canonical(pairs)
+    assert len(got.groups) == 3
+    fabric = load("dgx-h100")
+    times = [
+        replay_recording(recording, ReplayRequest(("pairs.et",), fabric)).total_ps
+        for recording in (pairs, got)
+    ]
+    assert times[0] == times[1]
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -165,6 +165,9 @@ class _Reader:
         if most > MOST_RANKS:
             raise InputError(f"{self.name}: {most} ranks; at most {MOST_RANKS}")
         self.found.num_ranks = most
+        self.found.nccl_version = self.ranks[0].nccl_version
+        hosts = self.ranks[0].hosts
+        self.found.hosts = list(hosts) if len(hosts) == most else []
         self.everyone = tuple(range(most))
         for rank in self.ranks:
             for comm in {n.comm for n in rank.nodes.values() if n.kind == "collective"}:
@@ -294,6 +297,8 @@ class _Reader:
                 continue
             done[place, at] = (len(self.found.events),)
             event = _event(rank.number, node, deps)
+            if node.preserved:
+                event = replace(event, **node.preserved)
             if node.kind in ("send", "recv"):
                 ranks = self.found.groups[node.group].ranks
                 event = replace(event, peer=ranks.index(node.peer))

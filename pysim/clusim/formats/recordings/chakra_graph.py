@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from typing import Any
 
 from clusim.base.errors import InputError
 from clusim.formats.recordings.model import ABSENT, OperatorCall
@@ -49,6 +50,8 @@ class ChakraNode:
         Size of the largest buffer of a collective, if it is not `bytes` of each rank [bytes].
     dtype, redop, operator, bunch
         As in `clusim.formats.recordings.model.Event`; an empty `dtype` is unknown.
+    preserved : dict
+        Further fields of the event that this project wrote.
     """
 
     id: int
@@ -77,6 +80,7 @@ class ChakraNode:
     dtype: str = ""
     redop: str = "sum"
     operator: OperatorCall | None = None
+    preserved: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -84,7 +88,8 @@ class Rank:
     """Graph of a rank; `order` lists its nodes by identifier, subject to dependencies.
 
     `num_ranks` is the number of ranks of the job, 0 if not in the file; `represents_all` is True if every rank does
-    the same work, and `represents` lists ranks with the same work.
+    the same work, and `represents` lists ranks with the same work. `nccl_version` and `hosts` are as in
+    `clusim.formats.recordings.model.Recording`.
     """
 
     number: int
@@ -95,6 +100,8 @@ class Rank:
     num_ranks: int = 0
     represents_all: bool = False
     represents: tuple[int, ...] = ()
+    nccl_version: str = ""
+    hosts: tuple[str, ...] = ()
 
     def add(self, node: ChakraNode) -> None:
         """Add a node; raise `InputError` for a second one of the same number, or too many."""

@@ -16,7 +16,13 @@ from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import ROOTED, operation_starting
 from clusim.base.units import parse_ranks
 from clusim.formats.recordings.chakra_graph import ChakraNode, Rank
-from clusim.formats.recordings.chakra_schema import COLLECTIVES, NODE_TYPES, attributes, read_nodes
+from clusim.formats.recordings.chakra_schema import (
+    COLLECTIVES,
+    NODE_TYPES,
+    PRESERVED,
+    attributes,
+    read_nodes,
+)
 from clusim.formats.recordings.jsonstream import (
     integer,
     integers,
@@ -84,6 +90,8 @@ class ChakraGraph:
             self.rank.represents_all = values.get("represents_all") is True
             if values.get("represents"):
                 self.rank.represents = parse_ranks(str(values["represents"]))
+            self.rank.nccl_version = str(values.get("nccl_version", ""))
+            self.rank.hosts = tuple(str(values.get("hosts", "")).splitlines())
         elif kind != "INVALID_NODE":
             self.skipped[f"nodes of type {kind or message.type}"] += 1
         self.rank.add(node)
@@ -96,6 +104,11 @@ class ChakraGraph:
         node.lane = str(values.get("stream_name", ""))
         if "duration_ps" in values:
             node.duration_ps = self._number(node, values, "duration_ps", MOST_US * PS_PER_US)
+        for name, most in PRESERVED.items():
+            if name in values:
+                node.preserved[name] = (
+                    self._number(node, values, name, most) if most else str(values[name])
+                )
 
     def _number(self, node: ChakraNode, values: dict[str, Any], name: str, most: int) -> int:
         """Return a numeric attribute; 0 if it is missing."""
@@ -115,6 +128,7 @@ class ChakraGraph:
         host = bool(values.get("is_cpu_op")) and not memory
         if node.duration_ps == ABSENT and not host:
             node.flops, node.mem_bytes = 0 if memory else operations, size
+            node.dtype = str(values.get("dtype", ""))
         if node.duration_ps == ABSENT and not node.flops and not node.mem_bytes:
             return
         node.kind = "memory" if memory else "host" if host else "compute"

@@ -46,6 +46,11 @@ COLLECTIVES: Final = tuple(
 )
 """Values of the attribute ``comm_type``."""
 
+PRESERVED: Final = {
+    "start_ps": 1 << 62, "sms": 1 << 20, "channels": 1 << 20, "algorithm": 0, "protocol": 0,
+}  # fmt: skip
+"""Fields of events that the format lacks, written as attributes, with their largest number; 0: text."""
+
 _VALUES: Final = (
     "double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32",
     "sfixed64", "bool", "string", "bytes",

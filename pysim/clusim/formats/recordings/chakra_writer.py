@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from clusim.base.errors import InputError
 from clusim.base.files import write_bytes
 from clusim.base.terms.operations import GATHERING, OPERATIONS
-from clusim.formats.recordings.chakra_schema import NODE_TYPES, message_class
+from clusim.formats.recordings.chakra_schema import NODE_TYPES, PRESERVED, message_class
 from clusim.formats.recordings.model import ABSENT, PS_PER_US, Event, Recording
 
 VERSION = b"0.0.4"
@@ -73,13 +74,15 @@ def _messages(recording: Recording, rank: int, *, alike: bool) -> Iterator[Any]:
     metadata.version = VERSION
     yield metadata
     yield _groups(recording, rank, alike=alike)
+    # Starts since the Unix epoch exceed 64 bits.
+    origin_ps = min((e.start_ps for e in recording.events if e.start_ps != ABSENT), default=0)
     number: dict[int, int] = {}
     before: dict[str, tuple[int, int]] = {}
     for at, event in enumerate(recording.events):
         if event.rank != rank:
             continue
         number[at] = len(number) + 1
-        node = _node(recording, event)
+        node = _node(recording, event, origin_ps)
         node.id = number[at]
         data = [number[dep] for dep in event.deps]
         node.data_deps.extend(data)
@@ -103,6 +106,10 @@ def _groups(recording: Recording, rank: int, *, alike: bool) -> Any:
     node.inputs.values = json.dumps(groups).encode()
     _set(node, "num_ranks", recording.num_ranks)
     _set(node, "rank", rank)
+    if recording.nccl_version:
+        _set(node, "nccl_version", recording.nccl_version)
+    if recording.hosts:
+        _set(node, "hosts", "\n".join(recording.hosts))
     if alike:
         _set(node, "represents_all", True)
     elif recording.representatives:
@@ -111,13 +118,19 @@ def _groups(recording: Recording, rank: int, *, alike: bool) -> Any:
     return node
 
 
-def _node(recording: Recording, event: Event) -> Any:
+def _node(recording: Recording, event: Event, origin_ps: int) -> Any:
     node = message_class("Node")()
     node.type, node.name = NODE_TYPES[_TYPES[event.kind]], event.name.encode()
     if event.duration_ps != ABSENT:
         node.duration_micros = max(1, round(event.duration_ps / PS_PER_US))
         _set(node, "duration_ps", event.duration_ps)
     _set(node, "stream_name", event.stream)
+    if event.start_ps != ABSENT:
+        event = replace(event, start_ps=event.start_ps - origin_ps)
+    for name in PRESERVED:
+        value = getattr(event, name)
+        if value != Event.__dataclass_fields__[name].default:
+            _set(node, name, value)
     if event.kind in ("compute", "delay"):
         _compute(node, event)
     else:
@@ -131,6 +144,8 @@ def _compute(node: Any, event: Event) -> None:
     _set(node, "is_cpu_op", host)
     if kind == "stream" and number.isdecimal():
         _set(node, "stream", int(number))
+    if event.flops or event.mem_bytes:
+        _set(node, "dtype", event.dtype)
     if event.flops:
         _set(node, "num_ops", event.flops)
     if event.mem_bytes:
