@@ -65,7 +65,7 @@ GATEKEEPERS = {
     "xarray": ("clusim/results/result.py",),
     "IPython": ("clusim/simulation/session.py",),
     "defusedxml": ("clusim/formats/xmltext.py",),
-    "pyarrow": ("clusim/report/export/tables.py", "clusim/studies/sweep/runner.py"),
+    "pyarrow": ("clusim/report/export/tables.py", "clusim/studies/sweep/tables.py"),
     "distributed": ("clusim/base/executors.py",),
     "mpi4py": ("clusim/base/executors.py",),
     "google.protobuf": ("clusim/formats/recordings/chakra_schema.py",),

@@ -62,13 +62,17 @@ class GuardedCommand(click.Command):
 
     Input files found only at run time, such as those named by a topology, are protected by `clusim.base.files`
     at the time of writing. Output is wrapped unless `raw`, for output that other tools read; output in a `foreign`
-    form, such as the table of nccl-tests, is wrapped in terminals only.
+    form, such as the table of nccl-tests, is wrapped in terminals only. Commands without a progress bar accept
+    ``--no-progress`` without effect, so that scripts can give it to every command.
     """
 
     def __init__(self, *args: Any, raw: bool = False, foreign: bool = False, **about: Any) -> None:
         super().__init__(*args, **about)
         self.raw = raw
         self.foreign = foreign
+        if not any("--no-progress" in param.opts for param in self.params):
+            quiet = click.Option(["--no-progress"], is_flag=True, hidden=True, expose_value=False)
+            self.params.append(quiet)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; suggest alternatives for an unknown option."""

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
@@ -91,6 +92,38 @@ def _workloads(_context: click.Context) -> Iterable[str]:
     return shipped_workloads()
 
 
+def _recordings(_context: click.Context) -> Iterable[str]:
+    from clusim.base.resources import shipped_recordings
+
+    return shipped_recordings()
+
+
+def _sweeps(_context: click.Context) -> Iterable[str]:
+    from clusim.base.resources import shipped_sweeps
+
+    return shipped_sweeps()
+
+
+def _recording(text: str) -> Path:
+    from clusim.base.resources import or_shipped
+
+    return Path(or_shipped(text))
+
+
+def _grid(text: str) -> Path:
+    from clusim.base.resources import shipped_sweeps
+
+    path = Path(text)
+    if path.is_dir():
+        raise InputError(f"{text}: is a directory; choose a file")
+    if not path.exists():
+        known = shipped_sweeps()
+        if text not in known:
+            raise InputError(f"{text}: no such file{suggest(text, known)}")
+        path = known[text]
+    return path
+
+
 def _algorithms(context: click.Context) -> Iterable[str]:
     """Return the algorithms of the typed operation, or of all without one."""
     from clusim.collectives import ALGORITHMS
@@ -155,6 +188,10 @@ TOPOLOGY = Value(
     help="a preset (listed by clusim topo list), a topology file, or a generator such as fat-tree:k=8",
 )
 WORKLOAD = Value("workload", words=_workloads, files=True)
+RECORDING = Value("recording", words=_recordings, between="", files=True)
+RECORDED_FILE = Value("file", _recording, _recordings, "", files=True)
+"""Path of a recording, or of the shipped one of that name."""
+GRID = Value("grid", _grid, _sweeps, "", files=True)
 ALGORITHM = Value("algorithm", WORDS["algorithm"], _algorithms, files=True)
 COLLECTIVE = Value("collective", WORDS["operation"], _listed(RUNNABLE), "")
 DTYPE = Value("type", WORDS["dtype"], _listed(DTYPES), "")

@@ -118,7 +118,7 @@ def swept(folder: Path, name: str, *more: str) -> list[dict[str, object]]:
 
 def rows_of(target: Path) -> list[dict[str, object]]:
     """Return the rows of a table without what depends on the computer."""
-    from clusim.studies.sweep.runner import read_rows
+    from clusim.studies.sweep.tables import read_rows
 
     rows = [{k: v for k, v in row.items() if k != "simulated_in_s"} for row in read_rows(target)]
     return sorted(rows, key=lambda row: str(row["point"]))

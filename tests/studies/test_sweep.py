@@ -11,7 +11,7 @@ import pytest
 from clusim.base.errors import ClusimError
 from clusim.studies.sweep import SweepReport, grid, read_grid, sweep
 from clusim.studies.sweep.grid import answered
-from clusim.studies.sweep.runner import read_rows, write_rows
+from clusim.studies.sweep.tables import read_rows, write_rows
 from clusim_cli.main import run
 
 pytest.importorskip("pyarrow")

@@ -8,6 +8,7 @@ import click
 
 from clusim_cli import options
 from clusim_cli.outputs import GuardedGroup
+from clusim_cli.params import RECORDING
 
 
 @click.group("log", cls=GuardedGroup, short_help="Read logs of NCCL, RCCL and nccl-tests.")
@@ -16,7 +17,7 @@ def command() -> None:
 
 
 @command.command("summary", short_help="Print the content of a log.")
-@click.argument("logs", nargs=-1, required=True, metavar="LOG...")
+@click.argument("logs", nargs=-1, required=True, metavar="LOG...", type=RECORDING)
 @options.as_json("clusim.formats.logs.summary:LogJson")
 @options.all_lines()
 def summary(logs: tuple[str, ...], as_json: bool, everything: bool) -> None:

@@ -12,7 +12,7 @@ from clusim.base.errors import InputError
 from clusim.base.units import parse_size, parse_time
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand
-from clusim_cli.params import RECORDING_KIND, TOPOLOGY, Value, command_line
+from clusim_cli.params import RECORDING, RECORDING_KIND, TOPOLOGY, Value, command_line
 from clusim_cli.progress import Shown, counted_progress, said_ended, shown_progress
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def _call(text: str) -> tuple[str, int]:
 
 
 @click.command("replay", cls=GuardedCommand, short_help="Replay logs and traces of real jobs.")
-@click.argument("recording", nargs=-1, required=True, metavar="LOG... [TOPOLOGY]")
+@click.argument("recording", nargs=-1, required=True, metavar="LOG... [TOPOLOGY]", type=RECORDING)
 @options.topology(said="concluded from the log")
 @options.nodes()
 @click.option("--xml", type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from clusim.base.resources import shipped_sweeps
 from clusim.base.tables import text_table
 from clusim.base.units import format_size
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand, working
+from clusim_cli.params import GRID
 from clusim_cli.progress import counted_progress
 
 if TYPE_CHECKING:
@@ -23,10 +25,10 @@ MOST_SHOWN = 40
 
 
 @click.command("sweep", cls=GuardedCommand, short_help="Run all combinations of a grid.")
-@click.argument("grid", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("grid", type=GRID)
 @options.output(
-    more="A Parquet table (needs pyarrow); a table of an earlier sweep is continued.",
-    said="GRID with .parquet",
+    more="CSV, or Parquet if FILE ends in .parquet (needs pyarrow); the table of an earlier sweep is continued.",
+    said="GRID with .csv",
 )
 @options.jobs()
 @options.executor()
@@ -44,7 +46,7 @@ def command(
     as_json: bool,
     no_progress: bool,
 ) -> int:
-    """Run all combinations of the values in GRID, a YAML file, and write the results into a table.
+    """Run all combinations of the values in GRID, a YAML file or a shipped one, and write the results into a table.
 
     Below run: are the words of "clusim run" (topology, nodes, collective, size, algorithm, protocol, channels, dtype,
     redop, root, ranks, env, nccl_version, symmetric, fault, granularity, seed), below train: the words of "clusim
@@ -56,7 +58,7 @@ def command(
     """
     from clusim.studies.sweep import read_grid, sweep
 
-    points, target = read_grid(grid), output or grid.with_suffix(".parquet")
+    points, target = read_grid(grid), output or _beside(grid)
     with (
         working(jobs, executor) as workers,
         counted_progress(not no_progress, "points") as progress,
@@ -64,6 +66,13 @@ def command(
         report = sweep(points, target, jobs=workers, again=again, progress=progress)
     click.echo(json.dumps(report.to_json()) if as_json else "\n".join(_lines(report, target)))
     return 2 if report.failed and (strict or len(report.failed) == len(report.rows)) else 0
+
+
+def _beside(grid: Path) -> Path:
+    """Return the table of a grid: beside it, or in the current folder for a shipped one."""
+    path = Path(grid.name) if grid in shipped_sweeps().values() else grid
+    earlier = path.with_suffix(".parquet")
+    return earlier if earlier.exists() else path.with_suffix(".csv")
 
 
 MEASURES = {

@@ -10,7 +10,7 @@ import click
 
 from clusim_cli import options
 from clusim_cli.outputs import OUTPUT, GuardedGroup, echo_done
-from clusim_cli.params import CHIP, TOPOLOGY, TOPOLOGY_KIND, one_of
+from clusim_cli.params import CHIP, RECORDED_FILE, TOPOLOGY, TOPOLOGY_KIND, one_of
 
 if TYPE_CHECKING:
     from clusim.formats.topologies import Imported
@@ -230,7 +230,7 @@ def export(topology: str, nodes: int | None, form: str, output: Path | None) -> 
 
 
 @command.command("import")
-@click.argument("file", type=FILE)
+@click.argument("file", type=RECORDED_FILE)
 @options.output(more="A topology file; - is stdout.")
 @options.kind(type=TOPOLOGY_KIND)
 @click.option(

@@ -62,9 +62,8 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
     _refuse_limit(given)
     doubtful = doubts(setup, given["strict"], quiet=as_json)
     if given["layers"]:
-        if given["faults"]:
-            raise click.UsageError("--layers does not simulate; not with --fault")
-        click.echo(_layers(spec, setup.fabric, as_json))
+        _refuse_simulation(given)
+        click.echo(_layers(spec, setup.fabric, as_json, strict=given["strict_memory"]))
         return 0
     if (given["scaling"] is None) != (given["replicas"] is None):
         raise click.UsageError("--scaling needs --replicas, and --replicas needs --scaling")
@@ -109,6 +108,13 @@ def _warn_if_large(workload: str) -> None:
         )
 
 
+def _refuse_simulation(given: dict[str, Any]) -> None:
+    """Raise an error for options of a simulation, in addition to ``--layers``."""
+    for option in ("fault", "fold", "estimate", "scaling", "replicas", "trace-out"):
+        if given[{"fault": "faults"}.get(option, option.replace("-", "_"))]:
+            raise click.UsageError(f"--layers does not simulate; not with --{option}")
+
+
 def _refuse_limit(given: dict[str, Any]) -> None:
     """Raise an error for a time limit on modes other than one simulation."""
     for option in ("estimate", "layers", "scaling"):
@@ -139,11 +145,13 @@ def asked(changes: dict[str, Any] | None = None, **given: Any) -> TrainRequest:
     return train_request(spec, topology, **taken(given, Setup, TrainRequest))
 
 
-def _layers(spec: Workload, machine: Fabric, as_json: bool) -> str:
+def _layers(spec: Workload, machine: Fabric, as_json: bool, *, strict: bool) -> str:
+    from clusim.training.depth import memory_notes
     from clusim.training.layertable import layer_report, layer_table
     from clusim.workload import make_plan
 
     plan = make_plan(spec, machine)
+    memory_notes(plan, [plan.memory(stage) for stage in range(plan.mesh.pipeline)], strict)
     if as_json:
         return json.dumps(layer_table(plan).to_json())
     return layer_report(plan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,9 @@ CLUSTERS = "traces/clusters"
 Runs over all shipped workloads exclude them.
 """
 
+
+_FOLDERS = ("clusters", "sweeps")
+"""Folders of ``traces`` without recordings."""
 
 cached = False
 """True if shipped topologies are cached on disk: in processes of the command line."""
@@ -48,6 +52,38 @@ def shipped_workloads() -> dict[str, Path]:
 def cluster_workloads() -> dict[str, Path]:
     """Return the shipped workload files of clusters too large to simulate in full, by name."""
     return _shipped(CLUSTERS)
+
+
+def shipped_sweeps() -> dict[str, Path]:
+    """Return the shipped grids of sweeps by name."""
+    return _shipped("traces/sweeps")
+
+
+def shipped_recordings() -> dict[str, Path]:
+    """Return the shipped recordings, logs and other files of ``traces/`` by name.
+
+    A name is complete, or ends before a dot if only one file begins with it: ``nccl-8xh100`` is ``nccl-8xh100.log``.
+    """
+    found: dict[str, Path] = {}
+    for directory in _dirs("traces"):
+        for path in sorted(directory.iterdir()) if directory.is_dir() else ():
+            if path.suffix != ".yaml" and path.name not in _FOLDERS:
+                found.setdefault(path.name, path)
+    shorter = Counter(name[:at] for name in found for at, sign in enumerate(name) if sign == ".")
+    named = {
+        name[:at]: path
+        for name, path in found.items()
+        for at, sign in enumerate(name)
+        if sign == "." and shorter[name[:at]] == 1
+    }
+    return named | found
+
+
+def or_shipped(name: str) -> str:
+    """Return a path that exists unchanged; otherwise the path of the shipped recording of that name, if it is one."""
+    if os.path.lexists(name) or os.sep in name:
+        return name
+    return str(shipped_recordings().get(name, name))
 
 
 def _shipped(kind: str) -> dict[str, Path]:

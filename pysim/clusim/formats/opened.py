@@ -18,8 +18,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
-from clusim.base.errors import InputError
+from clusim.base.errors import InputError, suggest
 from clusim.base.files import note_input
+from clusim.base.resources import or_shipped, shipped_recordings
 
 LINE_LIMIT = 1 << 20
 """Most bytes of a line."""
@@ -51,13 +52,14 @@ def opened(name: str) -> Iterator[IO[bytes]]:
     InputError
         No file, or a compression that is not read.
     """
-    path = Path(name)
     if "\0" in name:
         raise InputError(f"{name!r}: not a file name")
+    path = Path(or_shipped(name))
     if path.is_dir():
         raise InputError(f"{name}: is a directory; use the files in it")
     if not path.exists():
-        raise InputError(f"{name}: no such file")
+        likely = "" if os.sep in name else suggest(name, shipped_recordings())
+        raise InputError(f"{name}: no such file{likely if 'did you mean' in likely else ''}")
     note_input(path)
     try:
         raw = path.open("rb")

@@ -92,7 +92,7 @@ def names_machine(word: str) -> bool:
     suffix = Path(word).suffix
     if os.path.exists(word) or suffix or os.sep in word:
         return suffix.lower() in (".yaml", ".yml", ".xml")
-    return word != "-"
+    return word != "-" and word not in resources.shipped_recordings()
 
 
 def _load(name: str, nodes: int | None) -> Fabric:

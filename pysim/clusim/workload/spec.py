@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PrivateAttr
+from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from clusim.base import resources
@@ -317,6 +317,28 @@ class Workload(Spec):
     def __hash__(self) -> int:
         """Return a hash of the fields that are fast to hash."""
         return hash((self.name, self.topology, self.nodes))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_nodes(cls, data: Any) -> Any:
+        """Accept ``topology: {preset: NAME, nodes: N}`` in place of ``topology: NAME`` and ``nodes: N``."""
+        given = data.get("topology") if isinstance(data, Mapping) else None
+        if not isinstance(given, Mapping) or not isinstance(given.get("preset"), str):
+            return data
+        if set(given) - {"preset", "nodes"} or ("nodes" in given and "nodes" in data):
+            return data
+        return {**data, "topology": given["preset"]} | {k: given[k] for k in given if k == "nodes"}
+
+    @field_validator("topology", mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        if isinstance(given, Mapping):
+            raise PydanticCustomError(
+                "named",
+                "expected the name of a preset or a file, with the number of nodes in `nodes`"
+                " (topology: dgx-h100, nodes: 8), or {preset: dgx-h100, nodes: 8}",
+            )
+        return given
 
     @property
     def checkpoints(self) -> CheckpointSpec | None:

@@ -18,6 +18,7 @@ from typing import IO
 
 from clusim.base.errors import InputError
 from clusim.base.limits import natural
+from clusim.base.resources import or_shipped
 from clusim.formats.opened import DAMAGED, LINE_LIMIT, opened
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -124,10 +125,13 @@ def _member(name: str, again: Callable[[], IO[bytes]], member: tarfile.TarInfo) 
 
 
 def names_of(paths: Paths) -> list[str]:
-    """Return the paths as a list of strings; raise `InputError` if it is empty."""
+    """Return the paths as a list of strings; raise `InputError` if it is empty.
+
+    Names of shipped recordings become their paths.
+    """
     if isinstance(paths, (str, os.PathLike)):
-        return [os.fspath(paths)]
-    result = [os.fspath(path) for path in paths]
+        return [or_shipped(os.fspath(paths))]
+    result = [or_shipped(os.fspath(path)) for path in paths]
     if not result:
         raise InputError("no file given; name the files of the recording")
     return result

@@ -1,84 +1,22 @@
-"""Execution of the points of a grid that its table does not contain yet, on any workers.
-
-The table has one row per point in one Parquet file, which is always replaced completely.
-"""
+"""Execution of the points of a grid that its table does not contain yet, on any workers."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from clusim.base.errors import EnvironmentFailure, InputError
+from clusim.base.errors import EnvironmentFailure
 from clusim.base.executors import Jobs, Workers, workers
-from clusim.base.files import Lock, LockedError, append_line, check_place, replacing
-from clusim.studies.sweep.grid import Cell, SweepGrid, SweepPoint, answered, still_true
-
-Row = dict[str, Cell]
-
-KEYS = {"point", "kind", "clusim", "files"}
-"""Columns of every table."""
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise InputError("sweep: needs pyarrow; pip install 'clusim-net[parquet]'") from None
-    return pyarrow, parquet
-
-
-def read_rows(path: Path) -> list[Row]:
-    """Return the rows of an earlier sweep; empty if the file does not exist.
-
-    Raises
-    ------
-    InputError
-        The file is not the table of a sweep, and would be overwritten.
-    """
-    pyarrow, parquet = _pyarrow()
-    if not path.exists():
-        return []
-    try:
-        table = parquet.read_table(path)
-    except (OSError, pyarrow.ArrowException):
-        raise InputError(
-            f"{path}: not a Parquet file and would be replaced; choose another file"
-        ) from None
-    if not set(table.column_names) >= KEYS:
-        raise InputError(
-            f"{path}: not a table of a sweep and would be replaced; choose another file"
-        )
-    rows: list[Row] = table.to_pylist()
-    return [{name: value for name, value in row.items() if value is not None} for row in rows]
-
-
-def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Write the table, replacing an existing file."""
-    pyarrow, parquet = _pyarrow()
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    last = [name for name in names if name in KEYS | {"simulated_in_s", "error"}]
-    ordered = [*(name for name in names if name not in last), *last]
-    columns = {name: _alike(row.get(name) for row in rows) for name in ordered}
-    with replacing(path) as out:
-        parquet.write_table(pyarrow.table(columns), out, compression="zstd")
-
-
-def _alike(values: Iterable[Cell]) -> list[Cell]:
-    """Return values of one type: text for mixed columns, float for integers with floats."""
-    result = list(values)
-    kinds = {type(value) for value in result if value is not None}
-    if len(kinds) < 2 or kinds == {int, float}:
-        return [float(v) if float in kinds and v is not None else v for v in result]
-    return [None if value is None else str(value) for value in result]
-
+from clusim.base.files import Lock, LockedError, append_line, check_place
+from clusim.studies.sweep.grid import SweepGrid, SweepPoint, answered, still_true
+from clusim.studies.sweep.tables import Row, read_rows, write_rows
 
 Progress = Callable[[int, int], None]
 
@@ -140,7 +78,7 @@ def sweep(
     again: bool = False,
     progress: Progress | None = None,
 ) -> SweepReport:
-    """Run all points of a grid and store their results in a Parquet file.
+    """Run all points of a grid and store their results in a table: CSV, or Parquet if the file ends in ``.parquet``.
 
     An existing file is continued: its points are not run again, unless clusim or one of their input files has changed.
     Rows of points outside this grid stay. The file is replaced every ten seconds and at the end, also after an

@@ -18,6 +18,7 @@ from typing import Final
 
 from clusim.base.errors import InputError
 from clusim.base.limits import natural
+from clusim.base.resources import or_shipped
 from clusim.formats.recordings.model import LAST, Recording, RecordingKind
 from clusim.formats.recordings.source import HEAD_BYTES, head, streams
 
@@ -78,6 +79,7 @@ def kind_of(path: str) -> str:
     """
     if path == "-":
         return "nccl-log"
+    path = or_shipped(path)
     if not Path(path).exists() and any(Path(path).parent.glob(f"{escape(Path(path).name)}*.et")):
         return "chakra"
     data, name = _beginning(path)
