@@ -18,6 +18,9 @@ from clusim.nccl.symmetric import pick, why_not
 from clusim.nccl.symmetriccosts import SymmetricCall
 from clusim.nccl.variables import VARIABLES, page
 from clusim.schedule import to_text
+from clusim.simulation.plan import Plan, plan
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 from clusim_cli.main import cli
 
@@ -140,6 +143,43 @@ def test_a_variable_that_is_read_changes_a_plan(variable: str) -> None:
     without = plans(name, nodes, others, messages=messages, release=release)
     changed = {**others, variable: value}
     assert plans(name, nodes, changed, messages=messages, release=release) != without
+
+
+VALUES = {
+    **{name: value for name, (value, *_) in CHANGES.items()},
+    **dict.fromkeys(("NCCL_NVB_DISABLE", "NCCL_SHM_DISABLE", "NCCL_NET_GDR_READ"), "1"),
+    **{"NCCL_IB_DISABLE": "0", "NCCL_NET": "IB", "NCCL_MNNVL_ENABLE": "1", "NCCL_IB_HCA": "nic"},
+    **{"NCCL_IB_QPS_PER_CONNECTION": "2", "NCCL_IB_SPLIT_DATA_ON_QPS": "1"},
+}
+
+
+@pytest.mark.parametrize("variable", sorted(VALUES))
+def test_an_obeyed_variable_changes_the_run_or_results_say_that_it_does_not(variable: str) -> None:
+    """The same program on the same topology lasts the same time."""
+
+    def planned(**env: str) -> Plan:
+        setup = Setup("dgx-a100", env=tuple(env.items()))
+        return plan(Request(setup, "allreduce", 1 << 16, algorithm="nccl"))
+
+    refused = ""
+    try:
+        found, without = planned(**{variable: VALUES[variable]}), planned()
+    except InputError as error:
+        refused = str(error)
+    if refused:
+        assert variable in refused
+        return
+    same = found.schedule == without.schedule and found.topology == without.topology
+    notes = "; ".join(found.program.notes)
+    said = f"obeyed, without effect on this run: {variable}" in notes
+    assert same == (said or f"not read by this release: {variable}" in notes), notes
+
+
+def test_threads_that_change_no_channel_are_said_with_the_reason() -> None:
+    setup = Setup("dgx-a100", env=(("NCCL_NTHREADS", "128"), ("NCCL_MAX_NCHANNELS", "2")))
+    large = plan(Request(setup, "allreduce", 1 << 26, algorithm="nccl"))
+    (note,) = (line for line in large.program.notes if line.startswith("obeyed"))
+    assert note.startswith("obeyed, without effect on this run: NCCL_NTHREADS (threads limit")
 
 
 @pytest.mark.parametrize("variable", ["NCCL_IB_MERGE_NICS", "NCCL_DEBUG"])

@@ -97,7 +97,8 @@ def page() -> str:
         "",
         f"The table has {len(VARIABLES)} variables: all of NCCL 2.18 to 2.32, some older ones, some of RCCL.",
         f"{counts[0]} are obeyed; {counts[1]} are accepted without effect, and results list them; {counts[2]} are",
-        "refused, except for NCCL's default (in brackets). Other names are errors.",
+        "refused, except for NCCL's default (in brackets). Other names are errors. Notes of a run name the obeyed",
+        "variables without which its program and topology would be the same.",
     ]
     for effect, head in _HEADS.items():
         lines += [

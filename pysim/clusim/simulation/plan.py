@@ -5,6 +5,7 @@ All later stages take the plan: approximation, lowering, and diagnosis.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -149,7 +150,44 @@ def plan(request: Request | ScheduleRequest) -> Plan:
             if given:
                 raise InputError(f"{name} is for NCCL's plans; add --algorithm nccl")
         return Plan(request)
-    return Plan(request, nccl_choice(_with_variables(request)))
+    choice = nccl_choice(_with_variables(request))
+    idle = idle_variables(request, choice)
+    if idle:
+        note = f"obeyed, without effect on this run: {', '.join(idle)}{_why_idle(idle)}"
+        choice = replace(choice, notes=(*choice.notes, note))
+    return Plan(request, choice)
+
+
+THREADS = ("NCCL_NTHREADS", "NCCL_LL128_NTHREADS")
+"""Variables with the threads of a CTA, which limit channels of small sizes."""
+
+
+def idle_variables(request: Request, choice: NcclChoice) -> list[str]:
+    """Return the given variables that are obeyed, without which topology and programs are the same."""
+    setup, result = request.setup, []
+    for name in choice.comm.settings.names:
+        env = tuple(item for item in setup.env if item[0] != name)
+        if len(env) == len(setup.env):
+            continue  # from an option, or an older name
+        try:
+            other = nccl_choice(_with_variables(replace(request, setup=replace(setup, env=env))))
+        except InputError:
+            continue  # only the variable permits the run
+        if _decided(other) == _decided(choice) and other.schedule() == choice.schedule():
+            result.append(name)
+    return result
+
+
+def _decided(choice: NcclChoice) -> tuple[object, ...]:
+    """Return the topology and way of a choice: without an equal one, programs need no comparison."""
+    return choice.way, choice.request.setup.fabric
+
+
+def _why_idle(names: Sequence[str]) -> str:
+    """Return the reason of variables of threads, of which more than channels could be expected."""
+    if not set(names) & set(THREADS):
+        return ""
+    return " (threads limit the channels of small sizes; CTA rates are calibrated with NCCL's default threads)"
 
 
 def _runs_nccl(setup: Setup, operation: str) -> bool:
