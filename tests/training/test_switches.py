@@ -70,7 +70,8 @@ def test_what_switches_take_off_gpus_is_said() -> None:
     assert found is not None
     assert found.collectives == 1
     assert found.switch.sms == nvls.sharing.sms < found.ring.sms == ring.sharing.sms
-    assert found.switch.memory_bytes < 0.8 * found.ring.memory_bytes
+    # Every gradient is read and stored once, whoever adds.
+    assert found.switch.memory_bytes == pytest.approx(found.ring.memory_bytes, rel=0.02)
     size = 2 * sum(layer.parameters for layer in nvls.plan.stages[0][0])
     assert found.ring.sent_bytes == pytest.approx(2 * 7 / 8 * size, rel=1e-3)
     assert found.switch.sent_bytes == pytest.approx(9 / 8 * size, rel=1e-3)
@@ -94,7 +95,7 @@ def test_what_nccl_leaves_to_switches_is_compared_with_its_rings(
     kind = next(iter(result.traffic["data"].switched))
     assert (kind.algorithm, kind.nccl_dtype) == (algorithm, "bfloat16")
     assert found.switch.sms < found.ring.sms or nodes > 1
-    assert found.switch.memory_bytes < found.ring.memory_bytes
+    assert found.switch.memory_bytes == pytest.approx(found.ring.memory_bytes, rel=0.02)
     assert found.switch.sent_bytes < found.ring.sent_bytes
     on_wires = leaving_gpus(result.result.wires) / 8 / nodes
     assert result.to_json()["volume_bytes_per_gpu"]["data"] == pytest.approx(on_wires, rel=1e-3)

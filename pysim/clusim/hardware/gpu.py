@@ -2,8 +2,8 @@
 
 **Hardware** A packet for an SM's store crosses the chip to the L2 slice that owns the address; a remote
 load costs an L2 or HBM access at the far end. FIFOs of collectives stay in L2 as far as they fit.
-**Model** Fixed latencies after the wire, one memory server per GPU, and a share of communication bytes
-that reaches HBM.
+**Model** Fixed latencies after the wire, one memory server per GPU; what reaches memory follows from the primitives
+and the size of L2 (`clusim.lowering.memory_traffic`).
 **Not modelled** L2 partitions, banks, row buffers, TLBs; AMD's chiplets: an MI300X is one chip with one
 memory.
 **Parameters** `FIGURES`, by the keys of a topology file.
@@ -296,9 +296,6 @@ _STEP = (
 _STEP_BOUNDS = ["88ns", "118ns"]
 """Bounds of a part of the store, as the 450-600 ns of the sum of 510 ns."""
 
-_TRAFFIC = "memory_traffic"
-"""Key of a file for the three figures ``memory_per_*``, where they are equal."""
-
 
 def _latencies(link: str) -> dict[str, Figure]:
     """Return the memory latencies of a chip.
@@ -356,11 +353,6 @@ def gpu_of(
     given = mapping("figures", entry.pop("figures", {}))
     without = [key for key, value in given.items() if value is None]
     given_figures = figures({key: item for key, item in given.items() if item is not None}, sources)
-    if _TRAFFIC in given_figures:
-        traffic = given_figures.pop(_TRAFFIC)
-        given_figures |= dict.fromkeys(
-            (key for key in FIGURES if key.startswith("memory_per_")), traffic
-        )
     if "sms" in given_figures:
         given_figures.setdefault("cta_slots", _cta_slots(given_figures["sms"]))
     usual = _latencies(str(entry.get("link", ""))) if base is None else dict(base.figures)

@@ -111,7 +111,7 @@ def lower(
         nvc=links.spreads.num_vcs,
         seed=seed,
         nodes=links.arrays.nodes,
-        endpoints=programs.endpoints(),
+        endpoints=programs.endpoints(cut.traffic),
         formats=arrays.formats,
         targets=links.arrays.targets,
         routes=links.arrays.routes,

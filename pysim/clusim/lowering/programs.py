@@ -37,8 +37,9 @@ from clusim.lowering.cta_contention import (
     stores_bytes,
 )
 from clusim.lowering.dma import NicTransfers, waits_ps
-from clusim.lowering.hops import protocol_of
+from clusim.lowering.hops import CarriedTraffic, protocol_of
 from clusim.lowering.links import LinkLowering
+from clusim.lowering.memory_traffic import MemoryTraffic
 from clusim.lowering.proxies import (
     ProxiedConnection,
     Proxy,
@@ -178,9 +179,16 @@ class ProgramLowering:
         result["costs"] = self.costs()
         return result
 
-    def endpoints(self) -> Array:
-        """Return the endpoints, with CTA slots for all programs and proxies."""
+    def endpoints(self, traffic: Sequence[CarriedTraffic]) -> Array:
+        """Return the endpoints, with CTA slots for all programs and proxies, and their memory traffic.
+
+        `traffic` is that of every connection of the image.
+        """
         rows = self.arrays.endpoints.copy()
+        by_primitive = self.arrays.l2_bytes > 0
+        shares_256 = MemoryTraffic(self.links, traffic).shares_256(self.arrays.l2_bytes)
+        for name in ("deliver_256", "read_256", "inject_256"):
+            rows[name] = np.where(by_primitive, shares_256, rows[name])
         used = {link.proxy.endpoint for item in self.proxies for link in item.links}
         full = [count > int(rows["cta_slots"][index]) for index, count in enumerate(self._slots)]
         rows["cta_slots"][[*used, *np.flatnonzero(full)]] = MOST_PROGRAMS

@@ -75,6 +75,12 @@ class FabricArrays:
         """Target indices of all NICs."""
         return np.arange(len(self.endpoints), len(self.targets))
 
+    @property
+    def l2_bytes(self) -> Array:
+        """L2 of every endpoint [bytes]; 0: its memory traffic is a fixed share of its packets."""
+        ends = (self.fabric.nodes[node].endpoint for node in self.endpoints["node"].tolist())
+        return np.array([end.l2_bytes if end is not None else 0 for end in ends], np.int64)
+
     def node_of(self, rank: int) -> int:
         """Return the node index of a rank."""
         if not 0 <= rank < self.num_ranks:

@@ -30,7 +30,7 @@ from clusim.hardware.figures import any_scaled, value_of
 from clusim.hardware.nic import MESSAGE_UNITS
 from clusim.topology.model import KIND_NAMES, NO_LIMIT, Format, Link, Protocol, did_you_mean
 from clusim.topology.node import Endpoint, HostTraits, NicTraits, Node, RateControl, Unit, cost16
-from clusim.topology.quantities import Spec, attributes_of
+from clusim.topology.quantities import MEMORY_SHARES, Spec, attributes_of
 from clusim.topology.schema import (
     ChipSpec,
     EcnSpec,
@@ -85,6 +85,7 @@ _OPTIONAL = frozenset(
     {
         *("base", "architecture", "compute_capability", "peer_access", "memory", "gemm_fraction"),
         *("power", "kernels", "slowdown", "peak_flops", "links", "pcie_rate", "memory_quantum"),
+        *("l2", *MEMORY_SHARES),
     }
 )
 """Optional keys of a chip; they are required only in topologies that use them."""
@@ -212,6 +213,8 @@ class Catalogue:
         """Report the missing fields of a chip without a base."""
         given = {key for key in spec.model_fields_set if getattr(spec, key) is not None}
         missing = [key for key in ChipSpec.model_fields if key not in given | _OPTIONAL]
+        if not given & {"l2", *MEMORY_SHARES}:
+            missing.append("l2")
         if missing:
             shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
             message = f"without base and {shown}; add a base, for example 'base: h100-sxm5'"
@@ -247,7 +250,10 @@ class Catalogue:
 
 
 def make_endpoint(name: str, chip: ChipSpec) -> Endpoint:
-    return Endpoint(chip=name, **attributes_of(Endpoint, chip))
+    given = attributes_of(Endpoint, chip)
+    if any(getattr(chip, key) is not None for key in MEMORY_SHARES):
+        given["l2_bytes"] = 0
+    return Endpoint(chip=name, **given)
 
 
 def _make_unit(switch: SwitchSpec) -> Unit | None:

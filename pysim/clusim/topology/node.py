@@ -40,6 +40,9 @@ class Endpoint:
         Peak memory bandwidth [B/s]; the fraction `mem_efficiency` is achievable.
     mem_quantum_ps : int
         Interval at which memory bandwidth is redistributed between communication and kernels [ps].
+    l2_bytes : int
+        L2 cache in front of the memory [bytes]; memory traffic of collectives then follows their primitives
+        (`clusim.lowering.memory_traffic`). With 0 it follows the next three figures.
     deliver_256, read_256, inject_256 : int
         Memory bytes per payload byte delivered, read for a remote request, injected [1/256].
     slow_1024 : int
@@ -74,9 +77,10 @@ class Endpoint:
     mem_Bps: float = 3.35e12
     mem_efficiency: float = 0.87
     mem_quantum_ps: int = 2_000_000
-    deliver_256: int = 146
-    read_256: int = 146
-    inject_256: int = 146
+    l2_bytes: int = 0
+    deliver_256: int = 256
+    read_256: int = 256
+    inject_256: int = 256
     slow_1024: int = 1024
     peak_flops: Mapping[str, float] = field(default_factory=dict)
     chip: str = ""

@@ -164,13 +164,24 @@ _KEYS = {
 }
 """Keys of attributes that have another name."""
 
+MEMORY_SHARES = ("memory_per_delivered", "memory_per_read", "memory_per_injected")
+"""Keys of a chip that replace the memory traffic that follows from primitives and L2."""
+
 _SCALES = {"_256": 256, "_1024": 1024, "_65536": 65_536, "compute_capability": 10}
 """Attribute per value in a file, by the end of the attribute."""
 
 _OMITTED = frozenset(
     {
         *("pcie_Bps", "architecture", "compute_capability", "mem_bytes", "gemm_fraction"),
-        *("power_W", "kernels", "eager_bytes", "rendezvous_ps", "progress_ps", "ack_ps"),
+        *(
+            "power_W",
+            "kernels",
+            "l2_bytes",
+            "eager_bytes",
+            "rendezvous_ps",
+            "progress_ps",
+            "ack_ps",
+        ),
         *("progress_simple_ps", "control_ps", "control_flush_ps"),
         *("transit_ps", "speed_Bps", "plugin_ps"),
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 from clusim.topology.model import KIND_NAMES, NO_LIMIT, Fabric, Format, Forwarding, Link
 from clusim.topology.node import COST_ONE, Endpoint, HostTraits, NicTraits, Node, Unit
-from clusim.topology.quantities import keys_of
+from clusim.topology.quantities import MEMORY_SHARES, keys_of
 from clusim.topology.schema import (
     ChipSpec,
     LinkSpec,
@@ -123,6 +123,8 @@ class _Names:
 
 def _chip(endpoint: Endpoint) -> dict[str, Any]:
     data = keys_of(endpoint, ChipSpec)
+    if endpoint.l2_bytes:
+        data = {key: value for key, value in data.items() if key not in MEMORY_SHARES}
     rate = data.pop("pcie_rate", None)
     return data if rate is None else {**data, "pcie_rate": rate}
 

@@ -135,6 +135,7 @@ class ChipSpec(Spec):
     memory_rate: Bandwidth | None = None
     memory_efficiency: Annotated[float, Field(gt=0, le=1)] | None = None
     memory_quantum: Annotated[Latency, Field(le=10**12)] | None = None
+    l2: Size | None = None
     memory_per_delivered: Share | None = None
     memory_per_read: Share | None = None
     memory_per_injected: Share | None = None
