@@ -52,7 +52,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("clusim/schedule/arrays.py", "dtype"): "annotations of dataclass fields",
     ("clusim/schedule/shapes.py", "protocol"): FIGURES,
     (
-        "clusim/workload/recorded.py",
+        "clusim/jobs/write.py",
         "dtype",
     ): "precisions that a chip has peak rates for, in order",
     (

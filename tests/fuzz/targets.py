@@ -14,7 +14,7 @@ from clusim.topology import Fabric
 from fuzz import texts, traces
 
 if TYPE_CHECKING:
-    from clusim.workload.recorded_emitter import NcclEmitter
+    from clusim.jobs.emitter import NcclEmitter
 
 __all__ = ["TARGETS", "Target", "read_kineto"]
 
@@ -130,9 +130,9 @@ def _whole(path: Path) -> object:
 @cache
 def _emitter(num_ranks: int) -> NcclEmitter:
     """Return what writes schedules of so many ranks: two channels are as good as all of them to try a reader."""
+    from clusim.jobs.emitter import NcclEmitter
     from clusim.nccl.choice import Communicators
     from clusim.nccl.env import parse_env
-    from clusim.workload.recorded_emitter import NcclEmitter
 
     machine, few = _machine("dgx-a100"), parse_env({"NCCL_MAX_NCHANNELS": "2"})
     return NcclEmitter(machine, range(num_ranks), Communicators(machine, settings=few))
@@ -156,12 +156,13 @@ def _recording(
         return reader(kind)(where, **options)
 
     def use(path: Path) -> object:
-        from clusim.workload.recorded import to_schedule
+        from clusim.jobs.read import job_of
+        from clusim.jobs.write import to_schedule
 
         recording = read(path)
         if recording.num_ranks > _machine("dgx-a100").num_ranks:
             return recording
-        return to_schedule(recording, _emitter(recording.num_ranks))
+        return to_schedule(job_of(recording), _emitter(recording.num_ranks))
 
     return Target(make, use, read=read)
 

@@ -46,7 +46,6 @@ WRONG = {
     ("two calls", "one rank"): 299.0,
     ("two calls beside a kernel", "one rank"): 753.7,
     ("two calls", "log"): 304.9,
-    ("chain of pairs", "chakra"): 1244.1,
     ("two calls", "exec"): 402.6,
     ("two calls", "torchrun"): 637.9,
     ("a call beside a kernel", "torchrun"): 665.9,
@@ -63,7 +62,11 @@ def cells(command: str, cases: tuple[str, ...]) -> pytest.MarkDecorator:
     rows = []
     for case in cases:
         wrong = WRONG.get((case, command))
-        marks = [] if wrong is None else [pytest.mark.xfail(raises=AssertionError, reason=f"{wrong} us")]
+        marks = (
+            []
+            if wrong is None
+            else [pytest.mark.xfail(raises=AssertionError, reason=f"{wrong} us")]
+        )
         rows.append(pytest.param(case, marks=marks))
     return pytest.mark.parametrize("case", rows)
 

@@ -1,1 +1,1 @@
-"""Jobs of all commands: times of their calls."""
+"""Jobs of all commands: model, matching, conversion to schedules, times of calls."""

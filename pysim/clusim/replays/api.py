@@ -22,6 +22,7 @@ from clusim.base.terms.operations import ROOTED
 from clusim.formats.recordings.kinds import KINDS, LOGS, PLANS, kind_of, reader
 from clusim.formats.recordings.model import Event, Group, Recording
 from clusim.jobs.times import Times
+from clusim.jobs.write import precision_of
 from clusim.lowering import QUICK
 from clusim.nccl.programs import CollectivePayload
 from clusim.nccltests.jobs import PerfKernel
@@ -37,7 +38,6 @@ from clusim.simulation.request import Request
 from clusim.simulation.session import Watch
 from clusim.simulation.setup import Setup
 from clusim.workload.prices import Prices
-from clusim.workload.recorded import precision_of
 
 
 @dataclass(frozen=True, slots=True)

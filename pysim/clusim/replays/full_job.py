@@ -14,6 +14,9 @@ from statistics import median
 from clusim.base.errors import InputError, TimeLimitReached, one_line
 from clusim.base.terms.operations import ROOTED, find_algorithm, find_protocol
 from clusim.formats.recordings.model import ABSENT, Event, Recording
+from clusim.jobs.emitter import NcclEmitter
+from clusim.jobs.read import job_of
+from clusim.jobs.write import Translation, WrittenUnit, to_schedule
 from clusim.nccl import LATEST, parse_env, parse_version
 from clusim.nccl.choice import PUT, Communicators
 from clusim.nccl.env import chips_of, notes_on_chips, notes_on_variables
@@ -27,8 +30,6 @@ from clusim.simulation.request import ScheduleRequest
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of
-from clusim.workload.recorded import Translation, WrittenUnit, to_schedule
-from clusim.workload.recorded_emitter import NcclEmitter
 
 Key = tuple[int, str, int, str]
 
@@ -132,7 +133,7 @@ def replay_recording(
     results.notes.append("one run of all calls: kernel times, without launch overhead")
     if result.provenance.error_bound != 0:
         results.notes.append(f"granularity: {result.provenance.granularity_note}")
-    written = {number for unit in translation.units for number in unit.events}
+    written = {number for unit in translation.units for number in unit.operations}
     results.recorded_ps = _recorded([recording.events[number] for number in sorted(written)])
     busy = result.wires.counters["busy_ps"].tolist()
     top = sorted(zip(result.wires.names, busy, strict=True), key=lambda row: -row[1])[:5]
@@ -151,7 +152,7 @@ def _run(
     """Convert a recording to a schedule for the system and run it."""
     setup = where.placed.setup
     emitter = NcclEmitter(setup.known, where.placed.rank, where.nccl, recorded=recorded)
-    translation = to_schedule(recording, emitter, gap=request.gap, most=request.calls)
+    translation = to_schedule(job_of(recording), emitter, gap=request.gap, most=request.calls)
     asked = ScheduleRequest(setup, translation.schedule, granularity=request.granularity)
     return translation, result_of(asked, options)
 
@@ -193,8 +194,8 @@ def _spans(
     schedule = translation.schedule
     results: dict[Key, list[_Span]] = {}
     for unit in translation.units:
-        event = recording.events[unit.events[0]]
-        tasks = [t for number in unit.events for t in unit.tasks.get(number, ())]
+        event = recording.events[unit.operations[0]]
+        tasks = [t for number in unit.operations for t in unit.tasks.get(number, ())]
         if event.kind not in ("collective", "send", "recv") or not tasks:
             continue
         if min(int(end[t]) for t in tasks) < 0:
@@ -230,7 +231,7 @@ def _name_of(text: str, named: Callable[[str], StrEnum | None]) -> str:
 def _most_moved(recording: Recording, unit: WrittenUnit) -> int:
     """Return the largest number of bytes that a rank sends or receives in a launch."""
     moved: Counter[tuple[int, str]] = Counter()
-    for number in unit.events:
+    for number in unit.operations:
         event = recording.events[number]
         moved[event.rank, event.kind] += event.bytes
     return max(moved.values())
@@ -238,7 +239,7 @@ def _most_moved(recording: Recording, unit: WrittenUnit) -> int:
 
 def _recorders(recording: Recording, unit: WrittenUnit) -> int:
     """Return the number of ranks that recorded the time of a call."""
-    events = [recording.events[number] for number in unit.events]
+    events = [recording.events[number] for number in unit.operations]
     return len({e.rank for e in events if e.duration_ps > 0} - recording.unrecorded)
 
 
@@ -247,7 +248,7 @@ def _recorded_span(recording: Recording, unit: WrittenUnit) -> float | None:
 
     For rooted collectives it is the time from the last start to the last end, since a root that only sends ends early.
     """
-    events = [recording.events[n] for n in unit.events if recording.events[n].duration_ps > 0]
+    events = [recording.events[n] for n in unit.operations if recording.events[n].duration_ps > 0]
     if not events:
         return None
     durations = [event.duration_ps for event in events]

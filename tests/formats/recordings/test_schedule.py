@@ -11,9 +11,10 @@ import clusim
 from clusim import topology
 from clusim.base.errors import InputError
 from clusim.formats.recordings import Event, Group, Recording
+from clusim.jobs.emitter import NcclEmitter
+from clusim.jobs.read import job_of
+from clusim.jobs.write import Translation, to_schedule
 from clusim.results.result import Result
-from clusim.workload.recorded import Translation, to_schedule
-from clusim.workload.recorded_emitter import NcclEmitter
 
 US = 1_000_000
 MACHINE = topology.load("dgx-h100")
@@ -29,7 +30,7 @@ def emitter(ranks: int = 8) -> NcclEmitter:
 
 
 def run(found: Recording, gap: str | int = "none") -> tuple[Translation, Result]:
-    translation = to_schedule(found, emitter(found.num_ranks), gap=gap)
+    translation = to_schedule(job_of(found), emitter(found.num_ranks), gap=gap)
     return translation, clusim.simulate(MACHINE, translation.schedule, verify=True)
 
 
@@ -126,7 +127,7 @@ def test_a_pipeline_of_bunches_is_written_message_by_message() -> None:
     events.append(Event("recv", 0, "c", group=0, peer=1, bytes=4096, sequence=9, bunch=9))
     events.insert(0, Event("send", 1, "d", group=0, peer=0, bytes=4096, sequence=9, bunch=0))
     translation, _ = run(recording(events))
-    assert sum(len(unit.events) for unit in translation.units) == len(events)
+    assert sum(len(unit.operations) for unit in translation.units) == len(events)
     assert not translation.notes
 
 
@@ -144,7 +145,7 @@ def test_only_eager_messages_may_cross(eager: bool) -> None:
         return
     translation, result = run(recording(events))
     assert result.complete
-    assert sum(len(unit.events) for unit in translation.units) == 4
+    assert sum(len(unit.operations) for unit in translation.units) == 4
     assert len(translation.schedule.calls) == 2
     assert not translation.notes
 
@@ -186,7 +187,7 @@ def test_contradictions_are_named(changes: dict[str, Any], text: str) -> None:
     event = replace(reduces(0)[0], where="trace.json:7", **changes)
     found = recording([event], (ALL, Group("four", (0, 1, 2, 3))))
     with pytest.raises(InputError, match=f"trace.json:7.*{text}"):
-        to_schedule(found, emitter())
+        to_schedule(job_of(found), emitter())
 
 
 def test_a_missing_root_is_assumed_and_noted() -> None:
@@ -200,7 +201,7 @@ def test_calls_in_different_orders_are_an_error_and_no_deadlock() -> None:
     one, two = reduces(0), reduces(1)
     events = [one[0], two[0], two[1], one[1], *one[2:], *two[2:]]
     with pytest.raises(InputError, match="different orders"):
-        to_schedule(recording(events), emitter())
+        to_schedule(job_of(recording(events)), emitter())
 
 
 def test_what_has_no_program_is_left_out_and_counted() -> None:
@@ -212,4 +213,4 @@ def test_what_has_no_program_is_left_out_and_counted() -> None:
 
 def test_only_the_first_calls_of_every_rank() -> None:
     found = recording([e for n in range(5) for e in reduces(n)])
-    assert len(to_schedule(found, emitter(), most=2).schedule.calls) == 2
+    assert len(to_schedule(job_of(found), emitter(), most=2).schedule.calls) == 2

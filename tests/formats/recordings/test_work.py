@@ -18,8 +18,9 @@ from clusim.formats.recordings.jsonstream import objects
 from clusim.formats.recordings.kinds import reader
 from clusim.formats.recordings.model import group_of
 from clusim.formats.recordings.source import FileStream
-from clusim.workload.recorded import to_schedule
-from clusim.workload.recorded_emitter import NcclEmitter
+from clusim.jobs.emitter import NcclEmitter
+from clusim.jobs.read import job_of
+from clusim.jobs.write import to_schedule
 from support.work import calls_of
 
 TRACES = Path(__file__).resolve().parents[3] / "traces"
@@ -103,7 +104,7 @@ def test_twice_the_file_takes_twice_the_work(kind: str, tmp_path: Path) -> None:
     emitter = NcclEmitter(clusim.load("dgx-a100"), tuple(range(8)))
 
     def understood(path: Path) -> None:
-        to_schedule(reader(kind)(str(path)), emitter)
+        to_schedule(job_of(reader(kind)(str(path))), emitter)
 
     understood(files[0])
     half, whole = (calls_of(partial(understood, path)) for path in files)

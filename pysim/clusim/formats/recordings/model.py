@@ -1,6 +1,6 @@
 """Recorded jobs: events of ranks on streams, independent of the tool that wrote them.
 
-Readers convert a file to a `Recording`, and `clusim.workload.recorded` converts that to a schedule for a topology.
+Readers convert a file to a `Recording`, and `clusim.jobs` converts that to a schedule for a topology.
 The model is independent of topologies: sizes, dependencies and recorded times only. `RecordingKind` describes a
 format: its name, the start of its files, and its reader.
 """

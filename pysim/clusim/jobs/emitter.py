@@ -1,11 +1,11 @@
-"""Writer of the collectives and messages of a recording with NCCL's plans on a topology."""
+"""Writer of the calls and messages of a job with NCCL's plans on a topology."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from clusim.base.terms.operations import Protocol, find_algorithm, find_protocol
-from clusim.formats.recordings.model import Event
+from clusim.jobs.model import CallWork
 from clusim.nccl.choice import Communicators, NcclOverrides
 from clusim.nccl.programs import CollectivePayload
 from clusim.schedule.builder import ProgramBuilder, Site
@@ -13,7 +13,7 @@ from clusim.topology.model import Fabric
 
 
 class NcclEmitter:
-    """Writer of events of a job's ranks, which are placed on a topology.
+    """Writer of calls of a job's ranks, which are placed on a topology.
 
     Parameters
     ----------
@@ -41,15 +41,15 @@ class NcclEmitter:
         self,
         builder: ProgramBuilder,
         group: Sequence[int],
-        event: Event,
+        call: CallWork,
         stream: str,
         after: Sequence[Sequence[int]],
     ) -> list[int]:
         """Append a collective; `after` and the tasks returned are per rank of the group."""
         moved = CollectivePayload.recorded(
-            event.operation, event.bytes, event.dtype, event.redop, event.root
+            call.operation, call.bytes, call.dtype, call.redop, call.root
         )
-        wanted = _wanted(event) if self._recorded else None
+        wanted = _wanted(call) if self._recorded else None
         return self.nccl.collective(
             Site(builder, stream, after), self._places(group), moved, wanted
         )
@@ -81,10 +81,10 @@ class NcclEmitter:
         return tuple(self.place[rank] for rank in group)
 
 
-def _wanted(event: Event) -> NcclOverrides | None:
+def _wanted(call: CallWork) -> NcclOverrides | None:
     """Return the recorded algorithm and protocol of a collective, by default Simple."""
-    algorithm = find_algorithm(event.algorithm)
+    algorithm = find_algorithm(call.algorithm)
     if algorithm is None:
         return None
-    protocol = find_protocol(event.protocol) or Protocol.SIMPLE
-    return NcclOverrides(algorithm, protocol, event.channels, why="recorded")
+    protocol = find_protocol(call.protocol) or Protocol.SIMPLE
+    return NcclOverrides(algorithm, protocol, call.channels, why="recorded")
