@@ -8,8 +8,8 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?= --instructions
 
 C_FILES = $(wildcard csrc/*.c csrc/*.h csrc/parts/*.h csrc/include/*.h csrc/tests/*.c csrc/tests/*.h csrc/nccl_shim/*.c csrc/nccl_shim/*.h)
-SHIM_FILES = $(wildcard csrc/nccl_shim/*.c csrc/nccl_shim/*.h csrc/nccl_shim/*.map)
-ENGINE_INPUTS = $(wildcard csrc/*.c csrc/*.h csrc/parts/*.h csrc/include/*.h csrc/bindings/*.py) CMakeLists.txt pyproject.toml
+SHIM_FILES = $(wildcard csrc/nccl_shim/*.c csrc/nccl_shim/*.h csrc/nccl_shim/*.map csrc/nccl_shim/CMakeLists.txt)
+ENGINE_INPUTS = $(wildcard csrc/*.c csrc/*.h csrc/parts/*.h csrc/include/*.h csrc/bindings/*.py) CMakeLists.txt pyproject.toml $(SHIM_FILES)
 SANITIZED_TESTS ?= tests/engine
 FUZZ_CASES ?= 1000000
 FUZZ_SEED ?= 1
@@ -23,15 +23,13 @@ PIP_INSTALL = $(BIN)/pip install $(shell [ -t 2 ] || echo --quiet) --disable-pip
 LOCKED ?= yes
 LOCKED_INSTALL = $(PIP_INSTALL) --no-deps --require-hashes
 
-# The library through which NCCL programs run without GPUs; it has no header or library of NVIDIA's.
+# The library of `clusim exec` alone; installations contain it.
 SHIM ?= build/shim
 shim: $(SHIM)/libnccl.so.2
 
-$(SHIM)/libnccl.so.2: $(SHIM_FILES)
-	@mkdir -p $(SHIM)
-	@$(CC) -std=c11 -O2 -Wall -Wextra -Wshadow -Werror -fPIC -fvisibility=hidden -shared -pthread \
-	  -Wl,-soname,libnccl.so.2 -Wl,--version-script=csrc/nccl_shim/exports.map -o $@ $(filter %.c,$^) -ldl
-	@for each in libcudart.so.11.0 libcudart.so.12 libcudart.so.13; do ln -sf libnccl.so.2 $(SHIM)/$$each; done
+$(SHIM)/libnccl.so.2: $(SHIM_FILES) | $(VENV)/.venv
+	@$(CMAKE) -S csrc/nccl_shim -B $(SHIM) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCMAKE_BUILD_TYPE=Release >/dev/null
+	@$(CMAKE) --build $(SHIM) >/dev/null
 
 .PHONY: help shim wheel wheels run test thorough test-c test-python sanitize tsan fuzz fuzz-readers lint format bench docs site golden lock newest clean
 .DELETE_ON_ERROR:

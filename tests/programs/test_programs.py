@@ -7,15 +7,19 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from clusim.base.errors import EnvironmentFailure
 from clusim.base.terms.operations import weighted_bytes
 from clusim.nccltests.options import parse_flags
 from clusim.nccltests.sweep import place, program_named, rows
+from clusim.shim import launcher
 from clusim.shim.calls import MessagePattern, NcclCall, pattern_of, peers_of
+from clusim.shim.launcher import library_folder
 from clusim.shim.memory import Work, without_dead
 from clusim.shim.reductions import reduced
 from clusim.simulation.request import Request
@@ -66,6 +70,39 @@ def predicted_us(topology: str, program: str, **flags: str) -> float:
     options = parse_flags(flags | {"check": "0"})
     where = place(Setup(topology), options)
     return next(rows(where, program_named(program), options, jobs=1)).halves[0].time_us
+
+
+def test_the_installed_library_is_found_from_any_folder(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program finds it by NCCL's name and by those of the CUDA runtime."""
+    monkeypatch.delenv("CLUSIM_SHIM", raising=False)
+    engine = find_spec("clusim._engine")
+    assert engine is not None
+    assert engine.origin is not None
+    assert library_folder() == Path(engine.origin).resolve().parent / "shim"
+    words = [sys.executable, "-m", "clusim", "exec", "dgx-h100", program, "groups"]
+    there = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert found(there.stdout)
+    loads = "import ctypes; [ctypes.CDLL(f'libcudart.so.{n}').cudaGetDeviceCount for n in ('11.0', '12', '13')]"
+    subprocess.run([*words[:5], sys.executable, "-c", loads], cwd=tmp_path, check=True)
+
+
+def test_the_variable_names_a_folder_and_errors_say_so(
+    shim: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLUSIM_SHIM", str(shim))
+    assert library_folder() == shim.resolve()
+    for wrong in (shim / "libnccl.so.2", tmp_path):
+        monkeypatch.setenv("CLUSIM_SHIM", str(wrong))
+        with pytest.raises(
+            EnvironmentFailure, match="set it to the folder of the library, or unset"
+        ):
+            library_folder()
+    monkeypatch.delenv("CLUSIM_SHIM")
+    monkeypatch.setattr(launcher, "LIBRARY", "libabsent.so")
+    with pytest.raises(EnvironmentFailure, match="not found; install clusim again"):
+        library_folder()
 
 
 @pytest.mark.parametrize("topology", ["dgx-h100", "dgx-a100"])

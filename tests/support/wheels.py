@@ -53,7 +53,12 @@ def check(wheel: Path, program: str, expected: str) -> str:
             text=True,
         )
         assert ran.stdout.strip() == expected, f"{program}: {ran.stdout.strip()}, not {expected}"
-        for words in (["topo", "show", "dgx-1v"], ["run", "dgx-1v", "--size", "64KiB"]):
+        for words in (
+            ["topo", "show", "dgx-1v"],
+            ["run", "dgx-1v", "--size", "64KiB"],
+            ["log", "summary", "nccl-8xh100"],
+            ["exec", "dgx-1v", "true"],
+        ):
             subprocess.run(
                 [own / "clusim", *words], check=True, cwd=folder, stdout=subprocess.DEVNULL
             )

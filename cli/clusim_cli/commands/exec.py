@@ -32,8 +32,8 @@ def command(
 
     Options precede TOPOLOGY; arguments of the program follow its name. With MPI, start mpirun as the program;
     its ranks are distributed over the nodes. Variables NCCL_* of the environment have their effect. GPU code
-    does not run: a kernel or function that is not simulated is an error with its name. make shim builds the
-    library.
+    does not run: a kernel or function that is not simulated is an error with its name. CLUSIM_SHIM is the folder of
+    another libnccl.so.2 than the installed one.
     """
     from clusim.shim.launcher import run_program
     from clusim.simulation.setup import Setup

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from clusim.base.errors import EnvironmentFailure, InputError
@@ -20,25 +21,40 @@ NAMES = ("libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0")
 """Names under which programs look for the CUDA runtime, which is in the same library."""
 
 FOLDER = "CLUSIM_SHIM"
-"""Variable with the folder of the library; by default ``build/shim`` of the source tree."""
+"""Variable with the folder of the library; by default that of the installation."""
 
 
 def library_folder() -> Path:
-    """Return the folder of the library that `make shim` builds.
+    """Return the folder of the library: the given one, the installation's, or ``build/shim`` of a source tree.
 
-    Raises `EnvironmentFailure` if it was not built.
+    Raises
+    ------
+    EnvironmentFailure
+        There is no library.
     """
     given = os.environ.get(FOLDER)
-    folder = Path(given) if given else Path(__file__).resolve().parents[3] / "build" / "shim"
-    if not (folder / LIBRARY).is_file():
-        raise EnvironmentFailure(
-            f"{folder / LIBRARY}: not found; build it with `make shim`, or set {FOLDER}"
-        )
-    return folder.resolve()
+    if given:
+        if not (Path(given) / LIBRARY).is_file():
+            raise EnvironmentFailure(
+                f"{FOLDER}={given}: not a folder with {LIBRARY}; set it to the folder of the library, or unset it"
+            )
+        return Path(given).resolve()
+    engine = find_spec("clusim._engine")
+    assert engine is not None
+    assert engine.origin is not None
+    installed = Path(engine.origin).parent / "shim"
+    source = Path(__file__).resolve().parents[3] / "build" / "shim"
+    for folder in (installed, source):
+        if (folder / LIBRARY).is_file():
+            return folder.resolve()
+    raise EnvironmentFailure(
+        f"{installed / LIBRARY}: not found; install clusim again, or run `make shim` in its source tree, or set"
+        f" {FOLDER} to the folder of the library"
+    )
 
 
 def environment(folder: Path, server: Path) -> Mapping[str, str]:
-    """Return the environment of a program that finds the library before NVIDIA's."""
+    """Return the environment of a program that finds the library before NVIDIA's, by all its names in a folder."""
     result = dict(os.environ)
 
     def before(name: str, entry: Path) -> None:
@@ -58,7 +74,7 @@ def run_program(setup: Setup, command: Sequence[str]) -> int:
     InputError
         The program does not exist.
     EnvironmentFailure
-        The library was not built.
+        There is no library.
     """
     folder = library_folder()
     program = shutil.which(command[0])
@@ -67,11 +83,13 @@ def run_program(setup: Setup, command: Sequence[str]) -> int:
     world = World(setup)
     with tempfile.TemporaryDirectory(prefix="clusim-") as place:
         path = Path(place) / "server"
+        for name in (LIBRARY, *NAMES):
+            (Path(place) / name).symlink_to(folder / LIBRARY)
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(path))
             listener.listen(128)
             with subprocess.Popen(
-                [program, *command[1:]], env=environment(folder, path)
+                [program, *command[1:]], env=environment(Path(place), path)
             ) as process:
                 try:
                     Server(world).serve(listener, lambda: process.poll() is None)
