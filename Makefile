@@ -31,7 +31,7 @@ $(SHIM)/libnccl.so.2: $(SHIM_FILES) | $(VENV)/.venv
 	@$(CMAKE) -S csrc/nccl_shim -B $(SHIM) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCMAKE_BUILD_TYPE=Release >/dev/null
 	@$(CMAKE) --build $(SHIM) >/dev/null
 
-.PHONY: help shim wheel wheels run test thorough test-c test-python sanitize tsan fuzz fuzz-readers lint format bench docs site golden lock newest clean
+.PHONY: help shim wheel wheels run test thorough test-c test-python sanitize tsan fuzz fuzz-readers lint format bench docs site golden lock sbom newest clean
 .DELETE_ON_ERROR:
 
 # What is compiled is kept, also where the environment says otherwise: tests start many processes.
@@ -54,6 +54,7 @@ help:
 	@echo "make docs      write the generated pages, pictures and notebooks of docs/ and the README's output anew, then:"
 	@echo "make site      docs/ as HTML in build/site"
 	@echo "make lock      write requirements/*.txt anew: the newest versions that pyproject.toml permits, with hashes"
+	@echo "make sbom      write sbom.json anew: all locked packages with their hashes, in CycloneDX"
 	@echo "make newest    make test with the newest versions, in build/newest, after the differences to requirements/*.txt"
 	@echo "make golden    accept the present text output as right; the diff is the review"
 
@@ -188,6 +189,10 @@ golden: $(VENV)/.dev $(VENV)/.built
 lock: $(VENV)/.venv
 	@$(PIP_INSTALL) uv
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python tests/support/lock.py requirements
+	@$(MAKE) sbom
+
+sbom: $(VENV)/.venv
+	$(BIN)/python tests/support/sbom.py sbom.json
 
 # Differences first: a library that breaks a test is one of these.
 newest:
@@ -220,7 +225,7 @@ $(VENV)/.built: $(VENV)/.venv $(ENGINE_INPUTS) requirements/run.txt
 	  PATH=$(abspath $(BIN)):$$PATH $(PIP_INSTALL) --no-build-isolation $(if $(LOCKED),--no-deps) -e . && wait $$libraries
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml requirements/test.txt requirements/optional.txt | $(VENV)/.built
+$(VENV)/.dev: pyproject.toml requirements/test.txt requirements/optional.txt requirements/torch.txt | $(VENV)/.built
 	@echo "libraries of tests, linters and pages; a browser and executors, where they can be had"
 	@$(if $(LOCKED),$(LOCKED_INSTALL) -r requirements/test.txt,PATH=$(abspath $(BIN)):$$PATH $(PIP_INSTALL) --no-build-isolation -e '.[dev]')
 	@$(BIN)/python tests/support/optional.py $(LOCKED)

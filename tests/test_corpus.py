@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 
 from support.realfiles import SMALL, answers
 
@@ -20,7 +21,11 @@ def index() -> dict[str, dict[str, str]]:
 
 def test_every_file_has_a_source() -> None:
     found = {path.relative_to(SMALL).as_posix() for path in FILES}
-    found -= {name for name in found if name.startswith("answers/")} | {"README.md", "index.csv"}
+    found -= {name for name in found if name.startswith("answers/")} | {
+        "README.md",
+        "LICENCES.md",
+        "index.csv",
+    }
     assert found == set(index())
     for row in index().values():
         assert row["source"]
@@ -28,6 +33,19 @@ def test_every_file_has_a_source() -> None:
         assert row["extent"]
         if row["licence"] in UNLICENSED:
             assert row["file"].startswith(("nccl_logs/", "smi_topo/"))
+
+
+def test_every_licence_has_its_text_and_every_source_its_notice() -> None:
+    text = (SMALL / "LICENCES.md").read_text(encoding="utf-8")
+    headings = set(re.findall(r"^## (\S+)$", text, re.MULTILINE))
+    for row in index().values():
+        if row["licence"] in UNLICENSED[:2]:
+            continue
+        assert f"| `{row['source']}` | {row['licence']} |" in text
+        words = re.findall(r"[A-Z][A-Za-z-]+-?[\d.]*\d|MIT", row["licence"])
+        assert words
+        assert set(words) <= headings
+    assert headings == {"Apache-2.0", "MIT", "BSD-3", "UPL-1.0", "CC-BY-SA-4.0"}
 
 
 def test_all_files_together_are_small() -> None:

@@ -1,8 +1,8 @@
 """Install the optional requirements of the tests, where they can be had, and print one line for each that cannot.
 
 ``python tests/support/optional.py LOCKED`` installs ``requirements/optional.txt`` (LOCKED is ``yes``) or the newest
-versions, and provides Chromium as ``build/browser/chromium``: the system's, playwright's download, or Debian's packages
-unpacked below ``build/browser``. Nothing outside the environment and ``build/`` is changed.
+versions, and provides Chromium as ``build/browser/chromium``: the system's, Debian's signed packages unpacked below
+``build/browser``, or playwright's download. Nothing outside the environment and ``build/`` is changed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from support.browser import HOME, system_chromium  # noqa: E402
-from support.lock import wanted  # noqa: E402
+from support.lock import blocks, wanted  # noqa: E402
 
 LOG = ROOT / "build" / "optional.log"
-TORCH = "torch==2.13.0"
+TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 PIP_S, BROWSER_S = 300, 180
 
 WRAPPER = """#!/bin/sh
@@ -57,14 +57,25 @@ def install_packages(locked: bool) -> bool:
 
 
 def install_torch() -> bool:
-    """Install a CPU build of PyTorch, for tests of programs; PyTorch's own index has it, and PyPI the CUDA build."""
-    pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", TORCH]
-    index = ["--retries", "0", "--extra-index-url", "https://download.pytorch.org/whl/cpu"]
-    return done([*pip, *index], PIP_S)
+    """Install a CPU build of PyTorch, for tests of programs.
+
+    Only PyTorch's own index is asked, and its libraries come from the usual one: with two indices, a package of the
+    same name in the other could be installed. The hash is of the wheel of one Python and processor; others install
+    the same version, of which PyPI has none.
+    """
+    pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-deps"]
+    folder = ROOT / "requirements"
+    locked = ["--require-hashes", "-r"]
+    if not done([*pip, *locked, str(folder / "torch-libraries.txt")], PIP_S):
+        return False
+    index = [*pip, "--retries", "0", "--index-url", TORCH_INDEX]
+    return done([*index, *locked, str(folder / "torch.txt")], PIP_S) or done(
+        [*index, *blocks((folder / "torch.txt").read_text(encoding="utf-8"))], PIP_S
+    )
 
 
 def playwright_browser() -> bool:
-    """Download playwright's Chromium."""
+    """Download the Chromium of playwright's locked version, which has no signature."""
     env = {"PLAYWRIGHT_BROWSERS_PATH": str(HOME)}
     words = [sys.executable, "-m", "playwright", "install", "--only-shell", "chromium"]
     if not done(words, BROWSER_S, env):
@@ -76,7 +87,7 @@ def playwright_browser() -> bool:
 
 
 def debian_browser() -> bool:
-    """Download Debian's Chromium and the libraries that the system lacks, and unpack them."""
+    """Download Debian's Chromium and the libraries that the system lacks, with apt's signatures, and unpack them."""
     if not shutil.which("apt-get") or not shutil.which("dpkg"):
         return False
     for name in ("lists/partial", "cache/archives/partial", "root"):
@@ -109,7 +120,7 @@ def install_browser() -> bool:
         return True
     shutil.rmtree(HOME, ignore_errors=True)
     HOME.mkdir(parents=True)
-    if playwright_browser() or debian_browser():
+    if debian_browser() or playwright_browser():
         return True
     shutil.rmtree(HOME)
     return False
