@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 import clusim
+from clusim.base.arrays import Array
 from clusim.base.errors import InputError
 from clusim.collectives import build
 from clusim.engine.abi import NONE
 from clusim.lowering import lower, parse_faults
+from clusim.lowering.buffers import Packets, burst_bytes, roomy_units, roomy_wires
 from clusim.lowering.grain import MOST_GROWTH
+from clusim.lowering.links import PACKETS_PER_BUFFER
 from clusim.topology import Fabric, load
 from clusim.topology.arrays import arrays_of
 from support.machines import cluster_of, pcie_machine
@@ -123,3 +126,86 @@ def test_nvls_stays_inside_a_machine() -> None:
     with pytest.raises(InputError, match=r"several nodes .* use sharp, ring or tree"):
         build(two(), "allreduce", "nvls", MIB)
     assert build(two(), "allreduce", "nvls", MIB, ranks=range(8, 16)).calls[0].channels == 16
+
+
+def _rows(**columns: int) -> Array:
+    """Return one wire of the first format, with these columns."""
+    wires = arrays_of(load("dgx-h100")).wires[:1].copy()
+    for name, value in columns.items():
+        wires[name] = value
+    wires["format"] = 0
+    return wires
+
+
+PACKET = 128
+BURST = 4
+
+
+def _burst_bytes() -> int:
+    """Return a burst by hand: four packets of 128 B, each with the largest header of 16 B flits, in whole flits."""
+    form = arrays_of(load("dgx-h100")).formats[0]
+    flit = int(form["flit_bytes"])
+    return max(BURST * -(-(int(header) + PACKET) // flit) * flit for header in form["header_bytes"])
+
+
+def _roomy(burst: int, **columns: int) -> dict[str, int]:
+    packets = [Packets(PACKET, burst, frozenset([0]))]
+    wires = roomy_wires(arrays_of(load("dgx-h100")), _rows(**columns), packets)
+    return {name: int(wires[name][0]) for name in wires.dtype.names}
+
+
+def test_a_burst_is_the_bytes_of_its_packets_in_whole_flits() -> None:
+    form = arrays_of(load("dgx-h100")).formats[0]
+    assert burst_bytes(form, PACKET, BURST) == _burst_bytes()
+    # A packet of a kind with a limit is cut: 300 B at 128 B are two full packets and one of 44 B.
+    cut = form.copy()
+    cut["flit_bytes"], cut["header_bytes"][0], cut["limit_bytes"][0] = 16, 16, 128
+    assert burst_bytes(cut, 300, 1, kinds=(0,)) == 144 + 144 + 64
+
+
+def test_a_buffer_holds_32_bursts_or_its_own_size() -> None:
+    least = 32 * _burst_bytes()
+    for size, expected in ((1, least), (least - 1, least), (least, least), (least + 1, least + 1)):
+        assert _roomy(BURST, buffer_bytes=size, xoff_bytes=0)["buffer_bytes"] == expected
+    # Single packets need room for PACKETS_PER_BUFFER of them only.
+    single = PACKETS_PER_BUFFER * _burst_bytes() // BURST
+    assert _roomy(1, buffer_bytes=1, xoff_bytes=0)["buffer_bytes"] == single
+
+
+def test_pause_thresholds_grow_together_and_the_headroom_by_three_bursts() -> None:
+    least, before = (
+        32 * _burst_bytes(),
+        {"buffer_bytes": 9000, "xoff_bytes": 5000, "xon_bytes": 3000},
+    )
+    found, grown = _roomy(BURST, **before), least - 5000
+    assert found["xoff_bytes"] == least
+    assert found["xon_bytes"] == 3000 + grown
+    assert found["buffer_bytes"] == 9000 + grown + 3 * _burst_bytes()
+    # Thresholds that are large enough stay, also at equality.
+    for xoff in (least, least + 16):
+        found = _roomy(BURST, buffer_bytes=2 * least, xoff_bytes=xoff, xon_bytes=xoff - 16)
+        assert (found["xoff_bytes"], found["xon_bytes"]) == (xoff, xoff - 16)
+        assert found["buffer_bytes"] == 2 * least + 3 * _burst_bytes()
+
+
+@pytest.mark.parametrize("excess", [-1, 0, 1])
+def test_mark_thresholds_are_at_least_four_bursts(excess: int) -> None:
+    """At equality they are unchanged; the range between them always is."""
+    least = 4 * _burst_bytes()
+    found = _roomy(BURST, ecn_min_bytes=least + excess, ecn_max_bytes=least + excess + 777)
+    assert found["ecn_min_bytes"] == max(least, least + excess)
+    assert found["ecn_max_bytes"] == found["ecn_min_bytes"] + 777
+    exact = _roomy(1, ecn_min_bytes=5, ecn_max_bytes=9)
+    assert (exact["ecn_min_bytes"], exact["ecn_max_bytes"]) == (5, 9)
+    never = _roomy(BURST, ecn_min_bytes=0, ecn_max_bytes=0)
+    assert (never["ecn_min_bytes"], never["ecn_max_bytes"]) == (0, 0)
+
+
+def test_reduction_units_hold_32_bursts_or_their_own_capacity() -> None:
+    arrays = arrays_of(load("dgx-h100"))
+    capacity = int(arrays.units["capacity_bytes"].max())
+    burst = capacity // (32 * PACKET) + 1
+    for packets, expected in ((burst, 32 * PACKET * burst), (burst - 1, capacity)):
+        found = roomy_units(arrays, [Packets(PACKET, packets, frozenset())])
+        assert int(found["capacity_bytes"].max()) == expected
+    assert (roomy_units(arrays, []) == arrays.units).all()

@@ -12,6 +12,7 @@ from clusim.nccl.chunking import (
     buffers,
     continuous_parts,
     plan_chunks,
+    traffic_per_byte,
 )
 
 RING, TREE, NVLS = Algorithm.RING, Algorithm.TREE, Algorithm.NVLS
@@ -235,3 +236,39 @@ def test_the_last_channel_takes_what_a_further_one_would_have() -> None:
     # A communicator with a fifth channel uses it.
     found = parts(size, 4, element_bytes=1, most_channels=5)
     assert [p.num_bytes for p in found] == [16_384] * 4 + [1]
+
+
+@pytest.mark.parametrize("collective", [Collective.ALLGATHER, Collective.REDUCESCATTER])
+@pytest.mark.parametrize("ranks", [2, 8, 64])
+def test_channels_of_blocked_collectives_carry_the_shares_of_all_ranks(
+    collective: Collective, ranks: int
+) -> None:
+    """Of a rank's share, ``ncclFuncTrafficPerByte`` bytes pass a rank: as many as there are ranks.
+
+    32 KiB of traffic are cells of 32 KiB / ranks. A share of nine cells and 16 bytes is ten channels of 24, and one of
+    2,048 cells is 86 cells (2,048 / 24, rounded up) on each of 23 channels and the rest on the last.
+    """
+    cutting = Cutting(RING, SIMPLE, collective, GroupShape(ranks), parse_version("2.29"))
+    cell = 32 * KIB // ranks
+    small = continuous_parts(cutting, 9 * cell + 16, 24)
+    assert [part.num_bytes for part in small] == [cell] * 9 + [16]
+    large = continuous_parts(cutting, 2048 * cell, 24)
+    assert [part.num_bytes for part in large] == [86 * cell] * 23 + [70 * cell]
+    assert traffic_per_byte(collective, ranks) == ranks
+
+
+def test_chunks_of_blocked_collectives_follow_the_bytes_of_all_ranks() -> None:
+    """64 rounds of 128 KiB on one channel and 8 heads are 64 MiB: a share of 8 MiB on a channel has them."""
+    shape = GroupShape(8, num_heads=8)
+    cutting = Cutting(NVLS, SIMPLE, GATHER, shape, parse_version("2.29"))
+    for share, chunk in ((8 * MIB, 128 * KIB), (8 * MIB - 4096, 64 * KIB)):
+        (part,) = continuous_parts(cutting, share, 1)
+        assert (part.num_bytes, part.chunk_bytes) == (share, chunk)
+
+
+@pytest.mark.parametrize(
+    ("collective", "traffic"),
+    [(ALLREDUCE, 2), (Collective.BROADCAST, 1), (Collective.REDUCE, 1), (GATHER, 5)],
+)
+def test_traffic_of_a_byte_by_collective(collective: Collective, traffic: int) -> None:
+    assert traffic_per_byte(collective, 5) == traffic
