@@ -31,6 +31,7 @@ from clusim.hardware import FAMILIES
 from clusim.hardware.nic import plugin_release
 from clusim.nccl.constants import LATEST, Path, Version, since
 from clusim.nccl.rccl import Rccl, library_of
+from clusim.nccl.tunerfile import Rules, tuner_rules
 from clusim.nccl.variables import VARIABLES
 from clusim.topology.model import MOST_QUEUES, Fabric
 
@@ -257,6 +258,7 @@ class Settings:
     sym_ctas: _Channels = None
     cta_policy: Annotated[str, _policy] = ""
     sym_tma_enable: Annotated[bool | None, _flag] = None
+    tuner_config_file: Annotated[Rules | None, tuner_rules] = None
     symmetric: bool = False
     plugin: tuple[int, ...] = ()
     library: Rccl | None = field(default=None, compare=False)
@@ -447,5 +449,7 @@ def notes_on_variables(settings: Settings) -> list[str]:
         reasons.setdefault(VARIABLES[name].reason, []).append(name)
     words = [f"{', '.join(names)} ({reason})" for reason, names in reasons.items()]
     lines = ["no effect on the simulation: " + "; ".join(words)] if words else []
+    if settings.tuner_config_file is not None:
+        lines += settings.tuner_config_file.notes
     unread = [f"{name} ({VARIABLES[name].releases})" for name in dict.fromkeys(settings.unread)]
     return [*lines, "not read by this release: " + ", ".join(unread)] if unread else lines

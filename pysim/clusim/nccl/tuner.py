@@ -7,7 +7,7 @@ threads, are given up while each thread would have fewer bytes than its threshol
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import field
+from dataclasses import field, replace
 
 from clusim.base.errors import InputError
 from clusim.base.records import dataclass
@@ -203,6 +203,9 @@ def select(
             + (f" ({why})" if why else "")
             + ("; allow Ring or Simple" if asked else "")
         )
+    ruled = _ruled(table, (collective, num_bytes), lanes, times)
+    if ruled is not None:
+        return ruled
     fastest = min(times, key=lambda pair: times[pair])
     best = table.settled(collective, num_bytes, fastest)
     threads = channels_and_threads(table, (collective, *best), num_bytes, lanes)
@@ -212,6 +215,29 @@ def select(
         else f"protocol of this size, not {fastest[1].value}"
     )
     return Selection(collective, num_bytes, *best, threads, times.get(best, 0.0), times, why)
+
+
+def _ruled(
+    table: CostTable,
+    call: tuple[Collective, int],
+    lanes: ChannelSupply,
+    times: dict[tuple[Algorithm, Protocol], float],
+) -> Selection | None:
+    """Return the selection by a rule of ``NCCL_TUNER_CONFIG_FILE``; None without one for this call."""
+    rules, group = lanes.settings.tuner_config_file, table.group
+    if rules is None:
+        return None
+    asked = (*call, (group.num_nodes, group.num_ranks))
+    rule = rules.find(asked, times, rccl=lanes.settings.library is not None)
+    if rule is None:
+        return None
+    best, why = (rule.algorithm, rule.protocol), f"line {rule.line} of {rules.name}"
+    threads = channels_and_threads(table, (call[0], *best), call[1], lanes)
+    if rule.channels > 0:
+        supply = lanes.nvls_channels if rule.algorithm in _IN_SWITCH else lanes.num_channels
+        aside = f", which has {rule.channels}; all channels" if rule.channels > supply else ""
+        threads = replace(threads, num_channels=min(rule.channels, supply), why=why + aside)
+    return Selection(*call, *best, threads, times[best], times, why)
 
 
 def _reason(
