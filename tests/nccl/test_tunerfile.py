@@ -120,4 +120,4 @@ def test_run_nccl_tests_and_replay_obey_the_file(
     measured = tmp_path / "measured.txt"
     measured.write_text(ruled)
     assert run(["replay", str(measured), "a100x4-mesh", *env]) == 0
-    assert "Tree * " in capsys.readouterr().out
+    assert "Tree LL" in capsys.readouterr().out

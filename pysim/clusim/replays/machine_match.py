@@ -49,6 +49,7 @@ def infer_machine(log: Log, ranks: JobRanks) -> Guess:
     presets = machine_traits()
     clues = [
         *_gpu_names(log, presets),
+        *_platform(log, presets),
         *_bus_addresses(log, presets),
         *_links(log),
         *_transports(log),
@@ -115,6 +116,21 @@ def _gpu_names(log: Log, presets: Sequence[Traits]) -> list[_Clue]:
             )
         else:
             clues.append(_Clue(f"GPU name {name!r}: not in a preset", lambda p: False, 2, True))
+    return clues
+
+
+def _platform(log: Log, presets: Sequence[Traits]) -> list[_Clue]:
+    """Match the platform that a network plugin prints with the product in a preset's description."""
+    clues = []
+    for name in sorted(log.facts.platforms):
+        fitting = [
+            preset.name
+            for preset in presets
+            if name in preset.description.replace(",", " ").split()
+        ]
+        if fitting:
+            text = f"network plugin: platform {name}"
+            clues.append(_Clue(text, lambda preset, fit=fitting: preset.name in fit, 8, True))
     return clues
 
 

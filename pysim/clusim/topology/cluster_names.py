@@ -46,6 +46,8 @@ class Traits:
         NCCL's name of the network; empty is unknown.
     buses : frozenset of int
         PCI buses of its GPUs.
+    description : str
+        Of the preset; its first words name the product.
     common : int
         Priority if several presets match a log: the preset with the highest value is chosen.
     """
@@ -57,6 +59,7 @@ class Traits:
     network: str
     buses: frozenset[int]
     common: int
+    description: str
 
 
 def machine_traits() -> list[Traits]:
@@ -104,6 +107,7 @@ def _traits(name: str, path: Path, changed: int) -> Traits | None:
         "" if network == "none" else network,
         frozenset(topology.logs.buses),
         topology.logs.common,
+        topology.description or "",
     )
 
 

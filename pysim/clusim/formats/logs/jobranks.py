@@ -128,7 +128,7 @@ def job_ranks(log: Log) -> JobRanks:
     for communicator in log.communicators:
         if not 1 <= communicator.n_ranks <= MOST_RANKS:
             continue
-        hosts = _hosts(log, communicator, result)
+        hosts = _joined(log, communicator, _hosts(log, communicator, result))
         places[communicator.number] = _places(communicator, hosts, buses)
     order = {
         host: i for i, host in enumerate(dict.fromkeys(h for p in places.values() for h, _ in p))
@@ -196,6 +196,16 @@ def _hosts(log: Log, communicator: LoggedCommunicator, placed: JobRanks) -> list
         f"{missing} of {n} ranks of a communicator did not log their node: blocks of {per} per node assumed"
     )
     return [named[rank // per] for rank in range(n)]
+
+
+def _joined(log: Log, communicator: LoggedCommunicator, hosts: list[str]) -> list[str]:
+    """Return the node of every rank: hosts that multi-node NVLink (MNNVL) joins are one node."""
+    members = log.members(communicator)
+    local = max((m.local_ranks for m in members), default=NONE)
+    most = max(hosts.count(host) for host in set(hosts))
+    if max((m.mnnvl for m in members), default=NONE) <= 0 or local <= most:
+        return hosts
+    return [hosts[rank // local * local] for rank in range(len(hosts))]
 
 
 def _per_machine(log: Log, communicator: LoggedCommunicator) -> int:

@@ -9,7 +9,7 @@ from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.graphs import CONNECTION, OF_GRAPHS, fills_of, system_line
 from clusim.formats.logs.infer_collective import parse_route
 from clusim.formats.logs.lines import LinePart, clean, label_of, parts, regular_front, stamp_ns
-from clusim.formats.logs.messages import note_version
+from clusim.formats.logs.messages import command_line, note_version
 from clusim.formats.logs.raw_log import Process, RawLog
 from clusim.formats.logs.tables import MOST_ROWS, TableReader
 
@@ -248,6 +248,10 @@ class LineReader:
     def _text(self, text: str, number: int) -> None:
         """Read a line without a header."""
         if self._known_text(text, number) or self._join(text, number):
+            return
+        if settings := command_line(text):
+            for name, value in settings.items():
+                self.facts.set_variable(name, value)
             return
         if " via " in text and self._orphan(text, number):
             return

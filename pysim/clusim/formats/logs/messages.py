@@ -49,7 +49,7 @@ _NVLS_DEV = re.compile(r"NVLS multicast support is (not )?available on dev (\d{1
 _NVLS_COMM = re.compile(r"NVLS comm (0x[0-9a-f]{1,16}) headRank (-?\d{1,9}) nHeads (\d{1,9})")
 _NVLS_HEAD = re.compile(r"NVLS Head +(\d{1,9}): +(\d{1,9}(?: +\d{1,9})*)$")
 _NVLS_TREE = re.compile(r"(-?\d{1,9})/(-?\d{1,9})/(-?\d{1,9})->(\d{1,9})->(-?\d{1,9})")
-_MOST_SETTINGS, _MOST_VALUES, _MOST_KERNELS = 4096, 64, 10_000
+_MOST_PLATFORMS, _MOST_KERNELS = 8, 10_000
 _KERNEL = re.compile(r"## \[[\d.]+\] \[\w+:\w+\] \w+ (K[LE])\b(?: HWID \w+ (\w+))?")
 
 
@@ -121,7 +121,7 @@ _FIELDS = {
     "cudaDev": ("device", 10), "nvmlDev": ("nvml", 10), "busId": ("bus", 16),
     "commId": ("comm_id", 16), "splitCount": ("split", 10), "color": ("color", 10),
     "key": ("key", 10), "nNodes": ("n_nodes", 10), "localRanks": ("local_ranks", 10),
-    "localRank": ("local_rank", 10),
+    "localRank": ("local_rank", 10), "MNNVL": ("mnnvl", 10),
 }  # fmt: skip
 
 
@@ -204,12 +204,37 @@ def environment(text: str) -> Fill | None:
     value = value[:-1] if _WHOLE_WITH_DOT.fullmatch(value) else value
 
     def fill(facts: RawLog, thread: int, line: int) -> bool:
-        if name not in facts.environment and len(facts.environment) >= _MOST_SETTINGS:
-            return False
-        values = facts.environment.setdefault(name, {})
-        kept = value if value in values or len(values) < _MOST_VALUES else "(others)"
-        values.setdefault(kept, set()).add(facts.threads[thread].process)
-        return True
+        return facts.set_variable(name, value, facts.threads[thread].process)
+
+    return fill
+
+
+_VALUE = r"""('[^']{0,300}'|"[^"]{0,300}"|\S{1,300})"""
+_ASSIGNED = re.compile(rf"(?<!\w)((?:NCCL|RCCL)_\w{{1,60}})={_VALUE}")
+_LISTED = re.compile(rf"\s-g?env\s+((?:NCCL|RCCL)_\w{{1,60}})\s+{_VALUE}")
+_LAUNCHERS = re.compile(
+    r"(?:^|[\s/])(?:mpirun|mpiexec(?:\.hydra)?|srun|prterun|torchrun)\s|\w_perf\s"
+)
+
+
+def command_line(text: str) -> dict[str, str]:
+    """Return the variables of NCCL that a pasted command line sets; empty if it is none."""
+    if "CCL_" not in text or _LAUNCHERS.search(text) is None:
+        return {}
+    found = [*_ASSIGNED.findall(text), *_LISTED.findall(text)]
+    return {name: value.strip("'\"").replace("\\,", ",") for name, value in found}
+
+
+def _ofi(text: str) -> Fill | None:
+    """Read the platform that the plugin for libfabric detects."""
+    match = re.match(r"NET/OFI Running on ([a-z0-9][\w.-]{2,40}) platform", text)
+    if match is None:
+        return None
+    name = match[1]
+
+    def fill(facts: RawLog, thread: int, line: int) -> None:
+        if len(facts.platforms) < _MOST_PLATFORMS:
+            facts.platforms.add(name)
 
     return fill
 
@@ -298,7 +323,7 @@ READERS: dict[str, Reader] = {
     "NVLS": _nvls,
     "Connected": _connected,
     "Using": _network, "NET/IB": _network, "NET/Socket": _network, "NET/IB:": _network,
-    "Initialized": _network,
+    "Initialized": _network, "NET/OFI": _ofi,
     "##": _kernel,
     "Bootstrap": _noted, "Setting": _noted, "P2P": _noted, "Launch": _noted, "DMA-BUF": _noted,
     "ncclTopoGetCpuAffinity:": _noted,

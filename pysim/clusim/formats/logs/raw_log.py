@@ -136,6 +136,7 @@ class Member:
     n_nodes: int = NONE
     local_rank: int = NONE
     local_ranks: int = NONE
+    mnnvl: int = NONE
     started: bool = False
     complete: bool = False
     ended: str = ""
@@ -207,6 +208,10 @@ def _number(numbers: dict[T, int], values: list[T], value: T) -> int:
     return index
 
 
+MOST_SETTINGS, MOST_VALUES = 4096, 64
+"""Variables of a job, and different values of one."""
+
+
 class RawLog:
     """Content of all logs; lines are numbered consecutively over all files, see `place`."""
 
@@ -226,6 +231,7 @@ class RawLog:
         self.members: list[Member] = []
         self.routes: list[LoggedRoute] = []
         self.environment: dict[str, dict[str, set[int]]] = {}
+        self.platforms: set[str] = set()
         self.nics: dict[str, dict[str, str]] = {}
         self.notes: dict[str, LineKind] = {}
         self.warnings: dict[str, LineKind] = {}
@@ -427,6 +433,15 @@ class RawLog:
     def _fits(self, member: int, rank: int) -> bool:
         known = self.members[member]
         return known.run == self.run and (rank == NONE or known.rank in (NONE, rank))
+
+    def set_variable(self, name: str, value: str, process: int = NONE) -> bool:
+        """Note a variable of a process, or of the job's command line; return False above the limits."""
+        if name not in self.environment and len(self.environment) >= MOST_SETTINGS:
+            return False
+        values = self.environment.setdefault(name, {})
+        kept = value if value in values or len(values) < MOST_VALUES else "(others)"
+        values.setdefault(kept, set()).update(() if process == NONE else (process,))
+        return True
 
     def count(
         self, table: dict[str, LineKind], text: str, line: int, kind: str | None = None
