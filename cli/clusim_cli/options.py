@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from clusim.base.terms.dtypes import DTYPES
-from clusim_cli.outputs import OUTPUT, TRACE_OUT
+from clusim_cli.outputs import OUTPUT, PICTURE, TRACE_OUT
 from clusim_cli.params import (
     ALGORITHM,
     COLLECTIVE,
@@ -273,7 +273,7 @@ def as_json(form: str, more: str = "") -> Decorator[Any]:
     )
 
 
-plot = _shared("--plot", type=OUTPUT, metavar="PATH", help="Draw a figure.")
+plot = _shared("--plot", type=PICTURE, metavar="PATH", help="Draw a figure.")
 
 html = _shared("--html", type=OUTPUT, metavar="FILE", help="Write a page.")
 

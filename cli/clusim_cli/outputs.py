@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import wrap
@@ -22,14 +22,31 @@ if TYPE_CHECKING:
 
 
 class OutputFile(click.Path):
-    """Name of a file that the command writes; a trace is first written under another name."""
+    """Name of a file that the command writes; a trace is first written under another name.
 
-    def __init__(self, *, trace: bool = False) -> None:
+    Parameters
+    ----------
+    needs : callable
+        Raise an error if a package for the file is missing; called before the command runs.
+    """
+
+    def __init__(
+        self, *, trace: bool = False, needs: Callable[[Path], object] = lambda path: None
+    ) -> None:
         super().__init__(path_type=Path)
-        self.trace = trace
+        self.trace, self.needs = trace, needs
+
+
+def _drawn(path: Path) -> None:
+    from clusim.base.display import need_matplotlib, picture_format
+
+    need_matplotlib()
+    if path.suffix:
+        picture_format(path)
 
 
 OUTPUT = OutputFile()
+PICTURE = OutputFile(needs=_drawn)
 TRACE_OUT = OutputFile(trace=True)
 
 MEANT = {
@@ -128,6 +145,7 @@ class GuardedCommand(click.Command):
             value = ctx.params.get(param.name or "")
             if isinstance(param.type, OutputFile) and value is not None:
                 files.refuse_inputs(value)
+                param.type.needs(value)
                 if param.type.trace:
                     files.refuse_inputs(f"{files.destination(value)}.partial")
         given = ctx.params

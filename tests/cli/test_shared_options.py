@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
+from clusim.formats.recordings import chakra_schema
 from clusim_cli.main import cli, run
-from clusim_cli.outputs import GuardedCommand, GuardedGroup
+from clusim_cli.outputs import PICTURE, GuardedCommand, GuardedGroup
 
 
 def commands(group: click.Group, context: click.Context) -> Iterator[click.Command]:
@@ -106,3 +108,52 @@ def test_a_topology_with_nodes_is_the_same_system_as_two_keys(
         assert run(["train", str(workload), "--layers", "--json"]) == 0
         said.append(capsys.readouterr().out)
     assert said[0] == said[1]
+
+
+PICTURES = [
+    "traffic no-such-system --plot",
+    "nccl-tests all_reduce_perf no-such-system --plot",
+    "validate FILE --plot",
+    "topo show no-such-system --png",
+    "plot FILE heatmap -o",
+]
+
+
+@pytest.mark.parametrize("words", PICTURES)
+def test_a_picture_without_matplotlib_is_refused_before_anything_is_read(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    (tmp_path / "file").write_text("not a file of these commands", encoding="utf-8")
+    given = [str(tmp_path / "file") if word == "FILE" else word for word in words.split()]
+    assert run([*given, str(tmp_path / "picture.png")]) == 1
+    said = capsys.readouterr()
+    assert said.err == "clusim: pictures: needs matplotlib; pip install 'clusim-net[plot]'\n"
+    assert said.out == ""
+
+
+def test_options_of_pictures_are_checked_by_their_type() -> None:
+    for command in commands(cli, click.Context(cli)):
+        for param in command.params:
+            if {"--plot", "--png"} & {*param.opts}:
+                assert param.type is PICTURE, command.name
+
+
+@pytest.mark.parametrize("words", ["capture -o {}", "torchrun --record {}"])
+@pytest.mark.parametrize("missing", ["protobuf", "folder"])
+def test_a_program_does_not_run_if_its_step_cannot_be_written(
+    words: str, missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    target = tmp_path / "step.et"
+    if missing == "protobuf":
+        chakra_schema.message_class.cache_clear()
+        monkeypatch.setitem(sys.modules, "google.protobuf", None)
+    else:
+        target = tmp_path / "absent" / "step.et"
+    program = tmp_path / "train.py"
+    program.write_text("open('ran', 'w')", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert run([*words.format(target).split(), str(program)]) in (1, 2)
+    said = capsys.readouterr().err
+    assert ("needs protobuf; pip install" if missing == "protobuf" else "absent") in said
+    assert not (tmp_path / "ran").exists()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusim.base.display import need_matplotlib, picture_format
 from clusim.base.errors import InputError
 from clusim.base.files import check_place, write_text
 from clusim.nccltests.options import FLAGS, parse_flags
@@ -115,8 +114,6 @@ def command(
         raise click.UsageError("--time-limit limits the causes of --against; give --against FILE")
     test, wanted = program_named(program), _wanted(flags)
     if plot is not None:
-        need_matplotlib()
-        picture_format(plot)
         check_place(plot)
     curve = None if against is None else read_curve(against, test)
     if curve is not None:

@@ -7,14 +7,14 @@ from pathlib import Path
 import click
 
 from clusim_cli import options
-from clusim_cli.outputs import GuardedCommand
+from clusim_cli.outputs import PICTURE, GuardedCommand
 from clusim_cli.params import one_of
 
 
 @click.command("plot", cls=GuardedCommand, short_help="Draw a figure of a trace.")
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.argument("figure", type=one_of("heatmap", "timeline", "overlap", "topology"))
-@options.output(more="Its ending is .png, .svg or .pdf.", said="FIGURE.png")
+@options.output(more="Its ending is .png, .svg or .pdf.", said="FIGURE.png", type=PICTURE)
 @click.option("--width", type=click.FloatRange(1, 60), default=3.4, show_default=True,
               help="Width in inches: 3.4 is a column, 10 fills a slide.")  # fmt: skip
 @click.option("--measure", type=one_of("load", "peak", "credit", "contended", "queue"), default="load",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusim_cli import options
-from clusim_cli.outputs import OUTPUT, GuardedGroup, echo_done
+from clusim_cli.outputs import OUTPUT, PICTURE, GuardedGroup, echo_done
 from clusim_cli.params import CHIP, RECORDED_FILE, TOPOLOGY, TOPOLOGY_KIND, one_of
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def list_topologies(as_json: bool) -> None:
 @click.argument("topology", type=TOPOLOGY)
 @options.nodes()
 @click.option("--svg", type=OUTPUT, metavar="FILE", help="Also draw it as SVG.")
-@click.option("--png", type=OUTPUT, metavar="FILE", help="Also draw it as PNG.")
+@click.option("--png", type=PICTURE, metavar="FILE", help="Also draw it as PNG.")
 @click.option("--figures", is_flag=True, help="Print every figure with its source.")
 @click.option("--no-sources", is_flag=True, help="With --figures: omit the sources.")
 @options.as_json("clusim_cli.forms:MachineJson")

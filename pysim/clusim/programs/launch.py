@@ -188,6 +188,8 @@ def run_program(
     count = placed.per_node * len(nodes)
     if not program.module and not Path(program.name).is_file():
         raise InputError(f"{program.name}: no such file")
+    if record is not None:
+        chakra_writer.check(record.path)
     library()
     with Starter(placed.per_node) as starter:
         steps = _StepRecorder(Steps(request, count, placed.per_node), record)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from clusim.base.errors import InputError
-from clusim.base.files import write_bytes
+from clusim.base.files import check_place, write_bytes
 from clusim.base.terms.operations import GATHERING, OPERATIONS
 from clusim.formats.recordings.chakra_schema import NODE_TYPES, PRESERVED, message_class
 from clusim.formats.recordings.model import ABSENT, PS_PER_US, Event, Recording
@@ -31,6 +31,12 @@ _TYPES = {
     "send": "COMM_SEND_NODE",
     "recv": "COMM_RECV_NODE",
 }
+
+
+def check(path: Path) -> None:
+    """Raise an error if a trace cannot be written there: no folder, or no protobuf."""
+    check_place(path)
+    message_class("Node")
 
 
 def write(recording: Recording, path: Path) -> list[Path]:
