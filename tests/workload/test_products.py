@@ -221,3 +221,24 @@ def test_every_library_of_attention_has_both_passes() -> None:
         table = find_attention(name)
         assert table is not None
         assert table.backward.rate > 0
+
+
+@pytest.mark.parametrize("preset", ["dgx-h100", "hgx-b200", "hgx-b300", "gb200-nvl72"])
+@pytest.mark.parametrize("precision", ["fp8", "fp8-current", "mxfp8", "fp8-block"])
+def test_products_of_8_bits_take_no_longer_than_wider_ones(preset: str, precision: str) -> None:
+    """The same product of 16-bit operands does more work, and so does that with scales of blocks; casts are apart."""
+    fabric = clusim.load(preset)
+    wide, blocks, own = (
+        chip_of(fabric, PRECISIONS[name]) for name in ("bf16", "fp8-block", precision)
+    )
+    shapes = [(16384, 1536, 2048), (8192, 4096, 4096), (512, 8192, 512), (98304, 768, 4096)]
+    for m, n, k in shapes:
+        product = Gemm(1, m, n, k)
+        assert own.product_s(product) <= wide.product_s(product)
+        assert own.product_s(product) <= blocks.product_s(product)
+
+
+def test_other_products_have_no_wider_ones() -> None:
+    for precision in ("bf16", "tf32", "fp32"):
+        assert chip_of(clusim.load("hgx-b200"), PRECISIONS[precision]).wider == ()
+    assert chip_of(clusim.load("mi300x"), PRECISIONS["fp8"]).wider == ()

@@ -165,6 +165,23 @@ class Kernel:
         return replace(self, part=part)
 
 
+@dataclass(frozen=True, slots=True)
+class WiderProducts:
+    """Measured products that do at least the work of the run's: wider operands, or scales of smaller blocks.
+
+    Attributes
+    ----------
+    peak_flops : float
+        Dense peak of their operands' type [FLOP/s].
+    operand_bytes : float
+        Element of an operand [bytes].
+    """
+
+    table: ProductTable
+    peak_flops: float
+    operand_bytes: float
+
+
 WORKSPACE_BYTES = {True: 32 << 20, False: 8 << 20}
 """cuBLAS's workspace as PyTorch sets it, from Hopper on or before (``CUBLAS_WORKSPACE_CONFIG``: ``:4096:8``, or
 ``:4096:2:16:8``)."""
@@ -197,6 +214,8 @@ class Chip:
         Number formats of the run.
     products, attention : ProductTable, AttentionTable
         Measurements of matrix products and of fused attention.
+    wider : tuple of WiderProducts
+        Products that do at least the same work, so that those of the run take no longer.
     given_fraction : float
         Fraction of the peak reached by long fused attention, if the workload sets it; 0: as measured.
     eager : bool
@@ -214,6 +233,7 @@ class Chip:
     floor_ps: int
     products: ProductTable
     attention: AttentionTable
+    wider: tuple[WiderProducts, ...] = ()
     given_fraction: float = 0.0
     workspace_bytes: int = 0
     attending_flops: float = 0.0
@@ -225,11 +245,14 @@ class Chip:
     @cached_property
     def silicon(self) -> Silicon:
         """Parameters of matrix products, at the clock under load."""
-        rate = self.peak_flops * self.gemm_fraction * self.sustained
+        return self._silicon(self.peak_flops)
+
+    def _silicon(self, peak_flops: float) -> Silicon:
+        rate = peak_flops * self.gemm_fraction * self.sustained
         return Silicon(self.sms, rate, self.memory_Bps)
 
     def product_s(self, gemm: Gemm, moved_bytes: int = 0, *, adds: bool = False) -> float:
-        """Return the time of a matrix product [s].
+        """Return the time of a matrix product [s]: no longer than that of wider products.
 
         Parameters
         ----------
@@ -247,7 +270,12 @@ class Chip:
             moved = fresh * whole + batch * (2 * SUM_BYTES - sizes[1]) * m * n
             whole += batch * (SUM_BYTES - sizes[1]) * m * n
             sizes, fresh = (sizes[0], SUM_BYTES), moved / whole
-        return self.products.time_s(self.silicon, Product(batch, m, n, k, fresh), sizes)
+        own = Product(batch, m, n, k, fresh)
+        times = [self.products.time_s(self.silicon, own, sizes)]
+        for wider in self.wider:
+            silicon = self._silicon(wider.peak_flops)
+            times.append(wider.table.time_s(silicon, own, (wider.operand_bytes, sizes[1])))
+        return min(times)
 
     def _products_s(self, kernel: Kernel) -> float:
         """Return the time of a kernel's products [s]; products of experts run in sequence."""
@@ -355,6 +383,7 @@ def chip_at(
         else parse_time(str(family.kernel_floor.value)),
         products=products_of(endpoint, precision),
         attention=attention_of(endpoint, given.attention_library or ""),
+        wider=wider_products(endpoint, precision),
         attending_flops=float(min(peak, endpoint.peak_flops.get("f16", peak))),
         given_fraction=given.attention_fraction or 0.0,
         sustained=given.sustained or measured.get("sustained") or _kept(endpoint, family, single),
@@ -434,6 +463,27 @@ def products_of(endpoint: Endpoint, precision: Precision) -> ProductTable:
     if endpoint.architecture != plain.architecture or not alike:
         return replace(plain, ratios=None, form=plain.form.at_clock(_faster(endpoint, known)))
     return find_table(name, precision.products) or replace(plain, ratios=None)
+
+
+def wider_products(endpoint: Endpoint, precision: Precision) -> tuple[WiderProducts, ...]:
+    """Return the measured products that take at least as long as 8-bit products of a precision.
+
+    Tables of 8-bit products that were measured in a serving engine include its quantisation, which frameworks of
+    training fuse or do separately (`clusim.workload.recipes`). The same product with scales per block, and that of
+    16-bit operands, do more work.
+    """
+    name, table = measured_on(endpoint), products_of(endpoint, precision)
+    if precision.gemm_bytes > 1 or table.kind not in ("fp8", "fp8-block"):
+        return ()
+    kinds = ("fp8-block", "bf16") if table.kind == "fp8" else ("bf16",)
+    peaks = {"fp8-block": endpoint.peak_flops[precision.peak], "bf16": endpoint.peak_flops["bf16"]}
+    sizes = {"fp8-block": 1.0, "bf16": 2.0}
+    tables = {kind: find_table(name, kind) for kind in kinds}
+    return tuple(
+        WiderProducts(found, float(peaks[kind]), sizes[kind])
+        for kind, found in tables.items()
+        if found is not None
+    )
 
 
 def attention_of(endpoint: Endpoint, library: str = "") -> AttentionTable:
