@@ -109,7 +109,7 @@ def uneven(request: TrainRequest, plan: ParallelPlan) -> bool:
     workload = plan.workload
     return bool(
         (request.setup.broken.faults or plan.servers)
-        or (workload.stragglers.ranks or workload.stragglers.jitter or workload.experts.skew)
+        or (workload.stragglers.ranks or workload.stragglers.jitter or len(set(plan.loads)) > 1)
         or plan.crew.stages < plan.mesh.pipeline
     )
 

@@ -55,6 +55,7 @@ class ModelSpec(Spec):
     embedding: Positive | None = None
     pooling: Positive | None = None
     rows: Annotated[list[Positive], Field(min_length=1)] | None = None
+    tables: Literal["whole", "even"] | None = None
     bottom: list[Positive] | None = None
     top: list[Positive] | None = None
 

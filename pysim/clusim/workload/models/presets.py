@@ -10,16 +10,20 @@ in registers; dropout.
 
 **DLRM** (arXiv 1906.00091): embedding tables distributed over the ranks, dense layers on all. **Model**
 Each rank looks up its tables for the complete batch; an all-to-all provides every rank with all tables
-for its part of the batch, during the bottom layers. A second all-to-all returns the gradient. **Not
-modelled** Row-wise split tables, caches.
+for its part of the batch, during the bottom layers. A second all-to-all returns the gradient. Tables are on
+one rank each, in their order, as many on each rank as on any other or one more (``get_split_lengths`` of the
+reference implementation): ranks with one more look up, send and keep more. **Not modelled** Sizes of rows
+in that placement; caches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from math import ceil
 from pathlib import Path
+from typing import Literal
 
 from clusim.base.datafiles import OnDemand, read
 from clusim.base.errors import InputError
@@ -39,7 +43,10 @@ CRITEO = (
 
 @dataclass(frozen=True, slots=True)
 class Dlrm(LayeredModel):
-    """DLRM, by default as in MLPerf; `pooling` rows are looked up per table and sample."""
+    """DLRM, by default as in MLPerf; `pooling` rows are looked up per table and sample.
+
+    `tables` are ``whole``, or cut so that all ranks have the same part of all tables (``even``).
+    """
 
     name: str = "dlrm"
     dense: int = 13
@@ -48,6 +55,7 @@ class Dlrm(LayeredModel):
     embedding: int = 128
     rows: tuple[int, ...] = CRITEO
     pooling: int = 1
+    tables: Literal["whole", "even"] = "whole"
 
     unit = "samples"
 
@@ -63,7 +71,8 @@ class Dlrm(LayeredModel):
     def build(self, shard: Shard) -> list[Layer]:
         """Return the layers of a rank.
 
-        The `shard.expert` ranks share the tables, each with the mean number of rows.
+        The `shard.expert` ranks share the tables. Work of the lookup is that of a rank with the mean number of
+        tables, scaled by `table_loads`; memory is that of the fullest rank.
         """
         if shard.tensor > 1 or shard.context > 1:
             raise InputError(f"{self.name}: only data and table (expert) parallelism")
@@ -74,7 +83,8 @@ class Dlrm(LayeredModel):
         rec = Recorder(shard)
         # A rank looks up tables / n tables for the batch of all n ranks.
         pooled = b * tables * width
-        rec.memory("lookup", pooled * self.pooling, pooled, 2 * pooled * self.pooling)
+        back = 2 * pooled * self.pooling
+        rec.memory("lookup", pooled * self.pooling, pooled, back, inside="expert")
         if n > 1:
             rec.start(
                 "expert",
@@ -83,7 +93,8 @@ class Dlrm(LayeredModel):
                 -(-pooled * e // (16 * n)) * 16 * n,
                 "pooled",
             )
-        tensors = [Tensor("tables", -(-sum(self.rows) // n) * width, True, pooled * self.pooling)]
+        touched = ceil(pooled * self.pooling * max(self.table_loads(n)))
+        tensors = [Tensor("tables", self._most_rows(n) * width, True, touched)]
         tensors += self._stack(rec, b, (self.dense, *self.bottom), "bottom")
         if n > 1:
             rec.finish("pooled")
@@ -97,6 +108,24 @@ class Dlrm(LayeredModel):
         tensors += self._stack(rec, b, (pairs * (pairs - 1) // 2 + width, *self.top), "top")
         kept = b * (pairs * width * 2 + sum(self.bottom) + sum(self.top)) * e
         return [rec.layer("dlrm", "dlrm", tensors, 0, Activations(kept, kept))]
+
+    def table_loads(self, ranks: int) -> list[float]:
+        """Return the tables of each rank relative to the mean."""
+        if self.tables == "even":
+            return [1.0] * ranks
+        return [len(part) * ranks / len(self.rows) for part in self._parts(ranks)]
+
+    def _parts(self, ranks: int) -> list[tuple[int, ...]]:
+        """Return the rows of the whole tables of each rank; the first ranks have one table more."""
+        each, more = divmod(len(self.rows), ranks)
+        ends = [*accumulate(each + (rank < more) for rank in range(ranks))]
+        return [self.rows[low:high] for low, high in pairwise([0, *ends])]
+
+    def _most_rows(self, ranks: int) -> int:
+        """Return the rows of the fullest rank."""
+        if self.tables == "even":
+            return -(-sum(self.rows) // ranks)
+        return max(map(sum, self._parts(ranks)))
 
     @staticmethod
     def _stack(rec: Recorder, batch: int, sizes: tuple[int, ...], name: str) -> list[Tensor]:

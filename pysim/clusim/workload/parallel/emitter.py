@@ -25,7 +25,7 @@ from clusim.workload.host import HostThreads, Issue
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Beside, Comm, Layer, Step, backward_steps
 from clusim.workload.mesh import zones_of
-from clusim.workload.parallel.checks import Uneven, expert_loads, write_uneven
+from clusim.workload.parallel.checks import Uneven, write_uneven
 from clusim.workload.parallel.fold import Folder
 from clusim.workload.parallel.plan import ParallelPlan
 from clusim.workload.parallel.volumes import SpannedMachines, Switched, Volume, legs_of
@@ -107,13 +107,7 @@ class Emitter:
         self._random = random.Random(workload.stragglers.seed)
         self._slow = {int(rank): factor for rank, factor in workload.stragglers.ranks.items()}
         self._jitter = workload.stragglers.jitter
-        self.loads = expert_loads(
-            self.plan.mesh.expert,
-            workload.experts.skew,
-            workload.experts.capacity,
-            workload.experts.seed,
-            pad=workload.experts.pad,
-        )
+        self.loads = self.plan.loads
         self._loads = self._load_of_ranks()
         self._zones = zones_of(self.plan.fabric)
         if self.nccl is None and workload.collectives == "nccl":
@@ -315,7 +309,9 @@ class Emitter:
         tally = self.traffic.setdefault(dim, Volume())
         tasks: Sequence[int]
         if experts and len(set(self.loads)) > 1 and len(group) == len(self.loads):
-            back = exchange.name.startswith("combine") != exchange.name.endswith("gradient")
+            back = exchange.name.startswith(("combine", "pooled")) != exchange.name.endswith(
+                "gradient"
+            )
             uneven = Uneven(group, size, self.loads, back)
             tasks, sent = write_uneven(self.builder, self.plan.fabric, uneven, stream or dim, waits)
             tally.calls, tally.sent_bytes = tally.calls + 1, tally.sent_bytes + sent

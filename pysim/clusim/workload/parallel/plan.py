@@ -21,7 +21,7 @@ from clusim.workload.memory import (
     stage_memory,
 )
 from clusim.workload.mesh import DIMS, Mesh, placement, zones_of
-from clusim.workload.models import Model, Transformer, find_model, read_config
+from clusim.workload.models import Dlrm, Model, Transformer, find_model, read_config
 from clusim.workload.parallel.checks import (
     check_checkpoints,
     check_chunks,
@@ -32,6 +32,7 @@ from clusim.workload.parallel.checks import (
     check_servers,
     check_turns,
     check_weights,
+    expert_loads,
 )
 from clusim.workload.parallel.stages import (
     COPY,
@@ -118,6 +119,15 @@ class ParallelPlan:
             common = -(-common // self.mesh.shards)
             experts = -(-experts // self.mesh.expert_shards)
         return common + experts
+
+    @property
+    def loads(self) -> list[float]:
+        """Load of the experts, or of the tables, of each rank of an expert group relative to the mean."""
+        experts, ranks = self.workload.experts, self.mesh.expert
+        if isinstance(self.model, Dlrm) and not experts.skew and not experts.capacity:
+            return self.model.table_loads(ranks)
+        given = experts.skew, experts.capacity, experts.seed
+        return expert_loads(ranks, *given, pad=experts.pad)
 
     @property
     def zero(self) -> int:
