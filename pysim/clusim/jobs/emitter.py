@@ -8,8 +8,11 @@ from clusim.base.terms.operations import Protocol, find_algorithm, find_protocol
 from clusim.jobs.model import CallWork
 from clusim.nccl.choice import Communicators, NcclOverrides
 from clusim.nccl.programs import CollectivePayload
-from clusim.schedule.builder import ProgramBuilder, Site
+from clusim.schedule.builder import Site
 from clusim.topology.model import Fabric
+
+Messages = Sequence[tuple[int, int, int]]
+"""Source, target and bytes of messages in a group."""
 
 
 class NcclEmitter:
@@ -37,45 +40,22 @@ class NcclEmitter:
         self.nccl = nccl or Communicators(fabric)
         self._recorded = recorded
 
-    def collective(
-        self,
-        builder: ProgramBuilder,
-        group: Sequence[int],
-        call: CallWork,
-        stream: str,
-        after: Sequence[Sequence[int]],
-    ) -> list[int]:
-        """Append a collective; `after` and the tasks returned are per rank of the group."""
+    def collective(self, site: Site, group: Sequence[int], call: CallWork) -> list[int]:
+        """Append a collective of ranks of the job; return the task of each."""
         moved = CollectivePayload.recorded(
             call.operation, call.bytes, call.dtype, call.redop, call.root
         )
         wanted = _wanted(call) if self._recorded else None
-        return self.nccl.collective(
-            Site(builder, stream, after), self._places(group), moved, wanted
-        )
+        return self.nccl.collective(site, self._places(group), moved, wanted)
 
     def messages(
-        self,
-        builder: ProgramBuilder,
-        group: Sequence[int],
-        messages: Sequence[tuple[int, int, int]],
-        stream: str,
-        after: Sequence[Sequence[int]],
+        self, site: Site, group: Sequence[int], messages: Messages, *, put: bool
     ) -> list[tuple[int, ...]]:
-        """Append a launch of messages between ranks of the group, as `collective` does."""
-        site, places = Site(builder, stream, after), self._places(group)
+        """Append a launch of messages or puts between ranks of the job; return the tasks of each."""
+        places = self._places(group)
+        if put:
+            return self.nccl.puts(site, places, messages)
         return [(task,) for task in self.nccl.messages(site, places, messages)]
-
-    def puts(
-        self,
-        builder: ProgramBuilder,
-        group: Sequence[int],
-        puts: Sequence[tuple[int, int, int]],
-        stream: str,
-        after: Sequence[Sequence[int]],
-    ) -> list[tuple[int, ...]]:
-        """Append puts between ranks of the group, as `collective` does."""
-        return self.nccl.puts(Site(builder, stream, after), self._places(group), puts)
 
     def _places(self, group: Sequence[int]) -> tuple[int, ...]:
         return tuple(self.place[rank] for rank in group)

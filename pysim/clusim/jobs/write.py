@@ -17,7 +17,7 @@ from clusim.formats.recordings.model import ABSENT, Group
 from clusim.jobs.emitter import NcclEmitter
 from clusim.jobs.match import Matcher, MessageEnds
 from clusim.jobs.model import CallWork, DelayWork, JobGraph, KernelWork, MessageWork
-from clusim.schedule.builder import ProgramBuilder
+from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.schedule.ir import Schedule
 from clusim.workload.prices import Prices
 
@@ -285,8 +285,8 @@ class _Writer:
                 unit.missing
             )
         after = [self._after(of_rank[r]) if r in of_rank else () for r in group.ranks]
-        stream = f"group {self.job.group[first]}"
-        tasks = self.emitter.collective(self.builder, group.ranks, call, stream, after)
+        site = Site(self.builder, f"group {self.job.group[first]}", after)
+        tasks = self.emitter.collective(site, group.ranks, call)
         for rank, task in zip(group.ranks, tasks, strict=True):
             if rank in of_rank:
                 self.tasks[of_rank[rank]] = (task,)
@@ -327,9 +327,9 @@ class _Writer:
         is_sent = work.eager and work.kind == "send"
         if is_sent:
             after[ranks[job.peer[first]]] = after[job.rank[first]]
-        append = self.emitter.puts if work.put else self.emitter.messages
         waits = [after.get(rank, ()) for rank in ranks]
-        tasks = append(self.builder, ranks, messages, f"p2p {job.group[first]} {first}", waits)
+        site = Site(self.builder, f"p2p {job.group[first]} {first}", waits)
+        tasks = self.emitter.messages(site, ranks, messages, put=work.put)
         for at in unit.operations:
             self.tasks[at] = tasks[ranks.index(job.rank[at])]
         if is_sent:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from dataclasses import replace as changed
 from inspect import signature
 
 from clusim.base.errors import InputError
@@ -377,7 +376,7 @@ def replay(
     first = request.files[0]
     kind = request.kind.replace("_", "-") or kind_of(first)
     if kind in LOGS:
-        result = replay_log(changed(request, gap=request.gap or "none"), options, counted)
+        result = replay_log(replace(request, gap=request.gap or "none"), options, counted)
         return gate(result, request)
     if kind in PLANS:
         raise InputError(
@@ -389,7 +388,7 @@ def replay(
     read = reader(kind)
     files = list(request.files) if len(request.files) > 1 else first
     recording = read(files, **_reader_options(read, request))
-    request = changed(request, gap=request.gap or "logged")
+    request = replace(request, gap=request.gap or "logged")
     if recording.alike:
         if options.trace_out is not None:
             raise InputError(
