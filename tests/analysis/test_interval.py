@@ -13,9 +13,12 @@ import pytest
 
 import clusim
 from clusim.base.errors import TimeLimitReached
+from clusim.base.units import format_time
 from clusim.results.sensitivity import Interval
 from clusim.simulation import diagnose, intervals
+from clusim.simulation.expected import RunPlace, expected_error
 from clusim.simulation.intervals import LEVEL, Variants, interval_of
+from clusim.simulation.setup import Setup
 from clusim_cli.main import run
 
 CASES: dict[str, dict[str, Any]] = {
@@ -200,3 +203,26 @@ def test_the_command_prints_the_table_and_the_interval(capsys: pytest.CaptureFix
     for row in found["figures"]:
         assert row["half_width_us"] >= abs(row["at_high_us"] - row["at_low_us"]) / 2 - 1e-6
         assert row["figure"] in text or row["half_width_us"] < 0.01 * found["high_us"]
+
+
+def test_the_measured_interval_contains_launch_and_errors_of_comparable_rows() -> None:
+    result = clusim.collective("dgx-a100", "allreduce", "1KiB")
+    found = result.sensitivity()
+    assert found.measured is not None
+    assert found.interval is not None
+    told = expected_error(RunPlace.of(Setup("dgx-a100")), 1024, "Ring").nearest
+    assert told is not None
+    launched_ps = result.launched_ps
+    assert launched_ps is not None
+    assert found.measured.time_ps == launched_ps > result.time_ps
+    low_ps = launched_ps * (1 + told.low_pct / 100)
+    by_bounds_ps = launched_ps + found.interval.low_ps - result.time_ps
+    assert found.measured.low_ps == pytest.approx(min(low_ps, by_bounds_ps), abs=2)
+    assert found.measured.high_ps >= launched_ps * (1 + told.high_pct / 100) - 2
+    assert f"with launch {format_time(launched_ps)}" in " ".join(found.measured.lines())
+
+
+def test_without_comparable_rows_the_measured_interval_is_not_known() -> None:
+    found = clusim.collective("rtx4090x8-pcie", "allreduce", "1KiB").sensitivity().measured
+    assert found is not None
+    assert found.lines() == ["measured  not known (no measurements of comparable systems)"]

@@ -33,7 +33,7 @@ def test_expected_and_found_errors_of_measured_calls(clusim: Clusim) -> None:
     words = ("replay", sample, "dgx-h100", "--calls", 3)
     lines = clusim(*words).out.splitlines()
     (at,) = (number for number, line in enumerate(lines) if line.endswith(": 2 calls"))
-    assert lines[at].startswith("  expected error: ")
+    assert any(line.startswith("  expected error: ") for line in lines[at - 2 : at + 1])
     assert lines[at + 1].startswith("    this file: median ")
     known = json.loads(clusim(*words, "--json").out)
     errors = [100 * abs(call["error"]) for call in known["calls"]]

@@ -9,6 +9,8 @@ under *Model changes* in CHANGELOG.md why.
 from __future__ import annotations
 
 import csv
+import json
+import re
 from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
@@ -17,6 +19,14 @@ import pytest
 
 from clusim.base.terms.times import REGIMES
 from clusim.nccl import launch
+from clusim.simulation.expected import P2P
+from clusim.simulation.residuals import (
+    COLLECTIVE,
+    DATA,
+    MESSAGES,
+    Campaign,
+    known_campaigns,
+)
 from clusim.validation.collectives.measurements import Row, read_measurements
 from clusim.validation.collectives.validate import validate
 
@@ -71,6 +81,48 @@ def test_predictions_are_as_far_off_as_they_were(group: tuple[str, str]) -> None
             assert found is None
         else:
             assert found == pytest.approx(expected, abs=WITHIN)
+
+
+SAMPLE = ("dgx-a100", "gb200-nvl72", "hgx-b200")
+"""Systems whose shipped residuals are simulated again at 1 MiB."""
+
+STALE = 1.0
+"""Largest difference of a shipped residual from the present model's [percentage points]."""
+
+
+def shipped_errors(row: Row, kind: str) -> list[float]:
+    """Return the shipped errors of a source on a system at a size, of all its collectives."""
+    return [
+        error
+        for item in known_campaigns(DATA, Campaign)
+        if (item.source_name, item.system, item.kind) == (row.source, row.group.system, kind)
+        for size, error in item.rows
+        if size == row.size_bytes
+    ]
+
+
+@pytest.mark.parametrize("system", SAMPLE)
+def test_a_sample_of_the_shipped_residuals_is_that_of_the_present_model(system: str) -> None:
+    """`clusim validate --errors` writes them; a model that changes them is scored again."""
+    rows = read_measurements([TABLE], system=system)
+    sampled = [row for row in rows if row.size_bytes == 1 << 20 and row.source == "aiconfigurator"]
+    assert len(sampled) >= 3
+    for point in validate(sampled, jobs=1).points:
+        kind = MESSAGES if point.algorithm == P2P else COLLECTIVE
+        known = shipped_errors(point.row, kind)
+        assert min(abs(point.error_pct - error) for error in known) <= STALE, point.row
+
+
+def test_pages_of_measurements_have_their_date_commit_and_command() -> None:
+    page = (TABLE.parents[2] / "docs" / "accuracy.md").read_text("utf-8")
+    found = re.search(
+        r"last written on (\d{4}-\d\d-\d\d), at commit (\w{8})\+?, by\n\n```\nclusim validate ",
+        page,
+    )
+    assert found, "the page that clusim validate --markdown writes"
+    data = json.loads(DATA.read_text("utf-8"))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", data["date"])
+    assert re.fullmatch(r"\w{8}\+?", data["commit"])
 
 
 def test_many_of_the_rows_calibrated_nothing() -> None:

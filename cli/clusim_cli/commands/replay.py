@@ -138,17 +138,20 @@ def asked(**given: Any) -> ReplayRequest:
 
 def _expected(replay: Replay) -> list[tuple[Expected, int, MeasuredError | None]]:
     """Return the expected errors of the calls, with the number and the error of the calls of each."""
+    from dataclasses import replace
+
     from clusim.base.tables import grouped
     from clusim.simulation.expected import Expected, MeasuredError, RunPlace, expected_error
 
     machines = {comm.number: comm.machines for comm in replay.communicators}
     # The name of a system of several nodes begins with the preset of a node.
     system = replay.fabric.partition(":nodes=")[0]
+    known = RunPlace.named(system, replay.family, replay.machines)
 
     def of(call: CallResult) -> Expected:
         if replay.faults:
             return Expected(None, "no measurements of systems with faults")
-        place = RunPlace(system, replay.family, machines.get(call.communicator, replay.machines))
+        place = replace(known, machines=machines.get(call.communicator, replay.machines))
         return expected_error(place, call.bytes, call.algorithm)
 
     return [

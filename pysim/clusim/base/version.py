@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from subprocess import CalledProcessError, run
 
 
 def version() -> str:
@@ -15,3 +16,16 @@ def version() -> str:
     from importlib import metadata
 
     return metadata.version("clusim-net")
+
+
+def commit() -> str:
+    """Return the commit of the checkout that contains clusim, with a plus if files are changed; empty without one."""
+    folder = Path(__file__).parent
+    try:
+        done = [
+            run(["git", "-C", folder, *words], capture_output=True, text=True, check=True).stdout
+            for words in (("rev-parse", "--short=8", "HEAD"), ("status", "--porcelain", "-uno"))
+        ]
+    except (OSError, CalledProcessError):
+        return ""
+    return done[0].strip() + "+" * bool(done[1].strip())

@@ -412,6 +412,11 @@ def assumed_like(architecture: str) -> str:
     return FAMILIES[architecture].like if architecture in FAMILIES else ""
 
 
+def runs_rccl(architecture: str) -> bool:
+    """Return True if GPUs of an architecture run RCCL."""
+    return architecture in FAMILIES and FAMILIES[architecture].vendor == "amd"
+
+
 def notes_on_chips(chips: Iterable[tuple[str, str, int]]) -> list[str]:
     """Return lines on GPUs without measurements, and on NCCL's plan for GPUs without data of RCCL.
 

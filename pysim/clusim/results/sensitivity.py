@@ -142,6 +142,38 @@ class Interval(JsonObject):
         return lines + (folded(unknown, hang="    ") if self.unknown else [])
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredInterval(JsonObject):
+    """Interval with 90% of the times that nccl-tests would measure: launch, host, and errors of the model included.
+
+    Attributes
+    ----------
+    low_us, high_us, time_us : float
+        5% and 95% of the times, and the predicted time with launch, start and end [us].
+    origin : str
+        Measured rows with these errors.
+    note : str
+        Reason for a missing interval.
+    """
+
+    KEYS = ("low_us", "high_us", "time_us", "origin", "note")
+
+    low_ps: int = 0
+    high_ps: int = 0
+    time_ps: int = 0
+    origin: str = ""
+    note: str = ""
+
+    def lines(self) -> list[str]:
+        """Return the lines that the command prints."""
+        if self.note:
+            return [f"measured  not known ({self.note})"]
+        ends = f"{format_time(self.low_ps)} to {format_time(self.high_ps)}"
+        time = format_time(self.time_ps)
+        text = f"measured  {ends} (5% to 95%; with launch {time}; {self.origin})"
+        return folded(text, hang="  ")
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Sensitivity(Shown, JsonObject):
     """Derivatives of the time of a run, the largest first.
@@ -158,15 +190,18 @@ class Sensitivity(Shown, JsonObject):
         Re-simulations missing because of a time limit.
     interval : Interval or None
         Interval of the time by the bounds of the figures; None: not simulated.
+    measured : MeasuredInterval or None
+        Interval of measured times; None for runs other than a collective.
     """
 
-    KEYS: ClassVar = ("derivatives", "note", "unfinished", "interval")
+    KEYS: ClassVar = ("derivatives", "note", "unfinished", "interval", "measured")
 
     time_ps: int
     derivatives: list[Derivative] = field(default_factory=list)
     note: str = ""
     unfinished: IfKnown[str] = ""
     interval: IfKnown[Interval | None] = None
+    measured: IfKnown[MeasuredInterval | None] = None
 
     @property
     def shown(self) -> list[Derivative]:
@@ -186,7 +221,8 @@ class Sensitivity(Shown, JsonObject):
         lines += [f"  {hidden} figures below {LEAST_SHOWN:.0%}"] if hidden else []
         lines += [f"  {self.note}"] if self.note else []
         lines += [f"  not simulated: {self.unfinished}"] if self.unfinished else []
-        return lines + (["", *self.interval.lines(self.time_ps)] if self.interval else [])
+        lines += ["", *self.interval.lines(self.time_ps)] if self.interval else []
+        return lines + (["", *self.measured.lines()] if self.measured else [])
 
     def summary(self) -> Summary:
         """Return the largest derivatives."""

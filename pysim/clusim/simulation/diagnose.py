@@ -242,7 +242,7 @@ class Evidence:
         """Return the derivatives of the run with this result; see `Result.sensitivity`."""
         from clusim.analysis.whatif import changed_image
         from clusim.simulation.derivatives import derivatives
-        from clusim.simulation.intervals import interval_of
+        from clusim.simulation.intervals import interval_of, measured_interval
 
         if self._records == _KNOWN:
             raise InputError(
@@ -268,13 +268,16 @@ class Evidence:
             found = derivatives(run, changed if checked else None)
         except TraceError as error:
             found = Sensitivity(result.time_ps, note=str(error).partition(": ")[2])
+        if self.variants is not None:
+            found = replace(found, measured=measured_interval(self.variants.planned, result, None))
         if not checked or self.variants is None or found.unfinished:
             return found
         try:
             limits = interval_of(self.variants, inputs.image, result.time_ps, simulate)
         except TimeLimitReached as error:
             return replace(found, unfinished=f"interval; {error}")
-        return replace(found, interval=limits)
+        measured = measured_interval(self.variants.planned, result, limits)
+        return replace(found, interval=limits, measured=measured)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle only the verdict, if computed, without inputs and slices."""

@@ -1,38 +1,34 @@
-"""Expected error of a prediction, from measured rows of sources that did not calibrate their system.
+"""Expected error of a prediction, and limits of the measured time, from measured rows of comparable systems.
 
-``accuracy.json`` contains the errors of *campaigns*: the independent rows of one source on one system
-(`clusim.validation.collectives.standing`), on one node or several, in a regime of size, of an algorithm or of all. Only
-`clusim validate --errors` writes it. The expected error is the median of the campaigns' medians, so that a long table
-counts as much as a short one, from the first of these classes:
-
-1. the very system: one campaign is enough, as it is measured there;
-2. other systems with GPUs of its architecture: at least two campaigns, as one does not show how they differ;
-3. all other systems: at least two.
-
-Systems whose architecture is assumed like another one (`Architecture.like`) have only the first class.
-
-In each class rows of the same algorithm have precedence over rows of any. Otherwise the error is not known.
+`clusim.simulation.residuals` says which rows are comparable, and how they are weighted.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterable, Sequence
-from functools import lru_cache
-from pathlib import Path
-from statistics import fmean, median
-from typing import Self, TypeVar
+from collections.abc import Collection, Iterable
+from statistics import median
+from typing import Self
 
+from clusim.base.errors import ClusimError
 from clusim.base.json_schema import JsonObject, Round3
 from clusim.base.records import dataclass
 from clusim.base.terms.operations import find_algorithm
-from clusim.base.terms.times import REGIME_TITLES, place_of, regime_of
-from clusim.nccl.env import assumed_like
+from clusim.base.terms.times import REGIME_TITLES
 from clusim.simulation.plan import Plan
-from clusim.simulation.setup import Setup
-
-DATA = Path(__file__).with_name("accuracy.json")
-"""The file shipped with clusim."""
+from clusim.simulation.residuals import (
+    COLLECTIVE,
+    DATA,
+    INDEPENDENT,
+    MESSAGES,
+    Asked,
+    Campaign,
+    Residuals,
+    SystemClass,
+    known_campaigns,
+    residuals_of,
+    scale_of,
+)
+from clusim.simulation.setup import Setup, loaded
 
 P2P = "P2P"
 """Name of sends and receives in measured rows."""
@@ -40,11 +36,9 @@ P2P = "P2P"
 ANY = ""
 
 FEWEST = 2
-"""Campaigns of other systems that show an error."""
+"""Campaigns of other systems that show the error of a training step."""
 
 NOT_COMPARABLE = "no measurements of comparable systems"
-
-Class = TypeVar("Class")
 
 
 def _pct(error: float) -> str:
@@ -53,82 +47,84 @@ def _pct(error: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Campaign:
-    """Errors of a source's independent rows on a system; an empty algorithm is any.
-
-    Attributes
-    ----------
-    n : int
-        Rows.
-    median_abs_pct, bias_pct : float
-        Of their errors [%].
-    """
-
-    system: str
-    family: str
-    source: str
-    place: str
-    regime: str
-    algorithm: str
-    n: int
-    median_abs_pct: float
-    bias_pct: float
-
-
-@dataclass(frozen=True, slots=True)
 class ErrorClass(JsonObject):
-    """Errors of a class of independent rows.
+    """Errors of comparable measured rows.
 
     Attributes
     ----------
-    system, family : str
-        System or architecture of the rows; both are empty for rows of other systems.
-    place, regime, algorithm : str
-        Number of nodes, range of sizes, and NCCL's algorithm; an empty algorithm is any.
-    systems, sources, n : int
-        Systems, sources and rows.
+    system : str
+        The system of the run if it has rows; otherwise empty.
+    library, family, links : str
+        NCCL or RCCL, architecture of the GPUs, and links between them.
+    place, regime, kind : str
+        Number of nodes, range of sizes, and kind of operation.
+    systems, sources, n, independent : int
+        Systems, sources and rows, and those of sources that calibrated no parameter of their system.
     median_abs_pct : float
-        Median over the campaigns of the median absolute error [%].
+        Expected absolute error [%].
     low_pct, high_pct : float
-        Smallest and largest median of a campaign [%].
+        Deviation of the measured from the predicted time between which 90% of the rows lie [%].
     bias_pct : float
-        Mean of the campaigns' biases [%]; + is predicted too long.
+        Mean error of the predictions [%]; + is predicted too long.
     """
 
     system: str
+    library: str
     family: str
+    links: str
     place: str
     regime: str
-    algorithm: str
+    kind: str
     systems: int
     sources: int
     n: int
+    independent: int
     median_abs_pct: Round3
     low_pct: Round3
     high_pct: Round3
     bias_pct: Round3
 
     @classmethod
-    def of(cls, system: str, family: str, some: Sequence[Campaign]) -> Self:
-        """Return the class of campaigns with equal place, regime and algorithm."""
-        errors, first = [item.median_abs_pct for item in some], some[0]
-        words = system, family, first.place, first.regime, first.algorithm
-        counts = (
-            len({c.system for c in some}),
-            len({c.source for c in some}),
-            sum(c.n for c in some),
+    def of(cls, asked: Asked, found: Residuals) -> Self:
+        """Return the errors of comparable rows with the factors of the shipped file."""
+        systems = {item.system for item in found.campaigns}
+        scale = scale_of(DATA)
+        low, high = found.limits(scale.limits)
+        rows = [(item, len(item.residuals(asked.regime))) for item in found.campaigns]
+        return cls(
+            *(asked.system if asked.system in systems else "",),
+            *(asked.about.library, asked.about.family, asked.about.links),
+            *(asked.place, asked.regime, asked.kind),
+            *(
+                len(systems),
+                len({item.source for item in found.campaigns}),
+                sum(n for _, n in rows),
+            ),
+            sum(n for item, n in rows if item.standing == INDEPENDENT),
+            scale.error * found.error_pct,
+            100 * (low - 1),
+            100 * (high - 1),
+            found.bias_pct,
         )
-        bias = fmean(item.bias_pct for item in some)
-        return cls(*words, *counts, median(errors), min(errors), max(errors), bias)
+
+    @property
+    def limits_text(self) -> str:
+        """Limits of 90% of the measurements, relative to the prediction."""
+        return f"90% of rows {self.low_pct:+.0f} to {self.high_pct:+.0f} %"
+
+    @property
+    def origin(self) -> str:
+        """Systems and rows."""
+        others = self.systems - bool(self.system)
+        comparable = f"{others} comparable system{'s' * (others != 1)}" if others else ""
+        where = " and ".join(word for word in (self.system, comparable) if word)
+        kind = "" if self.kind == COLLECTIVE else f", {self.kind}"
+        rows = f"{self.n} rows of {self.sources} source{'s' * (self.sources != 1)}"
+        return f"{where}; {rows}: {self.place}, {REGIME_TITLES[self.regime]}{kind}"
 
     def text(self) -> str:
-        """Return error, range and origin."""
-        others = f"{self.systems} other {self.family.capitalize()} system".replace("  ", " ")
-        where = self.system or others + "s" * (self.systems > 1)
-        if self.high_pct > self.low_pct:
-            where = f"{_pct(self.low_pct)} to {_pct(self.high_pct)} % on {where}"
-        kind = f"{self.place}, {self.algorithm or 'any algorithm'}, {REGIME_TITLES[self.regime]}"
-        return f"{_pct(self.median_abs_pct)} % ({where}; {self.n} independent rows: {kind})"
+        """Return error, limits and origin."""
+        return f"{_pct(self.median_abs_pct)} % ({self.limits_text}; {self.origin})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,27 +182,28 @@ class Expected:
         return self.nearest or UnknownError(None, self.why)
 
 
-@lru_cache(4)
-def known_campaigns(path: Path, kind: type[Class]) -> tuple[Class, ...]:
-    """Return the campaigns of a file of `clusim validate --errors`; none without a file."""
-    if not path.is_file():
-        return ()
-    data = json.loads(path.read_text(encoding="utf-8"))
-    return tuple(kind(**dict(zip(data["columns"], row, strict=True))) for row in data["campaigns"])
-
-
 @dataclass(frozen=True, slots=True)
 class RunPlace:
-    """Place of a run: preset or file, architecture of the oldest GPU, and number of nodes."""
+    """Place of a run: preset or file, its class, and number of nodes."""
 
     system: str
-    family: str
+    about: SystemClass
     machines: int
 
     @classmethod
     def of(cls, setup: Setup) -> RunPlace:
         """Return the place of a setup with NCCL."""
-        return cls(setup.name, setup.comm.architecture, setup.num_nodes)
+        about = SystemClass.of(setup.fabric, setup.comm.architecture)
+        return cls(setup.name, about, setup.num_nodes)
+
+    @classmethod
+    def named(cls, system: str, family: str, machines: int) -> RunPlace:
+        """Return the place of a run on a preset or file; its links are unknown if it cannot be loaded."""
+        try:
+            about = SystemClass.of(loaded(system, None), family)
+        except ClusimError:
+            about = SystemClass("", family, "", "")
+        return cls(system, about, machines)
 
 
 def expected_error(
@@ -221,29 +218,15 @@ def expected_error(
     without : collection of str
         Sources to omit.
     """
-    known = find_algorithm(algorithm)
-    if algorithm and known is None and algorithm.upper() != P2P:
+    messages = algorithm.upper() == P2P
+    if algorithm and not messages and find_algorithm(algorithm) is None:
         return Expected(None, f"{algorithm} is not an algorithm of NCCL: no measurements")
-    of_kind = place_of(where.machines), regime_of(size_bytes)
-    some = [
-        item
-        for item in known_campaigns(DATA, Campaign)
-        if (item.place, item.regime) == of_kind and item.source not in without
-    ]
-    # Errors of measured architectures do not apply to assumed figures.
-    related = [] if assumed_like(where.family) else some
-    others = [item for item in related if item.system != where.system]
-    names = (P2P if known is None else known.value, ANY) if algorithm else (ANY,)
-    for system, family, level, least in (
-        (where.system, where.family, [item for item in some if item.system == where.system], 1),
-        (ANY, where.family, [item for item in others if item.family == where.family], FEWEST),
-        (ANY, ANY, others, FEWEST),
-    ):
-        for name in names:
-            found = [item for item in level if item.algorithm == name]
-            if len(found) >= least:
-                return Expected(ErrorClass.of(system, family, found))
-    return Expected(None, NOT_COMPARABLE)
+    kind = MESSAGES if messages else COLLECTIVE
+    asked = Asked(where.system, where.about, where.machines, kind, size_bytes)
+    found = residuals_of(asked, known_campaigns(DATA, Campaign), without)
+    if found is None:
+        return Expected(None, NOT_COMPARABLE)
+    return Expected(ErrorClass.of(asked, found))
 
 
 def expected_on(setup: Setup, size_bytes: int, algorithm: str) -> Expected:

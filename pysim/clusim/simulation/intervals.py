@@ -7,8 +7,11 @@ effects, linear between simulated places, is drawn 16,384 times. The systems of 
 are simulated directly. A line through their times by the sum corrects it for effects that depend on each other: a
 faster link does not help if another part limits the run, and the order of packets changes once, not once per figure.
 The deviations from the line are added as scatter. The interval contains 90% of the corrected draws.
+
+**Measured times** include launch, host, start and end, and errors of the model's form. Their interval is that of the
+errors of comparable measured rows (`clusim.simulation.expected`), or of the bounds above where these are wider.
 **Not modelled** Correlations, such as parts of a step with a measured sum; bounds of plans and of values in topology
-files; errors of the model itself (`clusim.simulation.expected`).
+files.
 """
 
 from __future__ import annotations
@@ -24,9 +27,11 @@ from clusim.base.errors import ClusimError, TimeLimitReached
 from clusim.base.records import dataclass
 from clusim.engine.image import DTYPES
 from clusim.lowering import lower
-from clusim.results.sensitivity import LEAST_SHOWN, Contribution, Interval
+from clusim.results.result import Result
+from clusim.results.sensitivity import LEAST_SHOWN, Contribution, Interval, MeasuredInterval
+from clusim.simulation.expected import expected_of
 from clusim.simulation.plan import Plan, written
-from clusim.simulation.request import Request
+from clusim.simulation.request import Request, ScheduleRequest
 from clusim.topology import Fabric, load
 from clusim.topology.uncertain import UncertainFigure, loaded_again, scaled, uncertain_figures
 
@@ -117,6 +122,32 @@ def interval_of(
         note = "no interval: the system was changed after it was loaded; use its preset or file"
         return Interval(time_ps, time_ps, note=note)
     return _Bounded(variants, image, time_ps, simulate).interval()
+
+
+def measured_interval(
+    planned: Plan, result: Result, kernel: Interval | None
+) -> MeasuredInterval | None:
+    """Return the interval of the times that nccl-tests would measure; None without a single collective.
+
+    Parameters
+    ----------
+    kernel : Interval or None
+        Interval of the kernel's time.
+    """
+    if result.call is None or isinstance(planned.options, ScheduleRequest):
+        return None
+    expected = expected_of(planned, result.call.algorithm)
+    if expected.nearest is None:
+        return MeasuredInterval(note=expected.why)
+    time_ps = result.launched_ps
+    if time_ps is None:
+        return MeasuredInterval(note="launches of overlapping iterations are not timed")
+    parts = [expected.nearest.low_pct, expected.nearest.high_pct]
+    low_ps, high_ps = (time_ps + round(time_ps * part / 100) for part in parts)
+    if kernel is not None and not kernel.note:
+        low_ps = min(low_ps, time_ps + kernel.low_ps - result.time_ps)
+        high_ps = max(high_ps, time_ps + kernel.high_ps - result.time_ps)
+    return MeasuredInterval(low_ps, high_ps, time_ps, expected.nearest.origin)
 
 
 def _same(one: Arrays, other: Arrays) -> bool:

@@ -16,7 +16,8 @@ from statistics import fmean
 from typing import Self
 
 from clusim.base.json_schema import JsonObject, Round3
-from clusim.simulation.expected import FEWEST, NOT_COMPARABLE, known_campaigns
+from clusim.simulation.expected import FEWEST, NOT_COMPARABLE
+from clusim.simulation.residuals import known_campaigns
 
 STEP_DATA = Path(__file__).with_name("accuracy.json")
 """The file shipped with clusim."""

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from datetime import date
 from functools import cached_property
 from hashlib import sha256
 from html import escape
@@ -24,7 +25,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from clusim.base.files import write_text
 from clusim.base.json_schema import Round3
 from clusim.base.tables import grouped
-from clusim.base.version import version
+from clusim.base.version import commit, version
 from clusim.lowering import QUICK
 from clusim.simulation.anchors import FOLLOWED
 
@@ -214,6 +215,7 @@ class Report(ABC, Generic[Predicted]):
         about = {
             "written_by": "clusim validate --errors",
             "version": version(),
+            **made_at(),
             "granularity": self.granularity,
             "measurements": {
                 path.name: sha256(path.read_bytes()).hexdigest() for path in measurements
@@ -225,6 +227,11 @@ class Report(ABC, Generic[Predicted]):
         }
         text = json.dumps(about, indent=2)[:-2]
         write_text(target, f'{text},\n  "campaigns": [\n{rows}\n  ]\n}}\n')
+
+
+def made_at() -> dict[str, str]:
+    """Return date and commit of results."""
+    return {"date": date.today().isoformat(), "commit": commit()}
 
 
 def _alike(note: str) -> str:

@@ -13,6 +13,7 @@ from clusim.base.tables import text_table
 from clusim.base.terms.times import REGIME_TITLES, REGIMES
 from clusim.base.units import format_size
 from clusim.hardware.calibration import ROW_SETS
+from clusim.simulation.residuals import Campaign, Scale
 from clusim.validation.collectives.breakdown import Point, Score, score, statistics
 from clusim.validation.collectives.classtables import (
     ClassLine,
@@ -22,7 +23,7 @@ from clusim.validation.collectives.classtables import (
 )
 from clusim.validation.collectives.measurements import CurveGroup
 from clusim.validation.collectives.validate import CollectiveReport
-from clusim.validation.measured import CAMPAIGN_ROWS, Unpredicted, plain
+from clusim.validation.measured import Unpredicted, made_at, plain
 
 MEANING = (
     "error of the time in %: median of the absolute error; bias: mean, + is predicted too long (--markdown and --json:"
@@ -98,7 +99,7 @@ How far the predicted times of `clusim` are from measurements, by system and siz
 iteration's time, and number of rows. A rack with trays joined by NVLink is one node.
 
 - *independent*: no parameter of the system was calibrated on the source of the rows. This is the error of a new
-  measurement; `run`, `replay` and `nccl-tests` compute the expected error from these rows.
+  measurement.
 - *same source*: held-out rows; other rows of their source calibrated parameters.
 - *calibrated*: parameters were fitted to the rows, so they agree by construction.
 - *excluded*: unknown launch or plan, or slower than a larger size.
@@ -108,7 +109,7 @@ iteration's time, and number of rows. A rack with trays joined by NVLink is one 
 _DETAILS = """\
 ## Method
 
-`clusim validate` writes this page:
+`clusim validate` writes this page. It was last written on {date}, at commit {commit}, by
 
 ```
 {command}
@@ -127,9 +128,13 @@ different network plugins are separate. Parameters are not fitted again without 
 mechanisms considered all tables: errors of other systems can be larger.
 [accuracy-causes.md](accuracy-causes.md) lists the goals, and known causes of errors.
 
-**Expected errors** are the median over campaigns (a source on a system, at least {least} rows) of their medians: of the
-very system; else of two or more campaigns on other systems of its architecture; else on any other systems. Otherwise
-the expected error is not known.
+**Expected errors** are from all rows of comparable systems but uneven ones: same library, GPU generation, links between
+GPUs, kind of operation, one node or several, range of sizes, and a size within the range of the campaign (a source on a
+system). A campaign counts once, twice on the very system, a quarter over another network, and a quarter if its source
+calibrated a parameter or its software is unknown; with few rows, the error is not below a mean in which all other
+classes count as one campaign. Limits of 90% are the quantiles of the rows, times {limits:g} about the median: with this
+factor, 90% of the rows of each source are within the limits told by the other sources. Without four comparable rows the
+error is not known.
 
 **Further tables.** A cell is *median / mean* of the absolute error with the number of rows, and *bias*, the mean of the
 signed error: + is predicted too long. *Within spread* is the mean with the repeatability of measurements: an error
@@ -172,8 +177,9 @@ def page_text(report: CollectiveReport, command: str, plots: Sequence[tuple[str,
     """Return the page; `plots` are captions and links of figures."""
     systems, *tables = class_tables(report.points)
     n, rest = len(report.points), len(report.unpredicted) + report.skipped
-    about = {"command": command, "granularity": report.granularity, "least": CAMPAIGN_ROWS}
-    about |= {"predicted": n, "rows": n + rest}
+    about = {"command": command, "granularity": report.granularity, **made_at()}
+    scale = Scale.of([Campaign(*row) for row in report.campaigns()])
+    about |= {"predicted": n, "rows": n + rest, "limits": scale.limits}
     blocks = [_INTRODUCTION + _overview(systems), _DETAILS.format(**about)]
     blocks += [_section(table) for table in tables]
     blocks.append(_figures_of(report.points))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,15 +25,10 @@ from clusim.lowering import QUICK
 from clusim.nccl.launch import host_of
 from clusim.nccltests.jobs import Failure, PerfKernel, each_kernel
 from clusim.nccltests.sweep import TESTS
-from clusim.simulation.expected import (
-    ANY,
-    Campaign,
-    MeasuredError,
-    RunPlace,
-    expected_error,
-)
+from clusim.simulation.expected import ANY, P2P, MeasuredError, RunPlace, expected_error
 from clusim.simulation.request import Request
-from clusim.simulation.setup import Setup
+from clusim.simulation.residuals import COLLECTIVE, MESSAGES, Campaign, Scale, SystemClass
+from clusim.simulation.setup import Setup, loaded
 from clusim.validation.collectives.breakdown import (
     Point,
     launch_span,
@@ -47,7 +43,7 @@ from clusim.validation.collectives.measurements import (
     setup_of,
 )
 from clusim.validation.collectives.narrowing import narrowed
-from clusim.validation.collectives.standing import INDEPENDENT, standings
+from clusim.validation.collectives.standing import INDEPENDENT, UNEVEN, standings
 from clusim.validation.collectives.validationjson import (
     CurveScores,
     ExpectedRows,
@@ -210,29 +206,50 @@ class CollectiveReport(Report[Point]):
         return [f"{met} of {len(known)} rows with a known spread are within it"] if known else []
 
     def classes_of(self, point: Point) -> Iterator[tuple[str, ...]]:
-        """Return the words of the campaigns of a row, with its algorithm and with any."""
-        row, regime = point.row, regime_of(point.row.size_bytes)
-        for algorithm in (point.algorithm, ANY):
-            yield row.group.system, point.family, row.campaign, point.place, regime, algorithm
+        """Return the words of the campaign of a row, without its standing."""
+        group = point.row.group
+        about = system_class(group.system, point.family)
+        kind = MESSAGES if point.algorithm == P2P else COLLECTIVE
+        words = about.library, about.family, about.links, about.network
+        yield point.row.campaign, group.system, *words, point.place, kind
+
+    def campaigns(self) -> list[list[Any]]:
+        """Return the errors of all rows of even curves by campaign and standing, as fields of `Campaign`."""
+        standing = standings(self.points)
+        known = [point for point in self.points if standing[point] != UNEVEN]
+        some = grouped((key, point) for point in known for key in self.classes_of(point))
+        result = []
+        for key, points in sorted(some.items()):
+            sizes = [point.row.size_bytes for point in points]
+            for kind, rows in by(points, lambda point: standing[point]).items():
+                pairs = sorted([p.row.size_bytes, round(p.error_pct, 1)] for p in rows)
+                result.append([*key, kind, min(sizes), max(sizes), pairs])
+        return result
 
     def expectations(self) -> Iterator[ExpectedRows]:
         """Yield expected and found errors by system, place and regime."""
         some = [point for point in self.points if not point.calibrated]
         some.sort(key=lambda p: (p.row.group.system, p.place, p.row.size_bytes))
         for key, rows in grouped(
-            ((p.row.group.system, p.place, regime_of(p.row.size_bytes)), p) for p in some
+            ((p.row.group.system, p.place, regime_of(p.row.size_bytes), _kind(p)), p) for p in some
         ).items():
+            system, place, regime, algorithm = key
             first = rows[0]
-            place = RunPlace(key[0], first.family, first.machines or first.row.group.n_nodes)
+            about = system_class(system, first.family)
+            where = RunPlace(system, about, first.machines or first.row.group.n_nodes)
             own = {point.row.campaign for point in rows}
-            expected = expected_error(place, first.row.size_bytes, without=own)
+            expected = expected_error(where, first.row.size_bytes, algorithm, own)
             found = MeasuredError.of(point.error_pct for point in rows)
-            yield ExpectedRows(*key, expected, found)
+            yield ExpectedRows(system, place, regime, expected, found)
 
     def facts(self) -> dict[str, Any]:
-        """Return the number of rows of every source."""
+        """Return the number of rows of every source, and the factors with which told errors hold."""
         sources = by(self.points, lambda point: point.row.source or "-")
-        return {"sources": {name: len(some) for name, some in sources.items()}}
+        scale = Scale.of([Campaign(*row) for row in self.campaigns()])
+        return {
+            "sources": {name: len(some) for name, some in sources.items()},
+            "scale": {"error": scale.error, "limits": scale.limits},
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Return every point, groups, scores by class, and omitted rows."""
@@ -257,6 +274,16 @@ class CollectiveReport(Report[Point]):
                 for name, why in (("unknown", UNKNOWN), ("failed", FAILED), ("unusable", UNUSABLE))
             },
         }
+
+
+def _kind(point: Point) -> str:
+    return P2P if point.algorithm == P2P else ANY
+
+
+@lru_cache(64)
+def system_class(system: str, family: str) -> SystemClass:
+    """Return the class of a measured system with GPUs of an architecture."""
+    return SystemClass.of(loaded(system, None), family)
 
 
 def _group_json(group: CurveGroup, points: list[Point]) -> dict[str, Any]:
