@@ -40,7 +40,11 @@ FREE_BYTES = 64 << 20
 _STEP = 1 << 20
 """Bytes per read of a complete file."""
 
-_PACKERS = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\x00", lzma.open))
+_PACKERS: tuple[tuple[bytes, Callable[[Any], Any]], ...] = (
+    (b"\x1f\x8b", gzip.open),
+    (b"BZh", bz2.open),
+    (b"\xfd7zXZ\x00", lzma.open),
+)
 
 
 @contextmanager
