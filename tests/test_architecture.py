@@ -243,6 +243,64 @@ def test_files_are_small() -> None:
         assert len(path.read_text(encoding="utf-8").splitlines()) <= 500, path
 
 
+MOST_LINES = 50
+
+LONGER = {
+    "cuda.install": 91,
+    "cuda.stream_classes": 86,
+    "run.command": 85,
+    "plan._mesh": 67,
+    "full_job.replay_recording": 65,
+    "explain._lines": 63,
+    "nccl_tests.command": 62,
+    "assemble.assemble": 62,
+    "job.run_job": 62,
+    "logjob.replay_log": 62,
+    "logjob._time_all": 62,
+    "raw_log.__init__": 59,
+    "cases.case_of": 58,
+    "pipeline._stage": 56,
+    "api.replay_alike": 56,
+    "memory.stage_memory": 53,
+    "zones._route_machines": 53,
+    "api.make_call": 53,
+    "explain.explain": 52,
+    "memory.memory": 52,
+    "launch.run_program": 51,
+    "plan.make_plan": 51,
+    "depth.by_depth": 51,
+    "report.report": 51,
+    "explain.traffic": 51,
+}
+"""Functions with more than `MOST_LINES` lines, and their present number; none may be added."""
+
+
+def long_functions(text: str) -> dict[str, int]:
+    """Return the functions with more than `MOST_LINES` lines, without their docstrings."""
+    result = {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            said = 0
+            if ast.get_docstring(node) is not None:
+                said = (node.body[0].end_lineno or 0) - node.body[0].lineno + 1
+            lines = (node.end_lineno or 0) - node.lineno + 1 - said
+            if lines > MOST_LINES:
+                result[node.name] = lines
+    return result
+
+
+def test_functions_are_short() -> None:
+    for path in SOURCES:
+        for name, lines in long_functions(path.read_text(encoding="utf-8")).items():
+            assert lines <= LONGER.get(f"{path.stem}.{name}", MOST_LINES), f"{path}: {name}"
+
+
+def test_lines_of_a_function_are_counted_without_its_docstring() -> None:
+    body = "    x = 1\n" * 50
+    assert long_functions(f'def f():\n    """Said.\n\n    More.\n    """\n{body}') == {"f": 51}
+    assert long_functions(f"def f():\n{body[:-10]}") == {}
+
+
 MOST_PARAMETERS = 5
 
 # What people call by keyword, from scripts and notebooks: options, of which a call names few.

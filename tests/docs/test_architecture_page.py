@@ -102,18 +102,56 @@ def test_every_room_is_in_one_layer() -> None:
     assert sorted(rooms) == sorted(path.name for path in PACKAGES if path.parent == PACKAGE)
 
 
-def test_the_engines_files_call_those_below_them() -> None:
+def engine_levels() -> dict[str, int]:
+    """Return the level of every file of the engine on the page: 0 is the top."""
     blocks = re.findall(r"^```\n(.*?)^```$", section("The engine"), re.MULTILINE | re.DOTALL)
     rows = [re.split(r" {2,}", line) for line in blocks[0].splitlines()]
     levels = [[name for cell in row[:-1] for name in cell.split()] for row in rows]
-    below = re.findall(r"\w+", rows[-1][-1].partition("over ")[2])
-    at = {name: level for level, names_ in enumerate([*levels, below]) for name in names_}
+    (lowest,) = (row[-1] for row in rows if row[0] == "state")
+    below = re.findall(r"\w+", lowest.partition("over ")[2])
+    assert {"model", "base"} <= set(below)
+    return {name: level for level, names_ in enumerate([*levels, below]) for name in names_}
+
+
+def test_the_engines_files_include_those_below_them() -> None:
+    at = engine_levels()
     for unit in at:
         others = (c.included(f"{unit}.h") | c.included(f"{unit}.c")) - {unit}
-        if at[unit] < len(levels):
+        if at[unit] <= at["state"]:
             assert all(at[other] > at[unit] for other in others if other in at), unit
     with_state = {unit for unit in c.UNITS if "state" in c.included(f"{unit}.h")}
     assert with_state <= set(at)
+
+
+def test_calls_that_go_up_are_named() -> None:
+    at = engine_levels()
+    defined = re.compile(r"^(?!static)[a-z_][\w *]*?\b(\w+)\([^;{]*\)\s*\{", re.MULTILINE)
+    home = {name: unit for unit in at for name in defined.findall(c.code(f"{unit}.c"))}
+    assert len(home) > 80
+    up = {
+        (unit, name)
+        for unit in at
+        for name, other in home.items()
+        if at[other] < at[unit]
+        and re.search(rf"\b{name}\(", c.code(f"{unit}.h") + c.code(f"{unit}.c"))
+    }
+    (told,) = re.findall(r"One\s+call goes up: `(\w+)\.h` declares `(\w+)`", PAGE)
+    assert up == {told}
+
+
+def test_directories_of_tests_are_rooms_or_on_the_page() -> None:
+    there = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
+    rooms = {path.name for path in PACKAGES if path.parent == PACKAGE}
+    named = set(re.findall(r"(\w+)/", block_of_tests()))
+    assert there - rooms - {"docs"} <= named
+    assert {name for name in named if not (ROOT / "tests" / name).is_dir()} == set()
+
+
+def block_of_tests() -> str:
+    """Return the lines of the code map below that of the tests."""
+    lines = list(block("Code map"))
+    at = next(n for n, line in enumerate(lines) if line.startswith("tests/"))
+    return "\n".join(line for line in lines[at + 1 :] if line.startswith("  "))
 
 
 def test_every_library_that_is_needed_has_its_reason() -> None:
