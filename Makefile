@@ -13,6 +13,7 @@ ENGINE_INPUTS = $(wildcard csrc/*.c csrc/*.h csrc/parts/*.h csrc/include/*.h csr
 SANITIZED_TESTS ?= tests/engine
 FUZZ_CASES ?= 1000000
 FUZZ_SEED ?= 1
+MUTANTS ?= 5
 FUZZ_OPTIONS = max_allocation_size_mb=4000:hard_rss_limit_mb=6000:detect_leaks=1
 RUN_ARGS ?= run dgx-a100 --collective allreduce --algorithm ring --size 64MiB --confirm
 
@@ -43,6 +44,7 @@ help:
 	@echo "make sanitize  C tests and engine tests under address and undefined-behaviour sanitizers"
 	@echo "make tsan      runs in several threads, under the thread sanitizer"
 	@echo "make thorough  ten times as many random machines (EXECUTOR=dask://HOST:PORT: on other computers)"
+	@echo "               and the mutation score of modules, of every MUTANTS-th change ($(MUTANTS))"
 	@echo "make fuzz      FUZZ_CASES=$(FUZZ_CASES) damaged images from FUZZ_SEED=$(FUZZ_SEED) on, under the sanitizers"
 	@echo "make fuzz-readers  CLUSIM_FUZZ (1000000) damaged files for every reader, and as many traces"
 	@echo "make wheel     a wheel in build/wheels, its engine compiled by the profile of some runs (with GCC)"
@@ -79,6 +81,7 @@ thorough: $(VENV)/.dev $(VENV)/.built
 	CLUSIM_THOROUGH=1 PYTHONPATH=tests $(BIN)/python tests/support/spread.py $(if $(EXECUTOR),--executor $(EXECUTOR)) \
 	  tests/engine/reference tests/simulation/test_error_limits.py tests/simulation/test_streams.py tests/analysis tests/replays \
 	  tests/docs/test_console.py tests/notebooks/test_notebooks.py tests/cli/test_failing_calls.py
+	$(BIN)/python tests/support/mutants.py --every $(MUTANTS)
 
 # The extension is built a second time with the sanitizers, next to a copy of the package. Without `site`
 # (-S) the ordinary build is not seen; a leak check of the whole interpreter would only find its own. Ways of the C engine

@@ -1,0 +1,216 @@
+"""Mutation scores: the part of small changes to functions of a module that its tests notice.
+
+``python tests/support/mutants.py [--every N] [MODULE ...]`` changes a comparison, constant, operator or condition of a
+function, runs the tests of `TESTED` in a forked process, and prints the score of each module and the mutants that
+live. It exits with 1 if a score is below its limit. Functions receive the changed code in place, so that nothing is
+imported again and all importers see it; code outside of functions is not changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import copy
+import functools
+import importlib
+import os
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+_LAWS = tuple(
+    f"tests/lowering/test_buffers.py::test_{name}"
+    for name in (
+        "a_burst_is_the_bytes_of_its_packets_in_whole_flits",
+        "a_buffer_holds_32_bursts_or_its_own_size",
+        "pause_thresholds_grow_together_and_the_headroom_by_three_bursts",
+        "mark_thresholds_are_at_least_four_bursts",
+        "reduction_units_hold_32_bursts_or_their_own_capacity",
+    )
+)
+
+TESTED: dict[str, tuple[tuple[str, ...], int]] = {
+    "clusim.nccl.chunking": (("tests/nccl/test_chunking.py",), 80),
+    "clusim.lowering.buffers": (_LAWS, 60),
+    "clusim.formats.opened": (("tests/formats/test_expansion.py",), 60),
+}
+"""Modules with their fast tests, and the least score [%]; scores may only rise."""
+
+SECONDS = 120
+"""Processor time after which a mutant counts as noticed: it does not end [s]."""
+
+_COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+}  # fmt: skip
+_OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult, ast.LShift: ast.RShift,
+    ast.RShift: ast.LShift,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A changed function: `path` are the indices of the function and its changed node."""
+
+    line: int
+    text: str
+    tree: ast.Module
+
+
+def _changed(node: ast.AST) -> str:
+    """Change a node in place; return a description, empty if it has no change."""
+    if isinstance(node, ast.Compare):
+        old = type(node.ops[0])
+        node.ops[0] = _COMPARISONS[old]()
+        return f"{old.__name__} -> {_COMPARISONS[old].__name__}"
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        before = type(node.op)
+        node.op = _OPERATORS[before]()
+        return f"{before.__name__} -> {_OPERATORS[before].__name__}"
+    if isinstance(node, ast.BoolOp):
+        was_and = isinstance(node.op, ast.And)
+        node.op = ast.Or() if was_and else ast.And()
+        return "and -> or" if was_and else "or -> and"
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        node.value += 1
+        return f"{node.value - 1} -> {node.value}"
+    if isinstance(node, ast.Name) and node.id in ("min", "max"):
+        node.id = "max" if node.id == "min" else "min"
+        return f"-> {node.id}"
+    return ""
+
+
+def mutants(source: str) -> Iterator[Mutant]:
+    """Yield all mutants of a module: each changes one node inside a function."""
+    tree = ast.parse(source)
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    inside = {
+        id(node) for item in functions for statement in item.body for node in ast.walk(statement)
+    }
+    places = [at for at, node in enumerate(ast.walk(tree)) if id(node) in inside]
+    for at in places:
+        other = copy.deepcopy(tree)
+        node = next(node for number, node in enumerate(ast.walk(other)) if number == at)
+        text = _changed(node)
+        if text:
+            yield Mutant(getattr(node, "lineno", 0), text, other)
+
+
+def _codes(code: types.CodeType, prefix: str = "") -> dict[str, types.CodeType]:
+    """Return the code of all functions in a compiled module, by qualified name."""
+    found = {}
+    for item in code.co_consts:
+        if isinstance(item, types.CodeType):
+            found[item.co_qualname] = item
+            found |= _codes(item)
+    return found
+
+
+def _functions(holder: Any, module: str) -> Iterator[types.FunctionType]:
+    """Yield the functions of a module or class, without decorators that keep the original."""
+    for value in list(vars(holder).values()):
+        if isinstance(value, type) and value.__module__ == module:
+            yield from _functions(value, module)
+        for part in (value, *(getattr(value, name, None) for name in ("fget", "func", "__func__"))):
+            while hasattr(part, "__wrapped__"):
+                part = part.__wrapped__
+            if isinstance(part, types.FunctionType) and part.__module__ == module:
+                yield part
+
+
+def install(module: types.ModuleType, mutant: Mutant) -> None:
+    """Give the functions of a module the code of a mutant."""
+    assert module.__file__ is not None
+    codes = _codes(compile(ast.fix_missing_locations(mutant.tree), module.__file__, "exec"))
+    for function in _functions(module, module.__name__):
+        code = codes.get(function.__qualname__)
+        if code is not None and len(code.co_freevars) == len(function.__code__.co_freevars):
+            function.__code__ = code
+
+
+def _noticed(module: types.ModuleType, mutant: Mutant | None, tests: tuple[str, ...]) -> bool:
+    """Return True if tests fail with a mutant, in a forked process."""
+    child = os.fork()
+    if not child:
+        import resource
+
+        import pytest
+
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, 1)
+        os.dup2(sink, 2)
+        if mutant is not None:
+            install(module, mutant)
+        os._exit(
+            int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests])) != 0
+        )
+    return os.waitpid(child, 0)[1] != 0
+
+
+@dataclass(frozen=True)
+class Score:
+    """Number of mutants of a module, and those that live."""
+
+    module: str
+    count: int
+    living: tuple[Mutant, ...]
+
+    @property
+    def percent(self) -> float:
+        """Part of the mutants that tests notice [%]."""
+        return 100 * (1 - len(self.living) / self.count)
+
+
+def score(name: str, tests: tuple[str, ...], every: int = 1) -> Score:
+    """Return the score of a module, of every `every`-th mutant."""
+    module = importlib.import_module(name)
+    assert module.__file__ is not None
+    tried = list(mutants(Path(module.__file__).read_text(encoding="utf-8")))[::every]
+    if _noticed(module, None, tests):
+        raise SystemExit(f"{name}: its tests fail without a change")
+    living = tuple(each for each in tried if not _noticed(module, each, tests))
+    return Score(name, len(tried), living)
+
+
+@functools.cache
+def _collected(tests: tuple[str, ...]) -> None:
+    """Import test files in this process, without running them, so that forked processes need not."""
+    import pytest
+
+    with open(os.devnull, "w", encoding="utf-8") as sink, contextlib.redirect_stdout(sink):
+        pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests])
+
+
+def main() -> int:
+    """Print the scores; return 1 if one is too low."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("modules", nargs="*", metavar="MODULE")
+    parser.add_argument("--every", type=int, default=1, metavar="N")
+    given = parser.parse_args()
+    os.chdir(ROOT)
+    sys.path.insert(0, str(ROOT / "tests"))
+    low = False
+    for name in given.modules or TESTED:
+        tests, least = TESTED[name]
+        _collected(tests)
+        found = score(name, tests, given.every)
+        low |= found.percent < least
+        killed = found.count - len(found.living)
+        print(
+            f"{name:28} {killed:4} of {found.count:4} noticed  {found.percent:5.1f}% (at least {least}%)"
+        )
+        for each in found.living:
+            print(f"  lives: line {each.line}: {each.text}", flush=True)
+    return int(low)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
