@@ -73,7 +73,13 @@ def test_calls_of_a_communicator_run_in_order_and_calls_of_two_concurrently() ->
     rank.call(0, IssuedCall("allreduce", 4096, ALL))
     same = rank.call(0, IssuedCall("allreduce", 4096, ALL))
     other = rank.call(0, IssuedCall("allreduce", 4096, (0, 2)))
-    assert (same.time_ps, other.time_ps) == (2 * CALL_PS, CALL_PS)
+    equal = rank.call(0, IssuedCall("allreduce", 4096, ALL, number=1))
+    assert (same.time_ps, other.time_ps, equal.time_ps) == (2 * CALL_PS, CALL_PS, CALL_PS)
+    # Calls are numbered per communicator.
+    calls = [(event.group, event.sequence) for event in rank.events if event.kind == "collective"]
+    assert calls == [(0, 1), (0, 2), (1, 1), (2, 1)]
+    assert [group.ranks for group in rank.groups] == [ALL, (0, 2), ALL]
+    assert len({group.name for group in rank.groups}) == 3
 
 
 def test_a_group_of_one_rank_takes_no_time() -> None:
@@ -106,7 +112,7 @@ def test_operations_are_recorded_with_their_dependencies() -> None:
     assert kernel.deps == (0,)
     assert set(call.deps) == {0, 1}
     assert set(after.deps) == {0, 2}
-    assert list(rank.groups)[call.group] == ALL
+    assert list(rank.groups)[call.group].ranks == ALL
     assert issue.duration_ps == ISSUE_PS
     assert not rank.events
 

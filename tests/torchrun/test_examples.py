@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from clusim.formats.recordings.model import Event
+from clusim.formats.recordings.model import Event, Group
 from clusim.programs.step import RankRecord, recording_of
 from support.torch_programs import calls
 from support.warm_torch import clusim
@@ -64,7 +64,7 @@ def test_a_copy_of_a_recording_adds_no_group_twice() -> None:
     call = Event(
         "collective", 0, "nccl 0", "allreduce", group=0, sequence=1, operation="allreduce", bytes=40
     )
-    found = recording_of({0: RankRecord(0, [call], [(0, 1)])}, [0] * 4)
+    found = recording_of({0: RankRecord(0, [call], [Group("pair", (0, 1))])}, [0] * 4)
     copy = replace(found, events=list(found.events), groups=list(found.groups)).finish()
     assert [group.ranks for group in copy.groups] == [(0, 1), (2, 3)]
     assert [event.group for event in copy.events] == [0, 0, 1, 1]
@@ -79,7 +79,7 @@ def test_an_uneven_exchange_is_messages_if_all_its_ranks_run() -> None:
             Event("collective", rank, "nccl 0", "alltoall", (0,), group=0, sequence=1, operation="alltoall", bytes=40),
             Event("compute", rank, "stream 0", "after", (1,), duration_ps=5),
         ]  # fmt: skip
-        return RankRecord(rank, events, [(0, 1)], splits={1: splits})
+        return RankRecord(rank, events, [Group("pair", (0, 1))], splits={1: splits})
 
     records = {0: record(0, ((10, 30), (10, 10))), 1: record(1, ((10, 10), (30, 10)))}
     found = recording_of(records, [0, 1])

@@ -85,6 +85,31 @@ def test_data_parallel_steps_reduce_all_gradients_once(tmp_path: Path) -> None:
     assert done["ranks"] == 8
 
 
+TWO_GROUPS = """
+dist.init_process_group("nccl")
+own, gloo, second = dist.group.WORLD, dist.new_group(backend="gloo"), dist.new_group()
+layer = nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(layer.parameters())
+tensors = [torch.empty(1 << 24, device="cuda") for _ in range(2)]
+layer(torch.randn(8, 8, device="cuda")).sum().backward()
+for groups in ((own, own), (own, second), (own, own), (own, second)):
+    works = [dist.all_reduce(t, group=g, async_op=True) for t, g in zip(tensors, groups)]
+    for work in works:
+        work.wait()
+    optimizer.step()
+"""
+
+
+def test_groups_of_equal_ranks_are_communicators_that_share_wires(tmp_path: Path) -> None:
+    """Two reductions of 64 MiB at a time last longer than one, as they share wires, and shorter than one by one."""
+    done, _ = result(tmp_path, TWO_GROUPS, "--nproc-per-node", "8")
+    _, _, in_row, together = (step["time_us"] for step in done["steps"])
+    one = done["calls"][0]["time_us"] / done["calls"][0]["count"]
+    assert one < together < 0.9 * in_row
+    assert done["steps"][3]["all_ranks"]
+    assert calls(done)["allreduce", 8] == (8, 8 * (1 << 26))
+
+
 SHARDED = """
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard, MixedPrecisionPolicy

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from clusim.base.units import parse_time
-from clusim.formats.recordings.model import Event, EventKind, OperatorCall
+from clusim.formats.recordings.model import Event, EventKind, Group, OperatorCall
 from clusim.hardware import Framework
 from clusim.hardware.figures import Figure, assumed
 
@@ -110,6 +110,8 @@ class IssuedCall:
         Line of the program.
     splits : tuple
         Bytes sent to and received from each rank of an uneven all-to-all; empty for other calls.
+    number : int
+        Number of the communicator among those of equal ranks, in the order of their creation.
     """
 
     operation: str
@@ -123,18 +125,30 @@ class IssuedCall:
     timed: bool = True
     where: str = field(default="", compare=False)
     splits: tuple[tuple[int, ...], ...] = ()
+    number: int = 0
+
+    @property
+    def group(self) -> Group:
+        """Communicator of the call."""
+        name = f"group of {len(self.ranks)}"
+        return Group(f"{name}, number {self.number}" if self.number else name, self.ranks)
 
     @property
     def meeting(self) -> tuple[object, ...]:
         """Identity of the call among ranks, in addition to its number: calls of a group, or of a pair, are in order."""
         ends = (self.root, self.peer, self.tag) if self.peer >= 0 else ()
-        return (self.timed, self.ranks, *ends)
+        return (self.timed, self.ranks, self.number, *ends)
 
     @property
     def stream(self) -> str:
         """NCCL's stream: one per group, and one per direction of a pair that exchanges messages."""
         ends = f" {self.root}>{self.peer}" if self.peer >= 0 else ""
-        return f"nccl {self.ranks}{ends}"
+        return f"{self.communicator}{ends}"
+
+    @property
+    def communicator(self) -> str:
+        """Name of the communicator's stream."""
+        return f"nccl {self.ranks}" + (f" number {self.number}" if self.number else "")
 
 
 @dataclass(slots=True)
@@ -218,7 +232,7 @@ class RankClock:
         self.splits: dict[int, tuple[tuple[int, ...], ...]] = {}
         self._lines: list[str] = []
         self._seen = 0
-        self.groups: dict[tuple[int, ...], int] = {}
+        self.groups: dict[Group, int] = {}
         self.totals = Totals()
         self.captured: CapturedOperations | None = None
         self._host = Stream()
@@ -319,9 +333,9 @@ class RankClock:
         if self.captured is not None:
             return self.captured.add(self.call, stream, call)
         bunch = self._bunch if call.peer >= 0 else None
-        name = f"nccl {call.ranks}" if bunch is not None else call.stream
+        name = call.communicator if bunch is not None else call.stream
         queue, source = self.streams[name], self.streams[stream]
-        group = self.groups.setdefault(call.ranks, len(self.groups))
+        group = self.groups.setdefault(call.group, len(self.groups))
         key = (call.operation, size)
         self.totals.calls[key] += 1
         self.totals.call_bytes[key] += call.bytes
@@ -343,7 +357,7 @@ class RankClock:
         self._sequence[call.meeting] += 1
         queue.last = self._add(
             "collective" if call.peer < 0 else "send" if call.operation == "send" else "recv",
-            name.replace(str(call.ranks), str(group)),
+            name.replace(call.communicator, f"nccl {group}"),
             call.operation,
             deps=tuple(sorted(deps)),
             group=group,

@@ -94,6 +94,7 @@ class SimulatedGroups:
     def __init__(self, operators: SimulatedOperators, rank: int) -> None:
         self.operators, self.clock, self.rank = operators, operators.clock, rank
         self.data: RealData | None = None
+        self._copies: dict[str, int] = {}
         self._open: dict[int, EndedWork] = {}
         self._numbers = itertools.count()
         self._ends: dict[int, tuple[StorageWeakRef, Callable[[], None]]] = {}
@@ -130,7 +131,8 @@ class SimulatedGroups:
             operation == "barrier" and "nccl" in dist.get_backend(group)
         )
         ranks = tuple(dist.get_process_group_ranks(group))
-        call = replace(self._issued(operation, given, tensors, written), ranks=ranks, timed=on_gpu)
+        call = self._issued(operation, given, tensors, written)
+        call = replace(call, ranks=ranks, timed=on_gpu, number=self._number(group, ranks))
         call = self._addressed(call, given)
         if call.operation == "alltoall" and call.timed:
             call = replace(call, splits=_splits(given, written))
@@ -235,6 +237,16 @@ class SimulatedGroups:
                 wait()
 
         return EndedWork((), waited)
+
+    def _number(self, group: Any, ranks: tuple[int, ...]) -> int:
+        """Return the number of a group among those of equal ranks; all ranks create them in the same order."""
+        name = group.group_name
+        if name not in self._copies:
+            made = dist.distributed_c10d._world.pg_map
+            equal = (g for g in made if tuple(dist.get_process_group_ranks(g)) == ranks)
+            names = [g.group_name for g in equal]
+            self._copies[name] = names.index(name) if name in names else 0
+        return self._copies[name]
 
     @staticmethod
     def _group(given: Any) -> Any:

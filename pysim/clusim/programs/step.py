@@ -63,14 +63,14 @@ class StepTime:
 
 @dataclass(slots=True)
 class RankRecord:
-    """Operations of a rank in a step, the ranks of its groups, and its times at the begin and the end [ps].
+    """Operations of a rank in a step, its groups, and its times at the begin and the end [ps].
 
     `splits` has the bytes sent to and received from each rank by uneven all-to-alls, by number of the operation.
     """
 
     rank: int
     events: list[Event]
-    groups: list[tuple[int, ...]]
+    groups: list[Group]
     began_ps: int = 0
     ended_ps: int = 0
     splits: dict[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class Steps:
             parts = max(1, -(-call.bytes // len(call.ranks)))
             call = replace(call, splits=(), bytes=parts * len(call.ranks), dtype="uint8")
         if call.peer < 0:
-            call = replace(call, ranks=tile(call.ranks, 0) or call.ranks)
+            call = replace(call, ranks=tile(call.ranks, 0) or call.ranks, number=0)
         else:
             # Both ends are one transfer, independent of its tag.
             ends = tuple(sorted((call.ranks[call.root], call.ranks[call.peer])))
@@ -220,7 +220,7 @@ def recording_of(records: Mapping[int, RankRecord], of: Sequence[int]) -> Record
     result = Recording("torch", "step", len(of), representatives=tuple(of))
     first_ps = min((record.began_ps for record in records.values()), default=0)
     for rank, record in sorted(records.items()):
-        numbers = [result.group(f"group of {len(ranks)}", ranks) for ranks in record.groups]
+        numbers = [result.group(group.name, group.ranks) for group in record.groups]
         start = len(result.events)
         skew_ps = record.began_ps - first_ps
         if skew_ps:
@@ -234,7 +234,7 @@ def recording_of(records: Mapping[int, RankRecord], of: Sequence[int]) -> Record
             group = numbers[event.group] if event.group >= 0 else ABSENT
             placed = replace(event, deps=deps, group=group)
             splits = record.splits.get(number, ())
-            every = splits and records.keys() >= set(record.groups[event.group])
+            every = splits and records.keys() >= set(record.groups[event.group].ranks)
             if not every:
                 result.events.append(placed)
                 continue

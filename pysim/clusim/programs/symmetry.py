@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clusim.base.json_schema import JsonObject
-from clusim.formats.recordings.model import Event
+from clusim.formats.recordings.model import Event, Group
 from clusim.programs.clock import IssuedCall
 from clusim.programs.job import Issued, MeetingEnd, ProgramJob
 from clusim.programs.step import StepTime
@@ -28,9 +28,9 @@ Operation = tuple[Event, tuple[int, ...]]
 """An operation without its rank, and the distances between its group's first rank and each."""
 
 
-def operation_of(event: Event, groups: Sequence[tuple[int, ...]]) -> Operation:
+def operation_of(event: Event, groups: Sequence[Group]) -> Operation:
     """Return an operation in terms that are equal on ranks that do the same work."""
-    ranks = groups[event.group] if event.group >= 0 else ()
+    ranks = groups[event.group].ranks if event.group >= 0 else ()
     return replace(event, rank=0, where=""), _distances(ranks)
 
 
