@@ -12,6 +12,7 @@ import clusim
 from clusim import topology
 from clusim.base.errors import ClusimError, ScheduleError
 from clusim.results.result import Result
+from clusim.topology.split import by_host, by_peers
 
 A, B = "allreduce", "alltoall"
 HOST, WITHOUT = {"pcie", "dram"}, {"nvlink"}
@@ -96,13 +97,13 @@ def test_without_pxn_planes_that_nothing_joins_are_an_error() -> None:
 @pytest.mark.parametrize(
     ("name", "nodes", "env", "message"),
     [
-        ("a100-pcie-x8", 1, {"SHM_DISABLE": "1"}, "no transport from rank"),
+        ("a100-pcie-x8", 1, {"SHM_DISABLE": "1"}, "need the network, and one node has none"),
+        ("l20-x8", 2, {"SHM_DISABLE": "1", "P2P_DISABLE": "1"}, "2 of them share 1 NICs of a node"),
         ("dgx-a100", 1, {"SHM_DISABLE": "1", "P2P_DISABLE": "1"}, "NCCL_SHM_DISABLE"),
         ("dgx-a100", 2, {"IB_DISABLE": "1"}, "NCCL_IB_DISABLE=1: not simulated"),
         ("dgx-a100", 2, {"NET": "Socket"}, "NCCL_NET=Socket: not simulated"),
         ("dgx-a100", 2, {"NET": "FasTrak"}, "NCCL_NET=FasTrak: the NICs of"),
         ("dgx-a100", 2, {"IB_HCA": "^nic"}, "NCCL_IB_HCA=\\^nic: allows no NIC of node 0"),
-        ("gb200-nvl72", 1, {"MNNVL_ENABLE": "0"}, "NCCL_MNNVL_ENABLE=0: not simulated"),
     ],
 )
 def test_what_cannot_be_obeyed_is_refused_by_name(
@@ -111,6 +112,41 @@ def test_what_cannot_be_obeyed_is_refused_by_name(
     with pytest.raises(ClusimError, match=message) as error:
         ran(name, nodes, A, env=env)
     assert "\n" not in str(error.value)
+
+
+def test_without_peer_access_and_shared_memory_messages_of_a_node_take_its_nics() -> None:
+    """An all-to-all of S per rank sends 15 S / 16 of each GPU over its own NIC of 25 GB/s, of both nodes alike."""
+    env = {"P2P_DISABLE": "1", "SHM_DISABLE": "1"}
+    result = clusim.collective("dgx-a100", B, "1MiB", nodes=2, env=env)
+    payload = carried(result)
+    assert payload["infiniband"] >= 16 * 15 << 16
+    assert not payload["nvlink"] + payload["dram"] + payload["numa"]
+    assert result.time_ps >= (15 << 16) * 1e12 / 25e9
+    one = clusim.collective("dgx-a100", B, "1MiB", nodes=2, env=env, ranks=range(8))
+    assert carried(one)["infiniband"] >= 8 * 7 << 17
+
+
+def test_groups_of_gpus_with_peer_access_are_nodes_without_shared_memory() -> None:
+    """Four NICs for four pairs below PCIe switches: a ring enters and leaves each pair by its NIC."""
+    env = {"SHM_DISABLE": "1"}
+    machine = topology.load("rtx-pro-6000-x8", nodes=2)
+    parts = by_peers(replace(machine, shm=False))
+    assert (parts.num_zones, parts.ranks) == (8, machine.ranks)
+    payload = carried(clusim.collective(machine, A, "64KiB", env=env, ranks=range(4)))
+    assert payload["roce"]
+    assert not payload["numa"]
+
+
+def test_hosts_of_a_rack_are_nodes_without_multi_node_nvlink() -> None:
+    rack = topology.load("gb200-nvl72")
+    trays = by_host(rack)
+    assert (trays.num_zones, trays.num_ranks) == (18, 72)
+    assert by_host(trays) is trays
+    ranks = (0, 1, 4, 5)
+    apart = carried(clusim.collective(rack, A, "64KiB", env={"MNNVL_ENABLE": "0"}, ranks=ranks))
+    assert apart["infiniband"]
+    assert apart["nvlink"]
+    assert not carried(clusim.collective(rack, A, "64KiB", ranks=ranks))["infiniband"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ or otherwise sends from host memory. **Model** The same choices from the class o
 (`clusim.topology.rails.PathType`), as one or two *legs*, each of which becomes a connection of the image; between the
 two, from GPU to proxy and from proxy to the other node, a proxy forwards slice by slice. A flag to the host takes the
 latency of a write to host memory (its poll is in the NIC's parameters); a flag to a GPU waits for a poll over PCIe, a
-round trip. **Not modelled** Intra-node traffic over NICs, copy engines, GDRCopy.
+round trip. **Not modelled** Copy engines, GDRCopy.
 **Parameters** `Nic`, `Fabric.p2p_level`, `Fabric.gdr_level`, `Fabric.gdr_read`, `Fabric.pxn`, `Fabric.shm`.
 """
 
@@ -297,7 +297,7 @@ class Places(WireWays):
         raise ScheduleError(
             f"{self.fabric.name}: no transport from rank {src} to rank {dst}: P2P is allowed up to"
             f" {self.fabric.p2p_level} (NCCL_P2P_DISABLE, NCCL_P2P_LEVEL, or p2p_level of the topology) and {why};"
-            " NICs inside a node are not simulated"
+            " NICs inside a node need --env NCCL_SHM_DISABLE=1, of which NCCL makes nodes"
         )
 
     def _linked(self, connection: Connection, way: Sequence[int], read: bool) -> Leg:

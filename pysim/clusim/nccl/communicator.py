@@ -36,7 +36,7 @@ from clusim.nccl.rcclgraphs import known_graphs, known_node
 from clusim.nccl.search import search
 from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
-from clusim.nccl.transports import check_network, check_rack, transported, with_plugins
+from clusim.nccl.transports import check_network, transported, with_plugins
 from clusim.nccl.tuner import ChannelSupply, Selection, select
 from clusim.topology import shelf
 from clusim.topology.model import Fabric
@@ -276,7 +276,6 @@ def communicator(
         raise InputError(f"{fabric.name}: one GPU; a collective needs at least two")
     by_zone = _systems(fabric, version, settings, members)
     systems = list(by_zone.values())
-    check_rack(fabric, settings)
     if len(by_zone) == 1:
         systems[0].trim_network()
     else:

@@ -31,7 +31,7 @@ from clusim.hardware import FAMILIES
 from clusim.hardware.nic import plugin_release
 from clusim.nccl.constants import LATEST, Path, Version, since
 from clusim.nccl.rccl import Rccl, library_of
-from clusim.nccl.tunerfile import Rules, tuner_rules
+from clusim.nccl.tunerfile import TunerRules, tuner_rules
 from clusim.nccl.variables import VARIABLES
 from clusim.topology.model import MOST_QUEUES, Fabric
 
@@ -258,7 +258,7 @@ class Settings:
     sym_ctas: _Channels = None
     cta_policy: Annotated[str, _policy] = ""
     sym_tma_enable: Annotated[bool | None, _flag] = None
-    tuner_config_file: Annotated[Rules | None, tuner_rules] = None
+    tuner_config_file: Annotated[TunerRules | None, tuner_rules] = None
     symmetric: bool = False
     plugin: tuple[int, ...] = ()
     library: Rccl | None = field(default=None, compare=False)

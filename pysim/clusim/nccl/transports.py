@@ -7,7 +7,8 @@ that ``NCCL_IB_HCA`` names. **Model** The same variables change the topology (`F
 `gdr_read`, `pxn`, `nvb`, `shm`, the queue pairs in `Fabric.forwarding`, and which NICs are on the network), so that
 plans and data follow one description. Releases of plugins that send control messages add their cost to that of a
 message (`NicTraits.control_ps`).
-**Not modelled** Sockets in place of InfiniBand, NICs between ranks of one node.
+Hosts of a rack without multi-node NVLink, and GPUs without SHM and peer access, become nodes (`clusim.topology.split`).
+**Not modelled** Sockets in place of InfiniBand.
 
 Network plugins as seen by NCCL: variables, topology and properties set by a topology's transports.
 
@@ -27,9 +28,9 @@ from clusim.base.records import dataclass
 from clusim.hardware import TRANSPORTS, Transport
 from clusim.nccl.constants import Path, Version, since
 from clusim.nccl.env import Settings, parse_env
-from clusim.topology.hosts import hosts_of
 from clusim.topology.model import Fabric
 from clusim.topology.node import NETWORK, NicTraits, Node
+from clusim.topology.split import by_host, by_peers
 
 _PLUGINS = {"netdevs policy by plugins": (1, 17), "larger buffers by plugins": (1, 16)}
 """Feature of NCCL's release (`clusim.nccl.constants`) -> release of aws-ofi-nccl of that time, newest first: September
@@ -121,6 +122,14 @@ def transported(fabric: Fabric, settings: Settings) -> Fabric:
     InputError
         ``NCCL_IB_HCA`` allows no NIC of a node, and there are several nodes.
     """
+    if not settings.mnnvl_enable:
+        fabric = by_host(fabric)
+    result = _allowed(fabric, settings)
+    return result if result.shm else by_peers(result)
+
+
+def _allowed(fabric: Fabric, settings: Settings) -> Fabric:
+    """Return a fabric with the variables' keys, links and costs of plugins."""
     changes = _changes(fabric, settings)
     if not changes and not settings.ib_hca and not settings.plugin:
         return fabric
@@ -287,18 +296,3 @@ def check_network(fabric: Fabric, settings: Settings) -> None:
 
 
 _ON_THEM = "on them are not modelled; set a NIC type with plugin sockets"
-
-
-def check_rack(fabric: Fabric, settings: Settings) -> None:
-    """Raise `InputError` if ``NCCL_MNNVL_ENABLE=0`` would split a rack into several nodes."""
-    if settings.mnnvl_enable:
-        return
-    own = hosts_of(fabric)
-    hosts: dict[int, set[str]] = {}
-    for node in fabric.nodes:
-        if node.kind == "memory":
-            hosts.setdefault(node.zone, set()).add(own[node.name])
-    if any(len(result) > 1 for result in hosts.values()):
-        raise InputError(
-            f"NCCL_MNNVL_ENABLE=0: not simulated: {fabric.name} is a rack of several hosts, which is one node here"
-        )

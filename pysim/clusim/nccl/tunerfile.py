@@ -1,10 +1,10 @@
-"""Rules of a tuner plugin's file, ``NCCL_TUNER_CONFIG_FILE``: algorithm, protocol and channels by size and group.
+"""TunerRules of a tuner plugin's file, ``NCCL_TUNER_CONFIG_FILE``: algorithm, protocol and channels by size and group.
 
 **Hardware** NCCL's example plugin and RCCL's built-in tuner read lines
 ``collective,min,max,algorithm,protocol,channels,nNodes,nRanks[,numPipeOps[,regBuff[,partitionMode[,localGroup]]]]``
 (plugins/tuner/example/plugin.c; RCCL's tuner of CSV files). The first matching line with a pair that the communicator
 supports sets the pair's cost to 0 and the number of channels; -1 matches everything, and keeps the channels.
-**Model** `Rules.find`, used by `clusim.nccl.tuner.select`. Of unknown words NCCL's plugin takes ring or simple; RCCL
+**Model** `TunerRules.find`, used by `clusim.nccl.tuner.select`. Of unknown words NCCL's plugin takes ring or simple; RCCL
 skips the line. Operations are alone in their group, in buffers that are not registered.
 **Not modelled** One channel where no line matches or a line has -1, which NCCL's plugin sets against its description;
 lines of unknown collectives, which that plugin applies to all-reduce; partitions of a GPU (ignored, RCCL's default).
@@ -34,7 +34,7 @@ _PROTOCOLS = {protocol.own: protocol for protocol in PROTOCOLS}
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class TunerRule:
     """One line.
 
     Attributes
@@ -68,11 +68,11 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class TunerRules:
     """The lines of a file that can apply, and notes on the others."""
 
     name: str
-    rules: tuple[Rule, ...]
+    rules: tuple[TunerRule, ...]
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     def find(
@@ -81,7 +81,7 @@ class Rules:
         supported: Container[tuple[Algorithm, Protocol]],
         *,
         rccl: bool,
-    ) -> Rule | None:
+    ) -> TunerRule | None:
         """Return the first rule for a call (collective, bytes, nodes and ranks) with a supported pair."""
         return next(
             (
@@ -95,7 +95,7 @@ class Rules:
         )
 
 
-def tuner_rules(variable: str, path: str) -> Rules:
+def tuner_rules(variable: str, path: str) -> TunerRules:
     """Return the rules of the file that a variable names.
 
     Raises
@@ -112,17 +112,17 @@ def tuner_rules(variable: str, path: str) -> Rules:
 
 
 @lru_cache(16)
-def _read(variable: str, path: str, _changed_ns: int) -> Rules:
+def _read(variable: str, path: str, _changed_ns: int) -> TunerRules:
     text = read_text(Path(path), _MAX_BYTES, advice="is it a tuner's file?", where=path)
     notes: list[str] = []
     rules = tuple(_rules(text, Path(path).name, notes))
     if not rules and not notes:
         message = "no line 'collective,min,max,algorithm,protocol,channels,nNodes,nRanks'"
         raise InputError(f"{variable}={printable(path, 200)}: {message}")
-    return Rules(Path(path).name, rules, tuple(notes))
+    return TunerRules(Path(path).name, rules, tuple(notes))
 
 
-def _rules(text: str, name: str, notes: list[str]) -> Iterator[Rule]:
+def _rules(text: str, name: str, notes: list[str]) -> Iterator[TunerRule]:
     first = True
     for number, line in enumerate(text.splitlines(), 1):
         words = [word.strip() for word in line.split(",")]
@@ -151,9 +151,9 @@ def _rules(text: str, name: str, notes: list[str]) -> Iterator[Rule]:
         yield rule
 
 
-def _rule(number: int, collective: Collective, words: list[str]) -> Rule:
+def _rule(number: int, collective: Collective, words: list[str]) -> TunerRule:
     algorithm, protocol = _ALGORITHMS.get(words[3].lower()), _PROTOCOLS.get(words[4].lower())
-    return Rule(
+    return TunerRule(
         number,
         collective,
         (int(words[1]), int(words[2])),

@@ -119,6 +119,10 @@ def _gpu_names(log: Log, presets: Sequence[Traits]) -> list[_Clue]:
     return clues
 
 
+def _is_one_of(names: Sequence[str]) -> Callable[[Traits], bool]:
+    return lambda preset: preset.name in names
+
+
 def _platform(log: Log, presets: Sequence[Traits]) -> list[_Clue]:
     """Match the platform that a network plugin prints with the product in a preset's description."""
     clues = []
@@ -130,7 +134,7 @@ def _platform(log: Log, presets: Sequence[Traits]) -> list[_Clue]:
         ]
         if fitting:
             text = f"network plugin: platform {name}"
-            clues.append(_Clue(text, lambda preset, fit=fitting: preset.name in fit, 8, True))
+            clues.append(_Clue(text, _is_one_of(fitting), 8, True))
     return clues
 
 

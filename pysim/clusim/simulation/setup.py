@@ -116,8 +116,6 @@ class Setup:
             machine = rerouted(machine, self.routing, self.gap_ps, self.reorder)
         if self.zones is not None:
             machine = on_nodes(machine, self.zones)
-        if not self.env:
-            return machine
         return transported(machine, parse_env(dict(self.env)).of_release(self.release))
 
     @cached_property
