@@ -4,7 +4,7 @@
 ``collective,min,max,algorithm,protocol,channels,nNodes,nRanks[,numPipeOps[,regBuff[,partitionMode[,localGroup]]]]``
 (plugins/tuner/example/plugin.c; RCCL's tuner of CSV files). The first matching line with a pair that the communicator
 supports sets the pair's cost to 0 and the number of channels; -1 matches everything, and keeps the channels.
-**Model** `TunerRules.find`, used by `clusim.nccl.tuner.select`. Of unknown words NCCL's plugin takes ring or simple; RCCL
+**Model** `TunerRules.find`, used by `clusim.nccl.tuner`. Of unknown words NCCL's plugin takes ring or simple; RCCL
 skips the line. Operations are alone in their group, in buffers that are not registered.
 **Not modelled** One channel where no line matches or a line has -1, which NCCL's plugin sets against its description;
 lines of unknown collectives, which that plugin applies to all-reduce; partitions of a GPU (ignored, RCCL's default).
