@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import clusim
+from clusim.base.units import format_time
 from clusim.collectives import ScheduleBuilder
 from clusim.results.causes import CauseKind
 from clusim.results.replicated import DIMENSIONS
@@ -19,6 +21,7 @@ from clusim.training import TrainingResult
 from clusim.training.breakdown import Breakdown, Spans, breakdown, spans_of
 from clusim.training.estimate import estimate
 from clusim.training.trainingreport import training_report
+from clusim_cli.main import run
 from support.workloads import ideal, tiny
 
 DATA, TENSOR = DIMENSIONS.index("data"), DIMENSIONS.index("tensor")
@@ -94,7 +97,7 @@ def test_an_estimate_divides_the_exposed_time_as_the_step_does() -> None:
 
 def test_hardware_utilisation_is_printed_only_with_recomputation() -> None:
     plain, again = step("parallel: {data: 4}"), step("parallel: {data: 4}\nrecompute: full")
-    assert f"MFU                    {plain.mfu:.1%} of the peak\n" in training_report(plain)
+    assert f"MFU         {plain.mfu:.1%} of the peak\n" in training_report(plain)
     assert "HFU" not in training_report(plain)
     assert f"{again.hfu:.1%} of the peak, with recomputation\n" in training_report(again)
     assert again.hfu > again.mfu
@@ -156,3 +159,20 @@ def test_of_many_different_ranks_some_of_each_stage_are_shown() -> None:
     )
     text = training_report(replace(found, ranks=many))
     assert "  and 396 more ranks; --json has all\n" in text, "the mesh has four"
+
+
+def test_the_figures_of_a_step_come_first_in_text_and_page(tmp_path: Path) -> None:
+    """Time, throughput, MFU and memory precede the bottleneck; the expected error is given once."""
+    trace = tmp_path / "step.h5"
+    found = clusim.train(tiny("parallel: {data: 4}"), ideal(4), trace_out=trace)
+    text = training_report(found)
+    labels = ["\n  step ", "\n  throughput ", "\n  MFU ", "\n  memory ", "\n  bottleneck:"]
+    places = [text.index(label) for label in labels]
+    assert places == sorted(places)
+    assert found.verdict.figures[0] == f"step: {format_time(found.step_ps[-1])}"
+    assert run(["report", str(trace), "-o", str(tmp_path / "step.html")]) == 0
+    page = (tmp_path / "step.html").read_text("utf-8")
+    for name in ("Step", "Throughput", "MFU", "Memory"):
+        assert 0 < page.index(f"<span>{name}</span>") < page.index('<div class="verdict">')
+    for shown in (text, page):
+        assert shown.count("not known without a host model") == 1

@@ -139,6 +139,8 @@ def _summary(feed: Feed) -> Markup:
     told += broken_and_noted(result.provenance.faults, result.provenance.notes)
     said = joined(element("p", line) for line in told)
     parts = [verdict_card(result.verdict), element("ul", cards, class_="numbers")]
+    if result.verdict.figures:
+        parts.reverse()
     return joined([*parts, element("div", said, class_="summary")], "\n")
 
 

@@ -31,7 +31,9 @@ def title(result: Result, name: str = "") -> str:
 def key_numbers(result: Result, shares: Shares) -> list[tuple[str, str, str]]:
     """Return the few numbers to look at first: name, value, remark."""
     done = "" if result.complete else "unfinished"
-    numbers = [("Time", format_time(result.time_ps), done)]
+    figures = (figure.partition(": ") for figure in result.verdict.figures)
+    numbers = [(label[:1].upper() + label[1:], value, "") for label, _, value in figures]
+    numbers.append(("Time of the run" if numbers else "Time", format_time(result.time_ps), done))
     if result.has_bandwidth and result.call is not None and result.call.size_bytes:
         numbers.append(
             ("Bus bandwidth", f"{result.busbw_GBps:.1f} GB/s", "as nccl-tests define it")

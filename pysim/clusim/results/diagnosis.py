@@ -79,6 +79,8 @@ class Verdict(JsonObject):
         Basis of the computation, or the reason why there is no critical path.
     includes, expected : str
         Content of the time, and the expected error; may be empty.
+    figures : tuple of str
+        Figures to read first, as ``label: value``.
     uneven : tuple of str
         Classes of wires between switches that are used unevenly.
     text : list of str
@@ -87,7 +89,7 @@ class Verdict(JsonObject):
 
     KEYS = (
         *("time_ps", "basis", "order", "causes", "phases", "includes", "expected", "unfinished"),
-        *("uneven", "text=lines"),
+        *("figures", "uneven", "text=lines"),
     )
 
     time_ps: int
@@ -99,6 +101,7 @@ class Verdict(JsonObject):
     uneven: tuple[str, ...] = ()
     order: IfKnown[str] = ""
     unfinished: IfKnown[str] = ""
+    figures: IfKnown[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         """Set the shares of the causes."""
@@ -170,7 +173,8 @@ class Verdict(JsonObject):
             phases = tuple(_phase(row) for row in data["phases"])
             basis, *texts = (_text(data[name]) for name in ("basis", "includes", "expected"))
             order, unfinished = (_text(data.get(name, "")) for name in ("order", "unfinished"))
-            more = texts[0], texts[1], _texts(data.get("uneven", ())), order, unfinished
+            uneven, figures = (_texts(data.get(name, ())) for name in ("uneven", "figures"))
+            more = texts[0], texts[1], uneven, order, unfinished, figures
             return cls(int(data["time_ps"]), causes, phases, basis, *more)
         except (KeyError, TypeError, ValueError, OverflowError):
             raise TraceError(f"{where}: no verdict that this version can read") from None

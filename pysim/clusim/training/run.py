@@ -31,7 +31,6 @@ from clusim.simulation.setup import Setup
 from clusim.topology.model import Fabric
 from clusim.training.breakdown import error_of, grain_error, spans_of, starts_of_calls
 from clusim.training.depth import by_depth, memory_notes, plan_notes, written
-from clusim.training.expected import expected_text
 from clusim.training.extrapolated import LONGEST_PS, MOST_EPOCHS, in_intervals
 from clusim.training.proof import (
     BlockState,
@@ -239,8 +238,7 @@ def _simulated(
         plan = replace(plan, fabric=request.held.known)
     folder.messages = _messages(plan) > MOST_MESSAGES
     folder.reductions = plan.mesh.size > MOST_RANKS
-    error = expected_text(plan.chip.name, workload.host.framework)
-    notes_of_run = (*notes, f"expected error of a step: {error}")
+    notes_of_run = tuple(notes)
     steps = _Steps(asked, request, plan, notes_of_run, options, runs, wanted)
     if request.folding == "none" or setup.broken.faults:
         run = steps.run(None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
 
@@ -11,6 +11,7 @@ from clusim.results.result import Result
 from clusim.schedule.ir import Schedule
 from clusim.training.breakdown import Breakdown, Spans, spans_of
 from clusim.training.expected import expected_text
+from clusim.training.headline import headline_rows
 from clusim.training.proof import BlockState, FoldReport, fold_report, states
 from clusim.training.steady import (
     SteadyWindow,
@@ -152,7 +153,10 @@ class StepTiming:
         """Return the verdict on the last step."""
         plan = self.plan
         expected = expected_text(plan.chip.name, plan.workload.host.framework)
-        return step_verdict(self.step.by_phase, expected, self._culprits())
+        found = step_verdict(self.step.by_phase, expected, self._culprits())
+        memory = [plan.memory(stage) for stage in range(plan.mesh.pipeline)]
+        rows = headline_rows(plan, self.step_ps, memory)
+        return replace(found, figures=tuple(f"{label}: {value}" for label, value in rows))
 
     def _culprits(self) -> Culprits:
         slow: dict[int, float] = {}

@@ -7,9 +7,10 @@ from clusim.base.units import format_ranges, format_size, format_time
 from clusim.report.headline import ended_rows, pairs
 from clusim.report.runreport import said, verdict_lines
 from clusim.training.breakdown import PARTS, Breakdown
+from clusim.training.headline import headline_rows, room
 from clusim.training.proof import EndedSteps
 from clusim.training.result import StepResult
-from clusim.workload.memory import MEMORY_PARTS, Memory
+from clusim.workload.memory import MEMORY_PARTS
 from clusim.workload.parallel.plan import ParallelPlan
 
 SHOWN_RANKS = 16
@@ -23,6 +24,7 @@ def training_report(result: StepResult) -> str:
     """Return the output of `clusim train`."""
     parts = [
         _head(result),
+        _headline(result),
         verdict_lines(result.verdict),
         _numbers(result),
         _ranks(result),
@@ -101,10 +103,7 @@ def _layers(plan: ParallelPlan, stage: int) -> int:
 def _numbers(result: StepResult) -> list[str]:
     plan, step = result.plan, result.mean("total")
     rows = [
-        ("step", _step(result)),
-        ("throughput", f"{result.samples_per_s:,.1f} {plan.model.unit}/s"),
         ("per GPU", f"{plan.model_flops * result.pace / plan.mesh.size / 1e12:.1f} TFLOP/s"),
-        ("MFU", f"{result.mfu:.1%} of the peak"),
     ]
     if plan.workload.recompute != "none":
         rows.append(("HFU", f"{result.hfu:.1%} of the peak, with recomputation"))
@@ -139,12 +138,13 @@ def _numbers(result: StepResult) -> list[str]:
     return pairs(rows)
 
 
-def _step(result: StepResult) -> str:
-    shown = format_time(result.step_ps[-1])
-    if not result.worker_ps:
-        return shown
-    fast, slow = (format_time(pick(result.worker_ps)) for pick in (min, max))
-    return f"{shown}; asynchronous workers need {fast} to {slow}"
+def _headline(result: StepResult) -> list[str]:
+    """Return the figures to read first."""
+    rows = headline_rows(result.plan, result.step_ps[-1], result.memory)
+    if result.worker_ps:
+        fast, slow = (format_time(pick(result.worker_ps)) for pick in (min, max))
+        rows.insert(1, ("by worker", f"asynchronous workers need {fast} to {slow}"))
+    return pairs(rows)
 
 
 def _ranks(result: StepResult) -> list[str]:
@@ -210,7 +210,7 @@ def _memory(result: StepResult) -> list[str]:
         item = result.memory[stage]
         values = [getattr(item, name) / 2**30 for name in names]
         rows.append([f"stage {stage}", *values])
-        rooms.append((f"stage {stage}", f"{item.total / 2**30:.2f} GiB{_room(item)}"))
+        rooms.append((f"stage {stage}", f"{item.total / 2**30:.2f} GiB{room(item)}"))
     return [*text_table("  {:<..}" + " {:>7...2f}" * len(names), rows), *pairs(rooms)]
 
 
@@ -253,14 +253,6 @@ def _goodput(result: StepResult) -> list[str]:
         ("lost", f"{goodput.redone:.2%} done again, {goodput.restarts:.2%} restarting"),
     ]
     return pairs(rows)
-
-
-def _room(item: Memory) -> str:
-    """Return the text on free or missing memory of the chip."""
-    if not item.capacity:
-        return " of an unknown size"
-    left = abs(item.capacity - item.total) / 2**30
-    return f" of {item.capacity / 2**30:.0f}, {left:.1f} {'missing' if item.missing else 'free'}"
 
 
 def _wires(wires: list[tuple[str, float]]) -> list[str]:
