@@ -36,6 +36,7 @@ _ORDER = (
         "replay",
         "analyze",
         "diff",
+        "shrink",
         "report",
         "view",
         "plot",

@@ -1,0 +1,223 @@
+"""A job that loses a rank, shrinks its communicator, and goes on without it.
+
+**Hardware** A rank that dies sends nothing more, and its peers wait. Between nodes the NIC of a peer gives up after
+``NCCL_IB_RETRY_CNT`` retries of 4.096 us x 2^``NCCL_IB_TIMEOUT`` each (NVIDIA, NCCL environment variables); inside a
+node nothing fails, until the watchdog of the framework ends the call (PyTorch: ten minutes). The others then make a
+communicator without the rank (``ncclCommShrink``; rabit does the same over sockets) and repeat the lost iteration.
+**Model** Iterations of one collective follow each other at the pace of `clusim nccl-tests`. Those that ended before
+the failure count; the others run on the remaining ranks, with NCCL's plan for them. **Not modelled** Work between
+the collectives, a rank that is only slow, NICs whose peers are inside the node of the lost rank.
+**Parameters** `WATCHDOG_PS` (published), `SHRINK_PS` (assumed).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from clusim.base.errors import InputError
+from clusim.base.json_schema import JsonObject
+from clusim.base.tables import text_table
+from clusim.base.terms.times import LAUNCHED
+from clusim.base.units import format_time
+from clusim.nccl.launch import host_of
+from clusim.nccltests.jobs import PerfKernel, kernel
+from clusim.nccltests.sweep import Harness
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
+
+WATCHDOG_PS = 600 * 10**12
+"""PyTorch's default timeout of a NCCL process group (torch.distributed, `init_process_group`) [ps]."""
+
+SHRINK_PS = 500 * 10**9
+"""A new communicator of initialised ranks [ps].
+
+Assumed from logs of NCCL's initialisation without kernels and bootstrap, which parent and child share: 0.42 to 0.48 s
+on 4 and 6 H100 (waynehacking8), 0.75 s on two nodes of 8 (keitaw, p5).
+"""
+
+IB_TIMEOUT, IB_RETRIES = 20, 7
+"""Defaults of ``NCCL_IB_TIMEOUT`` and ``NCCL_IB_RETRY_CNT`` (NVIDIA, NCCL environment variables)."""
+
+IB_UNIT_PS = 4_096_000
+"""Unit of an InfiniBand timeout [ps]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Loss of a rank.
+
+    Attributes
+    ----------
+    rank : int
+        Lost rank of the system.
+    at_ps : int
+        Time of the failure, after the start of the first iteration [ps].
+    detection_ps, shrink_ps : int or None
+        Time until the others know, and of the new communicator; None is the rule of the system, and `SHRINK_PS`.
+    """
+
+    rank: int
+    at_ps: int
+    detection_ps: int | None = None
+    shrink_ps: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShrunkJob(JsonObject):
+    """Times of a job that lost a rank [ps].
+
+    Attributes
+    ----------
+    iterations, completed : int
+        Iterations of the job, and those that ended before the failure.
+    before, after : PerfKernel
+        Collective of all ranks, and of the others.
+    iteration_ps, iteration_after_ps : int
+        Iteration with all ranks, and with the others.
+    lost_ps : int
+        Work of the iteration that the failure ended.
+    detected_by : str
+        Cause of `detection_ps`.
+    """
+
+    KEYS = (
+        *("topology", "collective", "size_bytes", "num_ranks", "lost_rank", "failed_at_ps"),
+        *("iterations", "completed", "iteration_ps", "lost_ps", "detection_ps", "detected_by"),
+        *("shrink_ps", "iteration_after_ps", "total_ps", "undisturbed_ps", "includes"),
+    )
+
+    topology: str
+    collective: str
+    size_bytes: int
+    num_ranks: int
+    lost_rank: int
+    failed_at_ps: int
+    iterations: int
+    completed: int
+    before: PerfKernel
+    after: PerfKernel
+    iteration_ps: int
+    iteration_after_ps: int
+    lost_ps: int
+    detection_ps: int
+    detected_by: str
+    shrink_ps: int
+    includes: str = LAUNCHED
+
+    @property
+    def undisturbed_ps(self) -> int:
+        """Time of the job without the failure."""
+        return self.iterations * self.iteration_ps
+
+    @property
+    def total_ps(self) -> int:
+        """Time of the job with the failure."""
+        repeated = self.iterations - self.completed
+        return (
+            self.completed * self.iteration_ps
+            + self.lost_ps
+            + self.detection_ps
+            + self.shrink_ps
+            + repeated * self.iteration_after_ps
+        )
+
+
+def lose_rank(
+    setup: Setup, operation: str, size_bytes: int, failure: Failure, *, iterations: int
+) -> ShrunkJob:
+    """Return the times of a job of equal collectives that loses a rank and goes on without it.
+
+    Raises
+    ------
+    InputError
+        No such rank, fewer than three ranks, or a failure after the end of the job.
+    """
+    ranks = setup.comm.ranks
+    if failure.rank not in ranks:
+        raise InputError(
+            f"rank {failure.rank} does not take part; give one of {min(ranks)} to {max(ranks)}"
+        )
+    if len(ranks) < 3:
+        raise InputError(f"{len(ranks)} ranks: without one, no two are left to communicate")
+    others = tuple(rank for rank in ranks if rank != failure.rank)
+    remaining = replace(setup, per_node=None, gpus=None, ranks=others)
+    before, before_ps = _iteration(setup, operation, size_bytes)
+    if failure.at_ps >= iterations * before_ps:
+        end = format_time(iterations * before_ps)
+        raise InputError(
+            f"the job ends after {end}, before the failure; give more iterations or an earlier time"
+        )
+    after, after_ps = _iteration(remaining, operation, size_bytes)
+    detection_ps, cause = _detection(setup, failure)
+    completed, lost_ps = divmod(failure.at_ps, before_ps)
+    return ShrunkJob(
+        setup.name,
+        operation,
+        size_bytes,
+        len(ranks),
+        failure.rank,
+        failure.at_ps,
+        iterations,
+        completed,
+        before,
+        after,
+        before_ps,
+        after_ps,
+        lost_ps,
+        detection_ps,
+        cause,
+        SHRINK_PS if failure.shrink_ps is None else failure.shrink_ps,
+    )
+
+
+def _iteration(setup: Setup, operation: str, size_bytes: int) -> tuple[PerfKernel, int]:
+    """Return the collective of a setup, and the time of an iteration [ps]."""
+    perf = kernel(Request(setup, operation, size_bytes))
+    return perf, Harness().time_ps(host_of(setup.comm), operation, perf)
+
+
+def _detection(setup: Setup, failure: Failure) -> tuple[int, str]:
+    """Return the time until the other ranks know of a failure [ps], and its cause."""
+    if failure.detection_ps is not None:
+        return failure.detection_ps, "as given"
+    if setup.num_nodes < 2:
+        return WATCHDOG_PS, "PyTorch's watchdog: inside a node nothing fails"
+    given = dict(setup.env)
+    exponent = _variable(given, "NCCL_IB_TIMEOUT", IB_TIMEOUT, 31)
+    retries = _variable(given, "NCCL_IB_RETRY_CNT", IB_RETRIES, 7)
+    cause = f"NCCL_IB_TIMEOUT {exponent}, NCCL_IB_RETRY_CNT {retries}"
+    return (IB_UNIT_PS << exponent) * retries, cause
+
+
+def _variable(given: dict[str, str], name: str, default: int, most: int) -> int:
+    text = given.get(name, str(default))
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= most:
+        raise InputError(f"{name}={text}: must be 1 to {most}")
+    return int(text)
+
+
+def shrunk_lines(job: ShrunkJob) -> list[str]:
+    """Return a job as text."""
+    repeated = job.iterations - job.completed
+    rows = [
+        (
+            f"{job.completed} iterations of {job.num_ranks} ranks",
+            job.completed * job.iteration_ps,
+            _plan(job.before),
+        ),
+        ("lost part of an iteration", job.lost_ps, f"rank {job.lost_rank} fails"),
+        ("detection", job.detection_ps, job.detected_by),
+        ("shrink", job.shrink_ps, f"communicator of {job.num_ranks - 1} ranks"),
+        (
+            f"{repeated} iterations of {job.num_ranks - 1} ranks",
+            repeated * job.iteration_after_ps,
+            _plan(job.after),
+        ),
+        ("total", job.total_ps, f"without the failure {format_time(job.undisturbed_ps)}"),
+    ]
+    texts = [(name, format_time(time_ps), what) for name, time_ps, what in rows]
+    return text_table("  {:<..}  {:>..}  {:<..}", texts)
+
+
+def _plan(perf: PerfKernel) -> str:
+    return f"{perf.algorithm} {perf.protocol}, {perf.channels} channels".lower()
