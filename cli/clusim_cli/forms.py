@@ -21,6 +21,7 @@ from clusim.results.sensitivity import Sensitivity
 from clusim.simulation.expected import ErrorClass, MeasuredError, UnknownError
 from clusim.simulation.fault_cost import FaultCost
 from clusim.studies.crossover import Crossover
+from clusim.studies.improve import Improvement
 from clusim.studies.sweep.grid import Cell
 from clusim.topology.check_links import Finding
 from clusim.topology.diff import Difference
@@ -64,7 +65,7 @@ class RunJson(JsonObject):
 
     KEYS = (
         *("*result", "*tables", "verdict", "expected_error", "*doubted", "fault_cost"),
-        *("sensitivity", "unfinished"),
+        *("sensitivity", "improvement", "unfinished"),
     )
 
     result: Result
@@ -74,6 +75,7 @@ class RunJson(JsonObject):
     doubted: DoubtedJson
     fault_cost: IfKnown[FaultCost]
     sensitivity: IfKnown[Sensitivity]
+    improvement: IfKnown[Improvement]
     unfinished: IfKnown[list[str]]
 
 

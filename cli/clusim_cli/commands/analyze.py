@@ -68,6 +68,15 @@ def overlap(trace: Path, **form: Any) -> None:
     _show(analyse(trace), form)
 
 
+@command.command("servers")
+@_form("clusim.analysis.tablejson:ServersJson")
+def servers(trace: Path, **form: Any) -> None:
+    """Busy time of the serial servers: wires, proxy threads, acknowledgements, reduction units, CTAs, memories."""
+    from clusim.analysis.blame import server_table
+
+    _show(server_table(trace), form)
+
+
 @command.command("blame")
 @_form("clusim.analysis.tablejson:BlameJson")
 @options.confirm(more="The first stalled link is repaired, or twice as fast.")

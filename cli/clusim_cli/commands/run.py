@@ -10,7 +10,7 @@ import click
 
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand, doubts
-from clusim_cli.params import RANKS, TOPOLOGY, command_line
+from clusim_cli.params import PERCENT, RANKS, TOPOLOGY, command_line
 from clusim_cli.progress import said_ended, shown_progress
 
 if TYPE_CHECKING:
@@ -66,6 +66,12 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Also print the derivatives of the time by rates, latencies and overheads, and its interval.",
 )
+@click.option(
+    "--improve",
+    type=PERCENT,
+    default=None,
+    help="Also find the smallest set of changes, one or two, that shorten the run by this part, e.g. 20%.",
+)
 @options.seed()
 @options.strict()
 @options.as_json("clusim_cli.forms:RunJson")
@@ -74,7 +80,8 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
     """Simulate a collective on TOPOLOGY (a preset or a topology file), with NCCL's plan unless --algorithm is set.
 
     Prints time and bandwidths as nccl-tests defines them, the bottleneck (time breakdown along the critical path, and
-    the saving), the busiest wires with the reasons of their stalls, and the traffic per tier and link class.
+    the simulated savings of changes), the busiest wires with the reasons of their stalls, and the traffic per tier and
+    link class.
 
     The plan avoids faults at time 0; later faults do not change it. FAULT is one of: "link LINK down",
     "lanes LINK 1/2", "plane SWITCH down", "node NODE down", "errors LINK 1e-7" (bit errors), "rank N slow x1.3",
@@ -113,8 +120,14 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
             shown.begins("re-simulation with other figures")
             derived = result.sensitivity()
         if result.complete:
-            shown.begins("re-simulation without the bottleneck")
-            _ = result.verdict
+            shown.begins("simulation of remedies")
+            result.diagnose()
+        improvement = None
+        if given["improve"] is not None and result.complete:
+            from clusim.studies.improve import improve
+
+            shown.begins("simulation of changes")
+            improvement = improve(request, result, given["improve"], how)
         if request.setup.faults:
             shown.begins("simulation without the faults")
         from clusim.simulation.fault_cost import fault_cost
@@ -128,6 +141,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
             left.append(f"fault cost; {how.watch.words}")
     judged = result.verdict.unfinished if result.complete else ""
     left = [judged, derived.unfinished if derived is not None else "", *left]
+    left += [improvement.unfinished] if improvement is not None else []
     left = [text for text in left if text]
     if as_json:
         from clusim.analysis.limits import wire_tables
@@ -142,6 +156,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
         more |= {"fault_cost": cost.to_json()} if cost is not None else {}
         more |= {"unfinished": left} if left else {}
         more |= {"sensitivity": derived.to_json()} if derived is not None else {}
+        more |= {"improvement": improvement.to_json()} if improvement is not None else {}
         click.echo(json.dumps(result.to_json() | wire_tables(result).to_json() | more))
     else:
         from clusim.report.runreport import collective_rest
@@ -154,6 +169,8 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
         click.echo("\n" + collective_rest(result))
         if derived is not None:
             click.echo("\n" + "\n".join(derived.lines()))
+        if improvement is not None:
+            click.echo("\n" + "\n".join(f"  {line}" for line in improvement.lines()))
     if result.unfinished is not None:
         return said_ended(result.unfinished, result.time_ps, shown)
     if left:

@@ -100,5 +100,6 @@ def command(topology: str, nodes: int | None, as_json: bool, no_progress: bool, 
         form = result.to_json() | extra | summarise(result).to_json()
         click.echo(json.dumps(form if rates is None else form | {"flows": rates.to_json()}))
     else:
+        result.diagnose()
         click.echo(traffic_report(result, rates))
     return said_ended(result.unfinished, result.time_ps, shown)

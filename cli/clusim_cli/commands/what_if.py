@@ -40,7 +40,8 @@ def command(
     CHANGE, in quotes, is options of that command ("--fault 'nic n0/nic0 down'", "--algorithm tree", "--ranks 0-3",
     "--nccl-version 2.19", "--env NCCL_ALGO=Ring"), another system ("dgx-h100"), a factor of speed ("nvlink x2" is twice
     as fast; "gpu0-nvswitch0 x0.5", "hbm x2", "latency x2"; a link class or two ends), a disabled transport
-    ("p2p off", "gpudirect off", "pxn off", "shm off"), or, of train, keys of the workload ("parallel.tensor=4").
+    ("p2p off", "gpudirect off", "pxn off", "shm off"), a repair ("rank 3 repaired", "gpu0-nvswitch0.0 repaired": the
+    baseline without this fault), or, of train, keys of the workload ("parallel.tensor=4").
 
     Each change is simulated twice: with the baseline's plan, and re-planned by NCCL. A change that cannot run has the
     reason in its row; the exit code is then 2.
@@ -50,7 +51,7 @@ def command(
 
     kind, words = _base(baseline)
     base = _asked(kind, words, "")
-    named = [(text, _change(kind, words, text)) for text in changes]
+    named = [(text, _change(kind, words, text, base)) for text in changes]
     with counted_progress(not no_progress, "changes") as progress:
         result = what_if(base, named, title=f"clusim {kind} {shlex.join(words)}", counted=progress)
     if html is not None:
@@ -78,11 +79,11 @@ def _split(text: str) -> list[str]:
         raise click.UsageError(f"{text!r}: {error}") from None
 
 
-def _change(kind: str, words: list[str], text: str) -> AnyAsked | AnyChange:
+def _change(kind: str, words: list[str], text: str, base: AnyAsked) -> AnyAsked | AnyChange:
     """Return the request of a change."""
-    from clusim.studies.whatif.api import speed_of, switch_of
+    from clusim.studies.whatif.api import repaired, speed_of, switch_of
 
-    change = speed_of(text) or switch_of(text)
+    change = speed_of(text) or switch_of(text) or repaired(base, text)
     return _asked(kind, words, text) if change is None else change
 
 

@@ -6,10 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clusim.analysis.critical import critical
+from clusim.analysis.critical import critical, open_traced
 from clusim.analysis.judge import judged
+from clusim.analysis.servers import Servers
+from clusim.analysis.slices import Slices, all_starts
+from clusim.analysis.tablejson import ServerRowJson
 from clusim.analysis.whatif import Change, parse_change
 from clusim.base.tables import ColumnTable, grouped
+from clusim.results.servers import FULL
 
 COLUMNS = ("group", "resource", "reason", "time_ps", "share", "steps", "class", "wires")
 
@@ -75,6 +79,24 @@ def largest(table: ColumnTable, least: float = 0.01) -> ColumnTable:
             resource = f"{len(small)} rows below {least:.0%}"
             rows.append((group, resource, "--top 0 shows them", ps, share, steps, "", []))
     return ColumnTable.of(COLUMNS, rows, table.facts, table.notes)
+
+
+def server_table(path: str | Path) -> ColumnTable:
+    """Return the busy times of the serial servers of a trace by class, the fullest first."""
+    traced = open_traced(path)
+    starts_ps = all_starts(traced.network.image, traced.result.tasks.start_ps)
+    servers = Servers(traced.result, traced.network, Slices(traced.network.image, starts_ps, path))
+    names = tuple(ServerRowJson.__annotations__)
+    rows = [
+        tuple(
+            ", ".join(one.remedies) if name == "remedies" else getattr(one, name) for name in names
+        )
+        for one in servers.classes
+    ]
+    table = ColumnTable.of(names, rows, traced.facts)
+    full = [f"{one.full} of {one.servers} {one.name}" for one in servers.classes if one.full]
+    table.notes.append(f"busy for at least {FULL:.0%}: {'; '.join(full) or 'no server'}")
+    return table
 
 
 @dataclass(frozen=True, slots=True)

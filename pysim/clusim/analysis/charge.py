@@ -109,9 +109,7 @@ class Charger:
         self._usual: dict[tuple[int, tuple[int, ...], tuple[int, int]], tuple[int, float]] = {}
         names = np.array(network.classes)
         rates = network.wires["rate_num"] / np.maximum(1, network.wires["rate_den"])
-        self._best = {
-            name: float(rates[names == name].max()) * (1 - 1e-9) for name in set(network.classes)
-        }
+        self._best = {name: float(rates[names == name].max()) for name in set(network.classes)}
         self._peers = {
             name: np.flatnonzero(used & (names == name)) for name in set(network.classes)
         }
@@ -219,7 +217,8 @@ class Charger:
     def _on_wire(self, step: Step, wire: int, load: int, busy: int) -> Iterator[Charge]:
         """Yield the busy time of a wire by cause.
 
-        The parts are the load of this and the parallel wires, rivals, and the excess of a slow or overloaded wire.
+        The parts are the load of this and the parallel wires, rivals, the time that the wire would not need at its
+        nominal rate, and the excess of an overloaded wire.
         """
         name = self.network.link(wire)
         if self.rivals is not None:
@@ -229,11 +228,14 @@ class Charger:
             yield Charge(*charge, CauseKind.CONTENTION, wire, frozenset(who))
             busy -= taken
             load = min(load, busy)
-        yield Charge("work", name, "transmission", load, self.wire_cause(wire), wire)
-        broken = self.network.rate(wire, step.start_ps) < self._best[self.network.classes[wire]]
-        why = CauseKind.FAULT if broken else CauseKind.UNEVEN
-        reason = "degraded or overloaded, against parallel wires"
-        yield Charge("stall", name, reason, busy - load, why, wire)
+        best = self._best[self.network.classes[wire]]
+        left = min(1.0, self.network.rate(wire, step.start_ps) / best)
+        lost = int(busy * (1 - left)) if left < 1 - 1e-6 else 0
+        load, cause = min(load, busy - lost), self.wire_cause(wire)
+        yield Charge("work", name, "transmission", load, cause, wire)
+        yield Charge("stall", name, "degraded", lost, CauseKind.FAULT, wire)
+        rest = busy - load - lost
+        yield Charge("stall", name, "overloaded, against parallel wires", rest, cause, wire)
 
     def wire_cause(self, wire: int) -> CauseKind:
         """Return the kind of cause of traffic on a wire."""
@@ -261,7 +263,10 @@ class Charger:
             yield Charge("stall", name, "no credit", credit, CauseKind.CREDIT, first.number)
             idle -= credit
         rank = self._rank(step.endpoint)
-        if self._asks(step):
+        if self.walk.threads.serves(step.instance):
+            reason = "wire idle between messages"
+            yield Charge("stall", f"proxies at {rank}", reason, idle, CauseKind.PROXY)
+        elif self._asks(step):
             reason = "read window exhausted, wire idle"
             yield Charge("stall", f"window of {rank}", reason, idle, CauseKind.WINDOW)
         else:
@@ -344,7 +349,9 @@ class Charger:
         return peers[0], float(np.median(self.usage.of("wire", peers, *span)))
 
     def _pace_ps(self, step: Step) -> int:
-        """Return the time that the CTA itself needs for the bytes of a transfer [ps]."""
+        """Return the time that the CTA itself needs for the bytes of a transfer; of a thread, before it [ps]."""
+        if self.walk.threads.serves(step.instance):
+            return 0
         table = self.walk.slices.table(step.instance)
         expand = int(self._image["conns"]["expand_120"][step.connection])
         size = -(-int(table.bytes[step.seq]) * expand // 120)

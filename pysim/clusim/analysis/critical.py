@@ -17,6 +17,7 @@ import numpy as np
 from clusim.analysis.charge import Charge, Charger
 from clusim.analysis.network import Network
 from clusim.analysis.rivals import Rivals
+from clusim.analysis.servers import Servers
 from clusim.analysis.slices import Slices
 from clusim.analysis.walk import Step, StepKind, Walk
 from clusim.analysis.whatif import Change
@@ -140,6 +141,7 @@ class Critical:
     traced: Traced
     walk: Walk
     charger: Charger
+    servers: Servers
     blocks: BlockCharges | None = None
 
     def charges(self, step: Step) -> Iterable[Charge]:
@@ -172,7 +174,8 @@ def critical_of(traced: Traced, records: Records) -> Critical:
     rivals = Rivals(walk, network, traced.inputs)
     rows, many = result.tasks.blocks, len(result.tasks.names)
     blocks = BlockCharges(rows, many) if rows is not None else None
-    return Critical(traced, walk, Charger(walk, network, usage, used, rivals), blocks)
+    servers = Servers(result, network, walk.slices)
+    return Critical(traced, walk, Charger(walk, network, usage, used, rivals), servers, blocks)
 
 
 def open_traced(path: str | Path) -> Traced:

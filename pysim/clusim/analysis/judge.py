@@ -9,38 +9,49 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
-from fractions import Fraction
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
 from clusim.analysis.charge import Charge
-from clusim.analysis.critical import Critical
+from clusim.analysis.critical import Critical, Traced
 from clusim.analysis.limits import limit
 from clusim.analysis.network import Network
+from clusim.analysis.remedies import (
+    HALF_FULL,
+    OnPath,
+    Remedy,
+    faster_hardware,
+    remedies_of,
+    repair_of,
+)
+from clusim.analysis.servers import Servers
+from clusim.analysis.slices import Slices
 from clusim.analysis.walk import Step, StepKind
-from clusim.analysis.whatif import Change, mended
 from clusim.base.records import dataclass
-from clusim.base.terms.links import kind_of, several, tier_of
+from clusim.base.terms.links import joined, several
 from clusim.base.terms.times import includes
 from clusim.engine.abi import NONE, FaultKind
 from clusim.results.causes import (
+    ALSO,
     AS_BUSY,
+    SETTINGS,
+    SHOWN_PLACES,
     CauseKind,
     Census,
     Key,
     PartKey,
     VerdictCause,
     also_limiting,
-    scaled,
+    by_cause,
     summed,
     wire_key,
 )
 from clusim.results.diagnosis import SplitSpan, Verdict, diagnose
 from clusim.results.result import Result
+from clusim.results.servers import outstanding
 
 _OWNER = re.compile(r" (?:of|at|to) | \d.*")
 """Start of the instance in the resource of a charge: ``CTAs of rank 3``, ``flags 0->1``."""
@@ -66,35 +77,41 @@ class CausePlaces:
 
     Parameters
     ----------
-    run : Critical
+    traced : Traced
         The run, with its counters.
+    servers : Servers
+        Its serial servers.
     """
 
-    def __init__(self, run: Critical) -> None:
-        self._network: Network = run.traced.network
-        self._rates = run.traced.result.wires
+    def __init__(self, traced: Traced, servers: Servers) -> None:
+        self._network: Network = traced.network
+        self._rates = traced.result.wires
         self._image = self._network.image
         self._counted: dict[str, Census] = {}
-        self._on_path: dict[str, set[str]] = defaultdict(set)
+        self._servers = servers
 
     def of(self, charge: Charge, step: Step) -> tuple[str, str]:
         """Return the resource and the instance of a charge."""
         if charge.wire >= 0:
             return self.of_wire(charge.wire)
         resource = _OWNER.split(charge.resource, maxsplit=1)[0]
-        resource, place = _NAMES.get(resource, resource), self._endpoint(step.endpoint)
+        resource, place = _NAMES.get(resource, resource), self._servers.place_of(step.endpoint)
         if charge.cause is CauseKind.UNIT:
-            place = instance_name(charge.resource.partition(" of ")[2])
+            place = charge.resource.partition(" of ")[2]
+        elif charge.cause is CauseKind.PROXY:
+            place = self._thread(step)
         elif step.endpoint not in self._network.with_rank:
             resource += _AT_HOSTS
-        self._on_path[resource].add(place)
         return resource, place
 
     def of_wire(self, wire: int) -> tuple[str, str]:
-        """Return the link class of a wire on the path, and its link or NIC."""
-        resource, place = self._network.classes[wire], self._wire_place(wire)
-        self._on_path[resource].add(place)
-        return resource, place
+        """Return the link class of a wire, and its link or NIC."""
+        return self._network.classes[wire], self._wire_place(wire)
+
+    def _thread(self, step: Step) -> str:
+        """Return the rank whose host thread does the work of a step, or the endpoint of a NIC's program."""
+        thread = int(self._image["instances"]["thread"][step.instance])
+        return self._servers.place_of(step.endpoint if thread == NONE else thread)
 
     def _wire_place(self, wire: int) -> str:
         network = self._network
@@ -104,28 +121,23 @@ class CausePlaces:
         end = "src" if name.rpartition(" ")[2].startswith("nic-") else "dst"
         return instance_name(network.nodes[int(network.wires[end][wire])])
 
-    def _endpoint(self, endpoint: int) -> str:
-        network = self._network
-        if endpoint in network.with_rank:
-            return f"rank {network.ranks[endpoint]}"
-        return network.endpoint_name(endpoint)
-
     def census(self, key: tuple[CauseKind, str], resource: str) -> Census:
-        """Count the instances of a resource of a cause, after the last charge."""
-        kind, image = key[0], self._image
+        """Count the instances of a resource of a cause."""
+        kind, servers = key[0], self._servers
         if resource in self._classes:
             if resource not in self._counted:
                 self._counted[resource] = self._wires(resource)
             return self._counted[resource]
         if kind is CauseKind.PROXY:
-            threads = image["instances"]["thread"]
-            return Census("proxy threads", len(np.unique(threads[threads != NONE])))
+            return _counted("proxy threads", servers.threads)
         if kind is CauseKind.UNIT:
-            return Census("reduction units", len(image["units"]))
+            return _counted("reduction units", servers.units)
         if resource.endswith(_AT_HOSTS):
-            return Census("hosts", len(image["endpoints"]) - len(self._network.with_rank))
-        notes = self._slow if resource in ("CTAs", "kernels") else {}
-        return Census("ranks", len(self._ranks), notes=notes)
+            hosts = len(self._image["endpoints"]) - len(self._network.with_rank)
+            return Census("hosts", hosts)
+        if resource == "CTAs" and kind in (CauseKind.CTA, CauseKind.STEP):
+            return _counted("ranks", servers.ctas, self._slow)
+        return Census("ranks", len(self._ranks), notes=self._slow)
 
     @cached_property
     def _classes(self) -> frozenset[str]:
@@ -147,7 +159,7 @@ class CausePlaces:
                 index = int(fault["index"])
                 slow[index] = max(slow[index], int(fault["num"]))
         return {
-            self._endpoint(end): f"slow x{slow[end] / 1024:.3g}"
+            self._servers.place_of(end): f"slow x{slow[end] / 1024:.3g}"
             for end in np.flatnonzero(slow > 1024).tolist()
         }
 
@@ -163,7 +175,7 @@ class CausePlaces:
         rows, counters = self._instances(name), self._rates.counters
         left = self._rates.effective_Bps / np.maximum(self._rates.rate_Bps, 1e-300)
         busy = {place: int(counters["busy_ps"][wires].max()) for place, wires in rows.items()}
-        most = max((busy[place] for place in self._on_path[name] if place in busy), default=0)
+        most = max(busy.values(), default=0)
         limiting = [place for place in rows if most and busy[place] >= AS_BUSY * most]
         down = [place for place, wires in rows.items() if not left[wires].any()]
         notes = {
@@ -175,7 +187,8 @@ class CausePlaces:
         if down and self._carries_more(rows, limiting, down):
             parts = tuple(self._parts_down(rows, down))
         unit = "NICs" if wire_key(name)[0] is CauseKind.NIC else "links"
-        return Census(unit, len(rows), tuple(limiting), len(down), parts, notes)
+        named = _named(busy, notes)
+        return Census(unit, len(rows), tuple(limiting), named, len(down), parts, notes)
 
     def _carries_more(self, rows: dict[str, list[int]], some: list[str], down: list[str]) -> bool:
         """Return True if instances carry more than the mean of a class, failed instances included."""
@@ -208,53 +221,43 @@ class CausePlaces:
         yield from (place for place in down if place not in named)
 
 
-FULL = 0.9
-"""Utilisation from which a wire is the bottleneck: no other fix saves more than the rest."""
+def _counted(unit: str, busy: Mapping[str, float], notes: Mapping[str, str] = {}) -> Census:
+    """Count servers by their busy time."""
+    most = max(busy.values(), default=0.0)
+    limiting = tuple(place for place, ps in busy.items() if most and ps >= AS_BUSY * most)
+    return Census(unit, len(busy), limiting or None, _named(busy, notes), notes=notes)
+
+
+def _named(busy: Mapping[str, float], notes: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the instances that differ from their class: fuller by more than its spread, or with a note."""
+    named = outstanding(busy, SHOWN_PLACES, AS_BUSY)
+    noted = [place for place in notes if place not in named]
+    few = named + tuple(noted)
+    return few if len(few) <= SHOWN_PLACES else named
+
 
 LEAST_MIDDLE = 0.2
 """Smallest share of the run of a middle phase that separates a start and a tail."""
 
-_RESOURCES = {
-    CauseKind.LATENCY: "latency",
-    CauseKind.STEP: "step",
-    CauseKind.LAUNCH: "launch",
-    CauseKind.PROXY: "proxy",
-    CauseKind.CTA: "cta",
-    CauseKind.MEMORY: "hbm",
-    CauseKind.UNIT: "unit",
-    CauseKind.COMPUTE: "compute",
-}
-"""Cause -> resource that `clusim.analysis.whatif` makes twice as fast."""
-
 _WIRES = (CauseKind.WIRE, CauseKind.NIC, CauseKind.PCIE)
-_NAMED = (CauseKind.FAULT, CauseKind.UNEVEN, CauseKind.CREDIT)
-_MOVING = {*_WIRES, CauseKind.CTA, CauseKind.MEMORY, CauseKind.UNIT, CauseKind.UNEVEN}
+_MOVING = {*_WIRES, CauseKind.CTA, CauseKind.MEMORY, CauseKind.UNIT}
 _MOVING |= {CauseKind.FAULT, CauseKind.CONTENTION, CauseKind.CREDIT, CauseKind.WINDOW}
 _WORKING = {CauseKind.COMPUTE, CauseKind.SHARING, CauseKind.STRAGGLER}
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Diagnosis, with the change to the run's image that fixes each cause; None without a fix."""
+    """Diagnosis of a run by its critical path, and remedies in the order of estimated savings."""
 
     verdict: Verdict
-    changes: tuple[Change | None, ...] = ()
-
-
-@dataclass(slots=True)
-class _Found:
-    """Elements of a cause on the path."""
-
-    wires: set[int] = field(default_factory=set)
-    endpoints: set[int] = field(default_factory=set)
-    rivals: set[int] = field(default_factory=set)
+    remedies: tuple[Remedy, ...] = ()
 
 
 def judged(run: Critical) -> Judged:
     """Return the diagnosis by critical path; raises `TraceError` if it cannot be followed."""
-    found: dict[Key, _Found] = defaultdict(_Found)
+    found: dict[Key, OnPath] = defaultdict(OnPath)
     segments: list[SplitSpan] = []
-    places = CausePlaces(run)
+    places = CausePlaces(run.traced, run.servers)
     for step in run.walk.steps():
         parts: Counter[PartKey] = Counter()
         for charge in run.charges(step):
@@ -263,73 +266,75 @@ def judged(run: Critical) -> Judged:
                 parts[*key, *places.of(charge, step)] += charge.ps
                 _add(found[key], charge, step)
         segments.append(SplitSpan("", step.start_ps, step.end_ps, parts))
-    phases = _full_first(run, _phases(segments[::-1]), found, places)
+    phases = _phases(segments[::-1])
+    changes = faster_hardware(run.traced, found)
+    for key, entry in found.items():
+        repair = repair_of(run, key, entry)
+        if repair is not None:
+            changes.setdefault(repair, []).append(key)
+    sums = by_cause(summed(span.parts for span in phases))
+    return _diagnosed(run.traced, run.servers, (phases, places), remedies_of(run, sums, changes))
 
-    def order(sums: Mapping[Key, int]) -> list[Key]:
-        return sorted(sums, key=lambda key: (key != phases.first, -sums[key], key))
+
+def judged_by_servers(traced: Traced, why: str) -> Judged:
+    """Return the diagnosis of a run without critical path, by its fullest wire; `why` is the reason."""
+    network, result = traced.network, traced.result
+    servers = Servers(result, network, Slices(network.image, np.zeros(len(network.image["tasks"]))))
+    busy = result.wires.counters["busy_ps"]
+    if not len(busy) or not busy.any():
+        return Judged(Verdict(result.time_ps, (), basis=why, includes=_includes(result)))
+    wire, places = int(np.argmax(busy)), CausePlaces(traced, servers)
+    busy_ps = min(result.time_ps, int(busy[wire]))
+    parts: dict[PartKey, int] = {(*wire_key(network.classes[wire]), *places.of_wire(wire)): busy_ps}
+    parts[CauseKind.OTHER, "", "", ""] = result.time_ps - busy_ps
+    sums = {key: ps for key, ps in by_cause(parts).items() if key[0] is not CauseKind.OTHER}
+    changes = faster_hardware(traced, dict.fromkeys(sums, OnPath()))
+    full = {words for one in servers.classes if one.busy >= HALF_FULL for words in one.remedies}
+    remedies = []
+    for (words, change), keys in changes.items():
+        if words in full and words != "slots x2":
+            most_ps = max(0, result.time_ps - int(servers.least_ps(words)))
+            remedies.append(Remedy(words, change, tuple(keys), most_ps, most_ps))
+    remedies.sort(key=lambda one: (-one.most_ps, one.words))
+    spans = [SplitSpan("", 0, result.time_ps, parts)]
+    found = _diagnosed(traced, servers, (spans, places), remedies)
+    return Judged(replace(found.verdict, order=f"by busy time; {why}"), found.remedies)
+
+
+def _diagnosed(
+    traced: Traced,
+    servers: Servers,
+    split: tuple[list[SplitSpan], CausePlaces],
+    remedies: Sequence[Remedy],
+) -> Judged:
+    """Return the diagnosis of a divided run, with the causes in the order of estimated savings."""
+    of_key = {key: remedy for remedy in remedies for key in remedy.keys}
+    spans, places = split
 
     def finish(cause: VerdictCause) -> VerdictCause:
-        changes[cause.key] = _change(run, cause.kind, found[cause.key])
-        if len(changes) > 1:
-            return cause
-        return replace(cause, also=_also(run, cause.key, changes[cause.key]))
+        remedy = of_key.get(cause.key)
+        changed = frozenset[int]() if remedy is None else remedy.change.wires
+        words = "" if remedy is None else remedy.words
+        also = _also(traced, cause.key, changed)
+        settings = SETTINGS.get(cause.kind, "") if traced.result.messages is None else ""
+        return replace(cause, also=also, remedy=words, settings=settings)
 
-    changes: dict[Key, Change | None] = {}
-    verdict = diagnose(phases.spans, order, places.census, finish)
-    verdict = replace(verdict, includes=_includes(run.traced.result))
-    return Judged(verdict, tuple(changes.values()))
+    def order(sums: Mapping[Key, int]) -> list[Key]:
+        longest = sorted(sums, key=lambda key: (-sums[key], key))
+        limits = {key: remedy.estimate_ps for key, remedy in of_key.items()}
+        return sorted(longest, key=lambda key: -limits.get(key, 0))
 
-
-class _Split(NamedTuple):
-    """Phases of a run, and the cause that has priority if a wire is the bottleneck."""
-
-    spans: list[SplitSpan]
-    first: Key | None = None
-
-
-def _full_first(
-    run: Critical, spans: list[SplitSpan], found: dict[Key, _Found], places: CausePlaces
-) -> _Split:
-    """Return the time by cause in each phase, the busiest wire first if no fix saves more than its idle time.
-
-    The busy time of a wire is a path of the run and as critical as the path of the walk: a walk picks one of two
-    equal paths arbitrarily. Its idle time is divided among the other causes in proportion to their parts of the walk,
-    so that all parts add up to the run and to its phases. A fault or rivals that the walk found for that wire are more
-    specific than its load.
-    """
-    result, network = run.traced.result, run.traced.network
-    busy = result.wires.counters["busy_ps"]
-    wire = int(np.argmax(busy))
-    key = wire_key(network.classes[wire])
-    known = {one for kind, what in found if kind in _NAMED for one in found[kind, what].wires}
-    same = {network.link(one) for one in known}
-    contended = any(cause is CauseKind.CONTENTION for cause, _ in found)
-    if busy[wire] < FULL * result.time_ps or network.link(wire) in same or contended:
-        return _Split(spans)
-    cells = {(i, part): ps for i, span in enumerate(spans) for part, ps in span.parts.items()}
-    others = {cell: ps for cell, ps in cells.items() if cell[1][:2] != key}
-    whole_ps = sum(cells.values())
-    own_ps = max(whole_ps - sum(others.values()), min(whole_ps, int(busy[wire])))
-    new: list[dict[PartKey, int]] = [{} for _ in spans]
-    for (i, part), ps in scaled(others, whole_ps - own_ps).items():
-        new[i][part] = ps
-    place = places.of_wire(wire)
-    for i, span in enumerate(spans):
-        mine = {part: ps for part, ps in span.parts.items() if part[:2] == key}
-        rest_ps = span.end_ps - span.start_ps - sum(new[i].values())
-        new[i] |= scaled(mine or {(*key, *place): 1}, rest_ps)
-    found[key].wires.add(wire)
-    spans = [span._replace(parts=parts) for span, parts in zip(spans, new, strict=True)]
-    return _Split(spans, key)
+    verdict = diagnose(spans, order, places.census, finish)
+    verdict = replace(verdict, includes=_includes(traced.result), servers=servers.classes)
+    return Judged(verdict, tuple(remedies))
 
 
-def _also(run: Critical, key: Key, change: Change | None) -> tuple[str, ...]:
+def _also(traced: Traced, key: Key, changed: frozenset[int]) -> tuple[str, ...]:
     """Return further kinds of links that limit the run, each with the busy share of its busiest wire."""
-    result, classes = run.traced.result, run.traced.network.classes
+    result, classes = traced.result, traced.network.classes
     busy = result.wires.counters["busy_ps"] / max(1, result.time_ps)
-    changed = frozenset[int]() if change is None else change.wires
-    shares = ((classes[w], float(busy[w])) for w in range(len(busy)) if w not in changed)
-    return also_limiting(shares, key)
+    full = set(np.flatnonzero(busy >= ALSO).tolist()) - changed
+    return also_limiting(((classes[wire], float(busy[wire])) for wire in sorted(full)), key)
 
 
 def without_path(result: Result, why: str) -> Verdict:
@@ -352,8 +357,10 @@ def _detail(run: Critical, charge: Charge, step: Step) -> str:
     network, rivals = run.traced.network, run.charger.rivals
     if charge.cause in _WIRES:
         return wire_key(network.classes[charge.wire])[1]
-    if charge.cause in _NAMED:
+    if charge.cause is CauseKind.FAULT:
         return network.link(charge.wire)
+    if charge.cause is CauseKind.CREDIT:
+        return joined(network.classes[charge.wire])
     if charge.cause is CauseKind.CONTENTION and rivals is not None:
         return several(sorted({rivals.name(call) for call in charge.rivals}))
     if charge.cause is CauseKind.STRAGGLER:
@@ -364,38 +371,11 @@ def _detail(run: Critical, charge: Charge, step: Step) -> str:
     return ""
 
 
-def _add(entry: _Found, charge: Charge, step: Step) -> None:
+def _add(entry: OnPath, charge: Charge, step: Step) -> None:
     entry.endpoints.add(step.endpoint)
     entry.rivals |= charge.rivals
     if charge.wire >= 0:
         entry.wires.add(charge.wire)
-
-
-def _change(run: Critical, kind: CauseKind, entry: _Found) -> Change | None:
-    """Return the change of the image that removes a cause or halves it; None if impossible."""
-    network = run.traced.network
-    if kind in _RESOURCES:
-        return Change(_RESOURCES[kind], Fraction(2))
-    if kind in _WIRES:
-        keys = [_alike(kind, name) for name in network.classes]
-        alike = {keys[wire] for wire in entry.wires}
-        wires = frozenset(wire for wire, key in enumerate(keys) if key in alike)
-        return Change("wires", Fraction(2), wires)
-    if kind is CauseKind.FAULT:
-        return mended(network.wires, network.classes, entry.wires)
-    if kind is CauseKind.STRAGGLER:
-        return Change("straggler", Fraction(1), endpoints=frozenset(entry.endpoints))
-    if kind is CauseKind.CONTENTION and run.charger.rivals is not None:
-        return Change(
-            "without", Fraction(1), tasks=run.charger.rivals.tasks_of(frozenset(entry.rivals))
-        )
-    return None
-
-
-def _alike(kind: CauseKind, wire_class: str) -> tuple[str, str]:
-    """Return the common name of a cause's link classes: PCIe is one, however it branches."""
-    tier = "" if kind is CauseKind.PCIE else tier_of(wire_class)
-    return kind_of(wire_class), tier
 
 
 def _phases(rows: list[SplitSpan]) -> list[SplitSpan]:

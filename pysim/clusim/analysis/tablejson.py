@@ -68,6 +68,40 @@ class CongestionRowJson(_OfClass):
     bytes: int
 
 
+class ServerRowJson(TypedDict):
+    """Serial servers of a class; shares are parts of the run.
+
+    Attributes
+    ----------
+    name : str
+        Link class or hardware.
+    servers : int
+        Number of servers with work.
+    busy, mean : float
+        Busy share of the busiest server, and of the mean.
+    full : int
+        Servers that are busy for at least 90% of the run.
+    busiest : str
+        The busiest one; empty if others are as busy.
+    remedies : str
+        Changes of ``clusim what-if`` that make them faster.
+    """
+
+    name: str
+    servers: int
+    busy: float
+    mean: float
+    full: int
+    busiest: str
+    remedies: str
+
+
+class ServersJson(_Answer):
+    """Serial servers by class, the fullest first."""
+
+    rows: list[ServerRowJson]
+
+
 class CongestionJson(_Answer):
     """Use of wires, the busiest first."""
 

@@ -49,24 +49,33 @@ class ThreadClocks:
         return self._began
 
     def _follow(self) -> dict[tuple[int, int], int]:
-        rows: list[tuple[int, int, int]] = []
+        rows: list[tuple[int, int, int, int]] = []
         for block in self._records.blocks():
             followed = self._thread[block["instance"]] != NONE
-            columns = (block[name][followed].tolist() for name in ("gate", "instance", "seq"))
-            rows += zip(*columns, strict=True)
+            names = ("gate", "time", "instance", "seq")
+            rows += zip(*(block[name][followed].tolist() for name in names), strict=True)
         free: dict[int, int] = {}
         began: dict[tuple[int, int], int] = {}
-        for gate_ps, instance, seq in sorted(rows):
+        for gate_ps, _, instance, seq in sorted(rows):
             thread = int(self._thread[instance])
-            table, network = self._slices.table(instance), self._network
-            prim, size = int(table.prims(seq)), int(table.bytes[seq])
-            done_ps = max(gate_ps, free.get(thread, 0)) + network.cost_ps(
-                "fixed_ps", instance, gate_ps
-            )
-            done_ps += network.copy_ps(instance, prim, size, gate_ps)
-            free[thread] = done_ps + network.cost_ps("after_ps", instance, gate_ps)
-            began[instance, seq] = done_ps
+            posting_ps, after_ps = message_ps(self._network, self._slices, instance, seq, gate_ps)
+            began[instance, seq] = max(gate_ps, free.get(thread, 0)) + posting_ps
+            free[thread] = began[instance, seq] + after_ps
         return began
+
+
+def message_ps(
+    network: Network, slices: Slices, instance: int, seq: int, time_ps: int
+) -> tuple[int, int]:
+    """Return the time of a thread before and after it has posted a slice [ps], with the empty slices of a piece."""
+    table = slices.table(instance)
+    fixed_ps = network.cost_ps("fixed_ps", instance, time_ps)
+    after_ps = network.cost_ps("after_ps", instance, time_ps)
+    copy_ps = network.copy_ps(instance, int(table.prims(seq)), int(table.bytes[seq]), time_ps)
+    messages = int(table.slots[seq]) // max(
+        1, int(network.image["instances"]["slots_per_slice"][instance])
+    )
+    return fixed_ps + copy_ps, after_ps + (messages - 1) * (fixed_ps + after_ps)
 
 
 class StepKind(IntEnum):

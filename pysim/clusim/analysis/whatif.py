@@ -18,13 +18,15 @@ from clusim.engine.abi import NONE, FaultKind
 
 THINGS = {
     "hbm": "memory bandwidth",
-    "cta": "copy/reduce throughput of a CTA",
-    "step": "per-slice overhead of a CTA",
-    "proxy": "posting of work to NICs by host threads",
+    "cta": "time of a CTA per byte, with crowding and rounds",
+    "step": "time of a CTA per slice, with its waits for the host",
+    "proxy": "time of host threads per message",
     "latency": "latencies of wires, nodes, memory and flags",
     "launch": "start of CTAs and pauses of the schedule",
     "compute": "kernels",
     "unit": "reduction units of switches",
+    "window": "bytes that reads may have in flight",
+    "slots": "CTA slots of a GPU",
 }
 """Resources that can be scaled besides wires (by class, ``nvlink``, or name, ``gpu0->*``)."""
 
@@ -48,11 +50,17 @@ _SCALED: dict[str, dict[str, tuple[str, ...]]] = {
     "switches": {"nodes": ("latency_ps",), "units": ("latency_ps",)},
     "memory latency": {"endpoints": ("write_latency_ps", "read_latency_ps", "response_latency_ps")},
     "flags": {"conns": ("tail_ps", "head_ps")},
+    "window": {"conns": ("window_bytes",)},
+    "slots": {"endpoints": ("cta_slots",)},
 }
-"""Resource -> tables of the image with the columns that its factor divides.
+"""Resource -> tables of the image with the columns that its factor divides, of `_MOST` multiplies.
 
 Parts of ``latency`` are figures of `clusim.analysis.sensitivity` only; ``wire latency`` needs a set of wires.
 """
+
+
+_MOST = {"window_bytes": 2**31 - 1, "cta_slots": 256}
+"""Columns that a factor multiplies -> their largest value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +144,14 @@ def mended(wires: Array, classes: Sequence[str], chosen: Iterable[int]) -> Chang
 
 
 def _faster(rows: Array, names: tuple[str, ...], factor: Fraction) -> None:
-    """Divide columns of times or costs by `factor`, rounded; nonzero values stay at least 1."""
+    """Divide columns of times or costs by `factor`, or multiply those of `_MOST`, rounded; at least 1 is left."""
     for name in names:
         old = rows[name].astype(object)
+        if name in _MOST:
+            rows[name] = np.minimum(
+                np.where(old > 0, np.maximum(1, old * factor // 1), 0), _MOST[name]
+            )
+            continue
         new = (old * factor.denominator * 2 + factor.numerator) // (2 * factor.numerator)
         rows[name] = np.where(rows[name] > 0, np.maximum(new, 1), 0)
 

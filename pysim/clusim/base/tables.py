@@ -33,7 +33,7 @@ Value = TypeVar("Value")
 
 SHARES = (
     "share", "busy", "peak", "no_credit", "contended", "full", "limit_busy", "bubble", "communication", "kernels",
-    "left",
+    "left", "mean",
 )  # fmt: skip
 """Columns of shares, which texts show in percent."""
 

@@ -190,6 +190,18 @@ def parse_rate(text: str) -> Rate:
     )
 
 
+def parse_percent(text: str) -> float:
+    """Return the part written in `text`, above 0 and below 1: ``"20%"``, ``"0.2"``."""
+    number, sign, rest = text.strip().partition("%")
+    try:
+        part = float(number) / (100 if sign else 1)
+    except ValueError:
+        part = 0.0
+    if rest or not 0 < part < 1:
+        raise UnitError(f"{_show(text)}: must be above 0% and below 100%; write 20% or 0.2")
+    return part
+
+
 def parse_time(text: str | int) -> int:
     """Return the time written in `text` [ps]: ``"500ns"``, ``"1.2 us"``, ``"0"``."""
     if isinstance(text, int) and not isinstance(text, bool) and text == 0:

@@ -48,7 +48,7 @@ def row_verdict(case: Request) -> Verdict:
     """Return the verdict on a row's kernel, simulated in full, without its expected error."""
     if case.setup.num_ranks > MOST_RANKS:
         return Verdict(0, (), basis=f"more than {MOST_RANKS} ranks, not analysed")
-    return result_of(whole(case)).verdict
+    return result_of(whole(case)).diagnose()
 
 
 def whole(case: Request, count: int = 1) -> ScheduleRequest:

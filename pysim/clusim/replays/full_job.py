@@ -106,7 +106,7 @@ def replay_recording(
         faults=list(result.provenance.faults),
         skipped=dict(recording.skipped),
         family=placed.family,
-        verdict=result.verdict,
+        verdict=result.diagnose(),
         unfinished=result.unfinished,
     )
     results.notes = [*recording.assumed, *placed.notes, *_notes(placed.fabric, request)]

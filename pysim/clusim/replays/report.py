@@ -311,6 +311,7 @@ def calls_verdict(calls: Sequence[CallResult]) -> Verdict:
     saving_ps: Counter[Key] = Counter()
     also: dict[Key, dict[str, str]] = defaultdict(dict)
     known: dict[tuple[Key, str], CauseResource] = {}
+    remedies: dict[Key, VerdictCause] = {}
     simulated = True
     for call in calls:
         kernel = call.verdict or Verdict(0, ())
@@ -322,6 +323,7 @@ def calls_verdict(calls: Sequence[CallResult]) -> Verdict:
         simulated &= any(cause.saving_ps is not None for cause in kernel.causes)
         for cause in kernel.causes:
             saving_ps[cause.key] += (cause.saving_ps or 0) * call.count
+            remedies[cause.key] = cause
             also[cause.key] |= {link.rpartition(" (")[0]: link for link in cause.also}
             for row in cause.resources:
                 place = cause.key, row.name
@@ -335,7 +337,7 @@ def calls_verdict(calls: Sequence[CallResult]) -> Verdict:
 
     def census(key: Key, name: str) -> Census:
         row = known[key, name]
-        return Census(row.unit, row.in_class, None, row.down, row.down_parts)
+        return Census(row.unit, row.in_class, down=row.down, parts=row.down_parts)
 
     def finish(cause: VerdictCause) -> VerdictCause:
         saving = saving_ps.get(cause.key) if simulated else None
@@ -345,7 +347,9 @@ def calls_verdict(calls: Sequence[CallResult]) -> Verdict:
             for row, one in rows
         )
         more = tuple(also[cause.key].values())
-        return replace(cause, resources=resources, saving_ps=saving, also=more)
+        cause = replace(cause, resources=resources, saving_ps=saving, also=more)
+        one = remedies.get(cause.key, cause)
+        return replace(cause, remedy=one.remedy, settings=one.settings)
 
     verdict = diagnose([SplitSpan("", 0, total, parts)], order, census, finish)
     words = "by simulated saving" if simulated else "by share; savings were not simulated"

@@ -163,7 +163,7 @@ class Timer:
             choice.as_wanted or way is PUT,
             result.provenance.granularity_note,
             tuple((n, b) for n, b in zip(result.wires.names, busy, strict=True) if b),
-            result.verdict,
+            result.diagnose(),
         )
 
     def _run(self, members: Members, call: LoggedCall, times: int) -> Result:

@@ -125,6 +125,8 @@ def sections(feed: Feed) -> Markup:
         parts.append(_calls(rows))
     if feed.result.messages is not None:
         parts.append(_latency(feed))
+    if feed.result.verdict.servers:
+        parts.append(_servers(feed))
     parts += [_wires(feed), _provenance(feed)]
     return joined((element("section", "\n", part, "\n") for part in parts), "\n")
 
@@ -321,6 +323,18 @@ def _rate(use: WireUse) -> str:
     if use.effective_Bps < use.rate_Bps * (1 - 1e-9):
         return f"{format_rate(use.effective_Bps)} of {format_rate(use.rate_Bps)}"
     return format_rate(use.rate_Bps)
+
+
+def _servers(feed: Feed) -> Markup:
+    """Return the serial servers by class, the fullest first."""
+    head = ["Class", "#Servers", "#Busiest", "#Mean", "#Full", "Which", "Faster with"]
+    rows = [
+        (one.name, one.servers, f"{one.busy:.1%}", f"{one.mean:.1%}", one.full, one.busiest,
+         ", ".join(one.remedies))
+        for one in feed.result.verdict.servers
+    ]  # fmt: skip
+    hint = "Each serves one thing at a time, so that no run is shorter than the busy time of its busiest server."
+    return _headed("Servers", element("p", hint, class_="hint"), table(head, rows))
 
 
 def _wires(feed: Feed) -> Markup:

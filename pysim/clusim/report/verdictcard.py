@@ -103,7 +103,7 @@ def _bar(
 
 
 _LOST = {
-    *(CauseKind.STRAGGLER, CauseKind.FAULT, CauseKind.UNEVEN, CauseKind.CONTENTION),
+    *(CauseKind.STRAGGLER, CauseKind.FAULT, CauseKind.CONTENTION),
     *(CauseKind.CREDIT, CauseKind.SLOTS, CauseKind.EXPOSED, CauseKind.HOST),
     *(CauseKind.BUBBLE, CauseKind.IDLE),
 }

@@ -32,7 +32,6 @@ class CauseKind(StrEnum):
     UNIT = "unit"
     STRAGGLER = "straggler"
     FAULT = "fault"
-    UNEVEN = "uneven"
     CONTENTION = "contention"
     SHARING = "sharing"
     CREDIT = "credit"
@@ -58,13 +57,12 @@ _WORDS = {
     CauseKind.MEMORY: ("memory bandwidth", "if 2x faster"),
     CauseKind.UNIT: ("in-switch reduction units", "if 2x faster"),
     CauseKind.STRAGGLER: ("slow rank:", "if as fast as its peers"),
-    CauseKind.FAULT: ("degraded link:", "if as fast as its parallel links"),
-    CauseKind.UNEVEN: ("uneven load on", "if evenly loaded"),
+    CauseKind.FAULT: ("degraded link:", "if repaired"),
     CauseKind.CONTENTION: ("links shared with other collectives:", "without them"),
     CauseKind.SHARING: ("GPU sharing of kernels and communication", "without sharing"),
-    CauseKind.CREDIT: ("credit stalls", "without them"),
-    CauseKind.WINDOW: ("in-flight window full", "with a larger window"),
-    CauseKind.SLOTS: ("CTA slots in use", "with more slots"),
+    CauseKind.CREDIT: ("credit stalls on", "without them"),
+    CauseKind.WINDOW: ("in-flight window full", "with twice the window"),
+    CauseKind.SLOTS: ("CTA slots in use", "with twice the slots"),
     CauseKind.COMPUTE: ("compute", "if 2x faster"),
     CauseKind.EXPOSED: ("exposed communication", "if all hidden"),
     CauseKind.HOST: ("waiting for kernel launches by the host", "with launches in time"),
@@ -73,6 +71,37 @@ _WORDS = {
     CauseKind.OTHER: ("unattributed", ""),
 }
 """Kind -> its label, and the fix."""
+
+SETTINGS = {
+    CauseKind.LATENCY: "an algorithm of fewer steps (tree, NVLS), protocol LL or LL128, a larger size",
+    CauseKind.STEP: "larger slices (NCCL_BUFFSIZE, a larger size), more channels, protocol LL128",
+    CauseKind.LAUNCH: "fewer channels (NCCL_MAX_NCHANNELS)",
+    CauseKind.PROXY: "fewer, larger messages: fewer channels, NCCL_BUFFSIZE, a larger size, tree or NVLSTree",
+    CauseKind.WIRE: "an algorithm that sends less over these links (NVLS, tree), protocol Simple",
+    CauseKind.NIC: "an algorithm that sends less between nodes (NVLSTree, SHARP), protocol Simple",
+    CauseKind.PCIE: "paths around these links (NCCL_NET_GDR_LEVEL, NCCL_P2P_LEVEL), protocol Simple",
+    CauseKind.CTA: "more channels (NCCL_MIN_NCHANNELS), protocol Simple, NVLS",
+    CauseKind.MEMORY: "an algorithm of fewer copies (NVLS, registered buffers)",
+    CauseKind.UNIT: "an algorithm without in-switch reduction (ring, tree)",
+    CauseKind.CREDIT: "nothing in NCCL: buffers of receivers are hardware",
+    CauseKind.WINDOW: "more channels (NCCL_MIN_NCHANNELS), writes instead of reads (NCCL_P2P_READ_ENABLE=0)",
+    CauseKind.SLOTS: "fewer channels (NCCL_MAX_NCHANNELS), fewer concurrent collectives",
+}
+"""Kind -> the settings that change it."""
+
+WHAT_IF = {
+    CauseKind.LATENCY: "latency x2",
+    CauseKind.STEP: "step x2",
+    CauseKind.LAUNCH: "launch x2",
+    CauseKind.PROXY: "proxy x2",
+    CauseKind.CTA: "cta x2",
+    CauseKind.MEMORY: "hbm x2",
+    CauseKind.UNIT: "unit x2",
+    CauseKind.COMPUTE: "compute x2",
+    CauseKind.WINDOW: "window x2",
+    CauseKind.SLOTS: "slots x2",
+}
+"""Kind -> its remedy in the words of ``clusim what-if``, if it depends on the kind only."""
 
 _APART = (CauseKind.EXPOSED, CauseKind.BUBBLE, CauseKind.IDLE)
 """Kinds with a comma between label and detail."""
@@ -101,9 +130,6 @@ SHOWN_PLACES = 3
 MOST_PLACES = 32
 """Instances of a resource in JSON; further ones are merged."""
 
-_COUNTED = ("links", "NICs")
-"""Units of which a line always has the number; for other units only with the names."""
-
 
 @dataclass(frozen=True, slots=True)
 class CauseInstance(JsonObject):
@@ -131,7 +157,9 @@ class Census(NamedTuple):
     total : int
         Instances in the run.
     limiting : tuple of str or None
-        Instances that are at least `AS_BUSY` as busy as the busiest instance on the path; None: unknown load.
+        Instances that are at least `AS_BUSY` as busy as the busiest instance; None: unknown load.
+    named : tuple of str
+        Instances that differ from their class by more than its spread.
     down : int
         Instances that never carried data because of a fault.
     parts : tuple of str
@@ -143,6 +171,7 @@ class Census(NamedTuple):
     unit: str
     total: int
     limiting: tuple[str, ...] | None = None
+    named: tuple[str, ...] = ()
     down: int = 0
     parts: tuple[str, ...] = ()
     notes: Mapping[str, str] = {}
@@ -167,9 +196,10 @@ class CauseResource(JsonObject):
     in_class : int
         Instances of the class in the run.
     limiting : int or None
-        Instances at least 90% as busy as the busiest instance on the path; None if their load is unknown.
+        Instances at least 90% as busy as the busiest instance; None if their load is unknown.
     named : tuple of str
-        The limiting instances, otherwise the instances on the path, if they are at most three; with their deviation.
+        At most three instances that are fuller or slower than the others by more than the spread of the others, with
+        their deviation.
     down : int
         Instances that are down during the complete run.
     down_parts : tuple of str
@@ -192,9 +222,9 @@ class CauseResource(JsonObject):
         """Return a resource, given the time of each place [ps]."""
         ordered = sorted(times.items(), key=lambda item: (-item[1], item[0]))
         known = [CauseInstance(place, ps) for place, ps in ordered if place]
-        chosen = census.limiting or tuple(place.name for place in known)
-        few = chosen if len(chosen) <= SHOWN_PLACES else ()
-        words = (f"{one} {census.notes[one]}" if one in census.notes else one for one in few)
+        words = (
+            f"{one} {census.notes[one]}" if one in census.notes else one for one in census.named
+        )
         limiting = None if census.limiting is None else len(census.limiting)
         sizes = census.unit, census.total, limiting, tuple(words), census.down, census.parts
         places, rest = known[:MOST_PLACES], known[MOST_PLACES:]
@@ -212,11 +242,8 @@ class CauseResource(JsonObject):
         return f"{self.down} down: {', '.join(self.down_parts[:SHOWN_PLACES])}{more}"
 
     def count(self) -> str:
-        """Return the number of limiting instances in words; of ranks only a few."""
-        left = self.in_class - self.down
-        number = self.on_path if self.limiting is None else self.limiting
-        if self.unit not in _COUNTED and (number >= left or not self.named):
-            return ""
+        """Return the number of limiting instances in words; empty if their load is unknown."""
+        left, number = self.in_class - self.down, self.limiting
         if not number or left < 1:
             return ""
         remaining = f"remaining {self.unit}" if self.down else self.unit
@@ -275,7 +302,8 @@ class CausePart(JsonObject):
     @property
     def _is_named(self) -> bool:
         """Return True if the detail is the place."""
-        return bool(self.what) and self.kind not in (*_BANDWIDTHS, CauseKind.MEMORY)
+        counted = (*_BANDWIDTHS, CauseKind.MEMORY, CauseKind.CREDIT)
+        return bool(self.what) and self.kind not in counted
 
     def parts(self) -> dict[PartKey, int]:
         """Return the time by resource and instance [ps]."""
@@ -297,7 +325,11 @@ class VerdictCause(CausePart):
     Attributes
     ----------
     saving_ps : int or None
-        Saving if it is fixed, found by re-simulation [ps]; None if not re-simulated.
+        Saving by its remedy, found by re-simulation [ps]; None if not re-simulated.
+    remedy : str
+        Change that makes it faster, in the words of ``clusim what-if``; empty without such a change.
+    settings : str
+        Settings of NCCL that change it.
     simulated_as : str
         Way of that re-simulation, if other causes were changed too: ``with twice the microbatches``.
     then : str
@@ -317,12 +349,14 @@ class VerdictCause(CausePart):
     simulated_as: str = ""
     then: str = ""
     also: tuple[str, ...] = ()
+    remedy: IfKnown[str] = ""
+    settings: IfKnown[str] = ""
     share: Round6 = field(default=0.0, compare=False)
 
     @property
     def fix(self) -> str:
-        """Meaning of the remedy: ``if 2x faster``."""
-        return _WORDS[self.kind][1]
+        """Remedy in the words of ``clusim what-if``, or its meaning: ``if all hidden``."""
+        return self.remedy or _WORDS[self.kind][1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from clusim.results.causes import (
     resources_of,
     summed,
 )
+from clusim.results.servers import ServerClass
 
 MOST_SHOWN = 5
 """Causes that text names, the bottleneck included."""
@@ -83,13 +84,17 @@ class Verdict(JsonObject):
         Figures to read first, as ``label: value``.
     uneven : tuple of str
         Classes of wires between switches that are used unevenly.
+    proof : str
+        Certainty of the bottleneck: which changes were simulated, and which could save more.
+    servers : tuple of ServerClass
+        Serial servers by class, the fullest first.
     text : list of str
         The verdict as commands print it.
     """
 
     KEYS = (
         *("time_ps", "basis", "order", "causes", "phases", "includes", "expected", "unfinished"),
-        *("figures", "uneven", "text=lines"),
+        *("figures", "uneven", "proof", "servers", "text=lines"),
     )
 
     time_ps: int
@@ -102,6 +107,8 @@ class Verdict(JsonObject):
     order: IfKnown[str] = ""
     unfinished: IfKnown[str] = ""
     figures: IfKnown[tuple[str, ...]] = ()
+    proof: IfKnown[str] = ""
+    servers: IfKnown[tuple[ServerClass, ...]] = ()
 
     def __post_init__(self) -> None:
         """Set the shares of the causes."""
@@ -142,7 +149,7 @@ class Verdict(JsonObject):
         return lines + ([self.expected] if self.expected else [])
 
     def headlines(self) -> list[str]:
-        """Return the lines on the bottleneck: its share of the time, its saving, further limits."""
+        """Return the lines on the bottleneck: its share of the time, its saving, the proof, further limits."""
         first = self.headline
         if first is None:
             return [f"unknown: {self.basis}"]
@@ -156,12 +163,14 @@ class Verdict(JsonObject):
         return f"; {cause.fix}: {_signed(cause.saving_ps)}"
 
     def _saving(self, cause: VerdictCause) -> list[str]:
-        """Describe the re-simulated saving of a remedy, and the next bottleneck."""
-        lines = []
+        """Describe the re-simulated saving of a remedy, its certainty, settings, and the next bottleneck."""
+        lines: list[str] = []
         if cause.saving_ps is not None:
             part = -cause.saving_ps / max(1, self.time_ps)
             how = f"simulated {cause.simulated_as}".rstrip()
             lines.append(f"{cause.fix}: {_signed(cause.saving_ps)} ({part:+.1%}, {how})")
+        lines += [self.proof] if self.proof else []
+        lines += [f"settings: {cause.settings}"] if cause.settings else []
         lines += [f"then: {cause.then}"] if cause.then else []
         return lines + ([f"also limiting: {', '.join(cause.also)}"] if cause.also else [])
 
@@ -175,7 +184,9 @@ class Verdict(JsonObject):
             order, unfinished = (_text(data.get(name, "")) for name in ("order", "unfinished"))
             uneven, figures = (_texts(data.get(name, ())) for name in ("uneven", "figures"))
             more = texts[0], texts[1], uneven, order, unfinished, figures
-            return cls(int(data["time_ps"]), causes, phases, basis, *more)
+            proof = _text(data.get("proof", ""))
+            servers = tuple(ServerClass.of_json(row, _text) for row in data.get("servers", ()))
+            return cls(int(data["time_ps"]), causes, phases, basis, *more, proof, servers)
         except (KeyError, TypeError, ValueError, OverflowError):
             raise TraceError(f"{where}: no verdict that this version can read") from None
 
@@ -224,6 +235,8 @@ def _cause(row: Mapping[str, Any]) -> VerdictCause:
         simulated_as=_text(row["simulated_as"]),
         then=_text(row["then"]),
         also=_texts(row["also"]),
+        remedy=_text(row.get("remedy", "")),
+        settings=_text(row.get("settings", "")),
     )
 
 

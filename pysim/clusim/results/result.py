@@ -226,7 +226,9 @@ class Result(Shown, JsonObject):
     verify_note : str
         Scope of the comparison, or the first difference.
     judge : callable or None
-        Computes the diagnosis of this result.
+        Computes the diagnosis of this result by its critical path.
+    prove : callable or None
+        Simulates its remedies and returns the diagnosis that this proves.
     derive : callable or None
         Computes the derivatives of its time.
     unfinished : Unfinished or None
@@ -254,14 +256,26 @@ class Result(Shown, JsonObject):
     unfinished: Unfinished | None = None
     followed: str = ""
     judge: Callable[[Result], Verdict] | None = field(default=None, repr=False, compare=False)
+    prove: Callable[[Result], Verdict] | None = field(default=None, repr=False, compare=False)
     derive: Callable[[Result], Sensitivity] | None = field(default=None, repr=False, compare=False)
 
     @property
     def verdict(self) -> Verdict:
-        """Diagnosis of the run, computed on first use: see `clusim.results.diagnosis.Verdict`."""
+        """Diagnosis of the run as far as it is known: by its critical path, and proven after `diagnose`.
+
+        See `clusim.results.diagnosis.Verdict`.
+        """
         if self.judge is None:
             return Verdict(self.time_ps, (), basis="the run was not recorded")
         return self.judge(self)
+
+    def diagnose(self) -> Verdict:
+        """Simulate the remedies of the run and return the diagnosis, whose bottleneck is the remedy that saves most.
+
+        As many remedies as the run's `confirm` sets: all, none, or those that move at most 3 times the packets and
+        bursts of the run, at least 4,000,000 and at most 60,000,000.
+        """
+        return self.verdict if self.prove is None else self.prove(self)
 
     def sensitivity(self) -> Sensitivity:
         """Return the derivatives of the time by the figures of the hardware, and its interval by their bounds.

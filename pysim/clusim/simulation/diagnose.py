@@ -24,7 +24,7 @@ from clusim.base.units import format_time
 from clusim.engine.abi import Engine, FaultKind, Stop
 from clusim.engine.image import DTYPES, Image
 from clusim.results.bins import MAX_BINS, BinRecorder
-from clusim.results.diagnosis import LEAST_SHARE, Trial, Verdict, confirmed
+from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result, Wires, mean_rates_Bps
 from clusim.results.sensitivity import Sensitivity
 from clusim.results.trace.held import HeldRecords, Inputs
@@ -36,13 +36,20 @@ if TYPE_CHECKING:
     from clusim.analysis.whatif import Change
     from clusim.base.tables import ColumnTable
     from clusim.simulation.intervals import Variants
+    from clusim.simulation.proof import RemedyTrial
 
 
 CHEAP_GRANTS = 20_000_000
-"""Maximum packets and bursts of all re-simulations of a run that are made by default: about 2 s."""
+"""Maximum packets and bursts of the runs without faults, and of a job's re-simulations, by default: about 2 s."""
 
 CHECKED_GRANTS = CHEAP_GRANTS // 20
 """Maximum of a run that is re-simulated about 50 times for its derivatives by default."""
+
+PROOF_GRANTS = 4_000_000, 60_000_000
+"""Least and most packets and bursts that the remedies of a run may move together by default."""
+
+PROOF_RUNS = 3
+"""Runs of the same size that they may move between these."""
 
 
 class Budget:
@@ -51,7 +58,7 @@ class Budget:
     Parameters
     ----------
     every : bool
-        Whether to re-simulate a run without each of its causes instead of the bottleneck only.
+        Whether the re-simulations of all calls of a job share `CHEAP_GRANTS` for each call, and stop for no proof.
     """
 
     def __init__(self, *, every: bool = False) -> None:
@@ -66,6 +73,16 @@ class Budget:
         return True
 
 
+def proof_runs(result: Result) -> int:
+    """Return how many remedies of a run are simulated by default."""
+    if result.provenance.engine != "c":
+        return 0
+    least, most = PROOF_GRANTS
+    runs = 0 if result.messages is not None else PROOF_RUNS
+    budget = min(most, max(least, runs * result.grants))
+    return budget // max(1, result.grants)
+
+
 @dataclass(frozen=True, slots=True)
 class Repeats:
     """Settings of the re-simulations of a run.
@@ -73,7 +90,7 @@ class Repeats:
     Attributes
     ----------
     confirm : bool or None
-        Whether to re-simulate the run without its bottleneck; None: if `budget` allows it.
+        Whether to simulate all remedies (True) or none (False); None: as many as `proof_runs`.
     progress : callable or None
         Progress of the re-simulations.
     watch : Watch
@@ -192,9 +209,9 @@ _KNOWN, _ELSEWHERE = "known", "the run was in another process"
 
 
 class Evidence:
-    """Verdict of a run, computed once at the first call.
+    """Verdict of a run by its critical path, and proven by simulations of remedies; each is computed once.
 
-    See `clusim.results.result.Result.verdict`.
+    See `clusim.results.result.Result.diagnose`.
 
     Parameters
     ----------
@@ -224,19 +241,67 @@ class Evidence:
     ) -> None:
         self._inputs, self._records, self._expected = inputs, records, expected
         self._how = how or Repeats()
+        self._judged: Judged | None = None
         self._found: Verdict | None = None
 
     def __call__(self, result: Result) -> Verdict:
-        """Return the verdict on the run with this result."""
-        from clusim.analysis.limits import uneven_paths
+        """Return the verdict on the run with this result, as far as it is known without a simulation."""
+        if self._found is not None:
+            return self._found
+        return self._path(result).verdict
 
+    def prove(self, result: Result) -> Verdict:
+        """Simulate the remedies of the run with this result; return the verdict that this proves."""
         if self._found is None:
-            verdict, uneven = self._judge(result), tuple(uneven_paths(result))
-            self._found = replace(verdict, expected=self._expected(), uneven=uneven)
+            judged = self._path(result)
+            self._found = self._proven(result, judged)
             if result.grants > CHECKED_GRANTS:
                 # Large, and not needed again.
                 self._inputs, self._records = _gone, _KNOWN
         return self._found
+
+    @property
+    def _is_known(self) -> bool:
+        """True if the inputs of the run are not in this process, or not any more."""
+        return self._records in (_KNOWN, _ELSEWHERE)
+
+    def _path(self, result: Result) -> Judged:
+        """Return the diagnosis by critical path."""
+        from clusim.analysis.critical import Traced
+        from clusim.analysis.judge import Judged, judged, judged_by_servers, without_path
+        from clusim.analysis.limits import uneven_paths
+
+        if self._judged is None:
+            try:
+                if isinstance(self._records, HeldRecords):
+                    found = judged(_critical(result, self._inputs(), self._records))
+                elif self._is_known or not result.complete:
+                    found = Judged(without_path(result, self._records))
+                else:
+                    traced = Traced.of(Path(result.provenance.fabric), result, self._inputs())
+                    found = judged_by_servers(traced, self._records)
+            except TraceError as error:
+                found = Judged(without_path(result, str(error).partition(": ")[2]))
+            uneven = tuple(uneven_paths(result))
+            verdict = replace(found.verdict, expected=self._expected(), uneven=uneven)
+            self._judged = Judged(verdict, found.remedies)
+        return self._judged
+
+    def _proven(self, result: Result, judged: Judged) -> Verdict:
+        from clusim.simulation.proof import proven
+
+        how = self._how
+        if self._is_known or not result.complete:  # the complete time is unknown
+            return judged.verdict
+        most = None
+        if how.confirm is None:
+            each = len(judged.remedies) if how.budget.every else proof_runs(result)
+            most = each if not how.budget.every or how.budget.allows(result, each) else 0
+        elif not how.confirm:
+            most = 0
+        inputs = self._inputs()
+        trial = partial(_trial, result, inputs, how=how)
+        return proven(judged, trial, most, every=how.confirm or how.budget.every)
 
     def sensitivity(self, result: Result) -> Sensitivity:
         """Return the derivatives of the run with this result; see `Result.sensitivity`."""
@@ -281,7 +346,10 @@ class Evidence:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle only the verdict, if computed, without inputs and slices."""
-        return Evidence.known, (self._found,)
+        found = self._found
+        if found is None and self._judged is not None:
+            found = self._judged.verdict
+        return Evidence.known, (found,)
 
     @classmethod
     def known(cls, verdict: Verdict | None) -> Evidence:
@@ -289,48 +357,6 @@ class Evidence:
         result = cls(_gone, _KNOWN if verdict is not None else _ELSEWHERE, str)
         result._found = verdict
         return result
-
-    def _judge(self, result: Result) -> Verdict:
-        from clusim.analysis.judge import judged, without_path
-
-        if isinstance(self._records, str):
-            return without_path(result, self._records)
-        inputs = self._inputs()
-        try:
-            results = judged(_critical(result, inputs, self._records))
-        except TraceError as error:
-            return without_path(result, str(error).partition(": ")[2])
-        how, verdict = self._how, results.verdict
-        if not result.complete or how.confirm is False:  # the complete time is unknown
-            return verdict
-        if how.budget.every:
-            return self._with_savings(result, results)
-        change = results.changes[0] if results.changes else None
-        if change is None or not (how.confirm or how.budget.allows(result)):
-            return verdict
-        return confirmed(verdict, partial(_trial, result, inputs, change, how))
-
-    def _with_savings(self, result: Result, results: Judged) -> Verdict:
-        """Return a verdict with the savings of all printed causes with a remedy, if all are affordable."""
-        from clusim.analysis.whatif import changed_image
-
-        verdict, changes, inputs = results.verdict, results.changes, self._inputs()
-        least_ps = LEAST_SHARE * verdict.time_ps
-        large = [cause.time_ps >= least_ps for cause in verdict.causes]
-        shown = [i for i, change in enumerate(changes) if change is not None and large[i]]
-        if not self._how.confirm and not self._how.budget.allows(result, len(shown)):
-            return verdict
-        causes = list(verdict.causes)
-        for i in shown:
-            one = replace(verdict, causes=(causes[i],))
-            change = changes[i]
-            assert change is not None
-            arrays = changed_image(inputs.image, change)
-            one = confirmed(one, partial(_saved, result, inputs, arrays, self._how))
-            causes[i] = one.causes[0]
-            if one.unfinished:
-                return replace(verdict, unfinished=one.unfinished)
-        return replace(verdict, causes=tuple(causes))
 
 
 def _critical(result: Result, inputs: Inputs, records: HeldRecords) -> Critical:
@@ -344,26 +370,25 @@ def _engine_of(result: Result) -> EngineName:
     return "reference" if result.provenance.engine == "reference" else "c"
 
 
-def _saved(result: Result, inputs: Inputs, arrays: Mapping[str, Array], how: Repeats) -> Trial:
-    """Simulate the changed image of a run, without a diagnosis."""
-    session = _simulated(arrays, inputs, _engine_of(result), how=how)
-    return Trial(result.time_ps - session.engine.now_ps)
-
-
-def _trial(result: Result, inputs: Inputs, change: Change, how: Repeats) -> Trial:
-    """Simulate a run with a change of its image, and diagnose it."""
-    from clusim.analysis.judge import judged
+def _trial(result: Result, inputs: Inputs, change: Change, how: Repeats) -> RemedyTrial:
+    """Simulate a run with a change of its image."""
     from clusim.analysis.whatif import changed_image
+    from clusim.simulation.proof import RemedyTrial
 
     arrays = changed_image(inputs.image, change)
     records = HeldRecords()
     session = _simulated(arrays, inputs, _engine_of(result), records, how)
     after = _changed(result, session)
-    try:
-        verdict = judged(_critical(after, replace(inputs, image=arrays), records)).verdict
-    except TraceError:
-        verdict = None
-    return Trial(result.time_ps - after.time_ps, verdict)
+
+    def diagnose() -> Verdict | None:
+        from clusim.analysis.judge import judged
+
+        try:
+            return judged(_critical(after, replace(inputs, image=arrays), records)).verdict
+        except TraceError:
+            return None
+
+    return RemedyTrial(result.time_ps - after.time_ps, diagnose)
 
 
 def _changed(result: Result, session: Session) -> Result:

@@ -387,7 +387,8 @@ def run_job(job: Job, options: RunOptions) -> Result:
         evidence = _evidence(job, options, held)
         derive = evidence.sensitivity if options.judge is None else None
         judge = options.judge or evidence
-        result = replace(_result(session, job), judge=judge, derive=derive)
+        prove = evidence.prove if options.judge is None else None
+        result = replace(_result(session, job), judge=judge, prove=prove, derive=derive)
         if stop is not Stop.DONE:
             result = _ended(session, job, result, options.watch.words)
         elif checker is not None:
@@ -445,7 +446,8 @@ def _ended(session: Session, job: Job, result: Result, why: str) -> Result:
     """Return the partial result of a run."""
     least_ps = max(job.least_ps, result.time_ps)
     unfinished = Unfinished(why, session.part_done(), least_ps)
-    return replace(result, complete=False, unfinished=unfinished)
+    origin = replace(result.provenance, error_bound=None)
+    return replace(result, complete=False, unfinished=unfinished, provenance=origin)
 
 
 def _with_names(refusal: str, job: Job) -> str:

@@ -14,7 +14,7 @@ from clusim.base.files import note_input
 from clusim.base.kept import file_digest
 from clusim.base.records import dataclass
 from clusim.base.terms.operations import Collective
-from clusim.lowering import Broken, plan_change
+from clusim.lowering import Broken, Fault, parse_faults, plan_change
 from clusim.lowering.spreads import rerouted
 from clusim.nccl import LATEST, Communicator, parse_env, parse_version
 from clusim.nccl.choice import Communicators, shared_communicators, ways
@@ -126,6 +126,34 @@ class Setup:
         if len(known) >= KEPT:
             known.clear()
         return known.setdefault(self.faults, Broken(arrays, self.faults))
+
+    def repaired(self, what: str) -> Setup:
+        """Return the setup without the given faults of ``gpu0<->nvswitch0.0`` (or ``gpu0-nvswitch0.0``) or ``rank 3``.
+
+        Raises
+        ------
+        InputError
+            It has no such fault.
+        """
+        arrays = arrays_of(self.fabric)
+
+        def named(fault: Fault) -> str:
+            if fault.wire is None:
+                return f"rank {fault.rank}"
+            wire = fault.wire
+            number = wire if isinstance(wire, int) else arrays.wire_names.index(wire)
+            back = int(arrays.wires["reverse"][number])
+            return arrays.wire_names[min(number, back)].replace("->", "<->")
+
+        def mine(text: str) -> bool:
+            found = {named(fault) for fault in parse_faults(self.fabric, [text])}
+            return what in found | {name.replace("<->", "-") for name in found}
+
+        kept = tuple(text for text in self.faults if not mine(text))
+        if len(kept) == len(self.faults):
+            known = ", ".join(map(repr, self.faults)) or "none"
+            raise InputError(f"{what}: has no fault in the baseline; faults: {known}")
+        return replace(self, faults=kept)
 
     @property
     def doubts(self) -> list[str]:

@@ -359,7 +359,9 @@ def _census(phases: Phases, culprits: Culprits, key: Key, resource: str) -> Cens
     values = np.sum([[getattr(row, f"{kind}_ps") for row in rows] for _, rows in phases], axis=0)
     far = np.flatnonzero(values >= FAR_ABOVE * max(1.0, float(np.mean(values))))
     chosen = far.tolist() if len(ranks) > 1 and len(far) else range(len(ranks))
-    return Census("ranks", len(ranks), tuple(f"rank {ranks[i]}" for i in chosen))
+    names = tuple(f"rank {ranks[i]}" for i in chosen)
+    few = names if len(names) < len(ranks) and len(names) <= SHOWN_PLACES else ()
+    return Census("ranks", len(ranks), names, few)
 
 
 @dataclass(frozen=True)

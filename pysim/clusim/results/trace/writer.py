@@ -189,7 +189,7 @@ class TraceWriter:
             for key in fields(InOrderNic) if result.in_order else ():
                 values = [getattr(nic, key.name) for nic in result.in_order]
                 self._put(f"/order/{key.name}", values if key.name == "nic" else np.array(values))
-            self._put("/meta/verdict", [json.dumps(result.verdict.to_json())])
+            self._put("/meta/verdict", [json.dumps(result.diagnose().to_json())])
             _set(self._file["/meta"], _outcome(result))
             self._close(commit=True)
             os.replace(self.partial, self._target)

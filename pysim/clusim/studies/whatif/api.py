@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 from clusim.analysis.whatif import THINGS, Change, changed_image, factor_of
 from clusim.base.errors import ClusimError, InputError, one_line
@@ -142,6 +142,36 @@ def speed_of(text: str) -> Speed | None:
     if len(words) != 2 or not words[1].lower().startswith("x"):
         return None
     return Speed(words[0], factor_of(text, words[1]))
+
+
+REPAIRED = " repaired"
+"""End of the words of a repair."""
+
+_Asked = TypeVar("_Asked")
+
+
+def repaired(base: _Asked, text: str) -> _Asked | None:
+    """Return the baseline without the faults of ``gpu0<->nvswitch0.0 repaired`` or ``rank 3 repaired``.
+
+    Returns
+    -------
+    object or None
+        None for other text.
+
+    Raises
+    ------
+    InputError
+        The baseline has no such fault, or is not a run or a training step.
+    """
+    if not text.endswith(REPAIRED):
+        return None
+    if not isinstance(base, Request | TrainRequest):
+        raise InputError(f"what-if {text}: only of run and train; leave --fault out instead")
+    try:
+        setup = base.setup.repaired(text.removesuffix(REPAIRED).strip())
+    except InputError as error:
+        raise InputError(f"what-if {text}: {error}") from None
+    return replace(base, setup=setup)
 
 
 @dataclass(frozen=True)

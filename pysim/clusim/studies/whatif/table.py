@@ -191,7 +191,7 @@ def _compared(
 
 
 def _bottleneck(outcome: ChangeOutcome) -> str:
-    return outcome.cause if outcome.error else f"bottleneck: {outcome.cause}"
+    return outcome.cause if outcome.error else f"critical path: {outcome.cause}"
 
 
 def _time(outcome: ChangeOutcome) -> str:
