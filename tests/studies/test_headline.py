@@ -76,6 +76,26 @@ def saving_ps(planned: Plan, result: Result, words: str) -> int:
     return result.time_ps - run_job(job_of(held, PLAIN), PLAIN).time_ps
 
 
+RINGS = (
+    *(("dgx-a100", 1 << 20), ("aws-p5", 1 << 18), ("aws-p4d", 1 << 17), ("aws-p4d", 1 << 19)),
+    ("dgx-h100", 1 << 18),
+)
+
+
+@pytest.mark.parametrize(("system", "size"), RINGS)
+def test_rings_of_simple_over_nodes_do_not_blame_ctas(system: str, size: int) -> None:
+    """Transfers wait for the threads of hosts, whose speed matters from some size on."""
+    asked = Request(Setup(system, 2), "allreduce", size, algorithm="ring", protocol="simple")
+    planned = plan(asked)
+    result = result_of(planned, RunOptions())
+    first = result.diagnose().headline
+    assert first is not None
+    assert first.remedy == "proxy x2" or size < 1 << 20
+    assert first.saving_ps is not None
+    things = ("cta", "latency", "step", "proxy")
+    assert first.saving_ps >= HELD * max(saving_ps(planned, result, f"{n} x2") for n in things)
+
+
 @pytest.mark.parametrize("seed", range(DRAWS))
 def test_the_headline_saves_nearly_as_much_as_the_best_what_if(seed: int) -> None:
     planned = drawn(random.Random(seed))

@@ -191,7 +191,7 @@ def test_the_table_has_a_line_for_each_and_its_cause() -> None:
     (at,) = [i for i, line in enumerate(lines) if line.startswith("  --algorithm tree")]
     assert "tree, simple" in lines[at]
     cause = lines[at + 1]
-    assert cause.startswith("      bottleneck: ")
+    assert cause.startswith("      critical path: ")
     assert "% of" not in cause
     assert "per-slice CTA overhead" in cause or "latency" in cause
 

@@ -62,6 +62,7 @@ CALLS: dict[str, list[tuple[str | Path, ...]]] = {
     ],
     "analyze congestion": [("TRACE",), ("TRACE", "--over-time", "--top", "40")],
     "analyze overlap": [("TRACE",)],
+    "analyze servers": [("TRACE",)],
     "analyze blame": [("TRACE",), ("RUN", "--confirm")],
     "analyze critical-path": [("TRACE",), ("RUN", "--what-if", "hbm", "x2", "--confirm")],
     "analyze pipeline": [("TRACE",)],

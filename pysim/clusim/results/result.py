@@ -225,17 +225,12 @@ class Result(Shown, JsonObject):
         True if the data are right; None if no data were simulated.
     verify_note : str
         Scope of the comparison, or the first difference.
-    judge : callable or None
-        Computes the diagnosis of this result by its critical path.
-    prove : callable or None
-        Simulates its remedies and returns the diagnosis that this proves.
-    derive : callable or None
-        Computes the derivatives of its time.
+    judge, prove, derive : callable or None
+        Its diagnosis by critical path, that proven by simulations, and the derivatives of its time.
     unfinished : Unfinished or None
         Partial result of a run that was ended; None if it is complete, or read from a partial trace.
     followed : str
-        Runs from which the time was extrapolated, for a collective that was not simulated in full: only its time is
-        known. Empty otherwise.
+        Runs from which the time was extrapolated, of which only the time is known; otherwise empty.
     """
 
     KEYS = ("time_ps", "*ended", "*call_times", "*work", "verified", "in_order", "*provenance")
@@ -261,20 +256,13 @@ class Result(Shown, JsonObject):
 
     @property
     def verdict(self) -> Verdict:
-        """Diagnosis of the run as far as it is known: by its critical path, and proven after `diagnose`.
-
-        See `clusim.results.diagnosis.Verdict`.
-        """
+        """Diagnosis of the run (`clusim.results.diagnosis`): by its critical path, and proven after `diagnose`."""
         if self.judge is None:
             return Verdict(self.time_ps, (), basis="the run was not recorded")
         return self.judge(self)
 
     def diagnose(self) -> Verdict:
-        """Simulate the remedies of the run and return the diagnosis, whose bottleneck is the remedy that saves most.
-
-        As many remedies as the run's `confirm` sets: all, none, or those that move at most 3 times the packets and
-        bursts of the run, at least 4,000,000 and at most 60,000,000.
-        """
+        """Simulate remedies of the run, as many as its `confirm` sets; the bottleneck is what saves most."""
         return self.verdict if self.prove is None else self.prove(self)
 
     def sensitivity(self) -> Sensitivity:

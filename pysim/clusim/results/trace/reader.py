@@ -229,7 +229,7 @@ def _provenance(file: Opened) -> Provenance:
         schedule_text=texts[1][0],
         faults=_lines(file, "/meta/faults"),
         notes=_lines(file, "/meta/notes"),
-        error_bound=_optional(file, "error_bound"),
+        error_bound=_optional(file, "error_bound") if _meta(file, "complete") else None,
         around=_around(file),
     )
 
