@@ -165,11 +165,16 @@ def _table(rows: list[dict[str, Any]]) -> str:
         f"  {'replicas':>8} {'GPUs':>6} {'step':>12} {unit.replace('_per_s', '/s'):>14} {'MFU':>6}"
         f" {'exposed':>8} {'efficiency':>10}"
     ]
+    if rows[0]["convergence"] is not None:
+        lines[0] += f" {'epochs':>8} {'to accuracy':>14}"
     for row in rows:
         lines.append(
             f"  {row['replicas']:>8} {row['gpus']:>6} {row['step_time_s'] * 1e3:>9.3f} ms {row[unit]:>14,.1f}"
             f" {row['mfu']:>6.1%} {row['exposed_comm_s'] / row['step_time_s']:>8.1%} {row['efficiency']:>10.1%}"
         )
+        if row["convergence"] is not None:
+            lines[-1] += f" {row['convergence']['epochs']:>8.4g}"
+            lines[-1] += f" {row['convergence']['time_s']:>12,.4g} s"
     lines += [
         f"  expected error: {text}"
         for text in dict.fromkeys(row["expected_error_text"] for row in rows)

@@ -17,6 +17,7 @@ from clusim.results.replicated import DIMENSIONS
 from clusim.results.result import Result
 from clusim.results.resultjson import BusyWire
 from clusim.training.breakdown import PARTS, Breakdown, error_of
+from clusim.training.convergence import Convergence, convergence_of
 from clusim.training.expected import StepClass, expected_step, expected_text
 from clusim.training.goodput import Goodput, goodput_of
 from clusim.training.proof import FoldReport
@@ -121,6 +122,7 @@ class StepResult(Shown, JsonObject):
             "communication_sms=sharing.sms",
         ),
         *("in_switch=switching", "bubble_fraction", "ranks", "checkpoint=saved", "goodput"),
+        "convergence",
         *("memory_GiB=fullest", "memory_by_stage_GiB=memory", "volume_bytes_per_gpu"),
         *("collectives_per_step", "faults", "notes", "error_bound", "wall_s"),
     )
@@ -210,6 +212,11 @@ class StepResult(Shown, JsonObject):
         return goodput_of(
             self.plan, 1 / self.pace, self.saved.stall_s if self.saved is not None else None
         )
+
+    @property
+    def convergence(self) -> Convergence | None:
+        """Time to accuracy, if the workload has epochs."""
+        return convergence_of(self.plan.workload, 1 / self.pace)
 
     def mean(self, name: str) -> float:
         """Return the mean over ranks of a part of the last step [s]."""

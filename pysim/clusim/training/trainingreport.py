@@ -141,6 +141,8 @@ def _numbers(result: StepResult) -> list[str]:
 def _headline(result: StepResult) -> list[str]:
     """Return the figures to read first."""
     rows = headline_rows(result.plan, result.step_ps[-1], result.memory)
+    if result.convergence is not None:
+        rows.append(("to accuracy", result.convergence.text))
     if result.worker_ps:
         fast, slow = (format_time(pick(result.worker_ps)) for pick in (min, max))
         rows.insert(1, ("by worker", f"asynchronous workers need {fast} to {slow}"))

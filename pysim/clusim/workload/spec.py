@@ -274,6 +274,30 @@ class HostSpec(Spec):
     data_loading: Time = 0
 
 
+Batch = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,12}$")]
+"""A batch as the key of a table."""
+
+Epochs = Annotated[float, Field(gt=0, le=1e9)]
+
+
+class ConvergenceSpec(Spec):
+    """Epochs to accuracy, for small batches or by batch, and the samples of an epoch."""
+
+    samples: Annotated[int, Field(ge=1, le=2**50)]
+    epochs: Epochs | None = None
+    critical_batch: Positive | None = None
+    by_batch: Annotated[dict[Batch, Epochs], Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _one_law(self) -> ConvergenceSpec:
+        """Accept either a number of epochs, with its critical batch, or a table."""
+        alone = self.epochs is None and self.critical_batch is None
+        if (self.by_batch is None) == alone:
+            message = "set epochs, with critical_batch if they grow, or epochs by_batch"
+            raise PydanticCustomError("convergence", message)
+        return self
+
+
 class Workload(Spec):
     """Training run: model, topology, batch and parallelism."""
 
@@ -310,6 +334,7 @@ class Workload(Spec):
     hardware: HardwareSpec = HardwareSpec()
     checkpoint: CheckpointSpec | None = None
     reliability: ReliabilitySpec | None = None
+    convergence: ConvergenceSpec | None = None
     host: HostSpec = HostSpec()
     fold: Literal["auto", "all", "proved", "none"] = "auto"
     depth: Annotated[list[Positive], Field(min_length=2, max_length=2)] | None = None
