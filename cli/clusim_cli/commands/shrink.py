@@ -64,10 +64,10 @@ def command(
     without it (ncclCommShrink), repeat the lost iteration and finish the job.
     """
     from clusim.simulation.setup import Setup
-    from clusim.studies.shrink import Failure, lose_rank, shrunk_lines
+    from clusim.studies.shrink import RankLoss, lose_rank, shrunk_lines
 
     setup = Setup(topology, nodes, version=version, env=env)
     doubts(setup, strict, quiet=as_json)
-    failure = Failure(rank, at_ps, detection_ps, shrink_ps)
+    failure = RankLoss(rank, at_ps, detection_ps, shrink_ps)
     job = lose_rank(setup, operation, size_bytes, failure, iterations=iterations)
     click.echo(json.dumps(job.to_json()) if as_json else "\n".join(shrunk_lines(job)))

@@ -43,7 +43,7 @@ IB_UNIT_PS = 4_096_000
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RankLoss:
     """Loss of a rank.
 
     Attributes
@@ -123,7 +123,7 @@ class ShrunkJob(JsonObject):
 
 
 def lose_rank(
-    setup: Setup, operation: str, size_bytes: int, failure: Failure, *, iterations: int
+    setup: Setup, operation: str, size_bytes: int, failure: RankLoss, *, iterations: int
 ) -> ShrunkJob:
     """Return the times of a job of equal collectives that loses a rank and goes on without it.
 
@@ -176,7 +176,7 @@ def _iteration(setup: Setup, operation: str, size_bytes: int) -> tuple[PerfKerne
     return perf, Harness().time_ps(host_of(setup.comm), operation, perf)
 
 
-def _detection(setup: Setup, failure: Failure) -> tuple[int, str]:
+def _detection(setup: Setup, failure: RankLoss) -> tuple[int, str]:
     """Return the time until the other ranks know of a failure [ps], and its cause."""
     if failure.detection_ps is not None:
         return failure.detection_ps, "as given"

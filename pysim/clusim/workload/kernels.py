@@ -475,15 +475,11 @@ def wider_products(endpoint: Endpoint, precision: Precision) -> tuple[WiderProdu
     name, table = measured_on(endpoint), products_of(endpoint, precision)
     if precision.gemm_bytes > 1 or table.kind not in ("fp8", "fp8-block"):
         return ()
-    kinds = ("fp8-block", "bf16") if table.kind == "fp8" else ("bf16",)
-    peaks = {"fp8-block": endpoint.peak_flops[precision.peak], "bf16": endpoint.peak_flops["bf16"]}
-    sizes = {"fp8-block": 1.0, "bf16": 2.0}
-    tables = {kind: find_table(name, kind) for kind in kinds}
-    return tuple(
-        WiderProducts(found, float(peaks[kind]), sizes[kind])
-        for kind, found in tables.items()
-        if found is not None
-    )
+    peak, wide_peak = endpoint.peak_flops[precision.peak], endpoint.peak_flops["bf16"]
+    figures = {"fp8-block": (float(peak), 1.0), "bf16": (float(wide_peak), 2.0)}
+    figures.pop(table.kind, None)
+    tables = {kind: found for kind in figures if (found := find_table(name, kind)) is not None}
+    return tuple(WiderProducts(tables[kind], *figures[kind]) for kind in tables)
 
 
 def attention_of(endpoint: Endpoint, library: str = "") -> AttentionTable:
