@@ -47,6 +47,35 @@ def test_only_copies_of_pinned_memory_return_before_they_end(tmp_path: Path) -> 
     assert returning_us < 50
 
 
+DEPENDENT = """
+x = torch.randn(100, device="cuda")
+for attempt in (
+    lambda: torch.bincount(x.argsort(), minlength=4),
+    lambda: x.nonzero(),
+    lambda: x[x > 0],
+    lambda: torch.unique(x),
+    lambda: torch.masked_select(x, x > 0),
+    lambda: torch.repeat_interleave(x.argsort()),
+):
+    try:
+        attempt()
+    except Exception as error:
+        print(error)
+"""
+
+
+def test_every_operator_whose_shape_depends_on_values_names_the_option_that_computes_them(
+    tmp_path: Path,
+) -> None:
+    run = torchrun(tmp_path, DEPENDENT, "--nproc-per-node", "1")
+    assert run.returncode == 0, run.stderr
+    lines = run.stdout.splitlines()[:6]
+    assert all("--data real computes them, or use fixed shapes" in line for line in lines), lines
+    real = torchrun(tmp_path, DEPENDENT, "--nproc-per-node", "1", "--data", "real")
+    assert "--data real" not in real.stdout
+    assert real.returncode == 0, real.stderr
+
+
 TRITON = """
 import triton, triton.language as tl
 from triton.language.extra import libdevice
