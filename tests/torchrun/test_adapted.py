@@ -33,6 +33,12 @@ returns = (
     lambda: pinned.copy_(there, non_blocking=True),
 )
 print(min(map(host_us, waits)), max(map(host_us, returns)))
+for device in ("cuda", "cpu"):
+    one, other = torch.ones(4, device=device), torch.ones(4, device=device)
+    addresses = [x.untyped_storage().data_ptr() for x in (one, one[1:], other)]
+    assert addresses[0] == addresses[1] != addresses[2] and all(addresses)
+    one.untyped_storage().resize_(0)
+    assert device == "cpu" or one.untyped_storage().data_ptr() == 0
 with torch.device("cuda"):
     assert torch.arange(3).tolist() == [0, 1, 2] and torch.ones(2).device.type == "cuda"
 """

@@ -82,8 +82,16 @@ def install(graph: type) -> None:
         place.CUDAGraph = graph
         place.graph_pool_handle = lambda: (1, next(handles))
     torch._C._host_emptyCache = lambda: None
-    # Static tensors are compared by their addresses.
+    # Static tensors are compared by their addresses, and storages by FSDP1.
     FakeTensor.data_ptr = _address
+    of_host = torch.UntypedStorage.data_ptr
+
+    def storage_address(storage: torch.UntypedStorage) -> int:
+        if storage.device.type != "meta":
+            return int(of_host(storage))
+        return int(storage._cdata) if storage.nbytes() else 0
+
+    torch.UntypedStorage.data_ptr = storage_address
 
 
 def _address(tensor: torch.Tensor) -> int:
