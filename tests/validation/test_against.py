@@ -230,6 +230,18 @@ def test_the_unchanged_system_wins_if_no_cause_is_closer() -> None:
     assert "the best leaves 11.0%" in explained_by(1.110, faster=1.111)
 
 
+def test_a_hypothesis_is_named_once() -> None:
+    sound = table("dgx-h100", None, "all_reduce")
+    measured = {line.size: 2 * line.halves[0].time_us for line in sound.lines}
+    curve = MeasuredCurve("m.txt", measured, "float", "sum", 8, 1)
+    near = SimulatedCause(("near",), "", {s: us / 1.1 for s, us in measured.items()})
+    far = SimulatedCause(("far",), "", {s: us * 3 for s, us in measured.items()})
+    found = FoundCauses(SIZES, (near, far), dropped=("near", "far", "other"))
+    text = "\n".join(Against(curve, sound, found).cause_lines())
+    assert (text.count("near"), text.count("far")) == (1, 1)
+    assert "worse: far, other" in text
+
+
 def measured_with(env: tuple[tuple[str, str], ...], sizes: tuple[int, ...]) -> MeasuredCurve:
     """Return the curve of a run with variables, with 2% of noise."""
     random_of = random.Random(11)

@@ -346,10 +346,11 @@ class Against(JsonObject):
             if "equal)" in titles_text(cause.titles):
                 equal = ", ".join(cause.titles[1:])
                 yield from folded(f"  equal to {cause.titles[0]}: {equal}")
-        further = [cause.titles[0] for cause in causes if cause not in closer]
-        further += self.found.dropped
-        if further:
-            yield from folded(f"  worse: {', '.join(further)}")
+        shown = {title for cause in closer for title in cause.titles}
+        worse = [cause.titles[0] for cause in causes if cause not in closer]
+        worse = [title for title in (*worse, *self.found.dropped) if title not in shown]
+        if worse:
+            yield from folded(f"  worse: {', '.join(dict.fromkeys(worse))}")
         for title, why in self.found.failed:
             yield from folded(f"  not simulated: {title}: {why}")
         if self.found.unfinished:
