@@ -15,7 +15,7 @@ FUZZ_CASES ?= 1000000
 FUZZ_SEED ?= 1
 MUTANTS ?= 5
 FUZZ_OPTIONS = max_allocation_size_mb=4000:hard_rss_limit_mb=6000:detect_leaks=1
-RUN_ARGS ?= run dgx-a100 --collective allreduce --algorithm ring --size 64MiB --confirm
+RUN_ARGS ?= run dgx-a100 --collective allreduce --algorithm ring --size 64MiB
 
 # pip shows its progress on a terminal and says nothing elsewhere. Python compiles modules when they are imported.
 PIP_INSTALL = $(BIN)/pip install $(shell [ -t 2 ] || echo --quiet) --disable-pip-version-check --no-compile

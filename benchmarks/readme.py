@@ -9,9 +9,7 @@ from pathlib import Path
 
 from clusim.base.files import write_text
 
-COMMAND = (
-    "run dgx-a100 --collective allreduce --algorithm ring --size 64MiB --confirm --no-progress"
-)
+COMMAND = "run dgx-a100 --collective allreduce --algorithm ring --size 64MiB --no-progress"
 
 
 def main(page: Path) -> None:

@@ -145,9 +145,7 @@ def test_the_output_in_the_readme_is_that_of_the_main_job(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (shown,) = blocks(ROOT / "README.md", "text")
-    command = (
-        "run dgx-a100 --collective allreduce --algorithm ring --size 64MiB --confirm --no-progress"
-    )
+    command = "run dgx-a100 --collective allreduce --algorithm ring --size 64MiB --no-progress"
     assert run(command.split()) == 0
     mask = re.compile(r"(wall time +).*")
     assert mask.sub(r"\1...", shown) == mask.sub(r"\1...", capsys.readouterr().out)
