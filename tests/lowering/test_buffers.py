@@ -209,3 +209,8 @@ def test_reduction_units_hold_32_bursts_or_their_own_capacity() -> None:
         found = roomy_units(arrays, [Packets(PACKET, packets, frozenset())])
         assert int(found["capacity_bytes"].max()) == expected
     assert (roomy_units(arrays, []) == arrays.units).all()
+    # The largest bursts count, and the larger of one unit's size and theirs.
+    mixed = [Packets(PACKET, burst, frozenset()), Packets(PACKET, 2 * burst, frozenset())]
+    for order in (mixed, mixed[::-1]):
+        found = roomy_units(arrays, order)
+        assert int(found["capacity_bytes"].min()) == 64 * PACKET * burst
