@@ -63,6 +63,7 @@ CHANGES: dict[str, tuple[str, str, int, dict[str, str]]] = {
     "NCCL_SYM_KERNEL": ("AllReduce_RSxLD_AGxST", "dgx-h100", 1, dict(windows(symmetric=True))),
     "NCCL_SYM_CTAS": ("7", "dgx-h100", 1, dict(windows(symmetric=True))),
     "NCCL_CTA_POLICY": ("ZERO", "dgx-h100", 1, dict(windows(symmetric=True))),
+    "NCCL_TUNER_CONFIG_FILE": (str(ROOT / "tests" / "laws" / "tuner.csv"), "dgx-a100", 1, {}),
     "NCCL_SYM_TMA_ENABLE": (
         "1",
         "hgx-b200",
