@@ -88,8 +88,10 @@ class GuardedCommand(click.Command):
         self.raw = raw
         self.foreign = foreign
         if not any("--no-progress" in param.opts for param in self.params):
-            quiet = click.Option(["--no-progress"], is_flag=True, hidden=True, expose_value=False)
-            self.params.append(quiet)
+            about: Any = {"is_flag": True, "hidden": True, "expose_value": False}
+            self.params.append(
+                click.Option(["--no-progress"], help="Show no progress bar.", **about)
+            )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; suggest alternatives for an unknown option."""
