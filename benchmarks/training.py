@@ -22,6 +22,7 @@ from clusim.nccl.choice import Communicators
 from clusim.nccl.programs import CollectivePayload
 from clusim.schedule.builder import Site
 from clusim.training import train
+from clusim.validation.measured import made_at
 from clusim.validation.steps.validate import HEADING
 from clusim.workload import PRECISIONS, Workload, chip_of
 
@@ -30,7 +31,8 @@ COARSE = 64 << 10
 
 HEAD = """# How far to trust simulated training steps
 
-Written by `python benchmarks/training.py docs/accuracy-training.md`. All rows use one set of parameters: matrix
+Last written on {date}, at commit {commit}, by `python benchmarks/training.py docs/accuracy-training.md`; tests
+simulate a sample of the rows again. All rows use one set of parameters: matrix
 products measured on an A100 (`clusim.hardware.kernels`), the largest at {gemm} of the peak, and the ratio of long runs
 to short benchmarks, {sustained:.2f}. This ratio was fitted to the four rows of 22 and 175 billion parameters in the
 first table, so their mean error is small by construction. The other rows were not fitted. Collectives are
@@ -262,6 +264,7 @@ def page() -> str:
     """Return the complete page."""
     parts = [
         HEAD.format(
+            **made_at(),
             gemm=CHIPS["a100-sxm4-80gb"]["gemm_fraction"].value,
             sustained=chip_of(machine(1), PRECISIONS["fp16"]).sustained,
         )

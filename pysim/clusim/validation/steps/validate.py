@@ -22,7 +22,7 @@ from clusim.hardware import FRAMEWORKS, GPUS
 from clusim.hardware.calibration import ROW_SETS
 from clusim.lowering import QUICK
 from clusim.training.expected import StepCampaign
-from clusim.validation.measured import Report, Tell, Unpredicted, named, plain
+from clusim.validation.measured import Report, Tell, Unpredicted, made_at, named, plain
 from clusim.validation.steps.cases import AS_SAID, framework_of
 from clusim.validation.steps.predict import StepPoint, StepScore, predicted, step_groups, step_score
 from clusim.validation.steps.rows import StepRow
@@ -235,10 +235,12 @@ def write_section(report: StepReport, page: Path, command: str) -> None:
 
 def section(report: StepReport, command: str) -> str:
     """Return the section."""
+    made = made_at()
     parts = [
         HEADING,
         "",
-        f"Written by `{command}`, from a table of published steps, which is not part of clusim;",
+        f"Last written on {made['date']}, at commit {made['commit']}, by `{command}`,",
+        "from a table of published steps, which is not part of clusim;",
         "[training.md](training.md#against-measurements) describes the columns of such a table. Errors are of the time",
         "of a step, in percent; bias is the mean of the signed errors, + is predicted too long; tau is Kendall's, of",
         "the throughput of layouts of one model on one number of GPUs. Calibration rows are scored separately; every",
