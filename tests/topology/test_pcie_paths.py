@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from clusim import collective, load
+from clusim import collective, load, traffic
 from clusim.base.errors import InputError
 from clusim.lowering import parse_faults
 from clusim.lowering.faults import on_redirected
@@ -120,3 +120,30 @@ def test_nics_move_to_a_root_complex(node: Fabric) -> None:
         rooted_nics(load("rtx4090x8-pcie"), remote=False)
     with pytest.raises(InputError, match="nics remote: no NIC of a100-pcie-nvlink-pair would move"):
         rooted_nics(load("a100-pcie-nvlink-pair"), remote=True)
+
+
+def test_data_to_a_nic_and_from_it_have_separate_credits_with_acs() -> None:
+    """As completions and posted writes: both pass the same uplinks, and one may not wait for the other."""
+    arrays = arrays_of(redirected(acs_on(load("hgx-a100-hdr4", nodes=2))))
+    kinds = [node.kind for node in arrays.fabric.nodes]
+    wires = arrays.wires
+    into = [
+        kinds[src] == "nic" and kinds[dst] != "nic" for src, dst in wires[["src", "dst"]].tolist()
+    ]
+    within = arrays.nodes["zone"][wires["src"]] == arrays.nodes["zone"][wires["dst"]]
+    from_nics = np.array(into) & within
+    starts = [int(arrays.targets["node"][nic]) for nic in arrays.nic_targets[:4].tolist()]
+    ends = [int(arrays.rank_endpoint[rank]) for rank in range(8)]
+    routed = {wire for start in starts for end in ends for wire in arrays.steps(start, (end,))}
+    used = [wire for wire in np.flatnonzero(from_nics).tolist() if wire in routed]
+    assert len(used) == 4
+    assert wires["dateline"][used].all()
+    assert not wires["dateline"][~from_nics].any()
+    assert arrays.fabric.num_vcs >= 2
+
+
+def test_traffic_passes_an_uplink_twice_with_acs() -> None:
+    """Each GPU sends 1 MiB to the other node and receives as much: 2 MiB on its NIC's uplink instead of 1 MiB."""
+    fabric = load("hgx-h100-ndr", nodes=2)
+    times = [traffic(item, "stride", "1MiB", span=8).time_ps for item in (fabric, acs_on(fabric))]
+    assert times[1] > 1.7 * times[0]

@@ -42,6 +42,7 @@ from clusim.simulation.session import Progress, Session, Sink, Watch, loop_count
 from clusim.simulation.traffic import grain_of, to_image
 from clusim.topology import FabricArrays
 from clusim.topology.arrays import arrays_of
+from clusim.topology.pcie_paths import redirected
 
 if TYPE_CHECKING:
     from clusim.results.trace.writer import TraceWriter
@@ -177,7 +178,7 @@ def _planned_job(planned: Plan, options: RunOptions) -> Job:
 def _traffic_job(request: TrafficRequest, options: RunOptions) -> Job:
     """Draw the messages of synthetic traffic and lower them onto its fabric."""
     options.watch.begins("the fabric is built")
-    fabric, traffic = request.setup.fabric, request.traffic
+    fabric, traffic = redirected(request.setup.fabric), request.traffic
     options.watch.begins("messages are drawn")
     arrays = arrays_of(fabric)
     drawn = traffic.plan(arrays)

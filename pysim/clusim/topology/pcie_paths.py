@@ -5,9 +5,12 @@ PCIe switch send peer requests and completions upstream; they return from the ro
 and ``nvidia-smi topo -m`` do not detect this. NCCL's troubleshooting guide lists ACS as a cause of low bandwidth.
 **Model** Each PCIe switch becomes two. Upward packets pass the first, which routes to its uplink only; downward packets
 pass the second, `down_name`. The uplink therefore carries peer data twice, once per direction, and downward writes have
-the peer payload of the root complex. NCCL plans for the original topology, and path classes are the original
-topology's (`clusim.topology.rails.path_type`). **Not modelled** ACS on some ports only, and address translation (IOMMU;
-ATS, with which packets take the direct path again); downward writes from host memory also have the peer payload.
+the peer payload of the root complex. Data to a NIC (completions of its reads) and from it (posted writes) then share
+uplinks, with separate credits, as PCI Express requires: data from a NIC take the second virtual channel. With common
+buffers, NICs that send to each other in a ring of nodes would wait for each other. NCCL plans for the original
+topology, and path classes are the original topology's (`clusim.topology.rails.path_type`).
+**Not modelled** ACS on some ports only, and address translation (IOMMU; ATS, with which packets take the direct path
+again); downward writes from host memory also have the peer payload.
 **Parameters** `Fabric.acs`, `Node.peer_payload_bytes`.
 """
 
@@ -75,7 +78,10 @@ def _split(fabric: Fabric) -> Fabric:
             links.append(link)
             continue
         low, high = (link.a, link.b) if a_depth > b_depth else (link.b, link.a)
-        links.append(replace(link, routed=(low == link.a, low == link.b)))
+        upward = (low == link.a, low == link.b)
+        from_nic = fabric.nodes[fabric.node_index[low]].kind == "nic"
+        dateline = upward if from_nic else link.dateline
+        links.append(replace(link, routed=upward, dateline=dateline))
         form = _peer_format(formats[link.format], fabric.nodes[fabric.node_index[place[high]]])
         formats[form.name] = form
         a, b = (down_name(name) if name in split else name for name in (high, low))
@@ -86,7 +92,12 @@ def _split(fabric: Fabric) -> Fabric:
         if node.name in split
     ]
     return replace(
-        fabric, nodes=(*fabric.nodes, *halves), links=(*links, *added), formats=formats, acs=False
+        fabric,
+        nodes=(*fabric.nodes, *halves),
+        links=(*links, *added),
+        formats=formats,
+        acs=False,
+        num_vcs=max(2, fabric.num_vcs),
     )
 
 
