@@ -9,9 +9,9 @@ import sys
 import networkx as nx
 import pytest
 
-from clusim import topology
+from clusim import topology, traffic
 from clusim.base import resources
-from clusim.base.errors import TopologyError
+from clusim.base.errors import DeadlockError, TopologyError
 from clusim.topology import (
     Fabric,
     FabricBuilder,
@@ -20,11 +20,13 @@ from clusim.topology import (
     from_networkx,
     generate,
     loads,
+    schema,
     to_networkx,
     to_yaml,
 )
 from clusim.topology.arrays import arrays_of
 from clusim.topology.check_flow import bisection_Bps
+from clusim.topology.keys import LinkKeys, NodeKeys, SwitchKeys, TopologyKeys
 from clusim.topology.render import ranges
 
 EVERYTHING = [
@@ -52,6 +54,46 @@ def test_builder_makes_what_the_file_says() -> None:
     assert len(arrays_of(net).unit_wires(0)) == 18
     assert loads(net.source_text) == net, "the text it carries is a topology file"
     assert "given in the description" in describe(net)
+
+
+@pytest.mark.parametrize(
+    ("keys", "spec", "without"),
+    [
+        (TopologyKeys, schema.Topology, {"name", "nodes", "links"}),
+        (NodeKeys, schema.NodeSpec, {"kind", "chip", "switch", "nic", "store_and_forward"}),
+        (SwitchKeys, schema.NodeSpec, {"kind", "chip", "nic", "relay"}),
+        (LinkKeys, schema.LinkSpec, {"from", "to"}),
+    ],
+)
+def test_named_arguments_of_the_builder_are_the_keys_of_a_file(keys, spec, without) -> None:
+    fields = {info.alias or name for name, info in spec.model_fields.items()}
+    assert set(keys.__annotations__) == fields - without
+
+
+def ring_of_gpus(**keys: bool) -> FabricBuilder:
+    net = FabricBuilder("ring")
+    net.gpu("gpu0..3", chip="h100-sxm5", **keys)
+    for a, b in ((0, 1), (1, 2), (2, 3), (3, 0)):
+        net.link(f"gpu{a}", f"gpu{b}", type="nvlink4")
+    return net
+
+
+def test_gpus_that_do_not_forward_are_an_error_with_the_keyword() -> None:
+    with pytest.raises(TopologyError, match=r"no route .*; add links, or .*relay=True in Python"):
+        ring_of_gpus().build()
+    assert ring_of_gpus(relay=True).build().num_ranks == 4
+
+
+def test_a_deadlock_of_shortest_routes_names_the_key_of_routing() -> None:
+    """Each host of a ring sends to the opposite one, with buffers of a packet."""
+    net = FabricBuilder("circle")
+    net.host("host0..4", relay=True)
+    net.define("formats", "large", header="64B", flit="1B")
+    for a in range(5):
+        link = {"rate": "50 GB/s", "latency": "500ns", "format": "large", "buffer": "20KiB"}
+        net.link(f"host{a}", f"host{(a + 1) % 5}", **link)
+    with pytest.raises(DeadlockError, match="use routing: dimension-order"):
+        traffic(net.build(), "stride", "4MiB", span=2)
 
 
 def test_builder_says_what_is_wrong() -> None:

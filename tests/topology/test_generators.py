@@ -7,7 +7,7 @@ from math import prod
 import networkx as nx
 import pytest
 
-from clusim import topology
+from clusim import topology, traffic
 from clusim.base.errors import TopologyError
 from clusim.base.units import parse_rate
 from clusim.topology import Fabric, check, generate
@@ -140,6 +140,9 @@ def test_defaults_are_those_of_packet_level_comparisons() -> None:
         ("star:4,store_and_forward=maybe", "must be yes or no"),
         ("star:4,packet=1GiB", "must be 1..1048576 bytes"),
         ("star:4,5", "must be option=value"),
+        ("tree:8:2:2", "must be n:arity; for example tree:8:2"),
+        ("tree:8:1", "n=8, arity=1: must be at least 2"),
+        ("tree:arity=3", "needs n"),
         ("mesh:4x8,twist=yes", "twist: only of tori, not of mesh"),
         ("torus:4x4,twist=yes", "twist: needs an even longest size and a shorter one above 1"),
         ("dragonfly:h=2,groups=50", "groups=50: must be 2..9"),
@@ -151,6 +154,36 @@ def test_wrong_arguments(spec: str, words: str) -> None:
         generate(spec)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "switches"),
+    [
+        ("tree:8", [4, 2, 1]),
+        ("tree:9:3", [3, 1]),
+        ("tree:n=5,arity=2", [3, 2, 1]),
+        ("tree:2:4", [1]),
+    ],
+)
+def test_a_tree_has_its_hosts_at_one_depth_and_all_links_of_a_rate(
+    spec: str, switches: list[int]
+) -> None:
+    net = generate(spec)
+    levels = [node.name.split(".")[0] for node in net.nodes if node.kind == "switch"]
+    assert [levels.count(f"switch{level}") for level in range(len(switches))] == switches
+    assert len(net.links) == net.num_ranks + sum(switches) - 1
+    assert len({link.rate for link in net.links}) == 1
+    arrays = arrays_of(net)
+    assert len(arrays.path(0, net.num_ranks - 1)) == 2 * len(switches)
+
+
+def test_the_root_of_a_tree_limits_traffic_between_its_halves() -> None:
+    """Each of n/2 hosts of a half sends 1 MiB to the other: all cross one link of the root."""
+    result = traffic("tree:8", "tornado", "1MiB")
+    wire_bytes = (
+        3 * (1 << 20) * (4096 + 64) // 4096
+    )  # of 8 messages to i + 3, three enter the left half
+    assert result.time_ps >= wire_bytes * 20
 
 
 def test_thousand_hosts_lower_quickly() -> None:

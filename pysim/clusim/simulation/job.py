@@ -35,12 +35,18 @@ from clusim.schedule import Schedule, to_arrays, to_text
 from clusim.simulation.diagnose import Budget, Columns, Evidence, Repeats, inputs_of, run_wires
 from clusim.simulation.expected import expected_of
 from clusim.simulation.intervals import Variants
-from clusim.simulation.payload_check import Checker, Waits, deadlock_error, require_room
+from clusim.simulation.payload_check import (
+    Checker,
+    Waits,
+    circle_remedy,
+    deadlock_error,
+    require_room,
+)
 from clusim.simulation.plan import Plan, plan
 from clusim.simulation.request import AnyRequest, ScheduleRequest, TrafficRequest
 from clusim.simulation.session import Progress, Session, Sink, Watch, loop_counts, start_engine
 from clusim.simulation.traffic import grain_of, to_image
-from clusim.topology import FabricArrays
+from clusim.topology import Fabric, FabricArrays
 from clusim.topology.arrays import arrays_of
 from clusim.topology.pcie_paths import redirected
 
@@ -195,7 +201,7 @@ def _traffic_job(request: TrafficRequest, options: RunOptions) -> Job:
         ),
         _wires(arrays),
         Tasks([], nothing, nothing),
-        _undelivered,
+        partial(_undelivered, fabric),
         messages=drawn.messages,
         inputs=lambda: _inputs(arrays, image),
         least_ps=_least_ps(image, arrays.wires),
@@ -305,12 +311,12 @@ def _wires(arrays: FabricArrays) -> Wires:
     )
 
 
-def _undelivered(session: Session) -> DeadlockError:
+def _undelivered(fabric: Fabric, session: Session) -> DeadlockError:
     times = session.engine.message_times()
     left = int(np.count_nonzero(times < 0))
     return DeadlockError(
         f"deadlock at {session.engine.now_ps} ps: {left} of {len(times)} messages cannot be delivered; "
-        "a wire they need is down, or buffers wait for each other in a circle"
+        f"a wire they need is down, or buffers wait for each other in a circle{circle_remedy(fabric)}"
     )
 
 

@@ -17,6 +17,7 @@ from clusim.results.bins import BinRecorder
 from clusim.schedule import Schedule
 from clusim.schedule.iteration import iter_slices
 from clusim.topology.arrays import arrays_of
+from clusim.topology.checks import check_deadlock
 from clusim.topology.model import Fabric
 
 MOST_NAMED = 3
@@ -47,7 +48,16 @@ def deadlock_error(
         steps = f"{named[0]} <- ... {len(chain) - 2 * MOST_NAMED} more <- {named[1]}"
     else:
         steps = " <- ".join(waits.describe(instance) for instance in chain)
-    return DeadlockError(f"{head}{len(stuck)} of {waits.count} programs are stuck; {kind}: {steps}")
+    remedy = "" if broken else circle_remedy(fabric)
+    return DeadlockError(
+        f"{head}{len(stuck)} of {waits.count} programs are stuck; {kind}: {steps}{remedy}"
+    )
+
+
+def circle_remedy(fabric: Fabric) -> str:
+    """Return the key that breaks a circle of waiting buffers on a topology; empty if its routes have none."""
+    warnings = [item.what for item in check_deadlock(arrays_of(fabric)) if item.level == "warning"]
+    return f"; {warnings[0]}" if warnings else ""
 
 
 def _broken(fabric: Fabric, counters: Array, faults: Sequence[Fault], now_ps: int) -> str:

@@ -25,6 +25,7 @@ from clusim.topology.check_links import MOST, Finding, by_level, check_links, li
 from clusim.topology.hosts import GPU_LINKS, hosts_of
 from clusim.topology.model import Fabric
 from clusim.topology.nccl_overrides import told_lines
+from clusim.topology.node import Node
 
 MAX_DEADLOCK_WORK = 3_000_000
 """Endpoints times wires; above this the search for cycles needs more than some seconds."""
@@ -296,8 +297,23 @@ def errors(fabric: Fabric) -> list[Finding]:
         where = f"disconnected: no route {listed(missing)}; add links"
         if fabric.routing == "dimension-order":
             where += ", or use routing: shortest"
+        if any(_ends_traffic(fabric, node) for node in fabric.nodes):
+            where += ", or let GPUs and hosts forward packets of others: relay: true (relay=True in Python)"
         result.append(Finding("error", where))
     return result
+
+
+def _ends_traffic(fabric: Fabric, node: Node) -> bool:
+    """True if a GPU or host with links to several others does not forward."""
+    ends = {"gpu", "host"}
+    if node.kind not in ends or node.relay:
+        return False
+    others = {
+        link.b if link.a == node.name else link.a
+        for link in fabric.links
+        if node.name in (link.a, link.b)
+    }
+    return sum(fabric.nodes[fabric.node_index[name]].kind in ends for name in others) > 1
 
 
 def _unreachable(fabric: Fabric) -> list[str]:

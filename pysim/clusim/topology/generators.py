@@ -1,6 +1,6 @@
 """Well-known networks by formula.
 
-``fat-tree:k=8``, ``torus:4x4x4``, ``mesh:8x8``, ``dragonfly:h=2``, ``ring:8``, ``star:16``,
+``fat-tree:k=8``, ``torus:4x4x4``, ``mesh:8x8``, ``dragonfly:h=2``, ``ring:8``, ``star:16``, ``tree:8``,
 ``fully-connected:8``. Endpoints are ideal hosts. The defaults are usual in comparisons of
 packet-level simulators: 400 Gb/s links of 500 ns, packets of 4096 B with 64 B of header,
 store-and-forward switches with zero latency.
@@ -186,6 +186,25 @@ def _star(sketch: _Sketch, args: Arguments) -> None:
         sketch.link(host, hub, "host")
 
 
+def _tree(sketch: _Sketch, args: Arguments) -> None:
+    """Build a tree of switches with up to `arity` children each; the hosts are its leaves, at one depth.
+
+    All links are equally fast: those of the root limit traffic between its subtrees.
+    """
+    count, arity = args["n"], args["arity"]
+    if count < 2 or arity < 2:
+        raise TopologyError(f"n={count}, arity={arity}: must be at least 2")
+    _limit(2 * count + 32)
+    below, cls, level = [sketch.host(f"host{i}") for i in range(count)], "host", 0
+    while len(below) > 1:
+        switches = [
+            sketch.switch(f"switch{level}.{i}", "switch") for i in range(-(-len(below) // arity))
+        ]
+        for number, node in enumerate(below):
+            sketch.link(node, switches[number // arity], cls)
+        below, cls, level = switches, f"level{level + 1}", level + 1
+
+
 def _fully_connected(sketch: _Sketch, args: Arguments) -> None:
     """Build a link between any two hosts."""
     count = args["n"]
@@ -226,6 +245,7 @@ GENERATORS: Mapping[str, _Generator] = {
     "ring": _Generator(_no_draw, {}, "ring:8", grid=True),
     "dragonfly": _Generator(_dragonfly, {"h": None, "p": 0, "a": 0, "groups": 0}, "dragonfly:h=2"),
     "star": _Generator(_star, {"n": None}, "star:16"),
+    "tree": _Generator(_tree, {"n": None, "arity": 2}, "tree:8:2"),
     "fully-connected": _Generator(_fully_connected, {"n": None}, "fully-connected:8"),
 }
 """Generators by name."""
@@ -369,8 +389,13 @@ def _arguments(
         if not equals and not number and generator.grid is not None:
             shape = tuple(_integer("size", size) for size in key.split("x"))
         elif not equals and not number and list(generator.arguments)[:1]:
-            first = next(iter(generator.arguments))
-            args[first] = _integer(first, key)
+            places = list(generator.arguments)
+            values = key.split(":")
+            if len(values) > len(places):
+                raise TopologyError(
+                    f"{part!r}: must be {':'.join(places)}; for example {generator.example}"
+                )
+            args |= {name: _integer(name, text) for name, text in zip(places, values, strict=False)}
         elif not equals:
             raise TopologyError(f"{part!r}: must be option=value; for example {generator.example}")
         elif key in generator.arguments:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from clusim.base.errors import TopologyError
 from clusim.base.limits import number
+from clusim.topology.keys import LinkKeys, NodeKeys, SwitchKeys, TopologyKeys
 from clusim.topology.loading import from_data
 from clusim.topology.model import Fabric
 from clusim.topology.save import to_data
@@ -34,11 +35,11 @@ class FabricBuilder:
         fabric = net.build()
     """
 
-    def __init__(self, name: str, **settings: Any) -> None:
-        """Start a topology; `settings` are top-level keys such as ``p2p``, ``channels``."""
-        self._data: dict[str, Any] = {"name": name, **settings, "nodes": {}, "links": []}
+    def __init__(self, name: str, **keys: Unpack[TopologyKeys]) -> None:
+        """Start a topology; keys are those of a topology file, see `TopologyKeys`."""
+        self._data: dict[str, Any] = {"name": name, **keys, "nodes": {}, "links": []}
 
-    def _node(self, name: str, kind: str, keys: dict[str, Any]) -> str:
+    def _node(self, name: str, kind: str, keys: Mapping[str, Any]) -> str:
         if name in self._data["nodes"]:
             raise TopologyError(
                 f"{self._data['name']}: node {name!r} exists already; names are unique"
@@ -46,19 +47,19 @@ class FabricBuilder:
         self._data["nodes"][name] = {"kind": kind, **keys}
         return name
 
-    def gpu(self, name: str, chip: str, **keys: Any) -> str:
-        """Add a GPU, or a range; return the name."""
+    def gpu(self, name: str, chip: str, **keys: Unpack[NodeKeys]) -> str:
+        """Add a GPU, or a range; return the name. With ``relay=True`` it forwards packets of others."""
         return self._node(name, "gpu", {"chip": chip, **keys})
 
-    def host(self, name: str, **keys: Any) -> str:
+    def host(self, name: str, **keys: Unpack[NodeKeys]) -> str:
         """Add a host, or a range; return the name."""
         return self._node(name, "host", keys)
 
-    def switch(self, name: str, **keys: Any) -> str:
+    def switch(self, name: str, **keys: Unpack[SwitchKeys]) -> str:
         """Add a switch, or a range; return the name."""
         return self._node(name, "switch", keys)
 
-    def link(self, a: str, b: str, **keys: Any) -> None:
+    def link(self, a: str, b: str, **keys: Unpack[LinkKeys]) -> None:
         """Join two graph nodes, or all pairs of two ranges (``pair="zip"``: in order)."""
         self._data["links"].append({"from": a, "to": b, **keys})
 
