@@ -38,15 +38,15 @@ from clusim.simulation.intervals import Variants
 from clusim.simulation.payload_check import (
     Checker,
     Waits,
-    circle_remedy,
     deadlock_error,
     require_room,
+    undelivered_error,
 )
 from clusim.simulation.plan import Plan, plan
 from clusim.simulation.request import AnyRequest, ScheduleRequest, TrafficRequest
 from clusim.simulation.session import Progress, Session, Sink, Watch, loop_counts, start_engine
 from clusim.simulation.traffic import grain_of, to_image
-from clusim.topology import Fabric, FabricArrays
+from clusim.topology import FabricArrays
 from clusim.topology.arrays import arrays_of
 from clusim.topology.pcie_paths import redirected
 
@@ -201,7 +201,7 @@ def _traffic_job(request: TrafficRequest, options: RunOptions) -> Job:
         ),
         _wires(arrays),
         Tasks([], nothing, nothing),
-        partial(_undelivered, fabric),
+        lambda session: undelivered_error(fabric, session.engine),
         messages=drawn.messages,
         inputs=lambda: _inputs(arrays, image),
         least_ps=_least_ps(image, arrays.wires),
@@ -308,15 +308,6 @@ def _wires(arrays: FabricArrays) -> Wires:
         rate_Bps=arrays.wires["rate_num"] / arrays.wires["rate_den"] * 1e12,
         from_endpoint=arrays.nodes["kind"][arrays.wires["src"]] == NodeKind.ENDPOINT,
         counters=np.zeros(len(arrays.wires), WIRE_COUNTERS),
-    )
-
-
-def _undelivered(fabric: Fabric, session: Session) -> DeadlockError:
-    times = session.engine.message_times()
-    left = int(np.count_nonzero(times < 0))
-    return DeadlockError(
-        f"deadlock at {session.engine.now_ps} ps: {left} of {len(times)} messages cannot be delivered; "
-        f"a wire they need is down, or buffers wait for each other in a circle{circle_remedy(fabric)}"
     )
 
 

@@ -48,13 +48,23 @@ def deadlock_error(
         steps = f"{named[0]} <- ... {len(chain) - 2 * MOST_NAMED} more <- {named[1]}"
     else:
         steps = " <- ".join(waits.describe(instance) for instance in chain)
-    remedy = "" if broken else circle_remedy(fabric)
+    remedy = "" if broken else _circle_remedy(fabric)
     return DeadlockError(
         f"{head}{len(stuck)} of {waits.count} programs are stuck; {kind}: {steps}{remedy}"
     )
 
 
-def circle_remedy(fabric: Fabric) -> str:
+def undelivered_error(fabric: Fabric, engine: Engine) -> DeadlockError:
+    """Return the error of traffic with messages that cannot be delivered."""
+    times = engine.message_times()
+    left = int(np.count_nonzero(times < 0))
+    return DeadlockError(
+        f"deadlock at {engine.now_ps} ps: {left} of {len(times)} messages cannot be delivered; a wire they need is"
+        f" down, or buffers wait for each other in a circle{_circle_remedy(fabric)}"
+    )
+
+
+def _circle_remedy(fabric: Fabric) -> str:
     """Return the key that breaks a circle of waiting buffers on a topology; empty if its routes have none."""
     warnings = [item.what for item in check_deadlock(arrays_of(fabric)) if item.level == "warning"]
     return f"; {warnings[0]}" if warnings else ""
