@@ -61,7 +61,18 @@ def test_a_failure_that_cannot_be_is_an_error(
 
 
 def test_the_command_prints_the_parts(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["shrink", "dgx-a100", "--lose", "3", "--at", "1ms", "--detection", "30s", "--size", "1MiB"]
+    words = [
+        "shrink",
+        "dgx-a100",
+        "--lose",
+        "3",
+        "--at",
+        "1ms",
+        "--detection",
+        "30s",
+        "--size",
+        "1MiB",
+    ]
     assert run(words) == 0
     assert "detection" in capsys.readouterr().out
     assert run([*words, "--json"]) == 0

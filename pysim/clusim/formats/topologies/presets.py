@@ -193,7 +193,7 @@ def adapter_of(net: Net, device: ImportedDevice | None, generation: int) -> Adap
             why = f"{shown}; the file does not name the NIC"
         elif min(abs(speed - rate) for speed in table) > 1:
             why = f"the nearest we have to {shown}"
-    return Adapter(_nearest(table, rate), kind, rate, why)
+    return Adapter(_nearest(table, rate), kind, rate, why, direct=kind != "tcp")
 
 
 def stated_adapter(draft: Draft, net: Net, model: str) -> Adapter:
@@ -204,7 +204,8 @@ def stated_adapter(draft: Draft, net: Net, model: str) -> Adapter:
         draft.define("nics", model, keys)
         return Adapter(model, "roce", rate, "", direct=keys.get("gpudirect") is not False)
     known = ADAPTERS[model]
-    return Adapter(model, known.kind, rate or known.gbps, "", direct=known.kind != "tcp")
+    direct = bool(known.figures["gpudirect"].value)
+    return Adapter(model, known.kind, rate or known.gbps, "", direct=direct)
 
 
 def _adapters(kind: str, family: str) -> dict[int, str]:
@@ -221,7 +222,7 @@ def _nearest(table: Mapping[int, str], gbps: float) -> str:
 
 def nic_keys(draft: Draft, adapter: Adapter, gpudirect: bool | None) -> dict[str, Any]:
     """Return the keys of a NIC's graph node."""
-    if gpudirect is False and adapter.kind != "tcp" and adapter.direct:
+    if gpudirect is False and adapter.direct:
         keys = {"base": adapter.name, "gpudirect": False}
         return {"nic": draft.define("nics", f"{adapter.name}-no-gdr", keys)}
     return {"nic": adapter.name}

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Any
 
+from clusim.base.errors import InputError
 from clusim.base.records import dataclass
 from clusim.formats.topologies.identify import BusId, bus_id
 from clusim.hardware import ADAPTERS, CROSSBARS, LINKS
@@ -108,18 +109,19 @@ def read_remarks(text: str, fail: Callable[[str], Exception]) -> Remarks:
         return Remarks()
     try:
         return _read(json.loads(match[1]))
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        known = (
-            error if type(error) is ValueError else "not the JSON that `clusim topo export` writes"
-        )
-        raise fail(f"comment 'clusim:': {known}; delete the comment to import without it") from None
+    except InputError as error:
+        known = str(error)
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        known = "not the JSON that `clusim topo export` writes"
+    raise fail(f"comment 'clusim:': {known}; delete the comment to import without it")
 
 
 def _read(data: dict[str, Any]) -> Remarks:
-    result = Remarks(network=dict(data.get("network", {})), nics=dict(data.get("nics", {})))
+    result = Remarks(network=dict(data.get("network", {})))
+    result.nics = {str(name): dict(keys) for name, keys in data.get("nics", {}).items()}
     for model, addresses in data.get("models", {}).items():
         if model not in ADAPTERS and model not in CROSSBARS and model not in result.nics:
-            raise ValueError(f"no NIC and no switch is called {model[:40]!r}")
+            raise InputError(f"no NIC and no switch is called {model[:40]!r}")
         result.models |= {bus_id(str(address)): str(model) for address in addresses}
     for slot, addresses in data.get("slots", {}).items():
         result.slots |= {bus_id(str(address)): _link(slot, "pcie") for address in addresses}
@@ -140,5 +142,5 @@ def _read(data: dict[str, Any]) -> Remarks:
 def _link(name: str, cls: str) -> str:
     """Return the name of a known link type of a class."""
     if name not in LINKS or LINKS[name]["class"].value != cls:
-        raise ValueError(f"{name[:40]!r} is not a link of class {cls}")
+        raise InputError(f"{name[:40]!r} is not a link of class {cls}")
     return name
