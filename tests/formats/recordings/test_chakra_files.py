@@ -275,7 +275,7 @@ def test_the_sample_is_replayed_on_the_command_line(capsys: pytest.CaptureFixtur
     assert "total  9 calls" in shown
     # 450 us are recorded; the optimizer has 200 MB of memory traffic: 59.7 us at the 3.35 TB/s of the GPU, or longer.
     (computing,) = re.findall(r"computing ([0-9.]+) us \(mean", shown)
-    assert float(computing) == 519.4 > 450 + 200e6 / 3.35e12 * 1e6
+    assert float(computing) == 520.1 > 450 + 200e6 / 3.35e12 * 1e6
 
 
 def test_a_damaged_file_is_one_line_on_the_command_line(
