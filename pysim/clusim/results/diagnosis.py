@@ -43,6 +43,10 @@ LEAST_PHASE = 0.02
 """Smallest share of the run of a printed phase."""
 
 
+BY_PATH = "the critical path"
+"""Basis of a verdict on a run of collectives."""
+
+
 def _signed(saving_ps: int) -> str:
     """Return a saving as the change of the run's time: ``-667.5 us``."""
     return f"{'-' if saving_ps >= 0 else '+'}{format_time(abs(saving_ps))}"
@@ -100,7 +104,7 @@ class Verdict(JsonObject):
     time_ps: int
     causes: tuple[VerdictCause, ...]
     phases: tuple[Phase, ...] = ()
-    basis: str = "the critical path"
+    basis: str = BY_PATH
     includes: str = ""
     expected: str = ""
     uneven: tuple[str, ...] = ()

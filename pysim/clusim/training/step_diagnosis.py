@@ -358,10 +358,10 @@ def _census(phases: Phases, culprits: Culprits, key: Key, resource: str) -> Cens
         return Census("ranks", len(ranks))
     values = np.sum([[getattr(row, f"{kind}_ps") for row in rows] for _, rows in phases], axis=0)
     far = np.flatnonzero(values >= FAR_ABOVE * max(1.0, float(np.mean(values))))
-    chosen = far.tolist() if len(ranks) > 1 and len(far) else range(len(ranks))
-    names = tuple(f"rank {ranks[i]}" for i in chosen)
-    few = names if len(names) < len(ranks) and len(names) <= SHOWN_PLACES else ()
-    return Census("ranks", len(ranks), names, few)
+    if len(ranks) < 2 or not 0 < len(far) < len(ranks):
+        return Census("ranks", len(ranks))
+    names = tuple(f"rank {ranks[i]}" for i in far.tolist())
+    return Census("ranks", len(ranks), names, names if len(names) <= SHOWN_PLACES else ())
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from clusim.base.json_schema import JsonObject, OrNull
 from clusim.base.tables import text_table
 from clusim.base.units import format_time
 from clusim.report.comparison import Compared, Loads, comparison_page
-from clusim.results.diagnosis import Verdict
+from clusim.results.diagnosis import BY_PATH, Verdict
 
 NONE = "-"
 
@@ -191,7 +191,12 @@ def _compared(
 
 
 def _bottleneck(outcome: ChangeOutcome) -> str:
-    return outcome.cause if outcome.error else f"critical path: {outcome.cause}"
+    verdict = outcome.verdict
+    first = verdict.headline if verdict is not None else None
+    if verdict is None or first is None or outcome.error:
+        return outcome.cause
+    by_path = verdict.basis == BY_PATH and first.saving_ps is None
+    return f"{'critical path' if by_path else 'bottleneck'}: {outcome.cause}"
 
 
 def _time(outcome: ChangeOutcome) -> str:
