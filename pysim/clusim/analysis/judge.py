@@ -296,6 +296,8 @@ def judged_by_servers(traced: Traced, why: str) -> Judged:
             most_ps = max(0, result.time_ps - int(servers.least_ps(words)))
             remedies.append(Remedy(words, change, tuple(keys), most_ps, most_ps))
     remedies.sort(key=lambda one: (-one.most_ps, one.words))
+    if not remedies or busy_ps < HALF_FULL * result.time_ps:
+        return Judged(replace(without_path(result, why), servers=servers.classes))
     spans = [SplitSpan("", 0, result.time_ps, parts)]
     found = _diagnosed(traced, servers, (spans, places), remedies)
     return Judged(replace(found.verdict, order=f"by busy time; {why}"), found.remedies)
