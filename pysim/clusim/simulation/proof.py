@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from clusim.analysis.remedies import Remedy
     from clusim.analysis.whatif import Change
 
+REPAIR_PART = 0.7
+"""Part of the largest saving from which a repair of one link or rank is named before faster hardware."""
+
 NAMED_CHANGES = 4
 """Changes that a sentence names."""
 
@@ -70,6 +73,9 @@ def proven(
         then = "" if first is None else f"{first.share:.1%} {first.words()}"
         causes[0] = replace(causes[0], then=then)
     proof = _proof(judged, savings, left)
+    best = max(savings, key=lambda words: savings[words], default="")
+    if causes and causes[0].remedy in savings and savings[causes[0].remedy] < savings[best]:
+        proof = proof.replace("no other single change saves more", f"only {best} saves more")
     return replace(verdict, causes=tuple(causes), proof=proof, unfinished=unfinished)
 
 
@@ -103,7 +109,9 @@ def _ordered(judged: Judged, savings: dict[str, int]) -> list[VerdictCause]:
 
     def value(cause: VerdictCause) -> tuple[int, int, int]:
         if cause.saving_ps is not None:
-            return -cause.saving_ps, 0, -cause.time_ps
+            repair = cause.remedy.endswith(" repaired")
+            weighed_ps = int(cause.saving_ps / REPAIR_PART) if repair else cause.saving_ps
+            return -weighed_ps, 0, -cause.time_ps
         estimate_ps = of_key[cause.key].estimate_ps if cause.key in of_key else 0
         return -min(best_ps, estimate_ps) if savings else -estimate_ps, 1, -cause.time_ps
 
