@@ -88,10 +88,9 @@ class GuardedCommand(click.Command):
         self.raw = raw
         self.foreign = foreign
         if not any("--no-progress" in param.opts for param in self.params):
-            about: Any = {"is_flag": True, "hidden": True, "expose_value": False}
-            self.params.append(
-                click.Option(["--no-progress"], help="Show no progress bar.", **about)
-            )
+            flag: Any = {"is_flag": True, "hidden": True, "expose_value": False}
+            words = "Show no progress bar."
+            self.params.append(click.Option(["--no-progress"], help=words, **flag))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; suggest alternatives for an unknown option."""

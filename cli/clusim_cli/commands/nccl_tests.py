@@ -67,7 +67,8 @@ def _flags(function: Any) -> Any:
 @click.option("--against", type=RECORDED_FILE, metavar="FILE",
               help="Compare with the nccl-tests output in FILE, and rank causes if it is slow.")  # fmt: skip
 @click.option("--time-limit", "limit_ps", type=TIME, metavar="TIME",
-              help="Wall-clock limit of the causes of --against.  [default: 60s]")  # fmt: skip
+              help="Wall-clock limit, such as 90s; the partial result is printed. Of the causes of --against."
+              "  [default: 60s]")  # fmt: skip
 @options.plot(more="It has the bus bandwidth of every size.")
 @options.strict()
 @options.as_json("clusim_cli.forms:PerfAgainstJson", "As -J writes it.")

@@ -350,8 +350,6 @@ class LinkLowering:
         """Return the rate control of a leg, or NONE."""
         if leg.nic is None or leg.nic.rate_control is None or leg.line_wire == NONE:
             return NONE
-        if leg.routing is not None and policy_of(leg.routing) != Policy.PINNED:
-            return NONE
         row = self.arrays.wires[leg.line_wire]
         values = control_row(leg.nic, int(row["rate_num"]) * 10**12 / int(row["rate_den"]))
         return self.control_rows.setdefault(values, len(self.control_rows))

@@ -177,7 +177,7 @@ def page_text(report: CollectiveReport, command: str, plots: Sequence[tuple[str,
     """Return the page; `plots` are captions and links of figures."""
     systems, *tables = class_tables(report.points)
     n, rest = len(report.points), len(report.unpredicted) + report.skipped
-    about = {"command": command, "granularity": report.granularity, **made_at()}
+    about: dict[str, object] = {"command": command, "granularity": report.granularity, **made_at()}
     scale = Scale.of([Campaign(*row) for row in report.campaigns()])
     about |= {"predicted": n, "rows": n + rest, "limits": scale.limits}
     blocks = [_INTRODUCTION + _overview(systems), _DETAILS.format(**about)]
