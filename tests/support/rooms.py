@@ -1,6 +1,7 @@
-"""Modules and lines of code of every room: a package of the library, or its top-level modules together.
+"""Size and names of the library: syntax nodes of every room, nodes per line, names that are no noun and no verb.
 
-``python tests/support/rooms.py`` writes the limits of `tests/rooms.json` down to the present numbers.
+``python tests/support/rooms.py`` prints them with their targets, and lowers the limits of `tests/rooms.json` to the
+present numbers. A room is a package of the library, or its top-level modules together.
 """
 
 from __future__ import annotations
@@ -8,30 +9,61 @@ from __future__ import annotations
 import ast
 import io
 import json
+import re
+import subprocess
 import tokenize
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-__all__ = ["LIMITS", "Sizes", "code_lines", "limits", "measured"]
+__all__ = ["LIMITS", "TARGETS", "Limits", "code_lines", "limits", "measured", "unexplained_rises"]
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "pysim" / "clusim"
 LIMITS = ROOT / "tests" / "rooms.json"
 
-Sizes = dict[str, tuple[int, int]]
-"""Modules and lines of code by room."""
+TARGETS = {"nodes per line": 5.5, "% participle functions": 1.5, "‰ vague locals": 5.0}
+"""Rates of the whole library, and their targets."""
 
-_SKIPPED = {
+FREE_RISE = 0.01
+"""Share by which a limit may rise without a reason in the commit's message."""
+
+VAGUE = frozenset(
+    re.findall(
+        r"\w+",
+        """told said took ran found held own asked wanted judged mended here there near beside around way ways whole
+        others rest given kept made known written seen shown taken followed many few most least each together left
+        further drawn standing""",
+    )
+)
+"""Words that do not tell what a function does or a variable holds."""
+
+_LAYOUT = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE),
     *(tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER),
 }
 
 
-def code_lines(text: str) -> int:
-    """Return the lines that are neither blank nor comments nor docstrings, those of constants included."""
-    documented: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
+@dataclass(frozen=True)
+class Limits:
+    """Syntax nodes by room, and the rates of `TARGETS`: measured, or the largest allowed."""
+
+    rooms: dict[str, int]
+    rates: dict[str, float]
+
+    @staticmethod
+    def parse(text: str) -> Limits:
+        """Read the contents of `tests/rooms.json`; a file of another form has no limits."""
+        data = json.loads(text)
+        return Limits(data.get("rooms", {}), data.get("rates", {}))
+
+
+def _docstring_lines(tree: ast.Module) -> set[int]:
+    """Return the lines of docstrings, those of constants included."""
+    lines: set[int] = set()
+    for node in ast.walk(tree):
         body = getattr(node, "body", [])
         scope = isinstance(node, ast.Module | ast.ClassDef)
         if not scope and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -39,42 +71,125 @@ def code_lines(text: str) -> int:
         for item in body if scope else body[:1]:
             value = item.value if isinstance(item, ast.Expr) else None
             if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                documented |= set(range(value.lineno, (value.end_lineno or value.lineno) + 1))
+                lines |= set(range(value.lineno, (value.end_lineno or value.lineno) + 1))
+    return lines
+
+
+def code_lines(text: str) -> int:
+    """Return the lines that are neither blank nor comments nor docstrings."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in _SKIPPED:
+        if token.type not in _LAYOUT:
             lines |= set(range(token.start[0], token.end[0] + 1))
-    return len(lines - documented)
+    return len(lines - _docstring_lines(ast.parse(text)))
+
+
+def syntax_nodes(tree: ast.AST) -> int:
+    """Return the number of statements and expressions."""
+    return sum(isinstance(node, ast.expr | ast.stmt) for node in ast.walk(tree))
+
+
+def _locals(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """Return the parameters and assigned names of a function."""
+    names = {argument.arg for argument in [*function.args.args, *function.args.kwonlyargs]}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names
+
+
+def _is_participle(name: str) -> bool:
+    word = name.strip("_")
+    return "_" not in word and (word.endswith("ed") or word in VAGUE)
+
+
+def _count_names(tree: ast.Module, count: Counter[str]) -> None:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        names = _locals(node)
+        count["functions"] += 1
+        count["participles"] += _is_participle(node.name)
+        count["locals"] += len(names)
+        count["vague"] += len(names & VAGUE)
 
 
 @cache
-def measured() -> Sizes:
-    """Return the present sizes."""
-    modules: Counter[str] = Counter()
-    lines: Counter[str] = Counter()
-    for path in PACKAGE.rglob("*.py"):
+def measured() -> Limits:
+    """Return the present numbers."""
+    rooms: Counter[str] = Counter()
+    count: Counter[str] = Counter()
+    for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).parts
-        room = parts[0] if len(parts) > 1 else "clusim"
-        modules[room] += 1
-        lines[room] += code_lines(path.read_text(encoding="utf-8"))
-    return {room: (modules[room], lines[room]) for room in sorted(modules)}
+        text = path.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        rooms[parts[0] if len(parts) > 1 else "clusim"] += syntax_nodes(tree)
+        count["lines"] += code_lines(text)
+        _count_names(tree, count)
+    values = (
+        rooms.total() / count["lines"],
+        100 * count["participles"] / count["functions"],
+        1000 * count["vague"] / count["locals"],
+    )
+    rates = {name: round(value, 2) for name, value in zip(TARGETS, values, strict=True)}
+    return Limits(dict(sorted(rooms.items())), rates)
 
 
-def limits() -> Sizes:
-    """Return the largest sizes allowed."""
-    data = json.loads(LIMITS.read_text(encoding="utf-8"))
-    return {room: (int(modules), int(lines)) for room, (modules, lines) in data.items()}
+def limits() -> Limits:
+    """Return the largest numbers allowed."""
+    return Limits.parse(LIMITS.read_text(encoding="utf-8"))
+
+
+def _git(*words: str) -> str:
+    command = ["git", "-C", str(ROOT), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def _versions() -> Iterator[tuple[str, Limits, Limits]]:
+    """Yield the message, the limits before and the limits after each commit that changed them, newest first."""
+    path = LIMITS.relative_to(ROOT).as_posix()
+    for commit in _git("log", "--first-parent", "--format=%H", "--", path).split():
+        parents = _git("rev-list", "--parents", "-n", "1", commit).split()[1:]
+        if not parents or not _git("ls-tree", parents[0], path):
+            return
+        before, after = (Limits.parse(_git("show", f"{v}:{path}")) for v in (parents[0], commit))
+        if not before.rooms:
+            return
+        yield _git("log", "-1", "--format=%B", commit), before, after
+
+
+def rises(before: Limits, after: Limits) -> list[str]:
+    """Return the rooms whose limits rose by more than `FREE_RISE`."""
+    common = before.rooms.keys() & after.rooms.keys()
+    return sorted(r for r in common if after.rooms[r] > before.rooms[r] * (1 + FREE_RISE))
+
+
+def has_reason(message: str, room: str) -> bool:
+    """Return True if a line of the message has the form ``room: reason``."""
+    return re.search(rf"^{room}: \S", message, re.M) is not None
+
+
+def unexplained_rises() -> list[str]:
+    """Return each rise of a limit, over first parents, that its commit's message does not explain."""
+    return [
+        f"{room}: {message.splitlines()[0]}"
+        for message, before, after in _versions()
+        for room in rises(before, after)
+        if not has_reason(message, room)
+    ]
 
 
 def main() -> None:
-    """Lower the limits to the present sizes; a room that has grown keeps its limit, and the test tells."""
-    before, now = (limits() if LIMITS.exists() else {}), measured()
-    kept = {
-        room: [min(pair) for pair in zip(sizes, before.get(room, sizes), strict=True)]
-        for room, sizes in now.items()
-    }
-    rows = ",\n".join(f"  {json.dumps(room)}: {json.dumps(sizes)}" for room, sizes in kept.items())
-    LIMITS.write_text(f"{{\n{rows}\n}}\n", encoding="utf-8")
+    """Print the numbers, and lower the limits; a room that has grown keeps its limit, and the test fails."""
+    before, now = limits(), measured()
+    for room, nodes in now.rooms.items():
+        print(f"{room:24}{nodes:9}")
+    for name, rate in now.rates.items():
+        print(f"{name:24}{rate:9} (target {TARGETS[name]})")
+    lower = {room: min(nodes, before.rooms.get(room, nodes)) for room, nodes in now.rooms.items()}
+    rates = {name: min(rate, before.rates.get(name, rate)) for name, rate in now.rates.items()}
+    text = json.dumps({"rooms": lower, "rates": rates}, indent=1, ensure_ascii=False)
+    LIMITS.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
