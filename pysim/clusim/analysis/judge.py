@@ -109,7 +109,7 @@ class CausePlaces:
         return self._network.classes[wire], self._wire_place(wire)
 
     def _thread(self, step: Step) -> str:
-        """Return the rank whose host thread does the work of a step, or the endpoint of a NIC's program."""
+        """Return the rank with the host thread that works on a step, or the endpoint of a NIC's program."""
         thread = int(self._image["instances"]["thread"][step.instance])
         return self._servers.place_of(step.endpoint if thread == NONE else thread)
 

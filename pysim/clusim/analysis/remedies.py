@@ -49,7 +49,7 @@ class OnPath:
 
 
 LEAST_PART = 0.002
-"""Least part of the critical path of a cause whose remedy is simulated, unless its servers are `HALF_FULL`."""
+"""Least part of the critical path of a cause with a simulated remedy, unless its servers are `HALF_FULL`."""
 
 HALF_FULL = 0.5
 
@@ -59,7 +59,7 @@ Changes = dict[tuple[str, Change], list[Key]]
 
 
 def remedies_of(run: Critical, sums: Mapping[Key, int], changes: Changes) -> list[Remedy]:
-    """Return the changes that may shorten a run, those with the largest estimate first."""
+    """Return the changes that may shorten a run, in descending order of their estimates."""
     time_ps = run.traced.result.time_ps
     full = {words for one in run.servers.classes if one.busy >= HALF_FULL for words in one.remedies}
     result = []
@@ -77,7 +77,7 @@ def remedies_of(run: Critical, sums: Mapping[Key, int], changes: Changes) -> lis
 
 
 def faster_hardware(traced: Traced, found: Mapping[Key, OnPath]) -> Changes:
-    """Return the changes that make hardware twice as fast, each with the causes that it halves."""
+    """Return the changes that double the speed of hardware, each with the causes that it halves."""
     network, changes = traced.network, Changes()
     for kind, words in WHAT_IF.items():
         change = Change(words.removesuffix(" x2"), Fraction(2))

@@ -47,8 +47,8 @@ class Servers:
     Attributes
     ----------
     threads, units, ctas : mapping of str to float
-        Name of a proxy thread (its rank), a reduction unit (its switch) or a rank -> busy time; of a rank that of its
-        busiest CTA [ps].
+        Name of a proxy thread (its rank), a reduction unit (its switch) or a rank -> busy time; for a rank
+        its busiest CTA's [ps].
     """
 
     def __init__(self, result: Result, network: Network, slices: Slices) -> None:
@@ -102,7 +102,7 @@ class Servers:
     def least_ps(self, remedy: str, wires: frozenset[int] = frozenset()) -> float:
         """Return the least time of a run with a remedy: the busy time of its busiest server [ps].
 
-        Servers that the remedy makes faster count half; those on `wires`, which are repaired, do not count.
+        Servers that the remedy accelerates count half; servers on `wires`, which are repaired, do not count.
         """
         busy = np.array(self._result.wires.counters["busy_ps"], np.float64)
         kinds = [f"{kind_of(name)} x2" == remedy for name in self._network.classes]
@@ -216,7 +216,7 @@ class Servers:
         return {self.place_of(endpoint): float(ps) for endpoint, ps in enumerate(busy)}
 
     def _held(self) -> dict[str, float]:
-        """Return the time in which programs may hold CTA slots: that of their task."""
+        """Return the time in which programs may hold CTA slots: the span of their task."""
         image, tasks = self._image, self._result.tasks
         held: dict[str, float] = defaultdict(float)
         for task in range(len(tasks.end_ps)):

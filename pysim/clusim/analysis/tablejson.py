@@ -84,7 +84,7 @@ class ServerRowJson(TypedDict):
     busiest : str
         The busiest one; empty if others are as busy.
     remedies : str
-        Changes of ``clusim what-if`` that make them faster.
+        Changes of ``clusim what-if`` that accelerate them.
     """
 
     name: str

@@ -144,7 +144,7 @@ def mended(wires: Array, classes: Sequence[str], chosen: Iterable[int]) -> Chang
 
 
 def _faster(rows: Array, names: tuple[str, ...], factor: Fraction) -> None:
-    """Divide columns of times or costs by `factor`, or multiply those of `_MOST`, rounded; at least 1 is left."""
+    """Divide times or costs by `factor`, or multiply columns in `_MOST`, rounded; at least 1 remains."""
     for name in names:
         old = rows[name].astype(object)
         if name in _MOST:

@@ -87,7 +87,7 @@ def unpacked(raw: IO[bytes], name: str) -> IO[bytes]:
 
 
 class _CountedInput(io.RawIOBase):
-    """Compressed input that counts its bytes; pipes have no position."""
+    """Compressed input that counts its bytes; pipes lack a position."""
 
     def __init__(self, raw: IO[bytes]) -> None:
         self._raw = raw
@@ -106,7 +106,7 @@ class _CountedInput(io.RawIOBase):
 
 
 class _BoundedStream:
-    """Decompressed data, which raise `InputError` beyond the limit of expansion."""
+    """Decompressed data, which raise `InputError` above the limit of expansion."""
 
     def __init__(self, stream: IO[bytes], source: _CountedInput, name: str) -> None:
         self._stream, self._source, self._name = stream, source, name

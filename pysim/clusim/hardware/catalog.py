@@ -225,7 +225,7 @@ def gpu_by_gfx(text: str, units: int | None = None) -> Gpu | None:
 
 
 def gfx_of(item: Gpu) -> str:
-    """Return AMD's number of a GPU: its own, or that of its architecture; empty for another vendor."""
+    """Return AMD's number of a GPU, by default its architecture's; empty for another vendor."""
     same = (one.gfx for one in GPUS.values() if one.architecture is item.architecture and one.gfx)
     numbers = item.gfx or next(same, ())
     return numbers[-1] if numbers else ""

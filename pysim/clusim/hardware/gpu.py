@@ -2,8 +2,8 @@
 
 **Hardware** A packet for an SM's store crosses the chip to the L2 slice that owns the address; a remote
 load costs an L2 or HBM access at the far end. FIFOs of collectives stay in L2 as far as they fit.
-**Model** Fixed latencies after the wire, one memory server per GPU; what reaches memory follows from the primitives
-and the size of L2 (`clusim.lowering.memory_traffic`).
+**Model** Fixed latencies after the wire, one memory server per GPU; memory traffic follows from the
+primitives and the size of L2 (`clusim.lowering.memory_traffic`).
 **Not modelled** L2 partitions, banks, row buffers, TLBs; AMD's chiplets: an MI300X is one chip with one
 memory.
 **Parameters** `FIGURES`, by the keys of a topology file.

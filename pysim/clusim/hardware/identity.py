@@ -31,7 +31,7 @@ CHOOSE = "choose a simulated GPU with --chip NAME"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Facts of a file about a GPU; missing ones are None or empty.
+    """Facts of a file about a GPU; missing facts are None or empty.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ _NEAR = 0.5
 
 
 def nearest_gpu(text: str) -> Gpu | None:
-    """Return the known GPU with the most similar name of the same series; None if none is similar.
+    """Return the known GPU with the most similar name of the same series; None without a similar name.
 
     The series is the words of a name (``h``, ``mi x``, ``rtx ada``). A series of one word and four digits is of one
     generation, the first two digits.
@@ -130,7 +130,7 @@ def nearest_gpu(text: str) -> Gpu | None:
 def _parts(text: str) -> tuple[frozenset[str], str, str]:
     """Return the series and the number of a product name, and its model as text.
 
-    Letters behind a number (``10m``, ``308x``) do not belong to the series.
+    Letters after a number (``10m``, ``308x``) do not belong to the series.
     """
     series: list[str] = []
     numbers: list[str] = []
@@ -147,7 +147,7 @@ def _parts(text: str) -> tuple[frozenset[str], str, str]:
 
 _ASIDE = VENDOR_WORDS | OTHER_MODELS | {"sxm", "pcie", "nvl", "hbm", "generation"}
 _ASIDE |= {"server", "workstation", "gcd", "oam"}
-"""Words of vendors, form factors and memories, which do not make a series."""
+"""Words of vendors, form factors and memories, which do not define a series."""
 
 
 def unknown_gpu(text: str) -> str:

@@ -144,7 +144,7 @@ class Transport:
 def transport_of(name: str, entry: Entry, usual: Entry) -> Transport:
     """Return the transport of a section of ``transports.yaml``.
 
-    Missing figures are those of verbs.
+    Missing figures default to verbs'.
     """
     costs = {
         "plugin": published(name, "how NCCL reaches the NIC"),
@@ -289,4 +289,4 @@ RATE_CONTROLS: dict[str, Preset] = {
     "dcqcn": _paper_dcqcn(),
     **{f"dcqcn-{gbps}": _nic_dcqcn(gbps) for gbps in (25, 50, 100, 200, 400, 800)},
 }
-"""Rate controls by name: the paper's, and those of NICs by the rate of their port."""
+"""Rate controls by name: the paper's, and NICs' by the rate of their port."""

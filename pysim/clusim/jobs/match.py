@@ -105,7 +105,7 @@ class Matcher:
 
 
 def _by_key(rows: Iterable[tuple[Hashable, int]]) -> list[list[int]]:
-    """Return the operations with equal keys, in the order of their first ones."""
+    """Return the operations with equal keys, in the order of the first operation per key."""
     units: dict[Hashable, list[int]] = {}
     for key, at in rows:
         units.setdefault(key, []).append(at)

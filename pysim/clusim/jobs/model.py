@@ -99,7 +99,7 @@ class RankOperation(NamedTuple):
     peer : int
         Position of the other end of a message in the communicator.
     number : int
-        Number of a call in its communicator, or of a message among those of its pair and `tag`.
+        Number of a call in its communicator, or of a message among the messages of its pair and `tag`.
     launch : int
         Messages of a rank and stream with the same number are launched together; `ABSENT` is a separate launch.
     label, where : str
@@ -131,7 +131,7 @@ def _numbers() -> array[int]:
 class JobGraph:
     """A job.
 
-    The columns after `groups` are those of `RankOperation`.
+    The columns after `groups` are the fields of `RankOperation`.
 
     Attributes
     ----------

@@ -60,7 +60,7 @@ class Times:
         return result
 
     def peek(self, question: Any, granularity: str | int | None = None) -> Any:
-        """Return a stored answer, by default of the own granularity; None if there is none."""
+        """Return a stored answer, by default for this object's granularity; None if it is not stored."""
         return self.kept.get(_key(question, granularity or self.granularity))
 
 

@@ -62,7 +62,7 @@ def to_schedule(
         Time between an operation and its dependencies: ``logged`` keeps recorded pauses, ``none`` removes them,
         a number is a pause before every operation [ps].
     most : int or None
-        Limit on collectives and messages per rank; later ones are omitted.
+        Limit on collectives and messages per rank; later operations are omitted.
 
     Raises
     ------
@@ -116,7 +116,7 @@ class _Writer:
         return kept
 
     def _predecessors(self) -> list[tuple[int, ...]]:
-        """Return the dependencies of every operation: its stream, and its named ones."""
+        """Return the dependencies of every operation: by its stream, and by name."""
         job = self.job
         last: dict[tuple[int, str], tuple[int, ...]] = {}
         result: list[tuple[int, ...]] = [()] * len(job)
@@ -192,7 +192,7 @@ class _Writer:
         return self.job.label[at] or self.job.work[at].kind
 
     def _arrive(self, at: int) -> None:
-        """Make a receive wait for its message, which is written already."""
+        """Let a receive wait for its message, which is written already."""
         after = (*self._after(at), *self.arrived[self.source[at]])
         stream = f"recv {self.job.stream[at]} {at}"
         self.tasks[at] = (

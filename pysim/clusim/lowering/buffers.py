@@ -116,7 +116,7 @@ def unblocked_bursts(arrays: FabricArrays, legs: Sequence[Leg]) -> list[int | No
 
 
 def _unblocked(form: Any, packet_bytes: int, buffer_bytes: int) -> int:
-    """Return the most packets per burst for which a buffer is at most `MOST_GROWTH` times that of exact packets."""
+    """Return the most packets per burst with at most `MOST_GROWTH` times the buffer of exact packets."""
     single = burst_bytes(form, packet_bytes)
     exact = max(buffer_bytes, PACKETS_PER_BUFFER * single)
     return power_below(int(MOST_GROWTH * exact) // (BURSTS_PER_BUFFER * single))

@@ -1,17 +1,17 @@
-"""Memory traffic of programs by primitive: what a byte on the wires costs the memory of each GPU.
+"""Memory traffic of programs by primitive: the cost of a byte on the wires for the memory of each GPU.
 
 **Hardware** A primitive reads its operand from the user's buffer, stores its result there, or both: NCCL's
 ``recvReduceSend`` reads once, ``recvCopySend`` stores once, ``recvReduceCopySend`` does both; a load over a multimem
 connection reads the memory of every member, a store writes it. Data for another rank pass a FIFO in the memory of the
 GPU that receives (push) or sends (pull), and with a NIC in both. A GPU's L2 is the only cache in front of its memory
 and holds the lines that peers and NICs write. **Model** Reads and stores of buffers are traffic of memory. A FIFO is
-written once per byte and read soon after, from L2. Its lines stay in L2 until the FIFO comes round if the FIFOs of a
-call fit; of larger ones the part beyond L2 is written back to memory before. The bytes of all programs of an
-endpoint, divided by the bytes of its packets, are the share that each packet charges (contract, section 8).
-**Assumed** L2 holds what fits, as an ideal cyclic replacement does: there are no measurements of the replacement; an
-LRU cache would write back every FIFO above its size, none below. **Not modelled** Shares by call: in a run with
-several kinds of collectives a packet charges their mean; user buffers that are still in L2; FIFOs in host memory;
-copies by programs of ranks without packets.
+written once per byte and read soon after, from L2. Its lines stay in L2 until the next round of the FIFO if
+the FIFOs of a call fit; of larger FIFOs the part that exceeds L2 is written back to memory before. The bytes
+of all programs of an endpoint, divided by the bytes of its packets, are the share that each packet charges
+(contract, section 8). **Assumed** L2 holds all that fits, as an ideal cyclic replacement does: measurements
+of the replacement are missing; an LRU cache would write back every FIFO above its size, and no FIFO below.
+**Not modelled** Shares by call: in a run with several kinds of collectives a packet charges their mean; user
+buffers that are still in L2; FIFOs in host memory; copies by programs of ranks without packets.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Access = tuple[str, str, int, int, int, int]
 def user_accesses(prim: Prim) -> list[Access]:
     """Return the reads and stores of its rank's user buffers by a primitive.
 
-    ``scratch`` is a buffer of NCCL or registers, and a `sendMore` sends what its CTA holds.
+    ``scratch`` is a buffer of NCCL or registers, and a `sendMore` sends data that its CTA holds.
     """
     op, flags = prim.op, OPCODES[prim.op].flags
     source = prim.base, prim.coef, prim.step, prim.repeat

@@ -131,7 +131,7 @@ class WireWays:
         return int(self.arrays.rank_endpoint[rank])
 
     def hosts_routing(self, src: int, dst: int) -> str | None:
-        """Return the routing between two hosts without NICs, or None if it is that of the schedule.
+        """Return the routing between two hosts without NICs, or None if it is the schedule's.
 
         It is the topology's choice. Without one, flows keep to one path, except that hosts with parallel links send
         over them in turn, as GPUs do over NVLink.

@@ -182,7 +182,7 @@ class ProgramLowering:
     def endpoints(self, traffic: Sequence[CarriedTraffic]) -> Array:
         """Return the endpoints, with CTA slots for all programs and proxies, and their memory traffic.
 
-        `traffic` is that of every connection of the image.
+        `traffic` has an element for every connection of the image.
         """
         rows = self.arrays.endpoints.copy()
         by_primitive = self.arrays.l2_bytes > 0

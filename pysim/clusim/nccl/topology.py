@@ -122,7 +122,7 @@ def _bend_peers(system: System, level: Path) -> None:
 
 
 def _coherent(system: System, gpu: Device, net: Device) -> bool:
-    """Return True if a GPU's coherent link leads to the CPU whose PCIe has the NIC."""
+    """Return True if a GPU's coherent link leads to the CPU with the NIC on its PCIe."""
     cpu = _cpu_of(system, gpu)
     to_cpu = system.route(gpu, cpu) if cpu is not None else None
     other = system.route(net, cpu) if cpu is not None else None

@@ -4,8 +4,8 @@
 ``collective,min,max,algorithm,protocol,channels,nNodes,nRanks[,numPipeOps[,regBuff[,partitionMode[,localGroup]]]]``
 (plugins/tuner/example/plugin.c; RCCL's tuner of CSV files). The first matching line with a pair that the communicator
 supports sets the pair's cost to 0 and the number of channels; -1 matches everything, and keeps the channels.
-**Model** `TunerRules.find`, used by `clusim.nccl.tuner`. Of unknown words NCCL's plugin takes ring or simple; RCCL
-skips the line. Operations are alone in their group, in buffers that are not registered.
+**Model** `TunerRules.find`, used by `clusim.nccl.tuner`. NCCL's plugin replaces unknown words by ring or
+simple; RCCL skips the line. Groups have a single operation, in buffers that are not registered.
 **Not modelled** One channel where no line matches or a line has -1, which NCCL's plugin sets against its description;
 lines of unknown collectives, which that plugin applies to all-reduce; partitions of a GPU (ignored, RCCL's default).
 """
@@ -26,7 +26,7 @@ _LEAST, _MOST = 8, 12
 _MAX_BYTES = 16 << 20
 _ANY = -1
 _ALONE, _NOT_REGISTERED = 1, 0
-"""numPipeOps and regBuff of a collective that is alone in its group."""
+"""numPipeOps and regBuff of a collective that is the only operation of its group."""
 
 _COLLECTIVES = {str(item.value).lower(): item for item in Collective}
 _ALGORITHMS = {algorithm.plugin: algorithm for algorithm in ALGORITHMS}
@@ -174,7 +174,7 @@ def _is_number(words: list[str]) -> bool:
 
 
 def _applies(words: list[str]) -> bool:
-    """Return True if a line is for an operation alone in its group and for unregistered buffers."""
+    """Return True if a line is for groups of a single operation and for unregistered buffers."""
     given = [int(word) for word in words[8:10]]
     usual = (_ALONE, _NOT_REGISTERED)
     return all(value in (_ANY, own) for value, own in zip(given, usual, strict=False))

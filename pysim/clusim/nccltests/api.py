@@ -157,7 +157,7 @@ class Table(Shown):
         return result | {name: entry for name, entry in further.items() if entry or name == always}
 
     def simulated(self, *, jobs: Jobs = None) -> Iterator[tuple[str, PerfLine | None]]:
-        """Simulate the rows; yield every printed line as soon as it is known, with its row if it has one."""
+        """Simulate the rows; yield every printed line once it is known, with its row if it has one."""
         began = strftime(NOW, localtime())
         for text, line in self._printed(jobs):
             self.printed.append(text)

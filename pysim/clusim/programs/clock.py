@@ -111,7 +111,7 @@ class IssuedCall:
     splits : tuple
         Bytes sent to and received from each rank of an uneven all-to-all; empty for other calls.
     number : int
-        Number of the communicator among those of equal ranks, in the order of their creation.
+        Number of the communicator among communicators of equal ranks, in the order of their creation.
     """
 
     operation: str

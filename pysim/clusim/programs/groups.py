@@ -239,7 +239,7 @@ class SimulatedGroups:
         return EndedWork((), waited)
 
     def _number(self, group: Any, ranks: tuple[int, ...]) -> int:
-        """Return the number of a group among those of equal ranks; all ranks create them in the same order."""
+        """Return the number of a group among groups of equal ranks; all ranks create them in equal order."""
         name = group.group_name
         if name not in self._copies:
             made = dist.distributed_c10d._world.pg_map

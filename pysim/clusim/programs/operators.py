@@ -410,7 +410,7 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _remedy(error: Exception, operator: DispatchedOperator) -> str:
-    """Return why an operator has no result without data, and the remedy; empty for errors of the program."""
+    """Return why an operator lacks a result without data, and the remedy; empty for errors of the program."""
     if isinstance(error, DynamicOutputShapeException | DataDependentOutputException):
         return (
             ": its result depends on values that are not simulated; --data real computes them, or use fixed shapes"

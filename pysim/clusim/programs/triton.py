@@ -23,7 +23,7 @@ RELEASE = "3.4.0"
 
 
 class _Named(type):
-    """Type of the names of the package: a name of it is a name, too."""
+    """Type of the names of the package: their attributes are names, too."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -103,7 +103,7 @@ class _TritonFinder(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Let programs import the package if it is not installed; PyTorch's own tests for it precede."""
+    """Let programs import the package if it is not installed; PyTorch's tests for it run first."""
     if find_spec("triton") is not None:
         return
     from torch.utils import _triton

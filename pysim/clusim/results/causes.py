@@ -327,7 +327,7 @@ class VerdictCause(CausePart):
     saving_ps : int or None
         Saving by its remedy, found by re-simulation [ps]; None if not re-simulated.
     remedy : str
-        Change that makes it faster, in the words of ``clusim what-if``; empty without such a change.
+        Change that accelerates it, in the words of ``clusim what-if``; empty without such a change.
     settings : str
         Settings of NCCL that change it.
     simulated_as : str

@@ -230,7 +230,7 @@ class Result(Shown, JsonObject):
     unfinished : Unfinished or None
         Partial result of a run that was ended; None if it is complete, or read from a partial trace.
     followed : str
-        Runs from which the time was extrapolated, of which only the time is known; otherwise empty.
+        Runs from which the time, the only known result, was extrapolated; otherwise empty.
     """
 
     KEYS = ("time_ps", "*ended", "*call_times", "*work", "verified", "in_order", "*provenance")
@@ -262,7 +262,7 @@ class Result(Shown, JsonObject):
         return self.judge(self)
 
     def diagnose(self) -> Verdict:
-        """Simulate remedies of the run, as many as its `confirm` sets; the bottleneck is what saves most."""
+        """Simulate remedies of the run (number: its `confirm`); the bottleneck has the largest saving."""
         return self.verdict if self.prove is None else self.prove(self)
 
     def sensitivity(self) -> Sensitivity:

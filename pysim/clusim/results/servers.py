@@ -32,7 +32,7 @@ class ServerClass(JsonObject):
     full : int
         Servers that are busy for at least 90% of the run.
     remedies : tuple of str
-        Changes of ``clusim what-if`` that make them faster.
+        Changes of ``clusim what-if`` that accelerate them.
     """
 
     name: str
@@ -58,7 +58,7 @@ class ServerClass(JsonObject):
 
 
 def outstanding(values: Mapping[str, float], few: int, near: float) -> tuple[str, ...]:
-    """Return at most `few` names whose values exceed all others by more than the spread of the others.
+    """Return at most `few` names with values that exceed all others by more than the spread of the others.
 
     They have at least `near` times the largest value.
     """

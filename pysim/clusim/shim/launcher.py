@@ -21,7 +21,7 @@ NAMES = ("libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0")
 """Names under which programs look for the CUDA runtime, which is in the same library."""
 
 FOLDER = "CLUSIM_SHIM"
-"""Variable with the folder of the library; by default that of the installation."""
+"""Variable with the folder of the library; by default the installation's."""
 
 
 def library_folder() -> Path:
@@ -30,7 +30,7 @@ def library_folder() -> Path:
     Raises
     ------
     EnvironmentFailure
-        There is no library.
+        The library is missing.
     """
     given = os.environ.get(FOLDER)
     if given:
@@ -74,7 +74,7 @@ def run_program(setup: Setup, command: Sequence[str]) -> int:
     InputError
         The program does not exist.
     EnvironmentFailure
-        There is no library.
+        The library is missing.
     """
     folder = library_folder()
     program = shutil.which(command[0])

@@ -218,7 +218,7 @@ _LAUNCHERS = re.compile(
 
 
 def command_line(text: str) -> dict[str, str]:
-    """Return the variables of NCCL that a pasted command line sets; empty if it is none."""
+    """Return the variables of NCCL that a pasted command line sets; empty for other text."""
     if "CCL_" not in text or _LAUNCHERS.search(text) is None:
         return {}
     found = [*_ASSIGNED.findall(text), *_LISTED.findall(text)]

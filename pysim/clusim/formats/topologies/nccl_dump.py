@@ -2,8 +2,8 @@
 
 The file contains all that NCCL reads: processors, the PCIe tree, GPUs with the NVLinks that NCCL reads,
 and NICs with their rates. PCI addresses and interface names are synthetic, in the order of the tree. A
-comment has the facts that the format cannot represent (`clusim.formats.topologies.remarks`), so that an
-imported export takes as long as its topology.
+comment has the facts that the format cannot represent (`clusim.formats.topologies.remarks`), so that runs on
+an imported export and on its topology have equal times.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class _Links:
     def complete(self) -> None:
         """Add the links to NVSwitches of GPUs that only an input of NCCL describes.
 
-        NCCL asks the driver about a GPU without links in such a file; a dump has the driver's answer.
+        NCCL queries the driver for a GPU without links in such a file; a dump has the driver's answer.
         """
         for name, item in self.gpus.items():
             chip, gpu = item.chip, item.gpu

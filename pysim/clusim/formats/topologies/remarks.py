@@ -53,7 +53,7 @@ class Remarks:
     slots : dict
         PCI address -> type of the PCIe link of a device.
     latencies : dict
-        PCI address -> latency of a device that differs from that of its model.
+        PCI address -> latency of a device, if it differs from its model's.
     memory : dict
         NUMA node -> type of its memory.
     sockets : list of Socket or None

@@ -411,7 +411,7 @@ class _Wiring:
 
 
 def _bundled(width: int | None) -> int:
-    """Return the number of links of 16 lanes that a width of 32, 48 .. 128 lanes stands for, otherwise 1."""
+    """Return the number of links of 16 lanes in a width of 32, 48 .. 128 lanes, otherwise 1."""
     return width // 16 if width and width % 16 == 0 and width <= 128 else 1
 
 
