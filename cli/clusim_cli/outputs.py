@@ -77,10 +77,11 @@ MAY_NAME_FILES = ("topology", "other", "system")
 class GuardedCommand(click.Command):
     """Command that refuses to overwrite its input files or to write one file twice.
 
-    Input files found only at run time, such as those named by a topology, are protected by `clusim.base.files`
-    at the time of writing. Output is wrapped unless `raw`, for output that other tools read; output in a `foreign`
-    form, such as the table of nccl-tests, is wrapped in terminals only. Commands without a progress bar accept
-    ``--no-progress`` without effect, so that scripts can give it to every command.
+    Input files found only at run time, such as those named by a topology, are protected by
+    `clusim.base.files` at the time of writing. Output is wrapped unless `raw`, for output that other tools
+    read; output in a `foreign` form, such as the table of nccl-tests, is wrapped in terminals only. Commands
+    without a progress bar accept ``--no-progress`` without effect, so that scripts can pass it to every
+    command.
     """
 
     def __init__(self, *args: Any, raw: bool = False, foreign: bool = False, **about: Any) -> None:

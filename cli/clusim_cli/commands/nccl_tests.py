@@ -152,7 +152,7 @@ def command(
 
 
 def _silent(_: str) -> None:
-    """Print nothing."""
+    """Discard a line."""
 
 
 def _compared(

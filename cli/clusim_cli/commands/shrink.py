@@ -1,4 +1,4 @@
-"""``clusim shrink``: a job that loses a rank and goes on without it."""
+"""``clusim shrink``: a job that loses a rank and continues without it."""
 
 from __future__ import annotations
 

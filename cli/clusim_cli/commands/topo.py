@@ -283,7 +283,7 @@ def import_(file: Path, output: Path | None, as_json: bool, **given: Any) -> Non
 
 
 def _findings(imported: Imported) -> list[Finding]:
-    """Return what `topo check` finds in an imported topology, without mere values."""
+    """Return the findings of `topo check` in an imported topology, without mere values."""
     from clusim.topology import check
 
     return [finding for finding in check(imported.fabric()) if finding.level != "info"]

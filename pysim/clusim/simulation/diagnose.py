@@ -74,7 +74,7 @@ class Budget:
 
 
 def proof_runs(result: Result) -> int:
-    """Return how many remedies of a run are simulated by default."""
+    """Return the number of remedies of a run that are simulated by default."""
     if result.provenance.engine != "c":
         return 0
     least, most = PROOF_GRANTS
@@ -90,7 +90,7 @@ class Repeats:
     Attributes
     ----------
     confirm : bool or None
-        Whether to simulate all remedies (True) or none (False); None: as many as `proof_runs`.
+        Whether to simulate all remedies (True) or no remedy (False); None: `proof_runs` remedies.
     progress : callable or None
         Progress of the re-simulations.
     watch : Watch
@@ -245,7 +245,7 @@ class Evidence:
         self._found: Verdict | None = None
 
     def __call__(self, result: Result) -> Verdict:
-        """Return the verdict on the run with this result, as far as it is known without a simulation."""
+        """Return the verdict on the run with this result, to the extent known without a simulation."""
         if self._found is not None:
             return self._found
         return self._path(result).verdict

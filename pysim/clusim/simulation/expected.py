@@ -1,6 +1,6 @@
 """Expected error of a prediction, and limits of the measured time, from measured rows of comparable systems.
 
-`clusim.simulation.residuals` says which rows are comparable, and how they are weighted.
+`clusim.simulation.residuals` defines the comparable rows and their weights.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ErrorClass(JsonObject):
     place, regime, kind : str
         Number of nodes, range of sizes, and kind of operation.
     systems, sources, n, independent : int
-        Systems, sources and rows, and those of sources that calibrated no parameter of their system.
+        Systems, sources and rows, and rows of sources that calibrated no parameter of their system.
     median_abs_pct : float
         Expected absolute error [%].
     low_pct, high_pct : float

@@ -8,8 +8,9 @@ are simulated directly. A line through their times by the sum corrects it for ef
 faster link does not help if another part limits the run, and the order of packets changes once, not once per figure.
 The deviations from the line are added as scatter. The interval contains 90% of the corrected draws.
 
-**Measured times** include launch, host, start and end, and errors of the model's form. Their interval is that of the
-errors of comparable measured rows (`clusim.simulation.expected`), or of the bounds above where these are wider.
+**Measured times** include launch, host, start and end, and errors of the model's form. Their interval follows
+from the errors of comparable measured rows (`clusim.simulation.expected`), or from the bounds above where
+these are wider.
 **Not modelled** Correlations, such as parts of a step with a measured sum; bounds of plans and of values in topology
 files.
 """

@@ -449,7 +449,7 @@ def _ended(session: Session, job: Job, result: Result, why: str) -> Result:
 
 
 def _with_names(refusal: str, job: Job) -> str:
-    """Return the reason for the rejection of an image, with the wire's name for its row or that of its fault."""
+    """Return the reason for an image's rejection, with the wire's name for its row or its fault's row."""
 
     def name(row: re.Match[str]) -> str:
         table, index = row[1], int(row[2])

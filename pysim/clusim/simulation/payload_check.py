@@ -65,7 +65,7 @@ def undelivered_error(fabric: Fabric, engine: Engine) -> DeadlockError:
 
 
 def _circle_remedy(fabric: Fabric) -> str:
-    """Return the key that breaks a circle of waiting buffers on a topology; empty if its routes have none."""
+    """Return the key that breaks a circle of waiting buffers on a topology; empty without a circle."""
     warnings = [item.what for item in check_deadlock(arrays_of(fabric)) if item.level == "warning"]
     return f"; {warnings[0]}" if warnings else ""
 

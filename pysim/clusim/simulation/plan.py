@@ -184,7 +184,7 @@ def _decided(choice: NcclChoice) -> tuple[object, ...]:
 
 
 def _why_idle(names: Sequence[str]) -> str:
-    """Return the reason of variables of threads, of which more than channels could be expected."""
+    """Return the reason why variables of threads change only channels; empty without such variables."""
     if not set(names) & set(THREADS):
         return ""
     return " (threads limit the channels of small sizes; CTA rates are calibrated with NCCL's default threads)"

@@ -1,7 +1,7 @@
 """Proof of a bottleneck: its remedies are simulated, and the one that saves most is the bottleneck.
 
-A remedy that is not simulated cannot save more than the time beyond the busy time of the fullest server that it leaves
-as it is. If none of these limits exceeds the largest simulated saving, the bottleneck is certain.
+A remedy that is not simulated cannot save more than the run's time less the busy time of the fullest server
+that it does not change. If no such limit exceeds the largest simulated saving, the bottleneck is certain.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAMED_CHANGES = 4
 
 
 class RemedyTrial(NamedTuple):
-    """Run with a remedy: its saving [ps], and a function that returns its diagnosis, or None if it has none."""
+    """Run with a remedy: its saving [ps], and a function that returns its diagnosis, or None without one."""
 
     saving_ps: int
     diagnose: Callable[[], Verdict | None] = lambda: None
@@ -43,7 +43,7 @@ def proven(
     trial : callable
         Simulates the run with a change.
     most : int or None
-        Remedies that are simulated, those with the largest estimates first; None: all.
+        Largest number of simulated remedies, in descending order of their estimates; None: all.
     every : bool
         Whether to simulate also remedies that cannot be the bottleneck and have less than a hundredth of the path.
     """

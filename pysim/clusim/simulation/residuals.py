@@ -3,15 +3,16 @@
 ``accuracy.json`` contains the errors of measured rows by *campaign*: the rows of one source on one system. Only
 `clusim validate --errors` writes it, with its date and commit.
 
-**Comparable** are rows with the same library, generation of GPUs, links between GPUs (NVSwitch, mesh of NVLinks, PCIe,
-xGMI), number of nodes (one, several), kind of operation (collective, or groups of sends and receives), and regime of
-sizes, of a campaign whose range of sizes contains the size.
-**Weights** A campaign counts as one measurement, however many rows it has (`VERY_SYSTEM` on the system of the run,
-`OTHER_NETWORK` over another network). Rows of a source that calibrated a parameter, or with unknown software, count
-less than independent ones (`DEPENDENT`).
-**Expected error** The mean of the medians of the campaigns' absolute errors by these weights. Few rows say little: it
-is not below the mean that includes, with weight `PRIOR`, all other campaigns with this number of nodes and regime. One
-factor for all classes is the least with which none is below half of the error found at a source that it omits.
+**Comparable** are rows with the same library, generation of GPUs, links between GPUs (NVSwitch, mesh of
+NVLinks, PCIe, xGMI), number of nodes (one, several), kind of operation (collective, or groups of sends and
+receives), and regime of sizes, of a campaign with a range of sizes that contains the size.
+**Weights** A campaign counts as one measurement, however many rows it has (`VERY_SYSTEM` on the system of the
+run, `OTHER_NETWORK` over another network). Rows of a source that calibrated a parameter, or with unknown
+software, count less than independent rows (`DEPENDENT`).
+**Expected error** The mean of the medians of the campaigns' absolute errors by these weights. Few rows are
+weak evidence: the expected error is not below the mean that includes, with weight `PRIOR`, all other
+campaigns with this number of nodes and regime. One factor for all classes is the least with which no expected
+error is below half of the error found at a source that it omits.
 **Limits** The limits of 90% are the weighted quantiles of the residuals, widened about their median by one factor for
 all classes: the least with which 90% of the rows of each source lie within the limits from other sources.
 **Not modelled** Correlation of the rows of a campaign; differences between systems of one class.
@@ -37,7 +38,7 @@ DATA = Path(__file__).with_name("accuracy.json")
 """The file shipped with clusim."""
 
 INDEPENDENT = "independent"
-"""Standing of rows whose source calibrated no parameter of their system."""
+"""Standing of rows of a source that calibrated no parameter of their system."""
 
 COLLECTIVE, MESSAGES = "collective", "sends and receives"
 """Kinds of operations."""
@@ -58,7 +59,7 @@ LOW, HIGH = 0.05, 0.95
 """Quantiles of the limits."""
 
 MOST_TOLD = 0.5
-"""Least ratio of a told to a found error."""
+"""Least ratio of an expected to a found error."""
 
 MOST_WIDENING = 5.0
 """Largest factor of the limits."""
@@ -77,7 +78,7 @@ def scale_of(path: Path) -> Scale:
 
 @lru_cache(4)
 def known_campaigns(path: Path, kind: type[Kind]) -> tuple[Kind, ...]:
-    """Return the campaigns of a file of `clusim validate --errors`; none without a file."""
+    """Return the campaigns of a file of `clusim validate --errors`; empty without a file."""
     return tuple(
         kind(**dict(zip(data_of(path)["columns"], row, strict=True)))
         for row in data_of(path).get("campaigns", ())
@@ -175,14 +176,14 @@ class Campaign:
         return [-log(1 + pct / 100) for size, pct in self.rows if regime_of(int(size)) == regime]
 
     def contains(self, size_bytes: int) -> bool:
-        """Return True if the errors of the campaign show that of a size."""
+        """Return True if the campaign shows the error of a size."""
         least = 0 if self.least_bytes <= LATENCY_BYTES else self.least_bytes
         return least <= size_bytes <= self.most_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A run whose error is asked for: its system's name and class, number of nodes, kind of operation, size."""
+    """A run with an error to estimate: system's name and class, number of nodes, kind of operation, size."""
 
     system: str
     about: SystemClass
@@ -217,14 +218,14 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Factors of all classes, of expected errors and of limits, from sources that are left out."""
+    """Factors of all classes, of expected errors and of limits, from sources that are omitted in turn."""
 
     error: float = 1.0
     limits: float = 1.0
 
     @classmethod
     def of(cls, campaigns: Sequence[Campaign]) -> Scale:
-        """Return the least factors with which told errors hold for left-out sources."""
+        """Return the least factors with which expected errors and limits hold for omitted sources."""
         told = list(left_out(campaigns))
         ratios = [MOST_TOLD * one.found_pct / one.residuals.error_pct for one in told if one.enough]
         limits = 1.0
@@ -323,7 +324,7 @@ def residuals_of(
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Rows of a campaign in a regime, and what the other sources tell about them."""
+    """Rows of a campaign in a regime, and the residuals of comparable rows of other sources."""
 
     campaign: Campaign
     regime: str
@@ -347,7 +348,7 @@ class LeftOut:
 
 
 def left_out(campaigns: Sequence[Campaign]) -> Iterator[LeftOut]:
-    """Yield the rows of every campaign and regime that comparable rows of other sources tell about."""
+    """Yield the rows of every campaign and regime with comparable rows of other sources."""
     for item in campaigns:
         about = SystemClass(item.library, item.family, item.links, item.network)
         machines = 1 if item.place == ONE else 2
@@ -361,6 +362,6 @@ def left_out(campaigns: Sequence[Campaign]) -> Iterator[LeftOut]:
 
 
 def inside_share(told: Sequence[LeftOut], widening: float) -> float:
-    """Return the share of left-out rows within the limits."""
+    """Return the share of omitted rows within the limits."""
     total = sum(len(one.found) for one in told)
     return sum(one.inside(widening) for one in told) / total if total else 1.0

@@ -133,7 +133,7 @@ class Setup:
         Raises
         ------
         InputError
-            It has no such fault.
+            The fault does not exist.
         """
         arrays = arrays_of(self.fabric)
 

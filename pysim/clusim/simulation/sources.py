@@ -1,9 +1,9 @@
 """Sources of synthetic traffic between nodes: NICs, routing, order at the receivers, rate control.
 
 **Hardware** A NIC keeps the rate of each queue pair (DCQCN), on one path or on many.
-**Model** A source is a queue pair with a rate of its own. Without a given routing, messages take the paths of a
-collective's data: the topology's choice between nodes, all NVLinks in turn inside.
-**Not modelled** Queue pairs beyond the slots of an endpoint share sources, and their rates.
+**Model** A source is a queue pair with a separate rate. Without a given routing, messages follow the paths of
+a collective's data: the topology's choice between nodes, all NVLinks in turn inside.
+**Not modelled** Queue pairs in excess of the slots of an endpoint share sources, and their rates.
 """
 
 from __future__ import annotations
@@ -95,9 +95,10 @@ class Sources(NamedTuple):
     def choices(
         self, arrays: FabricArrays, spreading: Spreading, order: int | str | None
     ) -> PathChoices:
-        """Return the rows of an image; a `spreading` by ``auto`` is that of the topology.
+        """Return the rows of an image; a `spreading` by ``auto`` is the topology's.
 
-        `order` is the reorder buffer of all receivers [bytes], or ``any``, or None for those of their NICs.
+        `order` is the reorder buffer of all receivers [bytes], or ``any``, or None for the buffers of their
+        NICs.
         """
         words = [spreading.routing] * len(self.source)
         if spreading.routing == "auto":
@@ -139,7 +140,7 @@ def _nic_at(arrays: FabricArrays, target: int) -> NicTraits | None:
 
 
 def rate_controls(arrays: FabricArrays, nics: Array) -> tuple[Array, Array]:
-    """Return rate controls, and the number of that of each source with the NICs `nics` (NONE: without)."""
+    """Return rate controls, and the number of each source's control, given NICs `nics` (NONE: without)."""
     rows: dict[tuple[int, ...], int] = {}
     known: dict[int, int] = {NONE: NONE}
     for target in dict.fromkeys(nics.tolist()):

@@ -104,11 +104,11 @@ class Traffic:
     duration_ps : int
         Timed patterns: period in which messages arrive [ps].
     routing : str
-        ``ecmp``: one path per message; ``spray``: packets alternate over all shortest paths; ``adaptive``: the
-        emptiest queue; ``credit``: the fewest bytes queued here and in the next buffer; ``flowlet``: the same after a
-        pause of `gap_ps`; ``ugal``: ``adaptive``, or a detour; ``auto``: that of collectives, which is the topology's
-        choice between nodes, and spray inside; between hosts without a choice spray where they have parallel links,
-        otherwise ecmp.
+        ``ecmp``: one path per message; ``spray``: packets alternate over all shortest paths; ``adaptive``:
+        the emptiest queue; ``credit``: the fewest bytes queued here and in the next buffer; ``flowlet``: the
+        same after a pause of `gap_ps`; ``ugal``: ``adaptive``, or a detour; ``auto``: the routing of
+        collectives, which is the topology's choice between nodes, and spray inside; between hosts without a
+        choice spray where they have parallel links, otherwise ecmp.
     gap_ps : int or None
         ``flowlet``: shortest pause of a source before a new path [ps].
     reorder : int or str or None
@@ -296,7 +296,7 @@ def _lanes(
 
 
 def _slots_taken(place: Array, inside: Array, slots: int) -> Array:
-    """Return the slot of each place of an endpoint: beyond the last slot, those over NICs share the others' rest."""
+    """Return the slot of each place of an endpoint: past the last, NICs share the slots not used inside."""
     kept = np.where(inside < slots, inside, 0)
     return np.where(place < slots, place, kept + (place - kept) % (slots - kept))
 
@@ -392,7 +392,7 @@ def _mean_hops(arrays: FabricArrays, messages: Messages) -> float:
 
 
 def _continue_keys(keys: Array, messages: Messages, burst_bytes: int, policy: Array) -> None:
-    """Let the parts of a flow whose packets take turns continue the turn of the part before."""
+    """Continue, in each part of a flow with striped packets, the turn of the part before."""
     turns = (policy == Policy.STRIPE)[messages.flow]
     packets = -(-messages.size_bytes // burst_bytes)
     before = np.cumsum(packets) - packets

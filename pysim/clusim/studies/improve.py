@@ -1,7 +1,7 @@
 """Least remedy: the smallest set of changes, one or two, with which a collective is shorter by a given part.
 
-Settings of NCCL come before hardware. Each change is simulated, with NCCL's plan for the changed system, and the chosen
-ones again at an eighth and at eight times the size.
+Settings of NCCL precede hardware. Each change is simulated, with NCCL's plan for the changed system, and the
+chosen changes again at an eighth and at eight times the size.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class _Search:
             yield TimeElsewhere(size, before.time_ps, after.time_ps)
 
     def _simulated(self, several: _Set) -> int | None:
-        """Return the time with changes; None if they cannot run, change nothing, or too much was simulated."""
+        """Return the time with changes; None if they fail, do not change it, or too much was simulated."""
         if self._grants > MOST_GRANTS:
             self.left = f"further changes; more than {MOST_GRANTS:,} packet-hops"
             return None

@@ -1,12 +1,14 @@
-"""A job that loses a rank, shrinks its communicator, and goes on without it.
+"""A job that loses a rank, shrinks its communicator, and continues without it.
 
-**Hardware** A rank that dies sends nothing more, and its peers wait. Between nodes the NIC of a peer gives up after
-``NCCL_IB_RETRY_CNT`` retries of 4.096 us x 2^``NCCL_IB_TIMEOUT`` each (NVIDIA, NCCL environment variables); inside a
-node nothing fails, until the watchdog of the framework ends the call (PyTorch: ten minutes). The others then make a
-communicator without the rank (``ncclCommShrink``; rabit does the same over sockets) and repeat the lost iteration.
-**Model** Iterations of one collective follow each other at the pace of `clusim nccl-tests`. Those that ended before
-the failure count; the others run on the remaining ranks, with NCCL's plan for them. **Not modelled** Work between
-the collectives, a rank that is only slow, NICs whose peers are inside the node of the lost rank.
+**Hardware** A rank that dies stops sending, and its peers wait. Between nodes the NIC of a peer reports an
+error after ``NCCL_IB_RETRY_CNT`` retries of 4.096 us x 2^``NCCL_IB_TIMEOUT`` each (NVIDIA, NCCL environment
+variables); inside a node the call waits until the watchdog of the framework ends it (PyTorch: ten minutes).
+The others then create a communicator without the rank (``ncclCommShrink``; rabit does the same over sockets)
+and repeat the lost iteration.
+**Model** Iterations of one collective follow each other at the pace of `clusim nccl-tests`. Iterations that
+ended before the failure count; the others run on the remaining ranks, with NCCL's plan for them. **Not
+modelled** Work between the collectives, a rank that is only slow, NICs with peers inside the node of the lost
+rank.
 **Parameters** `WATCHDOG_PS` (published), `SHRINK_PS` (assumed).
 """
 
@@ -53,7 +55,8 @@ class RankLoss:
     at_ps : int
         Time of the failure, after the start of the first iteration [ps].
     detection_ps, shrink_ps : int or None
-        Time until the others know, and of the new communicator; None is the rule of the system, and `SHRINK_PS`.
+        Time until the others detect the failure, and of the new communicator; None is the rule of the
+        system, and `SHRINK_PS`.
     """
 
     rank: int
@@ -69,7 +72,7 @@ class ShrunkJob(JsonObject):
     Attributes
     ----------
     iterations, completed : int
-        Iterations of the job, and those that ended before the failure.
+        Iterations of the job, and iterations that ended before the failure.
     before, after : PerfKernel
         Collective of all ranks, and of the others.
     iteration_ps, iteration_after_ps : int
@@ -125,7 +128,7 @@ class ShrunkJob(JsonObject):
 def lose_rank(
     setup: Setup, operation: str, size_bytes: int, failure: RankLoss, *, iterations: int
 ) -> ShrunkJob:
-    """Return the times of a job of equal collectives that loses a rank and goes on without it.
+    """Return the times of a job of equal collectives that loses a rank and continues without it.
 
     Raises
     ------
@@ -177,7 +180,7 @@ def _iteration(setup: Setup, operation: str, size_bytes: int) -> tuple[PerfKerne
 
 
 def _detection(setup: Setup, failure: RankLoss) -> tuple[int, str]:
-    """Return the time until the other ranks know of a failure [ps], and its cause."""
+    """Return the time until the other ranks detect a failure [ps], and its cause."""
     if failure.detection_ps is not None:
         return failure.detection_ps, "as given"
     if setup.num_nodes < 2:

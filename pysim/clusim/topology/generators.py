@@ -189,7 +189,7 @@ def _star(sketch: _Sketch, args: Arguments) -> None:
 def _tree(sketch: _Sketch, args: Arguments) -> None:
     """Build a tree of switches with up to `arity` children each; the hosts are its leaves, at one depth.
 
-    All links are equally fast: those of the root limit traffic between its subtrees.
+    All links are equally fast: the root's links limit traffic between its subtrees.
     """
     count, arity = args["n"], args["arity"]
     if count < 2 or arity < 2:

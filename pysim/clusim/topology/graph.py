@@ -36,7 +36,7 @@ class FabricBuilder:
     """
 
     def __init__(self, name: str, **keys: Unpack[TopologyKeys]) -> None:
-        """Start a topology; keys are those of a topology file, see `TopologyKeys`."""
+        """Start a topology; keys are as in a topology file, see `TopologyKeys`."""
         self._data: dict[str, Any] = {"name": name, **keys, "nodes": {}, "links": []}
 
     def _node(self, name: str, kind: str, keys: Mapping[str, Any]) -> str:

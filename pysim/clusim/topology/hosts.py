@@ -1,4 +1,4 @@
-"""Hosts of a node: a rack whose trays share NVLink only is one node of several hosts."""
+"""Hosts of a node: a rack with trays that share NVLink only is one node of several hosts."""
 
 from __future__ import annotations
 

@@ -3,12 +3,13 @@
 **Hardware** Access Control Services (PCI Express Base Specification 5.0, section 6.12) make the downstream ports of a
 PCIe switch send peer requests and completions upstream; they return from the root complex over the same uplink. NCCL
 and ``nvidia-smi topo -m`` do not detect this. NCCL's troubleshooting guide lists ACS as a cause of low bandwidth.
-**Model** Each PCIe switch becomes two. Upward packets pass the first, which routes to its uplink only; downward packets
-pass the second, `down_name`. The uplink therefore carries peer data twice, once per direction, and downward writes have
-the peer payload of the root complex. Data to a NIC (completions of its reads) and from it (posted writes) then share
-uplinks, with separate credits, as PCI Express requires: data from a NIC take the second virtual channel. With common
-buffers, NICs that send to each other in a ring of nodes would wait for each other. NCCL plans for the original
-topology, and path classes are the original topology's (`clusim.topology.rails.path_type`).
+**Model** Each PCIe switch becomes two. Upward packets pass the first, which routes to its uplink only;
+downward packets pass the second, `down_name`. The uplink therefore carries peer data twice, once per
+direction, and downward writes have the peer payload of the root complex. Data to a NIC (completions of its
+reads) and from it (posted writes) then share uplinks, with separate credits, as PCI Express requires: data
+from a NIC use the second virtual channel. With common buffers, NICs that send to each other in a ring of
+nodes would wait for each other. NCCL plans for the original topology, and path classes are the original
+topology's (`clusim.topology.rails.path_type`).
 **Not modelled** ACS on some ports only, and address translation (IOMMU; ATS, with which packets take the direct path
 again); downward writes from host memory also have the peer payload.
 **Parameters** `Fabric.acs`, `Node.peer_payload_bytes`.

@@ -1,11 +1,12 @@
-"""Topologies whose nodes are split: a node per host of a rack, or per group of GPUs that reach others over NICs only.
+"""Topologies with split nodes: a node per host of a rack, or per group of GPUs with only NICs to others.
 
 **Hardware** Without multi-node NVLink (``NCCL_MNNVL_ENABLE=0``) the hosts of a rack are nodes of NCCL. Without shared
 memory (``NCCL_SHM_DISABLE=1``) the GPUs that have peer access to each other are one; with ``NCCL_P2P_DISABLE=1``, the
 usual way to measure NICs, every GPU is. NCCL trims GPUs that it cannot reach from a node (``ncclTopoTrimSystem``).
-**Model** Each part has its own graph nodes; graph nodes that parts share are copied. NVSwitches do not block, and data
-between a GPU and its NICs pass no CPU with GPUDirect, so copies carry what one would. **Not modelled** Contention of
-several GPUs on a shared uplink, CPU or host memory, which matters without GPUDirect.
+**Model** Each part has separate graph nodes; graph nodes that parts share are copied. NVSwitches do not
+block, and data between a GPU and its NICs pass no CPU with GPUDirect, so copies carry the same data as one
+would. **Not modelled** Contention of several GPUs on a shared uplink, CPU or host memory, which matters
+without GPUDirect.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ def _peers(arrays: FabricArrays, a: int, b: int, level: PathType) -> bool:
 
 
 def _own_nics(arrays: FabricArrays, group: list[int]) -> dict[str, int]:
-    """Return the group of each NIC: equally near groups take NICs in turn."""
+    """Return the group of each NIC: equally near groups receive NICs in turn."""
     rails = Rails(arrays)
     fabric = arrays.fabric
     near: dict[tuple[int, tuple[int, ...]], list[int]] = {}
@@ -149,7 +150,7 @@ def _own_nics(arrays: FabricArrays, group: list[int]) -> dict[str, int]:
 
 
 def split(fabric: Fabric, owners: Owners) -> Fabric:
-    """Return a topology whose nodes are split into parts, numbered in the order of ranks.
+    """Return a topology with nodes split into parts, numbered in the order of ranks.
 
     Raises
     ------

@@ -87,7 +87,7 @@ class Breakdown(JsonObject):
         return self.compute_ps + self.exposed_ps + self.bubble_ps + self.idle_ps + self.host_ps
 
     def of_one_step(self, step_ps: int) -> Breakdown:
-        """Return the breakdown of several steps as that of one, in the same proportions."""
+        """Return the breakdown of several steps as the breakdown of one, in the same proportions."""
         leaves = [f"{part}_ps" for part in PARTS if part != "exposed"]
         leaves += [f"exposed_{dim}_ps" for dim in DIMENSIONS]
         parts = scaled({name: getattr(self, name) for name in leaves}, step_ps)

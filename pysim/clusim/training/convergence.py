@@ -28,7 +28,7 @@ class Convergence(JsonObject):
     steps : int
         Steps in these epochs.
     time_s : float
-        Time of these steps [s].
+        Duration of the steps [s].
     """
 
     KEYS = ("epochs", "steps", "time_s")
@@ -67,7 +67,7 @@ def epochs_of(workload: Workload) -> float:
 
 
 def convergence_of(workload: Workload, step_s: float) -> Convergence | None:
-    """Return the training to accuracy in steps of a duration; None if the workload has no epochs."""
+    """Return the training to accuracy in steps of a duration; None for a workload without epochs."""
     if workload.convergence is None:
         return None
     epochs = epochs_of(workload)

@@ -8,7 +8,7 @@ from clusim.workload.parallel.plan import ParallelPlan
 
 
 def headline_rows(plan: ParallelPlan, step_ps: int, memory: list[Memory]) -> list[tuple[str, str]]:
-    """Return labels and values of a step; `memory` is that of each stage."""
+    """Return labels and values of a step; `memory` contains an entry per stage."""
     pace = 1e12 / max(1, step_ps)
     mfu = plan.model_flops * pace / (plan.chip.peak_flops * plan.mesh.size)
     rows = [

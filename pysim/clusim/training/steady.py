@@ -1,11 +1,12 @@
 """Steady window of training steps that overlap: steps completed between two times inside the run.
 
-With PipeDream and with asynchronous parameter servers ranks start their next step before the others have ended theirs.
-Neither the first nor the last step of such a run is a typical one: the pipeline fills, workers begin in lockstep, and
-at the end fewer and fewer of them use stages and servers. **Model** The window begins when every rank has completed
-the first steps, and ends when the first rank has completed all but the last ones. The steps that each rank completes
-in it, fractions by linear interpolation between its completions, are its pace; the step is the inverse of the mean
-pace. **Proof** The two halves of the window have the same pace, up to `DISAGREEMENT`; otherwise the run is refused.
+With PipeDream and with asynchronous parameter servers ranks start their next step before the others have
+ended theirs. The first and the last step of such a run are not typical: the pipeline fills, workers begin in
+lockstep, and at the end fewer and fewer ranks use stages and servers. **Model** The window begins when every
+rank has completed the first steps, and ends when the first rank has completed all except the last steps. The
+steps that each rank completes in it, fractions by linear interpolation between its completions, are its pace;
+the step is the inverse of the mean pace. **Proof** The two halves of the window have the same pace, up to
+`DISAGREEMENT`; otherwise the run is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ DISAGREEMENT = 0.02
 """Largest difference between the paces of the two halves of a steady window."""
 
 LEAST_ASYNCHRONOUS = 8
-"""Least steps of workers that begin in lockstep: after two they take turns at the servers."""
+"""Least steps of workers that begin in lockstep: after two they use the servers in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class SteadyWindow:
         return round((self.end_ps - self.begin_ps) / float(np.mean([*self.steps.values()])))
 
     def of_rank_ps(self, rank: int) -> int:
-        """Return the step of a rank at its own pace [ps]."""
+        """Return the step of a rank at its pace [ps]."""
         return round((self.end_ps - self.begin_ps) / self.steps[rank])
 
     @property
@@ -126,7 +127,7 @@ def steady_window(
     Raises
     ------
     InputError
-        The run has no window, or the paces of its halves differ by more than `DISAGREEMENT`.
+        The run is without a window, or the paces of its halves differ by more than `DISAGREEMENT`.
     """
     overlap = overlap_of(plan)
     if overlap is None:

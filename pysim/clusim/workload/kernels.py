@@ -215,7 +215,7 @@ class Chip:
     products, attention : ProductTable, AttentionTable
         Measurements of matrix products and of fused attention.
     wider : tuple of WiderProducts
-        Products that do at least the same work, so that those of the run take no longer.
+        Products that do at least the same work, so that the run's products are not slower.
     given_fraction : float
         Fraction of the peak reached by long fused attention, if the workload sets it; 0: as measured.
     eager : bool
@@ -252,7 +252,7 @@ class Chip:
         return Silicon(self.sms, rate, self.memory_Bps)
 
     def product_s(self, gemm: Gemm, moved_bytes: int = 0, *, adds: bool = False) -> float:
-        """Return the time of a matrix product [s]: no longer than that of wider products.
+        """Return the time of a matrix product [s]: no longer than the time of wider products.
 
         Parameters
         ----------
@@ -466,11 +466,11 @@ def products_of(endpoint: Endpoint, precision: Precision) -> ProductTable:
 
 
 def wider_products(endpoint: Endpoint, precision: Precision) -> tuple[WiderProducts, ...]:
-    """Return the measured products that take at least as long as 8-bit products of a precision.
+    """Return the measured products that are at least as slow as 8-bit products of a precision.
 
-    Tables of 8-bit products that were measured in a serving engine include its quantisation, which frameworks of
-    training fuse or do separately (`clusim.workload.recipes`). The same product with scales per block, and that of
-    16-bit operands, do more work.
+    Tables of 8-bit products that were measured in a serving engine include its quantisation, which frameworks
+    of training fuse or do separately (`clusim.workload.recipes`). The same product with scales per block, and
+    the product of 16-bit operands, do more work.
     """
     name, table = measured_on(endpoint), products_of(endpoint, precision)
     if precision.gemm_bytes > 1 or table.kind not in ("fp8", "fp8-block"):

@@ -3,14 +3,14 @@
 **Hardware** Megatron-LM (``--recompute-method block`` and ``uniform``, ``--recompute-modules``; its selective
 granularity is the module ``core_attn``, also if attention is one fused kernel), TorchTitan
 (``selective_ac_option``: every n-th layer, or ``op``). Only the input of a group of layers is kept, and the
-complete group is recomputed before the backward pass of its last layer. A recomputed module frees its
-output and its interior; its input is kept. TorchTitan's ``op`` keeps the results of fused attention, of
+complete group is recomputed before the backward pass of its last layer. A recomputed module frees its output
+and its interior; its input is kept. TorchTitan's ``op`` keeps the results of fused attention, of
 reduce-scatters, of the absolute maximum of a tensor, and of every second ``aten.mm`` of a layer, from the
-first on; everything else is repeated: also 8-bit products (``aten._scaled_mm``) and grouped ones.
+first on; everything else is repeated: also 8-bit products (``aten._scaled_mm``) and grouped products.
 **Source** pytorch/torchtitan, ``torchtitan/distributed/activation_checkpoint.py`` (``_apply_op_sac``);
 Megatron-LM, ``megatron/core/transformer/attention.py`` (``_checkpointed_attention_forward``).
 **Model** The same; a layer recomputes everything at the start of its backward pass. Of a product of joined
-matrices the columns of the repeated ones are computed again.
+matrices the columns of the repeated matrices are computed again.
 **Not modelled** The end of a repetition at the last tensor that the backward pass needs.
 """
 
@@ -86,7 +86,7 @@ class Recomputer:
         return [self._variant(layer, _by_modules(layer, modules)) for layer in layers]
 
     def _by_place(self, layers: Sequence[Layer]) -> list[Layer]:
-        """Return layers of which some, or groups, are recomputed in full."""
+        """Return layers with some layers, or groups of layers, recomputed in full."""
         result = [self._variant(layer, _ends(layer)) for layer in layers]
         blocks = [i for i, layer in enumerate(layers) if _is_recomputable(layer)]
         for place, index in enumerate(blocks):
@@ -138,7 +138,7 @@ def _in_group(group: Sequence[Layer], place: int) -> Again:
 
 
 def _by_modules(layer: Layer, names: Sequence[str]) -> Again:
-    """Return the recomputation of these modules of a layer; nested modules are counted once."""
+    """Return the recomputation of the named modules of a layer; nested modules are counted once."""
     chosen = [module for module in layer.modules if module.name in names]
     outer = [one for one in chosen if not any(_is_inside(one, other) for other in chosen)]
     outer.sort(key=lambda module: module.first)
@@ -196,7 +196,7 @@ class _OperatorPolicy:
             self._add_product(step, step.gemm)
 
     def _keep_attention(self, step: Step) -> None:
-        """Keep the result of attention, of which parts of a ring make one."""
+        """Keep the result of attention; the parts of a ring have one result."""
         if isinstance(step, Kernel) and step.fused is not None:
             shape = step.fused
             row_bytes = shape.value * self._element_bytes + STATISTICS_BYTES
@@ -204,7 +204,7 @@ class _OperatorPolicy:
             self._attention_bytes = max(self._attention_bytes, size)
 
     def _is_kept(self, step: Kernel | Comm | Wait) -> bool:
-        """True of a step whose result, or a part of it, is kept."""
+        """True of a step with a result that is kept, completely or in part."""
         if isinstance(step, Wait):
             return step.key in self._kept_keys
         if isinstance(step, Comm):
@@ -214,7 +214,7 @@ class _OperatorPolicy:
         return step.name.endswith(" amax") or step.name.removesuffix(" add") in self._result_bytes
 
     def _keep_sum(self, step: Comm) -> bool:
-        """Keep what a rank receives of a scattered sum; True if the step is one.
+        """Keep a rank's received part of a scattered sum; True if the step is one.
 
         Messages of an overlapped product have its name: sums follow its first kernel, inputs precede it.
         """

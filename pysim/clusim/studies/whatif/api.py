@@ -161,7 +161,7 @@ def repaired(base: _Asked, text: str) -> _Asked | None:
     Raises
     ------
     InputError
-        The baseline has no such fault, or is not a run or a training step.
+        The baseline is without such a fault, or is not a run or a training step.
     """
     if not text.endswith(REPAIRED):
         return None

@@ -1,7 +1,7 @@
 """Measured curve of nccl-tests against its prediction, and hypotheses that explain a deviation.
 
-If the median of a regime of sizes deviates, `clusim.validation.collectives.causes` ranks what may explain it, at the
-smallest deviating sizes.
+If the median of a regime of sizes deviates, `clusim.validation.collectives.causes` ranks possible
+explanations, at the smallest deviating sizes.
 """
 
 from __future__ import annotations
@@ -324,7 +324,7 @@ class Against(JsonObject):
         yield from (f"  note: {text}" for text in self.curve.notes)
 
     def cause_lines(self) -> Iterator[str]:
-        """Yield the hypotheses by misfit, those that are worse than the unchanged system by name only."""
+        """Yield the hypotheses by misfit; hypotheses worse than the unchanged system by name only."""
         if self.found is None:
             yield (
                 "  no hypothesis simulated: the median of no range of sizes is more than"
@@ -358,7 +358,7 @@ class Against(JsonObject):
         yield from self._judgement(closer)
 
     def _judgement(self, closer: Sequence[RankedCause]) -> Iterator[str]:
-        """Yield that no cause explains the measurement, or the causes that cannot be told from the best."""
+        """Yield that no cause explains the measurement, or the causes indistinguishable from the best."""
         if not closer:
             yield "  none explains the measurement: none is closer than the unchanged system"
             return
@@ -412,7 +412,7 @@ class Deviation:
         The smallest and the middle deviating size of each deviating regime, the size before the smallest, and one of
         each other regime, ascending [bytes].
     agreeing : frozenset of int
-        Those that do not deviate.
+        Elements of `sizes` that do not deviate.
     slow : bool
         True if a regime is slower than predicted.
     """

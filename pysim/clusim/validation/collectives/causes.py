@@ -1,11 +1,11 @@
 """Simulation of hypotheses at some measured sizes, and their rank by the deviation from the measurement.
 
 **Model** The misfit of a hypothesis (`clusim.validation.collectives.hypotheses`) is the mean of
-``|ln(measured / simulated)|``, as a percentage. Sizes are simulated in ascending order: small ones need little time.
-Where the measurement agrees with the prediction, hypotheses that deviate by more than `REFUTED` are dropped; at a
-deviating size, the worse half. Their granularity is ``quick``: the ratio to the unchanged system's quick time corrects
-its predicted time. Hypotheses whose times equal the unchanged system's, within `SAME`, are omitted; hypotheses with
-equal times are one row.
+``|ln(measured / simulated)|``, as a percentage. Sizes are simulated in ascending order: small sizes need
+little time. Where the measurement agrees with the prediction, hypotheses that deviate by more than `REFUTED`
+are dropped; at a deviating size, the worse half. Their granularity is ``quick``: the ratio to the unchanged
+system's quick time corrects its predicted time. Hypotheses with the unchanged system's times, within
+`SAME`, are omitted; hypotheses with equal times are one row.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ class FoundCauses:
     sizes : tuple of int
         Sizes at which all causes are simulated [bytes].
     causes : tuple of SimulatedCause
-        By misfit; without those that equal the unchanged system.
+        By misfit; without causes that equal the unchanged system.
     dropped : tuple of str
         Hypotheses that fit worse than others at the first sizes.
     failed : tuple of (str, str)
-        Title and reason of those that cannot be simulated.
+        Title and reason of each hypothesis that cannot be simulated.
     unfinished : str
         Part that a time limit omitted; empty if complete.
     """
@@ -113,7 +113,7 @@ class CauseSearch:
     measured_us : dict or None
         Measured times; None simulates all hypotheses at all sizes.
     agreeing : frozenset of int
-        Sizes whose measurement agrees with the prediction [bytes].
+        Sizes with a measurement that agrees with the prediction [bytes].
     choices_only : bool
         True omits failed and slow parts, and disabled transports.
     watch : Watch
@@ -136,7 +136,7 @@ class CauseSearch:
     _done: int = 0
 
     def causes(self, jobs: Jobs = None) -> FoundCauses:
-        """Return the causes; at the time limit those that are simulated."""
+        """Return the causes; at the time limit, the causes simulated before it."""
         unfinished = ""
         try:
             with workers(jobs, len(self.possible)) as spread:
@@ -184,7 +184,7 @@ class CauseSearch:
         return True
 
     def _screen(self, spread: Workers | None) -> None:
-        """Simulate all hypotheses at the first size, and the better part of them at each further one."""
+        """Simulate all hypotheses at the first size, and the better hypotheses at each further size."""
         left = self.possible
         for size in self.sizes:
             unchanged = self._quick(self.table.where.setup, size)
@@ -235,7 +235,7 @@ class CauseSearch:
         return misfit_pct(self.measured_us, times_us, tuple(times_us))
 
     def _merged(self) -> list[SimulatedCause]:
-        """Return the causes with times at all completed sizes, by misfit; equal ones are one."""
+        """Return the causes with times at all completed sizes, by misfit; equal causes are merged."""
         made = [SimulatedCause((), "", {s: self._predicted_us[s] for s in self.complete})]
         for item in self.possible if self.complete else ():
             known = self.times_us.get(item.title, {})

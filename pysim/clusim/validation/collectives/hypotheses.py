@@ -56,7 +56,7 @@ def hypotheses(
     channels : int
         Most channels of the unchanged runs.
     collective : Collective or None
-        None is sends and receives, for which NCCL has no choice of algorithm and protocol.
+        None is sends and receives, for which NCCL does not choose algorithm and protocol.
     """
     if collective is not None:
         yield from _choices(setup, collective)
@@ -67,7 +67,7 @@ def hypotheses(
 
 
 def _with_env(setup: Setup, title: str, kind: int, **env: str) -> Iterator[Hypothesis]:
-    """Yield a change of variables, unless one of them is given."""
+    """Yield a change of variables, unless one is already given."""
     if not env.keys() & dict(setup.env).keys():
         change = " ".join(f"--env {name}={value}" for name, value in env.items())
         yield Hypothesis(title, change, replace(setup, env=(*setup.env, *env.items())), kind)

@@ -243,7 +243,7 @@ class CollectiveReport(Report[Point]):
             yield ExpectedRows(system, place, regime, expected, found)
 
     def facts(self) -> dict[str, Any]:
-        """Return the number of rows of every source, and the factors with which told errors hold."""
+        """Return the number of rows of every source, and the factors with which expected errors hold."""
         sources = by(self.points, lambda point: point.row.source or "-")
         scale = Scale.of([Campaign(*row) for row in self.campaigns()])
         return {

@@ -71,8 +71,8 @@ class Dlrm(LayeredModel):
     def build(self, shard: Shard) -> list[Layer]:
         """Return the layers of a rank.
 
-        The `shard.expert` ranks share the tables. Work of the lookup is that of a rank with the mean number of
-        tables, scaled by `table_loads`; memory is that of the fullest rank.
+        The `shard.expert` ranks share the tables. Work of the lookup is computed for a rank with the mean
+        number of tables, scaled by `table_loads`; memory is the fullest rank's.
         """
         if shard.tensor > 1 or shard.context > 1:
             raise InputError(f"{self.name}: only data and table (expert) parallelism")
@@ -116,7 +116,7 @@ class Dlrm(LayeredModel):
         return [len(part) * ranks / len(self.rows) for part in self._parts(ranks)]
 
     def _parts(self, ranks: int) -> list[tuple[int, ...]]:
-        """Return the rows of the whole tables of each rank; the first ranks have one table more."""
+        """Return the rows of the uncut tables of each rank; the first ranks have one table more."""
         each, more = divmod(len(self.rows), ranks)
         ends = [*accumulate(each + (rank < more) for rank in range(ranks))]
         return [self.rows[low:high] for low, high in pairwise([0, *ends])]
