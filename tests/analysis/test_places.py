@@ -178,10 +178,10 @@ def test_re_simulations_obey_the_time_limit() -> None:
     how = RunOptions(watch=watch, confirm=True)
     result, bare = (result_of(request, how) for _ in range(2))
     watch.late = True
-    verdict = result.verdict
-    left = "saving of the bottleneck; time limit of 90 s"
-    assert (verdict.unfinished, verdict.causes[0].saving_ps) == (left, None)
-    assert f"not simulated: {left}" in verdict.lines()
+    verdict = result.diagnose()
+    assert verdict.unfinished.startswith("changes; time limit of 90 s")
+    assert verdict.causes[0].saving_ps is None
+    assert f"not simulated: {verdict.unfinished}" in verdict.lines()
     derived = bare.sensitivity()
     count = len(derived.derivatives)
     assert derived.unfinished.startswith(f"re-simulation of {count} of {count} derivatives; time")
@@ -189,17 +189,22 @@ def test_re_simulations_obey_the_time_limit() -> None:
         fault_cost(plan(request), result, diagnose.Repeats(True, None, watch))
 
 
-@pytest.mark.parametrize(("most", "saving", "cost"), [(1, True, False), (3, True, True)])
-def test_all_re_simulations_of_a_run_share_a_budget(
-    most: int, saving: bool, cost: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("more", "saving", "cost"), [(-1, False, True), (0, True, False), (2, True, True)]
+)
+def test_all_re_simulations_of_a_job_share_a_budget(
+    more: int, saving: bool, cost: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A saving costs one run, the cost of faults two."""
+    """Each remedy costs one run, the cost of faults two."""
     setup = Setup("a100x4-mesh", faults=("rank 1 slow x2",))
     planned = plan(Request(setup, "allreduce", 1 << 18))
-    grants = result_of(planned, RunOptions(confirm=False)).grants
-    monkeypatch.setattr(diagnose, "CHEAP_GRANTS", most * grants)
-    budget = diagnose.Budget()
+    bare = result_of(planned, RunOptions(confirm=False))
+    assert isinstance(bare.judge, diagnose.Evidence)
+    remedies = len(bare.judge._path(bare).remedies)
+    assert remedies > 2
+    monkeypatch.setattr(diagnose, "CHEAP_GRANTS", (remedies + more) * bare.grants)
+    budget = diagnose.Budget(every=True)
     result = result_of(planned, RunOptions(budget=budget))
-    assert (result.verdict.causes[0].saving_ps is not None) == saving
+    assert (result.diagnose().causes[0].saving_ps is not None) == saving
     found = fault_cost(planned, result, diagnose.Repeats(budget=budget))
     assert (found is not None) == cost

@@ -148,8 +148,8 @@ def test_slices_of_large_runs_are_dropped_after_the_verdict(
 ) -> None:
     monkeypatch.setattr(diagnose, "CHECKED_GRANTS", 0)
     result = clusim.collective("dgx-1v", "allreduce", "64KiB", confirm=False)
-    assert result.verdict.causes
-    with pytest.raises(InputError, match=r"call sensitivity\(\) before verdict"):
+    assert result.diagnose().causes
+    with pytest.raises(InputError, match=r"call sensitivity\(\) before diagnose"):
         result.sensitivity()
 
 

@@ -311,7 +311,7 @@ class Evidence:
 
         if self._records == _KNOWN:
             raise InputError(
-                "sensitivity: the completed slices of this run were dropped; call sensitivity() before verdict,"
+                "sensitivity: the completed slices of this run were dropped; call sensitivity() before diagnose(),"
                 " and in the process of the run"
             )
         if isinstance(self._records, str) or not result.complete:
