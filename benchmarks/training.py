@@ -252,7 +252,7 @@ def beside() -> list[str]:
         granularity=COARSE,
     )  # fmt: skip
     rows = (
-        ("all-reduce alone", "1944 us", f"{result.collective_alone_ps / 1e6:.0f} us",
+        ("all-reduce in isolation", "1944 us", f"{result.collective_alone_ps / 1e6:.0f} us",
          result.collective_alone_ps / 1944e6),
         ("all-reduce beside", "x1.48", f"x{result.collective_slowdown:.2f}", result.collective_slowdown / 1.4815),
         ("matrix product beside", "x1.16", f"x{result.kernel_slowdown:.2f}", result.kernel_slowdown / 1.1609),

@@ -135,7 +135,7 @@ def test_calls_that_go_up_are_named() -> None:
         if at[other] < at[unit]
         and re.search(rf"\b{name}\(", c.code(f"{unit}.h") + c.code(f"{unit}.c"))
     }
-    (told,) = re.findall(r"One\s+call goes up: `(\w+)\.h` declares `(\w+)`", PAGE)
+    (told,) = re.findall(r"One\s+call is upward: `(\w+)\.h` declares `(\w+)`", PAGE)
     assert up == {told}
 
 

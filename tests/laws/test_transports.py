@@ -97,7 +97,7 @@ def test_without_pxn_planes_that_nothing_joins_are_an_error() -> None:
 @pytest.mark.parametrize(
     ("name", "nodes", "env", "message"),
     [
-        ("a100-pcie-x8", 1, {"SHM_DISABLE": "1"}, "need the network, and one node has none"),
+        ("a100-pcie-x8", 1, {"SHM_DISABLE": "1"}, "need the network, which one node lacks"),
         ("l20-x8", 2, {"SHM_DISABLE": "1", "P2P_DISABLE": "1"}, "2 of them share 1 NICs of a node"),
         ("dgx-a100", 1, {"SHM_DISABLE": "1", "P2P_DISABLE": "1"}, "NCCL_SHM_DISABLE"),
         ("dgx-a100", 2, {"IB_DISABLE": "1"}, "NCCL_IB_DISABLE=1: not simulated"),

@@ -91,7 +91,7 @@ def test_more_channels_than_the_communicator_has_are_all_of_them(tmp_path: Path)
 def test_skipped_lines_and_missing_files_are_named(tmp_path: Path) -> None:
     comm = planned(tmp_path, "alltoall,0,9,none,none,16,1,8,-1,-1", "allreduce,0,x,ring,ll,1,1,8")
     notes = " ".join(comm.notes)
-    assert "line 2 of tuner.csv skipped: alltoall does not ask the tuner" in notes
+    assert "line 2 of tuner.csv skipped: alltoall does not use the tuner" in notes
     assert "line 3 of tuner.csv skipped: 8 to 12 columns with numbers are needed" in notes
     with pytest.raises(InputError, match="no such file"):
         parse_env({"NCCL_TUNER_CONFIG_FILE": str(tmp_path / "none.csv")})

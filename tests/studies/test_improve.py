@@ -76,4 +76,4 @@ def test_a_repaired_link_is_the_run_without_its_fault() -> None:
     assert row["planned"]["time_ps"] == sound.time_ps
     done = CliRunner().invoke(cli, ["what-if", base, "rank 2 repaired", "--no-progress"])
     assert isinstance(done.exception, InputError)
-    assert "rank 2: has no fault in the baseline; faults: 'rank 1 slow x3'" in str(done.exception)
+    assert "rank 2: without fault in the baseline; faults: 'rank 1 slow x3'" in str(done.exception)

@@ -47,7 +47,7 @@ def test_a_failure_between_nodes_is_detected_by_retries_of_the_nic() -> None:
 @pytest.mark.parametrize(
     ("setup", "failure", "message"),
     [
-        (Setup("dgx-a100"), RankLoss(8, 0), "rank 8 does not take part; give one of 0 to 7"),
+        (Setup("dgx-a100"), RankLoss(8, 0), "rank 8 is not in the job; choose one of 0 to 7"),
         (Setup("dgx-a100", ranks=(0, 1)), RankLoss(0, 0), "2 ranks: without one, no two are left"),
         (Setup("dgx-a100"), RankLoss(0, 10**15), "the job ends after"),
         (Setup("dgx-a100", 2, env=(("NCCL_IB_TIMEOUT", "x"),)), RankLoss(0, 0), "must be 1 to 31"),

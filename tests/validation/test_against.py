@@ -223,7 +223,7 @@ def test_a_cause_explains_if_it_halves_the_deviation() -> None:
 
 def test_the_unchanged_system_wins_if_no_cause_is_closer() -> None:
     text = explained_by(1.112, 1.3, faster=1.111)
-    assert "none is closer than the unchanged system" in text
+    assert "no change is closer than the unchanged system" in text
     assert "leaves" not in text
     assert "worse: cause 1.112, cause 1.3" in text
     # A cause that is closer by a tenth of a percent is named, but explains nothing.

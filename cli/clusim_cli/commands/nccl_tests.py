@@ -112,7 +112,7 @@ def command(
     from clusim.validation.collectives.against import Search, read_curve
 
     if limit_ps is not None and against is None:
-        raise click.UsageError("--time-limit limits the causes of --against; give --against FILE")
+        raise click.UsageError("--time-limit limits the causes of --against; add --against FILE")
     test, wanted = program_named(program), _wanted(flags)
     if plot is not None:
         check_place(plot)

@@ -11,7 +11,7 @@ from clusim_cli.outputs import GuardedCommand, doubts
 from clusim_cli.params import TIME, TOPOLOGY
 
 
-@click.command("shrink", cls=GuardedCommand, short_help="Lose a rank, shrink, and go on.")
+@click.command("shrink", cls=GuardedCommand, short_help="Lose a rank, shrink, and continue.")
 @click.argument("topology", type=TOPOLOGY)
 @options.nodes()
 @options.collective()
@@ -33,7 +33,7 @@ from clusim_cli.params import TIME, TOPOLOGY
     "--detection",
     "detection_ps",
     type=TIME,
-    help="Time until the others know.  [default: retries of the NIC between nodes, else PyTorch's watchdog]",
+    help="Time until the others detect it.  [default: retries of the NIC between nodes, else PyTorch's watchdog]",
 )
 @click.option(
     "--shrink-time",

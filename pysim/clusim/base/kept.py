@@ -122,7 +122,7 @@ def is_private(folder: Path) -> bool:
         reason = "may be written by other users"
     else:
         return True
-    remedy = f"chmod go-w removes their permission; or set {PLACE} to a folder of your own"
+    remedy = f"chmod g-w,o-w removes their permission; or set {PLACE} to a private folder"
     refused[str(folder)] = f"{folder}: {reason}, so it is not used as a cache; {remedy}"
     return False
 

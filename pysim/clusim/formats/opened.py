@@ -132,7 +132,7 @@ class _BoundedStream:
         position = self._stream.tell()
         if position > FREE_BYTES + MOST_EXPANSION * self._source.size and not self._trusted:
             raise InputError(
-                f"{self._name}: expands to more than {MOST_EXPANSION} times its size; if you know its origin, "
+                f"{self._name}: expands to more than {MOST_EXPANSION} times its size; if you trust its origin, "
                 f"use `clusim --trust ...` (or set {TRUST}=1), or unpack it first"
             )
         return data

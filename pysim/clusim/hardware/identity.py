@@ -76,7 +76,7 @@ def identify_gpu(identity: Identity) -> Gpu | None:
     vendor = identity.vendor or 0
     pci = f"PCI device {vendor:04x}:{identity.device or 0:04x}"
     if vendor not in (NVIDIA, AMD, *_UNKNOWN_VENDORS):
-        raise InputError(f"{pci}: neither a GPU of NVIDIA nor of AMD, and not known; {CHOOSE}")
+        raise InputError(f"{pci}: not a GPU of NVIDIA or AMD, and not known; {CHOOSE}")
     if identity.gfx:
         result = gpu_by_gfx(identity.gfx, identity.capability)
         said = f"gcn {one_line(identity.gfx[:16])}"

@@ -297,7 +297,7 @@ class Places(WireWays):
         raise ScheduleError(
             f"{self.fabric.name}: no transport from rank {src} to rank {dst}: P2P is allowed up to"
             f" {self.fabric.p2p_level} (NCCL_P2P_DISABLE, NCCL_P2P_LEVEL, or p2p_level of the topology) and {why};"
-            " NICs inside a node need --env NCCL_SHM_DISABLE=1, of which NCCL makes nodes"
+            " NICs inside a node need --env NCCL_SHM_DISABLE=1, which splits it into nodes"
         )
 
     def _linked(self, connection: Connection, way: Sequence[int], read: bool) -> Leg:

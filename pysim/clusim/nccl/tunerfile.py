@@ -137,7 +137,7 @@ def _rules(text: str, name: str, notes: list[str]) -> Iterator[TunerRule]:
             continue
         collective = _COLLECTIVES.get(words[0].lower().replace("_", ""))
         if collective is None:
-            notes.append(f"{where} skipped: {printable(words[0], 30)} does not ask the tuner")
+            notes.append(f"{where} skipped: {printable(words[0], 30)} does not use the tuner")
             continue
         if not _applies(words):
             notes.append(f"{where} skipped: for grouped operations or registered buffers")
@@ -145,8 +145,8 @@ def _rules(text: str, name: str, notes: list[str]) -> Iterator[TunerRule]:
         rule = _rule(number, collective, words)
         if not rule.known:
             notes.append(
-                f"{where}: {printable(words[3], 20)} {printable(words[4], 20)} is no algorithm and protocol; NCCL's"
-                f" plugin takes {rule.algorithm.value} {rule.protocol.value}, RCCL skips the line"
+                f"{where}: {printable(words[3], 20)} {printable(words[4], 20)} are not an algorithm and protocol;"
+                f" NCCL's plugin uses {rule.algorithm.value} {rule.protocol.value}, RCCL skips the line"
             )
         yield rule
 

@@ -83,7 +83,7 @@ SETTINGS = {
     CauseKind.CTA: "more channels (NCCL_MIN_NCHANNELS), protocol Simple, NVLS",
     CauseKind.MEMORY: "an algorithm of fewer copies (NVLS, registered buffers)",
     CauseKind.UNIT: "an algorithm without in-switch reduction (ring, tree)",
-    CauseKind.CREDIT: "nothing in NCCL: buffers of receivers are hardware",
+    CauseKind.CREDIT: "no setting of NCCL: buffers of receivers are hardware",
     CauseKind.WINDOW: "more channels (NCCL_MIN_NCHANNELS), writes instead of reads (NCCL_P2P_READ_ENABLE=0)",
     CauseKind.SLOTS: "fewer channels (NCCL_MAX_NCHANNELS), fewer concurrent collectives",
 }

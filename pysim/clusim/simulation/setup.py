@@ -152,7 +152,7 @@ class Setup:
         kept = tuple(text for text in self.faults if not mine(text))
         if len(kept) == len(self.faults):
             known = ", ".join(map(repr, self.faults)) or "none"
-            raise InputError(f"{what}: has no fault in the baseline; faults: {known}")
+            raise InputError(f"{what}: without fault in the baseline; faults: {known}")
         return replace(self, faults=kept)
 
     @property

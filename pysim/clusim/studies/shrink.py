@@ -138,7 +138,7 @@ def lose_rank(
     ranks = setup.comm.ranks
     if failure.rank not in ranks:
         raise InputError(
-            f"rank {failure.rank} does not take part; give one of {min(ranks)} to {max(ranks)}"
+            f"rank {failure.rank} is not in the job; choose one of {min(ranks)} to {max(ranks)}"
         )
     if len(ranks) < 3:
         raise InputError(f"{len(ranks)} ranks: without one, no two are left to communicate")
@@ -148,7 +148,7 @@ def lose_rank(
     if failure.at_ps >= iterations * before_ps:
         end = format_time(iterations * before_ps)
         raise InputError(
-            f"the job ends after {end}, before the failure; give more iterations or an earlier time"
+            f"the job ends after {end}, before the failure; use more iterations or an earlier time"
         )
     after, after_ps = _iteration(remaining, operation, size_bytes)
     detection_ps, cause = _detection(setup, failure)
@@ -184,7 +184,7 @@ def _detection(setup: Setup, failure: RankLoss) -> tuple[int, str]:
     if failure.detection_ps is not None:
         return failure.detection_ps, "as given"
     if setup.num_nodes < 2:
-        return WATCHDOG_PS, "PyTorch's watchdog: inside a node nothing fails"
+        return WATCHDOG_PS, "PyTorch's watchdog: inside a node no call fails"
     given = dict(setup.env)
     exponent = _variable(given, "NCCL_IB_TIMEOUT", IB_TIMEOUT, 31)
     retries = _variable(given, "NCCL_IB_RETRY_CNT", IB_RETRIES, 7)

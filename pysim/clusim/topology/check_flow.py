@@ -191,7 +191,7 @@ def _host_tiers(fabric: Fabric) -> Iterator[Finding]:
     )
     for (slow, text), count in groups.items():
         aside = (
-            "; a device alone is several times faster: the uplink may have trained low"
+            "; a single device is several times faster: the uplink may have trained low"
             if slow
             else ""
         )

@@ -87,7 +87,7 @@ def _by_peers(fabric: Fabric) -> Fabric:
         return fabric
     if fabric.num_zones < 2:
         raise InputError(
-            f"{fabric.name}: {_WHY}, and one node has none: give --nodes 2 or more, with --ranks for one of them"
+            f"{fabric.name}: {_WHY}, which one node lacks: use --nodes 2 or more, with --ranks for one node"
         )
     switched = fabric.p2p_level != "loc"
     owners: dict[str, int | None] = {

@@ -58,7 +58,7 @@ class Recomputer:
         if self.spec.modules is not None:
             raise InputError("choose one of modules and operators")
         if workload.attention != "flash":
-            raise InputError("operators need 'attention: flash', whose results the policy keeps")
+            raise InputError("operators need 'attention: flash': the policy keeps its results")
 
     def check(self, layers: Sequence[Layer]) -> None:
         """Raise an error for modules that no layer of the model has."""

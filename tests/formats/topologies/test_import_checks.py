@@ -32,7 +32,7 @@ def test_an_uplink_two_generations_below_its_devices_is_a_warning(
     path.write_text(slowed(dump_system(topology.load("dgx-h100")), "5.0 GT/s PCIe"))
     shown = printed(["topo", "import", str(path)], capsys)
     assert "found by `clusim topo check` (1): warning: PCIe switches" in shown
-    assert "15.8:1; a device alone is several times faster" in shown
+    assert "15.8:1; a single device is several times faster" in shown
     data = json.loads(printed(["topo", "import", str(path), "--json"], capsys))
     assert [item["level"] for item in data["findings"]] == ["warning"]
 

@@ -127,7 +127,7 @@ class _Links:
             self.draft.assume(
                 name,
                 "links to NVSwitches as the others",
-                "the file lists none, and no run's state; NCCL asks the driver",
+                "the file lists no links and no run's state; NCCL queries the driver",
             )
 
     def tell(self) -> None:

@@ -128,13 +128,13 @@ different network plugins are separate. Parameters are not fitted again without 
 mechanisms considered all tables: errors of other systems can be larger.
 [accuracy-causes.md](accuracy-causes.md) lists the goals, and known causes of errors.
 
-**Expected errors** are from all rows of comparable systems but uneven ones: same library, GPU generation, links between
-GPUs, kind of operation, one node or several, range of sizes, and a size within the range of the campaign (a source on a
-system). A campaign counts once, twice on the very system, a quarter over another network, and a quarter if its source
-calibrated a parameter or its software is unknown; with few rows, the error is not below a mean in which all other
-classes count as one campaign. Limits of 90% are the quantiles of the rows, times {limits:g} about the median: with this
-factor, 90% of the rows of each source are within the limits told by the other sources. Without four comparable rows the
-error is not known.
+**Expected errors** are from all rows of comparable systems except uneven operations: same library, GPU generation,
+links between GPUs, kind of operation, one node or several, range of sizes, and a size within the range of the campaign
+(a source on a system). A campaign counts once, twice on the very system, a quarter over another network, and a quarter
+if its source calibrated a parameter or its software is unknown; with few rows, the error is not below a mean in which
+all other classes count as one campaign. Limits of 90% are the quantiles of the rows, times {limits:g} about the median:
+with this factor, 90% of the rows of each source are within the limits from the other sources. Without four comparable
+rows the error is not known.
 
 **Further tables.** A cell is *median / mean* of the absolute error with the number of rows, and *bias*, the mean of the
 signed error: + is predicted too long. *Within spread* is the mean with the repeatability of measurements: an error

@@ -360,7 +360,7 @@ class Against(JsonObject):
     def _judgement(self, closer: Sequence[RankedCause]) -> Iterator[str]:
         """Yield that no cause explains the measurement, or the causes indistinguishable from the best."""
         if not closer:
-            yield "  none explains the measurement: none is closer than the unchanged system"
+            yield "  none explains the measurement: no change is closer than the unchanged system"
             return
         least_pct = closer[0].misfit_pct
         if least_pct > UNEXPLAINED * self.misfit_pct:
