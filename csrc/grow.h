@@ -5,7 +5,8 @@
 #include "base.h"
 
 /* Double the array that the pointer at `array` points to, with `size` elements of `element` bytes
- * each; if memory is short, or `size` would pass 2^32, it stays unchanged. New elements are uninitialised. */
+ * each; if memory is short, or `size` would pass 2^32, it stays unchanged. New elements are
+ * uninitialised. */
 __attribute__((cold)) STATUS grow_array(void *array, uint32_t *size, size_t element);
 
 /* The same, of `first` elements at first. */
