@@ -149,17 +149,18 @@ def test_collectives_of_a_run_in_memory_have_the_names_of_its_trace() -> None:
 
 
 def test_a_full_wire_bounds_the_savings_of_all_other_changes(tmp_path: Path) -> None:
-    """A chain of CTAs may be as long as NICs are busy, here for 94 % of the run; its remedy saves no more than 6 %."""
+    """NICs are busy for 94 % of the run: a remedy of others saves no more than 6 %."""
     options: Any = {"nodes": 2, "granularity": 1 << 16, "confirm": True}
     found = collective(tmp_path / "run.h5", "a100x4-mesh", "32MiB", **options)
     busy = int(found.result.wires.counters["busy_ps"].max())
     assert busy > 0.9 * found.result.time_ps
-    first, *rest = found.verdict.causes
-    assert first.kind is CauseKind.NIC
-    assert any(cause.saving_ps is not None for cause in rest)
-    for cause in rest:
+    nics = [cause for cause in found.verdict.causes if cause.kind is CauseKind.NIC]
+    others = [cause for cause in found.verdict.causes if cause.kind is not CauseKind.NIC]
+    assert nics
+    assert any(cause.saving_ps is not None for cause in others)
+    for cause in others:
         assert cause.saving_ps is None or cause.saving_ps <= found.result.time_ps - busy
-    network = [remedy for remedy in found.found.remedies if first.key in remedy.keys]
+    network = [remedy for remedy in found.found.remedies if nics[0].key in remedy.keys]
     for remedy in found.found.remedies:
         if remedy not in network and remedy.change.what != "slots":
             assert remedy.most_ps <= found.result.time_ps - busy

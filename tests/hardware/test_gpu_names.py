@@ -139,7 +139,10 @@ def test_a_compute_capability_is_that_of_its_usual_or_only_chip(
     ("identity", "message"),
     [
         (Identity(capability=110), "no known GPU has sm 110"),
-        (Identity(vendor=0x1D94, device=0x55B7, capability=90, gfx="21943"), "1d94:55b7: not a GPU"),
+        (
+            Identity(vendor=0x1D94, device=0x55B7, capability=90, gfx="21943"),
+            "1d94:55b7: not a GPU",
+        ),
         (Identity(vendor=0x1E3E, device=1, capability=80), "1e3e:0001: not a GPU of NVIDIA"),
         (Identity(capability=80, gfx="1250"), "no known GPU has gcn 1250"),
         (Identity(product="NVIDIA A16", capability=86), "the GPU NVIDIA A16 is not known"),

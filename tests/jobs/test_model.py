@@ -12,7 +12,7 @@ import pytest
 from clusim.base.errors import InputError
 from clusim.formats.recordings import chakra_writer
 from clusim.formats.recordings.kinds import reader
-from clusim.formats.recordings.model import ABSENT, Group
+from clusim.formats.recordings.model import ABSENT, Event, Group, Recording
 from clusim.jobs.match import Matcher
 from clusim.jobs.model import CallWork, DelayWork, JobGraph, KernelWork, MessageWork, RankOperation
 from clusim.jobs.read import job_of
@@ -138,3 +138,12 @@ def test_a_communicator_that_is_absent_is_named_with_its_place() -> None:
     job.append(RankOperation(0, "s", CallWork("allreduce", 64), group=3, where="file:7"))
     with pytest.raises(InputError, match="file:7: group 3 does not exist"):
         job.members(0)
+
+
+def test_times_of_a_job_are_from_its_first_event() -> None:
+    """Clocks of logs count from 1970: picoseconds since then need more than 64 bits."""
+    epoch_ps = 1_700_000_000 * 10**12
+    starts = (epoch_ps + 5, epoch_ps, ABSENT)
+    events = [Event("compute", 0, start_ps=start_ps) for start_ps in starts]
+    job = job_of(Recording("log", "clock", 1, events=events))
+    assert [*job.start_ps] == [5, 0, ABSENT]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.formats.recordings.model import Event, Recording
+from clusim.formats.recordings.model import ABSENT, Event, Recording
 from clusim.jobs.model import (
     CallWork,
     DelayWork,
@@ -15,8 +15,9 @@ from clusim.jobs.model import (
 
 
 def job_of(recording: Recording) -> JobGraph:
-    """Return a recording as a job; operations have the numbers of their events."""
+    """Return a recording as a job, with times from its first event; operations have the numbers of their events."""
     job = JobGraph(recording.name, recording.num_ranks, recording.groups)
+    origin_ps = min((e.start_ps for e in recording.events if e.start_ps != ABSENT), default=0)
     for event in recording.events:
         job.append(
             RankOperation(
@@ -31,7 +32,7 @@ def job_of(recording: Recording) -> JobGraph:
                 launch=event.bunch,
                 label=event.name,
                 where=event.where,
-                start_ps=event.start_ps,
+                start_ps=ABSENT if event.start_ps == ABSENT else event.start_ps - origin_ps,
                 duration_ps=event.duration_ps,
             )
         )

@@ -87,7 +87,6 @@ class _Writer:
     ) -> None:
         self.job, self.emitter, self.gap = job, emitter, gap
         self.notes: Counter[str] = Counter()
-        self.origin_ps = min((start for start in job.start_ps if start != ABSENT), default=0)
         self.endpoints = {node.name: node.endpoint for node in emitter.fabric.nodes}
         self.builder = ProgramBuilder(emitter.fabric.num_ranks, f"replay of {job.name}")
         self.prices: dict[int, Prices] = {}
@@ -216,7 +215,7 @@ class _Writer:
             return 0
         known = [n for n in self.before[at] if start_ps[n] != ABSENT]
         ends = [start_ps[n] + max(0, duration_ps[n]) for n in known]
-        return start_ps[at] - max(ends, default=self.origin_ps)
+        return start_ps[at] - max(ends, default=0)
 
     def _local(self, at: int, work: KernelWork | DelayWork) -> None:
         rank, after = self._place(at), self._after(at)
