@@ -79,3 +79,14 @@ def test_a_file_that_is_no_table_of_a_sweep_is_kept(tmp_path: Path, content: str
     with pytest.raises(ClusimError, match="would be replaced; choose another file"):
         read_rows(target)
     assert target.read_text(encoding="utf-8") == content
+
+
+def test_a_sweep_of_a_changed_grid_continues_its_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for sizes in ("1KiB", "[1KiB, 2KiB]"):
+        Path("grid.yaml").write_text(f"run: {{topology: dgx-1v, size: {sizes}}}")
+        assert run(["sweep", "grid.yaml", "--jobs", "1"]) == 0
+    capsys.readouterr()
+    assert len(read_rows(Path("grid.csv"))) == 2

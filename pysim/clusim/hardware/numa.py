@@ -28,7 +28,10 @@ NUMA_LINKS = presets(_DATA["links"])
 
 
 _DRAM = {
-    name: dict(zip(("peak", "subject", "efficiency", "cpu"), row, strict=True), weight=PCIE_WEIGHT)
+    name: dict(
+        zip(("peak", "subject", "efficiency", "cpu", "format"), (*row, "dram")[:5], strict=True),
+        weight=PCIE_WEIGHT,
+    )
     for name, row in _DATA["dram"].items()
 }
 

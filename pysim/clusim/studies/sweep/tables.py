@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from clusim.base.errors import InputError
-from clusim.base.files import replacing, text_of, write_csv
+from clusim.base.files import guarded, replacing, text_of, write_csv
 from clusim.base.limits import read_text
 from clusim.studies.sweep.grid import Cell
 
@@ -44,7 +44,8 @@ def read_rows(path: Path) -> list[Row]:
         _pyarrow()
     if not path.exists():
         return []
-    names, rows = read(path)
+    with guarded():  # the table is continued: it may be replaced
+        names, rows = read(path)
     if not set(names) >= KEYS:
         raise InputError(
             f"{path}: not a table of a sweep and would be replaced; choose another file"
