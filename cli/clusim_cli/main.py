@@ -209,10 +209,10 @@ def run(args: list[str] | None = None) -> int:
 
 
 def _report_refused() -> None:
-    """Report folders that were not used as a cache."""
+    """Report folders that were not used as a cache, each once."""
     kept = sys.modules.get("clusim.base.kept")
-    for line in kept.refused.values() if kept is not None else ():
-        _one_line(line)
+    while kept is not None and kept.refused:
+        _one_line(kept.refused.popitem()[1])
 
 
 def _open_streams() -> None:

@@ -15,7 +15,7 @@ import pytest
 from clusim import load
 from clusim.base import kept as base_kept
 from clusim.base import resources
-from clusim.base.kept import PACKAGE, PLACE, SampleCache, is_private, model_digest, refused
+from clusim.base.kept import PACKAGE, PLACE, SampleCache, is_private, model_digest
 from clusim.nccl.communicator import communicator
 from clusim.programs import device
 from clusim.topology import shelf
@@ -30,8 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of an empty cache that is in use."""
     monkeypatch.setenv(PLACE, str(tmp_path / "cache"))
     monkeypatch.setattr(resources, "cached", True)
-    monkeypatch.setattr(base_kept, "refused", refused)
-    refused.clear()
+    monkeypatch.setattr(base_kept, "refused", {})
     return tmp_path / "cache"
 
 
@@ -125,7 +124,7 @@ def test_a_folder_or_file_of_another_user_is_not_used(
     own = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: own + 1)
     assert SampleCache(version="x").get("question") is None
-    assert "belongs to another user" in refused[str(folder)]
+    assert "belongs to another user" in base_kept.refused[str(folder)]
     with pytest.raises(PermissionError):
         base_kept.own_bytes(path)
 

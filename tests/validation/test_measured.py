@@ -14,7 +14,7 @@ import pytest
 
 from clusim.base.errors import InputError
 from clusim.hardware.calibration import ROW_SETS
-from clusim.simulation.expected import known_campaigns
+from clusim.simulation.residuals import data_of, known_campaigns
 from clusim.training.expected import StepClass, expected_step, expected_text
 from clusim.validation.measured import Unpredicted
 from clusim.validation.steps.cases import case_of
@@ -364,6 +364,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
     def ship(*points: StepPoint) -> None:
         StepReport(list(points)).write_data(target, [table])
         known_campaigns.cache_clear()
+        data_of.cache_clear()
 
     return ship
 
