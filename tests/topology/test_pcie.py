@@ -208,12 +208,16 @@ def test_adapters_are_nodes(name: str) -> None:
     assert (node.nic.rate_control is not None) == ("roce" in name or name == "bf3")
 
 
-def test_rate_control_scales_with_the_rate() -> None:
-    control = preset_nic("cx7-roce400").nic
+@pytest.mark.parametrize(
+    ("name", "share"), [("cx6-roce200", 0.5), ("cx7-roce400", 1), ("cx8-roce800", 2)]
+)
+def test_rate_control_scales_with_the_rate(name: str, share: float) -> None:
+    """The tuned step of 400 Gb/s NICs is 20 Mb/s; the weight of a notification does not depend on the rate."""
+    control = preset_nic(name).nic
     assert control is not None
     assert control.rate_control is not None
-    assert control.rate_control.additive_Bps == pytest.approx(10 * 40e6 / 8)
-    assert control.rate_control.g_65536 == 256
+    assert control.rate_control.additive_Bps == pytest.approx(share * 20e6 / 8)
+    assert control.rate_control.g_65536 == 320
 
 
 def test_packet_kinds_have_names_in_the_order_of_the_engine() -> None:
