@@ -252,9 +252,10 @@ def test_overlap_slows_both_where_memory_is_scarce(tmp_path: Path) -> None:
 
 
 def test_reductions_in_the_switches_leave_more_to_kernels() -> None:
+    """They need fewer CTAs; the data move as many bytes of memory."""
     ring, nvls = slowdown(H100, "ring"), slowdown(H100, "nvls")
     assert ring[0] > 1.1
-    assert nvls[0] - 1 < 0.8 * (ring[0] - 1)
+    assert nvls[0] - 1 < 0.9 * (ring[0] - 1)
 
 
 def test_communication_takes_sms_from_kernels() -> None:
