@@ -30,6 +30,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "clusim/formats/logs/infer_collective.py",
         "operation",
     ): "collectives in the order of how usual they are",
+    ("clusim/studies/improve.py", "algorithm"): "values of NCCL_ALGO to try",
+    ("clusim/studies/improve.py", "protocol"): "values of NCCL_PROTO to try",
     ("clusim/formats/logs/messages.py", "algorithm"): "what NCCL's lines say is connected",
     ("clusim/formats/recordings/chakra_schema.py", "dtype"): "types of protobuf's fields",
     ("clusim/formats/recordings/hlo.py", "operation"): "instructions of XLA",
