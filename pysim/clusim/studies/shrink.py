@@ -33,8 +33,8 @@ WATCHDOG_PS = 600 * 10**12
 SHRINK_PS = 500 * 10**9
 """A new communicator of initialised ranks [ps].
 
-Assumed from logs of NCCL's initialisation without kernels and bootstrap, which parent and child share: 0.42 to 0.48 s
-on 4 and 6 H100 (waynehacking8), 0.75 s on two nodes of 8 (keitaw, p5).
+Assumed from logs of NCCL's initialisation without kernels and bootstrap, which parent and child share: 0.44 to 0.52 s
+on 4 and 6 H100 (waynehacking8), 0.74 to 1.25 s on two nodes of 8 (keitaw, p5).
 """
 
 IB_TIMEOUT, IB_RETRIES = 20, 7
