@@ -108,8 +108,8 @@ def test_a_replay_prints_the_calls_that_are_done_and_fails(clusim: Clusim, tmp_p
 @pytest.mark.parametrize(
     ("words", "left"),
     [
-        (("run", "dgx-a100", "--size", "64KiB"), "saving of the bottleneck"),
-        (("replay", LOG, "dgx-h100", "--calls", 2), "saving of the bottleneck"),
+        (("run", "dgx-a100", "--size", "64KiB"), "changes"),
+        (("replay", LOG, "dgx-h100", "--calls", 2), "changes"),
     ],
 )
 def test_a_limit_that_ends_re_simulations_fails_after_the_result(

@@ -144,9 +144,9 @@ def test_linear_layers_with_nothing_between_them_gather_or_scatter_once(
     unit = 64 * 1024 * 2
     assert tuple(units(layer.forward, unit) for layer in layers) == forward
     assert tuple(units(layer.backward, unit) for layer in layers) == backward
-    kept = Activations(*[64 * 2 * (1024 + 256)] * 2, full=64 * 2 * 1024)
+    kept = Activations(none=64 * 2 * (1024 + 256), full=64 * 2 * 1024)
     assert layers[0].activations == (
-        kept if style != "row" else Activations(*[64 * 2 * 512] * 2, full=64 * 2 * 1024)
+        kept if style != "row" else Activations(none=64 * 2 * 512, full=64 * 2 * 1024)
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -14,11 +15,12 @@ needs_torch()
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_example_prints_what_the_page_shows() -> None:
+def test_the_example_prints_what_the_page_shows(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "programs.md").read_text(encoding="utf-8")
     match = re.search(r"^\$ clusim (.*)\n\.\.\.\n((?:.*\n)*?)\.\.\.\n```", text, re.MULTILINE)
     assert match is not None
     words = [sys.executable, "-m", "clusim", *match[1].split()]
-    run = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    env = {**os.environ, "CLUSIM_CACHE": str(tmp_path)}
+    run = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, env=env, timeout=300)
     assert run.returncode == 0, run.stderr
     assert match[2] in run.stdout

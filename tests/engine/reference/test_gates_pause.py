@@ -73,18 +73,6 @@ def test_a_pause_stops_one_vc_only(engine):
     assert counters(sim, 0, "held_max") == (300,)
 
 
-def test_a_grant_without_duration_frees_in_the_next_picosecond(engine):
-    builder = ImageBuilder()
-    a, b, switch = builder.endpoint(), builder.endpoint(), builder.switch()
-    builder.link(a, switch, buffer_bytes=1000, xoff_bytes=50, xon_bytes=0)
-    builder.link(switch, b, rate=(10**6, 1))
-    builder.source(a, [(0, 99, b)])
-    # Granted at the switch at 2089, and gone: stopped at 3089, running again at 3090.
-    builder.source(a, [(3089, 99, b)])
-    sim = assert_messages_at(engine, builder, 2089 + 1010, 3090 + 2089 + 1010)
-    assert counters(sim, 0, "pauses", "stall_credit_ps") == (2, 1)
-
-
 def test_there_is_no_credit_where_there_are_pauses(engine):
     builder = ImageBuilder()
     a, b = builder.endpoint(), builder.endpoint()
