@@ -15,8 +15,9 @@ from clusim.collectives import build
 from clusim.engine.abi import NONE
 from clusim.lowering import lower, parse_faults
 from clusim.lowering.buffers import Packets, burst_bytes, roomy_units, roomy_wires
-from clusim.lowering.grain import MOST_GROWTH
+from clusim.lowering.grain import MOST_GROWTH, RULES
 from clusim.lowering.links import PACKETS_PER_BUFFER
+from clusim.simulation.traffic import Traffic, grain_of
 from clusim.topology import Fabric, load
 from clusim.topology.arrays import arrays_of
 from support.machines import cluster_of, pcie_machine
@@ -101,6 +102,35 @@ def test_thresholds_to_pause_and_to_mark_grow_with_bursts(tmp_path: Path) -> Non
     assert (coarse["ecn_max_bytes"] > coarse["ecn_min_bytes"])[marking].all()
     result = clusim.simulate(fabric, schedule, granularity=1 << 16)
     assert not result.wires.counters["overflows"].any()
+
+
+@pytest.mark.parametrize(
+    ("pfc", "ecn", "packets"),
+    [
+        # 32 bursts fill three times 512 KiB in the largest power of two; single packets of 4,166 B.
+        ("{xoff: 512KiB}", "none", 8),
+        ("{xoff: 128KiB}", "none", 2),
+        ("{xoff: 20KiB, xon: 8KiB}", "none", 1),
+        # Four bursts fill three times 40 KiB.
+        ("none", "{min: 40KiB, max: 80KiB, probability: 1}", 4),
+        ("none", "{min: 1B, max: 2B, probability: 1}", 1),
+    ],
+)
+def test_named_granularities_let_thresholds_grow_threefold(
+    pfc: str, ecn: str, packets: int, tmp_path: Path
+) -> None:
+    net = f"{{base: roce-200, pfc: {pfc}, ecn: {ecn}, buffer: 8MiB}}"
+    text = pcie_machine(gpus=1, nic="cx6-roce200", extra=f"link_types: {{net: {net}}}")
+    fabric = cluster_of(
+        text.replace("ib-hdr", "net").replace("quantum", "spectrum3"), tmp_path, nodes=3
+    )
+    schedule = build(fabric, "alltoall", "direct", 2048 * MIB, channels=1)
+    bursts = {
+        word: lower(fabric, schedule, f"{word}/32").image.conns["burst"].max() for word in RULES
+    }
+    assert max(bursts.values()) == bursts["coarse"] == packets
+    traffic, arrays = Traffic("alltoall", 64 * MIB, packet_bytes=4096), arrays_of(fabric)
+    assert grain_of(arrays, traffic, traffic.plan(arrays).messages, "coarse/32").burst == packets
 
 
 def test_a_burst_is_hit_as_often_as_its_packets() -> None:

@@ -7,20 +7,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import clusim
 from clusim.base import kept as base_kept
 from clusim.base.kept import PLACE, SampleCache
 from clusim.results.causes import CauseKind
+from clusim.results.replicated import DIMENSIONS, RankPattern
 from clusim.training import TrainRequest, parts, train
 from clusim.training.api import inputs
+from clusim.training.breakdown import NOTHING, Spans
 from clusim.training.clock import Clock, PhaseTime
 from clusim.training.estimate import estimate, estimated
-from clusim.training.uncomposed import StepEstimate
+from clusim.training.uncomposed import StepEstimate, overlap_notes
+from support.machines import cluster_of, pcie_machine
 from support.workloads import ideal, tiny
 
 A100 = clusim.load("dgx-a100")
+WIDE = {"model": "{base: gpt3-1.3b, layers: 1, vocab: 1024}", "sequence": "1024"}
 PAIR = clusim.load("dgx-a100", nodes=2)
 
 
@@ -240,3 +245,49 @@ def test_parts_do_not_feel_machines_that_take_no_part(
     whole = estimated(wanted, SampleCache(folder / "whole"))
     assert cut.simulated == whole.simulated > 0
     assert (cut.step_ps, cut.ranks, cut.traffic) == (whole.step_ps, whole.ranks, whole.traffic)
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "ddp"])
+def test_an_estimate_pauses_as_often_as_the_step(kind: str, tmp_path: Path) -> None:
+    """Each node sends through a slot of a third of the rate of its cable, which it fills and pauses.
+
+    A resumption travels 2 km, so that the slot is idle for 10 us of every pause. In bursts of slices, thresholds of
+    megabytes would never pause a wire.
+    """
+    times = []
+    for pfc in ("none", "{xoff: 20KiB, xon: 8KiB}"):
+        extra = f"link_types: {{net: {{base: roce-200, length: 2 km, pfc: {pfc}}}}}"
+        text = pcie_machine(gpus=1, nic="cx6-roce200", extra=extra)
+        text = text.replace("type: pcie-gen4-x16}", "type: pcie-gen4-x4}", 1)
+        text = text.replace("link: ib-hdr, switch: quantum", "link: net, switch: spectrum3")
+        fabric = cluster_of(text, tmp_path, nodes=3)
+        more = {"batch": "{global: 3, micro: 1}", **WIDE}
+        work = tiny(f"parallel: {{data: 3}}\ndata: {{kind: {kind}}}", **more)
+        real = train(work, fabric, steps=1, granularity="packet", confirm=False)
+        found = estimate(work, fabric, steps=1, granularity="coarse")
+        if pfc != "none":
+            assert found.step_ps[-1] == pytest.approx(real.step_ps[-1], rel=0.03)
+            assert not found.whole
+        times.append(real.step_ps[-1])
+    assert times[1] > 1.2 * times[0]
+
+
+def test_a_note_bounds_the_mutual_slow_down_of_concurrent_communication() -> None:
+    """Two of four spans overlap: 20 of 100 time units from 10 to 110, of which the repeated one has 10."""
+    data, tensor = DIMENSIONS.index("data"), DIMENSIONS.index("tensor")
+    none = np.zeros((0, 2), np.int64)
+    moving = np.array([(0, 30, data), (20, 30, tensor), (50, 60, data)])
+    again = RankPattern(none, np.array([(0, 10, tensor)]), 10)
+    spans = Spans(none, moving, none, [(np.array([50, 150]), again)])
+    (note,) = overlap_notes([NOTHING, spans], 10, 110)
+    assert note.startswith("communication of data and tensor overlaps for 20.0% of the step")
+    assert overlap_notes([Spans(none, moving[:1], none, [])], 10, 110) == []
+
+
+def test_an_estimate_reports_communication_that_overlaps() -> None:
+    """Gradients are reduced while the layers below are computed, whose tensor parallelism communicates as well."""
+    text = "parallel: {tensor: 2, data: 4}"
+    found = estimate(tiny(text), A100, steps=1, granularity="coarse")
+    assert any("communication of data and tensor overlaps" in note for note in found.notes)
+    alone = estimate(tiny("parallel: {data: 8}"), A100, steps=1, granularity="coarse")
+    assert alone.notes == []

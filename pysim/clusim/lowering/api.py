@@ -220,8 +220,10 @@ def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
     given = isinstance(word, int)
     moving = [number for number, item in enumerate(traffic) if given or item.slices]
 
-    bounded = name_of(word) in ("auto", QUICK)
-    unblocked = unblocked_bursts(links.arrays, links.legs) if bounded else [None] * len(links.legs)
+    unblocked: list[int | None] = [None] * len(links.legs)
+    if not given:
+        buffers = name_of(word) in ("auto", QUICK)
+        unblocked = unblocked_bursts(links.arrays, links.legs, buffers=buffers)
 
     def limits(factor: int, word: str | int = word) -> list[int]:
         # Bursts of more than the last of `FACTORS` times the limit stall in the buffer.

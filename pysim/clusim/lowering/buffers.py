@@ -93,33 +93,44 @@ def largest_bursts(
     return [known[leg.packet_bytes, leg.forms] for leg in legs]
 
 
-def unblocked_bursts(arrays: FabricArrays, legs: Sequence[Leg]) -> list[int | None]:
-    """Return the most packets per burst of legs between NICs, a power of two; None for other legs.
+def unblocked_bursts(
+    arrays: FabricArrays, legs: Sequence[Leg], *, buffers: bool
+) -> list[int | None]:
+    """Return the most packets per burst of every leg, a power of two; None is no limit.
 
-    Messages of a GPU to many others share its PCIe link and block each other in its receive buffers. A buffer of more
-    than `MOST_GROWTH` times its size lets them pass: all-to-all of 64 MiB over 2 `aws-p5` in buffers 38 times as large
-    is 27% too short.
+    Thresholds to pause and to mark grow with bursts by at most `MOST_GROWTH`: queues that pause a wire in exact packets
+    would otherwise not reach them. With `buffers`, so do buffers of legs between NICs: messages of a GPU to many others
+    share its PCIe link and block each other in its receive buffers. All-to-all of 64 MiB over 2 `aws-p5` in buffers 38
+    times as large is 27% too short.
     """
-    least: dict[int, int] = {}
-    for index in frozenset().union(*(leg.forms for leg in legs if leg.via_first != NONE)):
-        sizes = arrays.wires["buffer_bytes"][arrays.wires["format"] == index]
-        least[index] = int(sizes.min(initial=np.iinfo(np.int64).max))
-    known: dict[tuple[int, frozenset[int]], int] = {}
+    known: dict[tuple[int, frozenset[int], bool], int | None] = {}
+    result = []
     for leg in legs:
-        key = leg.packet_bytes, leg.forms
-        if leg.via_first != NONE and key not in known:
-            known[key] = min(
-                _unblocked(arrays.formats[index], leg.packet_bytes, least[index])
-                for index in leg.forms
-            )
-    return [known[leg.packet_bytes, leg.forms] if leg.via_first != NONE else None for leg in legs]
+        key = leg.packet_bytes, leg.forms, buffers and leg.via_first != NONE
+        if key not in known:
+            known[key] = unblocked_burst(arrays, leg.forms, leg.packet_bytes, buffers=key[2])
+        result.append(known[key])
+    return result
 
 
-def _unblocked(form: Any, packet_bytes: int, buffer_bytes: int) -> int:
-    """Return the most packets per burst with at most `MOST_GROWTH` times the buffer of exact packets."""
-    single = burst_bytes(form, packet_bytes)
-    exact = max(buffer_bytes, PACKETS_PER_BUFFER * single)
-    return power_below(int(MOST_GROWTH * exact) // (BURSTS_PER_BUFFER * single))
+def unblocked_burst(
+    arrays: FabricArrays, forms: Iterable[int], packet_bytes: int, *, buffers: bool = False
+) -> int | None:
+    """Return the most packets per burst by the least thresholds, and buffers, of the wires of formats."""
+    most = []
+    names = ("xoff_bytes", "ecn_min_bytes", *(("buffer_bytes",) if buffers else ()))
+    for index in forms:
+        wires = arrays.wires[arrays.wires["format"] == index]
+        single = burst_bytes(arrays.formats[index], packet_bytes)
+        for name in names:
+            exact, bursts = PACKETS_PER_BUFFER, BURSTS_PER_BUFFER
+            if name == "ecn_min_bytes":
+                exact, bursts = 1, MARK_BURSTS
+            sizes = wires[name][wires[name] > 0]
+            if len(sizes):
+                grown = int(MOST_GROWTH * max(int(sizes.min()), exact * single))
+                most.append(power_below(grown // (bursts * single)))
+    return min(most, default=None)
 
 
 def roomy_wires(

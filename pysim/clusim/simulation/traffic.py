@@ -26,7 +26,7 @@ from clusim.engine.abi import NONE, Policy
 from clusim.engine.image import Image, empty
 from clusim.engine.ranges import packets_refused
 from clusim.lowering import Grain
-from clusim.lowering.buffers import Packets, growth, roomy_wires
+from clusim.lowering.buffers import Packets, growth, roomy_wires, unblocked_burst
 from clusim.lowering.forwarding import flow_hash
 from clusim.lowering.grain import automatic, checked, power_below
 from clusim.lowering.paths import route_groups
@@ -357,7 +357,7 @@ def grain_of(
 ) -> Grain:
     """Return the granularity of messages.
 
-    ``auto`` and ``quick`` limit a burst to 1/64 of a message.
+    ``auto`` and ``quick`` limit a burst to 1/64 of a message, and all names by the thresholds to pause and to mark.
     """
     whole = -(-traffic.message_bytes // traffic.packet_bytes)
     hops = round(whole * len(messages.source) * _mean_hops(arrays, messages))
@@ -365,8 +365,10 @@ def grain_of(
     if isinstance(word, int):
         burst = max(1, min(word // traffic.packet_bytes, whole))
     elif word != "packet":
+        every = range(len(arrays.formats))
+        most = unblocked_burst(arrays, every, traffic.packet_bytes) or whole
         burst = automatic(
-            [hops], lambda factor: [power_below(whole * factor // MESSAGE_SHARE)], word
+            [hops], lambda factor: [min(most, power_below(whole * factor // MESSAGE_SHARE))], word
         )[0]
     size = min(burst * traffic.packet_bytes, traffic.message_bytes)
     grown = growth(_wires(arrays, traffic, burst), _wires(arrays, traffic, 1))

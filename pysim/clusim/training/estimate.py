@@ -40,7 +40,7 @@ from clusim.training.run import finest, trained
 from clusim.training.steady import reported_steps, reported_window, simulated_steps, steady_window
 from clusim.training.step_diagnosis import Culprits, StepSpans, heavy_stage, step_verdict
 from clusim.training.switches import Sharing
-from clusim.training.uncomposed import WHOLE_NOTE, StepEstimate, uneven, whole
+from clusim.training.uncomposed import WHOLE_NOTE, StepEstimate, overlap_notes, uneven, whole
 from clusim.workload import Workload
 from clusim.workload.host import HostThreads
 from clusim.workload.kernels import Kernel
@@ -334,10 +334,8 @@ def _sum(blocks: Sequence[_Done]) -> _Done:
         end_ps += took.pattern.end_ps
     spans = Union.of(*compute).spans, united(np.concatenate(moving))
     pattern = RankPattern(*spans, end_ps)
-    kernel_ps, alone_ps = (
-        sum(took.kernel_ps for took in blocks_took),
-        sum(took.alone_ps for took in blocks_took),
-    )
+    kernel_ps = sum(took.kernel_ps for took in blocks_took)
+    alone_ps = sum(took.alone_ps for took in blocks_took)
     return _Done(Repeated(pattern, kernel_ps, alone_ps, sum(t.flops for t in blocks_took)), moved)
 
 
@@ -396,6 +394,7 @@ def _estimated(request: TrainRequest, kept: SampleCache) -> StepEstimate:
     notes += plan_notes(plan, request.setup.fabric)
     if plan.workload.checkpoint is not None:
         notes.append("the estimate excludes checkpoints; simulate the step instead")
+    notes += result.notes
     return replace(result, memory=memory, notes=notes, wall_s=time.perf_counter() - began)
 
 
@@ -490,6 +489,7 @@ def _made(request: TrainRequest, plan: ParallelPlan, parts: StepParts) -> StepEs
         ranks=every,
         judged=step_verdict(last.by_phase, error, culprits),
         memory=[],
+        notes=overlap_notes(spans.values(), low, high),
         traffic=emitter.traffic,
         executed_flops=emitter.flops * each // len(ends),
         wall_s=0.0,
