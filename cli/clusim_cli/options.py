@@ -19,6 +19,7 @@ from clusim_cli.outputs import OUTPUT, PICTURE, TRACE_OUT
 from clusim_cli.params import (
     ALGORITHM,
     COLLECTIVE,
+    DOMAINS,
     DTYPE,
     FAULT,
     GRANULARITY,
@@ -97,6 +98,14 @@ nodes = _shared(
     help="Simulate N nodes, joined by the preset's default network.",
 )
 """Number of nodes: pass it on as ``load(topology, nodes=nodes)``."""
+
+domains = _shared(
+    "--domains",
+    type=DOMAINS,
+    metavar="DxG",
+    help="Simulate D NVLink domains (racks, or nodes) with G GPUs of each, such as 2x4.",
+)
+"""NVLink domains and the participating GPUs of each, in place of `nodes`."""
 
 collective = _shared(
     "--collective",

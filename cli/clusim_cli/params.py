@@ -17,7 +17,7 @@ from clusim.base.errors import ClusimError, InputError, suggest
 from clusim.base.records import dataclass
 from clusim.base.terms.dtypes import DTYPES, REDUCTIONS
 from clusim.base.terms.operations import GRANULARITIES, OPERATIONS, PROTOCOL_NAMES, WORDS
-from clusim.base.units import parse_percent, parse_ranks, parse_size, parse_time
+from clusim.base.units import parse_domains, parse_percent, parse_ranks, parse_size, parse_time
 
 ENGINE_THREADS = 64
 """Largest value of ``--threads``, as the C engine's limit."""
@@ -202,6 +202,7 @@ SIZE = Value("size", partial(parse_size, binary_suffix=True))
 TIME = Value("time", parse_time)
 GRANULARITY = Value("|".join((*GRANULARITIES, "size")), _grain)
 RANKS = Value("ranks", parse_ranks)
+DOMAINS = Value("DxG", parse_domains)
 PERCENT = Value("percent", parse_percent)
 THREADS = Value("auto|N", _threads, _listed(("auto",)), "")
 

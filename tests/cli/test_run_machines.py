@@ -140,3 +140,42 @@ def test_sharp_on_one_machine_or_ethernet_says_what_to_use(clusim: Clusim) -> No
     done = clusim("run", "aws-p5", "--nodes", 2, "--algorithm", "sharp")
     assert done.code == 2
     assert "InfiniBand" in done.err
+
+
+def test_domains_are_nodes_with_some_of_their_gpus(clusim: Clusim) -> None:
+    """In `run` as ranks of nodes, in `nccl-tests` as processes of nodes; between the racks is only the network."""
+    run = ("run", "hgx-h100-ndr", "--size", "1MiB", "--json")
+    told = json.loads(clusim(*run, "--domains", "2x2").out)
+    listed = json.loads(clusim(*run, "--nodes", 2, "--ranks", "0-1,8-9").out)
+    assert told["fingerprint"] == listed["fingerprint"]
+    one = json.loads(clusim(*run, "--domains", "1x4").out)
+    assert told["time_ps"] > one["time_ps"]
+    perf = ("nccl-tests", "all_reduce_perf", "hgx-h100-ndr", "-b", "1M", "-e", "1M")
+    tables = [
+        clusim(*perf, *words).out.splitlines()
+        for words in (("--domains", "2x2"), ("--nodes", 2, "--procs-per-node", 2))
+    ]
+    assert len(tables[0]) > 10
+    assert tables[0] == tables[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("run", "dgx-h100", "--domains", "2"), "not DOMAINSxGPUS; write for example 2x4"),
+        (("run", "dgx-h100", "--domains", "0x4"), "numbers of domains and GPUs are 1 to 65,536"),
+        (("run", "dgx-h100", "--domains", "2x4", "--nodes", 2), "leave out --nodes"),
+        (("run", "dgx-h100", "--domains", "2x4", "--ranks", "0-3"), "use one"),
+        (("run", "dgx-h100", "--domains", "2x9"), "9 GPUs per node: a node of"),
+        (("nccl-tests", "all_reduce_perf", "dgx-h100", "--domains", "2x3", "-g", 2), "a multiple"),
+        (
+            ("nccl-tests", "all_reduce_perf", "dgx-h100", "--domains", "2x4", "--nodes", 2),
+            "leave out --nodes and --procs-per-node",
+        ),
+    ],
+)
+def test_wrong_domains_are_one_line(clusim: Clusim, words: tuple[Any, ...], message: str) -> None:
+    done = clusim(*words)
+    assert done.code == 2
+    assert message in done.err
+    assert len(done.err.splitlines()) == 1

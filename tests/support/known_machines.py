@@ -128,6 +128,7 @@ MACHINES = {
     "dgx-a100": A100,
     "azure-ndv4": A100,
     "hgx-a100-hdr4": replace(A100, nics=shared(8, 2, 1)),
+    "oci-b4": replace(A100, nics=shared(8, 2, 4), network=("fat-tree", "roce-100", "roce", 12.5)),
     "aws-p4d": replace(
         A100, nics=shared(8, 2, 1), slot=GEN3, network=("fat-tree", "efa-100", "efa", 12.5)
     ),
@@ -135,6 +136,7 @@ MACHINES = {
     "dgx-h200": H100,
     "hgx-h100-ndr": H100,
     "azure-ndv5": H100,
+    "hgx-h200-bf3": replace(H100, network=("rail", "roce-400", "roce", 50.0)),
     "hgx-h20": replace(H100, network=("rail", "roce-400", "roce", 50.0)),
     "hgx-h800": replace(H100, gpus=switched(8, [2] * 4), per_gpu=8, rings=16),
     "aws-p5": replace(H100, nics=shared(8, 1, 4), network=("fat-tree", "efa-100", "efa", 12.5)),
@@ -145,6 +147,10 @@ MACHINES = {
     "aws-p6-b200": replace(
         B200, nics=shared(8, 2, 2), network=("fat-tree", "efa-400", "efa", 50.0)
     ),
+    "aws-p6-b300": replace(
+        B200, nics=shared(8, 1, 2), slot=GEN6, network=("fat-tree", "efa-400", "efa", 50.0)
+    ),
+    "gcp-a4": replace(B200, network=("rail", "roce-400", "roce", 50.0)),
     "gb200-nvl72": replace(
         B200,
         gpus=switched(72, [1] * 18),
@@ -159,6 +165,14 @@ MACHINES = {
         sockets=tuple(g // 2 for g in range(72)),
         slot=f"nvlink-c2c {GEN6}",
         network=("rail", *XDR),
+    ),
+    "gcp-a4x-max": replace(
+        B200,
+        gpus=switched(72, [1] * 18),
+        nics=shared(72, 1, 1),
+        sockets=tuple(g // 2 for g in range(72)),
+        slot=f"nvlink-c2c {GEN6}",
+        network=("rail", "roce-800", "roce", 100.0),
     ),
     "vera-rubin-nvl72": replace(
         B200,
@@ -209,6 +223,14 @@ MACHINES = {
         network=("rail", "roce-400", "roce", 50.0),
     ),
     "mi350x": replace(
+        B200,
+        gpus=full(8, 1),
+        rate_GBps=76.8,
+        per_gpu=7,
+        rings=56,
+        network=("rail", "roce-400", "roce", 50.0),
+    ),
+    "mi355x": replace(
         B200,
         gpus=full(8, 1),
         rate_GBps=76.8,

@@ -252,6 +252,23 @@ def test_systems_become_machines() -> None:
         setup_of(CurveGroup("dgx-h100", 1, 16, "all_reduce"))
 
 
+def test_domains_are_racks_that_share_the_ranks() -> None:
+    """Two trays of four GPUs are one NVLink domain, or one each; without a number it is the least."""
+
+    def placed(domains: int, system: str = "gb300-nvl72") -> tuple[int | None, int | None]:
+        group = CurveGroup(system, n_nodes=2, n_gpus=8, collective="allreduce", domains=domains)
+        setup = setup_of(group)
+        return setup.nodes, setup.per_node
+
+    assert placed(0) == placed(1) == (None, 8)
+    assert placed(2) == (2, 4)
+    assert placed(2, "dgx-h100") == (2, 4)
+    with pytest.raises(InputError, match="domains 1 of 2 nodes; each node is one NVLink domain"):
+        placed(1, "dgx-h100")
+    with pytest.raises(InputError, match="8 GPUs on 3 nodes"):
+        placed(3)
+
+
 def test_a_small_validation() -> None:
     sizes = (8, 65536)
     rows = [

@@ -52,6 +52,7 @@ def _flags(function: Any) -> Any:
 @click.argument("program")
 @click.argument("topology", type=TOPOLOGY)
 @options.nodes()
+@options.domains()
 @click.option("--procs-per-node", type=click.IntRange(1),
               help="Processes on each node.  [default: 1 with -g or -t, else one per GPU]")  # fmt: skip
 @click.option("--harness", type=one_of("nccl-tests", "torch", pytorch="torch", python="torch"),
@@ -78,6 +79,7 @@ def command(
     program: str,
     topology: str,
     nodes: int | None,
+    domains: tuple[int, int] | None,
     procs_per_node: int | None,
     harness: str,
     env: tuple[tuple[str, str], ...],
@@ -121,7 +123,7 @@ def command(
         wanted = curve.applied(wanted)
     setup = Setup(topology, nodes, version=version, env=env)
     doubtful = doubts(setup, strict, mark="# ", quiet=as_json)
-    where = place(setup, wanted, procs_per_node, harness)
+    where = place(setup, wanted, procs_per_node, harness, domains)
     target = _output(wanted)
     data: dict[str, Any] = {}
     with (
@@ -187,7 +189,7 @@ def asked(faults: tuple[str, ...] = (), **given: Any) -> PerfRun:
 
     wanted = _wanted({flag.name: given[flag.name] for flag in FLAGS})
     setup = Setup(faults=faults, **taken(given, Setup))
-    where = place(setup, wanted, given["procs_per_node"], given["harness"])
+    where = place(setup, wanted, given["procs_per_node"], given["harness"], given["domains"])
     return PerfRun(where, program_named(given["program"]), wanted)
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 )
 @click.argument("topology", type=TOPOLOGY)
 @options.nodes()
+@options.domains()
 @options.collective()
 @options.algorithm(said="nccl on systems with NCCL, otherwise the operation's first")
 @options.size(default="256MiB")
@@ -186,8 +187,13 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
 
 def asked(**given: Any) -> Request:
     """Return the request of the options."""
+    from clusim.base.errors import InputError
     from clusim.simulation.request import Request, requested, taken
     from clusim.simulation.setup import Setup
 
     given["protocol"] = given["protocol"] or ""
+    if given["domains"] is not None:
+        if given["nodes"] is not None:
+            raise InputError("--domains sets the number of nodes: leave out --nodes")
+        given["nodes"], given["per_node"] = given["domains"]
     return requested(symmetric=given["symmetric"], **taken(given, Setup, Request))

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     """Predict the measurements in FILES and print the errors.
 
-    A file is a CSV table with the columns system, n_nodes, n_gpus, collective, algorithm, protocol, channels,
+    A file is a CSV table with the columns system, n_nodes, n_gpus, domains, collective, algorithm, protocol, channels,
     nccl_version, gpus_per_process, threads_per_process, iters, harness, cuda_graph, plugin, environment, release,
     size_bytes, time_us, spread_pct and source, or the output of an nccl-tests program. The system is the name of a
     preset or a topology file; blank is unknown.

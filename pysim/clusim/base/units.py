@@ -295,6 +295,22 @@ def parse_ranks(text: str) -> tuple[int, ...]:
     return tuple(ranks)
 
 
+def parse_domains(text: str) -> tuple[int, int]:
+    """Return the numbers of NVLink domains and of GPUs in each of a text such as ``2x4``.
+
+    Raises
+    ------
+    UnitError
+        It is not two numbers of at least 1.
+    """
+    domains, _, gpus = text.strip().lower().partition("x")
+    if not (domains.isdecimal() and gpus.isdecimal()) or len(text) > 20:
+        raise UnitError(f"{text!r}: not DOMAINSxGPUS; write for example 2x4")
+    if not 1 <= int(domains) <= 65_536 or not 1 <= int(gpus) <= 65_536:
+        raise UnitError(f"{text!r}: numbers of domains and GPUs are 1 to 65,536")
+    return int(domains), int(gpus)
+
+
 def format_ranges(numbers: Iterable[int]) -> str:
     """Write distinct numbers in ascending order: ``0-3,8``."""
     parts: list[list[int]] = []

@@ -304,15 +304,30 @@ def devices(where: PerfPlace, options: PerfOptions) -> list[PerfDevice]:
 
 
 def place(
-    setup: Setup, options: PerfOptions, processes: int | None = None, kind: str = "nccl-tests"
+    setup: Setup,
+    options: PerfOptions,
+    processes: int | None = None,
+    kind: str = "nccl-tests",
+    domains: tuple[int, int] | None = None,
 ) -> PerfPlace:
     """Return the participating GPUs per node and the kind of harness; check its flags.
 
-    `processes` per node: by default one for all GPUs set by ``-g`` or ``-t``, otherwise one per GPU.
+    `processes` per node: by default one for all GPUs set by ``-g`` or ``-t``, otherwise one per GPU. `domains` has the
+    number of NVLink domains and of GPUs in each, in place of the nodes and their processes.
     """
     harness_of(options, kind)
     has = setup.fabric.num_ranks // max(1, setup.fabric.num_zones)
     each = options.ngpus * options.nthreads
+    if domains is not None:
+        if processes is not None or setup.nodes is not None:
+            raise InputError(
+                "--domains sets the nodes and their processes: leave out --nodes and --procs-per-node"
+            )
+        if domains[1] % each:
+            raise InputError(
+                f"--domains: {domains[1]} GPUs of a domain are not a multiple of -g times -t, {each}"
+            )
+        setup, processes = replace(setup, nodes=domains[0]), domains[1] // each
     if processes is None:
         processes = 1 if each > 1 else has
     per_node = processes * each

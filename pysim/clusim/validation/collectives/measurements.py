@@ -64,10 +64,21 @@ class CurveGroup(JsonObject):
         NCCL's variables: ``NCCL_BUFFSIZE=8388608 NCCL_CROSS_NIC=0``.
     release : str
         Oldest and newest possible release of NCCL where `nccl_version` is unknown: ``2.23.4 to 2.28.9``.
+    domains : int
+        NVLink domains (racks) of the ranks; 0 is the least number that has enough GPUs.
     """
 
     KEYS = (
-        *("system", "n_nodes", "n_gpus", "collective", "algorithm", "protocol", "channels?"),
+        *(
+            "system",
+            "n_nodes",
+            "n_gpus",
+            "collective",
+            "algorithm",
+            "protocol",
+            "channels?",
+            "domains?",
+        ),
         *("nccl_version", "gpus_per_process?", "threads_per_process?", "harness?", "cuda_graph"),
         *("plugin", "environment", "release"),
     )
@@ -87,6 +98,7 @@ class CurveGroup(JsonObject):
     plugin: str = ""
     environment: str = ""
     release: str = ""
+    domains: int = 0
 
     @property
     def per_node(self) -> int:
@@ -450,7 +462,13 @@ def setup_of(group: CurveGroup) -> Setup:
     one = Setup(group.system, version=group.version, env=group.env())
     _check_transport(group.plugin, one.fabric)
     has = one.fabric.num_ranks // max(1, one.fabric.num_zones)
-    nodes = -(-group.n_gpus // has) if _is_rack(one.fabric) else group.n_nodes
+    nodes = group.n_nodes
+    if _is_rack(one.fabric):
+        nodes = group.domains or -(-group.n_gpus // has)
+    elif group.domains not in (0, nodes):
+        raise InputError(
+            f"{group.system}: domains {group.domains} of {nodes} nodes; each node is one NVLink domain"
+        )
     per_node, rest = divmod(group.n_gpus, nodes)
     if rest or per_node > has:
         raise InputError(
