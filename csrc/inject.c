@@ -118,7 +118,7 @@ STATUS inject_done(clusim_sim *s, const xfer *x) {
         window_start start = {x->max_end, x->source.i, START_AFTER};
         return inbox_start(s, x->endpoint, start);
     }
-    if (x->type != XFER_WRITE && x->type != XFER_MCAST) return CLUSIM_OK;
+    if (x->type != XFER_WRITE) return CLUSIM_OK;
     inst_at(s, x->inst)->wire = x->last_wire;
     return scheduler_event(s, base_max(x->max_end, x->pace_ps), EV_READY, 0, x->inst.i);
 }

@@ -435,7 +435,7 @@ STATUS program_complete(clusim_sim *s, xfer_id xfer_index) {
     const xfer *x = xfer_at(s, xfer_index);
     if (x->type == XFER_WRITE) {
         TRY(post(s, x->conn, x->ordinal));
-    } else if (x->type != XFER_MCAST) {
+    } else {
         inst_at(s, x->inst)->wire = x->last_wire;
         if (x->pace_ps > s->scheduler.now_ps) {
             TRY(ready_at(s, x->inst, x->pace_ps));

@@ -80,7 +80,7 @@ _Static_assert(sizeof(xfer) == 320, "a transfer fills five cache lines");
 /* True if the owner is done only when everything is delivered. */
 static inline bool xfer_awaited(const xfer *x) {
     return x->owner_kind == OWNER_SOURCE || x->type == XFER_READ || x->type == XFER_REDUCE ||
-           x->type == XFER_REDUCE_MCAST;
+           x->type == XFER_MCAST || x->type == XFER_REDUCE_MCAST;
 }
 
 typedef struct xfers_part {

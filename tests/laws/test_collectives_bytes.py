@@ -238,6 +238,7 @@ IN_SWITCH = [
     ("allreduce", "multimem", 1 + 1 / 8, 1 + 1 / 8),
     # Only the multicast: an eighth up, everybody's down.
     ("all_gather", "nvls", 1 / 8, 1),
+    ("all_gather", "multimem", 1 / 8, 1),
     # Only the sum: everything up, an eighth down.
     ("reduce_scatter", "nvls", 1, 1 / 8),
 ]
@@ -251,3 +252,16 @@ def test_reducing_switches_take_the_vector_once(
     found = moved_by_class(result)
     assert found["nvlink gpu->switch"] / SIZE == pytest.approx(8 * up)
     assert found["nvlink switch->gpu"] / SIZE == pytest.approx(8 * down)
+
+
+GATHERED = [("multimem", KIB * KIB), ("multimem", 8 * KIB * KIB), ("nvls", 2 * KIB * KIB)]
+GATHERED += [("st", 2 * KIB * KIB), ("copy-engines", 2 * KIB * KIB)]
+
+
+@pytest.mark.parametrize(("algorithm", "size"), GATHERED)
+def test_a_gather_ends_after_the_last_store_has_arrived(algorithm: str, size: int) -> None:
+    """Multicast brings a GPU all S, writes its peers' 7/8 S, each 128 B with a header of 16 B over 18 NVLinks."""
+    result = run(("dgx-h100", 1), "all_gather", algorithm, size, "packet")
+    into = size * (1 if algorithm in ("multimem", "nvls") else 7 / 8)
+    assert moved_by_class(result)["nvlink switch->gpu"] == 8 * into
+    assert result.time_ps >= into * (128 + 16) / 128 / (18 * 25e9) * 1e12

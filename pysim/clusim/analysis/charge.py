@@ -293,9 +293,7 @@ class Charger:
         flags, network = self._flags(step), self.network
         # While this CTA was otherwise occupied, the wire served other transfers: use the complete turn.
         span = (step.start_ps - self._fixed_ps(step), step.end_ps)
-        latency = 0
-        if self._asks(step):
-            latency = min(step.length_ps, network.latency_ps(step.connection, step.endpoint, flags))
+        latency = min(step.length_ps, network.latency_ps(step.connection, step.endpoint, flags))
         stages = network.stages_of(step.connection, step.endpoint, flags)
         times = span, self._whole(step)
         result = [self._wire_load(stage, times) for stage in network.narrowed(stages, step.wire)]

@@ -334,7 +334,7 @@ class Network:
         return sum(delay.ps for delay in self.latencies(connection, endpoint, flags))
 
     def latencies(self, connection: int, endpoint: int, flags: int) -> Iterator[Delay]:
-        """Yield the latencies of a requested transfer without data: round trips, memory, units."""
+        """Yield the latencies of a transfer that ends with its last delivery: paths, memory, units."""
         conn = self.image["conns"][connection]
         ends = self.image["endpoints"]
         response = Delay("memory latency", int(ends["response_latency_ps"][endpoint]))
@@ -346,18 +346,26 @@ class Network:
             yield from self._way(self.stages_of(connection, endpoint, flags), Kind.READ_RESP)
             yield Delay("memory latency", int(ends["read_latency_ps"][source]))
             yield response
-        elif int(conn["kind"]) == ConnKind.MULTIMEM and flags & Op.REDUCE:
-            stages = self._multimem(conn, endpoint, flags)
-            up = self.group(int(conn["first_group"]))
-            yield from self._way([Stage(up, up), stages[0]], Kind.READ_REQ)
-            yield from self._way(stages, Kind.READ_RESP)
-            members = self.image["mgroup_members"]
-            fetch_ps = int(ends["read_latency_ps"][members].max(initial=0))
-            yield Delay("memory latency", fetch_ps)
-            units = self.units_of(connection)
-            unit_ps = max((int(self.image["units"]["latency_ps"][u]) for u in units), default=0)
-            yield Delay("switches", unit_ps)
-            yield response
+        elif int(conn["kind"]) == ConnKind.MULTIMEM:
+            yield from self._switched(connection, endpoint, flags)
+            if flags & Op.REDUCE:
+                yield response
+
+    def _switched(self, connection: int, endpoint: int, flags: int) -> Iterator[Delay]:
+        """Yield the latencies of a multicast to all members, or of a reduction back to the requester."""
+        conn, ends = self.image["conns"][connection], self.image["endpoints"]
+        stages, members = self._multimem(conn, endpoint, flags), self.image["mgroup_members"]
+        if not flags & Op.REDUCE:
+            yield from self._way(stages, Kind.MCAST)
+            yield Delay("memory latency", int(ends["write_latency_ps"][members].max(initial=0)))
+            return
+        up = self.group(int(conn["first_group"]))
+        yield from self._way([Stage(up, up), stages[0]], Kind.READ_REQ)
+        yield from self._way(stages, Kind.READ_RESP)
+        yield Delay("memory latency", int(ends["read_latency_ps"][members].max(initial=0)))
+        units = self.units_of(connection)
+        unit_ps = max((int(self.image["units"]["latency_ps"][u]) for u in units), default=0)
+        yield Delay("switches", unit_ps)
 
     def _aggregation(self, connection: int, endpoint: int, flags: int) -> Iterator[Delay]:
         """Yield the latencies of a packet up to its tree's root and of the result to memory."""

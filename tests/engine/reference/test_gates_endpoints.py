@@ -101,7 +101,8 @@ def test_a_multicast_buffer_is_free_when_the_last_copy_left(engine):
     store = prim("multicastStore", send=0)
     instance = builder.run_alone(a, store, conns=(conn,), length=184)
     # At the switch at 1000 + 80 + 100; copies until 2180 and 1180 + 3000; credit back at 5180.
-    sim = assert_records_at(engine, builder, instance, 5180 + 1000)
+    second = 5180 + 1000 + 80 + 100
+    sim = assert_records_at(engine, builder, instance, second + 3000 + 1000 + 10)
     assert counters(sim, 0, "stall_credit_ps") == (5180 - 1000,)
 
 

@@ -94,20 +94,20 @@ class _Carry:
     """A transfer on behalf of a slice: wakes the instance, lets the slice post."""
 
     instance: InstanceState
-    reads: bool
+    awaited: bool
     pace_ps: int
     post: Post | None
     connection: ConnectionState
 
     def all_granted(self, end_ps: int) -> None:
         """End a write when its packets have left."""
-        if not self.reads:
+        if not self.awaited:
             self.instance.resume_at(max(end_ps, self.pace_ps))
 
     def completed(self, transfer: Transfer, v_ps: int) -> None:
-        """End a read when its data have arrived; let a write post."""
+        """End an awaited transfer when its data have arrived; let a write post."""
         transfer.complete = True
-        if self.reads:
+        if self.awaited:
             self.instance.resume_at(max(v_ps, self.pace_ps))
         if self.post is not None:
             self.post.complete = True
@@ -319,7 +319,8 @@ class InstanceState:
         start_ps = machine.now_ps
         pace_ps = start_ps + ((size * cost16) >> 16)
         machine.in_range(pace_ps, (Beyond.INSTANCE, self.index))
-        carry = _Carry(self, terms.answered, pace_ps, post, connection)
+        awaited = terms.answered or kind == Kind.MCAST
+        carry = _Carry(self, awaited, pace_ps, post, connection)
         transfer = Transfer(
             terms=terms,
             owner=carry,
@@ -342,4 +343,4 @@ class InstanceState:
             transfer.first_number = machine.vertices[terms.vertex].begin(transfer)
         start_transfer(machine, self.spec.endpoint, self.slot, transfer)
         yield
-        self.wire = transfer.last_visible_wire if terms.answered else transfer.last_end_wire
+        self.wire = transfer.last_visible_wire if awaited else transfer.last_end_wire
