@@ -262,7 +262,6 @@ LONGER = {
     "cases.case_of": 58,
     "pipeline._stage": 56,
     "api.replay_alike": 56,
-    "memory.stage_memory": 53,
     "zones._route_machines": 53,
     "api.make_call": 53,
     "explain.explain": 52,

@@ -126,7 +126,8 @@ def test_a_module_frees_what_it_makes(modules: str, freed: int, products: int, w
     kept, none = own.memory(0), plan_of("").memory(0)
     assert none.activations - kept.activations == LAYERS * freed
     assert operations(own) == LAYERS * products * 2 * TOKENS * HIDDEN * INNER
-    assert kept.transient == widest
+    # Or the gradients of the logits, before the layers are repeated.
+    assert kept.transient == max(widest, none.transient)
 
 
 def test_the_core_of_attention_is_computed_again_fused_or_not() -> None:

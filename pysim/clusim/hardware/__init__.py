@@ -33,7 +33,14 @@ from clusim.hardware.catalog import (
 from clusim.hardware.cpu import HOST, Cpu, HostCosts
 from clusim.hardware.ctas import CTAS, DEEPEP
 from clusim.hardware.figures import MARKS, Figure, Mark, Preset, Value, count_marks
-from clusim.hardware.frameworks import FRAMEWORKS, LAUNCH_QUEUE, Framework
+from clusim.hardware.frameworks import (
+    BLAS_HANDLES,
+    CONTEXT,
+    FRAGMENTED,
+    FRAMEWORKS,
+    LAUNCH_QUEUE,
+    Framework,
+)
 from clusim.hardware.gpu import Architecture, Gpu
 from clusim.hardware.identity import Identity, identify_gpu, named_gpu, nearest_gpu, unknown_gpu
 from clusim.hardware.links import GPU_FORMATS, GPU_LINKS, Switch, nccl_link_GBps
@@ -47,13 +54,16 @@ __all__ = [
     "ADAPTERS",
     "ADAPTER_IDS",
     "ARCHITECTURES",
+    "BLAS_HANDLES",
     "CHIPS",
+    "CONTEXT",
     "CPUS",
     "CROSSBARS",
     "CTA_SKEW",
     "DEEPEP",
     "FAMILIES",
     "FORMATS",
+    "FRAGMENTED",
     "FRAMEWORKS",
     "GPUS",
     "HOST_COSTS",
@@ -167,4 +177,5 @@ def all_figures() -> list[Figure]:
     for presets in tables:
         result += [figure for preset in presets.values() for figure in preset.values()]
     result += HOST.values()
-    return [*result, CTA_SKEW, WINDOW, LAUNCH_QUEUE, *KERNELS.values(), *DEEPEP.values()]
+    result += [CTA_SKEW, WINDOW, LAUNCH_QUEUE, CONTEXT, BLAS_HANDLES, FRAGMENTED]
+    return [*result, *KERNELS.values(), *DEEPEP.values()]

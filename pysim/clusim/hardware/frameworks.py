@@ -18,7 +18,7 @@ from typing import Literal
 
 from clusim.base.datafiles import read
 from clusim.base.records import dataclass
-from clusim.hardware.figures import Figure, Sourced, build, check_figures, published
+from clusim.hardware.figures import Figure, Sourced, assumed, build, check_figures, published
 
 Waits = Literal["step", "receive", "pass"]
 """Synchronisations of the host with its GPU.
@@ -31,6 +31,28 @@ LAUNCH_QUEUE: Figure = published(
     1024, "launches in a CUDA stream until a launch blocks (NVIDIA developer forums, CUDA 12)"
 )
 """Kernels that a host can be ahead of its GPU."""
+
+CONTEXT: Figure = assumed(
+    "500MiB",
+    "PyTorch on CUDA from 11.7 on, which loads kernels at their first call: 0.29 GB after one operator"
+    " (pytorch, pull request 86509), 0.43 GB without any on an RTX 6000 Ada (unsloth-zoo, pull request 1053),"
+    " about 0.4 GB (pytorch, issue 109888); with all kernels, as before, 0.67 to 1.7 GB",
+    bounds=["0.29GB", "1.7GB"],
+)
+"""GPU memory of a process outside its allocator: CUDA context and loaded kernels."""
+
+BLAS_HANDLES: Figure = published(
+    2, "PyTorch has a handle of cuBLAS per thread and stream: forward pass and autograd's thread"
+)
+"""Handles with a workspace."""
+
+FRAGMENTED: Figure = assumed(
+    0.03,
+    "shapes stay the same from step to step; the published plan of Llama 3 405B, which ran, leaves room for 0.04;"
+    " up to 0.3 if states are also transient (GMLake, arXiv 2401.08156)",
+    bounds=[0.0, 0.3],
+)
+"""Gaps of a caching allocator, as a fraction of activations and transient memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

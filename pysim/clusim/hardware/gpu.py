@@ -50,6 +50,10 @@ _UNITS = UNITS["architecture"]
 _ENGINE_START = assumed(
     "0.6us", "a node of a graph on Hopper (simllm), where kernels begin at once"
 )
+_BLAS_WORKSPACE = published(
+    "8320KiB",
+    "PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp: :4096:2:16:8, before Hopper",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +72,8 @@ class Architecture:
         Least time of a kernel in a stream of kernels [s].
     engine_start : Figure
         Fixed time of an inference engine's kernel in a CUDA graph, without barriers and data [s].
+    blas_workspace : Figure
+        Workspace that PyTorch gives to a handle of cuBLAS or hipBLAS [B].
     kernels : Figure
         Chip whose measured kernels (`clusim.hardware.kernels.measured_tables`) are used with each chip's
         figures.
@@ -104,6 +110,7 @@ class Architecture:
     nvlink: str = ""
     vendor: str = "nvidia"
     engine_start: Figure = _ENGINE_START
+    blas_workspace: Figure = _BLAS_WORKSPACE
     like: str = ""
 
     def __post_init__(self) -> None:

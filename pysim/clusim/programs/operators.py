@@ -41,7 +41,7 @@ from clusim.programs.repeated import (
     RepeatedCall,
     form_of,
 )
-from clusim.workload.kernels import WORKSPACE_BYTES
+from clusim.workload.kernels import workspace_bytes
 from clusim.workload.prices import PRODUCTS, Prices
 
 aten = torch.ops.aten
@@ -389,7 +389,7 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         handle = threading.get_ident(), self.stream()
         if name in PRODUCTS and handle not in self._handles:
             self._handles.add(handle)
-            self.workspace(WORKSPACE_BYTES[self.prices.endpoint.compute_capability >= 90])
+            self.workspace(workspace_bytes(self.prices.endpoint))
 
     def _keep(self, operator: DispatchedOperator, result: Any, known: Any) -> None:
         """Record known values of new tensors, and drop the values of tensors written with unknown data."""

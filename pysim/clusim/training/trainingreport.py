@@ -10,7 +10,7 @@ from clusim.training.breakdown import PARTS, Breakdown
 from clusim.training.headline import headline_rows, room
 from clusim.training.proof import EndedSteps
 from clusim.training.result import StepResult
-from clusim.workload.memory import MEMORY_PARTS
+from clusim.workload.memory import MEMORY_PARTS, PROCESS_PARTS
 from clusim.workload.parallel.plan import ParallelPlan
 
 SHOWN_RANKS = 16
@@ -204,16 +204,20 @@ def _volumes(result: StepResult) -> list[str]:
 
 
 def _memory(result: StepResult) -> list[str]:
-    names = (*MEMORY_PARTS, "total")
-    rows: list[list[str | float]] = [["GiB", *names]]
-    rooms = []
     worst = max(range(len(result.memory)), key=lambda stage: result.memory[stage].total)
-    for stage in sorted({0, worst, len(result.memory) - 1}):
-        item = result.memory[stage]
-        values = [getattr(item, name) / 2**30 for name in names]
-        rows.append([f"stage {stage}", *values])
-        rooms.append((f"stage {stage}", f"{item.total / 2**30:.2f} GiB{room(item)}"))
-    return [*text_table("  {:<..}" + " {:>7...2f}" * len(names), rows), *pairs(rooms)]
+    stages = sorted({0, worst, len(result.memory) - 1})
+    shown = [result.memory[stage] for stage in stages]
+    process, known = result.plan.process, bool(shown[0].capacity)
+    rows: list[list[str | float]] = [["GiB", *(f"stage {stage}" for stage in stages), ""]]
+    for name in (*MEMORY_PARTS, "total"):
+        basis = process.basis(name) if name in PROCESS_PARTS and known else ""
+        rows.append([name, *(getattr(item, name) / 2**30 for item in shown), basis])
+    table = text_table("  {:<..}" + " {:>7...2f}" * len(stages) + "  {}", rows)
+    rooms = [
+        (f"stage {stage}", f"{item.total / 2**30:.2f} GiB{room(item)}")
+        for stage, item in zip(stages, shown, strict=True)
+    ]
+    return [*table, *pairs(rooms)]
 
 
 def _checkpoint(result: StepResult) -> list[str]:

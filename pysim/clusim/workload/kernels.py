@@ -14,8 +14,9 @@ from typing import Literal
 
 from clusim.base.errors import InputError
 from clusim.base.terms.dtypes import DTYPES
-from clusim.base.units import parse_time
+from clusim.base.units import parse_size, parse_time
 from clusim.hardware import FAMILIES, GPUS, Architecture, Figure, Gpu
+from clusim.hardware.figures import value_of
 from clusim.hardware.kernels.fused import Fused, Power, kept_clock, moved_s, vector_clock_Hz
 from clusim.hardware.kernels.measured_tables import (
     AttentionTable,
@@ -182,9 +183,9 @@ class WiderProducts:
     operand_bytes: float
 
 
-WORKSPACE_BYTES = {True: 32 << 20, False: 8 << 20}
-"""cuBLAS's workspace as PyTorch sets it, from Hopper on or before (``CUBLAS_WORKSPACE_CONFIG``: ``:4096:8``, or
-``:4096:2:16:8``)."""
+def workspace_bytes(endpoint: Endpoint) -> int:
+    """Return the workspace that PyTorch gives to a handle of cuBLAS or hipBLAS [bytes]."""
+    return parse_size(str(value_of(FAMILIES[endpoint.architecture].blas_workspace)))
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,7 @@ class Chip:
     memory_bytes : int
         Memory size [bytes]; 0 is unknown.
     workspace_bytes : int
-        Additional memory available to matrix products [bytes].
+        Workspace of a handle of the library for matrix products [bytes].
     floor_ps : int
         Least time of a kernel [ps].
     attending_flops : float
@@ -377,7 +378,7 @@ def chip_at(
         gemm_fraction=result,
         memory_Bps=endpoint.mem_Bps * measured.get("memory_efficiency", endpoint.mem_efficiency),
         memory_bytes=endpoint.mem_bytes if given.memory is None else given.memory,
-        workspace_bytes=WORKSPACE_BYTES[endpoint.compute_capability >= 90],
+        workspace_bytes=workspace_bytes(endpoint),
         floor_ps=round(measured["kernel_floor_us"] * 1e6)
         if "kernel_floor_us" in measured
         else parse_time(str(family.kernel_floor.value)),

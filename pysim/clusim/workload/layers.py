@@ -107,10 +107,13 @@ class Activations:
     ----------
     none, full : int
         Without recomputation, and the layer's input only.
+    gradients : int
+        Gradients and intermediate results in its backward pass, if more than those of its output and input.
     """
 
     none: int = 0
     full: int = 0
+    gradients: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +191,11 @@ class Layer:
     def transient_bytes(self) -> int:
         """Activations temporarily restored by recomputation [bytes]."""
         return 0 if self.again is None else self.again.transient
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Gradients of activations in its backward pass: those of its output and input, if not more [bytes]."""
+        return max(self.activations.gradients, 2 * self.output_bytes)
 
     @property
     def parameters(self) -> int:

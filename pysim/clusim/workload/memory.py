@@ -1,10 +1,17 @@
-"""Memory of a rank: weights, gradients, optimiser states, activations, communicator buffers.
+"""Memory of a rank: weights, gradients, optimiser states, activations, buffers, and memory of its process.
 
 **Model** ZeRO shards optimiser states (1), gradients too (2), weights too (3) over the data dimension
 (arXiv 1910.02054). Activations are those of the layers, times the microbatches that a stage has in
-flight: the remaining stages with 1F1B, all of them with GPipe. In addition, a process has a context,
-its libraries workspaces, and its allocator gaps. **Not modelled** Blocks that the allocator splits and
-joins, algorithms of convolutions that cuDNN tries, and NCCL's memory other than its buffers.
+flight: the remaining stages with 1F1B, all of them with GPipe.
+
+Gradients of activations and the workspace of a convolution exist during the pass of one layer. Activations of
+later layers do not exist then, so that only the excess over them adds to the peak: the allocator reuses blocks.
+A convolution of channels-first data uses copies of its matrices with channels last, the layout of tensor cores.
+
+A process has a context with the code of kernels, its matrix products workspaces, its allocator gaps. The
+workload's `memory` replaces these parameters.
+**Not modelled** Blocks that the allocator splits and joins, algorithms of convolutions that cuDNN tries, the next
+batch on the GPU, and NCCL's memory other than its buffers.
 
 **Optimisers**: memory per parameter, and memory traffic of a step. **Hardware** A fused kernel that
 reads gradients and states and writes states and weights once: memory-bound. **Model** The same. Before
@@ -27,9 +34,13 @@ from dataclasses import dataclass
 
 from clusim.base.errors import InputError
 from clusim.base.json_schema import GiB, JsonObject
+from clusim.base.units import parse_size
+from clusim.hardware import BLAS_HANDLES, CONTEXT, FRAGMENTED
+from clusim.hardware.figures import value_of
 from clusim.workload.kernels import Kernel, Precision
 from clusim.workload.layers import Layer, Tensor
 from clusim.workload.pipeline_schedules import CUT, order
+from clusim.workload.spec import MemorySpec
 
 _MOMENTS = {"sgd": 0, "momentum": 1, "adam": 2}
 OPTIMIZERS = tuple(_MOMENTS)
@@ -104,23 +115,15 @@ ZERO = {"zero1": 1, "distributed-optimizer": 1, "zero2": 2, "zero3": 3, "fsdp": 
 NCCL_BUFFER_BYTES = 4 << 20
 """Buffer of one direction of one channel with one peer, protocol Simple (``NCCL_BUFFSIZE``)."""
 
-CONTEXT_BYTES = 500 << 20
-"""CUDA context and loaded kernels of a process; assumed: idle PyTorch processes on A100 and H100 have 0.4 to 0.6 GB."""
+CONVOLUTIONS = ("conv", "shortcut")
+"""Prefixes of kernels that are convolutions."""
 
-FRAGMENTED = 0.03
-"""Gaps of a caching allocator, as a fraction of transient memory; assumed: shapes stay the same from step
-to step. The published plan of Llama 3 405B, which ran, leaves room for 0.04; GMLake (arXiv 2401.08156)
-finds up to 0.3 if states are also transient (offloading).
-"""
-
-FOLDED = 2
-"""Limit on a convolution's workspace, in outputs of the largest one: inputs and outputs in another layout;
-assumed.
-"""
+PROCESS_PARTS = ("context", "workspaces", "convolutions", "fragments")
+"""Parts of a process in addition to its step: keys of the workload's `memory`."""
 
 MEMORY_PARTS = (
     *("weights", "gradients", "optimizer", "activations", "transient", "buffers"),
-    *("libraries", "fragments"),
+    *PROCESS_PARTS,
 )
 """Parts of a rank's memory."""
 
@@ -133,8 +136,14 @@ class Memory(JsonObject):
     ----------
     weights, gradients, optimizer, activations, transient, buffers : float
         Memory of the step by use [GiB].
-    libraries, fragments : float
-        Context, code and workspaces of libraries; memory held by the allocator between blocks (assumed) [GiB].
+    context : float
+        CUDA context with loaded kernels (assumed, or given) [GiB].
+    workspaces : float
+        Workspaces of the library for matrix products (published, or given) [GiB].
+    convolutions : float
+        Workspace of convolutions beyond freed activations (assumed, or given) [GiB].
+    fragments : float
+        Memory held by the allocator between blocks (assumed, or given) [GiB].
     total, capacity, missing : float
         Sum, capacity of the chip (0 if unknown), and shortfall [GiB].
     microbatches_in_flight : int
@@ -144,8 +153,8 @@ class Memory(JsonObject):
     """
 
     KEYS = (
-        *("weights", "gradients", "optimizer", "activations", "transient", "buffers", "libraries"),
-        *("fragments", "total", "capacity", "missing", "microbatches_in_flight=in_flight", "fits"),
+        *MEMORY_PARTS,
+        *("total", "capacity", "missing", "microbatches_in_flight=in_flight", "fits"),
     )
 
     weights: GiB
@@ -155,7 +164,9 @@ class Memory(JsonObject):
     transient: GiB
     buffers: GiB
     in_flight: int
-    libraries: GiB = 0
+    context: GiB = 0
+    workspaces: GiB = 0
+    convolutions: GiB = 0
     fragments: GiB = 0
     capacity: GiB = 0
 
@@ -201,6 +212,55 @@ def communicator_bytes(groups: Sequence[tuple[int, int, bool]]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessMemory:
+    """Memory of a process in addition to its step.
+
+    Attributes
+    ----------
+    context_bytes, workspace_bytes : int
+        CUDA context with loaded kernels; workspaces of matrix products [bytes].
+    convolution_bytes : int or None
+        Workspace of convolutions [bytes]; None is by the sizes of their matrices.
+    fragments : float
+        Gaps of the allocator, as a fraction of activations and transient memory.
+    given : tuple of str
+        Parts that the workload sets.
+    """
+
+    context_bytes: int = 0
+    workspace_bytes: int = 0
+    convolution_bytes: int | None = 0
+    fragments: float = 0.0
+    given: tuple[str, ...] = ()
+
+    def basis(self, part: str) -> str:
+        """Return the origin of a part: ``given``, ``published`` or ``assumed``."""
+        if part in self.given:
+            return "given"
+        return "published" if part == "workspaces" else "assumed"
+
+
+def process_memory(spec: MemorySpec, handle_bytes: int) -> ProcessMemory:
+    """Return the memory of a process; `spec` replaces presets.
+
+    Parameters
+    ----------
+    handle_bytes : int
+        Workspace of a handle of the library for matrix products [bytes].
+    """
+    context = parse_size(str(value_of(CONTEXT)))
+    workspaces = round(float(str(value_of(BLAS_HANDLES))) * handle_bytes)
+    fragments = float(str(value_of(FRAGMENTED)))
+    return ProcessMemory(
+        context if spec.context is None else spec.context,
+        workspaces if spec.workspaces is None else spec.workspaces,
+        spec.convolutions,
+        fragments if spec.fragments is None else spec.fragments,
+        tuple(name for name in PROCESS_PARTS if getattr(spec, name) is not None),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Keeping:
     """Weights and activations that the ranks of a stage keep, and their lifetimes.
 
@@ -228,8 +288,8 @@ class Keeping:
         gathered.
     copies_only : bool
         Apart from the optimiser's states, such a weight exists only as these copies.
-    workspace_bytes : int
-        Additional memory that matrix products may use [bytes].
+    process : ProcessMemory
+        Memory in addition to the step.
     """
 
     zero: int = 0
@@ -243,7 +303,7 @@ class Keeping:
     summed: bool = False
     copied_bytes: float = 0.0
     copies_only: bool = False
-    workspace_bytes: int = 0
+    process: ProcessMemory = ProcessMemory()
 
     def weight_bytes(self, tensor: Tensor, optimizer: Optimizer) -> float:
         """Return the resident bytes of an element of a tensor for computation."""
@@ -255,8 +315,46 @@ class Keeping:
 _USUAL = Keeping()
 
 
-def _convolves(layer: Layer) -> bool:
-    return any(kernel.name.startswith("conv") for kernel in layer.kernels("forward"))
+def _workspace_bytes(layer: Layer) -> int:
+    """Return the workspace of a layer's largest convolution: its matrices in another layout [bytes]."""
+    kernels = layer.kernels("forward")
+    return max((k.bytes for k in kernels if k.gemm and k.name.startswith(CONVOLUTIONS)), default=0)
+
+
+def _excess(
+    chunks: Sequence[Sequence[Layer]], keeping: Keeping, size: Callable[[Layer], int]
+) -> int:
+    """Return the largest memory of a layer's pass beyond activations of later layers of its chunk [bytes]."""
+    most = 0
+    for chunk in chunks:
+        later = 0
+        for layer in reversed(chunk):
+            most = max(most, size(layer) - later)
+            if not (keeping.activations_on_host and later):
+                later += layer.kept_bytes
+    return most
+
+
+def _transient_bytes(
+    chunks: Sequence[Sequence[Layer]], optimizer: Optimizer, keeping: Keeping, gradients: int
+) -> int:
+    """Return activations in transfer, gathered weights, and `gradients` or restored activations [bytes]."""
+    layers = [layer for chunk in chunks for layer in chunk]
+    transient = max(gradients, *(layer.transient_bytes for layer in layers))
+    if keeping.activations_on_host:
+        transient += 2 * max((layer.kept_bytes for c in chunks for layer in c[:-1]), default=0)
+    if keeping.zero == 3:
+        sizes = sorted(
+            (
+                sum(t.elements * keeping.weight_bytes(t, optimizer) for t in layer.tensors)
+                for layer in layers
+            ),
+            reverse=True,
+        )
+        numbers = sorted((layer.parameters for layer in layers), reverse=True)
+        there = sizes if keeping.gathered is None else sizes[: keeping.gathered + 1]
+        transient += round(sum(there)) + sum(numbers[:2]) * optimizer.gradient
+    return transient
 
 
 def stage_memory(
@@ -274,12 +372,10 @@ def stage_memory(
     chunks : sequence of sequence of Layer
         Layers of the stage, one sequence per chunk of an interleaved schedule.
     capacity : int
-        Memory of the chip [bytes]; 0 (unknown) is an ideal chip, on which only the step is counted.
+        Memory of the chip [bytes]; 0 is unknown.
     """
     zero, data, expert_data = keeping.zero, keeping.data, keeping.expert_data
-    gathered, held = keeping.gathered, keeping.held
-    layers = [layer for chunk in chunks for layer in chunk]
-    tensors = [tensor for layer in layers for tensor in layer.tensors]
+    tensors = [tensor for chunk in chunks for layer in chunk for tensor in layer.tensors]
 
     def spread(cut: bool, size: Callable[[Tensor], float]) -> float:
         """Return the sum of a size over all tensors; with `cut` a rank has a part of each."""
@@ -287,26 +383,22 @@ def stage_memory(
         experts = sum(size(t) for t in tensors if t.expert)
         return common / data + experts / expert_data if cut else common + experts
 
-    def whole(tensor: Tensor) -> float:
-        return tensor.elements * keeping.weight_bytes(tensor, optimizer)
-
-    per_chunk = [sum(layer.kept_bytes for layer in chunk) for chunk in chunks]
-    transient = 0
-    if keeping.activations_on_host:
-        per_chunk = [chunk[-1].kept_bytes for chunk in chunks]
-        transient = 2 * max((layer.kept_bytes for c in chunks for layer in c[:-1]), default=0)
-    if zero == 3:
-        sizes = sorted((sum(map(whole, layer.tensors)) for layer in layers), reverse=True)
-        numbers = sorted((layer.parameters for layer in layers), reverse=True)
-        there = sizes if gathered is None else sizes[: gathered + 1]
-        transient += round(sum(there)) + sum(numbers[:2]) * optimizer.gradient
-    transient += max((layer.transient_bytes for layer in layers), default=0)
+    resident = [chunk[-1:] if keeping.activations_on_host else chunk for chunk in chunks]
+    per_chunk = [sum(layer.kept_bytes for layer in chunk) for chunk in resident]
+    gradients = _excess(chunks, keeping, lambda layer: layer.gradient_bytes)
+    transient = _transient_bytes(chunks, optimizer, keeping, gradients)
     gradient = optimizer.main_gradient + (0 if keeping.summed else optimizer.gradient)
-    weights = (
-        spread(True, lambda t: t.elements) * optimizer.weight if zero >= 3 else spread(False, whole)
-    )
-    activations = round(sum(per_chunk) / max(1, len(per_chunk)) * held)
-    folded = FOLDED * max((layer.output_bytes for layer in layers if _convolves(layer)), default=0)
+    if zero >= 3:
+        weights = spread(True, lambda t: t.elements) * optimizer.weight
+    else:
+        weights = spread(False, lambda t: t.elements * keeping.weight_bytes(t, optimizer))
+    activations = round(sum(per_chunk) / max(1, len(per_chunk)) * keeping.held)
+    process, convolutions = keeping.process, keeping.process.convolution_bytes
+    if convolutions is None:
+        both = _excess(
+            chunks, keeping, lambda layer: layer.gradient_bytes + _workspace_bytes(layer)
+        )
+        convolutions = both - gradients
     return Memory(
         weights=round(weights * keeping.weight_versions),
         gradients=round(spread(zero >= 2, lambda t: t.stepped) * gradient),
@@ -316,8 +408,10 @@ def stage_memory(
         activations=activations,
         transient=transient,
         buffers=buffers,
-        in_flight=held,
-        libraries=CONTEXT_BYTES + keeping.workspace_bytes + folded if capacity else 0,
-        fragments=round(FRAGMENTED * (activations + transient)) if capacity else 0,
+        in_flight=keeping.held,
+        context=process.context_bytes,
+        workspaces=process.workspace_bytes,
+        convolutions=convolutions,
+        fragments=round(process.fragments * (activations + transient)),
         capacity=capacity,
     )

@@ -87,7 +87,7 @@ class Recomputer:
 
     def _by_place(self, layers: Sequence[Layer]) -> list[Layer]:
         """Return layers with some layers, or groups of layers, recomputed in full."""
-        result = [self._variant(layer, _ends(layer)) for layer in layers]
+        result = list(layers)
         blocks = [i for i, layer in enumerate(layers) if _is_recomputable(layer)]
         for place, index in enumerate(blocks):
             low = place - place % self.spec.group
@@ -116,11 +116,6 @@ class Recomputer:
 def _is_recomputable(layer: Layer) -> bool:
     """True if full recomputation saves memory: not for embeddings and heads."""
     return layer.activations.full < layer.activations.none
-
-
-def _ends(layer: Layer) -> Again:
-    """Return the memory of an embedding or head: gradients in its backward pass are as large as its activations."""
-    return Again(kept=layer.activations.none, transient=layer.activations.none)
 
 
 def _in_group(group: Sequence[Layer], place: int) -> Again:

@@ -263,6 +263,18 @@ class HardwareSpec(Spec):
     memory: Amount | None = None
 
 
+class MemorySpec(Spec):
+    """Memory of a rank's process in addition to its step; the defaults are presets.
+
+    `fragments` is a fraction of activations and transient memory.
+    """
+
+    context: Amount | None = None
+    workspaces: Amount | None = None
+    convolutions: Amount | None = None
+    fragments: Annotated[float, Field(ge=0, le=1)] | None = None
+
+
 class HostSpec(Spec):
     """Host thread of a rank: its framework, and replacements of the framework's parameters."""
 
@@ -332,6 +344,7 @@ class Workload(Spec):
     collectives: Literal["nccl", "clusim"] = "nccl"
     stragglers: StragglerSpec = StragglerSpec()
     hardware: HardwareSpec = HardwareSpec()
+    memory: MemorySpec = MemorySpec()
     checkpoint: CheckpointSpec | None = None
     reliability: ReliabilitySpec | None = None
     convergence: ConvergenceSpec | None = None

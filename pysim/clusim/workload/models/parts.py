@@ -66,6 +66,15 @@ class Attention(NamedTuple):
     value: int
 
 
+def loss_gradients(logits: int, shard: Shard) -> int:
+    """Return the gradients of logits, in addition to the kept 32-bit logits [bytes].
+
+    Unfused, those of the 32-bit probabilities exist at the same time.
+    """
+    wide = 0 if shard.fused_loss else 4
+    return logits * (shard.precision.bytes + wide)
+
+
 class LayeredModel(ABC):
     """Model of layers."""
 
@@ -103,7 +112,7 @@ class Recorder:
     ) -> Layer:
         """Return the layer written so far; `kept` is for matrices that are split in pairs."""
         more, full = self._kept, self._kept if kept.full == kept.none else 0
-        kept = Activations(kept.none + more, kept.full + full)
+        kept = replace(kept, none=kept.none + more, full=kept.full + full)
         backward = [step for group in reversed(self._back) for step in group]
         return Layer(
             name,

@@ -30,7 +30,7 @@ from clusim.base.errors import InputError
 from clusim.topology.model import did_you_mean
 from clusim.workload.kernels import Gemm
 from clusim.workload.layers import Activations, Layer, Shard, Step, Tensor, linear, memory_kernel
-from clusim.workload.models.parts import LayeredModel, Recorder
+from clusim.workload.models.parts import LayeredModel, Recorder, loss_gradients
 from clusim.workload.models.transformer import Latent, Transformer
 from clusim.workload.models.vision import Perceptron, ResNet
 
@@ -205,7 +205,8 @@ class Recurrent(LayeredModel):
         rec.memory("cross entropy", 2 * logits, logits, 2 * logits)
         kept = tokens * self.hidden * e + logits * 4
         tensors = [Tensor("head", self.vocab * self.hidden), Tensor("head bias", self.vocab)]
-        return rec.layer("head", "head", tensors, 0, Activations(kept, kept))
+        acts = Activations(kept, kept, gradients=loss_gradients(logits, shard))
+        return rec.layer("head", "head", tensors, 0, acts)
 
 
 Model = Transformer | Perceptron | ResNet | Dlrm | Recurrent

@@ -19,7 +19,7 @@ from typing import Literal
 from clusim.base.errors import InputError
 from clusim.workload.kernels import Gemm, Part
 from clusim.workload.layers import JOINED, Activations, Comm, Layer, Shard, Tensor, memory_kernel
-from clusim.workload.models.parts import Attention, LayeredModel, Recorder
+from clusim.workload.models.parts import Attention, LayeredModel, Recorder, loss_gradients
 from clusim.workload.recipes import input_bytes, output_bytes
 
 
@@ -181,7 +181,7 @@ class Transformer(LayeredModel):
         if shard.tensor > 1:
             rec.forward.append(Comm("tensor", "allreduce", 3 * shard.tokens * 4, "cross entropy"))
         kept = 2 * local * e + logits * 4
-        acts = Activations(kept, kept)
+        acts = Activations(kept, kept, gradients=loss_gradients(logits, shard))
         return rec.layer("head", "head", tensors, 0, acts)
 
     def _loss(self, rec: Recorder, shard: Shard, logits: int) -> None:

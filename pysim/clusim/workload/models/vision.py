@@ -4,6 +4,11 @@
 normalisation and activation move memory. Batch normalisation over several ranks gathers mean, deviation
 and count of every channel before it normalises, and sums two gradients of each channel backwards, as in
 PyTorch's SyncBatchNorm.
+
+**Kept activations** are the tensors that PyTorch's autograd saves: the input of a convolution, the input of
+a batch normalisation (the convolution's output) with 32-bit mean and deviation of each channel, the output
+of an activation in place, which is the next convolution's input, and 64-bit indices of the maximum of a
+pooling window. A sum saves nothing, so normalised values that are only added are freed.
 """
 
 from __future__ import annotations
@@ -121,13 +126,9 @@ class ResNet(LayeredModel):
         pixels = shard.batch * 64 * half * half
         rec.memory("pool", pixels, pixels / 4, 2 * pixels)
         e = shard.precision.bytes
-        return rec.layer(
-            "stem",
-            "stem",
-            tensors,
-            pixels // 4 * e,
-            Activations(kept, shard.batch * 3 * self.image**2 * e),
-        )
+        images, pooled = shard.batch * 3 * self.image**2 * e, pixels // 4
+        kept += images + pooled * (e + INDEX_BYTES)
+        return rec.layer("stem", "stem", tensors, pooled * e, Activations(kept, images))
 
     def _bottleneck(self, shard: Shard, channels: int, width: int, side: int, stride: int) -> Layer:
         rec, out = Recorder(shard), side // stride
@@ -136,7 +137,8 @@ class ResNet(LayeredModel):
         kept += _convolve(rec, tensors, _Conv("conv2", width, width, 3, out, stride))
         kept += _convolve(rec, tensors, _Conv("conv3", width, 4 * width, 1, out))
         if channels != 4 * width or stride > 1:
-            kept += _convolve(rec, tensors, _Conv("shortcut", channels, 4 * width, 1, out, stride))
+            short = _Conv("shortcut", channels, 4 * width, 1, out, stride)
+            kept += _convolve(rec, tensors, short, active=False)
         pixels, e = shard.batch * 4 * width * out * out, shard.precision.bytes
         rec.memory("add", 2 * pixels, pixels, 2 * pixels)
         acts = Activations(kept, shard.batch * channels * side * side * e)
@@ -157,8 +159,12 @@ class _Conv(NamedTuple):
     stride: int = 1
 
 
-def _convolve(rec: Recorder, tensors: list[Tensor], conv: _Conv) -> int:
-    """Add convolution, normalisation and activation; return the bytes kept."""
+INDEX_BYTES = 8
+"""Index of the maximum of a pooling window."""
+
+
+def _convolve(rec: Recorder, tensors: list[Tensor], conv: _Conv, *, active: bool = True) -> int:
+    """Add convolution, normalisation and, if `active`, activation; return the bytes kept."""
     name, into, out, kernel, side, stride = conv
     shard = rec.shard
     pixels, window = shard.batch * side * side, into * kernel * kernel
@@ -166,7 +172,8 @@ def _convolve(rec: Recorder, tensors: list[Tensor], conv: _Conv) -> int:
     rec.linear(name, Gemm(1, pixels, out, window), elements=moved)
     _normalise(rec, f"{name} norm", pixels * out, out)
     tensors += [Tensor(name, into * out * kernel * kernel), Tensor(f"{name} norm", 2 * out)]
-    return 2 * pixels * out * shard.precision.bytes
+    statistics = 2 * 4 * out
+    return (2 if active else 1) * pixels * out * shard.precision.bytes + statistics
 
 
 def _normalise(rec: Recorder, name: str, elements: int, channels: int) -> None:

@@ -15,9 +15,11 @@ from clusim.workload.memory import (
     Keeping,
     Memory,
     Optimizer,
+    ProcessMemory,
     communicator_bytes,
     find_optimizer,
     in_flight,
+    process_memory,
     stage_memory,
 )
 from clusim.workload.mesh import DIMS, Mesh, placement, zones_of
@@ -225,6 +227,13 @@ class ParallelPlan:
             ]
         return [f"tensor parallelism spans nodes: {mesh.tensor} GPUs in a group, {fits} per node"]
 
+    @property
+    def process(self) -> ProcessMemory:
+        """Memory of a rank's process; on an ideal chip, of unknown memory, only the step is counted."""
+        if not self.chip.memory_bytes:
+            return ProcessMemory()
+        return process_memory(self.workload.memory, self.chip.workspace_bytes)
+
     def memory(self, stage: int) -> Memory:
         """Return the memory of a rank of a stage."""
         workload, mesh = self.workload, self.mesh
@@ -247,7 +256,7 @@ class ParallelPlan:
                 summed=self.chip.adds,
                 copied_bytes=weight_bytes(self.precision),
                 copies_only=workload.primary_weights == "fp8",
-                workspace_bytes=self.chip.workspace_bytes,
+                process=self.process,
             ),
             buffers=communicator_bytes(self._communicators()),
             capacity=self.chip.memory_bytes,
