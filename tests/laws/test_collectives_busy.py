@@ -177,3 +177,32 @@ def test_the_nics_of_two_machines_are_full(
 ) -> None:
     result = run(("dgx-a100", 2), operation, algorithm, 256 * MIB, 16384, channels)
     assert busy(result) >= MESH
+
+
+def fan_in_tree(buffer: str) -> tuple[float, dict[str, int]]:
+    """Return the time of one tree of eight in chunk times, and the credit stalls of hosts' wires."""
+    fabric = machine(f"star:8,{buffer}", 1)
+    schedule = build(fabric, "allreduce", "tree", 16 * MIB, channels=1)
+    result = clusim.simulate(fabric, schedule, granularity=16384)
+    chunk_ps = 512 * 1024 * (4096 + 64) / 4096 / 50e9 * 1e12
+    names, waits = result.wires.names, result.wires.counters["stall_credit_ps"].tolist()
+    stalls = {name.split("->")[0]: ps for name, ps in zip(names, waits, strict=True) if ps}
+    return result.time_ps / chunk_ps, stalls
+
+
+def test_one_tree_of_eight_lasts_three_times_its_size_and_its_depth() -> None:
+    """Rank 0 is the root over 4 over 2 and 6 over the leaves: 4, 2 and 6 receive and send 3 S, in 32 chunks.
+
+    The first chunk shares the wire into 2 and 4 with another (2 + 2), goes to the root and back (1 + 1), and its copies
+    leave 4 and 6 one after the other (2 + 2): ten chunk times, of which the last three are in the 96 already or not.
+    """
+    chunks, stalls = fan_in_tree("buffer=1MiB")
+    assert 3 * 32 + 7 <= chunks <= 3 * 32 + 10
+    assert not {"host2", "host4", "host6"} & set(stalls)
+
+
+def test_a_small_buffer_lets_the_way_up_of_a_tree_block_the_way_down() -> None:
+    """The wire into 4 is full, packets to it fill the input buffers of 2 and 6: copies to their leaves lack credit."""
+    chunks, stalls = fan_in_tree("buffer=64KiB")
+    assert chunks > 3 * 32 + 20
+    assert {"host2", "host6"} <= set(stalls)
