@@ -65,7 +65,9 @@ def command(topology: str, nodes: int | None, as_json: bool, no_progress: bool, 
             **given: Any) -> int:  # fmt: skip
     """Run synthetic traffic on TOPOLOGY: a preset, a topology file or a generator such as fat-tree:k=8.
 
-    `clusim topo show fat-tree:k=4` prints the topology of a generator.
+    Messages pass the shortest wires and the NICs of their endpoints, without NCCL: no PXN, in-switch reductions or
+    kernels, and no copies in host memory (p2p_level, gdr_level). `clusim topo show fat-tree:k=4` prints the topology of
+    a generator.
     """
     from clusim.analysis.flowrates import flow_rates, summarise
     from clusim.base.files import check_place

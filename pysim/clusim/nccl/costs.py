@@ -385,7 +385,7 @@ class CostModel:
         settings, group = self.settings, self.group
         if algorithm in _COLLNET:
             if not group.collnet:
-                return "the network cannot reduce"
+                return "one node" if group.num_nodes == 1 else "the network cannot reduce"
             if not settings.collnet_enable:
                 return "NCCL_COLLNET_ENABLE is not 1"
             if group.num_nodes < settings.collnet_node_threshold:

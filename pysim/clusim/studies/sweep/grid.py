@@ -288,7 +288,9 @@ BLOCKS = {
         frozenset({"topology", "size"}),
     ),
     "train": Block(
-        _BOTH | {"workload": _text, "steps": _whole(1), "fold": _fold, "estimate": _flag},
+        _BOTH
+        | {"workload": _text, "steps": _whole(1), "fold": _fold}
+        | {"estimate": _flag, "strict_memory": _flag},
         frozenset({"workload"}),
     ),
 }

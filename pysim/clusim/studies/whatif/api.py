@@ -229,8 +229,9 @@ def what_if(
         return _tests(base, asked, title, counted)
     result = WhatIf(title, _TIMES[type(base)])
     planned = plan(base) if isinstance(base, Request) else base
-    first = _ran(planned, None)
-    result.baseline.append(BaselineRun("", first))
+    said: list[str] = []
+    first = _ran(planned, None, said)
+    result.baseline.append(BaselineRun("", first, tuple(said)))
     for number, (name, change) in enumerate(asked):
         held, replanned, notes = _changed(base, planned, change)
         result.rows.append(ChangeRow(name, first, held, replanned, notes=notes))
@@ -413,7 +414,7 @@ def _tests(
         size = format_size(head[0])
         row = row_request(base.where, base.test, base.options, head)
         first = _test_outcome(base, _iterations(row))
-        result.baseline.append(BaselineRun(size, first))
+        result.baseline.append(BaselineRun(size, first, base.where.setup.said(None, ())))
         for name, change in asked:
             result.rows.append(replace(_test_row(base, head, first, (name, change)), of=size))
         if counted is not None:

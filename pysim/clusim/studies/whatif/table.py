@@ -59,12 +59,15 @@ class BaselineRun(JsonObject):
     ----------
     of : str
         Size of nccl-tests, if there are several runs; otherwise empty.
+    notes : tuple of str
+        Notes of the run.
     """
 
-    KEYS = ("of", "*outcome")
+    KEYS = ("of", "*outcome", "notes")
 
     of: str
     outcome: ChangeOutcome
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,7 @@ class WhatIf(JsonObject):
         for run in self.baseline:
             of, base = run.of, run.outcome
             table.append((of, "baseline", "", _time(base), base.plan))
-            told.append([_bottleneck(base)])
+            told.append([_bottleneck(base), *(f"note: {note}" for note in run.notes)])
             for row in (row for row in self.rows if row.of == of):
                 held = NONE if row.held is None else _against(row.held, base)
                 planned = row.planned
@@ -160,7 +163,7 @@ class WhatIf(JsonObject):
         groups = []
         for run in self.baseline:
             of, base = run.of, run.outcome
-            runs = [_compared("baseline", base, None, ())]
+            runs = [_compared("baseline", base, None, tuple(f"note: {note}" for note in run.notes))]
             runs += [
                 _compared(row.change, row.planned, row.held, tuple(row.told()))
                 for row in self.rows
