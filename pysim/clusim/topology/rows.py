@@ -12,6 +12,7 @@ from typing import Any, overload
 import numpy as np
 
 from clusim.base.arrays import Array
+from clusim.base.match import turns
 from clusim.engine.abi import NONE, TABLES, NodeFlag, NodeKind
 from clusim.engine.image import empty
 from clusim.topology.model import Fabric, Format, Link
@@ -194,7 +195,7 @@ def lower_wires(fabric: Fabric, format_names: list[str]) -> tuple[Array, Array, 
         wires["dst"][back::2] = np.repeat(ends[:, 1 - back], times // 2)
         wires["dateline"][back::2] = np.repeat(datelines[:, back], times // 2)
     wires["reverse"] = np.arange(len(wires)) ^ 1
-    wires["ordinal"] = _ordinals(wires, len(fabric.nodes))
+    wires["ordinal"] = turns(wires["src"].astype(np.int64) * len(fabric.nodes) + wires["dst"])
     weight = np.repeat(np.array([link.weight for link in links], np.int64), times)
     names = list(dict.fromkeys(link.cls for link in links))
     code = {name: number for number, name in enumerate(names)}
@@ -210,14 +211,3 @@ def unrouted_wires(fabric: Fabric) -> list[int]:
     used = np.repeat(routed, [link.count for link in fabric.links], axis=0).ravel()
     result: list[int] = np.flatnonzero(~used).tolist()
     return result
-
-
-def _ordinals(wires: Array, num_nodes: int) -> Array:
-    """Number the wires with the same two ends by id."""
-    pair = wires["src"].astype(np.int64) * num_nodes + wires["dst"]
-    order = np.argsort(pair, kind="stable")
-    starts = np.flatnonzero(np.diff(pair[order], prepend=-1))
-    place = np.arange(len(pair))
-    ordinals = np.empty(len(pair), np.uint32)
-    ordinals[order] = place - np.repeat(starts, np.diff(starts, append=len(pair)))
-    return ordinals

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.base.match import message_ends
 from clusim.base.terms.dtypes import IN_TABLES, REDUCTIONS
 from clusim.base.terms.operations import (
     ENDS,
@@ -94,6 +95,10 @@ class CallTable:
         return np.bincount(np.array(self.call, np.int64), minlength=len(self.distinct))
 
 
+_LoggedEnd = tuple[int, int, int, str]
+"""Source, target and bytes of a message, and its end."""
+
+
 def logged_operation(name: str) -> str:
     """Return the operation of a name in a log, empty if clusim cannot simulate it."""
     result = find_operation(name)
@@ -116,8 +121,8 @@ def call_table(log: Log, *, most: int | None = None) -> CallTable:
 
 def _from_operations(log: Log, table: CallTable, most: int | None) -> None:
     groups: dict[tuple[str, int, int], int] = {}
-    turns: Counter[tuple[int, int]] = Counter()
-    messages: list[tuple[str, dict[tuple[int, int, int], list[int]], int]] = []
+    waits: Counter[tuple[int, int]] = Counter()
+    messages: list[tuple[str, Counter[_LoggedEnd], int]] = []
     order: list[LoggedCall | int] = []
     rest: list[tuple[int, int, int]] = []
     for row in _rows(log.operations):
@@ -128,20 +133,23 @@ def _from_operations(log: Log, table: CallTable, most: int | None) -> None:
             table.skipped[problem] += 1
             continue
         if text == "WaitSignal":
-            turns[comm, row.rank] += 1
+            waits[comm, row.rank] += 1
             continue
         if text in ENDS:
             kind = "puts" if text in ONE_SIDED else "messages"
-            launch = turns[comm, row.rank] if kind == "puts" else row.op_count
+            launch = waits[comm, row.rank] if kind == "puts" else row.op_count
             at = groups.get((kind, comm, launch))
             if at is None:
                 if most is not None and len(order) >= most:
                     break
                 at = groups[kind, comm, launch] = len(messages)
-                messages.append((kind, {}, comm))
+                messages.append((kind, Counter(), comm))
                 order.append(at)
                 rest.append((stream, time_ns, line))
-            _add_message(messages[at][1], text, row.rank, row.root, row.size)
+            if row.rank >= 0 and row.root >= 0:
+                end = "recv" if text == "Recv" else "send"
+                ends = message_ends(end, row.rank, row.root)
+                messages[at][1][*ends, row.size, end] += 1
             continue
         if most is not None and len(order) >= most:
             break
@@ -243,23 +251,17 @@ def _row_type(log: Log, comm: int, size: int) -> str:
     return "float32"
 
 
-def _add_message(
-    counts: dict[tuple[int, int, int], list[int]], name: str, rank: int, peer: int, size: int
-) -> None:
-    """Count a Recv at index 1 of its message, and a Send or put at index 0."""
-    if rank < 0 or peer < 0:
-        return
-    ends = (peer, rank, size) if name == "Recv" else (rank, peer, size)
-    counts.setdefault(ends, [0, 0])[1 if name == "Recv" else 0] += 1
-
-
 def _messages(
-    log: Log, table: CallTable, kind: str, by_ends: dict[tuple[int, int, int], list[int]], comm: int
+    log: Log, table: CallTable, kind: str, counts: Counter[_LoggedEnd], comm: int
 ) -> LoggedCall | None:
     """Return the call of a group of messages or puts; unlogged ranks are assumed symmetric."""
     communicator = log.communicators[comm]
     n = communicator.n_ranks
-    inside = {key: max(counts) for key, counts in by_ends.items() if max(key[:2]) < n}
+    inside: dict[tuple[int, int, int], int] = {}
+    for (source, target, size, _), times in counts.items():
+        if max(source, target) < n:
+            key = source, target, size
+            inside[key] = max(inside.get(key, 0), times)
     if not inside:
         table.skipped["sends and receives of unknown ranks"] += 1
         return None

@@ -15,6 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.base.match import row_hash
+
 NONE = -1
 """Missing value in a column."""
 
@@ -42,30 +44,6 @@ def translated(values: NDArray[np.integer], to: Mapping[int, int]) -> NDArray[np
     changed = values.astype(np.int64)
     at = np.minimum(np.searchsorted(old, changed), len(old) - 1)
     return small(np.where(old[at] == changed, new[at], changed))
-
-
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)
-
-
-def row_hash(*keys: NDArray[np.integer]) -> NDArray[np.uint64]:
-    """Return one hash for each row of keys."""
-    value = np.zeros(len(keys[0]), np.uint64)
-    for key in keys:
-        value = (value ^ key.astype(np.uint64)) * _FACTOR
-        value ^= value >> np.uint64(29)
-    return value
-
-
-def ordinals(*keys: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Return for each row the number of earlier rows with the same keys."""
-    value = row_hash(*keys)
-    n = len(value)
-    order = np.argsort(value, kind="stable")
-    value = value[order]
-    starts = np.flatnonzero(np.concatenate(([True], value[1:] != value[:-1]))) if n else order
-    result = np.empty(n, np.int64)
-    result[order] = np.arange(n) - np.repeat(starts, np.diff(starts, append=n))
-    return result
 
 
 class _Growing(ABC):

@@ -11,8 +11,9 @@ from functools import cached_property
 import numpy as np
 
 from clusim.base.limits import MOST_RANKS
+from clusim.base.match import turns
 from clusim.base.units import format_ranges
-from clusim.formats.logs.columns import NONE, OwnedRows, Repeating, ordinals
+from clusim.formats.logs.columns import NONE, OwnedRows, Repeating
 from clusim.formats.logs.raw_log import MOST_COMMUNICATORS, Member, RawLog
 from clusim.formats.logs.tables import TableRun
 
@@ -76,7 +77,7 @@ class _Signatures:
         """The first `_SIGNATURE` calls of each handle."""
         calls = self._calls
         member = calls.column("member").astype(np.int64)
-        rows = np.flatnonzero(ordinals(member) < _SIGNATURE)
+        rows = np.flatnonzero(turns(member) < _SIGNATURE)
         return OwnedRows(member[rows], {name: calls.column(name, rows) for name in _COMPARED})
 
     def of(self, member: int) -> dict[int, tuple[int, int, int]]:

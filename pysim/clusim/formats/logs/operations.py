@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.base.match import match_rows, row_hash, turns
 from clusim.base.terms.dtypes import BY_NUMBER
 from clusim.base.terms.operations import BLOCKWISE, ENDS, find_operation
-from clusim.formats.logs.columns import NONE, Repeating, counted, ordinals, row_hash, small
+from clusim.formats.logs.columns import NONE, Repeating, counted, small
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.raw_log import RawLog
 
@@ -79,7 +80,7 @@ class _Matching:
         line_of = np.where(keys[at] == wanted, at, NONE)
         rows = np.flatnonzero((line_of[which] >= 0) & (self.chosen == NONE))
         of_line = line_of[which[rows]]
-        place = ordinals(of_line, kinds["member"][which[rows]])
+        place = turns(of_line, kinds["member"][which[rows]])
         fits = place < count[of_line]
         hit = (begin[of_line] + place)[fits]
         self.chosen[rows[fits]] = numbers[hit]
@@ -131,15 +132,6 @@ def message_bytes(facts: RawLog, calls: Columns, n_ranks: NDArray[np.integer]) -
     # Invalid numbers of a damaged log must not result in a size.
     size = calls["count"].astype(np.float64) * each * scale
     return np.where(size < 2.0**62, size, 0).astype(np.int64)
-
-
-def _in_lines(lines: NDArray[np.integer], key: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return the order by `key`, then by line."""
-    if (lines[1:] >= lines[:-1]).all():
-        return np.argsort(key, kind="stable")
-    by_line = np.argsort(lines, kind="stable")
-    order: NDArray[np.int64] = by_line[np.argsort(key[by_line], kind="stable")]
-    return order
 
 
 def find_operations(facts: RawLog, communicators: Sequence[LoggedCommunicator]) -> Repeating:
@@ -197,10 +189,8 @@ def _matched(facts: RawLog, calls: Columns, of_member: NDArray[np.int64]) -> Col
     rank_of = np.array([member.rank for member in facts.members] or [NONE], np.int64)
     point = np.array([name in ENDS for name in facts.names])[name]
     caller = np.where(point, member.astype(np.int32), NONE)
-    key = row_hash(of_member[member], op_count, name, ordinals(member, op_count, name), caller)
-    order = _in_lines(calls["line"], key)
-    key = key[order]
-    starts = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1]))[: len(key)])
+    key = of_member[member], op_count, name, caller
+    order, starts = match_rows(key, member, calls["line"])
     first = order[starts]
     agree = np.ones(len(starts), np.bool_)
     for column in ("count", "type", "op", "root"):
