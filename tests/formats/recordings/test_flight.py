@@ -86,11 +86,24 @@ def test_what_a_rank_no_longer_has_is_left_out(tmp_path: Path) -> None:
     stuck = entry(4, state="started")
     one, two = dump(0, entry(1), entry(2), entry(3), stuck), dump(1, entry(2), entry(3))
     found = read(write(tmp_path, one, two))
-    assert [(e.rank, e.sequence) for e in found.events] == [(0, 2), (0, 3), (1, 2), (1, 3)]
+    assert [(e.rank, e.start_ps // 10**6) for e in found.events] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    one, two = ([e.sequence for e in found.events if e.rank == rank] for rank in range(2))
+    assert one == two
     assert found.skipped == {
         "calls that were only started": 1,
         "calls that not every rank of their group has (any more)": 1,
     }
+
+
+def test_coalesced_calls_share_a_number_and_are_separate_matches(tmp_path: Path) -> None:
+    """PyTorch gives all calls of a coalescing block one number."""
+    names = ("all_reduce", "_all_gather_base", "all_reduce")
+    calls = [entry(at, name, collective_seq_id=7) for at, name in enumerate(names)]
+    found = read(write(tmp_path, dump(0, *calls), dump(1, *calls)))
+    numbers = [[e.sequence for e in found.events if e.rank == rank] for rank in range(2)]
+    assert numbers[0] == numbers[1]
+    assert len(set(numbers[0])) == len(names)
+    assert not found.skipped
 
 
 def test_messages_have_two_ends(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from clusim.base.errors import InputError
+from clusim.base.match import ANY
 from clusim.formats.recordings import Event
 from clusim.formats.recordings.goal import read
-from clusim.formats.recordings.goal_order import ANY, GoalStep
+from clusim.formats.recordings.goal_order import GoalStep
 from clusim.formats.recordings.kinds import kind_of
 from formats.recordings.goal_binaries import binary
 

@@ -200,8 +200,14 @@ def test_a_missing_root_is_assumed_and_noted() -> None:
 def test_calls_in_different_orders_are_an_error_and_no_deadlock() -> None:
     one, two = reduces(0), reduces(1)
     events = [one[0], two[0], two[1], one[1], *one[2:], *two[2:]]
-    with pytest.raises(InputError, match="different orders"):
-        to_schedule(job_of(recording(events)), emitter())
+    placed = [replace(event, where=f"t:{at}") for at, event in enumerate(events)]
+    with pytest.raises(InputError, match="different orders") as error:
+        to_schedule(job_of(recording(placed)), emitter())
+    assert str(error.value) == (
+        "t:0: rank 0 cannot reach allreduce '': ranks call in different orders (2 of 2 steps are left):"
+        " rank 1 has allreduce '' (t:3) after allreduce '' (t:2),"
+        " rank 0 has allreduce '' (t:1) after allreduce '' (t:0)"
+    )
 
 
 def test_what_has_no_program_is_left_out_and_counted() -> None:

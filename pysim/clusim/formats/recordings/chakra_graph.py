@@ -16,6 +16,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from clusim.base.errors import InputError
+from clusim.base.match import MatchCounts, by_number, by_pair, find_cycle, message_ends
 from clusim.formats.recordings.model import ABSENT, OperatorCall
 from clusim.schedule.timeline import Timeline
 
@@ -129,7 +130,8 @@ def sort_nodes(rank: Rank) -> bool:
         ignored = True
         rank.order = _sorted({n.id: n.deps for n in rank.nodes.values()})
     if len(rank.order) < len(rank.nodes):
-        circle = _circle(rank, set(rank.nodes) - set(rank.order))
+        stuck = set(rank.nodes) - set(rank.order)
+        circle = find_cycle(min(stuck), lambda at: stuck.intersection(rank.nodes[at].deps))
         shown = " -> ".join(str(at) for at in circle[:8]) + (" -> ..." if len(circle) > 8 else "")
         raise InputError(
             f"{rank.nodes[circle[0]].where}: nodes wait for each other in a circle: {shown}; expected no cycle"
@@ -160,17 +162,6 @@ def _sorted(waits: dict[int, list[int]]) -> list[int]:
     return result
 
 
-def _circle(rank: Rank, stuck: set[int]) -> list[int]:
-    """Return nodes that wait for each other, the first one again at the end."""
-    at, seen = min(stuck), dict[int, int]()
-    path: list[int] = []
-    while at not in seen:
-        seen[at] = len(path)
-        path.append(at)
-        at = next(dep for dep in rank.nodes[at].deps if dep in stuck)
-    return [*path[seen[at] :], at]
-
-
 def number_calls(ranks: list[Rank]) -> Counter[str]:
     """Number the calls of every communicator and pair; matching calls have equal numbers.
 
@@ -180,27 +171,23 @@ def number_calls(ranks: list[Rank]) -> Counter[str]:
         Assumption -> number of cases.
     """
     notes: Counter[str] = Counter()
-    members: dict[int, list[list[ChakraNode]]] = defaultdict(list)
-    messages: Counter[Hashable] = Counter()
+    members: dict[int, dict[int, list[ChakraNode]]] = defaultdict(dict)
+    messages = MatchCounts()
     for rank in ranks:
-        calls: dict[int, list[ChakraNode]] = defaultdict(list)
-        for at in rank.order:
-            node = rank.nodes[at]
+        for node in (rank.nodes[at] for at in rank.order):
             if node.kind == "collective":
-                calls[node.group].append(node)
+                members[node.group].setdefault(rank.number, []).append(node)
             elif node.kind in CALLS:
-                key = (rank.number, node.kind, node.group, node.peer, node.tag)
-                node.sequence = messages[key]
-                messages[key] += 1
-        for group, nodes in calls.items():
-            members[group].append(nodes)
+                end = by_pair(node.group, node.kind, rank.number, node.peer, node.tag)
+                node.sequence = messages.add(end)
     for lists in members.values():
-        if _by_position(lists):
-            for nodes in lists:
-                for number, node in enumerate(nodes):
-                    node.sequence = number
-        else:
-            _by_content(lists)
+        ordered = _by_position([*lists.values()])
+        counts = MatchCounts()
+        for rank_number, node in ((number, node) for number in lists for node in lists[number]):
+            node.chained = ordered
+            content = None if ordered else (node.operation, node.bytes)
+            node.sequence = counts.number(by_number(node.group, content, rank_number))
+        if not ordered:
             notes[
                 "communicators with a different order of calls per rank: calls of one size are matched"
             ] += 1
@@ -216,18 +203,6 @@ def _by_position(lists: list[list[ChakraNode]]) -> bool:
         return False
     names = [[node.operation for node in nodes] for nodes in lists]
     return all(name == names[0] for name in names)
-
-
-def _by_content(lists: list[list[ChakraNode]]) -> None:
-    """Number calls by operation and size, without an order."""
-    numbers: dict[Hashable, int] = {}
-    for nodes in lists:
-        count: Counter[Hashable] = Counter()
-        for node in nodes:
-            content = (node.operation, node.bytes)
-            node.sequence = numbers.setdefault((*content, count[content]), len(numbers))
-            count[content] += 1
-            node.chained = False
 
 
 def play(ranks: list[Rank]) -> list[tuple[int, int]]:
@@ -270,22 +245,20 @@ class _Player(Timeline[_At]):
     @staticmethod
     def _waits(rank: Rank) -> Iterator[tuple[int, list[int]]]:
         """Yield nodes and their dependencies, including the previous call of a communicator."""
-        before: dict[int, int] = {}
+        before: dict[int, tuple[int, ...]] = {}
         for at in rank.order:
             node = rank.nodes[at]
             deps = node.deps
             if node.kind == "collective" and node.chained:
-                previous = before.get(node.group)
-                if previous is not None and previous not in deps:
-                    deps = [*deps, previous]
-                before[node.group] = at
+                deps = [*deps, *before.get(node.group, ())]
+                before[node.group] = (at,)
             yield at, deps
 
     def _key(self, at: _At) -> Hashable:
         node, number = self.nodes[at], self.ranks[at[0]].number
         if node.kind == "collective":
             return (node.group, node.sequence)
-        ends = (number, node.peer) if node.kind == "send" else (node.peer, number)
+        ends = message_ends(node.kind, number, node.peer)
         return (node.group, *ends, node.tag, node.sequence)
 
     def run(self) -> list[_At]:

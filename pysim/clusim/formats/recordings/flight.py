@@ -15,7 +15,7 @@ import io
 import pickle
 import pickletools
 import re
-from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import PurePath
@@ -23,6 +23,7 @@ from typing import Any
 
 from clusim.base.errors import InputError, one_line
 from clusim.base.limits import MOST_RANKS
+from clusim.base.match import MatchCounts, MatchedEnd, by_number, by_pair
 from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import BLOCKWISE, GATHERING, ROOTED, operation_starting
 from clusim.formats.recordings.jsonstream import (
@@ -152,19 +153,17 @@ def read(paths: Paths) -> Recording:
     most = max((rank for ranks in job.ranks.values() for rank in ranks), default=-1)
     result.num_ranks = max(most, *job.recorded, -1) + 1
     job.everyone = tuple(range(result.num_ranks))
-    kept = _whole(job)
+    matched = _match(job)
+    kept = [call for call, _ in matched]
     origin = min((call.start_ps for call in kept if call.start_ps >= 0), default=0)
-    messages: Counter[_Pair] = Counter()
-    for call in kept:
+    for call, match in matched:
         event = replace(
             call,
             group=result.group(call.stream, job.members(call)),
             start_ps=call.start_ps - origin if call.start_ps >= 0 else ABSENT,
+            sequence=match,
+            bunch=ABSENT if call.kind == "collective" else call.sequence,
         )
-        if call.kind != "collective":
-            pair = _pair(call)
-            event = replace(event, sequence=messages[pair], bunch=call.sequence)
-            messages[pair] += 1
         result.events.append(event)
     if kept:
         _assume(result, job, kept)
@@ -326,46 +325,38 @@ def _took_ps(entry: dict[str, Any]) -> int:
     return ABSENT
 
 
-_Pair = tuple[str, int, int, str]
-"""Group, rank, position of the peer, and kind of a message."""
-
-
-def _pair(call: Event) -> _Pair:
-    return call.stream, call.rank, call.peer, call.kind
-
-
-def _whole(job: _Job) -> list[Event]:
-    """Return the calls still present on all recorded ranks of their group."""
-    seen = Counter((c.stream, c.operation, c.sequence) for c in job.calls if c.kind == "collective")
-    ends: Counter[_Pair] = Counter()
-    kept: list[Event] = []
+def _match(job: _Job) -> list[tuple[Event, int]]:
+    """Return the calls still present on all recorded ranks that take part, with the numbers of their matches."""
+    skipped, counts = job.recording.skipped, MatchCounts()
+    ends: list[tuple[Event, MatchedEnd, int]] = []
     for call in job.calls:
-        ranks, collective = job.members(call), call.kind == "collective"
-        if call.rank not in ranks or (not collective and not 0 <= call.peer < len(ranks)):
-            job.recording.skipped["calls of ranks that their group does not have"] += 1
+        ranks = job.members(call)
+        if call.rank not in ranks or (
+            call.kind != "collective" and not 0 <= call.peer < len(ranks)
+        ):
+            skipped["calls of ranks that their group does not have"] += 1
             continue
-        if collective:
-            recorded = sum(rank in job.recorded for rank in ranks)
-            if seen[call.stream, call.operation, call.sequence] != recorded:
-                job.recording.skipped[
-                    "calls that not every rank of their group has (any more)"
-                ] += 1
-                continue
+        if call.kind == "collective":
+            end = by_number(call.stream, (call.operation, call.sequence), call.rank)
+            ends.append((call, end, counts.number(end)))
         else:
-            ends[_pair(call)] += 1
-        kept.append(call)
-    return [call for call in kept if call.kind == "collective" or _met(job, call, ends)]
-
-
-def _met(job: _Job, call: Event, ends: Counter[_Pair]) -> bool:
-    """Return True if the peer was not recorded, or has the same number of messages."""
-    ranks = job.members(call)
-    peer, other = ranks[call.peer], "recv" if call.kind == "send" else "send"
-    same = ends[_pair(call)] == ends[call.stream, peer, ranks.index(call.rank), other]
-    if peer in job.recorded and not same:
-        job.recording.skipped["messages with only one end recorded"] += 1
-        return False
-    return True
+            end = by_pair(call.stream, call.kind, ranks.index(call.rank), call.peer)
+            ends.append((call, end, counts.add(end)))
+    result = []
+    for call, end, match in ends:
+        ranks = job.members(call)
+        needed: Iterable[Any] = ("send", "recv")
+        reason = "messages with only one end recorded"
+        if call.kind == "collective":
+            needed = job.recorded.keys() & set(ranks)
+            reason = "calls that not every rank of their group has (any more)"
+        elif ranks[call.peer] not in job.recorded:
+            needed = ()
+        if counts.lone(end.key, needed):
+            skipped[reason] += 1
+        else:
+            result.append((call, match))
+    return result
 
 
 def _assume(recording: Recording, job: _Job, kept: list[Event]) -> None:

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from clusim.base.errors import InputError
+from clusim.base.match import ANY, MatchCounts, MatchedEnd
 from clusim.formats.recordings.goal_binary import is_binary, read_binary
 from clusim.formats.recordings.goal_order import (
-    ANY,
     MAX_BYTES,
     MAX_NS,
     MAX_RANKS,
@@ -281,7 +281,7 @@ class _Events:
 
     def _numbers(self) -> dict[GoalOp, tuple[int, int, int, int]]:
         """Return source, target, tag and sequence number of every message with known ends."""
-        count: Counter[tuple[int, int, int]] = Counter()
+        counts = MatchCounts()
         result: dict[GoalOp, tuple[int, int, int, int]] = {}
         sent = {send: recv for recv, send in self.order.match.items()}
         for op in self.order.started:
@@ -294,8 +294,7 @@ class _Events:
                 key = (step.peer, op.rank, max(0, step.tag))
             else:
                 continue
-            result[op] = (*key, count[key])
-            count[key] += 1
+            result[op] = (*key, counts.add(MatchedEnd(key, "send")))
             if op in sent:
                 result[sent[op]] = result[op]
         return result

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.errors import InputError
-from clusim.formats.recordings.goal_order import ANY, MAX_BYTES, MAX_NS, MAX_RANKS, GoalStep
+from clusim.base.match import ANY
+from clusim.formats.recordings.goal_order import MAX_BYTES, MAX_NS, MAX_RANKS, GoalStep
 from clusim.formats.recordings.model import MOST_EVENTS, EventKind, Recording
 from clusim.formats.recordings.source import mapped
 

@@ -12,11 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from clusim.base.match import Address, Mailbox, suitable
 from clusim.formats.recordings.model import ABSENT, EventKind
 from clusim.schedule.timeline import Timeline
-
-ANY = -1
-"""Wildcard for peer or tag of a receive."""
 
 MAX_RANKS = 1 << 17
 MAX_NS = 10**15
@@ -88,7 +86,6 @@ def play(ranks: Mapping[int, list[GoalStep]], eager_bytes: int) -> Order:
     return _Player(ranks, eager_bytes).run()
 
 
-_Key = tuple[int, int]
 _OTHER: Final[dict[EventKind, EventKind]] = {"send": "recv", "recv": "send"}
 
 
@@ -96,32 +93,6 @@ class _Started(NamedTuple):
     """Condition that an operation has started."""
 
     op: GoalOp
-
-
-class _Box:
-    """Messages waiting at a rank by (peer, tag), in order of arrival."""
-
-    def __init__(self) -> None:
-        self._queues: dict[_Key, deque[tuple[int, GoalOp]]] = {}
-
-    def put(self, key: _Key, number: int, op: GoalOp) -> None:
-        self._queues.setdefault(key, deque()).append((number, op))
-
-    def take(self, key: _Key) -> GoalOp | None:
-        """Remove and return the first match; `key` and stored keys may contain wildcards."""
-        peer, tag = key
-        if ANY in key:
-            keys = [k for k in self._queues if peer in (ANY, k[0]) and tag in (ANY, k[1])]
-        else:
-            keys = [k for k in (key, (peer, ANY), (ANY, tag), (ANY, ANY)) if k in self._queues]
-        if not keys:
-            return None
-        first = min(keys, key=lambda k: self._queues[k][0][0])
-        queue = self._queues[first]
-        _, op = queue.popleft()
-        if not queue:
-            del self._queues[first]
-        return op
 
 
 class _Player(Timeline[GoalOp]):
@@ -133,9 +104,9 @@ class _Player(Timeline[GoalOp]):
         self.count = 0
         self.cpus: dict[tuple[int, int], deque[GoalOp]] = {}
         self.calculates: set[GoalOp] = set()
-        self.boxes: dict[tuple[int, EventKind], _Box] = {}
+        self.boxes: dict[tuple[int, EventKind], Mailbox[GoalOp]] = {}
         self.blocked: dict[GoalOp, None] = {}
-        self.coming: dict[tuple[int, EventKind], Counter[_Key]] = {}
+        self.coming: dict[tuple[int, EventKind], Counter[Address]] = {}
         for rank, steps in ranks.items():
             for at, step in enumerate(steps):
                 op = GoalOp(rank, at)
@@ -195,9 +166,9 @@ class _Player(Timeline[GoalOp]):
         if op in self.left:
             self.blocked[op] = None
 
-    def _box(self, rank: int, kind: EventKind) -> _Box:
+    def _box(self, rank: int, kind: EventKind) -> Mailbox[GoalOp]:
         """Return the sends or receives that wait at a rank."""
-        return self.boxes.setdefault((rank, kind), _Box())
+        return self.boxes.setdefault((rank, kind), Mailbox())
 
     def _begin(self, op: GoalOp) -> None:
         self.order.started.append(op)
@@ -223,23 +194,16 @@ class _Player(Timeline[GoalOp]):
         for op in self.blocked:
             step = self.order.step(op)
             rank, key = _address(op, step)
-            if not _comes(key, self.coming.get((rank, _OTHER[step.kind]), Counter())):
+            coming = self.coming.get((rank, _OTHER[step.kind]), Counter())
+            if not any(coming[at] for at in suitable(key, coming)):
                 result.append(op)
         for op in result:
             del self.blocked[op]
             self.complete(op)
 
 
-def _address(op: GoalOp, step: GoalStep) -> tuple[int, _Key]:
+def _address(op: GoalOp, step: GoalStep) -> tuple[int, Address]:
     """Return the receiving rank of a message, and its source and tag."""
     if step.kind == "send":
         return step.peer, (op.rank, step.tag)
     return op.rank, (step.peer, step.tag)
-
-
-def _comes(key: _Key, coming: Counter[_Key]) -> bool:
-    """Return True if another end of a message may still start."""
-    peer, tag = key
-    if ANY not in key:
-        return any(coming[k] > 0 for k in (key, (peer, ANY), (ANY, tag), (ANY, ANY)))
-    return any(n > 0 and peer in (ANY, k[0]) and tag in (ANY, k[1]) for k, n in coming.items())

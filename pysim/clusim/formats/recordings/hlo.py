@@ -9,7 +9,6 @@ text has computations of instructions, each with shape, operands and attributes.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -19,6 +18,7 @@ import numpy as np
 
 from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS
+from clusim.base.match import MatchCounts, by_order
 from clusim.base.terms.dtypes import find_dtype
 from clusim.formats.recordings.model import ABSENT, MOST_BYTES, Event, EventKind, Recording
 from clusim.formats.recordings.source import Paths, lines, only_file
@@ -303,8 +303,7 @@ def _write(recording: Recording, program: _Program) -> None:
     """Add the steps of every device."""
     everyone = recording.group("all devices", range(recording.num_ranks))
     members: dict[tuple[tuple[int, ...], ...], dict[int, int]] = {}
-    calls: Counter[int] = Counter()
-    numbers: list[dict[int, int]] = []
+    counts = MatchCounts()
     for step in program.steps:
         if step.groups not in members:
             members[step.groups] = {
@@ -313,9 +312,6 @@ def _write(recording: Recording, program: _Program) -> None:
                 for at in (recording.group("", group),)
                 for rank in group
             }
-        here = dict.fromkeys(members[step.groups].values())
-        numbers.append({group: calls[group] for group in here})
-        calls.update(here.keys())
     ends = [(dict(step.pairs), {b: a for a, b in step.pairs}) for step in program.steps]
     events = recording.events
     for rank in range(recording.num_ranks):
@@ -328,7 +324,8 @@ def _write(recording: Recording, program: _Program) -> None:
             if event.kind == "compute":
                 events.append(event)
             elif group is not None:
-                events.append(replace(event, group=group, sequence=numbers[at][group]))
+                number = counts.add(by_order(group, rank))
+                events.append(replace(event, group=group, sequence=number))
             for kind, peer in zip(_ENDS, (side.get(rank) for side in ends[at]), strict=True):
                 if peer is not None:
                     events.append(

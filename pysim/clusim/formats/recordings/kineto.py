@@ -270,7 +270,7 @@ def _resolve(recording: Recording, traces: Sequence[Trace]) -> None:
     highest = (max(group.ranks) + 1 for group in recording.groups)
     recording.num_ranks = max([recording.num_ranks, *highest])
     calls = [(t.rank, call) for t in traces for at in sorted(t.resolved) for call in t.resolved[at]]
-    for note in number_calls(calls):
+    for note in number_calls(calls, recording.groups):
         recording.assume(note)
 
 

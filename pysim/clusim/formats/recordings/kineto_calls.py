@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from clusim.base.match import MatchCounts, by_number, by_order, by_pair
 from clusim.base.terms.dtypes import find_dtype, find_redop
 from clusim.base.terms.operations import (
     GATHERING,
@@ -36,7 +36,7 @@ from clusim.formats.recordings.kineto_trace import (
     ranks_in,
     sized,
 )
-from clusim.formats.recordings.model import ABSENT, MOST_BYTES, Recording
+from clusim.formats.recordings.model import ABSENT, MOST_BYTES, Group, Recording
 
 _MESSAGES = ("send", "recv")
 _KERNEL = re.compile(r"nccl(?:Dev)?Kernel_([A-Za-z]+?)(?:_|\(|$)")
@@ -273,11 +273,11 @@ def _bytes(operation: str, args: dict[str, Any], size: int, ranks: int) -> int |
     return most * size if 0 < most * size < MOST_BYTES else None
 
 
-def number_calls(calls: Sequence[tuple[int, KinetoCall]]) -> list[str]:
+def number_calls(calls: Sequence[tuple[int, KinetoCall]], groups: Sequence[Group]) -> list[str]:
     """Number the calls of all ranks, so that matching calls have equal numbers.
 
     Calls are (rank, call) in the order of each rank. They are matched by PyTorch's ``Seq``, even if recordings of ranks
-    began at different calls; without it they are counted. Messages are counted per pair of ranks.
+    began at different calls; without it, and messages, by order.
 
     Returns
     -------
@@ -285,27 +285,21 @@ def number_calls(calls: Sequence[tuple[int, KinetoCall]]) -> list[str]:
         Assumptions.
     """
     of_group: dict[int, list[tuple[int, KinetoCall]]] = {}
-    pairs: Counter[tuple[int, int, str, int]] = Counter()
+    messages = MatchCounts()
     for rank, call in calls:
         if call.operation in _MESSAGES:
-            pair = (rank, call.group, call.operation, call.peer)
-            call.number, pairs[pair] = pairs[pair], pairs[pair] + 1
+            own = groups[call.group].ranks.index(rank)
+            call.number = messages.add(by_pair(call.group, call.operation, own, call.peer))
         else:
             of_group.setdefault(call.group, []).append((rank, call))
     notes: list[str] = []
-    for members in of_group.values():
-        told = all(call.number != ABSENT for _, call in members)
-        seen: Counter[tuple[int, int]] = Counter()
-        keys: list[tuple[int, int]] = []
+    for group, members in of_group.items():
+        counts = MatchCounts()
+        stated = all(call.number != ABSENT for _, call in members)
         for rank, call in members:
-            which = call.number if told else 0
-            keys.append((which, seen[rank, which]))
-            seen[rank, which] += 1
-        dense = {key: at for at, key in enumerate(sorted(set(keys)))}
-        for (_, call), key in zip(members, keys, strict=True):
-            call.number = dense[key]
-        counts = Counter(rank for rank, _ in members)
-        if not told and len(set(counts.values())) > 1:
+            end = by_number(group, call.number, rank) if stated else by_order(group, rank)
+            call.number = counts.number(end)
+        if not stated and counts.lone(group, {rank for rank, _ in members}):
             notes.append(
                 "ranks recorded different numbers of calls of a group, without PyTorch's Seq; matched from the first"
             )

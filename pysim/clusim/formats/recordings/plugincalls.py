@@ -17,6 +17,7 @@ from typing import Any
 
 from clusim.base.errors import InputError, one_line
 from clusim.base.limits import MOST_RANKS, natural
+from clusim.base.match import MatchCounts, by_pair
 from clusim.base.terms.operations import ROOTED, full_bytes, operation_written
 from clusim.formats.recordings.jsonstream import integer, objects
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
@@ -400,19 +401,17 @@ def lowered(value: Any) -> str:
 def write_calls(result: Recording, ranks_of: Ranks, calls: Iterable[PluginCall]) -> None:
     """Append the events of calls in their order."""
     index = {comm: result.group(comm, ranks) for comm, ranks in ranks_of.items()}
-    messages: Counter[tuple[str, int, int, str]] = Counter()
-    numbers: dict[tuple[str, str, int], int] = {}
+    counts = MatchCounts()
     for call in calls:
         members = ranks_of[call.comm]
         stream, size = call.comm, call.size
         if call.kind == "collective":
             size = full_bytes(call.operation, size, len(members))
-            sequence = numbers.setdefault(call.identity[:3], len(numbers))
+            sequence = counts.number_of(call.identity[:3])
         else:
             if call.bunch == ABSENT:
                 stream = f"{call.comm} {call.kind} {call.peer}"
-            pair = (call.comm, call.rank, call.peer, call.kind)
-            sequence, messages[pair] = messages[pair], messages[pair] + 1
+            sequence = counts.add(by_pair(call.comm, call.kind, call.rank, call.peer))
         whole = size % 4 == 0 and call.kind == "collective"
         result.events.append(
             Event(

@@ -8,12 +8,12 @@ recorded, but inferred from proxies, which connect different nodes only.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
 from clusim.base.limits import MOST_RANKS
+from clusim.base.match import MatchCounts, by_number, by_order
 from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import REDUCING, operation_starting
 from clusim.formats.recordings.jsonstream import integer, table_of, time_ps
@@ -236,20 +236,18 @@ class _Profiler(PluginJob):
             if call.begin >= 0:  # the plugin's clock starts with its process
                 key = (call.comm, call.rank)
                 first[key] = min(first.get(key, call.begin), call.begin)
-        count: Counter[tuple[str, int, str]] = Counter()
-        seen: set[tuple[str, int, str, int]] = set()
+        counts, numbers = MatchCounts(), MatchCounts()
         for call in self.traced:
             result = self._resolved(call, len(ranks[call.comm]))
             if result is None:
                 continue
             if result.kind == "collective":
-                place = (call.comm, call.rank, result.operation)
-                result.number = count[place] if call.number == ABSENT else call.number
-                count[place] += 1
-                if (*place, result.number) in seen:
+                kind = call.comm, result.operation
+                turn = counts.add(by_order(kind, call.rank))
+                result.number = turn if call.number == ABSENT else call.number
+                if numbers.add(by_number(kind, result.number, call.rank)):
                     self.skip("calls that occur twice", call.where)
                     continue
-                seen.add((*place, result.number))
             result.start, result.took = _times(call, origin, first)
             yield result
 
