@@ -110,9 +110,13 @@ def test_a_message_to_a_rank_that_does_not_run_is_an_error() -> None:
 
 def test_ranks_in_different_calls_are_an_error() -> None:
     both = job(2, 0, 1)
-    both.issue(0, REDUCE, 0, ())
-    with pytest.raises(InputError, match="rank 1 calls all_gather where rank 0 calls allreduce"):
-        both.issue(1, IssuedCall("all_gather", 4096, (0, 1)), 0, ())
+    both.issue(0, IssuedCall("allreduce", 4096, (0, 1), where="a.py:7"), 0, ())
+    with pytest.raises(InputError) as error:
+        both.issue(1, IssuedCall("all_gather", 4096, (0, 1), where="a.py:9"), 0, ())
+    assert str(error.value) == (
+        "rank 1 calls all_gather (a.py:9), rank 0 calls allreduce (a.py:7)"
+        " as the same collective of their communicator"
+    )
 
 
 def test_a_step_ends_when_all_running_ranks_have_ended_it() -> None:

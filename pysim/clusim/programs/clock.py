@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+from clusim.base.match import MatchCounts, MatchedEnd
 from clusim.base.units import parse_time
 from clusim.formats.recordings.model import Event, EventKind, Group, OperatorCall
 from clusim.hardware import Framework
@@ -237,7 +238,7 @@ class RankClock:
         self.captured: CapturedOperations | None = None
         self._host = Stream()
         self._issuing_ps = 0
-        self._sequence: Counter[tuple[object, ...]] = Counter()
+        self._calls = MatchCounts()
         self._record = 0
         self._bunches = 0
         self._bunch: dict[str, tuple[int, list[PendingCall]]] | None = None
@@ -354,14 +355,13 @@ class RankClock:
         if pending is not None:
             queue.pending = [*(queue.pending if bunch is not None else ()), pending]
         queue.end_ps = max(queue.end_ps, ready_ps if end_ps is None else end_ps)
-        self._sequence[call.meeting] += 1
         queue.last = self._add(
             "collective" if call.peer < 0 else "send" if call.operation == "send" else "recv",
             name.replace(call.communicator, f"nccl {group}"),
             call.operation,
             deps=tuple(sorted(deps)),
             group=group,
-            sequence=self._sequence[call.meeting],
+            sequence=self._calls.add(MatchedEnd(call.meeting, self.rank)),
             bytes=call.bytes,
             dtype=call.dtype,
             where=call.where,
@@ -449,7 +449,7 @@ class RankClock:
         for stream in (self._host, *self.streams.values()):
             stream.last = -1
             stream.waits.clear()
-        self._sequence.clear()
+        self._calls = MatchCounts()
         return events
 
     def unseen(self) -> list[tuple[Event, str]]:

@@ -7,12 +7,13 @@ and end at equal times on all. Values that a call moves are passed among its ran
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from clusim.base.errors import InputError
+from clusim.base.match import LiveMatcher, MatchedEnd, contradiction
 from clusim.formats.recordings.model import tile
 from clusim.programs.clock import IssuedCall
 from clusim.programs.step import RankRecord, StepTime
@@ -54,10 +55,10 @@ class MeetingEnd:
 @dataclass(slots=True)
 class _Meeting:
     call: IssuedCall
-    needed: frozenset[int]
-    alone_ps: int
+    posts: dict[int, Sent]
+    needed: frozenset[int] = frozenset()
+    alone_ps: int = 0
     ready_ps: int = 0
-    posts: dict[int, Sent] = field(default_factory=dict)
     after: set[int] = field(default_factory=set)
     before: list[int] = field(default_factory=list)
     end_ps: int | None = None
@@ -111,8 +112,7 @@ class ProgramJob:
         self.ended: set[int] = set()
         self.steps: list[StepTime] = []
         self._meetings: dict[int, _Meeting] = {}
-        self._numbers: dict[tuple[object, ...], int] = {}
-        self._counts: dict[int, Counter[tuple[object, ...]]] = defaultdict(Counter)
+        self._matcher: LiveMatcher[Sent] = LiveMatcher()
         self._records: dict[int, RankRecord] = {}
         self._stepped: Counter[int] = Counter()
 
@@ -151,22 +151,17 @@ class ProgramJob:
     ) -> Issued:
         """Add a rank to a call that it is ready for, once the meetings `after` have ended."""
         alone_ps = self.time_of(call) if call.timed else 0
-        key = call.meeting
-        at = self._counts[rank][key]
-        self._counts[rank][key] += 1
         ends = self._ends(call) if call.peer >= 0 else {self.of[r] for r in call.ranks}
         needed = frozenset(ends & set(call.ranks)) | {rank}
-        number = self._numbers.setdefault((*key, at), len(self._numbers))
-        meeting = self._meetings.get(number)
-        if meeting is None:
-            meeting = self._meetings[number] = _Meeting(call, needed, alone_ps)
+        match = self._matcher.add(MatchedEnd(call.meeting, rank), sent)
+        number = match.number
+        meeting = self._meetings.setdefault(number, _Meeting(call, match.ends))
         meeting.needed |= needed
         meeting.alone_ps = max(meeting.alone_ps, alone_ps)
-        if call.peer < 0 and meeting.call.operation != call.operation:
-            raise InputError(
-                f"rank {rank} calls {call.operation} where rank {min(meeting.posts)} calls {meeting.call.operation}"
-            )
-        meeting.posts[rank] = sent
+        met = meeting.call
+        if call.peer < 0 and met.operation != call.operation:
+            first = next(iter(match.ends)), met.operation, met.where
+            raise InputError(contradiction((rank, call.operation, call.where), first))
         meeting.ready_ps = max(meeting.ready_ps, ready_ps)
         if needed == {rank}:
             # The meeting stays open for ranks that start later.

@@ -16,6 +16,7 @@ from typing import Any
 
 from clusim.base.errors import InputError
 from clusim.base.kept import SampleCache
+from clusim.base.match import MatchCounts, MatchedEnd, by_number, by_pair
 from clusim.formats.recordings.model import (
     ABSENT,
     MOST_REPEATED,
@@ -249,25 +250,25 @@ def recording_of(records: Mapping[int, RankRecord], of: Sequence[int]) -> Record
 
 def _complete(recording: Recording, running: set[int]) -> None:
     """Replace calls that are not in the step of all their running ranks by operations without time."""
-    ends: dict[tuple[object, ...], list[int]] = {}
-    for number, event in enumerate(recording.events):
-        if event.group < 0:
-            continue
-        own = recording.groups[event.group].ranks.index(event.rank)
-        pair = () if event.kind == "collective" else tuple(sorted((own, event.peer)))
-        sends = (own if event.kind == "send" else event.peer,) if pair else ()
-        key = (event.group, *pair, *sends, event.tag, event.sequence)
-        ends.setdefault(key, []).append(number)
-    for numbers in ends.values():
-        event = recording.events[numbers[0]]
-        ranks = recording.groups[event.group].ranks
-        needed = 2 if event.kind != "collective" else len(running & set(ranks))
-        if len(numbers) < needed:
-            for number in numbers:
-                lonely = recording.events[number]
-                recording.events[number] = Event(
-                    "delay", lonely.rank, lonely.stream, lonely.name, lonely.deps, duration_ps=0
-                )
+    ends = {n: _end_of(recording, e) for n, e in enumerate(recording.events) if e.group >= 0}
+    counts = MatchCounts()
+    for end in ends.values():
+        counts.add(end)
+    present = [running.intersection(group.ranks) for group in recording.groups]
+    for number, end in ends.items():
+        event = recording.events[number]
+        needed = present[event.group] if event.kind == "collective" else ("send", "recv")
+        if counts.lone(end.key, needed):
+            recording.events[number] = Event(
+                "delay", event.rank, event.stream, event.name, event.deps, duration_ps=0
+            )
+
+
+def _end_of(recording: Recording, event: Event) -> MatchedEnd:
+    if event.kind == "collective":
+        return by_number(event.group, event.sequence, event.rank)
+    own = recording.groups[event.group].ranks.index(event.rank)
+    return by_pair((event.group, event.sequence), event.kind, own, event.peer, event.tag)
 
 
 def _digest(recording: Recording) -> str:

@@ -8,13 +8,22 @@ messages connect. **Not modelled** Concurrent kernels of different communicators
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from clusim.base.errors import InputError
+from clusim.base.match import (
+    LaunchGraph,
+    LiveMatch,
+    LiveMatcher,
+    MatchCounts,
+    by_order,
+    by_pair,
+    contradiction,
+)
 from clusim.base.terms.operations import GATHERING, OPERATIONS, SCATTERING
 from clusim.nccl.launch import Host, host_of
 from clusim.nccltests.jobs import PerfKernel
@@ -39,7 +48,7 @@ class CommMember:
 class KernelLaunch:
     """Calls of one rank that are launched together; times are of this rank [ps].
 
-    Work of a stream (`clusim.shim.queues.StreamWork`).
+    Work of a stream (`clusim.shim.queues.StreamWork`); `match` has the launches of all ranks of a collective.
     """
 
     comm: ProgramComm
@@ -47,6 +56,7 @@ class KernelLaunch:
     calls: tuple[NcclCall, ...]
     issued_ps: int
     graph: bool = False
+    match: LiveMatch[KernelLaunch] | None = None
     ready_ps: int = -1
     end_ps: int = -1
     lag_ps: int = 0
@@ -91,10 +101,9 @@ class ProgramComm:
 
     def __post_init__(self) -> None:
         """Plan the communicator."""
-        self._rounds: dict[int, dict[int, KernelLaunch]] = {}
-        self._next = [0] * len(self.members)
-        self._splits = [0] * len(self.members)
-        self._ends: dict[tuple[str, int, int], deque[tuple[KernelLaunch, NcclCall]]] = {}
+        self._collectives: LiveMatcher[KernelLaunch] = LiveMatcher()
+        self._turns = MatchCounts()
+        self._messages: LaunchGraph[KernelLaunch, NcclCall] = LaunchGraph()
         comm = self.setup.comm
         host = host_of(comm)
         self.host = Host(host.architecture, host.vendor, len(self.members), host.alone)
@@ -107,8 +116,7 @@ class ProgramComm:
 
     def next_split(self, rank: int) -> int:
         """Return the number of this split of a rank, and count it."""
-        self._splits[rank] += 1
-        return self._splits[rank]
+        return self._turns.add(by_order("split", rank)) + 1
 
     def channels(self, rank: int, calls: Sequence[NcclCall]) -> int:
         """Return the channels of a group's collectives, planned by simulation."""
@@ -147,11 +155,8 @@ class ProgramComm:
             self._check_buffers(rank, call)
         if made.messages:
             return made
-        met = self._rounds.setdefault(self._next[rank], {})
-        for other in met.values():
-            self._check_same(made, other)
-        met[rank] = made
-        self._next[rank] += 1
+        made.match = self._collectives.add(by_order(self.number, rank), made)
+        self._check_same(made, next(iter(made.match.ends.values())))
         return made
 
     def _check_buffers(self, rank: int, call: NcclCall) -> None:
@@ -170,8 +175,7 @@ class ProgramComm:
         for call, theirs in zip(mine.calls, other.calls, strict=False):
             if call.same != theirs.same:
                 raise InputError(
-                    f"rank {mine.rank} calls {call.text()}, rank {other.rank} calls {theirs.text()}"
-                    " as the same collective of their communicator"
+                    contradiction((mine.rank, call.text(), ""), (other.rank, theirs.text(), ""))
                 )
         if len(mine.calls) != len(other.calls):
             raise InputError(
@@ -180,17 +184,15 @@ class ProgramComm:
             )
 
     def arrive(self, launch: KernelLaunch) -> None:
-        """Complete the launches that have met with this one."""
-        if launch.messages:
-            self._meet_messages(launch)
-            return
-        for number, met in self._rounds.items():
-            if met.get(launch.rank) is launch:
-                if len(met) == len(self.members) and all(
-                    item.ready_ps >= 0 for item in met.values()
-                ):
-                    self._complete(self._rounds.pop(number))
-                return
+        """Complete the launches that match this one, if all ranks are ready."""
+        match = launch.match
+        if match is None:
+            self._arrive_messages(launch)
+        elif len(match.ends) == len(self.members) and all(
+            item.ready_ps >= 0 for item in match.ends.values()
+        ):
+            self._collectives.close(match)
+            self._complete(match.ends)
 
     def _complete(self, met: dict[int, KernelLaunch]) -> None:
         launches = [met[rank] for rank in range(len(self.members))]
@@ -215,48 +217,22 @@ class ProgramComm:
             item.end_ps = end_ps
 
     # ---- sends and receives
-    def _meet_messages(self, launch: KernelLaunch) -> None:
+    def _arrive_messages(self, launch: KernelLaunch) -> None:
         for call in launch.calls:
-            self._ends.setdefault(_end_of(launch.rank, call), deque()).append((launch, call))
-        found = self._connected(launch)
-        if found is None:
+            end = by_pair(self.number, call.operation, launch.rank, call.root)
+            self._messages.add(launch, (end.key, self._turns.add(end)), call)
+        messages = self._messages.complete(launch)
+        if messages is None:
             return
-        launches, pairs = found
-        for key in {_end_of(item.rank, call) for item in launches for call in item.calls}:
-            self._ends[key] = deque(end for end in self._ends[key] if end[0] not in launches)
-        by_rank: dict[int, list[NcclCall]] = {}
+        pairs = [_pair(ends) for ends in messages]
+        launches = dict.fromkeys(item for ends in messages for item, _ in ends)
+        by_rank: dict[int, list[NcclCall]] = defaultdict(list)
         for item in launches:
-            by_rank.setdefault(item.rank, []).extend(item.calls)
-        self._end(list(launches), self._messages_ps(by_rank, pairs))
+            by_rank[item.rank] += item.calls
+        self._end([*launches], self._messages_ps(by_rank, pairs))
         for source, target, sent, got in pairs:
-            self._copy(source, sent, target, got)
-
-    def _connected(
-        self, launch: KernelLaunch
-    ) -> tuple[set[KernelLaunch], list[tuple[int, int, NcclCall, NcclCall]]] | None:
-        """Return the launches that messages connect with one, and pairs of ends; None if some are missing."""
-        found = {launch}
-        pairs: list[tuple[int, tuple[int, int, NcclCall, NcclCall]]] = []
-        waiting = [launch]
-        while waiting:
-            item = waiting.pop()
-            for key in dict.fromkeys(_end_of(item.rank, call) for call in item.calls):
-                kind, source, target = key
-                mine = self._ends[key]
-                theirs = self._ends.get((_other(kind), source, target), deque())
-                for number, (owner, call) in enumerate(mine):
-                    if owner is not item:
-                        continue
-                    if number >= len(theirs):
-                        return None
-                    peer, other = theirs[number]
-                    if kind == "send":
-                        pairs.append((item.calls.index(call), (source, target, call, other)))
-                    if peer not in found:
-                        found.add(peer)
-                        waiting.append(peer)
-        pairs.sort(key=lambda pair: pair[0])  # data move in the order of the calls
-        return found, [pair for _, pair in pairs]
+            sends = self._span(source, sent.send, sent.bytes)
+            self._copies([(sends, self._span(target, got.receive, got.bytes))])
 
     def _messages_ps(
         self, calls: dict[int, list[NcclCall]], pairs: Sequence[tuple[int, int, NcclCall, NcclCall]]
@@ -283,13 +259,6 @@ class ProgramComm:
     # ---- data
     def _span(self, rank: int, address: int, size: int) -> Span:
         return self.memory.span(self.members[rank].process, address, size)
-
-    def _copy(self, source: int, sent: NcclCall, target: int, got: NcclCall) -> None:
-        spans = (
-            self._span(source, sent.send, sent.bytes),
-            self._span(target, got.receive, got.bytes),
-        )
-        self._copies([spans])
 
     def _copies(self, pairs: Sequence[tuple[Span, Span]]) -> None:
         """Defer copies that happen at once: a buffer may be the source of one and the target of another."""
@@ -359,11 +328,7 @@ class ProgramComm:
         return run
 
 
-def _end_of(rank: int, call: NcclCall) -> tuple[str, int, int]:
-    """Return the end of a message: its kind, source and target."""
-    pair = (rank, call.root) if call.operation == "send" else (call.root, rank)
-    return (call.operation, *pair)
-
-
-def _other(kind: str) -> str:
-    return "recv" if kind == "send" else "send"
+def _pair(ends: Sequence[tuple[KernelLaunch, NcclCall]]) -> tuple[int, int, NcclCall, NcclCall]:
+    """Return source, target, send and receive of a message."""
+    (sender, sent), (receiver, got) = sorted(ends, key=lambda end: end[1].operation == "recv")
+    return sender.rank, receiver.rank, sent, got
