@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 
+from clusim.base.match import LaunchGraph, message_ends
 from clusim.formats.recordings.model import ABSENT
 from clusim.jobs.model import CallWork, JobGraph, MessageWork
 
@@ -31,18 +32,11 @@ class Matcher:
         self._eager = {*self.source, *self.source.values()}
 
     def _sources(self) -> dict[int, int]:
-        sent: dict[MessageEnds, int] = {}
-        receives = []
-        for at in self.kept:
-            work = self.job.work[at]
-            if not isinstance(work, MessageWork) or not work.eager:
-                continue
-            if work.kind == "send":
-                sent[self.ends(at)] = at
-            else:
-                receives.append(at)
-        taken = ((at, sent.get(self.ends(at))) for at in receives)
-        return {at: send for at, send in taken if send is not None}
+        works = ((at, self.job.work[at]) for at in self.kept)
+        eager = [at for at, work in works if isinstance(work, MessageWork) and work.eager]
+        sent = {self.ends(at): at for at in eager if self.job.work[at].kind == "send"}
+        received = (at for at in eager if self.job.work[at].kind == "recv")
+        return {at: sent[self.ends(at)] for at in received if self.ends(at) in sent}
 
     def ends(self, at: int) -> MessageEnds:
         """Return the identity of a send's or recv's message."""
@@ -53,8 +47,7 @@ class Matcher:
                 at,
                 f"{kind} of rank {rank} with peer {peer} of group {group.name!r} ({len(group.ranks)} ranks)",
             )
-        own = group.ranks.index(rank)
-        source, target = (own, peer) if kind == "send" else (peer, own)
+        source, target = message_ends(kind, group.ranks.index(rank), peer)
         return job.group[at], source, target, job.tag[at], job.number[at]
 
     def units(self) -> list[list[int]]:
@@ -80,28 +73,22 @@ class Matcher:
 
     def _joined(self, units: list[list[int]]) -> list[list[int]] | None:
         """Join launches that share messages; None if a rank would have two launches in one unit."""
-        first: dict[MessageEnds, int] = {}
-        joined: dict[int, int] = {}
-
-        def root(number: int) -> int:
-            while number in joined:
-                number = joined[number]
-            return number
-
-        ranks = [{self.job.rank[at] for at in unit} for unit in units]
+        launches: LaunchGraph[int, int] = LaunchGraph()
         for number, at in ((number, at) for number, unit in enumerate(units) for at in unit):
-            if not self._is_met(at):
+            if self._is_met(at):
+                launches.add(number, self.ends(at), at)
+        result: list[list[int]] = []
+        done: set[int] = set()
+        for number in range(len(units)):
+            if number in done:
                 continue
-            one, two = root(first.setdefault(self.ends(at), number)), root(number)
-            if one != two and ranks[one] & ranks[two]:
+            together = sorted(launches.joined(number))
+            done.update(together)
+            ranks = {self.job.rank[units[other][0]] for other in together}
+            if len(ranks) < len(together):
                 return None
-            if one != two:
-                joined[two] = one
-                ranks[one] |= ranks[two]
-        result = [[] if number in joined else list(unit) for number, unit in enumerate(units)]
-        for number in sorted(joined):
-            result[root(number)] += units[number]
-        return [unit for unit in result if unit]
+            result.append([at for other in together for at in units[other]])
+        return result
 
 
 def _by_key(rows: Iterable[tuple[Hashable, int]]) -> list[list[int]]:

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
+from clusim.base.errors import InputError
 from clusim.base.limits import uncollected
+from clusim.base.match import find_cycle
 from clusim.base.terms.dtypes import DTYPES
 from clusim.base.terms.operations import OF_NCCL, ROOTED
 from clusim.formats.recordings.model import ABSENT, Group
@@ -20,6 +23,9 @@ from clusim.jobs.model import CallWork, DelayWork, JobGraph, KernelWork, Message
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.schedule.ir import Schedule
 from clusim.workload.prices import Prices
+
+MOST_SHOWN = 4
+"""Most operations of a deadlock that an error names."""
 
 
 @dataclass(slots=True)
@@ -157,17 +163,35 @@ class _Writer:
                 if not open_[other]:
                     ready.append(other)
         if len(order) < len(self.units):
-            stuck = next(number for number, count in enumerate(open_) if count)
-            first = self.units[stuck].operations[0]
-            work = self.job.work[first]
-            name = (isinstance(work, CallWork) and work.operation) or work.kind
-            raise self.job.failure(
-                first,
-                f"rank {self.job.rank[first]} cannot reach {name}"
-                f" {self.job.label[first]!r}: ranks call in different orders ({len(self.units) - len(order)} of"
-                f" {len(self.units)} steps are left)",
-            )
+            raise self._deadlock(waits, {number for number, count in enumerate(open_) if count})
         return Translation(self.builder.build(), order, self.tasks, self.notes)
+
+    def _deadlock(self, waits: list[set[int]], stuck: set[int]) -> InputError:
+        """Return the error of units that wait for each other, with a cycle of their operations."""
+        first = self.units[min(stuck)].operations[0]
+        cycle = find_cycle(min(stuck), lambda number: waits[number] & stuck)
+        orders = [self._wait_of(number, other) for number, other in pairwise(cycle)]
+        return self.job.failure(
+            first,
+            f"rank {self.job.rank[first]} cannot reach {self._called(first)}: ranks call in different orders"
+            f" ({len(stuck)} of {len(self.units)} steps are left): {', '.join(orders[:MOST_SHOWN])}",
+        )
+
+    def _wait_of(self, number: int, other: int) -> str:
+        """Return the description of operations of one rank, of which one unit waits for another."""
+        pairs = next(
+            (at, before)
+            for at in self.units[number].operations
+            for before in (*self.before[at], self.source.get(at, at))
+            if self.unit_of[before] == other
+        )
+        places = (f"{self._called(at)} ({self.job.where[at] or self.job.name})" for at in pairs)
+        return f"rank {self.job.rank[pairs[0]]} has {' after '.join(places)}"
+
+    def _called(self, at: int) -> str:
+        work = self.job.work[at]
+        name = (isinstance(work, CallWork) and work.operation) or work.kind
+        return f"{name} {self.job.label[at]!r}"
 
     def _write(self, unit: WrittenUnit) -> None:
         first = unit.operations[0]
