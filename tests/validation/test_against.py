@@ -268,6 +268,36 @@ def test_a_forced_choice_is_the_first_cause(env: tuple[tuple[str, str], ...], ti
     assert found.hypotheses[0].misfit_pct < 4 < found.misfit_pct
 
 
+TUNED = "allreduce,0,1073741824,ring,ll,4,1,8\n"
+"""A tuner's file that makes 4 MiB on 8 H100 five times longer."""
+
+
+def tuned(folder: Path, *, obeyed: bool) -> Against:
+    """Return the comparison of a run that obeyed a tuner's file, or not, with a prediction that does."""
+    env = (("NCCL_TUNER_CONFIG_FILE", str(write(folder / "tuner.csv", TUNED))),)
+    test, options = program_named("all_reduce"), replace(parse_flags({}), listed=(4 * MIB,))
+    predicted, other = (
+        table_of(place(Setup("dgx-h100", env=given), options), test, options, jobs=1)
+        for given in (env, env if obeyed else ())
+    )
+    times = {line.size: line.halves[0].time_us for line in other.lines}
+    return compare(MeasuredCurve("m.txt", times, "float", "sum", 1, 1), predicted, Search(jobs=1))
+
+
+def test_a_file_of_a_tuner_is_obeyed_by_the_prediction(tmp_path: Path) -> None:
+    same = tuned(tmp_path, obeyed=True)
+    assert same.found is None
+    assert [round(row.error_pct, 6) for row in same.rows()] == [0.0]
+
+
+def test_a_variable_that_did_not_reach_the_processes_is_the_first_cause(tmp_path: Path) -> None:
+    other = tuned(tmp_path, obeyed=False)
+    assert other.rows()[0].error_pct > 300
+    first = other.hypotheses[0]
+    assert "NCCL_TUNER_CONFIG_FILE not set" in first.titles
+    assert first.misfit_pct < 0.1
+
+
 class _Limit(Watch):
     """Limit that is reached after some looks at it."""
 

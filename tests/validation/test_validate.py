@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,8 +25,9 @@ from clusim.validation.collectives.measurements import (
     setup_of,
 )
 from clusim.validation.collectives.standing import INDEPENDENT, LAUNCH, standings
-from clusim.validation.collectives.validate import CollectiveReport, thinned, validate
+from clusim.validation.collectives.validate import CollectiveReport, by_campaign, thinned, validate
 from clusim.validation.measured import FAILED, UNKNOWN
+from clusim_cli.main import run
 
 MIB = 1 << 20
 HEADER = "system,n_nodes,n_gpus,collective,algorithm,protocol,channels,nccl_version,gpus_per_process,cuda_graph,size_bytes,time_us"  # noqa: E501
@@ -57,6 +60,34 @@ def test_thinning_keeps_all_regimes_and_the_largest() -> None:
     assert sizes[-1] == 8 << 30
     assert thinned(rows[:3], 6) == rows[:3]
     assert len(thinned(rows[:10], 6)) == 6
+
+
+def campaign_row(nodes: int, size_bytes: int, source: str = "mine", **group: Any) -> Row:
+    curve = CurveGroup("aws-p5en", nodes, 8 * nodes, **{"collective": "all_reduce", **group})
+    return Row(curve, size_bytes, 1.0, source)
+
+
+def test_a_campaign_is_a_source_on_a_number_of_nodes_of_a_system() -> None:
+    sizes = [1 << power for power in range(10, 30)]
+    rows = [campaign_row(nodes, size) for nodes in (2, 4, 16) for size in sizes]
+    rows += [campaign_row(2, size, collective="alltoall") for size in sizes]
+    rows += [campaign_row(2, size, "other") for size in sizes]
+    kept = by_campaign(rows, 3, gpus=32)
+    counts = Counter((row.source, row.group.n_nodes, row.group.collective) for row in kept)
+    assert set(counts.values()) == {3}
+    assert len(counts) == 4
+    assert max(row.group.n_nodes for row in kept) == 4
+    assert by_campaign(rows, len(sizes)) == rows
+
+
+def test_rows_that_calibrated_a_parameter_are_left_out_of_a_campaign_with_others() -> None:
+    some = {"algorithm": "tree", "protocol": "ll"}
+    fitted = [campaign_row(4, 1 << 20, "ncclgauge", channels=1, **some)]
+    others = [campaign_row(4, 1 << 20, "ncclgauge", channels=2, **some)]
+    assert fitted[0].row_sets
+    assert not others[0].row_sets
+    assert by_campaign(fitted + others, 5) == others
+    assert by_campaign(fitted, 5) == fitted
 
 
 def test_rows_of_a_csv(tmp_path: Path) -> None:
@@ -350,3 +381,11 @@ def test_runs_on_fewer_and_more_machines_are_one_workers() -> None:
     for batch in batches:
         assert len({case.setup.name for case in batch}) == 1
         assert {case.setup.nodes for case in batch} == {2, 4}
+
+
+def test_a_limit_of_gpus_belongs_to_campaigns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = write(tmp_path / "m.csv", "dgx-h100,1,8,all_reduce,ring,simple,,2.18,8,0,8,10.0")
+    assert run(["validate", str(table), "--gpus", "8"]) == 2
+    assert "--gpus limits the rows of --campaign" in capsys.readouterr().err

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 )
 @click.option("--sizes", type=click.IntRange(1), metavar="N",
               help="Maximum sizes per group of rows.  [default: all]")  # fmt: skip
+@click.option("--campaign", type=click.IntRange(1), metavar="N",
+              help="Maximum rows of a source on a system with a number of nodes.  [default: all]")  # fmt: skip
+@click.option("--gpus", type=click.IntRange(1), metavar="N",
+              help="With --campaign, only rows on at most N GPUs.  [default: all]")  # fmt: skip
 @click.option("--rows", type=click.IntRange(1), metavar="N",
               help="Predict N rows of tables of training steps, spread evenly.  [default: all]")  # fmt: skip
 @options.jobs()
@@ -81,6 +85,8 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
         raise click.UsageError("tables of collectives and of training steps need separate commands")
     if kinds == {True}:
         return _steps(files, as_json, given)
+    if given["gpus"] and not given["campaign"]:
+        raise click.UsageError("--gpus limits the rows of --campaign")
     if given["rows"]:
         raise click.UsageError("--rows is for tables of training steps; --sizes is for collectives")
     return _collectives(files, as_json, given)
@@ -90,7 +96,7 @@ def _collectives(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) 
     """Validate tables of collectives."""
     from clusim.validation.collectives.accuracypage import point_line, report_lines
     from clusim.validation.collectives.measurements import read_measurements
-    from clusim.validation.collectives.validate import validate
+    from clusim.validation.collectives.validate import by_campaign, validate
 
     rows, grain = read_measurements(files, system=given["system"]), given["granularity"]
     if given["row"] is not None:
@@ -101,6 +107,8 @@ def _collectives(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) 
         return 0
     if given["infer"]:
         return _inferred(rows, as_json, given)
+    if given["campaign"]:
+        rows = by_campaign(rows, given["campaign"], gpus=given["gpus"] or 0)
     with working(given["jobs"], given["executor"]) as jobs:
         with _telling(point_line, as_json, given) as tell:
             sizes = given["sizes"] or 0
@@ -142,7 +150,7 @@ def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int
     from clusim.validation.steps.rows import read_steps
     from clusim.validation.steps.validate import row_line, step_lines, validate_steps, write_section
 
-    for name in ("system", "sizes", "releases", "infer", "row", "plot"):
+    for name in ("system", "sizes", "campaign", "releases", "infer", "row", "plot"):
         if given[name]:
             raise click.UsageError(f"--{name} is for tables of collectives")
     with (
@@ -209,7 +217,8 @@ def _require(report: Report[Any]) -> None:
 def _called(files: tuple[Path, ...], given: dict[str, Any]) -> str:
     """Return the command that writes the page, without local paths of the measurements."""
     words = ["clusim", "validate", *(path.name for path in files)]
-    for name in ("system", "sizes", "rows", "granularity", "markdown", "plot", "errors"):
+    limits = ("system", "sizes", "campaign", "gpus", "rows")
+    for name in (*limits, "granularity", "markdown", "plot", "errors"):
         value = given[name]
         if value is not None and (name, value) != ("granularity", "quick"):
             shown = os.path.relpath(value) if isinstance(value, Path) else value

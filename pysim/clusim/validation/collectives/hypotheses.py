@@ -58,6 +58,7 @@ def hypotheses(
     collective : Collective or None
         None is sends and receives, for which NCCL does not choose algorithm and protocol.
     """
+    yield from _without_variables(setup)
     if collective is not None:
         yield from _choices(setup, collective)
     yield from _channels(setup, channels)
@@ -71,6 +72,15 @@ def _with_env(setup: Setup, title: str, kind: int, **env: str) -> Iterator[Hypot
     if not env.keys() & dict(setup.env).keys():
         change = " ".join(f"--env {name}={value}" for name, value in env.items())
         yield Hypothesis(title, change, replace(setup, env=(*setup.env, *env.items())), kind)
+
+
+def _without_variables(setup: Setup) -> Iterator[Hypothesis]:
+    """Yield the system without each given variable, which may not have reached the measured processes."""
+    for name, value in setup.env:
+        rest = tuple(item for item in setup.env if item[0] != name)
+        yield Hypothesis(
+            f"{name} not set", f"no --env {name}={value}", replace(setup, env=rest), CHOICE
+        )
 
 
 def _choices(setup: Setup, collective: Collective) -> Iterator[Hypothesis]:

@@ -19,6 +19,7 @@ from clusim.base.errors import InputError
 from clusim.base.executors import Jobs
 from clusim.base.files import Staging, replacing
 from clusim.base.tables import grouped
+from clusim.base.terms.operations import COLLECTIVE_OF
 from clusim.base.terms.times import ONE, REGIMES, SEVERAL, regime_of
 from clusim.base.units import format_size
 from clusim.lowering import QUICK
@@ -310,6 +311,30 @@ def thinned(rows: Sequence[Row], most: int) -> list[Row]:
                 shares[index] += 1
                 left -= 1
     return [row for part, share in zip(parts, shares, strict=True) for row in _spread(part, share)]
+
+
+def by_campaign(rows: Sequence[Row], most: int, *, gpus: int = 0) -> list[Row]:
+    """Return at most `most` rows of a source on a system with a number of nodes, spread over sizes and curves.
+
+    Sends and receives are counted separately. Rows that calibrated a parameter are omitted, if there are others.
+
+    Parameters
+    ----------
+    gpus : int
+        Most GPUs of a row; 0 is all.
+    """
+    some = [row for row in rows if not gpus or row.group.n_gpus <= gpus]
+    parts = grouped(
+        ((row.campaign, row.group.system, row.group.n_nodes, _is_p2p(row)), row) for row in some
+    )
+    result: list[Row] = []
+    for part in parts.values():
+        result += thinned([row for row in part if not row.row_sets] or part, most)
+    return result
+
+
+def _is_p2p(row: Row) -> bool:
+    return TESTS[row.group.collective].of.name not in COLLECTIVE_OF
 
 
 def _spread(rows: Sequence[Row], count: int) -> list[Row]:
