@@ -22,6 +22,7 @@ from clusim.simulation.expected import ErrorClass, MeasuredError, UnknownError
 from clusim.simulation.fault_cost import FaultCost
 from clusim.studies.crossover import Crossover
 from clusim.studies.improve import Improvement
+from clusim.studies.shrink import ShrunkSteps
 from clusim.studies.sweep.grid import Cell
 from clusim.topology.check_links import Finding
 from clusim.topology.diff import Difference
@@ -158,8 +159,15 @@ class EndedSaidJson(JsonObject):
     doubted: DoubtedJson
 
 
-TrainJson = SimulatedSaidJson | EstimatedSaidJson | EndedSaidJson | LayersOfPlan | list[ScaledStep]
-"""A step, or the known part of ended steps; with --layers its layers, with --scaling a list."""
+TrainJson = (
+    SimulatedSaidJson
+    | EstimatedSaidJson
+    | EndedSaidJson
+    | LayersOfPlan
+    | ShrunkSteps
+    | list[ScaledStep]
+)
+"""A step, or the known part of ended steps; with --layers its layers, with --lose a job, with --scaling a list."""
 
 
 class ExplainSaidJson(ExplainJson, DoubtedJson):

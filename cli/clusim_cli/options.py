@@ -314,3 +314,25 @@ executor = _shared(
 """An executor instead of processes; `clusim_cli.outputs.working` joins it with `jobs`."""
 
 no_progress = _shared("--no-progress", is_flag=True, help="Show no progress bar.")
+
+
+def lost_rank(*, required: bool, more: str = "") -> Decorator[Any]:
+    """Return the options of a job that loses a rank."""
+    each = [
+        _option("--lose", "rank", type=click.IntRange(0), required=required, metavar="RANK",
+                help="Rank that fails; the others shrink and continue.", more=more),
+        _option("--at", "at_ps", type=TIME, default="0us", help="Time of the failure."),
+        _option("--iterations", type=click.IntRange(1, 2**40), default=1000,
+                help="Iterations of the job."),
+        _option("--detection", "detection_ps", type=TIME, help="Time until the others detect it.",
+                said="retries of the NIC between nodes, else PyTorch's watchdog"),
+        _option("--shrink-time", "shrink_ps", type=TIME, help="Time of the new communicator.",
+                said="500 ms, assumed"),
+    ]  # fmt: skip
+
+    def decorate(function: Function) -> Function:
+        for option in reversed(each):
+            function = option(function)
+        return function
+
+    return decorate

@@ -110,18 +110,21 @@ def _recording(text: str) -> Path:
     return Path(or_shipped(text))
 
 
-def _grid(text: str) -> Path:
-    from clusim.base.resources import shipped_sweeps
+def _file_of(shipped: str) -> Callable[[str], Path]:
+    """Return a reader of a file's name, or of a shipped one by a function of `clusim.base.resources`."""
 
-    path = Path(text)
-    if path.is_dir():
-        raise InputError(f"{text}: is a directory; choose a file")
-    if not path.exists():
-        known = shipped_sweeps()
-        if text not in known:
-            raise InputError(f"{text}: no such file{suggest(text, known)}")
-        path = known[text]
-    return path
+    def read(text: str) -> Path:
+        path = Path(text)
+        if not path.exists():
+            known = resolve_name(f"clusim.base.resources:{shipped}")()
+            if text not in known:
+                raise InputError(f"{text}: no such file{suggest(text, known)}")
+            path = known[text]
+        if path.is_dir():
+            raise InputError(f"{text}: is a directory; choose a file")
+        return path
+
+    return read
 
 
 def _algorithms(context: click.Context) -> Iterable[str]:
@@ -191,7 +194,8 @@ WORKLOAD = Value("workload", words=_workloads, files=True)
 RECORDING = Value("recording", words=_recordings, between="", files=True)
 RECORDED_FILE = Value("file", _recording, _recordings, "", files=True)
 """Path of a recording, or of the shipped one of that name."""
-GRID = Value("grid", _grid, _sweeps, "", files=True)
+GRID = Value("grid", _file_of("shipped_sweeps"), _sweeps, "", files=True)
+MEASURED = Value("files", _file_of("shipped_recordings"), _recordings, "", files=True)
 ALGORITHM = Value("algorithm", WORDS["algorithm"], _algorithms, files=True)
 COLLECTIVE = Value("collective", WORDS["operation"], _listed(RUNNABLE), "")
 DTYPE = Value("type", WORDS["dtype"], _listed(DTYPES), "")

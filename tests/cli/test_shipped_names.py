@@ -57,12 +57,18 @@ def test_commands_and_readers_accept_bare_names_and_suggest_them(
         "replay minimal-2ranks dgx-a100",
         "replay kineto-2ranks --topology dgx-a100",
         "topo import nvlink-4xh100nvl -o -",
+        "run dgx-a100 --ranks 0-3 --algorithm allpairs-4.xml --size 64KiB",
+        "run dgx-a100 --ranks 0-3 --algorithm allpairs-4.mscclpp.json --size 64KiB",
     ):
         assert run(words.split()) == 0, capsys.readouterr().err
     assert read_minimal("minimal-2ranks").num_ranks == 2
     capsys.readouterr()
     assert run(["log", "summary", "nccl-8xh10.log"]) == 2
     assert "nccl-8xh10.log: no such file; did you mean 'nccl-8xh100.log'" in capsys.readouterr().err
+    assert run(["validate", "nccl-tests-6xh100", "--system", "dgx-h100"]) == 2
+    assert f"{TRACES / 'nccl-tests-6xh100.txt'}:3: cannot identify" in capsys.readouterr().err
+    assert run(["validate", "nccl-tests-8xh10"]) == 2
+    assert "no such file; did you mean 'nccl-tests-8xh100'" in capsys.readouterr().err
     assert run(["log", "summary", "unlike-any.name"]) == 2
     assert capsys.readouterr().err == "clusim: unlike-any.name: no such file\n"
 

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from clusim.base.errors import InputError
+from clusim.base.errors import ClusimError, InputError
 from clusim.nccltests.jobs import kernel
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
-from clusim.studies.shrink import SHRINK_PS, WATCHDOG_PS, RankLoss, ShrunkJob, lose_rank
+from clusim.studies.shrink import (
+    SHRINK_PS,
+    WATCHDOG_PS,
+    RankLoss,
+    ShrunkJob,
+    lose_rank,
+    lose_rank_in_training,
+)
+from clusim.training.api import train_request
+from clusim.training.estimate import stepped
+from clusim.training.request import TrainRequest
 from clusim_cli.main import run
+from support.workloads import TINY, tiny
 
 SIZE = 1 << 20
 
@@ -79,3 +92,56 @@ def test_the_command_prints_the_parts(capsys: pytest.CaptureFixture[str]) -> Non
     data = json.loads(capsys.readouterr().out)
     assert data["num_ranks"] == 8
     assert data["detection_ps"] == 30 * 10**12
+
+
+def steps(text: str = "", **replaced: str) -> TrainRequest:
+    return train_request(tiny(text, **replaced), "dgx-a100", steps=1, granularity="coarse")
+
+
+@pytest.mark.parametrize("estimate", [False, True])
+def test_steps_afterwards_are_those_of_a_job_of_one_rank_less(estimate: bool) -> None:
+    """Each rank keeps its two samples of a step; rank 2, a straggler, is not among the others."""
+    slow = "stragglers: {ranks: {2: 1.5}}"
+    request = replace(steps(slow, batch="{global: 16, micro: 1}"), estimate=estimate)
+    step_ps = stepped(request).step_ps[-1]
+    result = lose_rank_in_training(request, RankLoss(2, 3 * step_ps + 7, 11, 13), iterations=10)
+    others = "parallel: {data: 7, ranks: [0, 1, 3, 4, 5, 6, 7]}"
+    alone = replace(steps(others, batch="{global: 14, micro: 1}"), estimate=estimate)
+    after_ps = stepped(alone).step_ps[-1]
+    assert (result.iteration_ps, result.iteration_after_ps) == (step_ps, after_ps)
+    assert after_ps < step_ps
+    assert (result.completed, result.lost_ps, result.global_batch_after) == (3, 7, 14)
+    assert result.total_ps == 3 * step_ps + 7 + 11 + 13 + 7 * after_ps
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("parallel: {tensor: 2}", "parallel.tensor: 2: a group that loses a rank must be data"),
+        ("parallel: {pipeline: 4}", "parallel.pipeline: 4: a group that loses a rank must be"),
+        ("data: {kind: fsdp}", "data.kind: fsdp: the lost rank has states of its own"),
+        ("data: {kind: zero1}", "data.kind: zero1: the lost rank has states of its own"),
+    ],
+)
+def test_other_groups_than_data_parallel_ones_do_not_shrink(text: str, message: str) -> None:
+    with pytest.raises(ClusimError, match=message):
+        lose_rank_in_training(steps(text), RankLoss(0, 0), iterations=2)
+
+
+def test_training_has_the_options_of_a_loss(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    work = tmp_path / "work.yaml"
+    work.write_text(f"topology: dgx-a100\n{TINY}")
+    words = ["train", str(work), "--steps", "1", "--granularity", "coarse"]
+    assert run([*words, "--at", "1ms"]) == 2
+    assert "--at needs --lose" in capsys.readouterr().err
+    assert run([*words, "--lose", "3", "--scaling", "weak", "--replicas", "4"]) == 2
+    assert "--lose: not with --scaling" in capsys.readouterr().err
+    assert run([*words, "--lose", "0", "--layers"]) == 2
+    assert "--layers does not simulate; not with --lose" in capsys.readouterr().err
+    assert run([*words, "--lose", "3", "--at", "1ms", "--detection", "30s", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["lost_rank"], data["num_ranks"], data["detection_ps"]) == (3, 8, 30 * 10**12)
+    assert run([*words, "--lose", "3"]) == 0
+    assert "1000 steps of 7 ranks" in capsys.readouterr().out

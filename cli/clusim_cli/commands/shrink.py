@@ -8,7 +8,7 @@ import click
 
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand, doubts
-from clusim_cli.params import TIME, TOPOLOGY
+from clusim_cli.params import TOPOLOGY
 
 
 @click.command("shrink", cls=GuardedCommand, short_help="Lose a rank, shrink, and continue.")
@@ -16,31 +16,7 @@ from clusim_cli.params import TIME, TOPOLOGY
 @options.nodes()
 @options.collective()
 @options.size(default="64MiB", more="Of each iteration.")
-@click.option(
-    "--iterations",
-    type=click.IntRange(1, 2**40),
-    default=1000,
-    show_default=True,
-    help="Iterations of the job.",
-)
-@click.option(
-    "--lose", "rank", type=click.IntRange(0), required=True, metavar="RANK", help="Rank that fails."
-)
-@click.option(
-    "--at", "at_ps", type=TIME, default="0us", show_default=True, help="Time of the failure."
-)
-@click.option(
-    "--detection",
-    "detection_ps",
-    type=TIME,
-    help="Time until the others detect it.  [default: retries of the NIC between nodes, else PyTorch's watchdog]",
-)
-@click.option(
-    "--shrink-time",
-    "shrink_ps",
-    type=TIME,
-    help="Time of the new communicator.  [default: 500 ms, assumed]",
-)
+@options.lost_rank(required=True)
 @options.nccl_version()
 @options.env()
 @options.strict()

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand, doubts
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
               help="Run with several numbers of replicas and print a table.")  # fmt: skip
 @click.option("--replicas", type=RANKS, default=None, metavar="LIST",
               help="Numbers of data-parallel replicas for --scaling, e.g. 1,2,4,8.")  # fmt: skip
+@options.lost_rank(
+    required=False, more="Steps then are those of the job before and after the loss."
+)
 @options.faults()
 @options.time_limit()
 @options.trace_out()
@@ -69,7 +73,12 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
         raise click.UsageError("--scaling needs --replicas, and --replicas needs --scaling")
     if given["estimate"] and (given["trace_out"] or given["fold"]):
         raise click.UsageError("--estimate: not with --fold or --trace-out")
+    lost = given["rank"] is not None
+    _refuse_loss(given, lost=lost)
     request = asked(workload=workload, **given)
+    if lost:
+        click.echo(_shrunk(request, given, as_json))
+        return 0
     if given["scaling"]:
         table = scaling(request, given["replicas"], given["scaling"], stepped)
         rows = [row.to_json() for row in table]
@@ -110,9 +119,38 @@ def _warn_if_large(workload: str) -> None:
 
 def _refuse_simulation(given: dict[str, Any]) -> None:
     """Raise an error for options of a simulation, in addition to ``--layers``."""
-    for option in ("fault", "fold", "estimate", "scaling", "replicas", "trace-out"):
-        if given[{"fault": "faults"}.get(option, option.replace("-", "_"))]:
+    names = {"fault": "faults", "lose": "rank"}
+    for option in ("fault", "fold", "estimate", "scaling", "replicas", "trace-out", "lose"):
+        value = given[names.get(option, option.replace("-", "_"))]
+        if value or (option == "lose" and value is not None):
             raise click.UsageError(f"--layers does not simulate; not with --{option}")
+
+
+def _refuse_loss(given: dict[str, Any], *, lost: bool) -> None:
+    """Raise an error for parameters of a loss without `--lose`, and for other modes with it."""
+    if lost:
+        for option in ("scaling", "trace_out"):
+            if given[option]:
+                raise click.UsageError(f"--lose: not with --{option.replace('_', '-')}")
+        if given["watch"].limit_ps is not None:
+            raise click.UsageError("--lose: not with --time-limit")
+        return
+    for option in ("at_ps", "iterations", "detection_ps", "shrink_ps"):
+        context = click.get_current_context()
+        if context.get_parameter_source(option) is ParameterSource.COMMANDLINE:
+            word = {"at_ps": "at", "detection_ps": "detection", "shrink_ps": "shrink-time"}
+            raise click.UsageError(f"--{word.get(option, option)} needs --lose")
+
+
+def _shrunk(request: TrainRequest, given: dict[str, Any], as_json: bool) -> str:
+    """Return the job of a workload that loses a rank."""
+    from clusim.studies.shrink import RankLoss, lose_rank_in_training, shrunk_lines
+
+    names = ("rank", "at_ps", "detection_ps", "shrink_ps")
+    failure = RankLoss(*(given[name] for name in names))
+    job = lose_rank_in_training(request, failure, iterations=given["iterations"])
+    notes = [f"  note: {note}" for note in job.notes]
+    return json.dumps(job.to_json()) if as_json else "\n".join([*shrunk_lines(job), *notes])
 
 
 def _refuse_limit(given: dict[str, Any]) -> None:

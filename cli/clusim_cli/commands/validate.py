@@ -15,6 +15,7 @@ import click
 from clusim.base.errors import InputError
 from clusim_cli import options
 from clusim_cli.outputs import OUTPUT, GuardedCommand, working
+from clusim_cli.params import MEASURED
 from clusim_cli.progress import counted_progress
 
 if TYPE_CHECKING:
@@ -27,9 +28,7 @@ if TYPE_CHECKING:
     cls=GuardedCommand,
     short_help="Compare predictions with measured collectives or training steps.",
 )
-@click.argument(
-    "files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
-)
+@click.argument("files", nargs=-1, required=True, type=MEASURED)
 @click.option(
     "--system", help="Only rows of this system; for outputs of nccl-tests, the preset they ran on."
 )

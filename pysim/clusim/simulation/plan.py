@@ -12,6 +12,7 @@ from functools import cached_property
 from clusim import collectives
 from clusim.base.errors import InputError
 from clusim.base.records import dataclass
+from clusim.base.resources import or_shipped
 from clusim.base.terms.operations import (
     COLLECTIVE_OF,
     ROOTED,
@@ -259,8 +260,8 @@ def _check_ranks(setup: Setup) -> None:
 
 
 def _of_file(request: Request, machine: Fabric) -> PlannedProgram:
-    """Return the schedule of a plan of MSCCL or MSCCL++; the file names its collective."""
-    path, setup = request.algorithm, request.setup
+    """Return the schedule of a plan of MSCCL or MSCCL++, also a shipped one; the file names its collective."""
+    path, setup = or_shipped(request.algorithm), request.setup
     for given, flag in (
         (setup.env, "--env"),
         (setup.version, "--nccl-version"),

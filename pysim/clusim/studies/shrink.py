@@ -6,15 +6,18 @@ variables); inside a node the call waits until the watchdog of the framework end
 The others then create a communicator without the rank (``ncclCommShrink``; rabit does the same over sockets)
 and repeat the lost iteration.
 **Model** Iterations of one collective follow each other at the pace of `clusim nccl-tests`. Iterations that
-ended before the failure count; the others run on the remaining ranks, with NCCL's plan for them. **Not
-modelled** Work between the collectives, a rank that is only slow, NICs with peers inside the node of the lost
-rank.
+ended before the failure count; the others run on the remaining ranks, with NCCL's plan for them. Iterations of
+a workload are its training steps: the others keep their samples, so that the global batch shrinks with them.
+**Not modelled** Work between the collectives, a rank that is only slow, NICs with peers inside the node of the
+lost rank; states that ranks share, which need a checkpoint.
 **Parameters** `WATCHDOG_PS` (published), `SHRINK_PS` (assumed).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from clusim.base.errors import InputError
 from clusim.base.json_schema import JsonObject
@@ -26,6 +29,10 @@ from clusim.nccltests.jobs import PerfKernel, kernel
 from clusim.nccltests.sweep import Harness
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
+from clusim.training.estimate import stepped
+from clusim.training.request import TrainRequest
+from clusim.workload import make_plan
+from clusim.workload.spec import complain
 
 WATCHDOG_PS = 600 * 10**12
 """PyTorch's default timeout of a NCCL process group (torch.distributed, `init_process_group`) [ps]."""
@@ -65,16 +72,14 @@ class RankLoss:
     shrink_ps: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ShrunkJob(JsonObject):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LossTimes(JsonObject):
     """Times of a job that lost a rank [ps].
 
     Attributes
     ----------
     iterations, completed : int
         Iterations of the job, and iterations that ended before the failure.
-    before, after : PerfKernel
-        Collective of all ranks, and of the others.
     iteration_ps, iteration_after_ps : int
         Iteration with all ranks, and with the others.
     lost_ps : int
@@ -83,29 +88,17 @@ class ShrunkJob(JsonObject):
         Cause of `detection_ps`.
     """
 
-    KEYS = (
-        *("topology", "collective", "size_bytes", "num_ranks", "lost_rank", "failed_at_ps"),
-        *("iterations", "completed", "iteration_ps", "lost_ps", "detection_ps", "detected_by"),
-        *("shrink_ps", "iteration_after_ps", "total_ps", "undisturbed_ps", "includes"),
-    )
-
-    topology: str
-    collective: str
-    size_bytes: int
     num_ranks: int
     lost_rank: int
     failed_at_ps: int
     iterations: int
     completed: int
-    before: PerfKernel
-    after: PerfKernel
     iteration_ps: int
-    iteration_after_ps: int
     lost_ps: int
     detection_ps: int
     detected_by: str
     shrink_ps: int
-    includes: str = LAUNCHED
+    iteration_after_ps: int
 
     @property
     def undisturbed_ps(self) -> int:
@@ -125,6 +118,56 @@ class ShrunkJob(JsonObject):
         )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShrunkJob(LossTimes):
+    """Times of a job of collectives that lost a rank [ps].
+
+    Attributes
+    ----------
+    before, after : PerfKernel
+        Collective of all ranks, and of the others.
+    """
+
+    KEYS = (
+        *("topology", "collective", "size_bytes", "num_ranks", "lost_rank", "failed_at_ps"),
+        *("iterations", "completed", "iteration_ps", "lost_ps", "detection_ps", "detected_by"),
+        *("shrink_ps", "iteration_after_ps", "total_ps", "undisturbed_ps", "includes"),
+    )
+
+    topology: str
+    collective: str
+    size_bytes: int
+    before: PerfKernel
+    after: PerfKernel
+    includes: str = LAUNCHED
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShrunkSteps(LossTimes):
+    """Times of training steps that lost a rank [ps].
+
+    Attributes
+    ----------
+    global_batch, global_batch_after : int
+        Samples of a step with all ranks, and with the others.
+    notes : list of str
+        Notes of the steps.
+    """
+
+    KEYS = (
+        *("workload", "topology", "num_ranks", "lost_rank", "failed_at_ps", "iterations"),
+        *("completed", "iteration_ps", "lost_ps", "detection_ps", "detected_by", "shrink_ps"),
+        *("iteration_after_ps", "global_batch", "global_batch_after", "total_ps"),
+        *("undisturbed_ps", "notes"),
+    )
+
+    workload: str
+    topology: str
+    global_batch: int
+    global_batch_after: int
+    notes: list[str]
+
+
 def lose_rank(
     setup: Setup, operation: str, size_bytes: int, failure: RankLoss, *, iterations: int
 ) -> ShrunkJob:
@@ -135,42 +178,109 @@ def lose_rank(
     InputError
         No such rank, fewer than three ranks, or a failure after the end of the job.
     """
-    ranks = setup.comm.ranks
+    others = _others(setup.comm.ranks, failure)
+    remaining = replace(setup, per_node=None, gpus=None, ranks=others)
+    before, before_ps = _iteration(setup, operation, size_bytes)
+    _refuse_late(failure, iterations * before_ps)
+    after, after_ps = _iteration(remaining, operation, size_bytes)
+    return ShrunkJob(
+        topology=setup.name,
+        collective=operation,
+        size_bytes=size_bytes,
+        before=before,
+        after=after,
+        **_times(setup, failure, iterations, len(others) + 1, (before_ps, after_ps)),
+    )
+
+
+WHOLE_STATES = ("ddp", "naive", "driver")
+"""Kinds of data parallelism in which each rank has all states."""
+
+
+def lose_rank_in_training(
+    request: TrainRequest, failure: RankLoss, *, iterations: int
+) -> ShrunkSteps:
+    """Return the times of training steps of a job that loses a rank and continues without it.
+
+    Raises
+    ------
+    InputError
+        As `lose_rank`, or the workload is not data parallelism alone in which every rank has all states.
+    """
+    setup, work = request.setup, request.workload
+    plan = make_plan(work, setup.known)
+    mesh, kind = plan.mesh, work.data.kind
+    for name in ("tensor", "context", "expert", "pipeline"):
+        if getattr(mesh, name) > 1:
+            message = (
+                f"{getattr(mesh, name)}: a group that loses a rank must be data parallelism alone"
+            )
+            raise complain(work, ("parallel", name), message)
+    if kind not in WHOLE_STATES:
+        message = f"{kind}: the lost rank has states of its own, which need a checkpoint; use ddp"
+        raise complain(work, ("data", "kind"), message)
+    others = _others(mesh.ranks, failure)
+    batch = work.batch.all // mesh.size * len(others)
+    parallel = work.parallel.model_copy(update={"data": len(others), "ranks": list(others)})
+    slow = {rank: by for rank, by in work.stragglers.ranks.items() if int(rank) != failure.rank}
+    changes = {
+        "parallel": parallel,
+        "batch": work.batch.model_copy(update={"all": batch}),
+        "stragglers": work.stragglers.model_copy(update={"ranks": slow}),
+    }
+    fewer = work.model_copy(update=changes)
+    before = stepped(request)
+    _refuse_late(failure, iterations * before.step_ps[-1])
+    after = stepped(replace(request, workload=fewer))
+    steps_ps = before.step_ps[-1], after.step_ps[-1]
+    return ShrunkSteps(
+        workload=work.name,
+        topology=setup.name,
+        global_batch=work.batch.all,
+        global_batch_after=batch,
+        notes=list(dict.fromkeys((*before.notes, *after.notes))),
+        **_times(setup, failure, iterations, mesh.size, steps_ps),
+    )
+
+
+def _others(ranks: Sequence[int], failure: RankLoss) -> tuple[int, ...]:
+    """Return the ranks without the lost one."""
     if failure.rank not in ranks:
         raise InputError(
             f"rank {failure.rank} is not in the job; choose one of {min(ranks)} to {max(ranks)}"
         )
     if len(ranks) < 3:
         raise InputError(f"{len(ranks)} ranks: without one, no two are left to communicate")
-    others = tuple(rank for rank in ranks if rank != failure.rank)
-    remaining = replace(setup, per_node=None, gpus=None, ranks=others)
-    before, before_ps = _iteration(setup, operation, size_bytes)
-    if failure.at_ps >= iterations * before_ps:
-        end = format_time(iterations * before_ps)
+    return tuple(rank for rank in ranks if rank != failure.rank)
+
+
+def _refuse_late(failure: RankLoss, end_ps: int) -> None:
+    if failure.at_ps >= end_ps:
         raise InputError(
-            f"the job ends after {end}, before the failure; use more iterations or an earlier time"
+            f"the job ends after {format_time(end_ps)}, before the failure;"
+            " use more iterations or an earlier time"
         )
-    after, after_ps = _iteration(remaining, operation, size_bytes)
+
+
+def _times(
+    setup: Setup, failure: RankLoss, iterations: int, num_ranks: int, each_ps: tuple[int, int]
+) -> dict[str, Any]:
+    """Return the fields of `LossTimes`, for iterations of `each_ps` before and after [ps]."""
     detection_ps, cause = _detection(setup, failure)
-    completed, lost_ps = divmod(failure.at_ps, before_ps)
-    return ShrunkJob(
-        setup.name,
-        operation,
-        size_bytes,
-        len(ranks),
-        failure.rank,
-        failure.at_ps,
-        iterations,
-        completed,
-        before,
-        after,
-        before_ps,
-        after_ps,
-        lost_ps,
-        detection_ps,
-        cause,
-        SHRINK_PS if failure.shrink_ps is None else failure.shrink_ps,
-    )
+    completed, lost_ps = divmod(failure.at_ps, each_ps[0])
+    return {
+        "num_ranks": num_ranks,
+        "lost_rank": failure.rank,
+        "failed_at_ps": failure.at_ps,
+        "iterations": iterations,
+        "completed": completed,
+        "iteration_ps": each_ps[0],
+        "lost_ps": lost_ps,
+        "detection_ps": detection_ps,
+        "detected_by": cause,
+        "shrink_ps": SHRINK_PS if failure.shrink_ps is None else failure.shrink_ps,
+        "iteration_after_ps": each_ps[1],
+    }
 
 
 def _iteration(setup: Setup, operation: str, size_bytes: int) -> tuple[PerfKernel, int]:
@@ -199,27 +309,36 @@ def _variable(given: dict[str, str], name: str, default: int, most: int) -> int:
     return int(text)
 
 
-def shrunk_lines(job: ShrunkJob) -> list[str]:
+def shrunk_lines(job: ShrunkJob | ShrunkSteps) -> list[str]:
     """Return a job as text."""
+    if isinstance(job, ShrunkJob):
+        word, before, after = "iterations", _plan(job.before), _plan(job.after)
+    else:
+        word, before = "steps", f"global batch {job.global_batch}"
+        after = f"global batch {job.global_batch_after}"
     repeated = job.iterations - job.completed
     rows = [
         (
-            f"{job.completed} iterations of {job.num_ranks} ranks",
+            f"{job.completed} {word} of {job.num_ranks} ranks",
             job.completed * job.iteration_ps,
-            _plan(job.before),
+            before,
         ),
-        ("lost part of an iteration", job.lost_ps, f"rank {job.lost_rank} fails"),
+        (f"lost part of {LOST[word]}", job.lost_ps, f"rank {job.lost_rank} fails"),
         ("detection", job.detection_ps, job.detected_by),
         ("shrink", job.shrink_ps, f"communicator of {job.num_ranks - 1} ranks"),
         (
-            f"{repeated} iterations of {job.num_ranks - 1} ranks",
+            f"{repeated} {word} of {job.num_ranks - 1} ranks",
             repeated * job.iteration_after_ps,
-            _plan(job.after),
+            after,
         ),
         ("total", job.total_ps, f"without the failure {format_time(job.undisturbed_ps)}"),
     ]
     texts = [(name, format_time(time_ps), what) for name, time_ps, what in rows]
     return text_table("  {:<..}  {:>..}  {:<..}", texts)
+
+
+LOST = {"iterations": "an iteration", "steps": "a step"}
+"""One of several, by their word."""
 
 
 def _plan(perf: PerfKernel) -> str:
