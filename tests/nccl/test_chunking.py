@@ -272,3 +272,27 @@ def test_chunks_of_blocked_collectives_follow_the_bytes_of_all_ranks() -> None:
 )
 def test_traffic_of_a_byte_by_collective(collective: Collective, traffic: int) -> None:
     assert traffic_per_byte(collective, 5) == traffic
+
+
+LOGGED = {
+    # 2 ranks, 4 channels, sockets, NCCL 2.29.7: docs/tmp of eunomia-bpf/nccl-eBPF (sweep of all-gather and
+    # reduce-scatter, 2026-03-09). "AllGather: 8192 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}"
+    ("2.29.7", 2, 4, LL): {16: 1, 1024: 1, 4096: 1, 8192: 2, 16384: 4},
+    ("2.29.7", 2, 4, SIMPLE): {65536: 4, 1 << 20: 4, 64 << 20: 4},
+    # 4 ranks of an NVLink system with 32 channels, NCCL 2.28.9 (analysis of SGLang's all-gather for decoding):
+    # "AllGather: 196608 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..31}"
+    ("2.28.9", 4, 32, LL): {196608: 32},
+}
+"""Channels in lines of NCCL_DEBUG_SUBSYS=TUNING by the bytes of a rank: (release, ranks, channels, protocol)."""
+
+
+@pytest.mark.parametrize("collective", [Collective.ALLGATHER, Collective.REDUCESCATTER])
+@pytest.mark.parametrize(("where", "logged"), LOGGED.items())
+def test_channels_of_all_gather_and_reduce_scatter_are_those_of_logs(
+    where: tuple[str, int, int, Protocol], logged: dict[int, int], collective: Collective
+) -> None:
+    release, ranks, channels, protocol = where
+    shape = GroupShape(ranks, ranks if ranks == 2 else 1)
+    cutting = Cutting(RING, protocol, collective, shape, parse_version(release))
+    found = {size: len(continuous_parts(cutting, size, channels)) for size in logged}
+    assert found == logged

@@ -73,6 +73,22 @@ class TestMachines:
         with pytest.raises(InputError, match=r"has 80 GiB, not 64 GB; .* its memory rate"):
             case_of(row(hardware="H100 64GB"))
 
+    def test_an_h100_with_hbm2e_is_assumed_as_its_users_publish_it(self) -> None:
+        notes: list[str] = []
+        found = machines_of(row(hardware="H100 94-96GB HBM2e, lower power", n_gpus=16), notes)
+        chip = {"base": "h100-sxm5", "memory_rate": "2400 GB/s", "power": 500.0, "memory": "96GB"}
+        assert dict(found.chip) == chip
+        assert (
+            "assumed, as TorchTitan's H100 with 96 GB of HBM2e: 2.4 TB/s, limit of 500 W" in notes
+        )
+        assert not any("not used" in note for note in notes)
+        known: list[str] = []
+        given = dict(machines_of(row(hardware="H100 96GB HBM2e (2.0 TB/s), 450 W"), known).chip)
+        assert (given["memory_rate"], given["power"]) == ("2000 GB/s", 450.0)
+        assert not any(note.startswith("assumed") for note in known)
+        with pytest.raises(InputError, match="its memory rate"):
+            machines_of(row(hardware="H100 96GB HBM3"), [])
+
     @pytest.mark.parametrize(
         ("gpus", "nodes", "each"), [(8, 1, 8), (64, 1, 64), (72, 1, 72), (128, 2, 64), (256, 4, 64)]
     )

@@ -46,6 +46,10 @@ _POWER = re.compile(r"(?<![\w.])(\d+)\s*W(?:\s+limit)?\b")
 _USED = ("dgx", "hgx", "sxm", "nvidia", "limit", "1", "eos")
 """Words of hardware without information beyond the names of systems and chips."""
 
+_HBM2E = re.compile(r"(?<!\w)(HBM2e|lower power)(?!\w)", re.IGNORECASE)
+HBM2E_H100 = {"memory_rate": "2400 GB/s", "power": 500.0}
+"""H100 SXM with 96 GB of HBM2e, as TorchTitan publishes its nodes (benchmarks/llama3_h100_202412_torchtitan.md)."""
+
 ROUNDED = 0.08
 """Tolerance between a GPU's memory and the GB in its common name."""
 
@@ -108,11 +112,14 @@ def machines_of(row: StepRow, notes: list[str]) -> RowMachines:
         raise InputError(f"hardware {row.hardware!r}: {preset} has {name}, no {gpu.name}")
     chip: dict[str, Any] = {} if gpu.name == name else {"base": gpu.name}
     chip |= _said(row, gpu)
+    rest = _POWER.sub(" ", _RATE.sub(" ", _SIZE.sub(" ", row.hardware)))
+    if "memory_rate" in chip and _RATE.search(row.hardware) is None:
+        rest = _HBM2E.sub(" ", rest)
+        notes.append("assumed, as TorchTitan's H100 with 96 GB of HBM2e: 2.4 TB/s, limit of 500 W")
     if chip:
         chip = {"base": gpu.name} | chip
         said = ", ".join(f"{key} {value}" for key, value in chip.items())
         notes.append(f"chip by the column hardware: {said}")
-    rest = _POWER.sub(" ", _RATE.sub(" ", _SIZE.sub(" ", row.hardware)))
     names = {*gpu.name.split("-"), *f"{gpu.model} {gpu.form}".lower().split(), *_USED}
     unused = [word for word in re.findall(r"\w+", rest) if word.lower() not in names]
     if unused:
@@ -144,7 +151,9 @@ def _said(row: StepRow, gpu: Gpu) -> dict[str, Any]:
         said = int(size[1]) * 10**9
         if min(abs(said - there), abs(int(size[1]) * 2**30 - there)) <= ROUNDED * there:
             continue
-        if rate is None:
+        if rate is None and gpu.name == "h100-sxm5" and "hbm2e" in row.hardware.lower():
+            result = HBM2E_H100 | result
+        elif rate is None:
             raise InputError(
                 f"hardware {row.hardware!r}: {gpu.name} has {there / 2**30:.0f} GiB, not {size[1]} GB; name another"
                 " chip, or add its memory rate (TB/s)"
