@@ -64,7 +64,7 @@ GATEKEEPERS = {
     "pandas": ("clusim/base/display.py",),
     "xarray": ("clusim/results/result.py",),
     "IPython": ("clusim/simulation/session.py",),
-    "defusedxml": ("clusim/formats/xmltext.py",),
+    "defusedxml": ("clusim/base/xmltext.py",),
     "pyarrow": ("clusim/report/export/tables.py", "clusim/studies/sweep/tables.py"),
     "distributed": ("clusim/base/executors.py",),
     "mpi4py": ("clusim/base/executors.py",),

@@ -203,12 +203,15 @@ def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
 @click.argument("topology", type=TOPOLOGY)
 @options.nodes()
 @click.option(
-    "--format", "form", type=one_of("nccl-xml", "infragraph"), default="nccl-xml", show_default=True,
-    help="Format to write. nccl-xml is NCCL's topology XML, infragraph is YAML with the network.",
+    "--format", "form", type=one_of("nccl-xml", "nccl-graph", "infragraph"), default="nccl-xml",
+    show_default=True,
+    help="Format to write. nccl-xml is NCCL's topology XML, nccl-graph its graph XML, infragraph is YAML with the"
+    " network.",
 )  # fmt: skip
-@options.output(more="NCCL's topology XML, or InfraGraph YAML.", said="standard output")
+@options.output(more="NCCL's topology or graph XML, or InfraGraph YAML.", said="standard output")
 def export(topology: str, nodes: int | None, form: str, output: Path | None) -> None:
-    """Write one node of TOPOLOGY as NCCL does (NCCL_TOPO_DUMP_FILE), or all of it as InfraGraph."""
+    """Write one node of TOPOLOGY as NCCL does (NCCL_TOPO_DUMP_FILE), its graphs (NCCL_GRAPH_DUMP_FILE), or all of
+    TOPOLOGY as InfraGraph."""
     from clusim.base.files import write_text
     from clusim.formats.topologies.infragraphdump import dump_infragraph
     from clusim.formats.topologies.nccl_dump import dump_system
@@ -216,11 +219,20 @@ def export(topology: str, nodes: int | None, form: str, output: Path | None) -> 
     from clusim.topology.node import kind_of
 
     machine = load(topology, nodes=nodes)
-    text = dump_system(machine) if form == "nccl-xml" else dump_infragraph(machine)
+    if form == "nccl-graph":
+        from clusim.nccl.communicator import communicator
+        from clusim.nccl.graphfile import write_graphs
+
+        text = write_graphs(communicator(machine).searched)
+    else:
+        text = dump_system(machine) if form == "nccl-xml" else dump_infragraph(machine)
     if output is None:
         click.echo(text, nl=False)
         return
     write_text(output, text)
+    if form == "nccl-graph":
+        echo_done(output, f"{text.count('<channel>')} channels")
+        return
     if form == "nccl-xml":
         counts = text.count("<gpu "), text.count("<net ")
     else:

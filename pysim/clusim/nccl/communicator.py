@@ -29,7 +29,7 @@ from clusim.nccl.connect import Channel, SearchedMachine, connect
 from clusim.nccl.constants import LATEST, Path, Pattern, Version, later_notes, max_channels, since
 from clusim.nccl.costs import CostTable, cost_table
 from clusim.nccl.env import Settings, notes_on_chips, notes_on_variables
-from clusim.nccl.graph import Graph, RankGroup
+from clusim.nccl.graph import NVLS_ID, Graph, RankGroup
 from clusim.nccl.rccl import KnownNode, library_of
 from clusim.nccl.rcclcosts import rccl_table
 from clusim.nccl.rcclgraphs import known_graphs, known_node
@@ -108,6 +108,13 @@ class Communicator:
     p2p_per_peer: int
     ranks: tuple[int, ...] = ()
     p2p_least_bytes: int = 0
+
+    @property
+    def searched(self) -> tuple[Graph, ...]:
+        """Return the graphs of the first node by their id in files: ring, tree, CollNet chain, NVLS, CollNet direct."""
+        first = self.machines[0]
+        collnet = self.graphs[Algorithm.COLLNET_CHAIN], self.graphs[Algorithm.COLLNET_DIRECT]
+        return first.ring, first.tree, collnet[0], first.nvls, collnet[1]
 
     @property
     def architecture(self) -> str:
@@ -388,20 +395,37 @@ def _search_all(system: System) -> tuple[Graph, ...]:
     """Return ring, tree, NVLS, CollNet chain and CollNet direct of a node."""
     settings = system.settings
     known = known_graphs(system)
-    ring = known[0] if known else search(system, Pattern.RING)
+    ring = _given(system, 0) or (known[0] if known else search(system, Pattern.RING))
     count = ring.num_channels
-    tree = known[1] if known else search(system, Pattern.BALANCED_TREE, least=count, most=count)
+    tree = _given(system, 1) or (
+        known[1] if known else search(system, Pattern.BALANCED_TREE, least=count, most=count)
+    )
     nvls = Graph(Pattern.NVLS)
     if since(system.version, "nvls") and settings.nvls_enable:
-        nvls = search(system, Pattern.NVLS)
+        nvls = _given(system, NVLS_ID) or search(system, Pattern.NVLS)
     chain, direct = Graph(Pattern.TREE), Graph(Pattern.COLLNET_DIRECT)
     chain = replace(chain, type_intra=ring.type_intra)
     direct = replace(direct, type_intra=ring.type_intra)
     if settings.collnet_enable and system.adapters and all(n.collective for n in system.adapters):
-        chain = search(system, Pattern.TREE, least=count, most=count, collective=True)
+        chain = _given(system, 2) or search(
+            system, Pattern.TREE, least=count, most=count, collective=True
+        )
         most = max_channels(system.version)
-        direct = search(system, Pattern.COLLNET_DIRECT, most=most, collective=True)
+        direct = _given(system, 4) or search(
+            system, Pattern.COLLNET_DIRECT, most=most, collective=True
+        )
     return ring, tree, nvls, chain, direct
+
+
+def _given(system: System, number: int) -> Graph | None:
+    """Return the graph of ``NCCL_GRAPH_FILE`` with an id; None leaves it to the search."""
+    settings = system.settings
+    if settings.graph_file is None:
+        return None
+    if settings.library is not None:
+        raise InputError("NCCL_GRAPH_FILE: not simulated with RCCL; omit it")
+    devices = len(system.gpus), len(system.adapters)
+    return settings.graph_file.find(number, devices, settings.cross_nic)
 
 
 def _least(graphs: list[Graph]) -> Graph:

@@ -30,6 +30,7 @@ from clusim.base.units import parse_size
 from clusim.hardware import FAMILIES
 from clusim.hardware.nic import plugin_release
 from clusim.nccl.constants import LATEST, Path, Version, since
+from clusim.nccl.graph import GraphFile
 from clusim.nccl.rccl import Rccl, library_of
 from clusim.nccl.tunerfile import TunerRules, tuner_rules
 from clusim.nccl.variables import VARIABLES
@@ -198,6 +199,12 @@ def _text(name: str, value: str) -> str:
     return value
 
 
+def _graphs(name: str, value: str) -> GraphFile:
+    from clusim.nccl.graphfile import graph_file
+
+    return graph_file(name, value)
+
+
 _Channels = Annotated[int | None, _whole(1, 128)]
 _Size = Annotated[int | None, _size]
 _Level = Annotated[Path | None, _level]
@@ -259,6 +266,7 @@ class Settings:
     cta_policy: Annotated[str, _policy] = ""
     sym_tma_enable: Annotated[bool | None, _flag] = None
     tuner_config_file: Annotated[TunerRules | None, tuner_rules] = None
+    graph_file: Annotated[GraphFile | None, _graphs] = None
     symmetric: bool = False
     plugin: tuple[int, ...] = ()
     library: Rccl | None = field(default=None, compare=False)

@@ -5,6 +5,9 @@ Both are plain values: the graphs for tuner, connections and lowering, the paylo
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from clusim.base.errors import TopologyError
 from clusim.base.records import dataclass
 from clusim.nccl.constants import Path, Pattern
 from clusim.schedule.dtypes import ELEMENTS, element
@@ -85,6 +88,64 @@ class Graph:
             f" bw {self.intra_GBps:f}/{self.inter_GBps:f}, type {self.type_intra.name}/{self.type_inter.name},"
             f" sameChannels {int(self.same_channels)}"
         )
+
+
+IDS = ("ring", "tree", "CollNet chain", "NVLS", "CollNet direct")
+"""Graphs by their id in a file."""
+
+NVLS_ID = 3
+"""The graph whose channels have a single GPU, the head."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphChannel:
+    """A channel of a file: its GPUs and NICs in order, and its line."""
+
+    gpus: tuple[int, ...]
+    nets: tuple[int, ...]
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFile:
+    """Graphs of a file, ``NCCL_GRAPH_FILE``: id, graph without orders, channels."""
+
+    where: str
+    graphs: tuple[tuple[int, Graph, tuple[GraphChannel, ...]], ...]
+
+    def find(self, number: int, devices: tuple[int, int], cross_nic: int) -> Graph | None:
+        """Return the graph with an id for a node of so many GPUs and NICs; None leaves it to the search.
+
+        Raises
+        ------
+        TopologyError
+            Channels without the GPUs and NICs of the node.
+        """
+        found = None
+        for known, graph, channels in self.graphs:
+            if known != number or not channels or (graph.cross_nic == 1 and cross_nic == 0):
+                continue
+            for channel in channels:
+                self._check(number, channel, devices)
+            orders = tuple(channel.gpus for channel in channels)
+            ends = [(channel.nets[0], channel.nets[1]) for channel in channels if devices[1]]
+            found = replace(graph, orders=orders, adapters=tuple(ends))
+        return found
+
+    def _check(self, number: int, channel: GraphChannel, devices: tuple[int, int]) -> None:
+        count, num_nets = devices
+        head = number == NVLS_ID
+        wanted = f"{'one' if head else 'all'} of GPUs 0 to {count - 1}"
+        right = sorted(channel.gpus) == list(range(count))
+        if head:
+            right = len(channel.gpus) > 0 and max(channel.gpus) < count
+        if right and num_nets:
+            wanted = f"two of NICs 0 to {num_nets - 1} between nodes"
+            right = len(channel.nets) == 2 and max(channel.nets) < num_nets
+        if not right:
+            raise TopologyError(
+                f"{self.where}:{channel.line}: channel of the {IDS[number]} graph; it needs {wanted}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from typing import ClassVar, NamedTuple
 
 from clusim.base.errors import InputError, TopologyError
 from clusim.base.terms.operations import BLOCKWISE, PROTOCOLS, find_protocol
+from clusim.base.xmltext import XmlElement, parse_xml
 from clusim.formats.algorithms.jsonlines import plan_text
 from clusim.formats.algorithms.layout import PLANNED, AlgorithmPlan, operation_of
-from clusim.formats.xmltext import XmlElement, parse_xml
 
 MAX_CHUNKS = 65_536
 MAX_GPUS = 4096

@@ -17,6 +17,7 @@ from typing import Any
 from clusim.base.errors import UnitError
 from clusim.base.limits import number, printable
 from clusim.base.units import parse_rate, parse_time
+from clusim.base.xmltext import XmlElement, parse_xml
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.presets import (
     check_rate,
@@ -26,7 +27,6 @@ from clusim.formats.topologies.presets import (
     product_chip,
     unnamed_chip,
 )
-from clusim.formats.xmltext import XmlElement, parse_xml
 from clusim.hardware import LINKS, gpu, gpu_by_product
 from clusim.topology.graph import known_data
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from clusim.base.limits import number, printable, whole
+from clusim.base.xmltext import XmlElement, parse_root
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.identify import (
     ACCELERATORS,
@@ -26,7 +27,6 @@ from clusim.formats.topologies.identify import (
     bus_id,
 )
 from clusim.formats.topologies.wiring import wire_machine
-from clusim.formats.xmltext import XmlElement, parse_root
 from clusim.hardware import named_gpu
 
 _DOCTYPE = re.compile(

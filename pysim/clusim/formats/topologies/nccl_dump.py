@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from clusim.base.limits import printable
+from clusim.base.xmltext import XmlElement
 from clusim.formats.topologies.identify import PCIE_GTS, PciClass
 from clusim.formats.topologies.remarks import SETTINGS, Remarks, Socket
-from clusim.formats.xmltext import XmlElement
 from clusim.hardware import (
     ADAPTER_IDS,
     ADAPTERS,

@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from clusim.base.limits import number, printable
+from clusim.base.xmltext import XmlElement, parse_root
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.identify import (
     HIDDEN,
@@ -26,7 +27,6 @@ from clusim.formats.topologies.identify import (
     switch_above,
 )
 from clusim.formats.topologies.wiring import wire_machine
-from clusim.formats.xmltext import XmlElement, parse_root
 from clusim.hardware import GPUS, Gpu, gpu_by_words, nccl_link_GBps, standing
 
 RING = 4

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clusim.base.limits import natural, printable
+from clusim.base.xmltext import XmlElement, parse_root
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.identify import (
     ImportedCpu,
@@ -20,7 +21,6 @@ from clusim.formats.topologies.identify import (
 )
 from clusim.formats.topologies.remarks import read_remarks
 from clusim.formats.topologies.wiring import wire_machine
-from clusim.formats.xmltext import XmlElement, parse_root
 
 MAX_COUNT = 1024
 MAX_HEAD = 20_000

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from clusim.base.limits import fail, printable
+from clusim.base.xmltext import XmlElement, parse_xml
 from clusim.formats.topologies.common import Assumption
 from clusim.formats.topologies.identify import HIDDEN, BusId, bus_id
-from clusim.formats.xmltext import XmlElement, parse_xml
 
 _FILE = "the file that is put onto it"
 _COMPARED = {"link_speed": "speed", "link_width": "lanes", "class": "class", "device": "device"}
