@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import networkx as nx
@@ -14,9 +15,10 @@ from clusim import topology
 from clusim.base.errors import InputError, TopologyError
 from clusim.base.units import Rate
 from clusim.engine.abi import NONE
-from clusim.topology import Endpoint, Fabric, FabricArrays, Format, Link, Node, generate
+from clusim.topology import Endpoint, Fabric, FabricArrays, Format, Link, Node, generate, zones
 from clusim.topology.arrays import arrays_of
 from clusim.topology.checks import dependency_cycle
+from clusim.topology.routing import route
 from support.arrays import hop_latency_ps
 
 HOST = Endpoint()
@@ -219,3 +221,26 @@ def test_isolated_nodes_have_no_routes() -> None:
     arrays = arrays_of(network(nodes, [Link("a", "s", rate=Rate(1, 20))]))
     table = arrays.routes[:-1].reshape(3, 2)  # the last one is "nowhere"
     assert (table == NONE).tolist() == [[True, True], [True, True], [False, True]]
+
+
+def test_routes_of_a_node_are_found_once_for_all_its_figures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[int] = []
+    monkeypatch.setattr(
+        zones, "route", lambda *given, **how: found.append(1) or route(*given, **how)
+    )
+    links = [Link("h0", "s0", latency_ps=1000), Link("h1", "s0"), Link("h2", "s0")]
+    nodes = [Node("s0", "switch"), *(Node(f"h{i}", "host", endpoint=HOST) for i in range(3))]
+    zones._table.cache_clear()
+    first, again = (arrays_of(network(nodes, links)) for _ in range(2))
+    assert np.array_equal(first.routes, again.routes)
+    slower = [replace(links[0], latency_ps=2000), *links[1:]]
+    assert np.array_equal(arrays_of(network(nodes, slower)).routes, first.routes)
+    assert len(found) == 1
+    arrays_of(network(nodes, [*links, Link("h0", "h1")]))
+    assert len(found) == 2
+    monkeypatch.setattr(zones, "KEPT_BYTES", 0)
+    for _ in range(2):
+        arrays_of(network(nodes, links))
+    assert len(found) == 4

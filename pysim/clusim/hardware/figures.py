@@ -269,9 +269,12 @@ def value_of(figure: Figure) -> Value:
     return figure.value if factor is None else scaled(figure.value, factor)
 
 
-def any_scaled() -> bool:
-    """Return True within `scaled_figures`, unless no figure is scaled."""
-    return bool(_FACTORS.get())
+def any_scaled(figures: Iterable[Figure] | None = None) -> bool:
+    """Return True within `scaled_figures` if one of the figures is scaled; None: any figure."""
+    factors = _FACTORS.get()
+    if figures is None or not factors:
+        return bool(factors)
+    return any(str(figure) in factors for figure in figures)
 
 
 def check_figures(figures: Preset, units: Mapping[str, str], optional: Iterable[str] = ()) -> None:

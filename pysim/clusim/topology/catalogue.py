@@ -106,7 +106,7 @@ def preset(section: Section, name: str) -> Any:
     InputError
         A scaled figure (`clusim.hardware.figures.scaled_figures`) is out of range.
     """
-    if not any_scaled():
+    if not any_scaled(_PRESETS[section][name].values()):
         return _preset(section, name)
     try:
         return _preset.__wrapped__(section, name)

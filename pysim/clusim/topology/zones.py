@@ -17,7 +17,9 @@ Tables of routing between nodes: graph nodes by zone, and arrays that grow.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,9 @@ from clusim.base.records import dataclass
 from clusim.engine.abi import NONE
 from clusim.engine.image import empty
 from clusim.topology.routing import RouteTable, Wiring, route
+
+KEPT_BYTES = 1 << 20
+"""Largest routing table of a node that is kept: times are compared on the same node with other figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,6 +368,27 @@ def _machines(wiring: Wiring, zoned: Zoned) -> Machines:
     )
 
 
+@lru_cache(maxsize=16)
+def _table(ends: bytes, forwards: bytes, targets: bytes, dimension_order: bool) -> RouteTable:
+    """Return the routes within a node.
+
+    Parameters
+    ----------
+    ends : bytes
+        Source, destination, dimension and weight of each wire, as int64.
+    """
+    src, dst, dim, weight = np.frombuffer(ends, np.int64).reshape(-1, 4).T
+    wiring = Wiring(
+        src=src,
+        dst=dst,
+        dim=dim,
+        weight=weight,
+        forwards=np.frombuffer(forwards, bool),
+        targets=np.frombuffer(targets, np.int64),
+    )
+    return route(wiring, dimension_order=dimension_order)
+
+
 def _route_machines(
     wiring: Wiring, zoned: Zoned, offsets: ZoneRoutes, tables: RoutingTables
 ) -> None:
@@ -383,7 +409,7 @@ def _route_machines(
             wiring.weight[wires],
         ],
         axis=1,
-    )
+    ).astype(np.int64)
     forwards = passing[machines.nodes]
     homes = machines.position[wiring.targets[machines.targets]]
     alike: dict[tuple[bytes, bytes, bytes], list[int]] = {}
@@ -394,26 +420,16 @@ def _route_machines(
             homes[machines.target_lo[zone] : machines.target_lo[zone + 1]].tobytes(),
         )
         alike.setdefault(key, []).append(zone)
-    for template, zones in enumerate(alike.values()):
-        first = zones[0]
-        pattern = ends[wire_lo[first] : wire_lo[first + 1]]
-        table = route(
-            Wiring(
-                src=pattern[:, 0],
-                dst=pattern[:, 1],
-                dim=pattern[:, 2],
-                weight=pattern[:, 3],
-                forwards=forwards[machines.node_lo[first] : machines.node_lo[first + 1]],
-                targets=homes[machines.target_lo[first] : machines.target_lo[first + 1]],
-            ),
-            dimension_order=zoned.dimension_order,
-        )
+    for template, (key, zones) in enumerate(alike.items()):
+        few = len(key[1]) * len(key[2]) <= KEPT_BYTES
+        table_of: Callable[..., RouteTable] = _table if few else _table.__wrapped__
+        table = table_of(*key, zoned.dimension_order)
         members = np.array(zones)
         machines.template[members] = template
         _tile(
             table,
             members,
-            wires[wire_lo[members][:, None] + np.arange(len(pattern))],
+            wires[wire_lo[members][:, None] + np.arange(wire_lo[zones[0] + 1] - wire_lo[zones[0]])],
             offsets,
             tables,
         )
