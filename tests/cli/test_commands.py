@@ -41,6 +41,7 @@ def test_a_run_imports_nothing_it_does_not_need() -> None:
     code = (
         "import sys\nfrom clusim_cli.main import run\n"
         "run(['run', 'dgx-a100', '--size', '8K'])\n"
+        "run(['run', 'dgx-1v', '--size', '8K'])\n"
         "assert not {'h5py', 'networkx', 'rich'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)

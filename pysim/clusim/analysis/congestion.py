@@ -180,12 +180,14 @@ def wire_history(path: str | Path) -> ColumnTable:
         sets = [("tier", name, mine) for name, mine in tiers(traced).items()]
         sets += [("wire", names[w], np.array([w])) for w in hot_spots(traced).tolist()]
         for level, name, mine in sets:
-            for b in range(len(widths)):
-                shares = (bins.wires[key][mine, b].mean() / widths[b] for key in measures)
-                carried = int(bins.wires["bytes"][mine, b].sum())
-                queue = int(bins.wires["queue"][mine, b].max())
-                edges = (int(edge_ps[b]), int(edge_ps[b + 1]))
-                yield (level, name, *edges, *map(float, shares), carried, queue)
+            columns = [edge_ps[:-1], edge_ps[1:]]
+            columns += [bins.wires[key][mine].mean(axis=0) / widths for key in measures]
+            columns += [
+                bins.wires["bytes"][mine].sum(axis=0),
+                bins.wires["queue"][mine].max(axis=0),
+            ]
+            for row in zip(*(column.tolist() for column in columns), strict=True):
+                yield (level, name, *row)
 
     return ColumnTable.of(
         HistoryRowJson.__annotations__, rows(), {"time_ps": traced.result.time_ps}

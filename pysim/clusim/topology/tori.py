@@ -88,9 +88,11 @@ def _beside(pairs: Iterable[Pair]) -> dict[str, list[str]]:
 
 def _datelines(links: Sequence[Link]) -> Iterator[Pair]:
     """Yield a pair of neighbours in every ring without dateline."""
+    beside = _beside((link.a, link.b) for link in links)
+    if all(len(others) != 2 for others in beside.values()):
+        return
     import networkx as nx
 
-    beside = _beside((link.a, link.b) for link in links)
     dated = {_pair(link) for link in links if any(link.dateline)}
     graph: nx.Graph[str] = nx.Graph((link.a, link.b) for link in links)
     for ring in nx.connected_components(graph):
