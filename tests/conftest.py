@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Generator
 
 import pytest
@@ -15,6 +16,10 @@ from support.skips import unexpected
 # Background jobs of a shell ignore Ctrl-C, those of nohup SIGHUP, and so would the commands under test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# What is compiled is kept, also where the environment says otherwise: tests start many processes.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Hypothesis fails an example that takes 200 ms, or inputs that are slow to make, by the clock: a busy machine is no
 # defect. A change is judged by the same examples as the one before; new ones are looked for when all is tried.
