@@ -6,6 +6,8 @@ import bz2
 import gzip
 import io
 import lzma
+import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,14 @@ import pytest
 
 from clusim.base.errors import InputError
 from clusim.formats import opened as opener
-from clusim.formats.opened import MOST_EXPANSION, TRUST, opened, unpacked
+from clusim.formats.opened import (
+    MOST_EXPANSION,
+    TRUST,
+    _BoundedStream,
+    _CountedInput,
+    opened,
+    unpacked,
+)
 from clusim.formats.recordings.source import lines
 from clusim_cli.main import run
 
@@ -66,6 +75,38 @@ def test_every_way_to_read_has_the_limit(suffix: str, tmp_path: Path) -> None:
     pipe = io.BufferedReader(io.BytesIO(path.read_bytes()))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="standard input: expands"):
         unpacked(pipe, "standard input").read()
+
+
+def test_the_limit_is_the_free_bytes_and_a_hundred_times_the_input() -> None:
+    counted = _CountedInput(io.BytesIO(b"packed data"))
+    assert counted.size == 0
+    assert counted.read(4) == b"pack"
+    assert counted.size == 4
+    most = opener.FREE_BYTES + MOST_EXPANSION * 4
+    assert _BoundedStream(io.BytesIO(bytes(most)), counted, "log").read() == bytes(most)
+    with pytest.raises(InputError, match=r"^log: expands to more than 100 times its size"):
+        _BoundedStream(io.BytesIO(bytes(most + 1)), counted, "log").read()
+    stream = _BoundedStream(io.BytesIO(b"data"), counted, "log")
+    assert (stream.read(0), stream.read(1), stream.read()) == (b"", b"d", b"ata")
+
+
+def test_a_file_that_is_not_there_or_cannot_be_opened_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = socket.socket(socket.AF_UNIX)
+    place.bind("socket")
+    told = {
+        "nccl-8xh10.log": "no such file; did you mean 'nccl-8xh100.log'?",
+        "unlike anything": "no such file",
+        f".{os.sep}nccl-8xh10.log": "no such file",
+        "socket": "No such device or address",
+    }
+    for name, why in told.items():
+        with pytest.raises(InputError) as error, opened(name):
+            pass
+        assert str(error.value) == f"{name}: {why}"
+    place.close()
 
 
 @pytest.mark.parametrize("suffix", PACKERS)
