@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ def run_image(image: Image, *, block_rows: int = 7, until_ps: int = 20_000_000) 
     return Ran(image, stop, sim.now_ps, records, start_ps, end_ps, sim.wires(), walk, network)
 
 
+@cache
 def run_that_ends(seed: int) -> Ran:
     """Run random images until one ends and has tasks, not only traffic."""
     draw = random.Random(seed)
@@ -76,11 +78,11 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     a100, h100 = clusim.load("dgx-a100"), clusim.load("dgx-h100")
     build = clusim.collectives.build
     cases: dict[str, Any] = {
-        "pull ring": (a100, build(a100, "allreduce", "ring", 1 << 20, channels=4)),
-        "push ring": (h100, build(h100, "allreduce", "ring", 1 << 20, channels=4)),
-        "tree": (h100, build(h100, "allreduce", "tree", 1 << 19, protocol="ll", channels=4)),
-        "nvls": (h100, build(h100, "allreduce", "nvls", 1 << 20)),
-        "alltoall": (a100, build(a100, "alltoall", None, 1 << 20, channels=2)),
+        "pull ring": (a100, build(a100, "allreduce", "ring", 1 << 19, channels=4)),
+        "push ring": (h100, build(h100, "allreduce", "ring", 1 << 19, channels=4)),
+        "tree": (h100, build(h100, "allreduce", "tree", 1 << 18, protocol="ll", channels=4)),
+        "nvls": (h100, build(h100, "allreduce", "nvls", 1 << 18)),
+        "alltoall": (a100, build(a100, "alltoall", None, 1 << 18, channels=2)),
         "training": (h100, training_step(h100)),
     }
     paths = {}

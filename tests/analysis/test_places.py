@@ -133,9 +133,9 @@ def test_a_dead_plane_is_named_where_its_neighbours_are_full() -> None:
 
 
 def test_a_dead_nic_is_named_where_another_one_is_full() -> None:
-    how: Any = {"nodes": 2, "granularity": 1 << 16, "confirm": False}
+    how: Any = {"nodes": 2, "granularity": 1 << 17, "confirm": False}
     faults = ["nic n0/nic2 down"]
-    result = clusim.collective("dgx-a100", "alltoall", "64MiB", faults=faults, **how)
+    result = clusim.collective("dgx-a100", "alltoall", "32MiB", faults=faults, **how)
     row = wires(result)
     assert (row.unit, row.in_class, row.down) == ("NICs", 16, 1)
     assert "1 down: nic2 of node 0" in result.verdict.lines()[0]
@@ -174,7 +174,7 @@ class Late(Watch):
 def test_re_simulations_obey_the_time_limit() -> None:
     watch = Late()
     faults = ("lanes gpu3-nvswitch0.0 1/2 at 1ns",)
-    request = Request(Setup("dgx-a100", faults=faults), "allreduce", 4 << 20, algorithm="ring")
+    request = Request(Setup("dgx-a100", faults=faults), "allreduce", 1 << 18, algorithm="ring")
     how = RunOptions(watch=watch, confirm=True)
     result, bare = (result_of(request, how) for _ in range(2))
     watch.late = True

@@ -148,7 +148,7 @@ def test_uneven_parallel_wires_are_named(tmp_path: Path) -> None:
     from clusim.lowering import Fault
 
     fabric = clusim.load("dgx-a100")
-    schedule = clusim.collectives.build(fabric, "allreduce", "ring", 4 << 20, channels=8)
+    schedule = clusim.collectives.build(fabric, "allreduce", "ring", 1 << 20, channels=8)
     clusim.simulate(
         fabric,
         schedule,

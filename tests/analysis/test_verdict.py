@@ -85,10 +85,10 @@ def narrow() -> list[str]:
 
 RESOURCES: dict[CauseKind, tuple[tuple[str, str], dict[str, Any]]] = {
     CauseKind.LATENCY: (("dgx-h100", "8KiB"), {}),
-    CauseKind.WIRE: (("dgx-a100", "256MiB"), {"granularity": 1 << 18}),
+    CauseKind.WIRE: (("dgx-a100", "64MiB"), {"granularity": 1 << 18}),
     CauseKind.PCIE: (("a100-pcie-x8", "16MiB"), {"granularity": 1 << 14}),
     CauseKind.PROXY: (("dgx-a100", "64KiB"), {"nodes": 2}),
-    CauseKind.NIC: (("dgx-a100", "8MiB"), {"nodes": 2, "granularity": 1 << 16, "faults": narrow()}),
+    CauseKind.NIC: (("dgx-a100", "4MiB"), {"nodes": 2, "granularity": 1 << 16, "faults": narrow()}),
 }
 
 
@@ -112,8 +112,8 @@ def test_memory_that_kernels_wait_for_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "size", "fault"),
     [
-        (CauseKind.STRAGGLER, "4MiB", "rank 3 slow x3"),
-        (CauseKind.FAULT, "64MiB", "lanes gpu0-nvswitch0.0 1/4 at 1ns"),
+        (CauseKind.STRAGGLER, "2MiB", "rank 3 slow x3"),
+        (CauseKind.FAULT, "32MiB", "lanes gpu0-nvswitch0.0 1/4 at 1ns"),
     ],
 )
 def test_without_what_is_broken_the_run_is_the_sound_one(
@@ -167,7 +167,7 @@ def test_a_full_wire_bounds_the_savings_of_all_other_changes(tmp_path: Path) -> 
 
 
 def test_phases_follow_each_other_and_the_middle_is_where_bytes_move(tmp_path: Path) -> None:
-    found = collective(tmp_path / "run.h5", "dgx-h100", "8MiB")
+    found = collective(tmp_path / "run.h5", "dgx-h100", "8MiB", granularity=1 << 15, confirm=False)
     start, middle = found.verdict.main_phases
     assert (start.name, start.kind) == ("start", CauseKind.STEP)
     assert middle.name == "bandwidth"
@@ -239,11 +239,11 @@ def test_a_verdict_is_simulated_only_where_it_is_asked_for() -> None:
 
 ALL = [
     ("dgx-h100", "allreduce", "64KiB", {}),
-    ("dgx-a100", "allreduce", "64MiB", {"algorithm": "ring", "granularity": 1 << 16}),
-    ("a100x4-mesh", "allreduce", "32MiB", {"nodes": 2, "granularity": 1 << 16}),
-    ("dgx-a100", "sendrecv", "64MiB", {"nodes": 2, "ranks": (0, 8), "granularity": 1 << 16}),
-    ("a100-pcie-x8", "allgather", "16MiB", {"granularity": 1 << 14}),
-    ("dgx-1v", "broadcast", "16MiB", {"granularity": 1 << 14}),
+    ("dgx-a100", "allreduce", "16MiB", {"algorithm": "ring", "granularity": 1 << 16}),
+    ("a100x4-mesh", "allreduce", "8MiB", {"nodes": 2, "granularity": 1 << 16}),
+    ("dgx-a100", "sendrecv", "16MiB", {"nodes": 2, "ranks": (0, 8), "granularity": 1 << 16}),
+    ("a100-pcie-x8", "allgather", "4MiB", {"granularity": 1 << 14}),
+    ("dgx-1v", "broadcast", "4MiB", {"granularity": 1 << 14}),
 ]
 
 
