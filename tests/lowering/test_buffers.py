@@ -15,7 +15,7 @@ from clusim.collectives import build
 from clusim.engine.abi import NONE
 from clusim.lowering import lower, parse_faults
 from clusim.lowering.buffers import Packets, burst_bytes, roomy_units, roomy_wires
-from clusim.lowering.grain import MOST_GROWTH, RULES
+from clusim.lowering.grain import MOST_GROWTH, RULES, STEP_ERROR
 from clusim.lowering.links import PACKETS_PER_BUFFER
 from clusim.simulation.traffic import Traffic, grain_of
 from clusim.topology import Fabric, load
@@ -72,6 +72,31 @@ def test_bursts_between_nodes_do_not_let_flows_pass_that_block_each_other(
     growth = bursts.wires["buffer_bytes"] / exact.wires["buffer_bytes"]
     assert bursts.conns["burst"][~between].max() > 1
     assert growth[ends].max() <= MOST_GROWTH
+
+
+def test_steps_limit_the_buffers_of_senders_to_many_ranks_only() -> None:
+    """A ring has one receiver per NIC: no message of it blocks another."""
+    fabric = load("dgx-a100", nodes=2)
+    growth = {}
+    for operation, algorithm in (("alltoall", "direct"), ("allreduce", "ring")):
+        schedule = build(fabric, operation, algorithm, 512 * MIB, channels=1)
+        exact, bursts = (lower(fabric, schedule, name).image for name in ("packet", "step"))
+        between = exact.conns["via_first"] != NONE
+        growth[operation] = int(bursts.conns["burst"][between].max())
+    assert growth["alltoall"] < growth["allreduce"]
+
+
+def test_steps_too_large_for_such_limits_have_the_error_of_coarse_bursts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fabric = load("dgx-a100", nodes=2)
+    schedule = build(fabric, "alltoall", "direct", 512 * MIB, channels=1)
+    limited = lower(fabric, schedule, "step").grain
+    monkeypatch.setattr("clusim.lowering.api.MOST_HOPS", limited.grant_hops // 2)
+    free = lower(fabric, schedule, "step").grain
+    assert (limited.requested, free.requested) == ("step", "coarse")
+    assert limited.step_error == STEP_ERROR < (free.step_error or 0)
+    assert free.grant_hops < limited.grant_hops
 
 
 def test_exact_mtu_packets_fit_into_pcie_buffers() -> None:

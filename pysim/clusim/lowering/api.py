@@ -19,6 +19,7 @@ from clusim.engine.abi import ConnKind
 from clusim.engine.image import Image
 from clusim.lowering.buffers import (
     Packets,
+    crowded_senders,
     growth,
     largest_bursts,
     roomy_units,
@@ -30,6 +31,7 @@ from clusim.lowering.faults import Fault, dead_wires, lower_faults, without_wire
 from clusim.lowering.grain import (
     COARSE,
     FACTORS,
+    MOST_HOPS,
     QUICK,
     SLICE_SHARE,
     STEP,
@@ -210,8 +212,9 @@ class _Cut:
 def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
     """Choose the packets per burst of every connection of the image."""
     traffic, legs = links.traffic(), links.leg_of
-    pairs = zip(traffic, legs, strict=True)
-    hops = [item.packets(leg.packet_bytes) * item.hops for item, leg in pairs]
+    hops = [
+        item.packets(leg.packet_bytes) * item.hops for item, leg in zip(traffic, legs, strict=True)
+    ]
     cut = _Cut(traffic, legs, hops, [1] * len(legs))
     word = checked(granularity)
     if word == "packet":
@@ -220,15 +223,13 @@ def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
     given = isinstance(word, int)
     moving = [number for number, item in enumerate(traffic) if given or item.slices]
 
-    unblocked: list[int | None] = [None] * len(links.legs)
-    if not given:
-        buffers = name_of(word) in ("auto", QUICK)
-        unblocked = unblocked_bursts(links.arrays, links.legs, buffers=buffers)
+    crowded = _crowded(links, moving)
 
     def limits(factor: int, word: str | int = word) -> list[int]:
         # Bursts of more than the last of `FACTORS` times the limit stall in the buffer.
         share = BURSTS_PER_BUFFER // min(factor, FACTORS[-1])
         of_leg = largest_bursts(links.arrays, links.legs, share)
+        most_of_leg = _unblocked(links, word, crowded)
         result = []
         for number, code in zip(moving, links.codes[moving].tolist(), strict=True):
             leg = links.legs[code]
@@ -236,19 +237,22 @@ def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
                 most = max(1, word // leg.packet_bytes)
             else:
                 most = _largest(traffic[number], leg, SLICE_SHARE // _factor(leg, word, factor))
-            caps = (cap for cap in (of_leg[code], unblocked[code]) if cap is not None)
-            result.append(min(most, *caps, most))
+            result.append(min(most, *filter(None, (of_leg[code], most_of_leg[code])), most))
         return result
 
     moving_hops = [hops[number] for number in moving]
     bursts = automatic(moving_hops, limits, word)
+    burst_hops = sum(map(floordiv, moving_hops, bursts))
+    if name_of(word) == STEP and crowded and burst_hops > MOST_HOPS:
+        # Too much work without larger buffers, which have a larger error limit.
+        crowded = frozenset()
+        bursts = automatic(moving_hops, limits, word)
+        cut.word = str(word).replace(STEP, COARSE)
     if name_of(word) == COARSE:
         # Long runs are in complete slices with both.
         step = str(word).replace(COARSE, STEP)
         rule = rule_of(step)
-        long = rule is not None and sum(map(floordiv, moving_hops, bursts)) > (
-            rule.slices_hops or 0
-        )
+        long = rule is not None and burst_hops > (rule.slices_hops or 0)
         if long and bursts == automatic(moving_hops, partial(limits, word=step), step):
             cut.word = step
     for number, burst in zip(moving, bursts, strict=True):
@@ -258,6 +262,26 @@ def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
             -(-count // most) for count, most in zip(moving_hops, limits(1), strict=True)
         )
     return cut
+
+
+def _crowded(links: LinkLowering, moving: Sequence[int]) -> frozenset[int]:
+    """Return the endpoints of `crowded_senders` among connections with payload."""
+    conns = [links.schedule.connections[links.owner[number]] for number in moving]
+    ends = ((item.src, item.dst) for item in conns)
+    return crowded_senders(zip((links.leg_of[number] for number in moving), ends, strict=True))
+
+
+def _unblocked(
+    links: LinkLowering, word: str | int, crowded: frozenset[int]
+) -> Sequence[int | None]:
+    """Return the limit of `unblocked_bursts` of every leg; `crowded` are the senders that ``step`` limits."""
+    name = name_of(word)
+    if isinstance(name, int):
+        return [None] * len(links.legs)
+    senders = crowded if name == STEP else frozenset[int]()
+    if name in ("auto", QUICK):
+        senders = frozenset(leg.src for leg in links.legs)
+    return unblocked_bursts(links.arrays, links.legs, senders)
 
 
 def _factor(leg: Leg, word: str, factor: int) -> int:

@@ -8,6 +8,7 @@ moved once per round trip. There, the size of bursts is limited so that a minimu
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -93,20 +94,39 @@ def largest_bursts(
     return [known[leg.packet_bytes, leg.forms] for leg in legs]
 
 
+MOST_PAIRS = 4
+"""Pairs of ranks whose messages an endpoint sends over NICs up to which they do not block each other.
+
+Rings and pipelines have fewer.
+"""
+
+
+def crowded_senders(legs: Iterable[tuple[Leg, tuple[int, int]]]) -> frozenset[int]:
+    """Return the endpoints that send messages of more than `MOST_PAIRS` pairs of ranks over NICs.
+
+    `legs` have the ranks of their connection.
+    """
+    pairs: dict[int, set[tuple[int, int]]] = defaultdict(set)
+    for leg, ranks in legs:
+        if leg.via_first != NONE:
+            pairs[leg.src].add(ranks)
+    return frozenset(src for src, found in pairs.items() if len(found) > MOST_PAIRS)
+
+
 def unblocked_bursts(
-    arrays: FabricArrays, legs: Sequence[Leg], *, buffers: bool
+    arrays: FabricArrays, legs: Sequence[Leg], senders: frozenset[int]
 ) -> list[int | None]:
     """Return the most packets per burst of every leg, a power of two; None is no limit.
 
     Thresholds to pause and to mark grow with bursts by at most `MOST_GROWTH`: queues that pause a wire in exact packets
-    would otherwise not reach them. With `buffers`, so do buffers of legs between NICs: messages of a GPU to many others
-    share its PCIe link and block each other in its receive buffers. All-to-all of 64 MiB over 2 `aws-p5` in buffers 38
-    times as large is 27% too short.
+    would otherwise not reach them. So do buffers of legs of these `senders` between NICs: messages of a GPU to many
+    others share its PCIe link and block each other in its receive buffers. All-to-all of 64 MiB over 2 `aws-p5` in
+    buffers 38 times as large is 27% too short.
     """
     known: dict[tuple[int, frozenset[int], bool], int | None] = {}
     result = []
     for leg in legs:
-        key = leg.packet_bytes, leg.forms, buffers and leg.via_first != NONE
+        key = leg.packet_bytes, leg.forms, leg.src in senders and leg.via_first != NONE
         if key not in known:
             known[key] = unblocked_burst(arrays, leg.forms, leg.packet_bytes, buffers=key[2])
         result.append(known[key])
