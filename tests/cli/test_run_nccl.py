@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -87,3 +88,21 @@ def test_what_does_not_go_together_is_one_line(
     assert done.code == 2
     assert says in done.err
     assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "explain dgx-a100 --size 64MiB",
+        "nccl-tests all_reduce_perf dgx-a100 -b 64K -e 64K --jobs 1 --no-progress",
+        "crossover dgx-a100 --size 64KiB --jobs 1 --no-progress",
+        "run dgx-a100 --size 64KiB --no-progress",
+    ],
+)
+def test_every_command_reports_obeyed_variables_without_effect(clusim: Clusim, words: str) -> None:
+    """The threads of LL128 limit channels of small LL128 plans only; one channel changes every plan."""
+    env = "--env NCCL_LL128_NTHREADS=320 --env NCCL_MAX_NCHANNELS=1"
+    out = " ".join(clusim(*words.split(), *env.split()).out.split())
+    assert "obeyed, without effect on th" in out
+    (names,) = re.findall(r"without effect on th(?:is run|ese sizes): ([A-Z0-9_, ]+) \(", out)
+    assert names == "NCCL_LL128_NTHREADS"

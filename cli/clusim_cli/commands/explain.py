@@ -40,11 +40,15 @@ def command(
     from clusim.base.terms.operations import COLLECTIVE_OF, operation_named
     from clusim.nccl.env import windows
     from clusim.nccl.explain import SIZES, explain, render
+    from clusim.simulation.plan import idle_notes
+    from clusim.simulation.request import Request
     from clusim.simulation.setup import Setup
 
     setup = Setup(topology, nodes, version=version, env=(*env, *windows(symmetric)))
     result = doubts(setup, strict, quiet=as_json)
-    wanted = COLLECTIVE_OF[operation_named(operation, tuple(COLLECTIVE_OF)).name]
-    notes = setup.said(wanted, sizes or SIZES)
+    name = operation_named(operation, tuple(COLLECTIVE_OF)).name
+    wanted = COLLECTIVE_OF[name]
+    requests = (Request(setup, name, size_bytes) for size_bytes in sizes or SIZES)
+    notes = (*setup.said(wanted, sizes or SIZES), *idle_notes(requests))
     data = explain(setup.comm, wanted, sizes or SIZES, faults=setup.broken.lines, notes=notes)
     click.echo(json.dumps({**data, "doubts": result}) if as_json else render(data))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from time import localtime, strftime
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,15 @@ from clusim.base.terms.operations import COLLECTIVE_OF
 from clusim.base.terms.times import LAUNCHED
 from clusim.base.units import format_size
 from clusim.nccltests.options import PerfOptions, without_effect
-from clusim.nccltests.sweep import PerfPlace, Program, devices, library_code, row_request, rows
+from clusim.nccltests.sweep import (
+    PerfPlace,
+    Program,
+    devices,
+    library_code,
+    row_request,
+    rows,
+    sized_heads,
+)
 from clusim.nccltests.table import (
     JSON_VERSION,
     PerfLine,
@@ -33,7 +42,7 @@ from clusim.report.runreport import said, verdict_lines
 from clusim.results.diagnosis import Verdict
 from clusim.simulation.api import result_of
 from clusim.simulation.expected import Expected, expected_on
-from clusim.simulation.plan import nccl_choice
+from clusim.simulation.plan import idle_notes, nccl_choice
 from clusim.simulation.request import Request, ScheduleRequest
 from clusim.simulation.samples import stream
 
@@ -88,10 +97,13 @@ class Table(Shown):
         """Return the output of the program."""
         return "\n".join(self.printed)
 
-    @property
+    @cached_property
     def notes(self) -> tuple[str, ...]:
         """Notes on NCCL's plans and on flags."""
-        plans = self.where.setup.said(COLLECTIVE_OF.get(self.test.of.name), self.options.sizes())
+        where, test, options = self.where, self.test, self.options
+        plans = where.setup.said(COLLECTIVE_OF.get(test.of.name), options.sizes())
+        heads = sized_heads(where, test, options) if where.setup.env else []
+        plans += idle_notes(row_request(where, test, options, head) for head in heads)
         loop = "iterations of a Python loop around torch.distributed"
         by = (loop,) if self.where.kind == "torch" else ()
         return (*plans, *by, *without_effect(self.options))

@@ -5,7 +5,7 @@ All later stages take the plan: approximation, lowering, and diagnosis.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -152,11 +152,8 @@ def plan(request: Request | ScheduleRequest) -> Plan:
                 raise InputError(f"{name} is for NCCL's plans; add --algorithm nccl")
         return Plan(request)
     choice = nccl_choice(_with_variables(request))
-    idle = idle_variables(request, choice)
-    if idle:
-        note = f"obeyed, without effect on this run: {', '.join(idle)}{_why_idle(idle)}"
-        choice = replace(choice, notes=(*choice.notes, note))
-    return Plan(request, choice)
+    notes = _idle_notes(idle_variables(request, choice), "this run")
+    return Plan(request, replace(choice, notes=(*choice.notes, *notes)))
 
 
 THREADS = ("NCCL_NTHREADS", "NCCL_LL128_NTHREADS")
@@ -177,6 +174,29 @@ def idle_variables(request: Request, choice: NcclChoice) -> list[str]:
         if _decided(other) == _decided(choice) and other.schedule() == choice.schedule():
             result.append(name)
     return result
+
+
+def idle_notes(requests: Iterable[Request]) -> tuple[str, ...]:
+    """Return the note on given variables that change no plan of NCCL for some requests; empty without any."""
+    idle: list[str] | None = None
+    for request in requests:
+        if not request.setup.env:
+            break
+        try:
+            here = idle_variables(request, nccl_choice(_with_variables(request)))
+        except InputError:
+            continue  # its row has the error
+        idle = here if idle is None else [name for name in idle if name in here]
+        if not idle:
+            break
+    return _idle_notes(idle or [], "these sizes")
+
+
+def _idle_notes(names: Sequence[str], where: str) -> tuple[str, ...]:
+    """Return the note on variables without effect; empty without any."""
+    if not names:
+        return ()
+    return (f"obeyed, without effect on {where}: {', '.join(names)}{_why_idle(names)}",)
 
 
 def _decided(choice: NcclChoice) -> tuple[object, ...]:

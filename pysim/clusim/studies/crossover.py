@@ -18,6 +18,7 @@ from clusim.nccl.launch import DEFAULT_ITERATIONS, host_of
 from clusim.nccltests.jobs import Failure, Progress, kernels
 from clusim.nccltests.sweep import Harness
 from clusim.report.runreport import said
+from clusim.simulation.plan import idle_notes
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 
@@ -106,7 +107,8 @@ class Crossover(JsonObject):
     def notes(self) -> tuple[str, ...]:
         """Notes on NCCL's plans."""
         sizes = tuple(row.size_bytes for row in self.sizes)
-        return self.setup.said(COLLECTIVE_OF[self.collective], sizes)
+        requests = (Request(self.setup, self.collective, size_bytes) for size_bytes in sizes)
+        return (*self.setup.said(COLLECTIVE_OF[self.collective], sizes), *idle_notes(requests))
 
 
 def crossover(
