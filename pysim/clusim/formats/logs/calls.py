@@ -8,7 +8,7 @@ lines of waits do not name signals, so that a wait is assumed to be for its grou
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 
@@ -122,7 +122,7 @@ def call_table(log: Log, *, most: int | None = None) -> CallTable:
 def _from_operations(log: Log, table: CallTable, most: int | None) -> None:
     groups: dict[tuple[str, int, int], int] = {}
     waits: Counter[tuple[int, int]] = Counter()
-    messages: list[tuple[str, Counter[_LoggedEnd], int]] = []
+    messages: list[tuple[str, dict[_LoggedEnd, int], int]] = []
     order: list[LoggedCall | int] = []
     rest: list[tuple[int, int, int]] = []
     for row in _rows(log.operations):
@@ -143,7 +143,7 @@ def _from_operations(log: Log, table: CallTable, most: int | None) -> None:
                 if most is not None and len(order) >= most:
                     break
                 at = groups[kind, comm, launch] = len(messages)
-                messages.append((kind, Counter(), comm))
+                messages.append((kind, defaultdict(int), comm))
                 order.append(at)
                 rest.append((stream, time_ns, line))
             if row.rank >= 0 and row.root >= 0:
@@ -252,7 +252,7 @@ def _row_type(log: Log, comm: int, size: int) -> str:
 
 
 def _messages(
-    log: Log, table: CallTable, kind: str, counts: Counter[_LoggedEnd], comm: int
+    log: Log, table: CallTable, kind: str, counts: dict[_LoggedEnd, int], comm: int
 ) -> LoggedCall | None:
     """Return the call of a group of messages or puts; unlogged ranks are assumed symmetric."""
     communicator = log.communicators[comm]
