@@ -208,7 +208,10 @@ def test_the_table_has_a_line_for_each_and_its_cause() -> None:
         (["run dgx-a100", "nvlink x2", "--fault 'rank 11 slow x2'"], "what-if --fault 'rank 11"),
         (["run dgx-a100", "dgx-a1000"], "did you mean 'dgx-a100'?"),
         (["train bert-allreduce", "--fault 'gizmo 1 down'"], "unknown kind 'gizmo'"),
-        (["train bert-allreduce", "hbm x2"], "links can be faster, and keys of the workload"),
+        (
+            ["train bert-allreduce", "hbm x2"],
+            "links, compute and host can be faster, and keys of the workload",
+        ),
         ([f"replay {LOG} dgx-h100", "step x2"], "of replays, only links can be faster"),
         ([f"replay {LOG} dgx-h100", "--fault 'rank 8 slow x2'"], "no rank 8"),
     ],

@@ -8,13 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import clusim
 from clusim.analysis.diff import judged_trace
 from clusim.base.errors import TimeLimitReached
-from clusim.results.causes import CauseKind
-from clusim.training import TrainingResult
+from clusim.results.causes import CauseKind, VerdictCause
+from clusim.results.diagnosis import Verdict
+from clusim.training import TrainingResult, remedies
+from clusim.training.api import train_request
+from clusim.training.breakdown import Breakdown
 from clusim.training.estimate import estimate
+from clusim.training.remedies import JudgedStep
+from clusim.training.step_diagnosis import step_verdict
+from clusim.training.switches import Sharing
+from clusim.workload import make_plan
+from clusim_cli.main import cli
 from support.workloads import ideal, tiny
 
 PIPELINE = "parallel: {pipeline: 4, data: 1}\n"
@@ -32,24 +41,35 @@ def saved(found: TrainingResult) -> int:
     return first.saving_ps
 
 
-def test_a_bubble_is_named_and_is_what_many_microbatches_do_without() -> None:
+def cause_of(found: TrainingResult, kind: CauseKind) -> VerdictCause:
+    """Return the cause of a kind."""
+    (cause,) = [cause for cause in found.verdict.causes if cause.kind is kind]
+    return cause
+
+
+def test_a_bubble_has_the_schedule_that_shortens_it() -> None:
     """Of seven turns of four stages and as many microbatches three are waited for; another one takes one more turn."""
-    few, many = step(PIPELINE), step(PIPELINE, 64)
+    few, many = step(PIPELINE), step(PIPELINE, 64, confirm=False)
     turn_ps = (many.step_ps[-1] - few.step_ps[-1]) / 60
+    bubble = cause_of(few, CauseKind.BUBBLE)
+    assert bubble.time_ps == pytest.approx(3 * turn_ps, rel=0.1), "stages are not quite alike"
+    assert bubble.remedy == "pipeline.schedule=zero-bubble"
+    shorter = step(f"{PIPELINE}pipeline: {{schedule: zero-bubble}}\n", confirm=False)
+    assert bubble.saving_ps == few.step_ps[-1] - shorter.step_ps[-1] > 0
     first = few.verdict.causes[0]
-    assert first.kind is CauseKind.BUBBLE
-    assert first.time_ps == pytest.approx(3 * turn_ps, rel=0.1), "stages are not quite alike"
-    passes_ps = few.verdict.phases[-1].start_ps - few.verdict.phases[0].start_ps
-    assert saved(few) == pytest.approx(passes_ps - 4 * turn_ps, rel=0.01), "of the heaviest stage"
-    assert many.verdict.causes[0].kind is CauseKind.COMPUTE
+    assert first.kind is CauseKind.COMPUTE
+    assert first.settings.startswith(f"{bubble.remedy} -")
+    assert f"settings: {first.settings}" in few.verdict.lines()
 
 
-def test_a_host_that_is_late_is_named_and_is_what_a_step_without_it_saves() -> None:
+def test_a_host_that_is_late_has_the_setting_that_launches_graphs() -> None:
     one = "parallel: {data: 1}\n"
-    late, without = step(f"{one}host: {{framework: pytorch}}\n"), step(one)
+    late = step(f"{one}host: {{framework: pytorch}}\n", confirm=True)
+    graph = step(f"{one}host: {{framework: cuda-graph}}\n", confirm=False)
     first = late.verdict.causes[0]
-    assert first.kind is CauseKind.HOST
-    assert saved(late) == late.step_ps[-1] - without.step_ps[-1]
+    assert (first.kind, first.remedy) == (CauseKind.HOST, "host.framework=cuda-graph")
+    assert saved(late) == late.step_ps[-1] - graph.step_ps[-1]
+    assert first.settings.startswith("batch.micro=2 -")
 
 
 def test_computing_twice_as_fast_saves_half_of_it_where_nothing_hides_behind_it() -> None:
@@ -84,7 +104,7 @@ def test_a_slow_rank_is_named_and_is_what_sound_ranks_save(parallel: str, declar
 def test_two_slow_ranks_are_one_cause() -> None:
     """Mending one of them would save nothing."""
     found = step("parallel: {data: 4}\n", 16, faults=["rank 0 slow x2", "rank 2 slow x2"])
-    first, sound = found.verdict.causes[0], step("parallel: {data: 4}\n", 16)
+    first, sound = found.verdict.causes[0], step("parallel: {data: 4}\n", 16, confirm=False)
     assert (first.kind, first.what) == (CauseKind.STRAGGLER, "rank 0 and rank 2")
     assert saved(found) == pytest.approx(found.step_ps[-1] - sound.step_ps[-1], rel=1e-6)
 
@@ -108,17 +128,18 @@ def test_a_broken_link_is_named_and_is_what_the_sound_machine_saves() -> None:
 
 def test_a_pipeline_fills_for_a_pass_of_each_stage_but_the_last() -> None:
     """The last of four stages begins when three forward passes are done, and drains for three backward ones."""
-    found = step(PIPELINE, 16)
+    found = step(PIPELINE, 16, confirm=False)
     fill, steady, drain = found.verdict.phases
     assert [phase.name for phase in found.verdict.phases] == ["warm-up", "steady state", "drain"]
     assert (fill.kind, steady.kind) == (CauseKind.BUBBLE, CauseKind.COMPUTE)
     assert fill.end_ps == steady.start_ps
     assert steady.end_ps == drain.start_ps
-    long = step(PIPELINE, 64).verdict.phases
+    many = step(PIPELINE, 64, confirm=False)
+    long = many.verdict.phases
     assert long[-1].end_ps - long[-1].start_ps == pytest.approx(
         drain.end_ps - drain.start_ps, rel=0.2
     )
-    turn_ps = (step(PIPELINE, 64).step_ps[-1] - found.step_ps[-1]) / 48
+    turn_ps = (many.step_ps[-1] - found.step_ps[-1]) / 48
     assert fill.end_ps - fill.start_ps + drain.end_ps - drain.start_ps == pytest.approx(
         3 * turn_ps, rel=0.2
     )
@@ -126,7 +147,8 @@ def test_a_pipeline_fills_for_a_pass_of_each_stage_but_the_last() -> None:
 
 def test_an_estimate_has_the_phases_of_the_step() -> None:
     work = tiny(PIPELINE, batch="{global: 16, micro: 1}")
-    made, simulated = estimate(work, ideal(4)).verdict, step(PIPELINE, 16).verdict
+    made = estimate(work, ideal(4), confirm=False).verdict
+    simulated = step(PIPELINE, 16, confirm=False).verdict
     assert [p.name for p in made.phases] == [p.name for p in simulated.phases]
     assert [p.kind for p in made.phases] == [p.kind for p in simulated.phases]
     for one, two in zip(made.phases, simulated.phases, strict=True):
@@ -134,7 +156,7 @@ def test_an_estimate_has_the_phases_of_the_step() -> None:
 
 
 def test_the_causes_of_a_step_are_its_parts() -> None:
-    found = step(PIPELINE)
+    found = step(PIPELINE, confirm=False)
     assert sum(cause.time_ps for cause in found.verdict.causes) == found.step_ps[-1]
 
 
@@ -168,12 +190,119 @@ def test_causes_and_phases_add_up_to_the_picosecond(parallel: str, options: Any)
     assert all(one[1] == two[0] for one, two in pairwise(ends))
 
 
-def test_a_re_simulation_that_a_time_limit_ends_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    def late(*_: object) -> None:
-        raise TimeLimitReached("time limit of 90 s")
+def test_a_change_that_a_time_limit_ends_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def proved(step: JudgedStep, run: object, most: int | None) -> Verdict:
+        def late(_: object) -> TrainingResult:
+            raise TimeLimitReached("time limit of 90 s")
 
-    monkeypatch.setattr("clusim.training.run._Steps._faster_kernels", late)
+        return remedies.proved_step(step, late, most)
+
+    monkeypatch.setattr("clusim.training.run.proved_step", proved)
     verdict = step("parallel: {data: 1}\n").verdict
-    assert verdict.unfinished == "saving of the bottleneck; time limit of 90 s"
+    assert verdict.unfinished == "changes; time limit of 90 s"
     assert verdict.causes[0].saving_ps is None
+    assert verdict.proof == "not certain: not simulated: compute x2 (--confirm)"
     assert f"not simulated: {verdict.unfinished}" in verdict.lines()
+
+
+def test_a_repair_precedes_faster_kernels_that_save_more() -> None:
+    """A rank 1.3 times slower costs 23%; kernels twice as fast save half of any step."""
+    found = step("parallel: {data: 4}\n", 16, faults=["rank 2 slow x1.3"])
+    first = found.verdict.causes[0]
+    assert (first.kind, first.remedy) == (CauseKind.STRAGGLER, "rank 2 repaired")
+    faster = cause_of(found, CauseKind.COMPUTE)
+    assert faster.saving_ps is not None
+    assert 0.1 * faster.saving_ps < saved(found) < 0.7 * faster.saving_ps
+    assert found.verdict.proof.startswith("certain: only compute x2 saves more (")
+
+
+def test_a_slight_fault_does_not_hide_what_saves_ten_times_as_much() -> None:
+    found = step("parallel: {data: 4}\n", 16, faults=["rank 2 slow x1.02"])
+    assert found.verdict.causes[0].kind is CauseKind.COMPUTE
+    assert cause_of(found, CauseKind.STRAGGLER).saving_ps
+
+
+def test_a_link_that_is_down_is_a_candidate_though_no_traffic_uses_it() -> None:
+    """Plans avoid the link, so that no time is attributed to it."""
+    work = tiny("parallel: {data: 8}\n", batch="{global: 8, micro: 1}")
+    request = train_request(work, "dgx-a100", faults=["link gpu0-nvswitch2 down"])
+    plan, row = make_plan(work, request.setup.known), Breakdown(0, 5, 5, 0, 0, 0, 0)
+    verdict = step_verdict([(("", 0, 10), [row])], "")
+    step = JudgedStep(request, plan, verdict, [row], 1, Sharing(), ["nvlink"])
+    first, *others = remedies.step_remedies(step)
+    assert first.words == "gpu0<->nvswitch2.0 repaired"
+    assert not first.request.setup.faults
+    assert (first.estimate_ps, first.most_ps) == (0, 5), "kernels are as long with the link"
+    assert {"compute x2", "nvlink x2"} <= {one.words for one in others}
+
+
+def test_a_change_that_is_not_simulated_has_a_limit_by_the_kernels() -> None:
+    """Kernels take nearly all of the step, so that no faster link can save as much as faster kernels."""
+    found = step("parallel: {data: 4}\n", 64)
+    verdict = found.verdict
+    assert verdict.causes[0].remedy == "compute x2"
+    assert verdict.proof.startswith("certain: no other single change saves more (")
+    told = step("parallel: {data: 4}\n", 64, confirm=True).verdict.causes[0]
+    assert told.saving_ps == verdict.causes[0].saving_ps
+
+
+def test_steps_too_large_to_prove_say_that_no_change_was_simulated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("clusim.training.remedies.CHEAP_TASKS", 1)
+    found = step(PIPELINE)
+    assert found.verdict.proof == "not certain: no change was simulated (--confirm)"
+    assert all(cause.saving_ps is None for cause in found.verdict.causes)
+    assert found.verdict.order, "by share"
+
+
+def test_recomputation_is_a_candidate_only_if_memory_suffices() -> None:
+    text = "parallel: {data: 4}\nrecompute: full\n"
+    found = step(text, confirm=True)
+    compute = cause_of(found, CauseKind.COMPUTE)
+    assert "recompute=none -" in (compute.settings or compute.remedy)
+    whole = make_plan(tiny("parallel: {data: 4}\n", batch="{global: 4, micro: 1}"), ideal(4))
+    least = whole.memory(0).total - 1
+    full = step(f"{text}hardware: {{memory: {least}}}\n", confirm=True)
+    assert all("recompute" not in f"{c.settings}{c.remedy}" for c in full.verdict.causes)
+
+
+def test_an_estimate_proves_its_bottleneck_as_the_simulation_does() -> None:
+    work = tiny(PIPELINE, batch="{global: 16, micro: 1}")
+    made, simulated = estimate(work, ideal(4), confirm=True), step(PIPELINE, 16, confirm=True)
+    one, two = made.verdict.causes[0], simulated.verdict.causes[0]
+    assert (one.remedy, one.kind) == (two.remedy, two.kind)
+    assert one.saving_ps == pytest.approx(two.saving_ps, rel=0.05)
+    assert made.verdict.proof.startswith("certain: ")
+
+
+WORDS = """
+model: {base: gpt3-1.3b, layers: 4, hidden: 256, heads: 8, head_size: 32, kv_heads: 8, intermediate: 1024, vocab: 1024}
+sequence: 128
+batch: {global: 16, micro: 2}
+parallel: {data: 2, pipeline: 2, ranks: [0, 1, 8, 9]}
+host: {framework: pytorch}
+"""
+
+
+def test_every_change_of_a_step_has_words_that_what_if_takes_with_the_same_saving(
+    tmp_path: Path,
+) -> None:
+    """Over two nodes, with a slow rank and a slow link."""
+    path = tmp_path / "work.yaml"
+    path.write_text(WORDS, encoding="utf-8")
+    faults = ["rank 1 slow x1.5", "lanes n0/gpu0-n0/nvswitch0.0 1/2"]
+    found = clusim.train(path, "dgx-a100", nodes=2, faults=faults, confirm=True)
+    causes = [cause for cause in found.verdict.causes if cause.saving_ps is not None]
+    assert {"compute x2", "rank 1 repaired"} < {cause.remedy for cause in causes}
+    shown = " ".join(f"--fault '{fault}'" for fault in faults)
+    base = f"train {path} dgx-a100 --nodes 2 {shown}"
+    words = [cause.remedy for cause in causes]
+    done = CliRunner().invoke(cli, ["what-if", base, *words, "--no-progress", "--json"])
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["change"] for row in rows] == words
+    savings = [row["baseline"]["time_ps"] - row["planned"]["time_ps"] for row in rows]
+    assert savings == [cause.saving_ps for cause in causes]
+    best = max(savings)
+    first = causes[0].saving_ps or 0
+    assert first >= (0.1 if causes[0].remedy.endswith(" repaired") else 1) * best

@@ -14,9 +14,11 @@ from clusim_cli.params import RANKS, TOPOLOGY, WORKLOAD, command_line, one_of
 from clusim_cli.progress import shown_progress
 
 if TYPE_CHECKING:
+    from clusim.simulation.job import RunOptions
     from clusim.topology import Fabric
     from clusim.training import TrainRequest
     from clusim.training.proof import StepsEnded
+    from clusim.training.result import StepResult
     from clusim.workload import Workload
     from clusim_cli.progress import Shown
 
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     required=False, more="Steps then are those of the job before and after the loss."
 )
 @options.faults()
+@options.confirm(more="All changes; automatic up to about 0.5 s.")
 @options.time_limit()
 @options.trace_out()
 @options.seed()
@@ -57,23 +60,20 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
     """
     from clusim.simulation.job import RunOptions
     from clusim.simulation.request import taken
-    from clusim.training import scaling, trained, training_report
+    from clusim.training import scaling, training_report
     from clusim.training.api import inputs
-    from clusim.training.estimate import estimated, stepped
+    from clusim.training.estimate import stepped
     from clusim.training.proof import StepsEnded
 
     setup, spec = inputs(workload, given["topology"], given["nodes"], given["faults"])
-    _refuse_limit(given)
+    _refuse_options(given)
     doubtful = doubts(setup, given["strict"], quiet=as_json)
     if given["layers"]:
         _refuse_simulation(given)
         click.echo(_layers(spec, setup.fabric, as_json, strict=given["strict_memory"]))
         return 0
-    if (given["scaling"] is None) != (given["replicas"] is None):
-        raise click.UsageError("--scaling needs --replicas, and --replicas needs --scaling")
-    if given["estimate"] and (given["trace_out"] or given["fold"]):
-        raise click.UsageError("--estimate: not with --fold or --trace-out")
     lost = given["rank"] is not None
+    _refuse_modes(given)
     _refuse_loss(given, lost=lost)
     request = asked(workload=workload, **given)
     if lost:
@@ -88,11 +88,12 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
         _warn_if_large(workload)
     with shown_progress(not no_progress, given["trace_out"]) as shown:
         given["watch"].tell = shown.begins
+        given["confirm"] = given["confirm"] or None
         how = RunOptions(
             progress=shown.progress, command=command_line(), **taken(given, RunOptions)
         )
         try:
-            result = estimated(request) if request.estimate else trained(request, how)
+            result = _result(request, how)
         except StepsEnded as error:
             shown.stop()
             return _said_known(error, doubtful, as_json, shown)
@@ -104,6 +105,23 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
     if result.verdict.unfinished:
         return shown.ended(f"not simulated: {result.verdict.unfinished}")
     return 0
+
+
+def _result(request: TrainRequest, how: RunOptions) -> StepResult:
+    from clusim.training import trained
+    from clusim.training.estimate import estimated
+
+    if request.estimate:
+        return estimated(request, confirm=how.confirm)
+    return trained(request, how)
+
+
+def _refuse_modes(given: dict[str, Any]) -> None:
+    """Raise an error for options that exclude or need others."""
+    if (given["scaling"] is None) != (given["replicas"] is None):
+        raise click.UsageError("--scaling needs --replicas, and --replicas needs --scaling")
+    if given["estimate"] and (given["trace_out"] or given["fold"]):
+        raise click.UsageError("--estimate: not with --fold or --trace-out")
 
 
 def _warn_if_large(workload: str) -> None:
@@ -120,7 +138,9 @@ def _warn_if_large(workload: str) -> None:
 def _refuse_simulation(given: dict[str, Any]) -> None:
     """Raise an error for options of a simulation, in addition to ``--layers``."""
     names = {"fault": "faults", "lose": "rank"}
-    for option in ("fault", "fold", "estimate", "scaling", "replicas", "trace-out", "lose"):
+    for option in (
+        *("fault", "fold", "estimate", "scaling", "replicas", "confirm", "trace-out", "lose"),
+    ):
         value = given[names.get(option, option.replace("-", "_"))]
         if value or (option == "lose" and value is not None):
             raise click.UsageError(f"--layers does not simulate; not with --{option}")
@@ -129,7 +149,7 @@ def _refuse_simulation(given: dict[str, Any]) -> None:
 def _refuse_loss(given: dict[str, Any], *, lost: bool) -> None:
     """Raise an error for parameters of a loss without `--lose`, and for other modes with it."""
     if lost:
-        for option in ("scaling", "trace_out"):
+        for option in ("scaling", "confirm", "trace_out"):
             if given[option]:
                 raise click.UsageError(f"--lose: not with --{option.replace('_', '-')}")
         if given["watch"].limit_ps is not None:
@@ -153,8 +173,10 @@ def _shrunk(request: TrainRequest, given: dict[str, Any], as_json: bool) -> str:
     return json.dumps(job.to_json()) if as_json else "\n".join([*shrunk_lines(job), *notes])
 
 
-def _refuse_limit(given: dict[str, Any]) -> None:
-    """Raise an error for a time limit on modes other than one simulation."""
+def _refuse_options(given: dict[str, Any]) -> None:
+    """Raise an error for a time limit or changes with modes other than one simulation."""
+    if given["scaling"] and given["confirm"]:
+        raise click.UsageError("--confirm: not with --scaling")
     for option in ("estimate", "layers", "scaling"):
         if given["watch"].limit_ps is not None and given[option]:
             raise click.UsageError(f"--time-limit: not with --{option}")

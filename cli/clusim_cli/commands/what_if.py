@@ -41,7 +41,8 @@ def command(
     "--nccl-version 2.19", "--env NCCL_ALGO=Ring"), another system ("dgx-h100"), a factor of speed ("nvlink x2" is twice
     as fast; "gpu0-nvswitch0 x0.5", "hbm x2", "latency x2"; a link class or two ends), a disabled transport
     ("p2p off", "gpudirect off", "pxn off", "shm off"), a repair ("rank 3 repaired", "gpu0-nvswitch0.0 repaired": the
-    baseline without this fault), or, of train, keys of the workload ("parallel.tensor=4").
+    baseline without this fault), or, of train, keys of the workload ("parallel.tensor=4") and faster kernels or host
+    threads ("compute x2", "host x2").
 
     Each change is simulated twice: with the baseline's plan, and re-planned by NCCL. A change that cannot run has the
     reason in its row; the exit code is then 2.

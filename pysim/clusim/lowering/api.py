@@ -212,9 +212,8 @@ class _Cut:
 def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
     """Choose the packets per burst of every connection of the image."""
     traffic, legs = links.traffic(), links.leg_of
-    hops = [
-        item.packets(leg.packet_bytes) * item.hops for item, leg in zip(traffic, legs, strict=True)
-    ]
+    pairs = zip(traffic, legs, strict=True)
+    hops = [item.packets(leg.packet_bytes) * item.hops for item, leg in pairs]
     cut = _Cut(traffic, legs, hops, [1] * len(legs))
     word = checked(granularity)
     if word == "packet":
@@ -251,8 +250,7 @@ def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
     if name_of(word) == COARSE:
         # Long runs are in complete slices with both.
         step = str(word).replace(COARSE, STEP)
-        rule = rule_of(step)
-        long = rule is not None and burst_hops > (rule.slices_hops or 0)
+        long = _is_in_slices(step, burst_hops)
         if long and bursts == automatic(moving_hops, partial(limits, word=step), step):
             cut.word = step
     for number, burst in zip(moving, bursts, strict=True):
@@ -262,6 +260,12 @@ def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
             -(-count // most) for count, most in zip(moving_hops, limits(1), strict=True)
         )
     return cut
+
+
+def _is_in_slices(step: str, burst_hops: int) -> bool:
+    """Return True if a run with these burst-hops is in bursts of complete slices."""
+    rule = rule_of(step)
+    return rule is not None and burst_hops > (rule.slices_hops or 0)
 
 
 def _crowded(links: LinkLowering, moving: Sequence[int]) -> frozenset[int]:

@@ -329,7 +329,7 @@ class VerdictCause(CausePart):
     remedy : str
         Change that accelerates it, in the words of ``clusim what-if``; empty without such a change.
     settings : str
-        Settings of NCCL that change it.
+        Settings of NCCL that change it; of a training step, settings of the workload with their savings.
     simulated_as : str
         Way of that re-simulation, if other causes were changed too: ``with twice the microbatches``.
     then : str

@@ -2,7 +2,7 @@
 
 `diagnose` makes every `Verdict` from an additive split of the time: of the critical path (`clusim.analysis.judge`), of
 a training step by the tasks of its ranks (`clusim.training.step_diagnosis`), or of a recorded job by its calls
-(`clusim.replays.report`). `confirmed` adds the saving of a run without the bottleneck. Every command, page and script
+(`clusim.replays.report`). `clusim.simulation.proof` adds simulated savings. Every command, page and script
 shows the same wording.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from clusim.base.errors import DeadlockError, RangeExceeded, TimeLimitReached, TraceError
+from clusim.base.errors import TraceError
 from clusim.base.json_schema import IfKnown, JsonObject
 from clusim.base.records import dataclass
 from clusim.base.units import format_time
@@ -290,28 +290,3 @@ def diagnose(
     )
     phases = tuple(_phase_of(span, census) for span in spans if span.name)
     return Verdict(sum(sums.values()), tuple(causes), phases)
-
-
-class Trial(NamedTuple):
-    """Run without the bottleneck: its saving [ps] and its diagnosis, both or None if unknown."""
-
-    saving_ps: int
-    after: Verdict | None = None
-
-
-def confirmed(verdict: Verdict, trial: Callable[[], Trial], how: str = "") -> Verdict:
-    """Simulate a run again without its bottleneck; return the verdict with the saving and the next one.
-
-    Without the saving if the changed system would need further changes, or if a time limit is reached, which
-    `Verdict.unfinished` names.
-    """
-    try:
-        saving_ps, after = trial()
-    except (DeadlockError, RangeExceeded):
-        return verdict
-    except TimeLimitReached as error:
-        return replace(verdict, unfinished=f"saving of the bottleneck; {error}")
-    first = None if after is None else after.headline
-    then = "" if after is None or first is None else f"{first.share:.1%} {first.words()}"
-    first = replace(verdict.causes[0], saving_ps=saving_ps, simulated_as=how, then=then)
-    return replace(verdict, causes=(first, *verdict.causes[1:]))

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +32,7 @@ from clusim.simulation.session import EngineName, Progress, Session, Sink, Watch
 if TYPE_CHECKING:
     from clusim.analysis.critical import Critical
     from clusim.analysis.judge import Judged
+    from clusim.analysis.remedies import Remedy
     from clusim.analysis.whatif import Change
     from clusim.base.tables import ColumnTable
     from clusim.simulation.intervals import Variants
@@ -288,7 +288,7 @@ class Evidence:
         return self._judged
 
     def _proven(self, result: Result, judged: Judged) -> Verdict:
-        from clusim.simulation.proof import proven
+        from clusim.simulation.proof import ProofRule, proven
 
         how = self._how
         if self._is_known or not result.complete:  # the complete time is unknown
@@ -300,8 +300,12 @@ class Evidence:
         elif not how.confirm:
             most = 0
         inputs = self._inputs()
-        trial = partial(_trial, result, inputs, how=how)
-        return proven(judged, trial, most, every=how.confirm or how.budget.every)
+
+        def trial(remedy: Remedy) -> RemedyTrial:
+            return _trial(result, inputs, remedy.change, how)
+
+        rule = ProofRule(most, every=how.confirm or how.budget.every)
+        return proven(judged.verdict, judged.remedies, trial, rule)
 
     def sensitivity(self, result: Result) -> Sensitivity:
         """Return the derivatives of the run with this result; see `Result.sensitivity`."""

@@ -13,8 +13,9 @@ from clusim.base.errors import InputError
 from clusim.base.files import note_input
 from clusim.base.kept import file_digest
 from clusim.base.records import dataclass
+from clusim.base.terms.links import several
 from clusim.base.terms.operations import Collective
-from clusim.lowering import Broken, Fault, parse_faults, plan_change
+from clusim.lowering import Broken, parse_faults, plan_change
 from clusim.lowering.spreads import rerouted
 from clusim.nccl import LATEST, Communicator, parse_env, parse_version
 from clusim.nccl.choice import Communicators, shared_communicators, ways
@@ -127,33 +128,55 @@ class Setup:
             known.clear()
         return known.setdefault(self.faults, Broken(arrays, self.faults))
 
+    def _fault_names(self, fault: Any) -> list[str]:
+        """Return the links and ranks of a fault, given as text or `Fault`."""
+        arrays, names = arrays_of(self.fabric), []
+        for item in parse_faults(self.fabric, [fault]) if isinstance(fault, str) else [fault]:
+            wire, name = item.wire, f"rank {item.rank}"
+            if wire is not None:
+                number = wire if isinstance(wire, int) else arrays.wire_names.index(wire)
+                back = int(arrays.wires["reverse"][number])
+                name = arrays.wire_names[min(number, back)].replace("->", "<->")
+            names.append(name)
+        return names
+
+    @property
+    def repairable(self) -> list[str]:
+        """Return a name of every fault, as `repaired` takes it; slow ranks have one name together."""
+        names = [self._fault_names(fault)[0] for fault in (*self.fabric.faults, *self.faults)]
+        ranks = dict.fromkeys(name for name in names if name.startswith("rank "))
+        links = list(dict.fromkeys(name for name in names if name not in ranks))
+        return links + ([several(ranks)] if ranks else [])
+
     def repaired(self, what: str) -> Setup:
-        """Return the setup without the given faults of ``gpu0<->nvswitch0.0`` (or ``gpu0-nvswitch0.0``) or ``rank 3``.
+        """Return the setup without the faults of ``gpu0<->nvswitch0.0`` (or ``gpu0-nvswitch0.0``) or ``rank 3``.
+
+        Several are joined as in ``rank 0 and rank 2``.
 
         Raises
         ------
         InputError
             The fault does not exist.
         """
-        arrays = arrays_of(self.fabric)
+        left = what.replace(" and ", ", ").split(", ")
+        missing = set(left)
 
-        def named(fault: Fault) -> str:
-            if fault.wire is None:
-                return f"rank {fault.rank}"
-            wire = fault.wire
-            number = wire if isinstance(wire, int) else arrays.wire_names.index(wire)
-            back = int(arrays.wires["reverse"][number])
-            return arrays.wire_names[min(number, back)].replace("->", "<->")
+        def is_kept(fault: Any) -> bool:
+            names = set(self._fault_names(fault))
+            found = (names | {name.replace("<->", "-") for name in names}).intersection(left)
+            missing.difference_update(found)
+            return not found
 
-        def mine(text: str) -> bool:
-            found = {named(fault) for fault in parse_faults(self.fabric, [text])}
-            return what in found | {name.replace("<->", "-") for name in found}
-
-        kept = tuple(text for text in self.faults if not mine(text))
-        if len(kept) == len(self.faults):
-            known = ", ".join(map(repr, self.faults)) or "none"
-            raise InputError(f"{what}: without fault in the baseline; faults: {known}")
-        return replace(self, faults=kept)
+        of_file = tuple(filter(is_kept, self.fabric.faults))
+        kept = tuple(filter(is_kept, self.faults))
+        if missing:
+            known = ", ".join(repr(str(fault)) for fault in (*self.fabric.faults, *self.faults))
+            words = ", ".join(name for name in left if name in missing)
+            raise InputError(f"{words}: without fault in the baseline; faults: {known or 'none'}")
+        setup = replace(self, faults=kept)
+        if of_file == self.fabric.faults:
+            return setup
+        return setup.on(replace(self.fabric, faults=of_file))
 
     @property
     def doubts(self) -> list[str]:

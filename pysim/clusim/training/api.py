@@ -62,6 +62,7 @@ class EstimateOptions(TypedDict, total=False):
     granularity: str | int
     seed: int
     faults: Sequence[Any]
+    confirm: bool | None
 
 
 class TrainOptions(EstimateOptions, total=False):
@@ -80,7 +81,7 @@ class TrainOptions(EstimateOptions, total=False):
     granularity, seed, faults, trace_out, progress, command
         As in `clusim.simulate`.
     confirm : bool or None
-        True re-simulates the steps without their bottleneck for the verdict; None: if that is cheap.
+        True simulates the steps with all changes that the verdict names, False with none; None: those that are cheap.
     watch : clusim.simulation.session.Watch
         Wall-clock limit, which raises `StepsEnded`.
     """
@@ -89,7 +90,6 @@ class TrainOptions(EstimateOptions, total=False):
     trace_out: str | Path | None
     progress: Progress | None
     command: str
-    confirm: bool | None
     watch: Watch
 
 

@@ -20,8 +20,8 @@ from clusim.simulation.anchors import Linear
 from clusim.topology.model import Fabric
 from clusim.training.breakdown import Breakdown
 from clusim.training.result import TrainingResult
+from clusim.training.saved_step import SavedStep
 from clusim.training.switches import Sharing
-from clusim.training.without_bottleneck import SavedStep
 from clusim.workload.host import HostThreads
 from clusim.workload.memory import Memory
 from clusim.workload.models import Transformer

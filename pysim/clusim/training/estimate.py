@@ -1,9 +1,8 @@
 """Estimates of training steps: the plan's order of passes, with times of simulated parts.
 
-The writer emits steps as `clusim.workload.parallel` does, for one rank of every stage, into a `Clock`. Work of a single
-rank lasts as long as the sum of its kernels. Joint work is a part simulated by the engine, either in isolation or
-beside kernels with the stage's memory traffic. Repeated blocks of a stage without concurrent communication have the
-same time again.
+The writer emits steps as `clusim.workload.parallel` does, for one rank of every stage, into a `Clock`. Work of a rank
+lasts as long as the sum of its kernels. Joint work is a part simulated by the engine, either in isolation or beside
+kernels with the stage's memory traffic. Repeated blocks without concurrent communication have the same time again.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
@@ -25,6 +25,7 @@ from clusim.lowering.grain import COARSE, STEP, shared
 from clusim.results.intervals import Union
 from clusim.results.replicated import RankPattern, united
 from clusim.simulation.anchors import MOST_TOGETHER
+from clusim.simulation.job import RunOptions
 from clusim.topology import Fabric
 from clusim.topology.check_flow import never_tapers
 from clusim.training.api import EstimateOptions, train_request
@@ -32,7 +33,7 @@ from clusim.training.clock import Clock, RankRows, Repeated
 from clusim.training.depth import memory_notes, plan_notes
 from clusim.training.expected import expected_text
 from clusim.training.extrapolated import JointWork, Write
-from clusim.training.parts import StepPart, StepParts
+from clusim.training.parts import StepPart, StepParts, kernel_traffic_Bps
 from clusim.training.planned import CountedParts, PlannedWork
 from clusim.training.request import SURE, WANTED_ERROR, TrainRequest
 from clusim.training.result import StepResult
@@ -40,7 +41,14 @@ from clusim.training.run import finest, trained
 from clusim.training.steady import reported_steps, reported_window, simulated_steps, steady_window
 from clusim.training.step_diagnosis import Culprits, StepSpans, heavy_stage, step_verdict
 from clusim.training.switches import Sharing
-from clusim.training.uncomposed import WHOLE_NOTE, StepEstimate, overlap_notes, uneven, whole
+from clusim.training.uncomposed import (
+    WHOLE_NOTE,
+    StepEstimate,
+    overlap_notes,
+    proved_estimate,
+    uneven,
+    whole,
+)
 from clusim.workload import Workload
 from clusim.workload.host import HostThreads
 from clusim.workload.kernels import Kernel
@@ -60,16 +68,9 @@ class _Done(NamedTuple):
 
 
 class _Joint(NamedTuple):
-    """Groups that communicate at a time.
+    """Groups that communicate at a time: representative ranks, number of equal sets of groups that these represent.
 
-    Attributes
-    ----------
-    shown : list of int
-        Their representative ranks.
-    times : int
-        Number of equal sets of groups that these represent.
-    origin : str
-        As in `clusim.training.extrapolated.JointWork`.
+    `origin` is as in `clusim.training.extrapolated.JointWork`.
     """
 
     groups: list[tuple[int, ...]]
@@ -101,7 +102,7 @@ class StepEstimator(Emitter):
         self._joints: dict[tuple[tuple[int, ...], ...], _Joint] = {}
         self._own = [[rank] for rank in self.shown]
         self._stepped: set[int] = set()
-        self._busy = [_traffic_Bps(plan, stage) for stage in range(plan.mesh.pipeline)]
+        self._busy = [kernel_traffic_Bps(plan, stage) for stage in range(plan.mesh.pipeline)]
 
     def ranks(self, stage: int) -> list[int]:
         """Return the representative rank of a stage."""
@@ -339,39 +340,27 @@ def _sum(blocks: Sequence[_Done]) -> _Done:
     return _Done(Repeated(pattern, kernel_ps, alone_ps, sum(t.flops for t in blocks_took)), moved)
 
 
-def _traffic_Bps(plan: ParallelPlan, stage: int) -> float:
-    """Return the memory traffic of a stage's backward kernels while they run [bytes/s]."""
-    kernels = {
-        (id(layer), part): layer.kernels(part)
-        for chunk in plan.stages[stage]
-        for layer in chunk
-        for part in ("input", "weight")
-    }
-    all_kernels = [kernel for result in kernels.values() for kernel in result]
-    time_ps = sum(plan.chip.time_ps(kernel) for kernel in all_kernels)
-    return sum(kernel.bytes for kernel in all_kernels) * 1e12 / max(1, time_ps)
-
-
-def estimated(request: TrainRequest, kept: SampleCache | None = None) -> StepEstimate:
+def estimated(
+    request: TrainRequest, kept: SampleCache | None = None, *, confirm: bool | None = None
+) -> StepEstimate:
     """Estimate training steps, as a run of the same request would simulate them.
 
     Parameters
     ----------
     kept : SampleCache or None
         Cache of parts; None is the user's folder.
+    confirm : bool or None
+        Whether the verdict has estimates of all changes (True) or of none (False); None: of those that are cheap.
 
-    Returns
-    -------
-    StepEstimate
-        Where ranks of a stage differ (faults, stragglers, experts that are not evenly used, parameter servers), or the
-        parts need as many packets as the step, the step is one part, which the engine simulates in full.
+    Where ranks of a stage differ (faults, stragglers, experts that are not evenly used, parameter servers), or the
+    parts need as many packets as the step, the step is one part, which the engine simulates in full.
     """
     # Passes are many small objects without reference cycles.
     with uncollected():
-        return _estimated(request, kept or SampleCache())
+        return _estimated(request, kept or SampleCache(), confirm)
 
 
-def _estimated(request: TrainRequest, kept: SampleCache) -> StepEstimate:
+def _estimated(request: TrainRequest, kept: SampleCache, confirm: bool | None) -> StepEstimate:
     began = time.perf_counter()
     plan = make_plan(request.workload, request.setup.known)
     memory = [plan.memory(stage) for stage in range(plan.mesh.pipeline)]
@@ -379,7 +368,7 @@ def _estimated(request: TrainRequest, kept: SampleCache) -> StepEstimate:
     differ = uneven(request, plan)
     work = PlannedWork(0) if differ else _planned(request, plan, kept)
     if differ or work.whole:
-        result = whole(request, plan, kept, confirm=False if work.whole else None)
+        result = whole(request, plan, kept, confirm=confirm)
     else:
         fast = replace(request, granularity=COARSE) if request.granularity == STEP else request
         parts = StepParts(request.setup, plan, Times(shared(fast.granularity, 2 * work.runs), kept))
@@ -389,6 +378,9 @@ def _estimated(request: TrainRequest, kept: SampleCache) -> StepEstimate:
             times = Times(shared(request.granularity, 2 * work.runs), kept)
             again = StepParts(request.setup, plan, times, simulated=parts.simulated)
             result = _bounded(request, again)
+        if confirm is not False:
+            run = partial(_estimated, kept=kept, confirm=False)
+            result = replace(result, judged=proved_estimate((request, result), run, confirm))
     if work.whole:
         notes.append(WHOLE_NOTE)
     notes += plan_notes(plan, request.setup.fabric)
@@ -399,8 +391,9 @@ def _estimated(request: TrainRequest, kept: SampleCache) -> StepEstimate:
 
 
 def stepped(request: TrainRequest) -> StepResult:
-    """Return the result of a request: estimated if `request.estimate`, otherwise simulated."""
-    return estimated(request) if request.estimate else trained(request)
+    """Return the result of a request, estimated or simulated, without changes."""
+    timed = RunOptions(confirm=False)
+    return estimated(request, confirm=False) if request.estimate else trained(request, timed)
 
 
 def estimate(
@@ -428,7 +421,8 @@ def estimate(
         An invalid name, size or option, or with `strict_memory` too little memory.
     """
     with guarded():
-        return estimated(train_request(workload, fabric, estimate=True, **options))
+        confirm = options.pop("confirm", None)
+        return estimated(train_request(workload, fabric, estimate=True, **options), confirm=confirm)
 
 
 def _bounded(request: TrainRequest, parts: StepParts) -> StepEstimate:
@@ -497,4 +491,5 @@ def _made(request: TrainRequest, plan: ParallelPlan, parts: StepParts) -> StepEs
         grain_error=max(filter(None, parts.bounds), default=0.0) if exact else None,
         parts=parts.different,
         simulated=len(parts.simulated),
+        spans=sum(len(row.compute) + len(row.moving) for row in clock.rows.values()),
     )

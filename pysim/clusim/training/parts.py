@@ -277,3 +277,16 @@ def _on_machines(plan: ParallelPlan, zones: tuple[int, ...]) -> ParallelPlan:
 @lru_cache(maxsize=8)
 def _places(fabric: Fabric) -> EqualPlaces:
     return EqualPlaces(fabric)
+
+
+def kernel_traffic_Bps(plan: ParallelPlan, stage: int) -> float:
+    """Return the memory traffic of a stage's backward kernels while they run [bytes/s]."""
+    kernels = {
+        (id(layer), part): layer.kernels(part)
+        for chunk in plan.stages[stage]
+        for layer in chunk
+        for part in ("input", "weight")
+    }
+    all_kernels = [kernel for result in kernels.values() for kernel in result]
+    time_ps = sum(plan.chip.time_ps(kernel) for kernel in all_kernels)
+    return sum(map(plan.chip.moved_bytes, all_kernels)) * 1e12 / max(1, time_ps)

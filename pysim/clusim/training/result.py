@@ -21,9 +21,9 @@ from clusim.training.convergence import Convergence, convergence_of
 from clusim.training.expected import StepClass, expected_step, expected_text
 from clusim.training.goodput import Goodput, goodput_of
 from clusim.training.proof import FoldReport
+from clusim.training.saved_step import SavedStep
 from clusim.training.step_diagnosis import step_verdict
 from clusim.training.switches import Sharing, Switching
-from clusim.training.without_bottleneck import SavedStep
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.plan import ParallelPlan
 from clusim.workload.parallel.volumes import Volume

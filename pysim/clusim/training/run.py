@@ -8,6 +8,7 @@ thousands of GPUs, with layers of milliseconds: there the interval is longer.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
@@ -17,9 +18,9 @@ import numpy as np
 
 from clusim.base.errors import TimeLimitReached
 from clusim.base.limits import uncollected
+from clusim.base.terms.links import kind_of
 from clusim.lowering.grain import COARSE, STEP, STEP_ERROR
-from clusim.results.causes import CauseKind
-from clusim.results.diagnosis import Trial, Verdict, confirmed
+from clusim.results.diagnosis import Verdict
 from clusim.results.replicated import KINDS, BlockTasks
 from clusim.results.result import Result
 from clusim.schedule.ir import Schedule
@@ -41,18 +42,13 @@ from clusim.training.proof import (
     knowing,
     states,
 )
+from clusim.training.remedies import JudgedStep, affordable_trials, proved_step
 from clusim.training.request import WANTED_ERROR, TrainRequest
 from clusim.training.result import TrainingResult
+from clusim.training.saved_step import SavedStep
 from clusim.training.steady import is_free, simulated_steps
 from clusim.training.step_timing import StepTiming
 from clusim.training.switches import sharing, switching
-from clusim.training.without_bottleneck import (
-    Fix,
-    SavedStep,
-    is_cheap,
-    with_faster_kernels,
-    without_first,
-)
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.checkpoints import checkpoint_of
 from clusim.workload.parallel.fold import FoldedBlock, Folder, block_rows, by_kind
@@ -231,6 +227,8 @@ def _simulated(
     notes += plan_notes(plan, setup.fabric) if request.held is None else []
     if workload.depth is not None:
         result = by_depth(workload, plan, partial(_shallow, request, options))
+        if options.confirm is not False:
+            result = replace(result, judged=_proved_depth(asked, result, options))
         return replace(result, memory=memory, notes=[*notes, *result.notes], switching=None)
     runs = _Runs(setup, request.granularity, _part_of(options))
     folder = Folder(plan.fabric, runs)
@@ -259,10 +257,23 @@ def _simulated(
     return replace(result, switching=done, grain_error=runs.worst(run), result=told, judged=judged)
 
 
+def _proved_depth(request: TrainRequest, result: TrainingResult, options: RunOptions) -> Verdict:
+    """Return the verdict on a deep model, with simulated changes if they are requested."""
+    kinds = {kind_of(link.cls) for link in request.setup.fabric.links}
+    rows, flops = result.ranks, result.executed_flops
+    step = JudgedStep(request, result.plan, result.verdict, rows, flops, result.sharing, kinds)
+    return proved_step(step, _as_timed(options), None if options.confirm else 0)
+
+
+def _as_timed(options: RunOptions) -> Callable[[TrainRequest], TrainingResult]:
+    """Return the simulation of changed steps, with the same wall-clock limit."""
+    return partial(_simulated, options=RunOptions(confirm=False, watch=options.watch))
+
+
 def _shallow(request: TrainRequest, options: RunOptions, part: Workload) -> TrainingResult:
     """Simulate the steps of fewer layers, without a partial result at a time limit."""
     try:
-        return _simulated(replace(request, workload=part), options)
+        return _simulated(replace(request, workload=part), replace(options, confirm=False))
     except StepsEnded as error:
         raise TimeLimitReached(
             f"{error.known.words} of the run with fewer layers; allow more time"
@@ -358,32 +369,19 @@ class _Steps:
         )
 
     def verdict(self, run: StepTiming) -> Verdict:
-        """Return the verdict on the last step, confirmed by re-simulation if that is cheap."""
-        result, confirm = run.verdict, self.options.confirm
-        if result.headline is None or not (is_cheap(run) if confirm is None else confirm):
-            return result
-        if result.headline.kind is CauseKind.COMPUTE:
-            return confirmed(result, partial(self._faster_kernels, run))
-        fix = without_first(self.asked, result)
-        return result if fix is None else confirmed(result, partial(self._trial, run, fix), fix.how)
-
-    def _trial(self, run: StepTiming, fix: Fix) -> Trial:
-        """Run them without their bottleneck."""
-        again = _simulated(fix.request, RunOptions(confirm=False, watch=self.options.watch))
-        return Trial(fix.saving_ps(run, again.step_ps[-1]), again.verdict)
-
-    def _faster_kernels(self, run: StepTiming) -> Trial:
-        """Run them with every kernel at half its duration, without replicated blocks."""
-        writer, schedule = written(self.plan, None, self.request.steps)
-        schedule = with_faster_kernels(schedule)
-        request = self.request
-        asked = ScheduleRequest(
-            request.setup, schedule, granularity=request.granularity, seed=request.seed
+        """Return the verdict on the last step, proved by re-simulation as far as that is cheap."""
+        confirm = self.options.confirm
+        if confirm is False or not self._fine(run):
+            return run.verdict
+        flops = run.writer.emitter.flops // len(run.ends)
+        tasks = run.result.tasks
+        found = [block.found for block in run.blocks]
+        lost = sharing(run.schedule, tasks.start_ps, tasks.end_ps, found)
+        step = JudgedStep(
+            self.asked, self.plan, run.verdict, run.rows, flops, lost, _busy_links(run)
         )
-        options = RunOptions(confirm=False, watch=self.options.watch)
-        result = whole_of(asked, options, "the steps with faster kernels")
-        again = StepTiming(self.plan, writer, schedule, result)
-        return Trial(run.step_ps - again.step_ps, again.verdict)
+        most = None if confirm else affordable_trials(run)
+        return proved_step(step, _as_timed(self.options), most)
 
     def with_checkpoint(self, run: StepTiming) -> SavedStep | None:
         """Run them again with a checkpoint in the last one, all else as in `run`."""
@@ -441,6 +439,14 @@ def _evaluate(
         sharing=sharing(schedule, start, end, [block.found for block in blocks]),
         worker_ps=[*map(steady.of_rank_ps, steady.steps)] if steady and is_free(plan) else [],
     )
+
+
+def _busy_links(run: StepTiming) -> list[str]:
+    """Return the link classes that carry traffic."""
+    busy = {wire for found, _ in by_kind(run.blocks) for wire in found.wires}
+    wires = run.result.wires
+    rows = zip(wires.names, wires.classes, wires.counters["busy_ps"].tolist(), strict=True)
+    return sorted({kind_of(name) for wire, name, ps in rows if ps or wire in busy})
 
 
 def _wires(run: StepTiming, count: int = 5) -> list[tuple[str, float]]:

@@ -5,7 +5,7 @@ A step with differing ranks is one part, which no other step shares.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
@@ -13,12 +13,16 @@ import numpy as np
 
 from clusim.base.json_schema import JsonObject, Round6
 from clusim.base.kept import SampleCache, file_digest
+from clusim.base.terms.links import kind_of
 from clusim.base.units import format_time
+from clusim.lowering.grain import COARSE_HOPS
 from clusim.results.diagnosis import Verdict
 from clusim.results.intervals import Union
 from clusim.results.replicated import DIMENSIONS
 from clusim.simulation.job import RunOptions
+from clusim.topology.arrays import arrays_of
 from clusim.training.breakdown import Breakdown, Spans, unfolded
+from clusim.training.remedies import CHEAP_GRANTS, CHEAP_TASKS, JudgedStep, proved_step
 from clusim.training.request import TrainRequest
 from clusim.training.result import StepResult
 from clusim.training.run import trained
@@ -59,6 +63,8 @@ class StepEstimate(StepResult):
         The step is one part, which the engine simulated in full.
     followed, followed_ps : int
         Number of parts extrapolated from runs on fewer nodes, and the resulting error limit of the step [ps].
+    spans : int
+        Number of spans of work that were composed.
     """
 
     KEYS = (*StepResult.KEYS, "estimate")
@@ -68,6 +74,7 @@ class StepEstimate(StepResult):
     whole: bool = False
     followed: int = 0
     followed_ps: int = 0
+    spans: int = 0
 
     @property
     def grain_bound(self) -> float | None:
@@ -155,7 +162,7 @@ def whole(
     """
     setup = request.setup
     where = setup.identity, setup.nodes, str(setup.faults)
-    how = request.steps, request.folding, request.granularity, request.seed
+    how = request.steps, request.folding, request.granularity, request.seed, confirm
     work = request.workload
     read = [file_digest(path) for path in (work.model.huggingface, work.hardware.kernels) if path]
     question = (*where, work.model_dump_json(exclude={"name", "description"}), read, *how)
@@ -196,3 +203,27 @@ def _written(result: StepResult) -> dict[str, Any]:
         "grain_error": result.grain_error,
         "verdict": result.verdict.to_json(),
     }
+
+
+def proved_estimate(
+    estimated: tuple[TrainRequest, StepEstimate],
+    run: Callable[[TrainRequest], StepResult],
+    confirm: bool | None,
+) -> Verdict:
+    """Return the verdict on an estimated step with the estimates of changes.
+
+    Parameters
+    ----------
+    run : callable
+        Estimates the steps of a request.
+    confirm : bool or None
+        True: of all changes; None: of those that are cheap, where the parts of each share `COARSE_HOPS`.
+    """
+    request, result = estimated
+    links = {kind_of(name) for name in arrays_of(request.setup.fabric).wire_class}
+    flops = result.executed_flops
+    step = JudgedStep(
+        request, result.plan, result.verdict, result.ranks, flops, result.sharing, links
+    )
+    most = min(CHEAP_GRANTS // COARSE_HOPS, CHEAP_TASKS // max(1, result.spans))
+    return proved_step(step, run, None if confirm else most)

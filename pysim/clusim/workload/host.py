@@ -226,7 +226,7 @@ def host_of(spec: HostSpec, fabric: Fabric, shard: Shard, heads: int) -> HostTim
     if spec.framework == "none":
         return None
     framework = FRAMEWORKS[spec.framework]
-    pace = pace_of(fabric)
+    pace = pace_of(fabric) * spec.speed
 
     def ps(figure: Figure) -> int:
         return round(parse_time(str(figure.value)) / pace)
@@ -234,11 +234,12 @@ def host_of(spec: HostSpec, fabric: Fabric, shard: Shard, heads: int) -> HostTim
     times = {f"{name}_ps": ps(figure) for name, figure in framework.named_figures()}
     if spec.per_operator is not None:
         # The user's measurement sets the speed of this host for both passes.
-        ratio = spec.per_operator / max(1, times["operator_ps"])
-        times["operator_ps"] = spec.per_operator
+        given_ps = round(spec.per_operator / spec.speed)
+        ratio = given_ps / max(1, times["operator_ps"])
+        times["operator_ps"] = given_ps
         for name in ("node_ps", "again_ps"):
             times[name] = round(times[name] * ratio)
-    times["microbatch_ps"] += spec.data_loading
+    times["microbatch_ps"] += round(spec.data_loading / spec.speed)
     queue = LAUNCH_QUEUE.value
     assert isinstance(queue, int)
     softmax = _softmax(framework, shard, heads)

@@ -15,7 +15,7 @@ from typing import Literal
 from clusim.base.errors import InputError
 from clusim.base.terms.dtypes import DTYPES
 from clusim.base.units import parse_size, parse_time
-from clusim.hardware import FAMILIES, GPUS, Architecture, Figure, Gpu
+from clusim.hardware import FAMILIES, GPUS, Architecture, Gpu
 from clusim.hardware.figures import value_of
 from clusim.hardware.kernels.fused import Fused, Power, kept_clock, moved_s, vector_clock_Hz
 from clusim.hardware.kernels.measured_tables import (
@@ -211,8 +211,6 @@ class Chip:
     sustained : float
         Fraction of short-benchmark speed that products and attention sustain in a long run, under the power
         cap.
-    precision : Precision
-        Number formats of the run.
     products, attention : ProductTable, AttentionTable
         Measurements of matrix products and of fused attention.
     wider : tuple of WiderProducts
@@ -223,6 +221,8 @@ class Chip:
         Kernels that move data are those of an eager framework.
     adds : bool
         Products for weight gradients add them to 32-bit sums, which they read and write.
+    speed : float
+        Factor of faster kernels.
     """
 
     name: str
@@ -242,6 +242,7 @@ class Chip:
     precision: Precision = PRECISIONS["bf16"]
     eager: bool = False
     adds: bool = False
+    speed: float = 1.0
 
     @cached_property
     def silicon(self) -> Silicon:
@@ -326,7 +327,11 @@ class Chip:
         else:
             moved = moved_s(kernel.name, kernel.bytes, self.memory_Bps, eager=self.eager)
             seconds = max(moved, self.arithmetic_s(kernel))
-        return max(self.floor_ps, round(seconds * 1e12))
+        return round(max(self.floor_ps, round(seconds * 1e12)) / self.speed)
+
+    def moved_bytes(self, kernel: Kernel) -> int:
+        """Return the memory traffic of a kernel; faster kernels keep their rate."""
+        return round(kernel.bytes / self.speed)
 
 
 def chip_of(fabric: Fabric, precision: Precision, hardware: HardwareSpec | None = None) -> Chip:
@@ -389,6 +394,7 @@ def chip_at(
         given_fraction=given.attention_fraction or 0.0,
         sustained=given.sustained or measured.get("sustained") or _kept(endpoint, family, single),
         precision=replace(precision, transposes=not 100 <= endpoint.compute_capability < 120),
+        speed=given.speed,
     )
 
 
@@ -407,17 +413,12 @@ def _vendor(endpoint: Endpoint) -> str:
     return FAMILIES[endpoint.architecture].vendor
 
 
-def _number(figure: Figure) -> float:
-    assert isinstance(figure.value, int | float)
-    return float(figure.value)
-
-
 def _kept(endpoint: Endpoint, family: Architecture, single: bool) -> float:
     """Return the fraction of short-benchmark speed sustained under the power cap."""
-    dense = endpoint.peak_flops.get("f16", 0.0)
-    idle, each = _number(family.idle_power), _number(family.flop_energy)
+    dense, figures = endpoint.peak_flops.get("f16", 0.0), [family.idle_power, family.flop_energy]
+    idle, each, steady = (float(str(figure.value)) for figure in (*figures, family.steady))
     clock = kept_clock(Power(endpoint.power_W, idle, each, float(dense)))
-    return clock if single and family.steady.mark == "assumed" else _number(family.steady) * clock
+    return clock if single and family.steady.mark == "assumed" else steady * clock
 
 
 WARP_LEVEL = "a100-sxm4-80gb"
@@ -494,7 +495,6 @@ def attention_of(endpoint: Endpoint, library: str = "") -> AttentionTable:
     table = next(result, None)
     if table is None:
         known = {name for place in shipped_files().values() for name in load_file(place).attention}
-        raise InputError(
-            f"attention_library {library!r} was not measured; use {' or '.join(sorted(known))}"
-        )
+        words = " or ".join(sorted(known))
+        raise InputError(f"attention_library {library!r} was not measured; use {words}")
     return table

@@ -252,8 +252,11 @@ class ReliabilitySpec(Spec):
     days: Annotated[float, Field(gt=0, le=36_500)] = 30.0
 
 
+Factor = Annotated[float, Field(ge=1e-3, le=1e3)]
+
+
 class HardwareSpec(Spec):
-    """Parameters that replace those of the presets."""
+    """Parameters that replace those of the presets; `speed` is the factor of faster kernels and their traffic."""
 
     gemm_fraction: Fraction | None = None
     attention_fraction: Fraction | None = None
@@ -261,6 +264,7 @@ class HardwareSpec(Spec):
     attention_library: Annotated[str, Field(min_length=1, max_length=32)] | None = None
     sustained: Fraction | None = None
     memory: Amount | None = None
+    speed: Factor = 1.0
 
 
 class MemorySpec(Spec):
@@ -276,7 +280,10 @@ class MemorySpec(Spec):
 
 
 class HostSpec(Spec):
-    """Host thread of a rank: its framework, and replacements of the framework's parameters."""
+    """Host thread of a rank: its framework, and replacements of the framework's parameters.
+
+    `speed` is the factor of a faster thread.
+    """
 
     framework: Literal[
         "none", "pytorch", "megatron", "megatron-deepspeed", "torch-compile", "cuda-graph", "jax"
@@ -284,6 +291,7 @@ class HostSpec(Spec):
     per_operator: Time | None = None
     queue: Annotated[int, Field(ge=1, le=2**20)] | None = None
     data_loading: Time = 0
+    speed: Factor = 1.0
 
 
 Batch = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,12}$")]

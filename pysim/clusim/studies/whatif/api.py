@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import Any, TypeVar
 
 from clusim.analysis.whatif import THINGS, Change, changed_image, factor_of
 from clusim.base.errors import ClusimError, InputError, one_line
 from clusim.base.terms.times import KERNEL, LAUNCHED
-from clusim.base.units import Rate, format_size
+from clusim.base.units import format_size
 from clusim.engine.image import DTYPES, Image
 from clusim.nccl.launch import host_of
 from clusim.nccltests.api import whole
@@ -33,9 +32,11 @@ from clusim.simulation.samples import ITERATIONS, Sample
 from clusim.simulation.setup import Setup
 from clusim.studies.whatif.table import BaselineRun, ChangeOutcome, ChangeRow, WhatIf
 from clusim.topology import Fabric
+from clusim.topology.changes import with_faster_links
 from clusim.topology.pcie_paths import acs_on, rooted_nics
 from clusim.training import TrainingResult, TrainRequest
 from clusim.training.estimate import stepped
+from clusim.training.remedies import SPEEDS, faster
 from clusim.workload.parallel.plan import make_plan
 
 SWITCHES: dict[str, dict[str, Any]] = {
@@ -113,20 +114,14 @@ class Speed:
 
     def machine(self, fabric: Fabric) -> Fabric:
         """Return a system with faster links; raise `InputError` if no link matches."""
-        links, result = [], False
-        for link in fabric.links:
-            names = (link.cls, link.name, f"{link.a}-{link.b}", f"{link.b}-{link.a}")
-            mine = any(fnmatchcase(name, self.what) for name in names)
-            result |= mine
-            rate = Fraction(link.rate.num, link.rate.den) * (self.factor if mine else 1)
-            links.append(replace(link, rate=Rate(rate.numerator, rate.denominator)))
-        if not result:
+        moved = with_faster_links(fabric, self.what, self.factor)
+        if moved is fabric:
             classes = ", ".join(sorted({link.cls for link in fabric.links}))
             raise InputError(
                 f"{self.what} x{self.factor}: no matching links in {fabric.name}; use a class ({classes}), ends such as"
                 f" '{fabric.links[0].a}-{fabric.links[0].b}', or {', '.join(THINGS)}"
             )
-        return replace(fabric, links=tuple(links))
+        return moved
 
     def job(self, job: Job) -> Job:
         """Return a run with a faster component on which plans do not depend."""
@@ -269,9 +264,13 @@ def _refuse_unknown(base: AnyAsked, name: str, change: AnyAsked | AnyChange) -> 
 
 def _refuse_speed(base: AnyAsked, speed: AnyChange) -> None:
     """Raise `InputError` for a component that cannot be faster here."""
+    if isinstance(base, TrainRequest) and speed.what in SPEEDS:
+        return
     if not speed.of_links:
         if isinstance(base, TrainRequest):
-            raise InputError("of training, links can be faster, and keys of the workload changed")
+            raise InputError(
+                "of training, links, compute and host can be faster, and keys of the workload changed"
+            )
         if isinstance(base, ReplayRequest):
             raise InputError("of replays, only links can be faster")
         return
@@ -289,6 +288,9 @@ def _changed(
     """Return the outcomes of a change with the baseline's plan and re-planned, and notes on the plans."""
     if isinstance(change, CHANGES):
         speed = change
+        if isinstance(base, TrainRequest) and isinstance(speed, Speed) and speed.what in SPEEDS:
+            work = faster(base.workload, speed.what, float(speed.factor))
+            return _changed(base, planned, replace(base, workload=work))
         if isinstance(speed, Speed) and not speed.of_links:
             held = _tried(lambda: _ran(planned, speed))
             note = "NCCL's plan does not depend on it: re-planned is the same plan"

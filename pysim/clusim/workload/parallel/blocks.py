@@ -110,9 +110,8 @@ class BlockEmitter(Emitter):
         tasks: dict[int, int] = {}
         for group, after in self._alike(ranks, waits, issue):
             tasks |= dict.fromkeys(group, self._pause(group, time_ps, name, (after, issue)))
-        result = self.folder.kernels(
-            ranks, (time_ps, sum(kernel.bytes for kernel in kernels), flops)
-        )
+        moved = sum(map(self.plan.chip.moved_bytes, kernels))
+        result = self.folder.kernels(ranks, (time_ps, moved, flops))
         self._folded(FoldedBlock(tasks, waits, result, self.folder.last, coupled=False))
 
     def messages(

@@ -414,7 +414,7 @@ class Served(DataParallel):
             server,
             stream=f"{SERVER} {name}" if name.startswith("update ") else SERVER,
             compute_ps=chip.time_ps(kernel),
-            hbm_bytes=kernel.bytes,
+            hbm_bytes=chip.moved_bytes(kernel),
             name=f"server {name}",
             after=after,
         )

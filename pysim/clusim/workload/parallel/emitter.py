@@ -181,7 +181,7 @@ class Emitter:
         plain, loaded = (
             sum(self._time(k) for k in kernels if k.expert == expert) for expert in (False, True)
         )
-        hbm = sum(kernel.bytes for kernel in kernels)
+        hbm = sum(map(self.plan.chip.moved_bytes, kernels))
         issue = self.host.host.kernels(kernels) if self.host is not None else None
         for rank in ranks:
             load = self._loads.get(rank, 1.0) if loaded else 1.0
