@@ -212,7 +212,8 @@ def _model(path: Path) -> object:
 
 
 def _measurements(path: Path) -> object:
-    from clusim.validation.collectives.measurements import groups, read_measurements, setup_of
+    from clusim.validation.collectives.measurements import groups, read_measurements
+    from clusim.validation.collectives.systems import setup_of
 
     rows = read_measurements([_only(path)], system="dgx-a100")
     return [setup_of(group) for group in groups(rows)]

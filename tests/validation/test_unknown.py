@@ -12,9 +12,10 @@ from clusim.nccltests.jobs import PerfKernel
 from clusim.simulation.request import Request
 from clusim.validation.collectives import narrowing
 from clusim.validation.collectives.breakdown import Point, launch_span, launches, times_us
-from clusim.validation.collectives.measurements import CurveGroup, Row, plugin_notes, setup_of
+from clusim.validation.collectives.measurements import CurveGroup, Row
 from clusim.validation.collectives.narrowing import other_releases
 from clusim.validation.collectives.releases import ruled_out, with_releases
+from clusim.validation.collectives.systems import plugin_notes, setup_of
 from clusim.validation.collectives.validate import validate
 
 MIB = 1 << 20

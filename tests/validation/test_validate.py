@@ -17,14 +17,9 @@ from clusim.simulation.setup import Setup
 from clusim.validation.collectives.accuracypage import report_lines, write_page
 from clusim.validation.collectives.breakdown import Point
 from clusim.validation.collectives.classtables import class_tables
-from clusim.validation.collectives.measurements import (
-    CurveGroup,
-    Row,
-    groups,
-    read_measurements,
-    setup_of,
-)
+from clusim.validation.collectives.measurements import CurveGroup, Row, groups, read_measurements
 from clusim.validation.collectives.standing import INDEPENDENT, LAUNCH, standings
+from clusim.validation.collectives.systems import setup_of
 from clusim.validation.collectives.validate import CollectiveReport, by_campaign, thinned, validate
 from clusim.validation.measured import FAILED, UNKNOWN
 from clusim_cli.main import run

@@ -139,8 +139,7 @@ def command(
             limit = TIME_LIMIT_PS if limit_ps is None else limit_ps
             data["against"] = _compared(curve, result, tell, Search(workers, progress, limit))
     for text in result.explained() if explain else ():
-        if not as_json:
-            click.echo(text)
+        tell(text)
     if plot is not None:
         measured: dict[str, Any] = {} if curve is None else {"measured_us": curve.times_us}
         result.plot(**measured).save(plot)

@@ -20,7 +20,8 @@ from clusim.simulation.api import result_of
 from clusim.simulation.job import RunOptions
 from clusim.validation.collectives.accuracypage import group_title
 from clusim.validation.collectives.breakdown import Point
-from clusim.validation.collectives.measurements import Row, setup_of
+from clusim.validation.collectives.measurements import Row
+from clusim.validation.collectives.systems import setup_of
 from clusim.validation.collectives.validate import case_of, point_of
 
 ORDER = ("cost", "work", "stall")

@@ -26,8 +26,9 @@ from clusim.nccltests.jobs import Failure, PerfKernel, Progress, kernels
 from clusim.nccltests.sweep import TESTS
 from clusim.simulation.request import Request
 from clusim.validation.collectives.breakdown import times_us
-from clusim.validation.collectives.measurements import CurveGroup, Row, setup_of
+from clusim.validation.collectives.measurements import CurveGroup, Row
 from clusim.validation.collectives.narrowing import CLEAR, releases_of, way_key
+from clusim.validation.collectives.systems import setup_of
 
 LEAST_BYTES = 16 << 10
 """Least size that counts [bytes]: below, curves are flat."""

@@ -24,7 +24,8 @@ from clusim.schedule.dtypes import element
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.validation.collectives.breakdown import times_us
-from clusim.validation.collectives.measurements import Row, setup_of
+from clusim.validation.collectives.measurements import Row
+from clusim.validation.collectives.systems import setup_of
 
 OLDEST = (2, 7)
 """Oldest version considered: the first with sends and receives."""

@@ -15,8 +15,8 @@ from clusim.nccltests.jobs import Failure, PerfKernel, Progress, kernels
 from clusim.nccltests.sweep import TESTS
 from clusim.simulation.request import Request
 from clusim.validation.collectives.breakdown import Point, TimeSpan, times_us
-from clusim.validation.collectives.measurements import setup_of
 from clusim.validation.collectives.narrowing import other_releases, releases_of
+from clusim.validation.collectives.systems import setup_of
 from clusim.validation.collectives.validate import CollectiveReport
 
 LARGE_BYTES = 64 << 20

@@ -26,7 +26,7 @@ from clusim.hardware.calibration import ROW_SETS
 from clusim.simulation.expected import P2P
 from clusim.topology.render import figures_around
 from clusim.validation.collectives.breakdown import Point
-from clusim.validation.collectives.measurements import setup_of
+from clusim.validation.collectives.systems import setup_of
 
 INDEPENDENT, SAME_SOURCE, CALIBRATION = "independent", "same source", "calibrated"
 """Standings: no parameter was calibrated on the source; one on other rows of the source; one on the row."""

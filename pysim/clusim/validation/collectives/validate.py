@@ -36,15 +36,10 @@ from clusim.validation.collectives.breakdown import (
     regime_scores,
 )
 from clusim.validation.collectives.classtables import calibrated_by, class_tables
-from clusim.validation.collectives.measurements import (
-    CurveGroup,
-    Row,
-    groups,
-    plugin_notes,
-    setup_of,
-)
+from clusim.validation.collectives.measurements import CurveGroup, Row, groups
 from clusim.validation.collectives.narrowing import narrowed
 from clusim.validation.collectives.standing import INDEPENDENT, UNEVEN, standings
+from clusim.validation.collectives.systems import plugin_notes, setup_of
 from clusim.validation.collectives.validationjson import (
     CurveScores,
     ExpectedRows,
