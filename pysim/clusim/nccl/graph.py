@@ -135,16 +135,16 @@ class GraphFile:
     def _check(self, number: int, channel: GraphChannel, devices: tuple[int, int]) -> None:
         count, num_nets = devices
         head = number == NVLS_ID
-        wanted = f"{'one' if head else 'all'} of GPUs 0 to {count - 1}"
+        devices_of_channel = f"{'one' if head else 'all'} of GPUs 0 to {count - 1}"
         right = sorted(channel.gpus) == list(range(count))
         if head:
             right = len(channel.gpus) > 0 and max(channel.gpus) < count
         if right and num_nets:
-            wanted = f"two of NICs 0 to {num_nets - 1} between nodes"
+            devices_of_channel = f"two of NICs 0 to {num_nets - 1} between nodes"
             right = len(channel.nets) == 2 and max(channel.nets) < num_nets
         if not right:
             raise TopologyError(
-                f"{self.where}:{channel.line}: channel of the {IDS[number]} graph; it needs {wanted}"
+                f"{self.where}:{channel.line}: channel of the {IDS[number]} graph; it needs {devices_of_channel}"
             )
 
 

@@ -95,24 +95,24 @@ def _device(element: XmlElement, names: Sequence[str]) -> int:
 def _bounded(element: XmlElement, name: str, low: int, high: int) -> int:
     value = element.whole(name)
     if value is None or not low <= value <= high:
-        shown = printable(element.get(name)) or "missing"
-        raise element.fail(f"{name} of <graph>: {shown}; must be {low} to {high}")
+        text = printable(element.get(name)) or "missing"
+        raise element.fail(f"{name} of <graph>: {text}; must be {low} to {high}")
     return value
 
 
 def _rate(element: XmlElement, name: str, missing: float | None = None) -> float:
     value = number(element.get(name)) if element.get(name) else missing
     if value is None or value < 0:
-        shown = printable(element.get(name)) or "missing"
-        raise element.fail(f"{name} of <graph>: {shown}; must be a number, 0 or more")
+        text = printable(element.get(name)) or "missing"
+        raise element.fail(f"{name} of <graph>: {text}; must be a number, 0 or more")
     return value
 
 
 def _path(element: XmlElement, name: str) -> Path:
     path = _PATHS.get(element.get(name))
     if path is None:
-        shown = printable(element.get(name)) or "missing"
-        raise element.fail(f"{name} of <graph>: {shown}; must be one of {', '.join(_PATHS)}")
+        text = printable(element.get(name)) or "missing"
+        raise element.fail(f"{name} of <graph>: {text}; must be one of {', '.join(_PATHS)}")
     return path
 
 

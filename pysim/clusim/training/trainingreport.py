@@ -206,16 +206,16 @@ def _volumes(result: StepResult) -> list[str]:
 def _memory(result: StepResult) -> list[str]:
     worst = max(range(len(result.memory)), key=lambda stage: result.memory[stage].total)
     stages = sorted({0, worst, len(result.memory) - 1})
-    shown = [result.memory[stage] for stage in stages]
-    process, known = result.plan.process, bool(shown[0].capacity)
+    memory_of_stages = [result.memory[stage] for stage in stages]
+    process, known = result.plan.process, bool(memory_of_stages[0].capacity)
     rows: list[list[str | float]] = [["GiB", *(f"stage {stage}" for stage in stages), ""]]
     for name in (*MEMORY_PARTS, "total"):
         basis = process.basis(name) if name in PROCESS_PARTS and known else ""
-        rows.append([name, *(getattr(item, name) / 2**30 for item in shown), basis])
+        rows.append([name, *(getattr(item, name) / 2**30 for item in memory_of_stages), basis])
     table = text_table("  {:<..}" + " {:>7...2f}" * len(stages) + "  {}", rows)
     rooms = [
         (f"stage {stage}", f"{item.total / 2**30:.2f} GiB{room(item)}")
-        for stage, item in zip(stages, shown, strict=True)
+        for stage, item in zip(stages, memory_of_stages, strict=True)
     ]
     return [*table, *pairs(rooms)]
 

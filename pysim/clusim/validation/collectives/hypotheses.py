@@ -77,9 +77,9 @@ def _with_env(setup: Setup, title: str, kind: int, **env: str) -> Iterator[Hypot
 def _without_variables(setup: Setup) -> Iterator[Hypothesis]:
     """Yield the system without each given variable, which may not have reached the measured processes."""
     for name, value in setup.env:
-        rest = tuple(item for item in setup.env if item[0] != name)
+        variables = tuple(item for item in setup.env if item[0] != name)
         yield Hypothesis(
-            f"{name} not set", f"no --env {name}={value}", replace(setup, env=rest), CHOICE
+            f"{name} not set", f"no --env {name}={value}", replace(setup, env=variables), CHOICE
         )
 
 
