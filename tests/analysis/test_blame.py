@@ -53,7 +53,7 @@ def test_the_parts_of_every_step_are_the_step(seed: int) -> None:
         assert charger.scaled_ps(step, lambda what, number: 1.0) == pytest.approx(step.length_ps)
 
 
-PRESETS = [("dgx-a100", 128, 16384), ("dgx-h100", 64, 16384)]
+PRESETS = [("dgx-a100", 128, 16384), ("dgx-h100", 128, 16384)]
 
 
 @pytest.mark.parametrize(("preset", "size_mib", "burst"), PRESETS)

@@ -174,7 +174,7 @@ class Late(Watch):
 def test_re_simulations_obey_the_time_limit() -> None:
     watch = Late()
     faults = ("lanes gpu3-nvswitch0.0 1/2 at 1ns",)
-    request = Request(Setup("dgx-a100", faults=faults), "allreduce", 1 << 18, algorithm="ring")
+    request = Request(Setup("dgx-a100", faults=faults), "allreduce", 4 << 20, algorithm="ring")
     how = RunOptions(watch=watch, confirm=True)
     result, bare = (result_of(request, how) for _ in range(2))
     watch.late = True

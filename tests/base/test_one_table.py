@@ -57,6 +57,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "clusim/jobs/write.py",
         "dtype",
     ): "precisions that a chip has peak rates for, in order",
+    ("clusim/nccl/graph.py", "algorithm"): "NCCL's names of the graphs of a file, by their id",
     (
         "clusim/workload/spec.py",
         "dtype",

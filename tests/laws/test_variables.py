@@ -85,9 +85,10 @@ DATA_ONLY = {
     "NCCL_MNNVL_ENABLE",
     "NCCL_IB_QPS_PER_CONNECTION",
     "NCCL_IB_SPLIT_DATA_ON_QPS",
+    "NCCL_GRAPH_FILE",
 }
 """Variables that change no plan: which links data take, or whether a run is possible; see
-`test_transports` and `test_queue_pairs`.
+`test_transports` and `test_queue_pairs`. Graphs of a file change plans in `tests/nccl/test_graphfile.py`.
 """
 
 

@@ -382,5 +382,5 @@ def test_a_limit_of_gpus_belongs_to_campaigns(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = write(tmp_path / "m.csv", "dgx-h100,1,8,all_reduce,ring,simple,,2.18,8,0,8,10.0")
-    assert run(["validate", str(table), "--gpus", "8"]) == 2
-    assert "--gpus limits the rows of --campaign" in capsys.readouterr().err
+    assert run(["validate", str(table), "--max-gpus", "8"]) == 2
+    assert "--max-gpus limits the rows of --campaign" in capsys.readouterr().err

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
               help="Maximum sizes per group of rows.  [default: all]")  # fmt: skip
 @click.option("--campaign", type=click.IntRange(1), metavar="N",
               help="Maximum rows of a source on a system with a number of nodes.  [default: all]")  # fmt: skip
-@click.option("--gpus", type=click.IntRange(1), metavar="N",
+@click.option("--max-gpus", type=click.IntRange(1), metavar="N",
               help="With --campaign, only rows on at most N GPUs.  [default: all]")  # fmt: skip
 @click.option("--rows", type=click.IntRange(1), metavar="N",
               help="Predict N rows of tables of training steps, spread evenly.  [default: all]")  # fmt: skip
@@ -84,8 +84,8 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
         raise click.UsageError("tables of collectives and of training steps need separate commands")
     if kinds == {True}:
         return _steps(files, as_json, given)
-    if given["gpus"] and not given["campaign"]:
-        raise click.UsageError("--gpus limits the rows of --campaign")
+    if given["max_gpus"] and not given["campaign"]:
+        raise click.UsageError("--max-gpus limits the rows of --campaign")
     if given["rows"]:
         raise click.UsageError("--rows is for tables of training steps; --sizes is for collectives")
     return _collectives(files, as_json, given)
@@ -107,7 +107,7 @@ def _collectives(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) 
     if given["infer"]:
         return _inferred(rows, as_json, given)
     if given["campaign"]:
-        rows = by_campaign(rows, given["campaign"], gpus=given["gpus"] or 0)
+        rows = by_campaign(rows, given["campaign"], gpus=given["max_gpus"] or 0)
     with working(given["jobs"], given["executor"]) as jobs:
         with _telling(point_line, as_json, given) as tell:
             sizes = given["sizes"] or 0
@@ -216,10 +216,10 @@ def _require(report: Report[Any]) -> None:
 def _called(files: tuple[Path, ...], given: dict[str, Any]) -> str:
     """Return the command that writes the page, without local paths of the measurements."""
     words = ["clusim", "validate", *(path.name for path in files)]
-    limits = ("system", "sizes", "campaign", "gpus", "rows")
+    limits = ("system", "sizes", "campaign", "max_gpus", "rows")
     for name in (*limits, "granularity", "markdown", "plot", "errors"):
         value = given[name]
         if value is not None and (name, value) != ("granularity", "quick"):
             shown = os.path.relpath(value) if isinstance(value, Path) else value
-            words += [f"--{name}", str(shown)]
+            words += [f"--{name.replace('_', '-')}", str(shown)]
     return shlex.join(words)

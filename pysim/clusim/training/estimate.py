@@ -371,12 +371,15 @@ def _estimated(request: TrainRequest, kept: SampleCache, confirm: bool | None) -
         result = whole(request, plan, kept, confirm=confirm)
     else:
         fast = replace(request, granularity=COARSE) if request.granularity == STEP else request
-        parts = StepParts(request.setup, plan, Times(shared(fast.granularity, 2 * work.runs), kept))
+        times = Times(shared(fast.granularity, 2 * work.runs), kept)
+        parts = StepParts(request.setup, plan, times, seed=request.seed)
         result = _bounded(fast, parts)
         fine = fast is request or finest(result.grain_error)
         if not fine and ((bound := result.grain_bound) is None or bound > SURE * WANTED_ERROR):
             times = Times(shared(request.granularity, 2 * work.runs), kept)
-            again = StepParts(request.setup, plan, times, simulated=parts.simulated)
+            again = StepParts(
+                request.setup, plan, times, simulated=parts.simulated, seed=request.seed
+            )
             result = _bounded(request, again)
         if confirm is not False:
             run = partial(_estimated, kept=kept, confirm=False)

@@ -81,6 +81,8 @@ class StepParts:
         Parts that the engine had to run.
     longer : bool
         Whether extrapolated parts are lengthened by their error limit.
+    seed : int
+        Seed of random events, such as bit errors.
     """
 
     setup: Setup
@@ -89,6 +91,7 @@ class StepParts:
     bounds: list[float | None] = field(default_factory=list)
     simulated: set[Any] = field(default_factory=set)
     longer: bool = False
+    seed: int = 0
     _known: dict[Any, StepPart] = field(default_factory=dict)
     _sized: set[Any] = field(default_factory=set)
     _fewer: dict[Any, FollowedPart | None] = field(default_factory=dict)
@@ -165,7 +168,7 @@ class StepParts:
 
     def _content(self, key: Any, work: JointWork) -> tuple[Any, ...]:
         """Return the question of a part, without its granularity and kernels."""
-        return self._place(work.ranks), repr(key), self._said
+        return self._place(work.ranks), repr(key), self._said, self.seed
 
     def _read(self, answer: dict[str, Any]) -> StepPart:
         """Return a part from its cached form."""
@@ -219,6 +222,7 @@ class StepParts:
 
     def _ran(self, request: Request, plan: Cut, work_ps: int, hbm_bytes: int) -> PartRan:
         """Run a collective on fewer nodes, once for all nodes at equal positions."""
+        request = replace(request, seed=self.seed)
         setup = request.setup
         place: Any = None
         if setup.zones is not None:
@@ -242,7 +246,9 @@ class StepParts:
         kernels = kernels_beside(builder, there.values(), work_ps, hbm_bytes)
         tails = work.write(writer, there)
         setup = self.setup.on(plan.fabric)
-        asked = ScheduleRequest(setup, builder.build(), granularity=self.times.granularity)
+        asked = ScheduleRequest(
+            setup, builder.build(), granularity=self.times.granularity, seed=self.seed
+        )
         tasks = [*chain.from_iterable(tails.values())]
         return ran(asked, tasks, kernels, work_ps), moved_by(writer)
 

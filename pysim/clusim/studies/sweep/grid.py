@@ -128,7 +128,7 @@ def _collected(request: Request) -> dict[str, Cell]:
         "busiest_wires": busiest.wire_class if busiest is not None else None,
         "busy": busiest.reached if busiest is not None else None,
         "error_bound": results["error_bound"],
-        "expected_error_pct": nearest.median_abs_pct if nearest is not None else None,
+        "expected_error_pct": round(nearest.median_abs_pct, 3) if nearest is not None else None,
         "fingerprint": results["fingerprint"],
     }
 
@@ -148,7 +148,7 @@ def _trained(request: TrainRequest) -> dict[str, Cell]:
         "unit": result.plan.model.unit,
         "memory_GiB": memory["total"],
         "fits": not memory["capacity"] or memory["total"] <= memory["capacity"],
-        "expected_error_pct": expected.mean_abs_pct if expected is not None else None,
+        "expected_error_pct": round(expected.mean_abs_pct, 3) if expected is not None else None,
     }
 
 
