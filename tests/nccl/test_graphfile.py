@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from clusim.base.terms.operations import Collective
 from clusim.nccl import LATEST, parse_env
 from clusim.nccl.communicator import Communicator, communicator
 from clusim.nccl.graphfile import write_graphs
+from clusim.simulation.setup import Setup
 from clusim_cli.main import run
 
 RACKS = {"gb300-nvl72", "gcp-a4x-max", "vera-rubin-nvl72"}
@@ -160,6 +162,27 @@ def test_the_command_line_writes_and_reads_graphs(
         re.findall(r'"fingerprint": ?"(\w+)"', out) for out in (searched, capsys.readouterr().out)
     ]
     assert fingerprints[0] == fingerprints[1] != []
+
+
+@pytest.mark.parametrize("variable", ["NCCL_GRAPH_FILE", "NCCL_TUNER_CONFIG_FILE"])
+def test_times_are_kept_for_the_content_of_a_file_and_not_for_its_name(
+    variable: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "given"
+    text = written("dgx-a100")[1]
+    texts = {
+        "NCCL_GRAPH_FILE": (text, re.sub(r' id="1"', ' id="2"', text, count=1)),
+        "NCCL_TUNER_CONFIG_FILE": (
+            "allreduce,0,1048576,tree,ll,2,1,8\n",
+            "allreduce,0,9,ring,ll,2,1,8\n",
+        ),
+    }[variable]
+    identities = []
+    for changed_ns, content in enumerate((*texts, texts[0]), 1):
+        path.write_text(content)
+        os.utime(path, ns=(changed_ns, changed_ns))
+        identities.append(Setup("dgx-a100", env=((variable, str(path)),)).identity)
+    assert identities[0] == identities[2] != identities[1]
 
 
 def test_rccl_refuses_a_graph_file(tmp_path: Path) -> None:

@@ -265,6 +265,13 @@ def test_missing_columns_are_named(tmp_path: Path) -> None:
         read_measurements([path])
 
 
+def test_a_file_that_is_no_table_has_an_error_of_measurements(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("all-reduce was slow\n", encoding="utf-8")
+    with pytest.raises(InputError, match="neither a CSV table with the columns system, n_gpus"):
+        read_measurements([path])
+
+
 def test_systems_become_machines() -> None:
     assert setup_of(GROUP).nodes is None
     assert setup_of(GROUP).per_node is None

@@ -120,6 +120,21 @@ def real(text: str, low: float, high: float) -> float | None:
     return value if isfinite(value) and low <= value <= high else None
 
 
+def named_file(variable: str, path: str) -> tuple[str, int]:
+    """Return the file that an environment variable names, and the time of its last change [ns].
+
+    Raises
+    ------
+    InputError
+        There is no such file.
+    """
+    place = Path(path)
+    try:
+        return str(place), place.stat().st_mtime_ns
+    except (OSError, ValueError):
+        raise InputError(f"{variable}={printable(path, 200)}: no such file") from None
+
+
 def read_text(
     path: str | Path,
     most_bytes: int = MOST_TEXT_BYTES,

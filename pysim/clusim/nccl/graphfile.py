@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path as FilePath
 
-from clusim.base.errors import InputError
-from clusim.base.limits import number, printable, read_text
+from clusim.base.limits import named_file, number, printable, read_text
 from clusim.base.xmltext import XmlElement, parse_root
 from clusim.nccl.constants import Path, Pattern
 from clusim.nccl.graph import IDS, NVLS_ID, Graph, GraphChannel, GraphFile
@@ -36,12 +35,7 @@ def graph_file(variable: str, path: str) -> GraphFile:
     InputError
         The file cannot be read, or is not a graph file.
     """
-    place = FilePath(path)
-    try:
-        stat = place.stat()
-    except (OSError, ValueError):
-        raise InputError(f"{variable}={printable(path, 200)}: no such file") from None
-    return _read(str(place), stat.st_mtime_ns)
+    return _read(*named_file(variable, path))
 
 
 @lru_cache(16)

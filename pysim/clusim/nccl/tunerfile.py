@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from clusim.base.errors import InputError
-from clusim.base.limits import printable, read_text
+from clusim.base.limits import named_file, printable, read_text
 from clusim.base.records import dataclass
 from clusim.base.terms.operations import ALGORITHMS, PROTOCOLS, Algorithm, Collective, Protocol
 
@@ -103,12 +103,7 @@ def tuner_rules(variable: str, path: str) -> TunerRules:
     InputError
         The file cannot be read, or no line is a rule.
     """
-    place = Path(path)
-    try:
-        stat = place.stat()
-    except (OSError, ValueError):
-        raise InputError(f"{variable}={printable(path, 200)}: no such file") from None
-    return _read(variable, str(place), stat.st_mtime_ns)
+    return _read(variable, *named_file(variable, path))
 
 
 @lru_cache(16)

@@ -94,12 +94,20 @@ class Setup:
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """Return the identity of the topology: name and file digests, or the complete fabric."""
+        """Return the topology's name and file digests, or the complete fabric, and the files of NCCL's variables."""
+        settings = parse_env(dict(self.env))
+        of_nccl = repr((settings.graph_file, settings.tuner_config_file))
         if isinstance(self.topology, Fabric):
             topology = self.topology
-            return topology.name, repr(topology.nodes), repr(topology.links), topology.faults
+            return (
+                topology.name,
+                repr(topology.nodes),
+                repr(topology.links),
+                topology.faults,
+                of_nccl,
+            )
         files = tuple(file_digest(path) for path in self.fabric.source_files)
-        return str(self.topology), files
+        return str(self.topology), files, of_nccl
 
     @property
     def release(self) -> Version:

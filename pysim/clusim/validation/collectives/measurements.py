@@ -379,7 +379,12 @@ def _program(word: str) -> str:
 def _table_rows(path: str, system: str | None) -> list[Row]:
     from clusim.formats.logs import read_logs
 
-    log = read_logs([path])
+    try:
+        log = read_logs([path])
+    except InputError:
+        raise InputError(
+            f"{path}: neither a CSV table with the columns {', '.join(NEEDED)} nor output of nccl-tests"
+        ) from None
     rows: list[Row] = []
     for run in log.runs:
         name = run.collective()
