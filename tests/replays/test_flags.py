@@ -96,6 +96,15 @@ def test_environment_changes_what_is_chosen_and_says_so(request_: ReplayRequest)
     assert {call.channels for call in few.calls if call.algorithm == "Ring"} == {1}
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_variables_without_effect_are_named(request_: ReplayRequest, whole: bool) -> None:
+    """A variable of one node's NICs changes no plan of eight GPUs; a protocol does, and is not named."""
+    env = (("NCCL_IB_HCA", "mlx5_0"), ("NCCL_PROTO", "LL"))
+    notes = replay(replace(request_, env=env, whole=whole)).notes
+    assert "obeyed, without effect on this job: NCCL_IB_HCA" in notes
+    assert not any("NCCL_IB_HCA" in note for note in replay(replace(request_, whole=whole)).notes)
+
+
 def test_what_the_job_had_set_already_changes_nothing(tmp_path: Path) -> None:
     log = job()
     log.lines.insert(0, f"{log.head(0)} NCCL INFO NCCL_PROTO set by environment to Simple")

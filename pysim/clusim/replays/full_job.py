@@ -48,6 +48,16 @@ def _release(recording: Recording, request: ReplayRequest) -> tuple[str, list[st
     return str(LATEST), [note]
 
 
+def _distinct_calls(recording: Recording) -> list[tuple[tuple[int, ...], str, int, str]]:
+    """Return the ranks, operation, bytes and type of the recording's collectives, each once."""
+    calls = (
+        (tuple(recording.groups[event.group].ranks), event.operation, event.bytes, event.dtype)
+        for event in recording.events
+        if event.kind == "collective"
+    )
+    return list(dict.fromkeys(calls))
+
+
 def _notes(fabric: Fabric, request: ReplayRequest) -> list[str]:
     """Return the notes on NCCL's plans on a topology."""
     variables = notes_on_variables(parse_env(dict(request.env)))
@@ -110,7 +120,7 @@ def replay_recording(
         unfinished=result.unfinished,
     )
     results.notes = [*recording.assumed, *placed.notes, *_notes(placed.fabric, request)]
-    results.notes += assumed
+    results.notes += [*assumed, *placed.idle_notes(dict(request.env), _distinct_calls(recording))]
     results.notes += [f"{count} x {note}" for note, count in translation.notes.items()]
     spans = _spans(recording, translation, result, recorded=recorded)
     others: dict[Key, list[_Span]] = {}

@@ -87,7 +87,7 @@ class _Job:
 
     def own(self, number: int) -> tuple[int, ...]:
         """Return the system's ranks of a communicator, in the order of the log."""
-        return tuple(self.placed.rank[rank] for rank in self.ranks.of[number])
+        return self.placed.system_ranks(self.ranks.of[number])
 
     def built(self, number: int) -> Members:
         """Return a communicator; two with the same ranks may have different rings."""
@@ -327,6 +327,8 @@ def _notes(replay: Replay, job: _Job, other: _Job | None, table: CallTable) -> N
     if not request.version and not log.facts.versions:
         replay.notes.append(f"no NCCL version in the log: {LATEST} assumed")
     replay.notes += [note for members in job.known() for note in members.comm.notes]
+    calls = ((job.ranks.of[c.comm], c.operation, c.bytes, c.dtype) for c in table.distinct)
+    replay.notes += job.placed.idle_notes(dict(request.env), calls)
     dropped = _environment(log, request)[1]
     if dropped:
         replay.notes.append(f"ignored variables of the job's environment: {', '.join(dropped)}")

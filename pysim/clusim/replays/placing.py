@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from clusim.base.errors import InputError
-from clusim.simulation.request import own_words
+from clusim.base.terms.operations import OF_NCCL
+from clusim.simulation.plan import idle_notes
+from clusim.simulation.request import Request, own_words
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 
 GAPS = ("", "none", "logged")
 """Keywords for the time between calls."""
+
+MOST_REPLANNED = 16
+"""Upper limit on the distinct calls that are planned again without a variable."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,32 @@ class Placed:
     def fabric(self) -> Fabric:
         """Return the topology of all nodes."""
         return self.setup.fabric
+
+    def idle_notes(
+        self, variables: Iterable[str], calls: Iterable[tuple[Sequence[int], str, int, str]]
+    ) -> tuple[str, ...]:
+        """Return the note on variables that change no plan of the first calls; empty without any.
+
+        Parameters
+        ----------
+        calls : iterable of (sequence of int, str, int, str)
+            Ranks of the job, operation, bytes and type of every distinct call.
+        """
+        planned = [
+            Request(
+                replace(self.setup, ranks=self.system_ranks(ranks)), operation, size, dtype=dtype
+            )
+            for ranks, operation, size, dtype in calls
+            if operation in OF_NCCL
+        ]
+        where = "this job"
+        if len(planned) > MOST_REPLANNED:
+            where = f"the first {MOST_REPLANNED} distinct calls of this job"
+        return idle_notes(planned[:MOST_REPLANNED], tuple(variables), where)
+
+    def system_ranks(self, ranks: Iterable[int]) -> tuple[int, ...]:
+        """Return the system's ranks of some ranks of the job."""
+        return tuple(self.rank[rank] for rank in ranks)
 
     @property
     def family(self) -> str:

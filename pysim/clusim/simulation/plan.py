@@ -160,10 +160,15 @@ THREADS = ("NCCL_NTHREADS", "NCCL_LL128_NTHREADS")
 """Variables with the threads of a CTA, which limit channels of small sizes."""
 
 
-def idle_variables(request: Request, choice: NcclChoice) -> list[str]:
-    """Return the given variables that are obeyed, without which topology and programs are the same."""
+def idle_variables(
+    request: Request, choice: NcclChoice, names: Iterable[str] | None = None
+) -> list[str]:
+    """Return the variables that are obeyed, without which topology and programs are the same; of `names` if set."""
     setup, result = request.setup, []
+    questioned = choice.comm.settings.names if names is None else tuple(names)
     for name in choice.comm.settings.names:
+        if name not in questioned:
+            continue
         env = tuple(item for item in setup.env if item[0] != name)
         if len(env) == len(setup.env):
             continue  # from an option, or an older name
@@ -176,20 +181,29 @@ def idle_variables(request: Request, choice: NcclChoice) -> list[str]:
     return result
 
 
-def idle_notes(requests: Iterable[Request]) -> tuple[str, ...]:
-    """Return the note on given variables that change no plan of NCCL for some requests; empty without any."""
-    idle: list[str] | None = None
+def idle_notes(
+    requests: Iterable[Request], names: Iterable[str] | None = None, where: str = "these sizes"
+) -> tuple[str, ...]:
+    """Return the note on variables that change no plan of NCCL for some requests; empty without any.
+
+    Parameters
+    ----------
+    names : iterable of str or None
+        Variables in question; None is all of the environment.
+    where : str
+        The requests, as text.
+    """
+    idle = None if names is None else sorted(names)
+    planned = False
     for request in requests:
-        if not request.setup.env:
+        if not request.setup.env or idle == []:
             break
         try:
-            here = idle_variables(request, nccl_choice(_with_variables(request)))
+            idle = idle_variables(request, nccl_choice(_with_variables(request)), idle)
         except InputError:
             continue  # its row has the error
-        idle = here if idle is None else [name for name in idle if name in here]
-        if not idle:
-            break
-    return _idle_notes(idle or [], "these sizes")
+        planned = True
+    return _idle_notes(idle or [], where) if planned else ()
 
 
 def _idle_notes(names: Sequence[str], where: str) -> tuple[str, ...]:
