@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,14 @@ import pytest
 from click.testing import CliRunner
 
 import clusim
+from clusim.analysis.whatif import Change, changed_image
 from clusim.base.errors import ClusimError
 from clusim.base.resources import shipped_topologies
+from clusim.engine.image import DTYPES
+from clusim.simulation.api import result_of
+from clusim.simulation.job import RunOptions, job_of
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
 from clusim.studies.whatif import ChangeOutcome, ChangeRow
 from clusim.topology.pcie_paths import rooted_nics
 from clusim.workload import load_workload
@@ -54,6 +61,26 @@ PLANNED: dict[str, Callable[[], int]] = {
     "--ranks 0-3": lambda: time_ps(ranks=range(4)),
     "dgx-h100": lambda: time_ps("dgx-h100"),
 }
+
+
+@pytest.mark.parametrize("operation", ["allreduce", "sendrecv"])
+def test_what_the_verdict_says_of_faster_links_is_what_if(operation: str) -> None:
+    """Line rates of DCQCN, costs of CTAs beside a NIC and flags to the host depend on the rate of RoCE links."""
+    result = result_of(Request(Setup("hgx-h20", 2), operation, 4 << 20), RunOptions(confirm=True))
+    (cause,) = [one for one in result.diagnose().causes if one.remedy == "roce x2"]
+    (row,) = asked(f"run hgx-h20 --nodes 2 -c {operation} --size 4MiB", "roce x2")["rows"]
+    assert cause.saving_ps == result.time_ps - row["held"]["time_ps"]
+
+
+def test_faster_links_of_a_trace_raise_the_line_rate_of_senders() -> None:
+    image = job_of(Request(Setup("hgx-h20", 2), "sendrecv", 4 << 20)).image
+    arrays = {name: getattr(image, name) for name in DTYPES}
+    rate = image.controls["line_rate"][0]
+    alike = image.wires["rate_num"] * 2.0**30 / image.wires["rate_den"] - rate
+    wires = frozenset((abs(alike) < 1).nonzero()[0].tolist())
+    for part, line_rate in ((wires, 2 * rate), (frozenset(sorted(wires)[1:]), rate)):
+        changed = changed_image(arrays, Change("wires", Fraction(2), part))
+        assert changed["controls"]["line_rate"].tolist() == [line_rate]
 
 
 @pytest.mark.parametrize("change", PLANNED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import field
 from fnmatch import fnmatchcase
 from fractions import Fraction
@@ -192,6 +192,7 @@ def changed_image(image: Mapping[str, Array], change: Change) -> dict[str, Array
         _repair(new, change)
         return new
     paced = frozenset[int]() if change.what == "wire latency" else change.wires
+    _scale_line_rates(new, paced, factor)
     for wire in paced:
         row = new["wires"][wire]
         rate = Fraction(int(row["rate_num"]), int(row["rate_den"])) * factor
@@ -206,6 +207,19 @@ def changed_image(image: Mapping[str, Array], change: Change) -> dict[str, Array
         _faster(chosen, columns, factor)
         new[table][rows] = chosen
     return new
+
+
+def _scale_line_rates(image: dict[str, Array], paced: Set[int], factor: Fraction) -> None:
+    """Multiply the line rates of rate controls whose wires, those of this rate, all get faster."""
+    wires, controls = image["wires"], image["controls"]
+    # In bytes per 2^30 ps, as `clusim.lowering.links.control_row` rounds them.
+    rates = np.rint(wires["rate_num"] * 2.0**30 / wires["rate_den"]).astype(np.uint64)
+    faster = np.isin(np.arange(len(wires)), list(paced))
+    for control in controls:
+        of_line = rates == control["line_rate"]
+        if of_line.any() and faster[of_line].all():
+            control["line_rate"] = max(1, round(int(control["line_rate"]) * factor))
+            control["min_rate"] = min(control["min_rate"], control["line_rate"])
 
 
 def _rows(image: Mapping[str, Array], table: str, change: Change) -> Any:

@@ -302,10 +302,23 @@ class Evidence:
         inputs = self._inputs()
 
         def trial(remedy: Remedy) -> RemedyTrial:
-            return _trial(result, inputs, remedy.change, how)
+            return _trial(result, inputs, self._image_with(inputs, remedy), how)
 
         rule = ProofRule(most, every=how.confirm or how.budget.every)
         return proven(judged.verdict, judged.remedies, trial, rule)
+
+    def _image_with(self, inputs: Inputs, remedy: Remedy) -> Mapping[str, Array]:
+        """Return the image of the run with a remedy, as of ``clusim what-if``.
+
+        Flags and the cost of CTAs beside a NIC depend on links, so faster links are lowered again where the plan is
+        known.
+        """
+        from clusim.analysis.whatif import changed_image
+
+        change = remedy.change
+        if change.what == "wires" and self.variants is not None:
+            return self.variants.with_links(remedy.words.removesuffix(" x2"), change.factor)
+        return changed_image(inputs.image, change)
 
     def sensitivity(self, result: Result) -> Sensitivity:
         """Return the derivatives of the run with this result; see `Result.sensitivity`."""
@@ -374,12 +387,12 @@ def _engine_of(result: Result) -> EngineName:
     return "reference" if result.provenance.engine == "reference" else "c"
 
 
-def _trial(result: Result, inputs: Inputs, change: Change, how: Repeats) -> RemedyTrial:
-    """Simulate a run with a change of its image."""
-    from clusim.analysis.whatif import changed_image
+def _trial(
+    result: Result, inputs: Inputs, arrays: Mapping[str, Array], how: Repeats
+) -> RemedyTrial:
+    """Simulate a run with the arrays of a changed image."""
     from clusim.simulation.proof import RemedyTrial
 
-    arrays = changed_image(inputs.image, change)
     records = HeldRecords()
     session = _simulated(arrays, inputs, _engine_of(result), records, how)
     after = _changed(result, session)
@@ -388,7 +401,7 @@ def _trial(result: Result, inputs: Inputs, change: Change, how: Repeats) -> Reme
         from clusim.analysis.judge import judged
 
         try:
-            return judged(_critical(after, replace(inputs, image=arrays), records)).verdict
+            return judged(_critical(after, replace(inputs, image=dict(arrays)), records)).verdict
         except TraceError:
             return None
 

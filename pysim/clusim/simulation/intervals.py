@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
@@ -27,13 +28,14 @@ from clusim.base.arrays import Array
 from clusim.base.errors import ClusimError, TimeLimitReached
 from clusim.base.records import dataclass
 from clusim.engine.image import DTYPES
-from clusim.lowering import lower
+from clusim.lowering import Lowered
 from clusim.results.result import Result
 from clusim.results.sensitivity import LEAST_SHOWN, Contribution, Interval, MeasuredInterval
 from clusim.simulation.expected import expected_of
-from clusim.simulation.plan import Plan, written
+from clusim.simulation.plan import Plan, lower_on, written
 from clusim.simulation.request import Request, ScheduleRequest
 from clusim.topology import Fabric, load
+from clusim.topology.changes import with_faster_links
 from clusim.topology.uncertain import UncertainFigure, loaded_again, scaled, uncertain_figures
 
 Arrays = Mapping[str, Array]
@@ -90,10 +92,13 @@ class Variants:
                     vars(setup)["comm"] = choice.comm
                     choice = replace(choice, request=replace(choice.request, setup=setup))
                 schedule = written(request, choice).schedule
-            image = lower(
-                *(setup.fabric, schedule, asked.granularity, asked.seed), faults=setup.broken.faults
-            ).image
-        return {name: getattr(image, name) for name in DTYPES}
+            return _arrays(lower_on(setup, schedule, asked))
+
+    def with_links(self, what: str, factor: Fraction) -> dict[str, Array]:
+        """Return the image of the same programs on links `factor` times as fast; see `with_faster_links`."""
+        setup = self.planned.setup
+        faster = setup.on(with_faster_links(setup.fabric, what, factor))
+        return _arrays(lower_on(faster, self.planned.schedule, self.planned.options))
 
     def _fabric(self) -> Fabric:
         """Return the fabric of the run, loaded again."""
@@ -101,6 +106,10 @@ class Variants:
         if isinstance(setup.topology, Fabric):
             return loaded_again(setup.topology)
         return load(setup.topology, nodes=setup.nodes)
+
+
+def _arrays(lowered: Lowered) -> dict[str, Array]:
+    return {name: getattr(lowered.image, name) for name in DTYPES}
 
 
 def interval_of(

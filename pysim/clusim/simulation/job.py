@@ -17,7 +17,7 @@ from clusim.base.records import dataclass
 from clusim.base.version import version
 from clusim.engine.abi import WIRE_COUNTERS, Engine, NodeKind, Stop
 from clusim.engine.image import DTYPES, Image
-from clusim.lowering import Grain, arriving_ps, lower
+from clusim.lowering import Grain, arriving_ps
 from clusim.lowering.faults import on_redirected
 from clusim.results.bins import MAX_BINS, BinRecorder
 from clusim.results.diagnosis import Verdict
@@ -42,7 +42,7 @@ from clusim.simulation.payload_check import (
     require_room,
     undelivered_error,
 )
-from clusim.simulation.plan import Plan, plan
+from clusim.simulation.plan import Plan, lower_on, plan
 from clusim.simulation.request import AnyRequest, ScheduleRequest, TrafficRequest
 from clusim.simulation.session import Progress, Session, Sink, Watch, loop_counts, start_engine
 from clusim.simulation.traffic import grain_of, to_image
@@ -144,8 +144,7 @@ def _planned_job(planned: Plan, options: RunOptions) -> Job:
     if planned.verifies:
         require_room(schedule)
     options.watch.begins("programs are put on the fabric")
-    faults = on_redirected(planned.setup.fabric, broken.faults)
-    lowered = lower(*(fabric, schedule, asked.granularity, asked.seed), faults=faults)
+    lowered = lower_on(planned.setup, schedule, asked)
     image = lowered.image
     traced = options.trace_out is not None
     names = [task.name or f"{task.kind} rank {task.rank} {task.stream}" for task in schedule.tasks]
@@ -154,6 +153,7 @@ def _planned_job(planned: Plan, options: RunOptions) -> Job:
 
     def stuck(session: Session) -> DeadlockError:
         engine = session.engine
+        faults = on_redirected(planned.setup.fabric, broken.faults)
         waits = Waits(schedule, lowered, engine.instance_states())
         return deadlock_error(waits, fabric, engine.wires(), faults, engine.now_ps)
 

@@ -20,7 +20,8 @@ from clusim.base.terms.operations import (
     operation_named,
     weighted_bytes,
 )
-from clusim.lowering import plan_change
+from clusim.lowering import Lowered, lower, plan_change
+from clusim.lowering.faults import on_redirected
 from clusim.nccl import Communicator, NcclPlan, programs
 from clusim.nccl.callconfig import CallConfig
 from clusim.nccl.choice import Communicators, Way, choose, way_of
@@ -319,6 +320,12 @@ def _of_file(request: Request, machine: Fabric) -> PlannedProgram:
         protocol=request.protocol,
     )
     return PlannedProgram(reader.build(read, machine, wanted))
+
+
+def lower_on(setup: Setup, schedule: Schedule, options: Request | ScheduleRequest) -> Lowered:
+    """Return the image of a schedule on a system with its faults, at the granularity and seed of `options`."""
+    fabric, faults = redirected(setup.fabric), on_redirected(setup.fabric, setup.broken.faults)
+    return lower(fabric, schedule, options.granularity, options.seed, faults=faults)
 
 
 def _with_variables(request: Request) -> Request:
