@@ -64,6 +64,9 @@ FAR_ABOVE = 1.5
 HEAVIER = 1.1
 """Least factor by which a heavy stage's compute time exceeds the mean of all stages."""
 
+AT_ONCE = 1 << 20
+"""Number of array elements to compute at once, for memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class FullWire:
@@ -176,10 +179,17 @@ def full_wire(
         pauses = pauses_of(found, repeated)
         low = result.tasks.start_ps[pauses].min(axis=1)
         length = np.maximum(1, result.tasks.end_ps[pauses].max(axis=1) - low)
-        done = [np.clip((edge - low) / length, 0.0, 1.0).sum() for edge in all_edges.tolist()]
+        done = np.diff(_count_ended(low, length, all_edges))
         wires = [row[name] for name in found.wires]
-        load[wires] += found.done.busy_ps * (np.diff(done) @ share)
+        load[wires] += found.done.busy_ps * (done @ share)
     return _named(result, load, float(exposed.sum())) if load.any() else None
+
+
+def _count_ended(low: Array, length: Array, edges: Array) -> Array:
+    """Return the number of pauses that ended before each edge, parts of pauses included; times in ps."""
+    groups = np.array_split(edges, 1 + edges.size * low.size // AT_ONCE)
+    sums = [np.clip((edge[:, None] - low) / length, 0.0, 1.0).sum(axis=1) for edge in groups]
+    return np.concatenate(sums)
 
 
 def _exposed(spans: Spans, edges: Array) -> Array:
