@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -159,6 +160,17 @@ def needs(module: str) -> set[str]:
 def all_needs() -> dict[str, set[str]]:
     """Return what every module of the package imports of it."""
     return {module: needs(module) for module in MODULES}
+
+
+def test_files_of_tests_import_no_library_that_takes_seconds() -> None:
+    """Every process of `make test` collects all files; a test imports PyTorch or xarray when it runs."""
+    slow = {"torch", "xarray", "matplotlib", "pandas"}
+    for path in TESTS.rglob("test_*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r'^\w+ = pytest.importorskip\("torch', text, re.M), path.name
+        if re.search(rf"^(import|from) ({'|'.join(slow)})\b", text, re.M):
+            top = imports(ast.parse(text), top_only=True)
+            assert not {name.split(".")[0] for name in top} & slow, path.name
 
 
 def room_of(module: str) -> str:

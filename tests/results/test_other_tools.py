@@ -7,7 +7,6 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-import xarray
 
 import clusim
 from clusim.results.result import Result
@@ -58,6 +57,8 @@ def test_no_column_of_times_or_sizes_counts_in_ones(traced: tuple[Path, Result])
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_xarray_opens_a_group_and_reads_texts(traced: tuple[Path, Result], group: str) -> None:
+    import xarray
+
     with xarray.open_dataset(
         traced[0], group=group, engine="h5netcdf", phony_dims="sort"
     ) as dataset:
@@ -67,6 +68,8 @@ def test_xarray_opens_a_group_and_reads_texts(traced: tuple[Path, Result], group
 
 
 def test_histories_in_xarray_are_those_of_the_result(traced: tuple[Path, Result]) -> None:
+    import xarray
+
     path, result = traced
     wanted = result.to_xarray()
     with xarray.open_dataset(path, group="wires", engine="h5netcdf") as found:

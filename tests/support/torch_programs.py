@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
+from importlib import import_module
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,17 @@ def needs_torch() -> None:
     """Skip a file of tests without PyTorch, which is not imported: each process that collects tests would wait."""
     if find_spec("torch") is None:
         pytest.skip("could not import 'torch'", allow_module_level=True)
+
+
+class Later:
+    """Module, or an attribute of one, that is imported at its first use: PyTorch takes seconds."""
+
+    def __init__(self, module: str, attribute: str = "") -> None:
+        self._path = module, attribute
+
+    def __getattr__(self, name: str) -> Any:
+        module, attribute = self._path
+        return attrgetter(f"{attribute}.{name}".lstrip("."))(import_module(module))
 
 
 def torchrun(tmp_path: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:

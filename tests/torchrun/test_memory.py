@@ -6,15 +6,16 @@ import gc
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from support.torch_programs import Later, needs_torch
 
-from clusim.programs.cuda import DeviceMemory  # noqa: E402
+needs_torch()
 
+torch, cuda = Later("torch"), Later("clusim.programs.cuda")
 KIB = 1 << 10
 
 
 def test_a_workspace_must_fit_beside_the_storages() -> None:
-    memory = DeviceMemory(16 * KIB)
+    memory = cuda.DeviceMemory(16 * KIB)
     tensor = torch.empty(8 * KIB, dtype=torch.uint8)
     memory.add([tensor])
     memory.hold(8 * KIB)
@@ -25,7 +26,7 @@ def test_a_workspace_must_fit_beside_the_storages() -> None:
 
 
 def test_a_storage_that_does_not_fit_is_not_counted_when_it_is_freed() -> None:
-    memory = DeviceMemory(16 * KIB)
+    memory = cuda.DeviceMemory(16 * KIB)
     tensor = torch.empty(24 * KIB, dtype=torch.uint8)
     with pytest.raises(torch.OutOfMemoryError):
         memory.add([tensor])
