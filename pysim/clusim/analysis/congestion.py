@@ -176,22 +176,17 @@ def wire_history(path: str | Path) -> ColumnTable:
     measures = ("busy", "stall_credit", "stall_arbitration")
     widths = np.maximum(1, np.diff(edge_ps))
 
-    def rows() -> Iterator[tuple[Any, ...]]:
-        sets = [("tier", name, mine) for name, mine in tiers(traced).items()]
-        sets += [("wire", names[w], np.array([w])) for w in hot_spots(traced).tolist()]
-        for level, name, mine in sets:
-            columns = [edge_ps[:-1], edge_ps[1:]]
-            columns += [bins.wires[key][mine].mean(axis=0) / widths for key in measures]
-            columns += [
-                bins.wires["bytes"][mine].sum(axis=0),
-                bins.wires["queue"][mine].max(axis=0),
-            ]
-            for row in zip(*(column.tolist() for column in columns), strict=True):
-                yield (level, name, *row)
-
-    return ColumnTable.of(
-        HistoryRowJson.__annotations__, rows(), {"time_ps": traced.result.time_ps}
-    )
+    table: dict[str, list[Any]] = {name: [] for name in HistoryRowJson.__annotations__}
+    sets = [("tier", name, mine) for name, mine in tiers(traced).items()]
+    sets += [("wire", names[w], np.array([w])) for w in hot_spots(traced).tolist()]
+    for level, name, mine in sets:
+        columns = [edge_ps[:-1], edge_ps[1:]]
+        columns += [bins.wires[key][mine].mean(axis=0) / widths for key in measures]
+        columns += [bins.wires["bytes"][mine].sum(axis=0), bins.wires["queue"][mine].max(axis=0)]
+        cells = [[level] * len(widths), [name] * len(widths), *(c.tolist() for c in columns)]
+        for column, values in zip(table.values(), cells, strict=True):
+            column += values
+    return ColumnTable(table, {"time_ps": traced.result.time_ps})
 
 
 def _notes(rows: list[tuple[Any, ...]], traced: Traced) -> list[str]:
