@@ -78,7 +78,8 @@ def python(text: str) -> Iterator[tuple[str, str]]:
                 len(WORD.findall(node.value)) > 4 and node.value.count(" ") > 3
             ):
                 yield kind, re.sub(r"`[^`]*`", " ", node.value)
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline) if "#" in text else ()
+    for token in tokens:
         if token.type == tokenize.COMMENT and not re.match(r"# *(noqa|type:|fmt:)", token.string):
             yield "comments", token.string.lstrip("# ")
 
