@@ -129,8 +129,9 @@ def _file_of(shipped: str) -> Callable[[str], Path]:
 
 def _algorithms(context: click.Context) -> Iterable[str]:
     """Return the algorithms of the typed operation, or of all without one."""
-    from clusim.collectives import ALGORITHMS
+    from clusim.collectives import ALGORITHMS, load_extensions
 
+    load_extensions()
     if "operation" not in context.params:
         return dict.fromkeys(["nccl", *chain(*ALGORITHMS.values())])
     return ["nccl", *ALGORITHMS.get(context.params["operation"] or "allreduce", ())]
@@ -151,6 +152,11 @@ def _releases(_context: click.Context) -> Iterable[str]:
 def _at(place: str) -> Callable[[click.Context], Iterable[str]]:
     """Return the function that looks up the words at ``module:NAME``, imported when needed."""
     return lambda _context: resolve_name(place)
+
+
+def _result_of(place: str) -> Callable[[click.Context], Iterable[str]]:
+    """Return the function that calls ``module:NAME``, imported when needed, for the words."""
+    return lambda _context: resolve_name(place)()
 
 
 def _listed(words: Iterable[str]) -> Callable[[click.Context], Iterable[str]]:
@@ -182,8 +188,8 @@ RUNNABLE = tuple(
 CHIP = Value("chip", words=_at("clusim.hardware:GPUS"))
 FAULT = Value("text", words=_faults, between="; ")
 RELEASE = Value("release", words=_releases, between="")
-RECORDING_KIND = Value("kind", words=_at("clusim.formats.recordings.kinds:KINDS"))
-TOPOLOGY_KIND = Value("kind", words=_at("clusim.formats.topologies:KINDS"))
+RECORDING_KIND = Value("kind", words=_result_of("clusim.formats.recordings.kinds:all_kinds"))
+TOPOLOGY_KIND = Value("kind", words=_result_of("clusim.formats.topologies:all_kinds"))
 TOPOLOGY = Value(
     "topology",
     words=_topologies,

@@ -30,6 +30,10 @@ class TopologyReader(Protocol):
         """Return the kind of a file, None if it is not from another tool."""
         ...
 
+    def detect_extension(self, text: str) -> str | None:
+        """Return the kind of a file that an extension claims, None if there is none."""
+        ...
+
     def import_text(self, text: str, where: str) -> Described:
         """Return the description in the text of a file called `where`."""
         ...

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from clusim.collectives.api import ALGORITHMS, REGISTRY, Options, build, cut, emit
+from clusim.collectives.api import ALGORITHMS, REGISTRY, Options, build, cut, emit, load_extensions
 from clusim.collectives.builder import ScheduleBuilder
 
-__all__ = ["ALGORITHMS", "REGISTRY", "Options", "ScheduleBuilder", "build", "cut", "emit"]
+__all__ = [
+    "ALGORITHMS",
+    "REGISTRY",
+    "Options",
+    "ScheduleBuilder",
+    "build",
+    "cut",
+    "emit",
+    "load_extensions",
+]

@@ -1,17 +1,22 @@
 """Schedules of collectives by name, with checked arguments.
 
-The algorithms are those of the modules in `clusim.collectives.algorithms`.
+The algorithms are those of the modules in `clusim.collectives.algorithms`, and of extensions: modules that other
+distributions name in the entry point group ``clusim.algorithms``. Extensions are imported for a name that clusim does
+not define, and when names are listed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TypedDict, Unpack
 
 from clusim.base.errors import InputError, ScheduleError, suggest
+from clusim.base.extensions import extensions
 from clusim.base.terms.dtypes import redop_named
 from clusim.base.terms.operations import OPERATIONS, operation_named, own_word, protocol_named
 from clusim.collectives import algorithms
@@ -25,16 +30,17 @@ from clusim.schedule.shapes import Shape, default_channels
 from clusim.topology.model import Fabric
 
 
-def _found() -> dict[tuple[str, str], AlgorithmEntry]:
-    for module in iter_modules(algorithms.__path__):
-        import_module(f"{algorithms.__name__}.{module.name}")
+def _sorted_entries() -> dict[tuple[str, str], AlgorithmEntry]:
     places = {operation: place for place, operation in enumerate(OPERATIONS)}
     result = ENTRIES.values()
     entries = sorted(result, key=lambda e: (places[e.operation], not e.default, e.name))
     return {(entry.operation, entry.name): entry for entry in entries}
 
 
-REGISTRY = _found()
+for _module in iter_modules(algorithms.__path__):
+    import_module(f"{algorithms.__name__}.{_module.name}")
+
+REGISTRY = _sorted_entries()
 """Every algorithm by (operation, name); the first of an operation is its default."""
 
 
@@ -47,6 +53,27 @@ def _algorithms() -> dict[str, tuple[str, ...]]:
 
 ALGORITHMS = _algorithms()
 """Names of the algorithms of every operation; the first is the default."""
+
+
+@cache
+def load_extensions() -> None:
+    """Add the algorithms of extensions to `REGISTRY` and `ALGORITHMS`.
+
+    Raises
+    ------
+    InputError
+        An extension cannot be imported, defines an algorithm twice, or a default; the message names its distribution.
+    """
+    for extension in extensions("clusim.algorithms").values():
+        before = set(ENTRIES)
+        extension.module()
+        for key in ENTRIES.keys() - before:
+            entry = ENTRIES[key]
+            if entry.default:
+                raise extension.failure(f"{entry.name} is a default; only clusim has defaults")
+            ENTRIES[key] = replace(entry, write=extension.guard(entry.write))
+    REGISTRY.update(_sorted_entries())
+    ALGORITHMS.update(_algorithms())
 
 
 class Options(TypedDict, total=False):
@@ -81,6 +108,8 @@ def _find(name: str, algorithm: str | None) -> tuple[str, str, AlgorithmEntry]:
     """Return the names of an operation and of its algorithm, and the algorithm."""
     operation = operation_named(name, tuple(ALGORITHMS)).name
     chosen = own_word(algorithm) if algorithm else ALGORITHMS[operation][0]
+    if (operation, chosen) not in REGISTRY:
+        load_extensions()
     if (operation, chosen) not in REGISTRY:
         raise InputError(
             f"{operation}: unknown algorithm {chosen!r} (nccl is NCCL's choice)"

@@ -20,6 +20,7 @@ from typing import Any
 
 from clusim.base.datafiles import OnDemand, read
 from clusim.base.errors import InputError, suggest
+from clusim.base.extensions import Extension, extensions
 from clusim.base.records import dataclass
 from clusim.hardware.cpu import Cpu, HostCosts, cpu_of, host_of
 from clusim.hardware.gpu import Architecture, Gpu, architecture_of, gpu_of
@@ -101,6 +102,34 @@ FAMILIES: Mapping[str, Architecture] = OnDemand(_families)
 """Architectures by name."""
 
 
+@cache
+def _extension_files() -> dict[str, tuple[Path, Extension]]:
+    """Return the files of GPUs in the packages of extensions (group ``clusim.gpus``), by name."""
+    result: dict[str, tuple[Path, Extension]] = {}
+    for extension in extensions("clusim.gpus").values():
+        for folder in extension.attribute("__path__", Iterable):
+            for path in sorted(Path(folder).glob("*.yaml")):
+                result[path.stem] = (path, extension)
+    return result
+
+
+def _problem(name: str, text: str) -> InputError:
+    """Return the error of a GPU's file, with the distribution if it belongs to an extension."""
+    if name not in _extension_files():
+        return InputError(text)
+    return _extension_files()[name][1].failure(text)
+
+
+def _all_paths() -> dict[str, Path]:
+    """Return the file of every GPU, of extensions as well."""
+    result = _paths()
+    for name, (path, extension) in _extension_files().items():
+        if name in result:
+            raise extension.failure(f"{path.name}: duplicate of the GPU {name!r}")
+        result[name] = path
+    return dict(sorted(result.items()))
+
+
 def _paths() -> dict[str, Path]:
     """Return the file of every shipped GPU and of every GPU in the ``CLUSIM_GPUS`` directories."""
     result: dict[str, Path] = {}
@@ -114,7 +143,7 @@ def _paths() -> dict[str, Path]:
             if path.stem in result:
                 raise InputError(f"{path}: there is a GPU {path.stem!r} already; rename the file")
             result[path.stem] = path
-    return dict(sorted(result.items()))
+    return result
 
 
 def _read(
@@ -145,8 +174,18 @@ _READ: dict[str, Gpu] = {}
 def _of_file(name: str) -> Gpu:
     paths = _paths()
     if name not in paths:
+        paths = _all_paths()
+    if name not in paths:
         raise KeyError(name)
-    return _read(name, paths, _READ)
+    return _read_named(name, paths, _READ)
+
+
+def _read_named(name: str, paths: Mapping[str, Path], known: dict[str, Gpu]) -> Gpu:
+    """Return a GPU; the error of an extension's file has its distribution."""
+    try:
+        return _read(name, paths, known)
+    except InputError as error:
+        raise _problem(name, str(error)) from None
 
 
 def _one(name: str) -> Gpu | None:
@@ -166,11 +205,11 @@ def _found() -> dict[str, Gpu]:
     """Return the GPUs in order of preference for short names: usual chip, modules, cards."""
     claimed: dict[object, str] = {}
     known: dict[str, Gpu] = {} if os.environ.get("CLUSIM_GPUS") else _READ
-    paths = _paths()
+    paths = _all_paths()
     for name, path in paths.items():
-        for claim in _claims(_read(name, paths, known)):
+        for claim in _claims(_read_named(name, paths, known)):
             if claim in claimed:
-                raise InputError(f"{path.name}: {claim} is taken by {claimed[claim]}")
+                raise _problem(name, f"{path.name}: {claim} is taken by {claimed[claim]}")
             claimed[claim] = path.name
     order = sorted(known.values(), key=lambda item: (not item.usual, item.form != "sxm", item.name))
     return {item.name: item for item in order}

@@ -18,7 +18,7 @@ from inspect import signature
 
 from clusim.base.errors import InputError
 from clusim.base.terms.operations import ROOTED
-from clusim.formats.recordings.kinds import KINDS, LOGS, PLANS, kind_of, reader
+from clusim.formats.recordings.kinds import KINDS, LOGS, PLANS, all_kinds, kind_of, reader
 from clusim.formats.recordings.model import Event, Group, Recording
 from clusim.jobs.times import Times
 from clusim.jobs.write import precision_of
@@ -382,8 +382,8 @@ def replay(
         raise InputError(
             f"{first}: {PLANS[kind]}, not a recording; run it with `clusim run TOPOLOGY --algorithm {first}`"
         )
-    if kind not in KINDS:
-        known = ", ".join(sorted({*LOGS, *KINDS}))
+    if kind not in KINDS and kind not in all_kinds():
+        known = ", ".join(sorted({*LOGS, *all_kinds()}))
         raise InputError(f"{first}: kind {kind!r} cannot be replayed; it is one of {known}")
     read = reader(kind)
     files = list(request.files) if len(request.files) > 1 else first

@@ -205,11 +205,18 @@ def _load_file(path: Path, where: str, name: str, nodes: int | None) -> Fabric:
 
     text = read_text(path, where)
     others = importer_hook.reader()
-    if others.detect(text) is not None:
+    kind = others.detect(text)
+    if kind is None:
+        try:
+            topology, problems = describe(text, where, printable(path.stem, 200))
+        except TopologyError:
+            kind = others.detect_extension(text)
+            if kind is None:
+                raise
+    if kind is not None:
         if nodes not in (None, 1):
             return _named_cluster(name, where, nodes)
         return build(others.import_text(text, where))
-    topology, problems = describe(text, where, printable(path.stem, 200))
     if nodes is not None and topology.cluster is not None:
         cluster = topology.cluster.model_copy(update={"nodes": nodes})
         topology = topology.model_copy(update={"cluster": cluster})

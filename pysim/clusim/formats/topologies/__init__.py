@@ -17,9 +17,27 @@ from typing import TypedDict, Unpack
 from clusim.base.errors import TopologyError
 from clusim.base.limits import fail, printable
 from clusim.formats.topologies.common import Assumption, Draft, Imported
-from clusim.formats.topologies.kinds import BY_NAME, KINDS, detect, without_prompt
+from clusim.formats.topologies.kinds import (
+    KINDS,
+    all_kinds,
+    detect,
+    detect_extension,
+    kind_named,
+    reader,
+    without_prompt,
+)
 
-__all__ = ["KINDS", "Assumption", "Imported", "detect", "import_file", "import_onto", "import_text"]
+__all__ = [
+    "KINDS",
+    "Assumption",
+    "Imported",
+    "all_kinds",
+    "detect",
+    "detect_extension",
+    "import_file",
+    "import_onto",
+    "import_text",
+]
 
 
 class Given(TypedDict, total=False):
@@ -28,7 +46,7 @@ class Given(TypedDict, total=False):
     Attributes
     ----------
     kind : str, optional
-        Its kind, one of `KINDS`; by default detected from its content.
+        Its kind, one of `all_kinds`; by default detected from its content.
     chip : str, optional
         Model of its GPUs if the file does not name it, e.g. ``h100-sxm5``.
     cpu : str, optional
@@ -99,8 +117,9 @@ def import_text(text: str, where: str, **given: Unpack[Given]) -> Imported:
     from clusim.formats.topologies.nvbandwidth import is_nvbandwidth
 
     name, cpu, group = given.get("kind"), given.get("cpu"), given.get("group")
-    if name is not None and name not in KINDS:
-        raise TopologyError(f"{where}: no kind {printable(name)!r}; there are {', '.join(KINDS)}")
+    if name is not None and name not in KINDS and name not in all_kinds():
+        kinds = ", ".join(all_kinds())
+        raise TopologyError(f"{where}: no kind {printable(name)!r}; there are {kinds}")
     text = without_prompt(text)
     name = name or detect(text)
     if name is None and is_nvbandwidth(text):
@@ -108,10 +127,12 @@ def import_text(text: str, where: str, **given: Unpack[Given]) -> Imported:
             "measurements of nvbandwidth, no topology: clusim topo check TOPOLOGY --measured FILE"
         )
         raise fail(where, 0, message)
+    name = name or detect_extension(text)
     if name is None:
         message = "empty" if not text.strip() else "not a topology that can be imported"
-        raise fail(where, 0, f"{message}; the kinds are {', '.join(KINDS)}: name one with --kind")
-    kind = BY_NAME[name]
+        kinds = ", ".join(all_kinds())
+        raise fail(where, 0, f"{message}; the kinds are {kinds}: name one with --kind")
+    kind = kind_named(name)
     if cpu is not None and not kind.with_cpus:
         raise TopologyError(f"{where}: --cpu: {kind.title} does not use processors; omit it")
     draft = Draft(where, _name(where), chip=given.get("chip") or "", group=group)
@@ -121,7 +142,7 @@ def import_text(text: str, where: str, **given: Unpack[Given]) -> Imported:
     draft.source("import", f"{kind.title}: {Path(where).name}")
     if group is not None and name != "nccl-xml":
         raise draft.fail("the file does not have groups; omit the group")
-    kind.read(text, draft)
+    reader(name)(text, draft)
     result = draft.finish(name, kind.title)
     if not result.counts["gpus"] and not result.counts["hosts"]:
         raise draft.fail("names no GPU and no host; is it the topology of a node?")

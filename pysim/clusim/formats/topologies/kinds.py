@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from typing import Final
 
+from clusim.base.extensions import Extension, extensions
 from clusim.base.records import dataclass
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.smi_nvlink import GPU_LINE, LINK_LINE
@@ -25,18 +27,14 @@ class TopologyKind:
         Module of this package and function that fills a `Draft` from a text.
     with_cpus : bool
         True if such files either describe or omit the processors of a node.
+    claims : callable or None
+        Of an extension: True for the text of such a file.
     """
 
     title: str
-    read_by: str
+    read_by: str = ""
     with_cpus: bool = False
-
-    def read(self, text: str, draft: Draft) -> None:
-        """Fill `draft` from the text of a file."""
-        module, _, function = self.read_by.partition(":")
-        reader: Callable[[str, Draft], None]
-        reader = getattr(import_module(f"{__package__}.{module}"), function)
-        reader(text, draft)
+    claims: Callable[[str], bool] | None = None
 
 
 BY_NAME: Final = {
@@ -62,7 +60,55 @@ BY_NAME: Final = {
 """Kinds of files, by the value of ``--kind``."""
 
 KINDS: Final = {name: kind.title for name, kind in BY_NAME.items()}
-"""Titles of kinds."""
+"""Titles of clusim's kinds; `all_kinds` includes those of extensions."""
+
+
+def all_kinds() -> dict[str, str]:
+    """Return the titles of all kinds, those of extensions included."""
+    return KINDS | {name: kind_named(name).title for name in _extensions()}
+
+
+@cache
+def _extensions() -> dict[str, Extension]:
+    """Return the extensions of the group ``clusim.topologies``: modules with `KIND` and ``read(text, draft)``.
+
+    Raises
+    ------
+    InputError
+        An extension has the name of one of clusim's kinds.
+    """
+    result = extensions("clusim.topologies")
+    for name in result.keys() & BY_NAME.keys():
+        raise result[name].failure("clusim has a kind of this name; choose another")
+    return result
+
+
+def kind_named(name: str) -> TopologyKind:
+    """Return a kind of `all_kinds`."""
+    if name in BY_NAME:
+        return BY_NAME[name]
+    kind: TopologyKind = _extensions()[name].attribute("KIND", TopologyKind)
+    return kind
+
+
+def reader(name: str) -> Callable[[str, Draft], None]:
+    """Return the function of a kind of `all_kinds` that fills a `Draft` from the text of a file."""
+    if name not in BY_NAME:
+        return _extensions()[name].function("read")
+    module, _, function = BY_NAME[name].read_by.partition(":")
+    read: Callable[[str, Draft], None]
+    read = getattr(import_module(f"{__package__}.{module}"), function)
+    return read
+
+
+def detect_extension(text: str) -> str | None:
+    """Return the kind of an extension that claims a text, None if there is none."""
+    for name, extension in _extensions().items():
+        claims = kind_named(name).claims
+        if claims is not None and extension.guard(claims)(text):
+            return name
+    return None
+
 
 _TAG = re.compile(r"<\s*([A-Za-z][A-Za-z0-9_.:-]*)")
 _ROOTS = {"system": "nccl-xml", "graphs": "nccl-graph", "graphml": "graphml", "topology": "lstopo"}

@@ -1,15 +1,17 @@
 """Detection of recording formats by content, and the reader of each format.
 
 Formats are found in the modules of this package: each has `KINDS`, descriptions of formats with the patterns at the
-start of their files and their readers.
+start of their files and their readers. Other distributions add formats by entry points of the group
+``clusim.recordings``, to modules of the same form.
 """
 
 from __future__ import annotations
 
 import re
 from codecs import BOM_UTF8
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cache
 from glob import escape
 from importlib import import_module
 from pathlib import Path
@@ -17,12 +19,13 @@ from pkgutil import iter_modules
 from typing import Final
 
 from clusim.base.errors import InputError
+from clusim.base.extensions import Extension, extensions
 from clusim.base.limits import natural
 from clusim.base.resources import or_shipped
 from clusim.formats.recordings.model import LAST, Recording, RecordingKind
 from clusim.formats.recordings.source import HEAD_BYTES, head, streams
 
-__all__ = ["KINDS", "LOGS", "PLANS", "kind_of", "reader"]
+__all__ = ["KINDS", "LOGS", "PLANS", "all_kinds", "kind_of", "reader"]
 
 LOGS: Final = {
     "nccl-log": "output of NCCL_DEBUG=INFO, from NCCL or RCCL",
@@ -39,7 +42,7 @@ _KINDS: Final[dict[str, RecordingKind]] = {
 }
 
 KINDS: Final = {name: kind.what for name, kind in _KINDS.items()}
-"""Kinds of recordings -> description."""
+"""Kinds of recordings that clusim reads -> description; `all_kinds` includes those of extensions."""
 
 PLANS: Final = {"msccl": "MSCCL algorithm, XML", "mscclpp": "MSCCL++ execution plan, JSON"}
 """Kinds of algorithm files, not recordings -> description.
@@ -89,24 +92,74 @@ def kind_of(path: str) -> str:
     for _, kind_name, pattern in _PATTERNS:
         if re.search(pattern, data, re.DOTALL):
             return kind_name
-    for kind in _KINDS.values():
-        if kind.looks_so is not None and kind.looks_so(name, data):
-            return kind.name
+    if claimed := _claiming_kind(_KINDS.values(), name, data):
+        return claimed
+    if claimed := _by_extension(name, data):
+        return claimed
     if b"\0" in data[:4096]:
-        raise InputError(f"{path}: binary data of no known kind; --kind is one of {_all_kinds()}")
+        raise InputError(f"{path}: binary data of no known kind; --kind is one of {_names()}")
     if data.lstrip()[:1] in (b"{", b"[") and name.lower().endswith((".json", ".json.gz")):
-        raise InputError(f"{path}: JSON of no known kind; --kind is one of {_all_kinds()}")
+        raise InputError(f"{path}: JSON of no known kind; --kind is one of {_names()}")
     return "nccl-log"
 
 
+def _claiming_kind(kinds: Iterable[RecordingKind], name: str, data: bytes) -> str:
+    """Return the first kind whose test accepts a file; empty if there is none."""
+    for kind in kinds:
+        if kind.looks_so is not None and kind.looks_so(name, data):
+            return kind.name
+    return ""
+
+
+def _by_extension(name: str, data: bytes) -> str:
+    """Return the kind of an extension that recognises a file; empty if there is none."""
+    kinds = [_description(extension) for extension in _extensions().values()]
+    patterns = [(place, kind.name, pattern) for kind in kinds for place, pattern in kind.begins]
+    for _, kind_name, pattern in sorted(patterns):
+        if re.search(pattern, data, re.DOTALL):
+            return kind_name
+    return _claiming_kind(kinds, name, data)
+
+
+@cache
+def _extensions() -> dict[str, Extension]:
+    """Return the extensions that add a kind.
+
+    Raises
+    ------
+    InputError
+        An extension has the name of one of clusim's kinds.
+    """
+    result = extensions("clusim.recordings")
+    for name in result.keys() & {*_KINDS, *LOGS, *PLANS}:
+        raise result[name].failure("clusim has a kind of this name; choose another")
+    return result
+
+
+def _description(extension: Extension) -> RecordingKind:
+    """Return the description of the kind that has the name of an extension."""
+    for kind in extension.attribute("KINDS", tuple):
+        if isinstance(kind, RecordingKind) and kind.name == extension.name:
+            return kind
+    raise extension.failure(f"{extension.target}.KINDS has no RecordingKind of this name")
+
+
+def all_kinds() -> dict[str, str]:
+    """Return the kinds of recordings, those of extensions included -> description."""
+    added = {name: _description(extension).what for name, extension in _extensions().items()}
+    return KINDS | added
+
+
 def reader(kind: str) -> Callable[..., Recording]:
-    """Return the reader of a kind of `KINDS`."""
+    """Return the reader of a kind of `all_kinds`."""
+    if kind not in _KINDS:
+        return _extensions()[kind].function("read")
     read: Callable[..., Recording] = import_module(_KINDS[kind].read_by).read
     return read
 
 
-def _all_kinds() -> str:
-    return ", ".join(sorted({*LOGS, *KINDS, *PLANS}))
+def _names() -> str:
+    return ", ".join(sorted({*LOGS, *all_kinds(), *PLANS}))
 
 
 def _beginning(path: str) -> tuple[bytes, str]:
