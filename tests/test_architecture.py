@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "simulation": "analysis base collectives engine formats lowering nccl results schedule topology",
     "workload": "base collectives formats hardware nccl results schedule topology",
     "nccltests": "base hardware nccl report results simulation",
-    "jobs": "base formats nccl nccltests schedule simulation topology workload",
+    "jobs": "base formats hardware nccl nccltests schedule simulation topology workload",
     "training": "analysis base collectives jobs lowering nccl report results schedule simulation topology workload",
     "shim": "base hardware jobs nccl nccltests schedule simulation topology",
     "replays": "base formats hardware jobs lowering nccl nccltests report results schedule simulation topology"

@@ -8,8 +8,8 @@ import pytest
 
 from clusim.base.errors import InputError
 from clusim.formats.recordings import layers
+from clusim.jobs.peers import split_of
 from clusim.replays import replay
-from clusim.replays.api import OwnStep, play, split_of
 from clusim.replays.placing import ReplayRequest
 from clusim.replays.report import Replay
 from clusim_cli.main import run
@@ -53,43 +53,6 @@ def test_groups_on_machines_of_eight() -> None:
 def test_groups_that_do_not_divide_machines(ranks: range) -> None:
     with pytest.raises(InputError, match="do not divide nodes of 8 GPUs evenly"):
         split_of(ranks, 8)
-
-
-def test_a_kernel_has_the_sms_that_communication_leaves() -> None:
-    """A kernel of 100 ps beside 50 ps on half of the SMs: 25 of it are done then, and 75 are left."""
-    found = play(
-        [
-            OwnStep("compute", (), 100, 132, kernel=True),
-            OwnStep("dp", (), 50, 66),
-            OwnStep("compute", (), 0, 132, kernel=True),
-        ],
-        132,
-    )
-    assert (found.time_ps, found.least_ps, found.most_ps) == (125, 100, 150)
-
-
-def test_what_waits_shares_nothing() -> None:
-    chain = [
-        OwnStep("compute", (), 100, 132, kernel=True),
-        OwnStep("tp", (0,), 50, 66),
-        OwnStep("update", (1,), 7),
-        OwnStep("compute", (2,), 10, 132, kernel=True),
-    ]
-    found = play(chain, 132)
-    assert (found.time_ps, found.least_ps, found.most_ps) == (167, 167, 167)
-
-
-def test_two_kinds_of_communication_at_once_leave_what_both_leave() -> None:
-    """With 33 and 66 of 132 SMs taken a kernel has 33: 40 ps are 10 of its own, the other 30 take 30."""
-    found = play(
-        [
-            OwnStep("compute", (), 40, 132, kernel=True),
-            OwnStep("dp", (), 40, 33),
-            OwnStep("ep", (), 40, 66),
-        ],
-        132,
-    )
-    assert found.time_ps == 70
 
 
 def test_one_rank_takes_what_all_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,21 +1,19 @@
 """Simulation of a recorded step: kernels and collectives with shared SMs and wires.
 
-**Model** If one rank represents all, its kernels and collectives share its SMs (`clusim.replays.api.play`). Wires are
-shared only by collectives of different communicators; a step with several communicators, or of several running ranks,
-is simulated with all ranks, as packets. Ranks begin a step at the times at which they ended the previous one.
+**Model** If one rank represents all, its kernels and collectives share its SMs, and its collectives wires
+(`clusim.replays.representative`). A step with several communicators, or of several running ranks, is simulated with all
+ranks, as packets, unless it is large. Ranks begin a step at the times at which they ended the previous one.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from clusim.base.errors import InputError
-from clusim.base.kept import SampleCache
 from clusim.base.match import MatchCounts, MatchedEnd, by_number, by_pair
 from clusim.formats.recordings.model import (
     ABSENT,
@@ -26,17 +24,15 @@ from clusim.formats.recordings.model import (
     messages_of,
     tile,
 )
-from clusim.hardware.figures import any_scaled
-from clusim.jobs.times import Times
+from clusim.jobs.peers import split_of
+from clusim.jobs.times import Times, shared_answers
 from clusim.lowering import QUICK
 from clusim.programs.clock import HOST, IssuedCall, Totals
-from clusim.replays.api import Representative, played, representative, split_of
 from clusim.replays.full_job import replay_recording
 from clusim.replays.placing import ReplayRequest, machines_of
+from clusim.replays.representative import Representative, played, representative
 from clusim.simulation.job import RunOptions
 from clusim.simulation.request import Request
-from clusim.simulation.session import Watch
-from clusim.topology.shelf import VARIABLES
 
 UNEVEN_LAUNCH = 1 << 40
 """Number of the first launch of an uneven all-to-all; batches of messages have lower numbers."""
@@ -53,7 +49,7 @@ class StepTime:
     whole : bool
         All ranks were simulated.
     apart : bool
-        Several communicators were taken to share no wires, because the step is too large or its groups are no grid.
+        Several communicators were taken to share no wires, because the step is too large.
     """
 
     alone_ps: int
@@ -113,8 +109,7 @@ class Steps:
         self._gpus = [gpu for node in nodes for gpu in node[:per_node]]
         asked = request.nodes, request.env, request.version, str(request.faults), per_node
         self.identity = (*setup.identity, *asked)
-        own_figures = any_scaled() or any(map(os.environ.get, VARIABLES))
-        self.times = Times(QUICK, SampleCache(None) if own_figures else SampleCache())
+        self.times = Times(QUICK, shared_answers())
 
     def time_of(self, call: IssuedCall) -> int:
         """Return the time of a call on its ranks, concurrent with the calls of all peer groups [ps].
@@ -188,15 +183,13 @@ class Steps:
 
     def _of_one(self, recording: Recording) -> StepTime:
         """Return the time of a step of one rank that represents all."""
-        alone = played(recording, self.machine, Watch())
         groups = {event.group for event in recording.events if event.kind == "collective"}
-        if len(groups) < 2:
-            return StepTime(alone.least_ps, alone.time_ps)
         job = replace(recording, events=list(recording.events), alike=False)
-        too_large = len(recording.events) * self.num_ranks > MOST_REPEATED
-        if too_large or len(job.finish().unrecorded) < self.num_ranks - 1:
-            return StepTime(alone.least_ps, alone.time_ps, apart=True)
-        return StepTime(alone.least_ps, self._replayed(job), whole=True)
+        small = len(recording.events) * self.num_ranks <= MOST_REPEATED
+        whole = len(groups) > 1 and small and len(job.finish().unrecorded) == self.num_ranks - 1
+        alone = played(recording, self.machine, joint=not whole)
+        time_ps = self._replayed(job) if whole else alone.time_ps
+        return StepTime(alone.least_ps, time_ps, whole=whole)
 
     def _of_several(self, recording: Recording, alone_ps: int) -> StepTime:
         """Return the time of a step of several running ranks."""

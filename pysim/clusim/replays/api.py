@@ -1,194 +1,28 @@
-"""Replay of a recording of any format, and of jobs whose ranks all do the same work.
-
-The latter are replayed by one representative rank. A collective is simulated together with all groups of its kind
-on the nodes of rank 0's group; large groups are extrapolated as in `clusim.simulation.extrapolate`. The steps
-of rank 0 are then played with these times: kernels run on the SMs that CTAs of concurrent communication leave free,
-by the engine's rule.
-
-**Not modelled** Wires shared by groups of different kinds that communicate at the same time. The time without
-mutual disturbance and the time without concurrency are bounds.
-"""
+"""Replay of a recording of any format, and of jobs whose ranks all do the same work (`representative`)."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from inspect import signature
 
 from clusim.base.errors import InputError
 from clusim.base.terms.operations import ROOTED
 from clusim.formats.recordings.kinds import KINDS, LOGS, PLANS, all_kinds, kind_of, reader
-from clusim.formats.recordings.model import Event, Group, Recording
-from clusim.jobs.times import Times
-from clusim.jobs.write import precision_of
-from clusim.lowering import QUICK
-from clusim.nccl.programs import CollectivePayload
+from clusim.formats.recordings.model import Recording
+from clusim.jobs.peers import split_of
 from clusim.nccltests.jobs import PerfKernel
 from clusim.replays.full_job import replay_recording
 from clusim.replays.logjob import Counted, replay_log
 from clusim.replays.placing import ReplayRequest, machines_of
 from clusim.replays.replayreport import gate
 from clusim.replays.report import CallResult, CommResult, Other, Replay, calls_verdict
+from clusim.replays.representative import RepresentedJob, representative
 from clusim.results.resultjson import Unfinished
-from clusim.schedule.timeline import Timeline
 from clusim.simulation.job import RunOptions
-from clusim.simulation.request import Request
 from clusim.simulation.session import Watch
 from clusim.simulation.setup import Setup
-from clusim.workload.prices import Prices
-
-
-@dataclass(frozen=True, slots=True)
-class OwnStep:
-    """Step of the representative rank.
-
-    Attributes
-    ----------
-    stream : str
-        Steps of one stream run in sequence.
-    deps : tuple of int
-        Steps that must be complete first.
-    time_ps : int
-        Duration in isolation [ps].
-    sms : int
-        SMs that a kernel uses if they are free, or that communication occupies.
-    kernel : bool
-        True for a kernel, which is slower with fewer SMs.
-    """
-
-    stream: str
-    deps: tuple[int, ...]
-    time_ps: int
-    sms: int = 0
-    kernel: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """End times of the steps [ps]: predicted, without mutual disturbance, without concurrency."""
-
-    time_ps: int
-    least_ps: int
-    most_ps: int
-
-
-def play(steps: Sequence[OwnStep], sms: int) -> Played:
-    """Play the steps of a rank on a GPU with `sms` SMs."""
-    most = sum(step.time_ps for step in steps)
-    shared = _Player(steps, sms).end_ps()
-    free = [replace(step, sms=step.sms if step.kernel else 0) for step in steps]
-    return Played(shared, min(shared, _Player(free, sms).end_ps()), max(shared, most))
-
-
-class _Player(Timeline[int]):
-    """One play of the steps of a rank."""
-
-    def __init__(self, steps: Sequence[OwnStep], sms: int) -> None:
-        super().__init__(sms)
-        self.steps = steps
-        for at, step in enumerate(steps):
-            self.add(at, step.deps, step.stream)
-
-    def end_ps(self) -> int:
-        """Play all steps."""
-        self.play()
-        return self.now
-
-    def ready(self, task: int) -> None:
-        """Start a step."""
-        step = self.steps[task]
-        if step.kernel and step.time_ps > 0:
-            self.compute(task, step.time_ps, step.sms)
-        else:
-            self.held += step.sms
-            self.schedule(self.now + step.time_ps, task, task)
-
-    def arrives(self, task: int) -> None:
-        """End a step other than a kernel."""
-        self.held -= self.steps[task].sms
-        self.complete(task)
-
-
-def split_of(ranks: Sequence[int], size: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
-    """Return the number of nodes of a group, and the GPUs per node of it and its peer groups.
-
-    Parameters
-    ----------
-    size : int
-        GPUs per node.
-
-    Raises
-    ------
-    InputError
-        The group does not have the same GPUs on every node, or they are not part of a regular division.
-    """
-    stride = ranks[1] - ranks[0] if len(ranks) > 1 else 1
-    machines = sorted({rank // size for rank in ranks})
-    local = tuple(rank % size for rank in ranks if rank // size == machines[0])
-    span = local[-1] - local[0] + 1 if len(machines) == 1 else size
-    apart = min(stride, size)
-    regular = len(local) * len(machines) == len(ranks) and all(
-        rank == machines[at // len(local)] * size + local[at % len(local)]
-        for at, rank in enumerate(ranks)
-    )
-    block = apart * len(local)
-    if not regular or size % block or (len(local) > 1 and span > block) or local[0] != 0:
-        raise InputError(
-            f"groups of {len(ranks)} ranks at stride {stride} do not divide nodes of {size} GPUs evenly"
-        )
-    parts = [
-        tuple(first + gpu for gpu in local)
-        for start in range(0, size, block)
-        for first in range(start, start + apart)
-    ]
-    return len(machines), tuple(parts)
-
-
-@dataclass(frozen=True)
-class Representative:
-    """Node type of the job, with the settings for timing its collectives."""
-
-    setup: Setup
-    size: int
-    sms: int
-    prices: Prices
-    request: ReplayRequest
-    times: Times
-
-    @property
-    def peaks(self) -> dict[str, float]:
-        """Rates of operations by precision [FLOP/s]."""
-        return dict(self.prices.endpoint.peak_flops)
-
-    def time(self, group: Group, event: Event) -> PerfKernel:
-        """Return the time of a collective of rank 0's group, concurrent with all peer groups."""
-        try:
-            machines, parts = split_of(group.ranks, self.size)
-        except InputError as error:
-            raise InputError(
-                f"{event.where}: {group.name}: {error}: one rank cannot represent all; --calls N replays the first"
-                " calls of all ranks"
-            ) from None
-        setup = replace(
-            self.setup, nodes=machines if machines > 1 else None, gpus=parts[0], beside=parts[1:]
-        )
-        moved = CollectivePayload.recorded(
-            event.operation, event.bytes, event.dtype, event.redop, event.root
-        )
-        asked = Request(setup, moved.operation, moved.bytes, dtype=moved.dtype, redop=moved.redop)
-        return self.times.kernel(asked)
-
-    def compute_ps(self, event: Event) -> int:
-        """Return the time of a kernel in isolation [ps]."""
-        if event.operator is not None:
-            return self.prices.price(event.operator).time_ps
-        if event.flops <= 0:
-            return max(0, event.duration_ps)
-        known = self.peaks.get(precision_of(self.peaks, event.dtype), 0)
-        if not known:
-            raise InputError(f"{event.where}: the GPU's rate of operations is unknown")
-        return round(event.flops / known * 1e12)
 
 
 def replay_alike(
@@ -208,7 +42,8 @@ def replay_alike(
     first = representative(
         recording, request, request.setup(request.topology, request.version, request.env)
     )
-    times, played, left = _run(recording, first, watch)
+    job = RepresentedJob(recording, first, watch)
+    played = job.play()
     machines = -(-recording.num_ranks // first.size)
     result = Replay(
         recording.kind,
@@ -223,99 +58,26 @@ def replay_alike(
         skipped=dict(recording.skipped),
         doubts=list(first.setup.doubts),
     )
-    result.notes = [
-        *recording.assumed,
-        f"all {recording.num_ranks} ranks do the same: one represents all, and the groups on the nodes of one"
-        " group represent the others",
-        "communication uses SMs of kernels; groups of different kinds share no wires, which the bounds do not"
-        " assume",
-    ]
+    result.notes = [*recording.assumed, *job.notes(played.overlaps)]
     others: dict[tuple[int, str, int], PerfKernel] = {}
-    if left is not None:
-        result.unfinished = Unfinished(watch.words, *left)
+    if job.share is not None:
+        result.unfinished = Unfinished(watch.words, job.share, played.least_ps)
     elif request.other is not None:
         there = representative(
             recording, request, request.setup(request.other, request.version, request.env)
         )
-        others, elsewhere, left = _run(recording, there, watch)
-        result.other, result.other_total_ps = there.setup.name, elsewhere.time_ps
-        if left is not None:
+        moved = RepresentedJob(recording, there, watch)
+        result.other, result.other_total_ps = there.setup.name, moved.play().time_ps
+        others = moved.kernels
+        if moved.share is not None:
             why = f"{watch.words}, reached on {there.setup.name}"
             others, result.other, result.other_total_ps = {}, None, None
             result.unfinished = Unfinished(why, 1.0, played.time_ps)
-    _fill(result, recording, times, others)
+    _fill(result, recording, job.kernels, others)
     for comm in result.communicators:
         comm.machines = split_of(recording.groups[comm.number].ranks, first.size)[0]
     result.compute_ps = sum(first.compute_ps(e) for e in recording.events if e.kind == "compute")
     return result
-
-
-def representative(recording: Recording, request: ReplayRequest, setup: Setup) -> Representative:
-    """Return the node type on which one rank represents all ranks of a recording."""
-    one = replace(setup, nodes=None)
-    machines = machines_of(one.fabric)
-    if len(machines) != 1:
-        raise InputError(
-            f"{one.name}: {len(machines)} nodes; one rank represents all {recording.num_ranks} on the"
-            " nodes required: name a topology of one node"
-        )
-    size = len(machines[0])
-    needed = -(-recording.num_ranks // size)
-    if setup.nodes is not None and needed > setup.nodes:
-        raise InputError(
-            f"{one.name}: {setup.nodes} nodes with {size} GPUs; the job has {recording.num_ranks} ranks;"
-            f" give --nodes {needed}"
-        )
-    rank = machines[0][0]
-    name = one.fabric.ranks[rank]
-    end = next(node.endpoint for node in one.fabric.nodes if node.name == name)
-    assert end is not None
-    grain = request.granularity
-    times = Times(QUICK if grain == "auto" else grain)
-    return Representative(one, size, end.sms, Prices(end), request, times)
-
-
-def played(recording: Recording, machine: Representative, watch: Watch | None = None) -> Played:
-    """Return the time of a job whose ranks all do the same work, by its representative rank."""
-    return _run(recording, machine, watch or Watch())[1]
-
-
-def _run(
-    recording: Recording, machine: Representative, watch: Watch
-) -> tuple[dict[tuple[int, str, int], PerfKernel], Played, tuple[float, int] | None]:
-    """Return the times of distinct collectives and of the job, and the progress if ended.
-
-    The progress is the share of events with a known time, and a lower bound of the job's time: its longest stream [ps].
-    It is None if the job was completed.
-    """
-    times: dict[tuple[int, str, int], PerfKernel] = {}
-    steps: list[OwnStep] = []
-    at: list[int] = []
-    gap = machine.request.gap if isinstance(machine.request.gap, int) else 0
-    streams: set[str] = set()
-    for event in recording.events:
-        stream, deps = event.stream, tuple(at[d] for d in event.deps)
-        if gap and (deps or stream in streams):
-            steps.append(OwnStep(stream, deps, gap))
-        streams.add(stream)
-        if event.kind == "compute":
-            steps.append(OwnStep(stream, deps, machine.compute_ps(event), machine.sms, kernel=True))
-        elif event.kind == "collective":
-            key = (event.group, event.operation, event.bytes)
-            if key not in times and watch.over and times:
-                alone: Counter[str] = Counter()
-                for step in steps:
-                    alone[step.stream] += step.time_ps
-                part = len(at) / len(recording.events)
-                return times, play(steps, machine.sms), (part, max(alone.values()))
-            if key not in times:
-                watch.begins(f"{event.operation} of {event.bytes} B is simulated")
-                times[key] = machine.time(recording.groups[event.group], event)
-            steps.append(OwnStep(stream, deps, times[key].time_ps, times[key].channels))
-        else:
-            steps.append(OwnStep(stream, deps, max(0, event.duration_ps)))
-        at.append(len(steps) - 1)
-    return times, play(steps, machine.sms), None
 
 
 def _fill(

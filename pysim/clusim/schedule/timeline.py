@@ -1,8 +1,8 @@
 """Task graph on streams with a clock, played in the order of time.
 
 A task is ready when all tasks that it waits for are complete, the previous one of its stream included. A player derives
-from `Timeline` and decides in `ready` how a task continues: it `compute`s, ends at a known time (`schedule`), or is
-kept until others of a call are ready.
+from `Timeline` and decides in `ready` how a task continues: it ends at a known time (`schedule`), or is kept until
+others of a call are ready.
 """
 
 from __future__ import annotations
@@ -19,36 +19,25 @@ T = TypeVar("T")
 class Timeline(ABC, Generic[T]):
     """Play of a task graph; times are integers of any unit.
 
-    Running kernels divide the SMs that are not held evenly, by the engine's rule.
-
-    Parameters
-    ----------
-    sms : int
-        SMs of the processor.
-
     Attributes
     ----------
     now : int
         Present time.
     left : dict
         Incomplete tasks, with the number of tasks that each waits for.
-    held : int
-        SMs that communication occupies.
     """
 
-    def __init__(self, sms: int = 1) -> None:
+    def __init__(self) -> None:
         self.now = 0
         self.left: dict[T, int] = {}
-        self.sms, self.held = sms, 0
         self._wakes: dict[Any, list[T]] = defaultdict(list)
         self._last: dict[str, T] = {}
         self._events: list[tuple[int, Any, T]] = []
-        self._kernels: dict[T, tuple[int, int]] = {}
 
     @property
     def busy(self) -> bool:
         """True if a task has an end."""
-        return bool(self._events or self._kernels)
+        return bool(self._events)
 
     def add(self, task: T, needs: Iterable[Any], stream: str | None = None) -> None:
         """Add a task that waits for all of `needs`, and for the previous task of its stream."""
@@ -64,10 +53,6 @@ class Timeline(ABC, Generic[T]):
     def schedule(self, time: int, task: T, turn: Any) -> None:
         """Let a task arrive at a time; tasks of the same time arrive in the order of `turn`."""
         heappush(self._events, (time, turn, task))
-
-    def compute(self, task: T, time: int, sms: int) -> None:
-        """Run a kernel that needs `time` on `sms` SMs, and longer on fewer."""
-        self._kernels[task] = (time * sms, sms)
 
     def woken(self, done: Any) -> list[T]:
         """Complete a task or another condition; return the tasks that waited only for it."""
@@ -90,32 +75,10 @@ class Timeline(ABC, Generic[T]):
             self.ready(task)
         self.turn()
         while self.busy:
-            done = self._advance()
+            self.now = self._events[0][0]
             while self._events and self._events[0][0] == self.now:
                 self.arrives(heappop(self._events)[2])
-            for task in done:
-                self.complete(task)
             self.turn()
-
-    def _advance(self) -> list[T]:
-        """Go to the next event or end of a kernel; return the kernels that end there."""
-        free = max(1, self.sms - self.held)
-        shares = {
-            task: min(sms, max(1, free // len(self._kernels)))
-            for task, (_, sms) in self._kernels.items()
-        }
-        times = [self.now - (-work // shares[task]) for task, (work, _) in self._kernels.items()]
-        then = min([*times, *(event[0] for event in self._events[:1])])
-        done = []
-        for task, share in shares.items():
-            work, sms = self._kernels[task]
-            self._kernels[task] = (work - share * (then - self.now), sms)
-            if self._kernels[task][0] <= 0:
-                done.append(task)
-        for task in done:
-            del self._kernels[task]
-        self.now = then
-        return done
 
     @abstractmethod
     def ready(self, task: T) -> None:

@@ -1,0 +1,349 @@
+"""Play of a job: the times of its operations, by the times of its kernels and calls in isolation.
+
+An operation is ready when the previous one of its stream and all operations that it names are complete. A collective
+starts when it is ready on all recorded ranks of its communicator, whose calls run in sequence.
+
+**Kernels** of a rank divide the SMs that calls in flight do not hold, by the engine's rule.
+
+**Calls** that overlap slow each other. All calls since the wires were last free are an *island*: their ends are
+those of one simulation with the same starts (`CallTimer.ends_ps`). Larger islands continue by *rates*: the progress of
+each call while the same calls are in flight (`CallTimer.rates16`). Equal calls of disjoint groups that start together
+are one entry of an island, a *bundle*.
+
+**Parameters** Times are integers [ps]; progress is in 2^-16 ps.
+
+**Not modelled** Ranks of a call that start or end apart: the last one counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import NamedTuple, Protocol
+
+from clusim.base.match import MatchCounts, by_order
+from clusim.formats.recordings.model import ABSENT
+from clusim.jobs.model import CallWork, JobGraph, KernelWork
+
+FRACTION = 16
+"""Binary digits of progress and of SMs after the point."""
+
+ONE = 1 << FRACTION
+
+
+class CallBundle(NamedTuple):
+    """Equal calls of disjoint groups of topology ranks that start together."""
+
+    groups: tuple[tuple[int, ...], ...]
+    work: CallWork
+
+    def is_joinable(self, other: CallBundle) -> bool:
+        """Return True if the other calls are equal and of disjoint groups of as many ranks."""
+        ranks = {rank for group in self.groups for rank in group}
+        same = self.work == other.work and len(self.groups[0]) == len(other.groups[0])
+        return same and not any(ranks.intersection(group) for group in other.groups)
+
+    def joined(self, other: CallBundle) -> CallBundle:
+        """Return the calls of both."""
+        return CallBundle(tuple(sorted((*self.groups, *other.groups))), self.work)
+
+
+class BundleStart(NamedTuple):
+    """Start of a bundle, relative to the first of its island [ps]."""
+
+    offset_ps: int
+    bundle: CallBundle
+
+
+class CallTimer(Protocol):
+    """Times of calls, in isolation and together."""
+
+    def isolated_ps(self, bundle: CallBundle) -> int:
+        """Return the time of a bundle in isolation [ps]."""
+
+    def ends_ps(self, island: Sequence[BundleStart]) -> Sequence[int] | None:
+        """Return the ends of an island's bundles [ps]; None if it is too large."""
+
+    def rates16(self, bundles: Sequence[CallBundle]) -> Sequence[int]:
+        """Return the progress of each bundle per time while all are in flight [2^-16]."""
+
+    def held16(self, bundle: CallBundle) -> int:
+        """Return the mean number of SMs that a bundle holds on each rank while it is in flight [2^-16]."""
+
+
+@dataclass(eq=False, slots=True)
+class RunningCall:
+    """Calls in flight; `left16` is the work left at `since_ps`, in time of isolation [2^-16 ps]."""
+
+    bundle: CallBundle
+    operations: list[int]
+    start_ps: int
+    since_ps: int
+    left16: int = 0
+    end_ps: int = ABSENT
+
+    def settle(self, now_ps: int) -> None:
+        """Advance to a time, at the rate at which the work ends at `end_ps`."""
+        if self.since_ps < now_ps <= self.end_ps:
+            rest_ps = self.end_ps - now_ps
+            self.left16 = self.left16 * rest_ps // (self.end_ps - self.since_ps)
+            self.since_ps = now_ps
+
+
+@dataclass(eq=False, slots=True)
+class RunningKernel:
+    """Kernel with the work left at `since_ps`, in time on one SM, and its present SMs [2^-16]."""
+
+    operation: int
+    sms: int
+    left16: int
+    since_ps: int
+    share16: int = 0
+    end_ps: int = 0
+
+    def settle(self, now_ps: int, share16: int) -> None:
+        """Advance to a time and continue on other SMs."""
+        self.left16 -= self.share16 * (now_ps - self.since_ps)
+        self.since_ps, self.share16 = now_ps, share16
+        self.end_ps = now_ps + max(0, -(-self.left16 // share16))
+
+
+@dataclass
+class JobTimes:
+    """Times of the operations of a job in isolation.
+
+    Attributes
+    ----------
+    duration_ps : sequence of int
+        Time of every operation other than a call, of kernels on their SMs [ps].
+    bundles : dict
+        Calls of each operation that is timed as a call, with all groups that it represents.
+    sms : int
+        SMs of a GPU.
+    gap_ps : int
+        Pause before each operation with a predecessor [ps].
+    """
+
+    duration_ps: Sequence[int]
+    bundles: Mapping[int, CallBundle]
+    sms: int
+    gap_ps: int = 0
+
+
+@dataclass
+class Player:
+    """One play of a job.
+
+    Attributes
+    ----------
+    now_ps : int
+        Present time.
+    pauses_ps : int
+        Sum of the pauses before operations.
+    ends_ps : dict
+        End of each operation so far.
+    overlaps : Counter
+        Islands of several bundles, by the way in which they were timed: ``exact`` or ``rates``.
+    """
+
+    job: JobGraph
+    needs: JobTimes
+    calls: CallTimer
+    now_ps: int = 0
+    pauses_ps: int = 0
+    ends_ps: dict[int, int] = field(default_factory=dict)
+    overlaps: Counter[str] = field(default_factory=Counter)
+    _waits: list[int] = field(default_factory=list)
+    _wakes: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    _events: list[tuple[int, int, bool]] = field(default_factory=list)
+    _kernels: dict[int, list[RunningKernel]] = field(default_factory=lambda: defaultdict(list))
+    _flying: list[RunningCall] = field(default_factory=list)
+    _island: list[RunningCall] = field(default_factory=list)
+    _is_exact: bool = True
+    _is_changed: bool = False
+
+    def __post_init__(self) -> None:
+        """Count the predecessors of every operation, and match its calls."""
+        last: dict[tuple[int, str], int] = {}
+        last_call: dict[tuple[int, int], int] = {}
+        counts = MatchCounts()
+        self._call_of: dict[int, int] = {}
+        self._members: dict[int, list[int]] = defaultdict(list)
+        for at, (rank, stream) in enumerate(zip(self.job.rank, self.job.stream, strict=True)):
+            before = dict.fromkeys(self.job.deps[at])
+            if (rank, stream) in last:
+                before[last[rank, stream]] = None
+            last[rank, stream] = at
+            if at in self.needs.bundles:
+                group = self.job.group[at]
+                if (rank, group) in last_call:
+                    before[last_call[rank, group]] = None
+                last_call[rank, group] = at
+                number = counts.number(by_order(group, rank))
+                self._call_of[at] = number
+                self._members[number].append(at)
+            self._waits.append(len(before))
+            for other in before:
+                self._wakes[other].append(at)
+        self._missing = {number: len(members) for number, members in self._members.items()}
+
+    def play(self) -> int:
+        """Play the job; return its end [ps].
+
+        Raises
+        ------
+        InputError
+            Ranks wait for each other.
+        """
+        for at in [at for at, count in enumerate(self._waits) if not count]:
+            self._begin(at)
+        self._handle_events()
+        self._settle()
+        while (then_ps := self._next_ps()) is not None:
+            self.now_ps = then_ps
+            self._end_running()
+            self._handle_events()
+            self._settle()
+        if len(self.ends_ps) < len(self.job):
+            at = next(at for at in range(len(self.job)) if at not in self.ends_ps)
+            raise self.job.failure(at, f"rank {self.job.rank[at]} waits for a call without end")
+        return self.now_ps
+
+    def _next_ps(self) -> int | None:
+        times = [call.end_ps for call in self._flying]
+        times += [kernel.end_ps for kernels in self._kernels.values() for kernel in kernels]
+        times += [event[0] for event in self._events[:1]]
+        return min(times, default=None)
+
+    def _end_running(self) -> None:
+        """End the calls and kernels that end now."""
+        done: list[int] = []
+        for call in [call for call in self._flying if call.end_ps <= self.now_ps]:
+            self._flying.remove(call)
+            self._is_changed = True
+            done += call.operations
+        if self._island and not self._flying:
+            self._close_island()
+        for rank, kernels in self._kernels.items():
+            ended = [kernel for kernel in kernels if kernel.end_ps <= self.now_ps]
+            done += [kernel.operation for kernel in ended]
+            self._kernels[rank] = [kernel for kernel in kernels if kernel not in ended]
+        self._complete(done)
+
+    def _close_island(self) -> None:
+        """Count the island: the wires are free."""
+        if len(self._island) > 1:
+            self.overlaps["exact" if self._is_exact else "rates"] += 1
+        self._island.clear()
+        self._is_exact = True
+
+    def _handle_events(self) -> None:
+        """Begin and end other operations."""
+        while self._events and self._events[0][0] <= self.now_ps:
+            _, at, is_end = heappop(self._events)
+            if is_end:
+                self._complete((at,))
+            else:
+                self._begin(at)
+
+    def _complete(self, operations: Iterable[int]) -> None:
+        for at in operations:
+            self.ends_ps[at] = self.now_ps
+            for other in self._wakes[at]:
+                self._waits[other] -= 1
+                if not self._waits[other]:
+                    self._pause(other)
+
+    def _pause(self, at: int) -> None:
+        """Begin an operation after the pause behind its predecessors."""
+        if self.needs.gap_ps:
+            self.pauses_ps += self.needs.gap_ps
+            heappush(self._events, (self.now_ps + self.needs.gap_ps, at, False))
+        else:
+            self._begin(at)
+
+    def _begin(self, at: int) -> None:
+        if at in self._call_of:
+            self._meet(self._call_of[at])
+            return
+        work, duration_ps = self.job.work[at], self.needs.duration_ps[at]
+        if isinstance(work, KernelWork) and duration_ps > 0:
+            sms = work.sms or self.needs.sms
+            kernel = RunningKernel(
+                at,
+                sms,
+                duration_ps * sms << FRACTION,
+                self.now_ps,
+            )
+            self._kernels[self.job.rank[at]].append(kernel)
+        else:
+            heappush(self._events, (self.now_ps + duration_ps, at, True))
+
+    def _meet(self, number: int) -> None:
+        """Start a call when its last rank is ready."""
+        self._missing[number] -= 1
+        if self._missing[number]:
+            return
+        operations = self._members[number]
+        bundle = self.needs.bundles[operations[0]]
+        self._is_changed = True
+        for call in self._island:
+            if call.start_ps == self.now_ps and call.bundle.is_joinable(bundle):
+                call.bundle, call.end_ps = call.bundle.joined(bundle), ABSENT
+                call.operations += operations
+                return
+        call = RunningCall(bundle, list(operations), self.now_ps, self.now_ps)
+        self._flying.append(call)
+        self._island.append(call)
+
+    def _settle(self) -> None:
+        """Set the ends of calls and kernels after all changes of a time."""
+        if self._is_changed:
+            self._retime()
+        for rank, kernels in self._kernels.items():
+            if kernels:
+                self._share(rank, kernels)
+
+    def _retime(self) -> None:
+        """Set the ends of the calls in flight."""
+        self._is_changed = False
+        started = [call for call in self._flying if call.end_ps == ABSENT]
+        if not self._flying or (self._is_exact and not started):
+            return
+        for call in self._flying:
+            call.settle(self.now_ps)
+        for call in started:
+            call.left16 = self.calls.isolated_ps(call.bundle) << FRACTION
+        if not (self._is_exact and self._by_island()):
+            self._is_exact = False
+            self._by_rates()
+
+    def _by_island(self) -> bool:
+        """Set the ends by one simulation of the island; return False if it is too large."""
+        first_ps = self._island[0].start_ps
+        starts = [BundleStart(call.start_ps - first_ps, call.bundle) for call in self._island]
+        ends = self.calls.ends_ps(starts)
+        if ends is None:
+            return False
+        for call, end_ps in zip(self._island, ends, strict=True):
+            call.end_ps = max(self.now_ps, first_ps + end_ps)
+        return True
+
+    def _by_rates(self) -> None:
+        rates = self.calls.rates16([call.bundle for call in self._flying])
+        for call, rate16 in zip(self._flying, rates, strict=True):
+            call.end_ps = self.now_ps - (-call.left16 // rate16)
+
+    def _share(self, rank: int, kernels: Sequence[RunningKernel]) -> None:
+        """Divide the free SMs of a rank among its kernels."""
+        own = (
+            call for call in self._flying if rank in map(self.job.rank.__getitem__, call.operations)
+        )
+        held16 = sum(self.calls.held16(call.bundle) for call in own)
+        free16 = max(ONE, (self.needs.sms << FRACTION) - held16)
+        # The engine divides complete SMs; one kernel uses the mean of the free SMs.
+        each16 = free16 if len(kernels) == 1 else free16 // ONE // len(kernels) * ONE
+        for kernel in kernels:
+            kernel.settle(self.now_ps, min(kernel.sms * ONE, max(ONE, each16)))
