@@ -22,7 +22,9 @@ HEADS = 24
 
 
 def step(text: str, ranks: int, steps: int = 1, **replace: str) -> TrainingResult:
-    return train(tiny(text, **replace), ideal(ranks), steps=steps, granularity=65536, fold="none")
+    work = tiny(text, **replace)
+    how = {"granularity": 65536, "fold": "none", "confirm": False}
+    return train(work, ideal(ranks), steps=steps, **how)
 
 
 def pipeline(
