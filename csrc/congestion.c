@@ -3,7 +3,6 @@
 #include "parts/congestion.h"
 #include "parts/scheduler.h"
 #include "parts/wires.h"
-#include "parts/xfers.h"
 #include "scheduler.h"
 
 /* FREE and PAUSE events carry the VC above the bytes. */
@@ -81,17 +80,6 @@ void congestion_mark(clusim_sim *s, packet *p) {
 /* ---- rate control: DCQCN -----------------------------------------------------------------------
  */
 
-/* Row of `controls`, or NONE. */
-static uint32_t control_row(const clusim_image *im, uint64_t flow) {
-    return flow < im->num_conns ? im->conns[flow].control
-                                : im->sources[flow - im->num_conns].control;
-}
-
-static const clusim_control *control_of(const clusim_sim *s, flow_id flow) {
-    const clusim_image *im = &s->model->image;
-    return &im->controls[control_row(im, flow.i)];
-}
-
 static void increase(const clusim_control *c, flow_control *f) {
     uint64_t least = base_umin(f->timer_count, f->byte_count);
     if (base_umax(f->timer_count, f->byte_count) >= c->fast_recovery) {
@@ -159,7 +147,7 @@ static void advance(const clusim_control *c, flow_control *f, int64_t now) {
 }
 
 void congestion_granted(clusim_sim *s, flow_id flow, uint32_t payload) {
-    const clusim_control *c = control_of(s, flow);
+    const clusim_control *c = congestion_control(s, flow);
     flow_control *f = flow_at(s, flow);
     advance(c, f, s->scheduler.now_ps);
     f->sent += payload;
@@ -173,19 +161,23 @@ void congestion_granted(clusim_sim *s, flow_id flow, uint32_t payload) {
     if (UNLIKELY(f->next_at >= RANGE_TIME_END)) scheduler_flow_beyond(s, flow);
 }
 
-STATUS congestion_notify(clusim_sim *s, const packet *p) {
-    flow_id flow = xfer_at(s, p->xfer)->flow;
-    if (flow_none(flow)) return CLUSIM_OK;
-    const clusim_control *c = control_of(s, flow);
+bool congestion_notifies(clusim_sim *s, flow_id flow) {
+    const clusim_control *c = congestion_control(s, flow);
     flow_control *f = flow_at(s, flow);
     if (f->notified_at >= 0 && s->scheduler.now_ps - f->notified_at < c->cnp_interval_ps)
-        return CLUSIM_OK;
+        return false;
     f->notified_at = s->scheduler.now_ps;
+    return true;
+}
+
+STATUS congestion_notify(clusim_sim *s, flow_id flow) {
+    const clusim_control *c = congestion_control(s, flow);
+    if (!congestion_notifies(s, flow)) return CLUSIM_OK;
     return scheduler_event(s, s->scheduler.now_ps + c->cnp_delay_ps, EV_NOTIFY, 0, flow.i);
 }
 
 void congestion_notify_event(clusim_sim *s, flow_id flow) {
-    const clusim_control *c = control_of(s, flow);
+    const clusim_control *c = congestion_control(s, flow);
     flow_control *f = flow_at(s, flow);
     advance(c, f, s->scheduler.now_ps);
     if (c->clamp || f->timer_count > 0) f->target = f->rate;
@@ -215,7 +207,7 @@ STATUS congestion_init(clusim_sim *s) {
     }
     for (uint32_t flow = 0; s->congestion.controls && flow < im->num_conns + im->num_sources;
          flow++) {
-        uint32_t row = control_row(im, flow);
+        uint32_t row = congestion_row(im, flow);
         if (row == NONE) continue;
         *flow_at(s, ID(flow, flow)) = (flow_control){.rate = im->controls[row].line_rate,
                                                      .target = im->controls[row].line_rate,

@@ -23,12 +23,26 @@ STATUS congestion_pause_event(clusim_sim *s, wire_id wire, uint32_t payload);
 /* A packet received over a wire was put into a queue of a wire that marks. */
 void congestion_mark(clusim_sim *s, packet *p);
 
-/* A marked packet reached its destination: notify the flow if it is rate-controlled. */
-STATUS congestion_notify(clusim_sim *s, const packet *p);
+/* True if the sender is to be notified of a marked packet now; this starts the interval again. */
+bool congestion_notifies(clusim_sim *s, flow_id flow);
+
+/* A marked packet of a controlled flow reached its destination. */
+STATUS congestion_notify(clusim_sim *s, flow_id flow);
 void congestion_notify_event(clusim_sim *s, flow_id flow);
 
 /* A packet of a controlled flow was granted now. */
 void congestion_granted(clusim_sim *s, flow_id flow, uint32_t payload);
+
+/* Row of `controls` of a flow, or NONE. */
+static inline uint32_t congestion_row(const clusim_image *im, uint64_t flow) {
+    return flow < im->num_conns ? im->conns[flow].control
+                                : im->sources[flow - im->num_conns].control;
+}
+
+static inline const clusim_control *congestion_control(const clusim_sim *s, flow_id flow) {
+    const clusim_image *im = &s->model->image;
+    return &im->controls[congestion_row(im, flow.i)];
+}
 
 STATUS congestion_init(clusim_sim *s);
 void congestion_free(clusim_sim *s);

@@ -45,6 +45,7 @@ static packet make_like(const clusim_sim *s, const xfer *x, xfer_id id) {
     }
     if (!path_none(x->path)) p.path_pos = s->model->image.path_off[x->path.i] + 1;
     if (x->kind == CLUSIM_KIND_AGG_UP) p.vertex = x->vertex;
+    if (!flow_none(x->flow)) p.acknowledged = sender_acknowledged(s, x->flow);
     return p;
 }
 
@@ -110,9 +111,14 @@ static STATUS update_adaptive(clusim_sim *s, const xfer *x, wire_id except) {
     return CLUSIM_OK;
 }
 
+static bool has_sender(const clusim_sim *s, const xfer *x) {
+    return !flow_none(x->flow) && congestion_control(s, x->flow)->sender;
+}
+
 /* All of a transfer is on its way: a source may send its next message when the last packet has
  * left, a slice that writes is done then, or when its pace has it so. */
 STATUS inject_done(clusim_sim *s, const xfer *x) {
+    if (has_sender(s, x)) sender_idle(s, x->flow);
     if (x->owner_kind == OWNER_SOURCE) {
         if (!inbox_leading(s)) return scheduler_event(s, x->max_end, EV_SOURCE, 1, x->source.i);
         window_start start = {x->max_end, x->source.i, START_AFTER};
@@ -134,6 +140,11 @@ STATUS inject_reopen(clusim_sim *s, const xfer *x, wire_id except) {
         TRY(scheduler_arbitrate(s, wire));
     }
     return CLUSIM_OK;
+}
+
+STATUS inject_resume(clusim_sim *s, flow_id flow) {
+    xfer_id id;
+    return sender_changed(s, flow, &id) ? inject_reopen(s, xfer_at(s, id), NO(wire)) : CLUSIM_OK;
 }
 
 STATUS inject_adaptive(clusim_sim *s, xfer *x, wire_id wire) {
@@ -221,6 +232,13 @@ static STATUS start_cursor(clusim_sim *s, xfer_id xfer_index, wire_id wire, uint
     return scheduler_arbitrate(s, wire);
 }
 
+/* The queue pair of a transfer has it next: inform receivers in order and sender policies. */
+static STATUS join_flow(clusim_sim *s, xfer_id id) {
+    const xfer *x = xfer_at(s, id);
+    if (UNLIKELY(x->made.ordered)) lines_start(s, id);
+    return has_sender(s, x) ? sender_transfer(s, x->flow, id) : CLUSIM_OK;
+}
+
 STATUS inject_start(clusim_sim *s, xfer_id xfer_index, group_id first_group, uint32_t key_base,
                     uint32_t window_bytes) {
     xfer *x = xfer_at(s, xfer_index);
@@ -236,7 +254,7 @@ STATUS inject_start(clusim_sim *s, xfer_id xfer_index, group_id first_group, uin
         uint64_t per_wire = (uint64_t)x->full * (x->policy == CLUSIM_POLICY_STRIPE ? n : 1);
         x->window = (uint32_t)base_umax(1, window_bytes / per_wire);
     }
-    if (UNLIKELY(x->made.ordered)) lines_start(s, xfer_index);
+    TRY(join_flow(s, xfer_index));
     if (x->policy == CLUSIM_POLICY_PINNED) {
         return start_cursor(s, xfer_index, ID(wire, x->group[key_base % n]), 0);
     }

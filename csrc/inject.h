@@ -7,7 +7,6 @@
 #ifndef CLUSIM_INJECT_H
 #define CLUSIM_INJECT_H
 
-#include "congestion.h"
 #include "inbox.h"
 #include "memory.h"
 #include "parts/congestion.h"
@@ -17,6 +16,7 @@
 #include "parts/xfers.h"
 #include "pool.h"
 #include "scheduler.h"
+#include "sender.h"
 #include "state.h"
 
 /* Start injecting a fully described transfer at the present time. */
@@ -34,6 +34,9 @@ STATUS inject_adaptive(clusim_sim *s, xfer *x, wire_id wire);
 
 /* Flows of a transfer may send again on its wires but `except`, or may not. */
 STATUS inject_reopen(clusim_sim *s, const xfer *x, wire_id except);
+
+/* A notice or a timer may have changed the time of a flow's next packet. */
+STATUS inject_resume(clusim_sim *s, flow_id flow);
 
 /* All of a transfer is on its way. */
 STATUS inject_done(clusim_sim *s, const xfer *x);
@@ -201,7 +204,8 @@ ALWAYS_INLINE STATUS inject_granted(clusim_sim *s, wire_state *w, wire_id wire, 
     flow_cursor *c = &w->flows[slot];
     xfer *x = xfer_at(s, c->xfer);
     if ((KINDS_INJECTED >> x->kind) & 1) TRY(inject_read_memory(s, w, x, c->payload));
-    if (UNLIKELY(!flow_none(x->flow))) congestion_granted(s, x->flow, c->payload);
+    if (UNLIKELY(!flow_none(x->flow)))
+        TRY(sender_granted(s, c->xfer, inject_number(x, c), c->payload));
     inject_note_end(x, wire, w->free_at);
     x->ungranted--;
     if (UNLIKELY(x->policy == CLUSIM_POLICY_ADAPTIVE)) {

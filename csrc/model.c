@@ -227,6 +227,16 @@ int32_t model_bucket_shift(const clusim_model *m) {
     return shift;
 }
 
+/* True if several wires share the pace of a flow: the first one that grants delays the others. */
+static bool shares_pace(const clusim_image *im) {
+    bool shares = false;
+    for (uint32_t i = 0; i < im->num_conns; i++)
+        shares |= im->conns[i].policy == CLUSIM_POLICY_STRIPE && im->conns[i].control != NONE;
+    for (uint32_t i = 0; i < im->num_sources; i++)
+        shares |= im->sources[i].policy == CLUSIM_POLICY_STRIPE && im->sources[i].control != NONE;
+    return shares;
+}
+
 STATUS model_derive(clusim_model *m) {
     const clusim_image *im = &m->image;
     m->wires = calloc(im->num_wires + 1, sizeof *m->wires);
@@ -244,8 +254,9 @@ STATUS model_derive(clusim_model *m) {
         m->has_order |= im->spreads[i].ordered != 0;
         m->has_choice |= im->spreads[i].gap_ps > 0;
     }
-    m->has_adaptive = m->has_choice || im->num_spreads > 0;
-    m->is_ordered = m->has_adaptive;
+    m->has_adaptive = m->has_choice || im->num_spreads > 0 || shares_pace(im);
+    for (uint32_t i = 0; i < im->num_controls; i++) m->has_senders |= im->controls[i].sender != 0;
+    m->is_ordered = m->has_adaptive || m->has_senders;
     for (uint32_t w = 0; w < im->num_wires; w++) m->is_ordered |= (m->wires[w].traits & MARKS) != 0;
     TRY(derive_groups(m));
     return CLUSIM_OK;

@@ -97,10 +97,12 @@ struct clusim_model {
     bool has_dims;
     bool has_formats;  /* wires of several packet formats */
     bool has_choice;   /* packets choose by load, and flows share their next packet */
-    bool has_adaptive; /* the same, or flows wait for repeated packets: phase B is ordered */
+    bool has_adaptive; /* the same, or flows wait for repeated packets or share a pace: phase B is
+                          ordered */
     bool is_ordered;   /* arrivals must be handled in the contract's order, one by one */
     bool has_congestion;
     bool has_controls;
+    bool has_senders;     /* sender policies */
     bool has_order;       /* some receivers accept packets in order only */
     bool has_relays;      /* some packets pass through endpoints */
     int32_t bucket_shift; /* of the event queue */
@@ -226,6 +228,12 @@ typedef struct model_span {
 
 static inline model_span model_members(const clusim_image *im, mgroup_id group) {
     return (model_span){im->mgroup_off[group.i], im->mgroup_off[group.i + 1]};
+}
+
+/* True if a sender policy would need notices of packets that a receiver in order drops. */
+static inline bool model_sends_in_order(const clusim_image *im, uint32_t control, uint32_t spread) {
+    return control != NONE && spread != NONE && im->controls[control].sender &&
+           im->spreads[spread].ordered;
 }
 
 /* Endpoints are the first targets. */

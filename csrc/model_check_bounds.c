@@ -163,6 +163,8 @@ static const char *wrong_source(const clusim_image *im, uint64_t row) {
     const clusim_source *s = &im->sources[row];
     uint64_t full = (uint64_t)s->packet_bytes * s->burst;
     NEED(!outruns(im, s->control, full), "a packet is more than 4096 times its byte_counter");
+    NEED(!model_sends_in_order(im, s->control, s->spread),
+         "a sender policy excludes receivers in order");
     return NULL;
 }
 

@@ -155,6 +155,8 @@ static const char *wrong_extras(const clusim_image *im, const clusim_conn *c) {
     NEED(c->kind == CLUSIM_CONN_KIND_WRITE || c->stage == NONE,
          "only a write connection has a stage");
     NEED(is_nic(im, c->via_first) && is_nic(im, c->via_last), "a via is an endpoint");
+    NEED(!model_sends_in_order(im, c->control, c->spread),
+         "a sender policy excludes receivers in order");
     return wrong_spreading(c);
 }
 

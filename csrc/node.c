@@ -6,6 +6,7 @@
 #include "inbox.h"
 #include "inject.h"
 #include "memory.h"
+#include "notice.h"
 #include "order.h"
 #include "parts/endpoints.h"
 #include "parts/packets.h"
@@ -131,7 +132,7 @@ static STATUS accept_kept(clusim_sim *s, packet_id index) {
 static STATUS deliver_in_order(clusim_sim *s, packet_id index, wire_id from) {
     packet *p = packet_at(s, index);
     xfer_id id = p->xfer;
-    if (UNLIKELY(p->marked)) TRY(congestion_notify(s, p));
+    if (UNLIKELY(p->marked || p->acknowledged)) TRY(notice_delivered(s, p));
     pair_id pair = order_pair_of(s, p);
     if (order_arrived(s, p)) {
         TRY(wire_return_credit(s, from, p->vc, p->wire_bytes, s->scheduler.now_ps));
@@ -159,7 +160,7 @@ static STATUS deliver(clusim_sim *s, packet_id index, wire_id from) {
     uint64_t factor = requests(p) ? e->read_256 : e->deliver_256;
     int64_t at = memory_access(s, endpoint, p->payload * factor);
     if (responds(p)) TRY(inject_response(s, p));
-    if (UNLIKELY(p->marked) && !requests(p)) TRY(congestion_notify(s, p));
+    if (UNLIKELY(p->marked || p->acknowledged) && !requests(p)) TRY(notice_delivered(s, p));
     return accept(s, index, e, at);
 }
 

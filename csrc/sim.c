@@ -14,6 +14,7 @@
 #include "result.h"
 #include "samples.h"
 #include "scheduler.h"
+#include "sender.h"
 #include "source.h"
 #include "spread.h"
 #include "task.h"
@@ -31,6 +32,7 @@ static STATUS init(clusim_sim *s) {
     TRY(scheduler_init(s));
     TRY(wire_init(s));
     TRY(congestion_init(s));
+    TRY(sender_init(s));
     TRY(spread_init(s));
     TRY(window_init(s));
     TRY(memory_init(s));
@@ -74,6 +76,7 @@ void clusim_sim_destroy(clusim_sim *s) {
     memory_free(s);
     window_free(s);
     congestion_free(s);
+    sender_free(s);
     spread_free(s);
     wire_free(s);
     scheduler_free(s);

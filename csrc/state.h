@@ -15,6 +15,7 @@
 #include "parts/results.h"
 #include "parts/samples.h"
 #include "parts/scheduler.h"
+#include "parts/senders.h"
 #include "parts/sources.h"
 #include "parts/spreads.h"
 #include "parts/tasks.h"
@@ -31,6 +32,7 @@ struct clusim_sim {
     buffers_part buffers;
     xfers_part xfers;
     congestion_part congestion;
+    senders_part senders;
     spreads_part spreads;
     endpoints_part endpoints;
     units_part units;
@@ -61,6 +63,10 @@ AT(flow, flow_control, congestion.controls)
 AT(line, order_line, spreads.orders.lines)
 AT(pair, order_pair, spreads.orders.pairs)
 #undef AT
+
+static inline sender_state *sender_at(const clusim_sim *s, flow_id flow) {
+    return &s->senders.all[flow.i];
+}
 
 /* Successor of a packet in its list. */
 static inline packet_id *next_of(const clusim_sim *s, packet_id id) {

@@ -5,6 +5,7 @@
 #include "congestion.h"
 #include "delta_cycle.h"
 #include "event_queue.h"
+#include "inject.h"
 #include "laws.h"
 #include "memory.h"
 #include "node.h"
@@ -18,6 +19,7 @@
 #include "pool.h"
 #include "program.h"
 #include "scheduler.h"
+#include "sender.h"
 #include "source.h"
 #include "task.h"
 #include "unit.h"
@@ -70,9 +72,10 @@ static STATUS dispatch_congestion(clusim_sim *s, uint32_t class, uint32_t number
         case EV_FREE: return congestion_free_event(s, ID(wire, number), id);
         case EV_PAUSE: return congestion_pause_event(s, ID(wire, number), id);
         case EV_REPEAT: return order_repeat(s, ID(pair, id));
-        default: /* EV_NOTIFY */ congestion_notify_event(s, ID(flow, id)); break;
+        case EV_ALARM: TRY(sender_alarm_event(s, ID(flow, id))); break;
+        default: /* EV_NOTIFY */ TRY(sender_notify_event(s, ID(flow, id)));
     }
-    return CLUSIM_OK;
+    return inject_resume(s, ID(flow, id));
 }
 
 static STATUS dispatch_timer(clusim_sim *s, uint32_t class, uint32_t number, uint32_t id) {

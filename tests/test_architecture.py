@@ -17,18 +17,19 @@ CLI = ROOT / "cli" / "clusim_cli"
 # package in `clusim` with its sub-packages; the modules of `clusim` itself gather the public names.
 MAY_IMPORT = {
     "base": "",
+    "policies": "base",
     "hardware": "base",
-    "engine": "base",
-    "topology": "base engine hardware",
+    "engine": "base policies",
+    "topology": "base engine hardware policies",
     "results": "base engine",
     "schedule": "base engine hardware topology",
     "collectives": "base hardware schedule topology",
-    "lowering": "base engine schedule topology",
+    "lowering": "base engine policies schedule topology",
     "analysis": "base engine results",
     "report": "analysis base engine results",
     "formats": "base collectives engine hardware schedule topology",
     "nccl": "base collectives engine hardware schedule topology",
-    "simulation": "analysis base collectives engine formats lowering nccl results schedule topology",
+    "simulation": "analysis base collectives engine formats lowering nccl policies results schedule topology",
     "workload": "base collectives formats hardware nccl results schedule topology",
     "nccltests": "base hardware nccl report results simulation",
     "jobs": "base formats hardware nccl nccltests schedule simulation topology workload",
@@ -39,9 +40,10 @@ MAY_IMPORT = {
     "programs": "base formats hardware jobs lowering nccl replays simulation topology workload",
     "validation": "analysis base engine formats hardware lowering nccl nccltests schedule simulation topology"
     " training workload",
-    "studies": "analysis base engine nccl nccltests replays report results simulation topology training"
+    "studies": "analysis base engine nccl nccltests policies replays report results simulation topology training"
     " workload",
-    "clusim": "base collectives nccltests programs replays results schedule simulation topology training workload",
+    "clusim": "base collectives nccltests policies programs replays results schedule simulation topology training"
+    " workload",
 }
 
 # Modules of `clusim` itself: public names, and what gathers them.
@@ -77,6 +79,7 @@ GATEKEEPERS = {
         "clusim/topology/checks.py",
         "clusim/topology/tori.py",
     ),
+    "numba": ("clusim/policies/compiled.py",),
     "click": ("clusim_cli/",),
     "rich": ("clusim_cli/",),
 }
@@ -84,7 +87,7 @@ GATEKEEPERS = {
 # Slow to import: never at the top of a module that a plain `clusim run` needs.
 LAZY = {
     *("torch", "networkx", "h5py", "rich", "matplotlib", "pyarrow", "google"),
-    *("distributed", "mpi4py", "pandas", "xarray", "IPython"),
+    *("distributed", "mpi4py", "pandas", "xarray", "IPython", "numba"),
 }
 LAZY_HOMES = (
     "clusim/results/trace/",

@@ -209,6 +209,14 @@ reorder = _shared(
     said="as the NICs",
 )
 
+policy = _shared(
+    "--policy",
+    default="",
+    metavar="sender=NAME",
+    help="Congestion control of all NICs: a policy, such as swift, or FILE.py:Class, a file that is run.",
+    said="the topology's",
+)
+
 granularity = _shared(
     "--granularity",
     type=GRANULARITY,

@@ -66,6 +66,25 @@ enum clusim_beyond {
     CLUSIM_BEYOND_VERTEX = 7, /* an aggregation that does not add up (section 6) */
 };
 
+/* Functions of a sender policy (contract, section 5). */
+enum clusim_sender_call {
+    CLUSIM_SENDER_CALL_START = 0,
+    CLUSIM_SENDER_CALL_SENT = 1,
+    CLUSIM_SENDER_CALL_ACKED = 2,
+    CLUSIM_SENDER_CALL_NOTIFIED = 3,
+    CLUSIM_SENDER_CALL_TIMER = 4,
+};
+
+/* First words of the record of a flow with a sender policy; further words are the policy's. */
+enum clusim_word {
+    CLUSIM_WORD_RATE = 0,      /* bytes per 2^30 ps */
+    CLUSIM_WORD_WINDOW = 1,    /* most bytes in flight */
+    CLUSIM_WORD_TIMER_PS = 2,  /* next call of the timer, or 0 */
+    CLUSIM_WORD_IN_FLIGHT = 3, /* bytes; set before each call */
+    CLUSIM_WORD_LINE_RATE = 4,
+    CLUSIM_WORD_MIN_RATE = 5,
+};
+
 typedef struct clusim_error {
     int32_t status;
     uint32_t index; /* row of the offending array */
@@ -124,6 +143,25 @@ typedef struct clusim_instance_state {
     uint64_t loop;
 } clusim_instance_state;
 
+/* Addresses of the functions of a sender policy, or 0, and the record of a flow at its start. A
+ * function is void (*)(int64_t *record, int64_t now_ps, int64_t bytes, int64_t rtt_ps,
+ * int64_t marked). */
+typedef struct clusim_sender {
+    uint64_t functions[CLUSIM_SIZE_CALLS]; /* by clusim_sender_call */
+    const int64_t *words;                  /* copied */
+    uint64_t num_words;
+} clusim_sender;
+
+/* An illegal answer of a sender policy. */
+typedef struct clusim_sender_fault {
+    int64_t time_ps;
+    int64_t value;
+    uint32_t flow; /* connections, then sources */
+    uint32_t call; /* clusim_sender_call */
+    uint32_t word; /* clusim_word */
+    uint32_t pad;
+} clusim_sender_fault;
+
 const char *clusim_version(void);
 
 /* Check and copy an image. On failure *out is NULL and *error names the wrong row and the
@@ -147,6 +185,14 @@ int clusim_sim_use_windows(clusim_sim *sim, int use);
  * same. Call once, after clusim_sim_use_windows and before the first run. Returns the number of
  * threads, or a negative clusim_status. */
 CLUSIM_CHECKED int clusim_sim_use_threads(clusim_sim *sim, uint32_t threads, uint32_t pays);
+
+/* Use a sender policy for the flows of a row of `controls` with `sender`. Call once for each,
+ * before the first run. Returns a clusim_status. */
+CLUSIM_CHECKED int clusim_sim_use_sender(clusim_sim *sim, uint32_t control,
+                                         const clusim_sender *sender);
+
+/* After CLUSIM_ERR_RANGE: 1 after an illegal answer of a sender policy, described by *out. */
+int clusim_sim_sender_fault(const clusim_sim *sim, clusim_sender_fault *out);
 
 /* Advance; returns a clusim_stop, or a negative clusim_status, after which the sim can only be
  * destroyed. Stops only between timestamps. */

@@ -28,6 +28,8 @@ enum clusim_kind {
 enum clusim_size {
     CLUSIM_SIZE_KINDS = 11,
     CLUSIM_SIZE_OPCODES = 20, /* entries of a cost table; maximum entries of op_flags */
+    CLUSIM_SIZE_CALLS = 5,    /* functions of a sender policy */
+    CLUSIM_SIZE_WORDS = 6,    /* first words of a flow's record: clusim_word */
 };
 
 /* Actions of an opcode: bits. */
@@ -196,6 +198,8 @@ typedef struct clusim_control {
     uint32_t fast_recovery;
     uint32_t kept_65536; /* least share of the rate that a notification leaves */
     uint32_t clamp;      /* each notification lowers the target, not only the first after a rise */
+    uint32_t sender;     /* 1: a sender policy in place of DCQCN (clusim_sim_use_sender) */
+    uint32_t pad;
 } clusim_control;
 
 /* Spreading of packets of writes over paths, and order at their receiver. */

@@ -30,8 +30,9 @@ typedef struct packet {
     uint8_t ordered : 1, repeated : 1; /* in-order receiver; sent again */
     uint8_t : 0;
     uint8_t adaptive : 1, marked : 1, batch : 1;
-    uint8_t promised : 1; /* waits with credit on a minimal path */
-    uint8_t leg : 2;      /* which target `dst` is, LEG_LAST the last */
+    uint8_t acknowledged : 1; /* the sender's policy learns of its delivery */
+    uint8_t promised : 1;     /* waits with credit on a minimal path */
+    uint8_t leg : 2;          /* which target `dst` is, LEG_LAST the last */
     union {
         uint16_t members; /* operations: responses still missing */
         struct {

@@ -14,6 +14,7 @@ enum event_class {
     EV_FREE,
     EV_PAUSE,
     EV_NOTIFY,
+    EV_ALARM,
     EV_REPEAT,
     EV_COMPLETE,
     EV_TAIL,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from clusim import topology as fabric
     from clusim.api import nccl_tests, replay
     from clusim.base.errors import ClusimError
+    from clusim.policies import policy
     from clusim.programs import annotations as torch
     from clusim.results.result import Result
     from clusim.schedule import Schedule
@@ -45,6 +46,7 @@ __all__ = [
     "kernels",
     "load",
     "nccl_tests",
+    "policy",
     "replay",
     "schedule",
     "simulate",
@@ -63,6 +65,7 @@ _HOME = {
     "Schedule": "clusim.schedule",
     "Traffic": "clusim.simulation.traffic",
     "load": "clusim.topology",
+    "policy": "clusim.policies",
     "collective": "clusim.simulation.api",
     "simulate": "clusim.simulation.api",
     "simulate_traffic": "clusim.simulation.api",

@@ -22,7 +22,7 @@ from clusim.nccltests.sweep import kind_named, place, program_named
 from clusim.replays.api import replay as replayed
 from clusim.replays.placing import GAPS, ReplayRequest
 from clusim.replays.report import Replay
-from clusim.simulation.api import as_bytes, as_ps, parse_env_of
+from clusim.simulation.api import as_bytes, as_policy, as_ps, parse_env_of
 from clusim.simulation.job import RunOptions
 from clusim.simulation.request import taken
 from clusim.simulation.session import counted_in_notebook
@@ -47,6 +47,8 @@ class ReplayOptions(TypedDict, total=False):
         NCCL release; by default that of the recording.
     faults : sequence
         Faults, as of `clusim.simulate`.
+    policy : str or type
+        Sender policy of all NICs, as of `clusim.traffic`.
     replan, whole : bool
         Re-plan rings and algorithms; simulate a log as one run.
     asked : sequence of (str, int or str)
@@ -67,6 +69,7 @@ class ReplayOptions(TypedDict, total=False):
     env: Mapping[str, str]
     version: str
     faults: Sequence[Any]
+    policy: str | type[Any]
     replan: bool
     whole: bool
     asked: Sequence[tuple[str, int | str]]
@@ -116,6 +119,7 @@ def replay(
         gap=gap if not isinstance(gap, str) or gap.lower() in GAPS else as_ps(gap),
         env=parse_env_of(given.pop("env", {})),
         faults=tuple(given.pop("faults", ())),
+        policy=as_policy(given.pop("policy", "")),
         asked=tuple((name, as_bytes(size)) for name, size in given.pop("asked", ())),
         **given,
     )

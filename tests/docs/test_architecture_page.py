@@ -187,7 +187,7 @@ def bug_code() -> int:
     return main.EXIT_BUG
 
 
-COUNTS = {"one": 1, "four": 4, "fifteen": 15}
+COUNTS = {"one": 1, "four": 4, "sixteen": 16}
 
 FACTS: list[tuple[str, Callable[[], object]]] = [
     (r"delivery, in (one) cache line each", lambda: in_c(r"sizeof\(packet\) == (\d+)") // 64),
@@ -195,7 +195,7 @@ FACTS: list[tuple[str, Callable[[], object]]] = [
         r"wire's state fills (four) cache lines",
         lambda: in_c(r"sizeof\(wire_state\) == (\d+)") // 64,
     ),
-    (r"is in (fifteen) parts", lambda: len(list((c.CSRC / "parts").glob("*.h")))),
+    (r"is in (sixteen) parts", lambda: len(list((c.CSRC / "parts").glob("*.h")))),
     (r"clocks in 2\^-(\d+) ps", lambda: in_c(r"fraction16; /\* below 2\^(\d+)")),
     (
         r"CLUSIM_THOROUGH=1`: ([\d,]+)",

@@ -13,8 +13,8 @@ import pytest
 from clusim_cli.main import run
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("start.md", "faults.md", "what-if.md")
-_BLOCK = re.compile(r"^```(yaml|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PAGES = ("start.md", "faults.md", "what-if.md", "policies.md")
+_BLOCK = re.compile(r"^```(yaml|python|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 class Shown(NamedTuple):
@@ -55,10 +55,10 @@ def pattern(output: str) -> re.Pattern[str]:
 
 
 def files_of(page: str) -> dict[str, str]:
-    """Return the files that a page shows: yaml blocks with a name in their first line."""
+    """Return the files that a page shows: blocks with a name in their first line."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    blocks = [block for language, block in _BLOCK.findall(text) if language == "yaml"]
-    named = [(re.match(r"# (\S+\.yaml)\n", block), block) for block in blocks]
+    blocks = [block for language, block in _BLOCK.findall(text) if language != "console"]
+    named = [(re.match(r"# (\S+\.(?:yaml|py))\n", block), block) for block in blocks]
     return {match[1]: block for match, block in named if match}
 
 

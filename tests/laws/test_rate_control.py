@@ -18,7 +18,8 @@ from clusim.engine.image import empty
 from clusim.engine.simulation import Simulation
 from clusim.hardware import RATE_CONTROLS
 from clusim.lowering import lower
-from clusim.lowering.links import control_row
+from clusim.lowering.controls import control_row
+from clusim.policies.choice import Sender, shipped
 from clusim.simulation.flows import Flow
 from clusim.simulation.traffic import PATTERNS, TIMED_PATTERNS, Traffic, to_image
 from clusim.topology import Fabric
@@ -56,6 +57,7 @@ def _incast(
     *,
     controlled: bool = True,
     burst: int = BURST,
+    policy: str = "",
 ) -> tuple[Array, Simulation]:
     """Run flows into one endpoint; return the end of each message, [flows, messages]."""
     gbps = _gbps(name)
@@ -79,7 +81,8 @@ def _incast(
     hosts = [builder.endpoint(latency_ps=1) for _ in range(len(start_ps) + 1)]
     for host in hosts:
         builder.link(host, switch, (rate.numerator, rate.denominator), **wire, **marks)
-    row = builder.control(**_control(name))
+    sender = Sender(policy) if policy else None
+    row = builder.control(sender, **_control(name))
     for host, start in zip(hosts[1:], start_ps, strict=True):
         fields = {"packet_bytes": MTU_BYTES, "burst": burst, "policy": "pinned", "flags": 0}
         fields |= {"control": row} if controlled else {}
@@ -198,3 +201,63 @@ def test_traffic_and_collectives_route_between_hosts_alike(network: str) -> None
     sent = to_image(fabric, traffic, traffic.plan(arrays_of(fabric)))
     called = lower(fabric, build(fabric, "alltoall", "direct", 1 << 20)).image
     assert set(sent.sources["policy"].tolist()) == set(called.conns["policy"].tolist())
+
+
+# Sender policies.
+
+POLICIES = sorted(shipped())
+INCAST = [Flow(8 * host, 0, 2 << 20, 0) for host in range(1, 5)]
+
+
+def test_dcqcn_as_a_policy_has_the_fingerprint_of_the_engines() -> None:
+    start = (0, 300_000_000, 600_000_000)
+    _, compiled = _incast("dcqcn-400", 60, start)
+    _, policy = _incast("dcqcn-400", 60, start, policy="dcqcn-policy")
+    assert policy.fingerprint() == compiled.fingerprint()
+
+
+def test_dcqcn_as_a_policy_keeps_the_figures_of_the_nics() -> None:
+    options = {"nodes": 5, "flows": INCAST, "routing": "ecmp"}
+    compiled = clusim.traffic("hgx-h20", **options)
+    policy = clusim.traffic("hgx-h20", policy="sender=dcqcn-policy", **options)
+    assert compiled.wires.counters["marks"].sum() > 0
+    assert policy.fingerprint == compiled.fingerprint
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_flow_without_contention_has_the_line_rate_with_every_policy(policy: str) -> None:
+    """To the picosecond the time without rate control: no queue that a policy could react to limits the flow."""
+    flow = [Flow(8, 0, 8 << 20, 0)]
+    free = clusim.traffic("hgx-h20", nodes=2, flows=flow, policy="sender=none")
+    held = clusim.traffic("hgx-h20", nodes=2, flows=flow, policy=f"sender={policy}")
+    assert held.time_ps == free.time_ps
+
+
+@pytest.mark.parametrize("policy", [name for name in POLICIES if name != "dcqcn-policy"])
+def test_equal_flows_of_policies_fill_a_link_and_share_it(policy: str) -> None:
+    """Four flows, 300 us apart, into 400 Gb/s: from 5 ms on. DCQCN's are those of the engine, tested above."""
+    start = tuple(number * 300_000_000 for number in range(4))
+    ends, _ = _incast("dcqcn-400", 500, start, policy=policy)
+    used, jain = _shares(ends, 400, 5 * MS)
+    assert used > 0.98
+    assert jain > 0.95
+
+
+def test_policies_are_equal_on_any_number_of_threads() -> None:
+    prints = {
+        clusim.traffic(
+            "hgx-h20", nodes=5, flows=INCAST, policy="sender=swift", threads=threads
+        ).fingerprint
+        for threads in (1, 2, 4)
+    }
+    assert len(prints) == 1
+
+
+def test_swift_keeps_an_incast_without_pauses() -> None:
+    """Its window bounds the queue below the threshold to pause; without rate control the link pauses."""
+    options = {"nodes": 9, "flows": [Flow(8 * host, 0, 8 << 20, 0) for host in range(1, 9)]}
+    free = clusim.traffic("hgx-h20", policy="sender=none", routing="ecmp", **options)
+    swift = clusim.traffic("hgx-h20", policy="sender=swift", routing="ecmp", **options)
+    assert free.wires.counters["pauses"].sum() > 0
+    assert swift.wires.counters["pauses"].sum() < free.wires.counters["pauses"].sum() / 20
+    assert swift.time_ps < 1.05 * free.time_ps

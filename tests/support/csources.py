@@ -26,6 +26,7 @@ _ACCESSORS = {
     "unit": "units",
     "vertex": "units",
     "flow": "congestion",
+    "sender": "senders",
 }
 _HEADER_OF = {"buffers": "packets", "trees": "units"}
 

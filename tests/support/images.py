@@ -15,6 +15,7 @@ import numpy as np
 
 from clusim.engine.abi import KINDS, NONE, OPCODE_SLOTS, ConnKind, Policy, TaskKind
 from clusim.engine.image import DTYPES, OPCODES, Image
+from clusim.policies.choice import BoundSender, Sender
 from support.routes import NETWORK, ShortestPaths, route_rows
 
 __all__ = ["NETWORK", "ImageBuilder", "Place", "prim"]
@@ -68,6 +69,7 @@ class ImageBuilder:
     _nics: list[Place] = field(default_factory=list)
     _inst_conns: list[int] = field(default_factory=list)
     _queue_keys: list[int] = field(default_factory=list)
+    _senders: list[BoundSender | None] = field(default_factory=list)
     _deps: dict[int, list[int]] = field(default_factory=dict)
     _paths_known: tuple[tuple[int, int], ShortestPaths] | None = None
 
@@ -255,7 +257,7 @@ class ImageBuilder:
         self._queue_keys += keys
         return {"queue_lo": low, "queue_hi": low + len(keys)}
 
-    def control(self, **fields: int) -> int:
+    def control(self, policy: Sender | None = None, **fields: int) -> int:
         """Add a rate control: 1 byte per 10 ps, no timer within any test unless it sets one."""
         defaults = {
             "alpha_timer_ps": 1 << 40,
@@ -272,7 +274,11 @@ class ImageBuilder:
             "kept_65536": 0,
             "clamp": 1,
         }
-        return self._add("controls", defaults, fields)
+        fields |= {"sender": int(policy is not None)}
+        row = self._add("controls", defaults, fields)
+        values = tuple(self.rows["controls"][row].items())
+        self._senders.append(None if policy is None else BoundSender(policy, values))
+        return row
 
     def spread(self, **fields: int) -> int:
         """Add a spread; without fields its packets choose as without one, and are accepted in any order."""
@@ -418,6 +424,7 @@ class ImageBuilder:
             inst_conns=np.array(self._inst_conns, DTYPES["inst_conns"]),
             queue_keys=np.array(self._queue_keys, DTYPES["queue_keys"]),
             succ=np.array(self._succ, DTYPES["succ"]),
+            senders=tuple(self._senders) if any(self._senders) else (),
         )
 
     def _array(self, name: str) -> np.ndarray[Any, Any]:

@@ -49,6 +49,7 @@ def _call(text: str) -> tuple[str, int]:
 @options.env()
 @options.nccl_version(said="the log's")
 @options.faults()
+@options.policy()
 @click.option("--replan", is_flag=True, help="Re-plan rings, trees and algorithms.")
 @click.option(
     "--whole", is_flag=True, help="Simulate a log as one run: communicators share the wires."

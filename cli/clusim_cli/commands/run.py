@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 @options.routing()
 @options.flowlet_gap()
 @options.reorder()
+@options.policy()
 @options.granularity()
 @options.engine()
 @options.threads()

@@ -50,6 +50,7 @@ PATTERN = one_of(
 @options.routing()
 @options.flowlet_gap()
 @options.reorder()
+@options.policy()
 @options.granularity(default="packet")
 @options.engine()
 @options.threads()

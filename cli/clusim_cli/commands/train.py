@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     required=False, more="Steps then are those of the job before and after the loss."
 )
 @options.faults()
+@options.policy()
 @options.confirm(more="All changes; automatic up to about 0.5 s.")
 @options.time_limit()
 @options.trace_out()
@@ -65,7 +66,9 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
     from clusim.training.estimate import stepped
     from clusim.training.proof import StepsEnded
 
-    setup, spec = inputs(workload, given["topology"], given["nodes"], given["faults"])
+    setup, spec = inputs(
+        *(workload, given["topology"], given["nodes"]), given["faults"], given["policy"]
+    )
     _refuse_options(given)
     doubtful = doubts(setup, given["strict"], quiet=as_json)
     if given["layers"]:

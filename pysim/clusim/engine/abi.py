@@ -16,7 +16,9 @@ import numpy as np
 
 from clusim._engine import ffi, lib
 from clusim.base.arrays import Array
-from clusim.base.errors import InternalError, RangeExceeded
+from clusim.base.errors import InputError, InternalError, RangeExceeded
+from clusim.base.units import format_time
+from clusim.policies.sender import CALLS, WORDS, SenderPolicy
 
 NONE: int = lib.CLUSIM_NONE
 """Absent index."""
@@ -78,6 +80,20 @@ class Beyond(IntEnum):
     """
 
     WIRE, ENDPOINT, UNIT, CONNECTION, SOURCE, INSTANCE, TASK, VERTEX = _values("clusim_beyond")
+
+
+@_all_of("clusim_sender_call")
+class SenderCall(IntEnum):
+    """Functions of a sender policy (section 5)."""
+
+    START, SENT, ACKED, NOTIFIED, TIMER = _values("clusim_sender_call")
+
+
+@_all_of("clusim_word")
+class Word(IntEnum):
+    """First words of the record of a flow with a sender policy (section 5)."""
+
+    RATE, WINDOW, TIMER_PS, IN_FLIGHT, LINE_RATE, MIN_RATE = _values("clusim_word")
 
 
 @_all_of("clusim_kind")
@@ -224,6 +240,12 @@ INSTANCE_STATE = _layout(ffi.typeof("clusim_instance_state"))
 """Position of an instance: `prim` indexes the image's prims, `conn` its conns or NONE."""
 
 
+if (tuple(call.name.lower() for call in SenderCall), tuple(word.name.lower() for word in Word)) != (
+    tuple(CALLS),
+    WORDS,
+):
+    raise InternalError("clusim.policies and clusim.h differ")
+
 NEVER = 2**63 - 1
 """A time no run reaches [ps]."""
 
@@ -247,6 +269,23 @@ _WHY = {
 def range_exceeded(limit: Beyond, index: int) -> RangeExceeded:
     """Return the error of a run that an engine refused to continue."""
     return RangeExceeded(limit.name.lower(), index, f"{_WHY[limit]}; simulate less at once")
+
+
+def policy_failed(
+    of: SenderPolicy,
+    call: SenderCall,
+    answer: tuple[str, int],
+    who: tuple[Beyond, int],
+    time_ps: int,
+) -> InputError:
+    """Return the error of an illegal answer, a field and its value, of a sender policy."""
+    field, value = answer
+    limit = {"timer_ps": "later than now", "rate": "1 to 2^40 - 1", "window": "at least 1"}
+    flow = f"{who[0].name.lower()} {who[1]}"
+    return InputError(
+        f"policy {of.place(call.name.lower())}: {field} = {value} at {format_time(time_ps)},"
+        f" {flow}; must be {limit.get(field, 'an integer of 64 bits')}"
+    )
 
 
 class Engine(Protocol):

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from clusim.base.arrays import Array
-from clusim.base.errors import InternalError
+from clusim.base.errors import InternalError, ScheduleError
 from clusim.base.records import dataclass
 from clusim.engine.abi import OPCODE_SLOTS, TABLES, Op
+from clusim.policies.choice import BoundSender
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +110,18 @@ class Image:
     sources: Array = _default("sources")
     messages: Array = _default("messages")
     faults: Array = _default("faults")
+    senders: tuple[BoundSender | None, ...] = ()
+    """Sender policies by row of `controls`; empty without any. They are not a table."""
 
     def tables(self) -> dict[str, Array]:
         """Return all tables by name, including ``op_flags``."""
         return {"op_flags": OP_FLAGS} | {name: getattr(self, name) for name in DTYPES}
+
+    def check_senders(self) -> None:
+        """Raise `ScheduleError` unless `senders` has a policy for each row of `controls` that uses one."""
+        used = np.flatnonzero(self.controls["sender"]).tolist()
+        if used != [row for row, bound in enumerate(self.senders) if bound is not None]:
+            raise ScheduleError(f"image: controls{used}: no sender policy, or one too many")
 
     def digest(self) -> bytes:
         """Return a 32-byte digest of the tables, byte for byte, and the seed."""
@@ -121,6 +130,8 @@ class Image:
             table = getattr(self, name)
             result.update(f"{name} {table.shape}".encode())
             result.update(table)
+        for bound in self.senders:
+            result.update(b"" if bound is None else bound.identity.encode())
         return result.digest()
 
     def __post_init__(self) -> None:
@@ -135,9 +146,9 @@ class Image:
                 setattr(self, item.name, value)
 
 
-if (_named := [item.name for item in fields(Image) if item.name not in ("nvc", "seed")]) != [
-    *DTYPES
-]:
+if (
+    _named := [item.name for item in fields(Image) if item.name not in ("nvc", "seed", "senders")]
+) != [*DTYPES]:
     raise InternalError(
         f"the engine was built from another version, run make .venv/.built (tables {sorted({*_named} ^ {*DTYPES})})"
     )

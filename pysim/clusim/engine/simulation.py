@@ -22,7 +22,10 @@ from clusim.engine.abi import (
     WIRE_COUNTERS,
     WIRE_SAMPLE,
     Beyond,
+    SenderCall,
     Stop,
+    Word,
+    policy_failed,
     range_exceeded,
 )
 from clusim.engine.image import DTYPES, Image
@@ -70,6 +73,17 @@ def _model(image: Image) -> Any:
     return model[0]
 
 
+def _checked_model(image: Image) -> Any:
+    """Return the model of an image after a check of its sender policies."""
+    model = _model(image)
+    try:
+        image.check_senders()
+    except ScheduleError:
+        lib.clusim_model_destroy(model)
+        raise
+    return model
+
+
 def check_image(image: Image) -> None:
     """Raise the errors of `Simulation` for an image that it would refuse."""
     lib.clusim_model_destroy(_model(image))
@@ -110,8 +124,9 @@ class Simulation:
     ) -> None:
         self._sizes = {name: len(getattr(image, name)) for name in DTYPES}
         self._seed = int(image.seed)
+        self._controls = image.conns["control"], image.sources["control"]
         self._times = 0
-        model, sim = _model(image), ffi.new("clusim_sim **")
+        model, sim = _checked_model(image), ffi.new("clusim_sim **")
         if lib.clusim_sim_create(model, int(records), sim) < 0:
             lib.clusim_model_destroy(model)
             raise MemoryError("not enough memory for the engine's state")
@@ -122,6 +137,8 @@ class Simulation:
         ]
         """Nodes that work in windows."""
         least = lib.CLUSIM_NONE if least_shared is None else least_shared
+        self._senders = image.senders
+        self._use_senders()
         self.threads = lib.clusim_sim_use_threads(self._sim, max(1, threads), least)
         """Number of threads: fewer than requested without work to share."""
         self._raise_failure(self.threads)
@@ -132,11 +149,43 @@ class Simulation:
         self._raise_failure(status)
         return Stop(status)
 
+    def _use_senders(self) -> None:
+        """Pass the machine code of the image's sender policies to the engine."""
+        if self._senders:
+            from clusim.policies.compiled import addresses
+        for row, bound in enumerate(self._senders):
+            if bound is None:
+                continue
+            words = ffi.new("int64_t[]", bound.record)
+            sender = ffi.new("clusim_sender *")
+            sender.functions = addresses(bound.sender.name)
+            sender.words, sender.num_words = words, len(words)
+            status = lib.clusim_sim_use_sender(self._sim, row, sender)
+            self._raise_failure(status)
+            if status < 0:
+                raise InternalError(f"controls[{row}]: the engine refuses its sender policy")
+
+    def _raise_policy(self, who: tuple[Beyond, int]) -> None:
+        """Raise the error of a policy's illegal answer, if that is why the run was refused."""
+        fault = ffi.new("clusim_sender_fault *")
+        if not lib.clusim_sim_sender_fault(self._sim, fault):
+            return
+        conns = self._sizes["conns"]
+        source = fault.flow >= conns
+        kind = Beyond.SOURCE if source else Beyond.CONNECTION
+        if who != (kind, fault.flow - conns * source):
+            return
+        bound = self._senders[self._controls[source][who[1]]]
+        assert bound is not None
+        answer = Word(fault.word).name.lower(), int(fault.value)
+        raise policy_failed(bound.policy, SenderCall(fault.call), answer, who, int(fault.time_ps))
+
     def _raise_failure(self, status: int) -> None:
         """Raise the error of a negative status of an advancing engine."""
         if status == lib.CLUSIM_ERR_RANGE:
             limit, index = ffi.new("uint32_t *"), ffi.new("uint32_t *")
             lib.clusim_sim_beyond(self._sim, limit, index)
+            self._raise_policy((Beyond(limit[0]), int(index[0])))
             raise range_exceeded(Beyond(limit[0]), int(index[0]))
         if status == lib.CLUSIM_ERR_NO_MEMORY:
             raise MemoryError("the engine ran out of memory")

@@ -19,6 +19,7 @@ from clusim.base.errors import ScheduleError
 from clusim.engine.abi import NONE, ConnKind, Op, Policy
 from clusim.engine.image import OPCODES, empty
 from clusim.lowering.aggregation import Trees
+from clusim.lowering.controls import ControlTable
 from clusim.lowering.cta_contention import asking_warps
 from clusim.lowering.forwarding import route_keys
 from clusim.lowering.hops import CarriedTraffic, Leg, protocol_of
@@ -82,7 +83,7 @@ class LinkLowering:
         self.leg_of: list[Leg] = []
         self.owner: list[int] = list(range(len(schedule.connections)))
         self.links: dict[int, ProxiedConnection] = {}
-        self.control_rows: dict[tuple[int, ...], int] = {}
+        self.controls = ControlTable()
         self._mgroups: dict[tuple[int, ...], int] = {}
         self._unit_groups: dict[int, int] = {}
         self._tree_packets: dict[int, int] = {}
@@ -351,8 +352,7 @@ class LinkLowering:
         if leg.nic is None or leg.nic.rate_control is None or leg.line_wire == NONE:
             return NONE
         row = self.arrays.wires[leg.line_wire]
-        values = control_row(leg.nic, int(row["rate_num"]) * 10**12 / int(row["rate_den"]))
-        return self.control_rows.setdefault(values, len(self.control_rows))
+        return self.controls.add(leg.nic, int(row["rate_num"]) * 10**12 / int(row["rate_den"]))
 
     def _windows(self, rows: Array, bursts: Sequence[int], by_path: Array) -> Array:
         """Return the limit of outstanding requests of each connection [bytes]; 0 is unlimited."""
@@ -418,8 +418,8 @@ class LinkLowering:
             wires.append(parallel[connection.key % len(parallel)])
         return wires
 
-    def connection_arrays(self, packets: Sequence[int], bursts: Sequence[int]) -> dict[str, Array]:
-        """Return connections, route groups, paths, multicast groups, trees, rate controls.
+    def connection_arrays(self, packets: Sequence[int], bursts: Sequence[int]) -> dict[str, Any]:
+        """Return connections, route groups, paths, multicast groups, trees, rate controls and senders.
 
         The route groups are the topology's, then the groups of multimem connections.
         """
@@ -438,33 +438,7 @@ class LinkLowering:
         result["group_wires"] = wires.astype(np.uint32)
         result["vertices"] = self.trees.rows(self.vertex_slots(bursts) if self._vertex else None)
         result["spreads"] = self.spreads.rows
-        result["controls"] = np.array(list(self.control_rows), empty("controls").dtype)
-        return result
-
-
-def control_row(nic: NicTraits, line_Bps: float) -> tuple[int, ...]:
-    """Return a NIC's rate control on a wire of `line_Bps`; rates in bytes per 2^30 ps."""
-    control = nic.rate_control
-    assert control is not None
-
-    def rate(value_Bps: float) -> int:
-        return max(1, round(value_Bps * 2**30 / 1e12))
-
-    return (
-        control.alpha_timer_ps,
-        control.increase_timer_ps,
-        control.cnp_interval_ps,
-        control.cnp_delay_ps,
-        control.byte_counter,
-        rate(line_Bps),
-        rate(min(control.min_Bps, line_Bps)),
-        rate(control.additive_Bps),
-        rate(control.hyper_Bps),
-        control.g_65536,
-        control.fast_recovery,
-        control.kept_65536,
-        control.clamp,
-    )
+        return result | self.controls.tables()
 
 
 def _policy(connection: Connection, leg: Leg) -> int:

@@ -46,6 +46,8 @@ class ReplayRequest:
         NCCL version; empty is the job's.
     faults : tuple
         Faults in addition to the topology's, on the system and on the other one.
+    policy : str
+        Sender policy of all NICs, on the system and on the other one (`clusim.simulation.setup.Setup`).
     replan : bool
         Re-plan rings, trees and algorithms.
     whole : bool
@@ -69,6 +71,7 @@ class ReplayRequest:
     env: tuple[tuple[str, str], ...] = ()
     version: str = ""
     faults: tuple[Any, ...] = ()
+    policy: str = ""
     replan: bool = False
     whole: bool = False
     asked: tuple[tuple[str, int], ...] = ()
@@ -84,7 +87,14 @@ class ReplayRequest:
         self, topology: str | Path | Fabric, version: str, env: tuple[tuple[str, str], ...]
     ) -> Setup:
         """Return the nodes and NCCL of the replay, from the request and the recording."""
-        return Setup(topology, self.nodes, version=version, env=env, faults=self.faults)
+        return Setup(
+            topology,
+            self.nodes,
+            version=version,
+            env=env,
+            faults=self.faults,
+            policy=self.policy,
+        )
 
 
 @dataclass(frozen=True)

@@ -217,6 +217,8 @@ class CollectiveOptions(EngineOptions, total=False):
         Wall-clock limit of the run; at the limit the result is partial (`Result.unfinished`).
     routing, gap, reorder
         Paths between nodes and order at receiving NICs, as of `TrafficOptions`; the topology's by default.
+    policy : str or type
+        Sender policy of all NICs, as of `TrafficOptions`.
     """
 
     ranks: Sequence[int] | None
@@ -236,6 +238,7 @@ class CollectiveOptions(EngineOptions, total=False):
     routing: Routing
     gap: int | str | None
     reorder: int | str | None
+    policy: str | type[Any]
 
 
 class TrafficOptions(EngineOptions, total=False):
@@ -256,6 +259,9 @@ class TrafficOptions(EngineOptions, total=False):
     reorder : int or str
         Receivers accept packets in order, and keep early packets up to this size [bytes]; ``any`` accepts any order. By
         default as the NICs do.
+    policy : str or type
+        Sender policy of all NICs: ``sender=NAME``, ``sender=file.py:Class``, ``sender=none`` (no rate control), or a
+        class defined with `clusim.policy`; the topology's by default.
     span : int
         ``stride``: distance to the receiver; ``group-alltoall``: endpoints of a group.
     flows : sequence of Flow, or str or Path
@@ -270,6 +276,7 @@ class TrafficOptions(EngineOptions, total=False):
     routing: Routing
     gap: int | str | None
     reorder: int | str | None
+    policy: str | type[Any]
     span: int | None
     flows: Sequence[Flow] | str | Path | None
 
@@ -284,6 +291,15 @@ def as_order(order: int | str | None) -> int | Literal["any"] | None:
     if isinstance(order, str) and order.strip().lower() == "any":
         return "any"
     return None if order is None else as_bytes(order)
+
+
+def as_policy(policy: str | type[Any]) -> str:
+    """Return the text of a policy given as text, or as a class defined with `clusim.policy`."""
+    if isinstance(policy, str):
+        return policy
+    if not hasattr(policy, "clusim_policy"):
+        raise InputError(f"policy {policy!r}: not defined with @clusim.policy")
+    return f"sender={policy.clusim_policy.name}"
 
 
 def as_ps(time: int | str) -> int:
@@ -335,6 +351,7 @@ def collective(
         if given.get(name) is not None:
             given[name] = tuple(given[name])
     given |= _paths(given)
+    given["policy"] = as_policy(given.pop("policy", ""))
     how = RunOptions(**taken(given, RunOptions, known=CollectiveOptions.__optional_keys__))
     with guarded(), shown_in_notebook(how.progress) as progress:
         request = requested(fabric, operation=operation, size_bytes=as_bytes(size), **given)
@@ -379,6 +396,7 @@ def traffic(
     given: dict[str, Any] = dict(options)
     nodes, packet = given.pop("nodes", None), as_bytes(given.pop("packet", 4096))
     spread = _spread_options(given)
+    setup = Setup(fabric, nodes, policy=as_policy(given.pop("policy", "")))
     timed = pattern.strip().lower() in TIMED_PATTERNS
     load, flows = given.pop("load", None), given.pop("flows", None)
     if flows is not None:
@@ -387,7 +405,7 @@ def traffic(
         wrong = [name for name, value in others.items() if value]
         if wrong:
             raise InputError(f"flows: replace {wrong[0]}; omit one of both")
-        return _flow_traffic(Setup(fabric, nodes).fabric, flows, (packet, spread), given)
+        return _flow_traffic(setup.fabric, flows, (packet, spread), given)
     drawn = Traffic(
         pattern=pattern,
         message_bytes=(packet if timed else 16 << 20) if message is None else as_bytes(message),
@@ -398,7 +416,7 @@ def traffic(
         **spread,
     )
     with guarded():
-        return simulate_traffic(Setup(fabric, nodes).fabric, drawn, **given)
+        return simulate_traffic(setup.fabric, drawn, **given)
 
 
 def _spread_options(given: dict[str, Any]) -> dict[str, Any]:

@@ -16,12 +16,14 @@ from clusim.base.records import dataclass
 from clusim.base.terms.links import several
 from clusim.base.terms.operations import Collective
 from clusim.lowering import Broken, parse_faults, plan_change
+from clusim.lowering.controls import with_policy
 from clusim.lowering.spreads import rerouted
 from clusim.nccl import LATEST, Communicator, parse_env, parse_version
 from clusim.nccl.choice import Communicators, shared_communicators, ways
 from clusim.nccl.constants import Version
 from clusim.nccl.env import SYMMETRIC
 from clusim.nccl.transports import transported, with_plugins
+from clusim.policies.choice import source_digest
 from clusim.topology import Fabric, load
 from clusim.topology.arrays import arrays_of
 from clusim.topology.model import doubts_of
@@ -66,6 +68,8 @@ class Setup:
         `clusim.simulation.samples`.
     routing, gap_ps, reorder : str, int or None, int or str or None
         Other paths between nodes, and receiving NICs (`clusim.lowering.spreads.rerouted`).
+    policy : str
+        Sender policy of all NICs (`clusim.lowering.controls.with_policy`); empty is the topology's.
     """
 
     topology: str | Path | Fabric
@@ -82,6 +86,7 @@ class Setup:
     routing: str = "auto"
     gap_ps: int | None = None
     reorder: int | str | None = None
+    policy: str = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the given fields only, without derived fabrics and communicators."""
@@ -96,7 +101,8 @@ class Setup:
     def identity(self) -> tuple[Any, ...]:
         """Return the topology's name and file digests, or the complete fabric, and the files of NCCL's variables."""
         settings = parse_env(dict(self.env))
-        of_nccl = repr((settings.graph_file, settings.tuner_config_file))
+        policy = source_digest(self.policy) if self.policy else ""
+        of_nccl = repr((settings.graph_file, settings.tuner_config_file, policy))
         if isinstance(self.topology, Fabric):
             topology = self.topology
             return (
@@ -123,6 +129,7 @@ class Setup:
         machine = loaded(self.topology, self.nodes)
         if (self.routing, self.gap_ps, self.reorder) != ("auto", None, None):
             machine = rerouted(machine, self.routing, self.gap_ps, self.reorder)
+        machine = with_policy(machine, self.policy)
         if self.zones is not None:
             machine = on_nodes(machine, self.zones)
         return transported(machine, parse_env(dict(self.env)).of_release(self.release))
@@ -262,7 +269,7 @@ class Setup:
         """Return the same setup on another, loaded fabric."""
         if machine is self.fabric:
             return self
-        paths: dict[str, Any] = {"routing": "auto", "gap_ps": None, "reorder": None}
+        paths: dict[str, Any] = {"routing": "auto", "gap_ps": None, "reorder": None, "policy": ""}
         return replace(self, topology=machine, nodes=None, zones=None, **paths)
 
     @property

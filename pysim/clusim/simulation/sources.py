@@ -8,14 +8,13 @@ a collective's data: the topology's choice between nodes, all NVLinks in turn in
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from clusim.base.arrays import Array
 from clusim.engine.abi import NONE
-from clusim.engine.image import empty
-from clusim.lowering.links import control_row
+from clusim.lowering.controls import ControlTable
 from clusim.lowering.rank_paths import places_of
 from clusim.lowering.spreads import Receiver, Spreading, policy_of
 from clusim.results.result import Messages
@@ -35,8 +34,8 @@ class PathChoices(NamedTuple):
         Policy of each source.
     spreads, spread : ndarray
         Spreads, and the row of each source or NONE.
-    controls, control : ndarray
-        Rate controls, and the row of each source or NONE.
+    controls, control : dict, ndarray
+        Tables of rate controls and sender policies, and the row of each source or NONE.
     num_vcs : int
         Virtual channels.
     """
@@ -44,7 +43,7 @@ class PathChoices(NamedTuple):
     policy: Array
     spreads: Array
     spread: Array
-    controls: Array
+    controls: dict[str, Any]
     control: Array
     num_vcs: int
 
@@ -139,9 +138,9 @@ def _nic_at(arrays: FabricArrays, target: int) -> NicTraits | None:
     return None if target == NONE else arrays.fabric.nodes[int(arrays.targets["node"][target])].nic
 
 
-def rate_controls(arrays: FabricArrays, nics: Array) -> tuple[Array, Array]:
+def rate_controls(arrays: FabricArrays, nics: Array) -> tuple[dict[str, Any], Array]:
     """Return rate controls, and the number of each source's control, given NICs `nics` (NONE: without)."""
-    rows: dict[tuple[int, ...], int] = {}
+    table = ControlTable()
     known: dict[int, int] = {NONE: NONE}
     for target in dict.fromkeys(nics.tolist()):
         traits = _nic_at(arrays, target)
@@ -151,7 +150,6 @@ def rate_controls(arrays: FabricArrays, nics: Array) -> tuple[Array, Array]:
         wires = arrays.wires[arrays.wires_from(int(arrays.targets["node"][target]))]
         lines = wires[arrays.nodes["zone"][wires["dst"]] == NONE]
         line_Bps = max(lines["rate_num"] / lines["rate_den"], default=0.0) * 1e12
-        row = control_row(traits, line_Bps) if line_Bps else None
-        known[target] = NONE if row is None else rows.setdefault(row, len(rows))
+        known[target] = table.add(traits, line_Bps) if line_Bps else NONE
     numbers = np.array([known[target] for target in nics.tolist()], np.uint32)
-    return np.array(list(rows), empty("controls").dtype), numbers
+    return table.tables(), numbers

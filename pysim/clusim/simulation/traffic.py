@@ -440,7 +440,7 @@ def to_image(fabric: Fabric, traffic: Traffic, plan: TrafficPlan, burst: int = 1
         group_off=arrays.group_off,
         group_wires=arrays.group_wires,
         units=arrays.units,
-        controls=paths.controls,
+        **paths.controls,
         spreads=paths.spreads,
         sources=sources,
         messages=table,

@@ -12,8 +12,9 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
-from clusim.base.errors import InputError, InternalError
+from clusim.base.errors import ClusimError, InputError, InternalError, TopologyError
 from clusim.base.records import dataclass
+from clusim.base.units import parse_size, parse_time
 from clusim.hardware import (
     ARCHITECTURES,
     CHIPS,
@@ -28,6 +29,7 @@ from clusim.hardware import (
 )
 from clusim.hardware.figures import any_scaled, value_of
 from clusim.hardware.nic import MESSAGE_UNITS
+from clusim.policies.choice import Sender, is_policy, shipped
 from clusim.topology.model import KIND_NAMES, NO_LIMIT, Format, Link, Protocol, did_you_mean
 from clusim.topology.node import Endpoint, HostTraits, NicTraits, Node, RateControl, Unit, cost16
 from clusim.topology.quantities import MEMORY_SHARES, Spec, attributes_of
@@ -197,17 +199,32 @@ class Catalogue:
     def _look_at(self, section: Section, name: str, spec: Spec) -> None:
         """Report problems of a type in the file that do not depend on its base."""
         if isinstance(spec, NicSpec) and spec.rate_control is not None:
-            base = spec.rate_control.base
-            if base is not None and base not in (*RATE_CONTROLS, "none"):
-                hint = did_you_mean(base, [*RATE_CONTROLS, "none"])
-                path: KeyPath = (section, name, "rate_control")
-                self.problems.add(path, f"unknown rate control {base!r}{hint}")
-                spec.rate_control = None
+            self._look_at_control((section, name, "rate_control"), spec)
         if isinstance(spec, SwitchSpec) and spec.cpu is not None and spec.cpu not in CPUS:
             message = f"unknown processor {spec.cpu!r}{did_you_mean(spec.cpu, CPUS)}"
             self.problems.add((section, name, "cpu"), message)
         if isinstance(spec, LinkTypeSpec):
             look_at_thresholds(self.problems, (section, name), spec)
+
+    def _look_at_control(self, path: KeyPath, spec: NicSpec) -> None:
+        """Report an unknown rate control; a base that is a policy becomes its policy."""
+        control = spec.rate_control
+        assert control is not None
+        base = control.base
+        if base is not None and base not in (*RATE_CONTROLS, "none"):
+            if not is_policy(base):
+                names = [*RATE_CONTROLS, *shipped(), "none"]
+                self.problems.add(path, f"unknown rate control {base!r}{did_you_mean(base, names)}")
+                spec.rate_control = None
+                return
+            control.base, control.policy = None, base
+        try:
+            sender = _sender_of(control)
+            if sender is not None:
+                sender.check()
+        except ClusimError as error:
+            self.problems.add(path, str(error))
+            spec.rate_control = None
 
     def _look_for_gaps(self, name: str, spec: ChipSpec) -> None:
         """Report the missing fields of a chip without a base."""
@@ -280,7 +297,26 @@ def _make_rate_control(spec: RateControlSpec | None) -> RateControl | None:
         return None
     if spec.base is not None:
         spec = merge(_preset_rate_control(spec.base), spec)
-    return RateControl(**attributes_of(RateControl, spec))
+    return RateControl(**attributes_of(RateControl, spec) | {"sender": _sender_of(spec)})
+
+
+def _sender_of(spec: RateControlSpec) -> Sender | None:
+    """Return the sender policy of a rate control, or None."""
+    if spec.policy is None:
+        return None
+    values = (spec.constants or {}).items()
+    return Sender(spec.policy, tuple((name, _constant(name, value)) for name, value in values))
+
+
+def _constant(name: str, value: int | str) -> int:
+    """Return a constant; a text has the unit of the end of its name."""
+    if isinstance(value, str) and name.endswith("_ps"):
+        return parse_time(value)
+    if isinstance(value, str) and name.endswith("_bytes"):
+        return parse_size(value)
+    if isinstance(value, str):
+        raise TopologyError(f"constants: {name}: {value!r} is not an integer")
+    return value
 
 
 def make_nic(spec: NicSpec, *, tier: str = "") -> Node:

@@ -11,6 +11,7 @@ from dataclasses import field
 from typing import Literal
 
 from clusim.base.records import dataclass
+from clusim.policies.choice import Sender
 
 COST_ONE = 1 << 16
 """Unit of the `cost16` fields: 2^-16 ps per byte."""
@@ -151,6 +152,8 @@ class RateControl:
         Least share of the rate after a notification [1/65536].
     clamp : bool
         Each notification lowers the target rate to the rate; otherwise only the first after a rise by the timer.
+    sender : Sender or None
+        Sender policy in place of DCQCN.
     """
 
     g_65536: int = 256
@@ -165,6 +168,7 @@ class RateControl:
     fast_recovery: int = 5
     kept_65536: int = 0
     clamp: bool = True
+    sender: Sender | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,15 @@ from dataclasses import fields
 from typing import Any
 
 from clusim.topology.model import KIND_NAMES, NO_LIMIT, Fabric, Format, Forwarding, Link
-from clusim.topology.node import COST_ONE, Endpoint, HostTraits, NicTraits, Node, Unit
+from clusim.topology.node import (
+    COST_ONE,
+    Endpoint,
+    HostTraits,
+    NicTraits,
+    Node,
+    RateControl,
+    Unit,
+)
 from clusim.topology.quantities import MEMORY_SHARES, keys_of
 from clusim.topology.schema import (
     ChipSpec,
@@ -157,7 +165,15 @@ def nic_data(nic: NicTraits, ports: int) -> dict[str, Any]:
     control = data.pop("rate_control", None)
     if ports:
         data["ports"] = ports
-    return data if control is None else {**data, "rate_control": keys_of(control, RateControlSpec)}
+    return data if control is None else {**data, "rate_control": _control_data(control)}
+
+
+def _control_data(control: RateControl) -> dict[str, Any]:
+    """Return a rate control with the keys of a topology file."""
+    data = keys_of(control, RateControlSpec)
+    if control.sender is None:
+        return data
+    return {**data, "policy": control.sender.name, "constants": dict(control.sender.constants)}
 
 
 def _format(form: Format) -> dict[str, Any]:

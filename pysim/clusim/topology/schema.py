@@ -166,9 +166,11 @@ class SwitchSpec(Spec):
 
 
 class RateControlSpec(Spec):
-    """Reaction of a NIC to congestion marks (DCQCN)."""
+    """Reaction of a NIC to congestion marks: DCQCN, or a sender policy."""
 
     base: str | None = None
+    policy: str | None = None
+    constants: dict[str, int | str] | None = None
     g: Annotated[float, Field(ge=0, le=1)] | None = None
     alpha_timer: Latency | None = None
     increase_timer: Latency | None = None

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from clusim.base.errors import InputError
 from clusim.base.files import guarded
+from clusim.simulation.api import as_policy
 from clusim.simulation.job import RunOptions
 from clusim.simulation.request import taken
 from clusim.simulation.session import Progress, Watch, shown_in_notebook
@@ -25,6 +26,7 @@ def inputs(
     fabric: str | Path | Fabric | None = None,
     nodes: int | None = None,
     faults: Sequence[Any] = (),
+    policy: str | type[Any] = "",
 ) -> tuple[Setup, Workload]:
     """Return the setup and the workload: the first two fields of a `TrainRequest`.
 
@@ -36,20 +38,29 @@ def inputs(
         Number of nodes to join.
     faults : sequence
         Faults in addition to the system's.
+    policy : str or type
+        Sender policy of all NICs, as of `clusim.traffic`.
     """
     spec = workload if isinstance(workload, Workload) else load_workload(workload)
     topology = spec.topology if fabric is None else fabric
     if not topology:
         raise InputError("topology missing in the workload; set topology")
     count = nodes if nodes is not None or fabric is not None else spec.nodes
-    return Setup(topology, count, faults=tuple(faults)), spec
+    setup = Setup(topology, count, faults=tuple(faults), policy=as_policy(policy))
+    return setup, spec
 
 
 def train_request(
     workload: str | Path | Workload, fabric: str | Path | Fabric | None = None, **options: Any
 ) -> TrainRequest:
-    """Return the request of options: ``nodes`` and ``faults`` of `inputs`, and fields of `TrainRequest`."""
-    setup, spec = inputs(workload, fabric, options.pop("nodes", None), options.pop("faults", ()))
+    """Return the request of options: ``nodes``, ``faults``, ``policy`` of `inputs`, and fields of `TrainRequest`."""
+    setup, spec = inputs(
+        workload,
+        fabric,
+        options.pop("nodes", None),
+        options.pop("faults", ()),
+        options.pop("policy", ""),
+    )
     return TrainRequest(setup, spec, **options)
 
 

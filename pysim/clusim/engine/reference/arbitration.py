@@ -14,6 +14,7 @@ from clusim.engine.reference.machine import Class, Machine
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.order import join, keeps, receiver_of, refuse
 from clusim.engine.reference.packets import Buffer, Packet, Transfer
+from clusim.engine.reference.senders import SenderRate
 from clusim.engine.reference.specs import ImageNode, hash32
 from clusim.engine.reference.spreads import turn
 from clusim.engine.reference.units import (
@@ -107,9 +108,11 @@ def _open_window(machine: Machine, packet: Packet, transfer: Transfer) -> None:
 
 
 def _answer_mark(machine: Machine, packet: Packet, transfer: Transfer) -> None:
-    """Let a marked packet of a flow with rate control notify its sender (section 5)."""
+    """Let a delivered packet of a flow with rate control notify its sender (section 5)."""
     rate, now_ps = transfer.rate, machine.now_ps
-    if rate is not None and packet.marked and rate.answers_mark(now_ps):
+    if isinstance(rate, SenderRate):
+        rate.notice_delivery(packet)
+    elif rate is not None and packet.marked and rate.answers_mark(now_ps):
         time_ps = now_ps + rate.spec.cnp_delay_ps
         machine.plan(time_ps, Class.NOTIFY, lambda: rate.notify(time_ps), rate.who)
 
@@ -320,15 +323,10 @@ def start_transfer(machine: Machine, endpoint: int, slot: int, transfer: Transfe
     machine.flows[endpoint][slot] = transfer
     if transfer.spread is not None and transfer.spread.ordered:
         join(machine, transfer)
+    if isinstance(transfer.rate, SenderRate):
+        transfer.rate.start(transfer)
     for wire in transfer.wires:
-        _expect(machine, transfer, wire)
-
-
-def _expect(machine: Machine, transfer: Transfer, wire: int) -> None:
-    """Schedule phase B of a wire for when the transfer's next packet for it is available."""
-    i = transfer.next_packet(wire)
-    if i is not None:
-        machine.look_at(wire, transfer.available_ps(i))
+        machine.expect(transfer, wire)
 
 
 def _try_grant(machine: Machine, wire: Wire) -> None:
@@ -430,7 +428,7 @@ def _repeated(machine: Machine, packet: Packet) -> None:
     line.repeats -= 1
     if line.repeats == 0 and line.newest is not None:
         for wire in line.newest.wires:
-            _expect(machine, line.newest, wire)
+            machine.expect(line.newest, wire)
 
 
 def _replay_ps(model: Model, wire: Wire, busy_ps: int) -> int:
@@ -448,8 +446,10 @@ def _inject(machine: Machine, candidate: _Candidate, wire: Wire, end_ps: int) ->
     transfer.granted[wire.index] = transfer.granted.get(wire.index, 0) + 1
     transfer.note_end(end_ps, wire.index)
     requester = transfer.terms.requester
-    if transfer.rate is not None:
-        transfer.rate.granted(machine.now_ps, packet.p)
+    if isinstance(transfer.rate, SenderRate):
+        transfer.rate.count_sent(packet)
+    elif transfer.rate is not None:
+        transfer.rate.count_grant(machine.now_ps, packet.p)
         machine.in_range(transfer.rate.next_ps, transfer.rate.who)
     if transfer.terms.answered:
         transfer.outstanding[wire.index] = transfer.outstanding.get(wire.index, 0) + 1
@@ -458,8 +458,10 @@ def _inject(machine: Machine, candidate: _Candidate, wire: Wire, end_ps: int) ->
         machine.accept_ps(requester, packet.p * inject_256)
     if transfer.granted_count == transfer.count:
         del machine.flows[requester][candidate.slot]
+        if isinstance(transfer.rate, SenderRate):
+            transfer.rate.injecting = None
         transfer.owner.all_granted(transfer.greatest_end_ps)
         return
     together = transfer.terms.policy == Policy.ADAPTIVE or transfer.rate is not None
     for other in transfer.wires if together else (wire.index,):
-        _expect(machine, transfer, other)
+        machine.expect(transfer, other)

@@ -9,6 +9,7 @@ from functools import partial
 
 from clusim.engine.abi import Beyond, Policy
 from clusim.engine.reference.machine import Machine
+from clusim.engine.reference.senders import flow_rate
 from clusim.engine.reference.specs import ConnSpec, FlowRate
 
 
@@ -58,7 +59,7 @@ class ConnectionState:
     def __post_init__(self) -> None:
         self.packet_count = self.read_count = self.spec.key
         who = (Beyond.CONNECTION, self.index)
-        self.rate = FlowRate(self.spec.control, who) if self.spec.control else None
+        self.rate = flow_rate(self.spec.control, who, self.machine)
 
     def count(self, packets: int, staged_read: bool) -> int:
         """Count the packets of a new transfer; return the count before it, or the pinned key."""

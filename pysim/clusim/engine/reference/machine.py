@@ -16,7 +16,7 @@ from enum import IntEnum
 from typing import Protocol
 
 from clusim.base.errors import InternalError
-from clusim.engine.abi import Beyond
+from clusim.engine.abi import NEVER, Beyond, range_exceeded
 from clusim.engine.ranges import MEM_BYTES_256_END, OWED_256_END, TIME_END_PS
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.packets import (
@@ -42,10 +42,11 @@ class Class(IntEnum):
     FREE = 5
     PAUSE = 6  # and RESUME
     NOTIFY = 7
-    REPEAT = 8
-    TIMER = 9
-    CREDIT = 10  # adds credit; no other event of phase A depends on it
-    WAKE = 11  # adds a wire to phase B of this timestamp
+    ALARM = 8  # of a sender policy
+    REPEAT = 9
+    TIMER = 10
+    CREDIT = 11  # adds credit; no other event of phase A depends on it
+    WAKE = 12  # adds a wire to phase B of this timestamp
 
 
 @dataclass(order=True, slots=True)
@@ -186,6 +187,8 @@ class Machine:
         Wires that may have changed; phase B examines these.
     beyond : tuple or None
         Object that left the ranges in this timestamp: the run ends with it.
+    failures : dict
+        Errors of policies by owner.
     payload : Payload
         Payload of complete transfers.
     flowlets : dict
@@ -216,6 +219,7 @@ class Machine:
         self.thread_free_ps = [0] * len(model.endpoints)
         self.examine: set[int] = set()
         self.beyond: Who | None = None
+        self.failures: dict[Who, Exception] = {}
         self.payload = Payload(len(model.endpoints))
         self.orders = [OrderCounters() for _ in model.targets]
         self.lines: dict[tuple[int, tuple[int, ...], int], Line] = {}
@@ -226,6 +230,16 @@ class Machine:
     def refuse(self, who: Who) -> None:
         """Note that something left the ranges; of several in a timestamp the first is named."""
         self.beyond = who if self.beyond is None else min(self.beyond, who)
+
+    def fail(self, who: Who, error: Exception) -> None:
+        """End the run with the error of a policy, unless something before it is named."""
+        self.failures[who] = error
+        self.refuse(who)
+
+    def raise_refusal(self) -> None:
+        """Raise the error of a refused run: of a policy, or of the ranges."""
+        if self.beyond is not None:
+            raise self.failures.get(self.beyond) or range_exceeded(*self.beyond)
 
     def in_range(self, time_ps: int, who: Who) -> bool:
         """True if a time is within the range of a run; if not, the run ends."""
@@ -270,6 +284,12 @@ class Machine:
             self.examine.add(wire)
         else:
             self.scheduler.add(time_ps, Class.WAKE, lambda: self.examine.add(wire))
+
+    def expect(self, transfer: Transfer, wire: int) -> None:
+        """Schedule phase B of a wire for when the transfer's next packet for it is available."""
+        i = transfer.next_packet(wire)
+        if i is not None and transfer.available_ps(i) < NEVER:
+            self.look_at(wire, transfer.available_ps(i))
 
     def credit_ps(self, wire: int) -> int:
         """Return the travel time of a credit for `wire` (section 4, 5.)."""

@@ -136,7 +136,9 @@ class Model:
             path_down=(self._paths.get(path, ()) for path in vertices["path_down"].tolist()),
             children=(tuple(range(low, high)) for low, high in _ends(vertices, "child")),
         )
-        self._controls = dict(enumerate(_specs(ControlSpec, image.controls)))
+        senders = image.senders or (None,) * len(image.controls)
+        controls = _specs(ControlSpec, image.controls, bound=senders)
+        self._controls = dict(enumerate(controls))
         detours = _ends(spreads, "detour")
         self._spreads = dict(enumerate(_specs(SpreadSpec, spreads, detours=detours)))
 

@@ -27,7 +27,6 @@ from clusim.engine.abi import (
     Op,
     Stop,
     TaskKind,
-    range_exceeded,
 )
 from clusim.engine.image import OP_FLAGS, Image
 from clusim.engine.ranges import (
@@ -45,10 +44,10 @@ from clusim.engine.reference.machine import Class, Machine, may_wait
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.packets import OrderCounters, Terms, Transfer, demand, steered
 from clusim.engine.reference.schedule import ScheduleState
+from clusim.engine.reference.senders import flow_rate
 from clusim.engine.reference.specs import (
     ConnSpec,
     FaultSpec,
-    FlowRate,
     InstanceSpec,
     PrimSpec,
     SourceSpec,
@@ -69,7 +68,7 @@ class SourceState:
         self._slot = schedule.take_slot(spec.endpoint)
         self._message = spec.msg_lo
         self._who = (Beyond.SOURCE, index)
-        self._rate = FlowRate(spec.control, self._who) if spec.control else None
+        self._rate = flow_rate(spec.control, self._who, self._machine)
         self._granted_ps: int | None = 0  # greatest end of the message before, once known
         self._complete_ps: int | None = 0  # completion of the message before, once known
         self._plan()
@@ -330,6 +329,7 @@ class ReferenceSimulation:
             raise ScheduleError(f"image: {wrong}")
         self._machine = Machine(Model(image))
         check_sizes(self._machine.model)
+        image.check_senders()
         self._schedule = ScheduleState(self._machine, records)
         model = self._machine.model
         self._messages_ps = [-1] * len(model.messages)
@@ -349,8 +349,7 @@ class ReferenceSimulation:
     def run(self, until_ps: int = NEVER, max_events: int = NEVER) -> Stop:
         """Advance by full timestamps until done, `until_ps`, `max_events` or a deadlock."""
         used = 0
-        if self._machine.beyond is not None:
-            raise range_exceeded(*self._machine.beyond)
+        self._machine.raise_refusal()
         while self._final is None:
             time_ps = self._machine.scheduler.next_time()
             if time_ps is None:
@@ -406,8 +405,7 @@ class ReferenceSimulation:
             kernels.settle()
         if machine.beyond is None:
             phase_b(machine)
-        if machine.beyond is not None:
-            raise range_exceeded(*machine.beyond)
+        self._machine.raise_refusal()
         return events
 
     def _plan_fault(self, index: int, fault: FaultSpec) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clusim.engine.abi import Beyond, Kind
+from clusim.policies.choice import BoundSender
 
 _MASK = 2**64 - 1
 
@@ -195,6 +196,7 @@ class ControlSpec:
     fast_recovery: int
     kept_65536: int
     clamp: int
+    bound: BoundSender | None  # its sender policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +390,7 @@ class FlowRate:
         self._increase_timer = _Timer(spec.increase_timer_ps)
         self._last_ps: int | None = None
 
-    def granted(self, now_ps: int, p: int) -> None:
+    def count_grant(self, now_ps: int, p: int) -> None:
         """Count a packet of `p` payload bytes granted now; the next one waits for its time."""
         self.advance(now_ps)
         self._sent += p

@@ -32,6 +32,7 @@ from clusim.base.terms.dtypes import DTYPES, find_dtype
 from clusim.base.terms.operations import GRANULARITIES, WORDS
 from clusim.base.units import parse_ranks
 from clusim.nccl import parse_version
+from clusim.policies.choice import parse_policy
 from clusim.simulation.api import as_bytes, parse_env_of, result_of
 from clusim.simulation.expected import expected_of
 from clusim.simulation.plan import plan
@@ -247,6 +248,12 @@ def _faults(value: Any) -> Value:
     return "; ".join(several), tuple(several)
 
 
+def _sender(value: Any) -> Value:
+    text = _text(value)[1]
+    parse_policy(text)
+    return text, text
+
+
 def _fold(value: Any) -> Value:
     word = str(value).lower()
     if word not in FOLDS:
@@ -264,6 +271,7 @@ _BOTH: dict[str, Callable[[Any], Value]] = {
     "topology": _text,
     "nodes": _whole(1),
     "fault": _faults,
+    "policy": _sender,
     "granularity": _grain,
     "seed": _whole(0),
 }

@@ -1,0 +1,25 @@
+/* notice.h - notices of delivered packets, which reach the sender after the notification's delay.
+ *
+ * Hardware  Acknowledgements of RoCE NICs, with the congestion mark echoed.
+ * Model     Contract, section 5 (sender policies): one notice per packet; a delay, not a packet.
+ * Not modelled  Coalesced acknowledgements and their bandwidth. Parameters  `cnp_delay_ps` and
+ * `cnp_interval_ps` of the image's `controls`. */
+#ifndef CLUSIM_NOTICE_H
+#define CLUSIM_NOTICE_H
+
+#include "parts/senders.h"
+#include "state.h"
+
+/* Remember the grant of a packet. */
+STATUS notice_sent(sender_state *f, sent_packet p);
+
+/* A packet that is marked or acknowledged was delivered now: notify its sender, if it has a rate
+ * control: DCQCN, or a policy that reads notices. */
+STATUS notice_delivered(clusim_sim *s, const packet *p);
+
+/* Remove the oldest notice. */
+delivery_notice notice_take(sender_state *f);
+
+void notice_free(sender_state *f);
+
+#endif

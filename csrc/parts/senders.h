@@ -1,0 +1,61 @@
+/* parts/senders.h - sender policies of queue pairs; of runs that have them. */
+#ifndef CLUSIM_PARTS_SENDERS_H
+#define CLUSIM_PARTS_SENDERS_H
+
+#include "clusim.h"
+#include "ids.h"
+
+/* A function of a policy; it ignores arguments that it does not need. */
+typedef void sender_function(int64_t *record, int64_t now_ps, int64_t bytes, int64_t rtt_ps,
+                             int64_t marked);
+
+typedef struct sender_policy { /* of one row of `controls` */
+    sender_function *functions[CLUSIM_SIZE_CALLS];
+    bool present;
+} sender_policy;
+
+typedef struct sent_packet { /* granted, not yet delivered */
+    int64_t at_ps;
+    xfer_id xfer; /* NONE: delivered before an older one */
+    uint32_t number;
+} sent_packet;
+
+typedef struct delivery_notice { /* on its way to the sender */
+    int64_t rtt_ps;
+    uint32_t bytes;
+    uint16_t marked, notifies;
+} delivery_notice;
+
+/* First in, first out; `first` moves up to `len`, where both return to 0. */
+typedef struct sent_list {
+    sent_packet *items; /* owned */
+    uint32_t first, len, size;
+} sent_list;
+
+typedef struct notice_list {
+    delivery_notice *items; /* owned */
+    uint32_t first, len, size;
+} notice_list;
+
+typedef struct sender_state { /* of one flow */
+    int64_t *record;          /* owned; NULL without a policy */
+    const sender_policy *policy;
+    int64_t in_flight; /* bytes granted, without arrived notices; 0 without notices */
+    int64_t pace_ps;   /* earliest start of the next packet at the rate */
+    int64_t alarm_ps;  /* of the earliest event of its timer, or NEVER */
+    xfer_id xfer;      /* being injected, or NONE */
+    bool started, failed;
+    sent_list sent;
+    notice_list notices;
+} sender_state;
+
+typedef struct senders_part {
+    sender_policy *policies; /* owned; per row of `controls`, if one has a policy */
+    sender_state *all;       /* owned; connections, then sources */
+    clusim_sender_fault fault;
+    bool failed;
+    uint64_t last_alarm; /* number of the last event that was an ALARM */
+    uint32_t alarms;     /* that followed each other without another event */
+} senders_part;
+
+#endif

@@ -1,0 +1,210 @@
+#include "sender.h"
+
+#include <string.h>
+
+#include "notice.h"
+#include "parts/congestion.h"
+#include "parts/scheduler.h"
+#include "parts/xfers.h"
+#include "ranges.h"
+#include "scheduler.h"
+
+enum { ALARMS_ALONE = 1 << 22 }; /* in a row, without another event: a deadlock */
+
+static const int64_t MOST_RATE = (INT64_C(1) << 40) - 1;
+
+/* ---- calls -------------------------------------------------------------------------------------
+ */
+
+/* Note an illegal answer, and end the run with this timestamp; of several flows the first is
+ * named. */
+static void fail(clusim_sim *s, flow_id flow, enum clusim_sender_call call, enum clusim_word word) {
+    sender_state *f = sender_at(s, flow);
+    f->failed = true;
+    if (!s->senders.failed || flow.i < s->senders.fault.flow) {
+        s->senders.fault = (clusim_sender_fault){.time_ps = s->scheduler.now_ps,
+                                                 .value = f->record[word],
+                                                 .flow = flow.i,
+                                                 .call = call,
+                                                 .word = word};
+    }
+    s->senders.failed = true;
+    f->record[CLUSIM_WORD_RATE] = 1;
+    f->record[CLUSIM_WORD_WINDOW] = 1;
+    f->record[CLUSIM_WORD_TIMER_PS] = 0;
+    scheduler_flow_beyond(s, flow);
+}
+
+static STATUS set_alarm(clusim_sim *s, flow_id flow) {
+    sender_state *f = sender_at(s, flow);
+    int64_t timer_ps = f->record[CLUSIM_WORD_TIMER_PS];
+    if (timer_ps == 0 || timer_ps >= f->alarm_ps) return CLUSIM_OK;
+    f->alarm_ps = timer_ps;
+    return scheduler_event(s, timer_ps, EV_ALARM, 0, flow.i);
+}
+
+/* Call a function of the policy, if it has it, and check its answers. */
+static STATUS call(clusim_sim *s, flow_id flow, enum clusim_sender_call which,
+                   const delivery_notice *notice) {
+    sender_state *f = sender_at(s, flow);
+    sender_function *function = f->policy->functions[which];
+    if (function == NULL || f->failed) return CLUSIM_OK;
+    int64_t now_ps = s->scheduler.now_ps;
+    f->record[CLUSIM_WORD_IN_FLIGHT] = f->in_flight;
+    function(f->record, now_ps, notice->bytes, notice->rtt_ps, notice->marked);
+    int64_t rate = f->record[CLUSIM_WORD_RATE], timer_ps = f->record[CLUSIM_WORD_TIMER_PS];
+    if (rate < 1 || rate > MOST_RATE) {
+        fail(s, flow, which, CLUSIM_WORD_RATE);
+    } else if (f->record[CLUSIM_WORD_WINDOW] < 1) {
+        fail(s, flow, which, CLUSIM_WORD_WINDOW);
+    } else if (timer_ps != 0 && (timer_ps <= now_ps || timer_ps >= RANGE_TIME_END)) {
+        fail(s, flow, which, CLUSIM_WORD_TIMER_PS);
+    }
+    return set_alarm(s, flow);
+}
+
+/* Time of the next packet: never while the window is full. */
+static int64_t next_at(const sender_state *f) {
+    return f->in_flight >= f->record[CLUSIM_WORD_WINDOW] ? NEVER : f->pace_ps;
+}
+
+/* ---- events of a flow --------------------------------------------------------------------------
+ */
+
+bool sender_acknowledged(const clusim_sim *s, flow_id flow) {
+    if (s->senders.all == NULL || sender_at(s, flow)->record == NULL) return false;
+    return sender_at(s, flow)->policy->functions[CLUSIM_SENDER_CALL_ACKED] != NULL;
+}
+
+STATUS sender_transfer(clusim_sim *s, flow_id flow, xfer_id id) {
+    sender_state *f = sender_at(s, flow);
+    if (f->record == NULL) return CLUSIM_ERR_BAD_IMAGE;
+    f->xfer = id;
+    if (f->started) return CLUSIM_OK;
+    f->started = true;
+    return call(s, flow, CLUSIM_SENDER_CALL_START, &(delivery_notice){0});
+}
+
+void sender_idle(clusim_sim *s, flow_id flow) { sender_at(s, flow)->xfer = NO(xfer); }
+
+static STATUS policy_granted(clusim_sim *s, flow_id flow, sent_packet p, uint32_t payload) {
+    sender_state *f = sender_at(s, flow);
+    if (f->policy->functions[CLUSIM_SENDER_CALL_ACKED] != NULL) {
+        f->in_flight += payload;
+        TRY(notice_sent(f, p));
+    }
+    TRY(call(s, flow, CLUSIM_SENDER_CALL_SENT, &(delivery_notice){.bytes = payload}));
+    uint64_t rate = (uint64_t)f->record[CLUSIM_WORD_RATE];
+    int64_t gap_ps = (int64_t)base_ceil_div((uint64_t)payload << 30, rate);
+    f->pace_ps = base_max(f->pace_ps, s->scheduler.now_ps) + gap_ps;
+    if (UNLIKELY(f->pace_ps >= RANGE_TIME_END)) scheduler_flow_beyond(s, flow);
+    flow_at(s, flow)->next_at = next_at(f);
+    return CLUSIM_OK;
+}
+
+STATUS sender_granted(clusim_sim *s, xfer_id id, uint32_t number, uint32_t payload) {
+    flow_id flow = xfer_at(s, id)->flow;
+    if (UNLIKELY(congestion_control(s, flow)->sender)) {
+        sent_packet p = {s->scheduler.now_ps, id, number};
+        return policy_granted(s, flow, p, payload);
+    }
+    congestion_granted(s, flow, payload);
+    return CLUSIM_OK;
+}
+
+bool sender_changed(clusim_sim *s, flow_id flow, xfer_id *id) {
+    if (!congestion_control(s, flow)->sender) return false;
+    const sender_state *f = sender_at(s, flow);
+    int64_t at_ps = next_at(f);
+    *id = f->xfer;
+    if (at_ps == flow_at(s, flow)->next_at) return false;
+    flow_at(s, flow)->next_at = at_ps;
+    return !xfer_none(f->xfer);
+}
+
+STATUS sender_notify_event(clusim_sim *s, flow_id flow) {
+    if (!congestion_control(s, flow)->sender) {
+        congestion_notify_event(s, flow);
+        return CLUSIM_OK;
+    }
+    sender_state *f = sender_at(s, flow);
+    delivery_notice n = notice_take(f);
+    if (f->policy->functions[CLUSIM_SENDER_CALL_ACKED] != NULL) {
+        f->in_flight -= n.bytes;
+        TRY(call(s, flow, CLUSIM_SENDER_CALL_ACKED, &n));
+    }
+    return n.notifies ? call(s, flow, CLUSIM_SENDER_CALL_NOTIFIED, &n) : CLUSIM_OK;
+}
+
+/* A run that only has alarms left is a deadlock. */
+static bool alone(clusim_sim *s) {
+    uint64_t number = s->scheduler.event_count;
+    s->senders.alarms = number == s->senders.last_alarm + 1 ? s->senders.alarms + 1 : 0;
+    s->senders.last_alarm = number;
+    return s->senders.alarms >= ALARMS_ALONE;
+}
+
+STATUS sender_alarm_event(clusim_sim *s, flow_id flow) {
+    sender_state *f = sender_at(s, flow);
+    int64_t now_ps = s->scheduler.now_ps;
+    if (f->alarm_ps != now_ps || alone(s)) return CLUSIM_OK;
+    f->alarm_ps = NEVER;
+    if (f->record[CLUSIM_WORD_TIMER_PS] != now_ps) return set_alarm(s, flow);
+    f->record[CLUSIM_WORD_TIMER_PS] = 0;
+    if (xfer_none(f->xfer) && f->in_flight == 0) return CLUSIM_OK;
+    return call(s, flow, CLUSIM_SENDER_CALL_TIMER, &(delivery_notice){0});
+}
+
+/* ---- life --------------------------------------------------------------------------------------
+ */
+
+STATUS sender_init(clusim_sim *s) {
+    const clusim_image *im = &s->model->image;
+    if (!s->model->has_senders) return CLUSIM_OK;
+    ZEROED(s->senders.policies, im->num_controls);
+    ZEROED(s->senders.all, im->num_conns + im->num_sources);
+    return CLUSIM_OK;
+}
+
+void sender_free(clusim_sim *s) {
+    const clusim_image *im = &s->model->image;
+    for (uint64_t i = 0; s->senders.all && i < im->num_conns + im->num_sources; i++) {
+        free(s->senders.all[i].record);
+        notice_free(&s->senders.all[i]);
+    }
+    free(s->senders.all);
+    free(s->senders.policies);
+}
+
+/* A flow begins with the record of its policy. */
+static STATUS give_record(sender_state *f, const sender_policy *policy, const clusim_sender *x) {
+    f->record = malloc(x->num_words * sizeof *f->record);
+    if (f->record == NULL) return CLUSIM_ERR_NO_MEMORY;
+    memcpy(f->record, x->words, x->num_words * sizeof *f->record);
+    f->policy = policy;
+    f->alarm_ps = NEVER;
+    f->xfer = NO(xfer);
+    return CLUSIM_OK;
+}
+
+int clusim_sim_use_sender(clusim_sim *s, uint32_t control, const clusim_sender *sender) {
+    const clusim_image *im = &s->model->image;
+    if (control >= im->num_controls || !im->controls[control].sender ||
+        sender->num_words < CLUSIM_SIZE_WORDS)
+        return CLUSIM_ERR_BAD_IMAGE;
+    sender_policy *policy = &s->senders.policies[control];
+    if (policy->present) return CLUSIM_ERR_BAD_IMAGE;
+    memcpy(policy->functions, sender->functions, sizeof policy->functions);
+    policy->present = true;
+    for (uint32_t i = 0; i < im->num_conns + im->num_sources; i++) {
+        flow_id flow = ID(flow, i);
+        if (congestion_row(im, i) != control) continue;
+        TRY(give_record(sender_at(s, flow), policy, sender));
+    }
+    return CLUSIM_OK;
+}
+
+int clusim_sim_sender_fault(const clusim_sim *s, clusim_sender_fault *out) {
+    *out = s->senders.fault;
+    return s->senders.failed;
+}

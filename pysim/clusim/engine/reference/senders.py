@@ -1,0 +1,155 @@
+"""Sender policies: rate and window of a flow by the functions of a class (section 5).
+
+The policy's functions are called as they stand; the C engine calls their machine code.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from clusim.engine.abi import NEVER, Beyond, SenderCall, Word, policy_failed
+from clusim.engine.ranges import TIME_END_PS
+from clusim.engine.reference.machine import Class, Machine
+from clusim.engine.reference.packets import Packet, Transfer
+from clusim.engine.reference.specs import ControlSpec, FlowRate, ceil_div
+from clusim.policies.sender import WORDS
+
+_MOST_RATE = 2**40 - 1
+_INT64 = range(-(2**63), 2**63)
+
+
+class SenderRate(FlowRate):
+    """A flow with a sender policy.
+
+    Attributes
+    ----------
+    injecting : Transfer or None
+        Transfer with packets to grant.
+    in_flight : int
+        Payload granted whose notices have not arrived [bytes]; 0 without them.
+    pace_ps : int
+        Earliest start of the next packet at the rate [ps].
+    """
+
+    def __init__(self, spec: ControlSpec, who: tuple[Beyond, int], machine: Machine) -> None:
+        super().__init__(spec, who)
+        assert spec.bound is not None
+        self._policy, self._machine = spec.bound.policy, machine
+        self._flow: Any = object.__new__(self._policy.cls)
+        for name, value in zip(self._policy.fields, spec.bound.record, strict=True):
+            setattr(self._flow, name, value)
+        self._acknowledged = "acked" in self._policy.functions
+        self.injecting: Transfer | None = None
+        self.in_flight = self.pace_ps = 0
+        self._started = self._failed = False
+        self._sent_ps: dict[tuple[int, int], int] = {}
+        self._alarm_ps: int | None = None
+
+    def _set_next(self) -> None:
+        self.next_ps = NEVER if self.in_flight >= self._flow.window else self.pace_ps
+
+    def start(self, transfer: Transfer) -> None:
+        """Begin a transfer; the first starts the policy."""
+        self.injecting = transfer
+        if not self._started:
+            self._started = True
+            self._call(SenderCall.START)
+
+    def count_sent(self, packet: Packet) -> None:
+        """Count a packet granted now; the next one waits for its time."""
+        now_ps = self._machine.now_ps
+        if self._acknowledged:
+            self.in_flight += packet.p
+            self._sent_ps[id(packet.transfer), packet.number] = now_ps
+        self._call(SenderCall.SENT, packet.p)
+        self.pace_ps = max(self.pace_ps, now_ps) + ceil_div(packet.p << 30, self._flow.rate)
+        self._machine.in_range(self.pace_ps, self.who)
+        self._set_next()
+
+    def notice_delivery(self, packet: Packet) -> None:
+        """Send the notice of a packet delivered now, if the policy reads it."""
+        now_ps = self._machine.now_ps
+        notifies = packet.marked and self.answers_mark(now_ps)
+        if not self._acknowledged and not notifies:
+            return
+        sent_ps = self._sent_ps.pop((id(packet.transfer), packet.number), now_ps)
+        notice_ps = now_ps + self.spec.cnp_delay_ps
+        arrive = partial(
+            self._take_notice, packet.p, notice_ps - sent_ps, int(packet.marked), notifies
+        )
+        self._machine.plan(notice_ps, Class.NOTIFY, arrive, self.who)
+
+    def _take_notice(self, p: int, rtt_ps: int, marked: int, notifies: bool) -> None:
+        if self._acknowledged:
+            self.in_flight -= p
+            self._call(SenderCall.ACKED, p, rtt_ps, marked)
+        if notifies:
+            self._call(SenderCall.NOTIFIED)
+        self._update()
+
+    def _update(self) -> None:
+        """Let the flow send after a change of its window."""
+        self._set_next()
+        transfer = self.injecting
+        for wire in transfer.wires if transfer is not None else ():
+            self._machine.expect(transfer, wire)
+
+    def _call(self, call: SenderCall, *arguments: int) -> None:
+        """Call a function of the policy, if it has it, and check its answers."""
+        function = self._policy.functions.get(call.name.lower())
+        if function is None or self._failed:
+            return
+        flow, now_ps = self._flow, self._machine.now_ps
+        flow.in_flight = self.in_flight
+        function(flow, now_ps, *arguments)
+        word, value = self._illegal(now_ps)
+        if word is not None:
+            self._failed = True
+            error = policy_failed(self._policy, call, (word, value), self.who, now_ps)
+            self._machine.fail(self.who, error)
+            flow.rate, flow.window, flow.timer_ps = 1, 1, 0
+        self._set_alarm()
+
+    def _illegal(self, now_ps: int) -> tuple[str | None, int]:
+        """Return the first field with an illegal value, and the value."""
+        flow = self._flow
+        for name in self._policy.fields:
+            if getattr(flow, name) not in _INT64:
+                return name, getattr(flow, name)
+        if not 1 <= flow.rate <= _MOST_RATE:
+            return WORDS[Word.RATE], flow.rate
+        if flow.window < 1:
+            return WORDS[Word.WINDOW], flow.window
+        if flow.timer_ps != 0 and not now_ps < flow.timer_ps < TIME_END_PS:
+            return WORDS[Word.TIMER_PS], flow.timer_ps
+        return None, 0
+
+    def _set_alarm(self) -> None:
+        timer_ps = self._flow.timer_ps
+        if timer_ps == 0 or (self._alarm_ps is not None and timer_ps >= self._alarm_ps):
+            return
+        self._alarm_ps = timer_ps
+        self._machine.plan(timer_ps, Class.ALARM, partial(self._alarm_due, timer_ps), self.who)
+
+    def _alarm_due(self, time_ps: int) -> None:
+        """Call the timer, if it is due; it is dropped while the flow is idle."""
+        if self._alarm_ps != time_ps:
+            return
+        self._alarm_ps = None
+        if self._flow.timer_ps != time_ps:
+            self._set_alarm()
+            return
+        self._flow.timer_ps = 0
+        if self.injecting is not None or self.in_flight:
+            self._call(SenderCall.TIMER)
+            self._update()
+
+
+def flow_rate(
+    spec: ControlSpec | None, who: tuple[Beyond, int], machine: Machine
+) -> FlowRate | None:
+    """Return the rate control of a flow: DCQCN, a sender policy, or None."""
+    if spec is None:
+        return None
+    return FlowRate(spec, who) if spec.bound is None else SenderRate(spec, who, machine)

@@ -1,0 +1,107 @@
+"""Rate controls of NICs: rows of an image, their sender policies, and the change of the policy of all NICs.
+
+**Model** A NIC has DCQCN, a sender policy (`clusim.policies`) in its place, or neither. A policy for all NICs keeps the
+figures of their rate control, such as the delay of notifications; NICs without one have the figures of DCQCN's article
+(`clusim.topology.node.RateControl`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from clusim.base.arrays import Array
+from clusim.base.errors import InputError
+from clusim.engine.image import empty
+from clusim.policies.choice import BoundSender, Sender, parse_policy
+from clusim.topology import Fabric
+from clusim.topology.node import NicTraits, RateControl
+
+Row = tuple[int, ...]
+
+
+def control_row(nic: NicTraits, line_Bps: float) -> Row:
+    """Return a NIC's rate control on a wire of `line_Bps`; rates in bytes per 2^30 ps."""
+    control = nic.rate_control
+    assert control is not None
+
+    def rate(value_Bps: float) -> int:
+        return max(1, round(value_Bps * 2**30 / 1e12))
+
+    return (
+        control.alpha_timer_ps,
+        control.increase_timer_ps,
+        control.cnp_interval_ps,
+        control.cnp_delay_ps,
+        control.byte_counter,
+        rate(line_Bps),
+        rate(min(control.min_Bps, line_Bps)),
+        rate(control.additive_Bps),
+        rate(control.hyper_Bps),
+        control.g_65536,
+        control.fast_recovery,
+        control.kept_65536,
+        control.clamp,
+        control.sender is not None,
+        0,
+    )
+
+
+class ControlTable:
+    """Rate controls of an image, each row once."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[Row, Sender | None], int] = {}
+
+    def add(self, nic: NicTraits, line_Bps: float) -> int:
+        """Return the row of a NIC's rate control on a wire of `line_Bps`."""
+        assert nic.rate_control is not None
+        row = control_row(nic, line_Bps)
+        return self._rows.setdefault((row, nic.rate_control.sender), len(self._rows))
+
+    def tables(self) -> dict[str, Any]:
+        """Return ``controls`` and ``senders`` of an image."""
+        rows: Array = np.array([row for row, _ in self._rows], empty("controls").dtype)
+        names = rows.dtype.names or ()
+        senders = tuple(
+            None if sender is None else BoundSender(sender, tuple(zip(names, row, strict=True)))
+            for row, sender in self._rows
+        )
+        return {"controls": rows, "senders": senders if any(senders) else ()}
+
+
+def with_policy(fabric: Fabric, text: str) -> Fabric:
+    """Return the topology with the sender policy of a text for all its NICs.
+
+    Parameters
+    ----------
+    text : str
+        ``sender=NAME``, ``sender=file.py:Class`` or ``sender=none``; empty keeps the topology's.
+
+    Raises
+    ------
+    InputError
+        Another kind, an unknown policy, or a topology without NICs.
+    """
+    if not text:
+        return fabric
+    known: dict[str, Fabric] = fabric.derived.setdefault("policies", {})
+    if text not in known:
+        sender = parse_policy(text)
+        if not any(node.nic is not None for node in fabric.nodes):
+            raise InputError(f"policy {text}: {fabric.name} lacks NICs, which have senders")
+        nodes = tuple(
+            node if node.nic is None else replace(node, nic=_with_sender(node.nic, sender))
+            for node in fabric.nodes
+        )
+        known[text] = replace(fabric, nodes=nodes)
+    return known[text]
+
+
+def _with_sender(nic: NicTraits, sender: Sender | None) -> NicTraits:
+    """Return a NIC with a sender policy, or without rate control."""
+    if sender is None:
+        return replace(nic, rate_control=None)
+    return replace(nic, rate_control=replace(nic.rate_control or RateControl(), sender=sender))

@@ -1,0 +1,156 @@
+"""Choice of a sender policy by name or file, and its record for the flows of a NIC.
+
+A file is run only if the user names it: on the command line, in Python or in a topology.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from functools import cache
+from hashlib import blake2b
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+from clusim.base.errors import InputError, suggest
+from clusim.base.records import dataclass
+from clusim.policies import dcqcn, windows
+from clusim.policies.sender import DEFINED, SenderPolicy, read_class
+
+
+@cache
+def shipped() -> dict[str, SenderPolicy]:
+    """Return the shipped policies by name."""
+    classes = {"dcqcn-policy": dcqcn.Dcqcn, "swift": windows.Swift, "dctcp": windows.Dctcp}
+    return {name: read_class(name, cls) for name, cls in classes.items()}
+
+
+def is_policy(name: str) -> bool:
+    """True if a shipped policy has this name, or if it is ``file.py:Class``."""
+    return ":" in name or name in shipped()
+
+
+def find_policy(name: str) -> SenderPolicy:
+    """Return a policy by its name or ``file.py:Class``; a file is run.
+
+    Raises
+    ------
+    InputError
+        An unknown name, a missing file or class, or a file that fails.
+    """
+    if name in DEFINED:
+        return DEFINED[name]
+    path, colon, class_name = name.rpartition(":")
+    if not colon:
+        if name not in shipped():
+            raise InputError(
+                f"policy {name!r}: unknown{suggest(name, shipped())}, or file.py:Class"
+            )
+        return shipped()[name]
+    members = vars(_run_file(Path(path).resolve(), name))
+    cls = members.get(class_name)
+    if not isinstance(cls, type):
+        classes = [key for key, value in members.items() if hasattr(value, "clusim_policy")]
+        raise InputError(f"policy {name}: no class {class_name!r}{suggest(class_name, classes)}")
+    DEFINED[name] = read_class(name, cls)
+    return DEFINED[name]
+
+
+def _run_file(path: Path, name: str) -> Any:
+    """Run a policy's file and return its module."""
+    if not path.is_file():
+        raise InputError(f"policy {name}: no file {path.name!r}; write file.py:Class")
+    spec = spec_from_file_location(f"clusim_policy_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"policy {name}: {path.name} is not a Python file")
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except InputError:
+        raise
+    except Exception as error:
+        line = getattr(error, "lineno", None) or _line_of(error, path)
+        raise InputError(f"policy {name}: line {line}: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _line_of(error: BaseException, path: Path) -> int:
+    """Return the last line of a file in an error's traceback."""
+    line, trace = 0, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(path):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Choice of a sender policy: its name, and constants in place of the class's."""
+
+    name: str
+    constants: tuple[tuple[str, int], ...] = ()
+
+    def check(self) -> None:
+        """Raise `InputError` for an unknown policy or constant."""
+        of = find_policy(self.name)
+        for key, _ in self.constants:
+            if key not in of.constants:
+                raise InputError(
+                    f"policy {self.name}: no constant {key!r}{suggest(key, of.constants)}"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class BoundSender:
+    """A policy for the flows of one rate control: names and values of a flow's record at its start."""
+
+    sender: Sender
+    rates: tuple[tuple[str, int], ...]
+
+    @property
+    def policy(self) -> SenderPolicy:
+        """The policy."""
+        return find_policy(self.sender.name)
+
+    @property
+    def record(self) -> tuple[int, ...]:
+        """Words of a flow's record."""
+        return self.policy.record(dict(self.rates), dict(self.sender.constants))
+
+    @property
+    def identity(self) -> str:
+        """Text that differs for policies with other results: source of the functions, and the record."""
+        of = self.policy
+        texts = [inspect.getsource(inspect.getmodule(of.cls) or of.cls)]
+        return "\0".join([*of.fields, repr(self.record), *texts])
+
+
+def source_digest(text: str) -> str:
+    """Return a text that differs for policies with other results: name and digest of the source of `text`."""
+    sender = parse_policy(text)
+    if sender is None:
+        return text
+    cls = find_policy(sender.name).cls
+    source = inspect.getsource(inspect.getmodule(cls) or cls)
+    return f"{text} {blake2b(source.encode(), digest_size=8).hexdigest()}"
+
+
+def parse_policy(text: str) -> Sender | None:
+    """Return the sender of ``sender=NAME``; None is ``sender=none``, without rate control.
+
+    Raises
+    ------
+    InputError
+        Another kind of policy, or an unknown one.
+    """
+    kind, equals, name = text.partition("=")
+    if not equals or kind.strip() != "sender":
+        raise InputError(f"policy {text!r}: must be sender=NAME, such as sender=swift")
+    if name.strip() == "none":
+        return None
+    result = Sender(name.strip())
+    result.check()
+    return result

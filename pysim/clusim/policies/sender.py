@@ -1,0 +1,203 @@
+"""Sender policies: congestion control of a queue pair, as a class of integer fields and functions.
+
+**Hardware** Programmable congestion control of NICs.
+
+**Model** Section 5 of the timing contract. A class has constants (``name: Final = 3``), state (``name: int = 0``, one
+value per flow) and any of the functions `CALLS`. They read and set fields of `self`; `rate`, `window` and `timer_ps`
+are answers.
+
+**Not modelled** Telemetry of hops, losses and the path key of the next packet; the time that a NIC needs to run the
+policy.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field
+from textwrap import dedent
+from typing import Any, Final, TypeVar, get_origin, get_type_hints
+
+from clusim.base.errors import InputError, suggest
+from clusim.base.records import dataclass
+
+CALLS: dict[str, tuple[str, ...]] = {
+    "start": (),
+    "sent": ("size_bytes",),
+    "acked": ("size_bytes", "rtt_ps", "marked"),
+    "notified": (),
+    "timer": (),
+}
+"""Functions of a sender policy, in the order of the engine, and their arguments after `self` and `now_ps`."""
+
+WORDS = ("rate", "window", "timer_ps", "in_flight", "line_rate", "min_rate")
+"""Fields that every flow has: the first words of its record."""
+
+ANSWERS = WORDS[:3]
+
+UNLIMITED_BYTES = 2**62
+"""Window of a flow until its policy sets it [bytes]."""
+
+_INT64 = range(-(2**63), 2**63)
+
+
+class SenderFlow:
+    """Fields that the functions of a sender policy find in `self`; a base class for type checkers.
+
+    Attributes
+    ----------
+    rate : int
+        Payload rate of the flow [bytes per 2^30 ps]: `line_rate` at first; at least 1.
+    window : int
+        Most payload in flight [bytes]; unlimited at first; at least 1. Effective if the policy has `acked`.
+    timer_ps : int
+        Time of the next call of `timer` [ps], later than now; 0 is none, and what it is after each call.
+    in_flight : int
+        Payload granted whose notice has not arrived [bytes]; 0 without `acked`.
+    line_rate, min_rate : int
+        Rates of the NIC's port and its lowest rate of a flow [bytes per 2^30 ps].
+    """
+
+    rate: int
+    window: int
+    timer_ps: int
+    in_flight: int
+    line_rate: int
+    min_rate: int
+
+
+@dataclass(frozen=True, slots=True)
+class SenderPolicy:
+    """A sender policy: its class and tables of fields.
+
+    Attributes
+    ----------
+    name : str
+        Name, or ``file.py:Class``.
+    cls : type
+        The class with the original functions.
+    constants, state : dict
+        Fields and their values at the start of a flow.
+    """
+
+    name: str
+    cls: type[Any] = field(repr=False, compare=False)
+    constants: dict[str, int]
+    state: dict[str, int]
+
+    @property
+    def functions(self) -> dict[str, Callable[..., None]]:
+        """Functions of the policy by name, in the order of `CALLS`."""
+        return {name: getattr(self.cls, name) for name in CALLS if hasattr(self.cls, name)}
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the words of a flow's record."""
+        return (*WORDS, *self.state, *self.constants)
+
+    def place(self, call: str) -> str:
+        """Return class, function and line of a function, for messages."""
+        code = self.functions[call].__code__
+        return f"{self.name}: {self.cls.__name__}.{call}, line {code.co_firstlineno}"
+
+    def record(self, rates: Mapping[str, int], constants: Mapping[str, int]) -> tuple[int, ...]:
+        """Return the record of a flow at its start.
+
+        Parameters
+        ----------
+        rates : mapping
+            Values of the NIC's rate control by name: a constant of that name has its value, unless given.
+        constants : mapping
+            Constants in place of the class's.
+        """
+        fixed = {"rate": rates["line_rate"], "window": UNLIMITED_BYTES, "timer_ps": 0}
+        fixed |= {"in_flight": 0, "line_rate": rates["line_rate"], "min_rate": rates["min_rate"]}
+        values = {
+            name: constants.get(name, rates.get(name, value))
+            for name, value in self.constants.items()
+        }
+        return (*fixed.values(), *self.state.values(), *values.values())
+
+
+P = TypeVar("P", bound=type[Any])
+DEFINED: dict[str, SenderPolicy] = {}
+"""Policies of this process, by ``file.py:Class``."""
+
+
+def policy(cls: P) -> P:
+    """Define a sender policy, as a decorator of its class; return the class.
+
+    Raises
+    ------
+    InputError
+        A field is not an integer, or a function has other arguments, or uses a float.
+
+    Examples
+    --------
+    >>> import clusim
+    >>> from typing import Final
+    >>> @clusim.policy
+    ... class Half:
+    ...     share: Final = 2
+    ...     def start(self, now_ps):
+    ...         self.rate = self.line_rate // self.share
+    """
+    name = f"{inspect.getfile(cls)}:{cls.__name__}"
+    DEFINED[name] = cls.clusim_policy = read_class(name, cls)
+    return cls
+
+
+def read_class(name: str, cls: type[Any]) -> SenderPolicy:
+    """Return the policy of a class."""
+    hints = {
+        key: hint
+        for base in reversed(cls.__mro__[:-1])
+        if base is not SenderFlow
+        for key, hint in get_type_hints(base).items()
+        if key not in SenderFlow.__annotations__
+    }
+    constants: dict[str, int] = {}
+    state: dict[str, int] = {}
+    for key, hint in hints.items():
+        value = getattr(cls, key, None)
+        if type(value) is not int or value not in _INT64:
+            raise InputError(f"{name}: {key}: {value!r} must be an integer of 64 bits")
+        (constants if hint is Final or get_origin(hint) is Final else state)[key] = value
+    result = SenderPolicy(name, cls, constants, state)
+    if not result.functions:
+        raise InputError(f"{name}: without a function; a sender has {', '.join(CALLS)}")
+    for call, function in result.functions.items():
+        names = ("self", "now_ps", *CALLS[call])
+        if tuple(inspect.signature(function).parameters) != names:
+            raise InputError(f"{result.place(call)}: arguments; must be {', '.join(names)}")
+    for problem, line in _problems(result):
+        raise InputError(f"{name}: {cls.__name__}, line {line}: {problem}")
+    return result
+
+
+def syntax(function: Callable[..., Any]) -> ast.FunctionDef:
+    """Return the syntax tree of a function, with the lines of its file."""
+    lines, first = inspect.getsourcelines(function)
+    tree = ast.parse(dedent("".join(lines)))
+    ast.increment_lineno(tree, first - 1)
+    node = tree.body[0]
+    assert isinstance(node, ast.FunctionDef)
+    return node
+
+
+def _problems(of: SenderPolicy) -> Iterator[tuple[str, int]]:
+    """Yield constructs that are not integer arithmetic, or change a constant, with their lines."""
+    for function in of.functions.values():
+        for node in ast.walk(syntax(function)):
+            line = getattr(node, "lineno", 0)
+            if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div):
+                yield "/ returns a float; use //", line
+            if isinstance(node, ast.Constant) and isinstance(node.value, float):
+                yield f"{node.value} is a float; use an integer", line
+            if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
+                continue
+            if node.value.id == "self" and node.attr not in of.fields:
+                yield f"no field {node.attr!r}{suggest(node.attr, of.fields)}", line
+            if isinstance(node.ctx, ast.Store) and node.attr not in (*ANSWERS, *of.state):
+                yield f"sets {node.attr}, which is not state", line

@@ -1,0 +1,83 @@
+"""Window policies: Swift, by round-trip time, and DCTCP, by marks.
+
+**Hardware** Congestion control in NICs and hosts that limits the bytes in flight.
+
+**Model** One decision per delivered packet. Flows start without a window, at the rate of the NIC, as RDMA senders do;
+the first sign of congestion sets the window to the bytes in flight. Round trips are those of the packet: fetch from GPU
+memory, network, and the notice back.
+
+**Not modelled** Of Swift: scaling of the target with hops and flows, the separate window of hosts, windows below one
+packet, losses. Of DCTCP: slow start, losses, delayed acknowledgements.
+
+**Parameters** Constants of the classes, each *published* or *assumed*.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from clusim.policies.sender import UNLIMITED_BYTES, SenderFlow
+
+
+class Swift(SenderFlow):
+    """Swift (Kumar et al., SIGCOMM 2020): additive increase below a target delay, a bounded decrease above.
+
+    All values are *assumed*: `queue_ps`, the part of the target above the least round trip of the flow, `step_bytes`
+    per round trip, `beta_1024` (0.8) and `most_cut_1024` (0.5).
+    """
+
+    queue_ps: Final = 10_000_000
+    step_bytes: Final = 4096
+    beta_1024: Final = 819
+    most_cut_1024: Final = 512
+
+    base_ps: int = 2**62
+    cut_at_ps: int = 0
+
+    def acked(self, now_ps: int, size_bytes: int, rtt_ps: int, marked: int) -> None:
+        """Compare the round trip with the target; decrease at most once per round trip."""
+        self.base_ps = min(self.base_ps, rtt_ps)
+        target_ps = self.base_ps + self.queue_ps
+        if rtt_ps <= target_ps:
+            self.window += self.step_bytes * size_bytes // self.window
+        elif now_ps - self.cut_at_ps >= rtt_ps:
+            self.window = min(self.window, self.in_flight + size_bytes)
+            cut_1024 = self.beta_1024 * (rtt_ps - target_ps) // rtt_ps
+            self.window -= self.window * min(cut_1024, self.most_cut_1024) // 1024
+            self.window = max(self.window, size_bytes)
+            self.cut_at_ps = now_ps
+
+
+class Dctcp(SenderFlow):
+    """DCTCP (Alizadeh et al., SIGCOMM 2010): the window shrinks by half the share of marked bytes.
+
+    `g_65536` (1/16) is *published*; `step_bytes` per round trip, a segment of the NIC's packets, is *assumed*.
+    """
+
+    g_65536: Final = 4096
+    step_bytes: Final = 4096
+
+    share_65536: int = 65536
+    acked_bytes: int = 0
+    marked_bytes: int = 0
+    round_bytes: int = 0
+
+    def acked(self, now_ps: int, size_bytes: int, rtt_ps: int, marked: int) -> None:
+        """Count marks; at the end of each window of data estimate their share and set the window."""
+        self.acked_bytes += size_bytes
+        self.marked_bytes += size_bytes * marked
+        if marked and self.window == UNLIMITED_BYTES:
+            self.window = self.in_flight + size_bytes
+            self.round_bytes = 0
+        if self.acked_bytes < self.round_bytes:
+            return
+        share = (self.marked_bytes << 16) // self.acked_bytes
+        self.share_65536 += (self.g_65536 * (share - self.share_65536)) >> 16
+        if self.marked_bytes > 0:
+            cut = (self.window * self.share_65536) >> 17
+            self.window = max(size_bytes, self.window - cut)
+        elif self.window < UNLIMITED_BYTES:
+            self.window += self.step_bytes
+        self.acked_bytes = 0
+        self.marked_bytes = 0
+        self.round_bytes = min(self.window, self.in_flight)

@@ -1,0 +1,99 @@
+"""Sender policies: both engines call the same functions, in every way of running, and refuse illegal answers."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+import pytest
+
+from clusim.base.errors import ClusimError, InputError, ScheduleError
+from clusim.engine.abi import Stop
+from clusim.engine.image import Image
+from clusim.engine.simulation import Simulation
+from clusim.policies.choice import Sender
+from support import sender_policies
+from support.engines import CHOSEN, maker
+from support.images import ImageBuilder
+from support.random_images import random_image
+from support.random_senders import sender_image
+
+FABRICS = 2000 if os.environ.get("CLUSIM_THOROUGH") else 60
+
+
+def _result(engine: str, image: Image) -> tuple[Any, ...]:
+    """Return the end and the counters of a run, or its error."""
+    sim = maker(engine)(image)
+    try:
+        stop = sim.run()
+    except ClusimError as error:
+        return (str(error),)
+    if stop != Stop.DONE:
+        return (stop,)
+    sim.check_conservation()
+    return stop, sim.fingerprint(), sim.now_ps, sim.records().tolist(), sim.wires().tolist()
+
+
+@pytest.mark.parametrize("seed", range(FABRICS))
+def test_engines_agree_on_random_fabrics_with_policies(seed: int) -> None:
+    rng = random.Random(seed)
+    image = sender_image(random_image(rng), rng)
+    results = {engine: _result(engine, image) for engine in CHOSEN}
+    first, *others = results.values()
+    assert all(other == first for other in others), {k: v[:3] for k, v in results.items()}
+
+
+def _two_hosts(policy: str, messages: int = 1) -> Image:
+    """Return the image of one flow over a wire of 1 byte per 10 ps with a policy."""
+    builder = ImageBuilder()
+    first, second = builder.endpoint(), builder.endpoint()
+    builder.link(first, second)
+    row = builder.control(Sender(policy))
+    builder.source(first, [(0, 2000, second)] * messages, control=row)
+    return builder.build()
+
+
+def _local(name: str) -> str:
+    return f"{sender_policies.PLACE}:{name}"
+
+
+@pytest.mark.parametrize("engine", CHOSEN)
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (sender_policies.Stuck, "rate = 0 at 3 ns, source 0; must be 1 to 2^40 - 1"),
+        (sender_policies.Late, "timer_ps = 1000 at 1 ns, source 0; must be later than now"),
+    ],
+)
+def test_an_illegal_answer_names_function_line_flow_and_time(
+    engine: str, policy: Any, words: str
+) -> None:
+    """Packets of 99 + 1 bytes at 10 ps per byte: the fourth leaves at 3 ns, the second at 1 ns."""
+    line = policy.sent.__code__.co_firstlineno
+    with pytest.raises(InputError) as caught:
+        maker(engine)(_two_hosts(_local(policy.__name__))).run()
+    assert str(caught.value).endswith(f": {policy.__name__}.sent, line {line}: {words}")
+
+
+def test_an_image_without_its_policies_is_refused() -> None:
+    image = _two_hosts("swift")
+    image.senders = ()
+    for engine in ("reference", "c"):
+        with pytest.raises(ScheduleError, match=r"controls\[0\]: no sender policy"):
+            maker(engine)(image)
+
+
+def test_the_digest_of_an_image_covers_the_policy() -> None:
+    digests = {_two_hosts(name).digest() for name in ("swift", "dctcp", _local("Narrow"))}
+    assert len(digests) == 3
+
+
+def test_a_policy_without_limits_changes_no_time() -> None:
+    """A flow at its line rate is never held by the pace: 2,000 bytes as without rate control."""
+    free = Simulation(_two_hosts(_local("Free"), 3))
+    image = _two_hosts(_local("Free"), 3)
+    image.sources["control"] = 2**32 - 1
+    plain = Simulation(image)
+    assert free.run() == plain.run() == Stop.DONE
+    assert free.message_times().tolist() == plain.message_times().tolist()

@@ -1,0 +1,68 @@
+"""Sender policies for the flows of a random image."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+
+from clusim.engine.abi import NONE, ConnKind
+from clusim.engine.image import Image
+from clusim.policies.choice import BoundSender, Sender
+from support import sender_policies
+from support.images import LINE_RATE
+
+NAMES = ("swift", "dctcp", "dcqcn-policy")
+CLASSES = ("Free", "Narrow", "Pulse")
+
+
+def sender_image(image: Image, rng: random.Random) -> Image:
+    """Return the image with sender policies for most of its writes and sources without receivers in order."""
+    rows = []
+    senders = []
+    for _ in range(rng.randint(1, 3)):
+        name = rng.choice([*NAMES, *(f"{sender_policies.PLACE}:{word}" for word in CLASSES)])
+        row = _control(rng)
+        rows.append(row)
+        senders.append(BoundSender(Sender(name), tuple(row.items())))
+    controls = np.zeros(len(rows), image.controls.dtype)
+    for number, row in enumerate(rows):
+        for key, value in row.items():
+            controls[number][key] = value
+    first = len(image.controls)
+    conns, sources = image.conns.copy(), image.sources.copy()
+    for table, able in ((conns, conns["kind"] == ConnKind.WRITE), (sources, sources["vc"] >= 0)):
+        for row in np.flatnonzero(able):
+            spread = table[row]["spread"]
+            if spread != NONE and image.spreads[spread]["ordered"]:
+                continue
+            if rng.random() < 0.8:
+                table[row]["control"] = first + rng.randrange(len(rows))
+    return replace(
+        image,
+        controls=np.concatenate((image.controls, controls)),
+        conns=conns,
+        sources=sources,
+        senders=(*[None] * first, *senders),
+    )
+
+
+def _control(rng: random.Random) -> dict[str, int]:
+    line = rng.choice([LINE_RATE, LINE_RATE // 4, 5 * LINE_RATE])
+    return {
+        "alpha_timer_ps": rng.choice([300, 4001, 50000]),
+        "increase_timer_ps": rng.choice([500, 4001, 30011]),
+        "cnp_interval_ps": rng.choice([1, 1000, 20000]),
+        "cnp_delay_ps": rng.choice([1, 300, 3000]),
+        "byte_counter": rng.choice([64, 1000, 20000]),
+        "line_rate": line,
+        "min_rate": rng.choice([line // 50, line // 8]),
+        "additive": line // rng.choice([50, 10, 3]),
+        "hyper": line // rng.choice([20, 5, 2]),
+        "g_65536": rng.choice([256, 5000, 40000]),
+        "fast_recovery": rng.choice([0, 1, 5]),
+        "kept_65536": rng.choice([0, 30000, 60000]),
+        "clamp": rng.randrange(2),
+        "sender": 1,
+    }

@@ -1,0 +1,102 @@
+"""Sender policies for tests: each uses another part of the contract."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import clusim
+from clusim.policies import SenderFlow
+
+HALF = 2
+
+
+@clusim.policy
+class Free(SenderFlow):
+    """No limit: as without rate control, at the line rate."""
+
+    def start(self, now_ps: int) -> None:
+        """Keep the line rate."""
+        self.rate = self.line_rate
+
+
+@clusim.policy
+class Narrow(SenderFlow):
+    """A window of a few packets, by marks and round trips."""
+
+    step_bytes: Final = 100
+    least_ps: int = 2**62
+
+    def start(self, now_ps: int) -> None:
+        """Begin with a narrow window."""
+        self.window = 3 * self.step_bytes
+
+    def acked(self, now_ps: int, size_bytes: int, rtt_ps: int, marked: int) -> None:
+        """Shrink if marked or slow, otherwise grow."""
+        self.least_ps = min(self.least_ps, rtt_ps)
+        if marked or rtt_ps > 2 * self.least_ps:
+            self.window = max(1, smaller(self.window))
+        else:
+            self.window += self.step_bytes
+
+
+def smaller(window: int) -> int:
+    """Return half of a window."""
+    return window // HALF
+
+
+@clusim.policy
+class Pulse(SenderFlow):
+    """The rate alternates by a timer, and the window opens with it."""
+
+    period_ps: Final = 3001
+    phase: int = 0
+
+    def start(self, now_ps: int) -> None:
+        """Start the timer."""
+        self.window = 700
+        self.timer_ps = now_ps + self.period_ps
+
+    def sent(self, now_ps: int, size_bytes: int) -> None:
+        """Bring the timer forward."""
+        if self.phase == 0 and size_bytes > 50:
+            self.timer_ps = now_ps + 1000
+
+    def acked(self, now_ps: int, size_bytes: int, rtt_ps: int, marked: int) -> None:
+        """Note the state of the flow."""
+        self.phase += marked + (self.in_flight > 1000)
+
+    def notified(self, now_ps: int) -> None:
+        """Slow down."""
+        self.rate = max(self.min_rate, self.rate * 3 // 4)
+
+    def timer(self, now_ps: int) -> None:
+        """Alternate between two rates."""
+        self.phase ^= 1
+        self.rate = max(self.min_rate, self.line_rate // (1 + 3 * self.phase))
+        self.window = 300 + 500 * self.phase
+        self.timer_ps = now_ps + self.period_ps
+
+
+@clusim.policy
+class Stuck(SenderFlow):
+    """An illegal rate after a few packets."""
+
+    packets: int = 0
+
+    def sent(self, now_ps: int, size_bytes: int) -> None:
+        """Answer a rate of 0 after the third packet."""
+        self.packets += 1
+        if self.packets > 3:
+            self.rate = 0
+
+
+@clusim.policy
+class Late(SenderFlow):
+    """A timer in the past."""
+
+    def sent(self, now_ps: int, size_bytes: int) -> None:
+        """Set the timer to the present."""
+        self.timer_ps = now_ps
+
+
+PLACE = __file__
