@@ -276,7 +276,7 @@ LONGER = {
     "raw_log.__init__": 59,
     "cases.case_of": 58,
     "pipeline._stage": 56,
-    "api.replay_alike": 56,
+    "api.replay_alike": 52,
     "zones._route_machines": 53,
     "api.make_call": 53,
     "explain.explain": 52,

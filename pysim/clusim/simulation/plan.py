@@ -57,10 +57,7 @@ OVERLAPPING = ("broadcast", "reduce")
 
 @dataclass(frozen=True, slots=True)
 class PlannedProgram:
-    """Schedule of a run, the notes to show with its result, and its launch overhead.
-
-    `around` is None where NCCL does not launch the run; its time is not included in the kernel time.
-    """
+    """Schedule of a run, its notes, and its launch overhead, None if NCCL does not launch it."""
 
     schedule: Schedule
     notes: tuple[str, ...] = ()
@@ -74,8 +71,7 @@ class Plan:
     Attributes
     ----------
     options : Request or ScheduleRequest
-        Granularity, seed, engine and verification of the run; of a collective also its data, with the operation's
-        name.
+        Granularity, seed, engine and verification of the run; of a collective also its operation and data.
     choice : NcclChoice or None
         NCCL's choice; None where NCCL does not run.
     """
