@@ -20,7 +20,7 @@ static const clusim_wire wires[] = {
     {1, 40, 500, 4096, 0, 1024, 512, 256, 512, 0, 1, 1, 0, 0, 1u << 30, 0, 0, 99},
     {1, 40, 500, 512, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0}};
 static const clusim_control controls[] = {
-    {1000, 1000, 1000, 100, 1000, 1 << 20, 1 << 10, 1 << 10, 1 << 10, 256, 5, 0, 1}};
+    {1000, 1000, 1000, 100, 1000, 1 << 20, 1 << 10, 1 << 10, 1 << 10, 256, 5, 0, 1, 0, 0}};
 static const uint32_t routes[] = {CLUSIM_NONE, 0, 1, CLUSIM_NONE}, group_off[] = {0, 1, 2},
                       group_wires[] = {0, 1};
 static const uint32_t no_off[] = {0};

@@ -92,8 +92,9 @@ class SenderRate(FlowRate):
         """Let the flow send after a change of its window."""
         self._set_next()
         transfer = self.injecting
-        for wire in transfer.wires if transfer is not None else ():
-            self._machine.expect(transfer, wire)
+        if transfer is not None:
+            for wire in transfer.wires:
+                self._machine.expect(transfer, wire)
 
     def _call(self, call: SenderCall, *arguments: int) -> None:
         """Call a function of the policy, if it has it, and check its answers."""
