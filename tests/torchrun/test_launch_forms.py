@@ -1,4 +1,4 @@
-"""Ten forms of distributed programs: their collectives by arithmetic.
+"""Sixteen forms of distributed programs: their collectives by arithmetic.
 
 Sizes are of all steps. A gathered or scattered tensor counts complete.
 """
@@ -243,3 +243,136 @@ def test_pipeline_stages_send_every_microbatch_forth_and_its_gradient_back(tmp_p
             # The shapes of activations and gradients precede them as objects.
             assert 0 <= count - STEPS * 4 <= 3, own
             assert 0 <= size - STEPS * 16 * 64 * 4 < 10_000
+
+
+ACCUMULATED = """
+model = DDP(nn.Linear(64, 32).cuda())
+optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
+def loss():
+    with torch.autocast("cuda", torch.float16):
+        return scaler.scale(model(torch.randn(8, 64, device="cuda")).float().sum())
+for step in range(3):
+    with model.no_sync():
+        for part in range(3):
+            loss().backward()
+    loss().backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+"""
+
+
+def test_accumulated_scaled_gradients_are_reduced_once_per_step_in_32_bits(tmp_path: Path) -> None:
+    """Of four microbatches the last reduces; scaling, its check for infinities and the norm are local."""
+    done, _ = result(tmp_path, BEGIN + ACCUMULATED, "--nproc-per-node", "4")
+    assert calls(done)["allreduce", 4] == (STEPS, STEPS * 4 * DENSE)
+    products = {row["operator"]: row["count"] for row in done["kernels"]}
+    # The input needs no gradient.
+    assert products["addmm"] + products["mm"] == STEPS * 4 * 2
+
+
+JOINED = """
+model = DDP(nn.Linear(64, 32).cuda())
+with model.join():
+    train(model)
+"""
+
+
+def test_joined_ranks_count_the_active_ones_in_every_step(tmp_path: Path) -> None:
+    """Per step two further numbers of 4 bytes: active ranks, and whether gradients are synchronised.
+
+    At the end once more the active ranks, and the rank of 8 bytes whose weights all receive.
+    """
+    done, _ = result(tmp_path, BEGIN + JOINED, "--nproc-per-node", "4")
+    more = STEPS * 2 * 4 + 4 + 8
+    assert calls(done)["allreduce", 4] == (3 * STEPS + 2, STEPS * 4 * DENSE + more)
+    assert calls(done)["broadcast", 4][1] >= 2 * 4 * DENSE
+
+
+SHARDED_FORMS = """
+from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+from torch.distributed.device_mesh import init_device_mesh
+def sharded(device, clipped, **options):
+    model = nn.Sequential(nn.Linear(64, 128), nn.Linear(128, 64)).to(device)
+    for module in (*model, model):
+        fully_shard(module, **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        model(torch.randn(8, 64, device="cuda")).sum().backward()
+        if clipped:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+sharded("cuda", True)
+sharded("cpu", False, offload_policy=CPUOffloadPolicy())
+sharded("cuda", False, mesh=init_device_mesh("cuda", (2, 2), mesh_dim_names=("replicas", "shards")))
+"""
+
+
+def test_sharded_forms_clip_by_four_norms_offload_and_reduce_shards_among_replicas(
+    tmp_path: Path,
+) -> None:
+    """Two layers, gathered for both passes; the norm of a DTensor is a partial sum over the shards."""
+    done, _ = result(tmp_path, BEGIN + SHARDED_FORMS, "--nproc-per-node", "4")
+    layers = 4 * (64 * 128 + 128 + 128 * 64 + 64)
+    found = calls(done)
+    forms = {4: 2, 2: 1}
+    for ranks, times in forms.items():
+        assert found["all_gather", ranks] == (times * STEPS * 4, times * STEPS * 2 * layers)
+        assert found["reduce_scatter", ranks] == (times * STEPS * 2, times * STEPS * layers)
+    assert found["allreduce", 4] == (STEPS, STEPS * 4 * 4)
+    assert found["allreduce", 2] == (STEPS * 2, STEPS * layers // 2)
+
+
+RING = """
+import triton, triton.language as tl
+@triton.jit
+def unused(pointer, size: tl.constexpr):
+    pass
+rank = dist.get_rank()
+query, keys = (torch.randn(n, 4, 128, 32, device="cuda", dtype=torch.bfloat16) for n in (1, 2))
+for part in range(ranks):
+    F.scaled_dot_product_attention(query, keys[:1], keys[1:])
+    if part < ranks - 1:
+        other = torch.empty_like(keys)
+        ends = (dist.isend, keys, (rank + 1) % ranks), (dist.irecv, other, (rank - 1) % ranks)
+        for work in dist.batch_isend_irecv([dist.P2POp(*end) for end in ends]):
+            work.wait()
+        keys = other
+"""
+
+
+def test_a_ring_of_keys_passes_every_part_on_in_a_program_that_imports_triton(
+    tmp_path: Path,
+) -> None:
+    done, _ = result(tmp_path, BEGIN + RING, "--nproc-per-node", "4")
+    moved = {name[0]: size for name, size in calls(done).items() if name[0] in ("send", "recv")}
+    assert moved == dict.fromkeys(("send", "recv"), (3, 3 * 2 * 4 * 128 * 32 * 2))
+
+
+CHUNKS = """
+from torch.distributed.pipelining import (
+    PipelineStage, ScheduleInterleaved1F1B, ScheduleInterleavedZeroBubble
+)
+rank, device = dist.get_rank(), torch.device("cuda", local)
+for schedule in (ScheduleInterleaved1F1B, ScheduleInterleavedZeroBubble):
+    places = rank, rank + 2
+    stages = [PipelineStage(nn.Linear(64, 64).cuda(), place, 4, device) for place in places]
+    pipeline = schedule(stages, 4, loss_fn=F.mse_loss)
+    for step in range(3):
+        x = torch.randn(16, 64, device="cuda")
+        pipeline.step(target=x) if rank else pipeline.step(x)
+"""
+
+
+def test_interleaved_and_zero_bubble_pipelines_send_over_three_boundaries(tmp_path: Path) -> None:
+    """Of four stages on two ranks: a rank sends two activations and a gradient, or the reverse, per microbatch."""
+    done, _ = result(tmp_path, BEGIN + CHUNKS, "--nproc-per-node", "2")
+    for found in (done, done["others"][0]):
+        for operation in ("send", "recv"):
+            count, size = calls(found)[operation, 2]
+            # The shapes of activations and gradients precede them as objects.
+            assert 0 <= count - 2 * STEPS * 4 * 3 <= 18
+            assert 0 <= size - 2 * STEPS * 3 * 16 * 64 * 4 < 10_000
