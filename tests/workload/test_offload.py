@@ -6,10 +6,9 @@ import pytest
 
 import clusim
 from clusim.base.errors import ClusimError
-from clusim.training import train
 from clusim.workload.host import host_way
 from clusim.workload.parallel.plan import make_plan
-from support.workloads import ideal, tiny, written
+from support.workloads import ideal, tiny, train_without_proof, written
 
 A100 = clusim.load("dgx-a100")
 
@@ -73,7 +72,9 @@ def test_the_next_step_waits_for_the_weights() -> None:
     text = "parallel: {data: 2}\ndata: {kind: zero1}\noffload: {optimizer: true}"
     plain = text.replace("true", "false")
     one, two = (
-        train(tiny(t, batch="{global: 2, micro: 1}"), A100, steps=2, granularity=65536, fold="none")
+        train_without_proof(
+            tiny(t, batch="{global: 2, micro: 1}"), A100, steps=2, granularity=65536, fold="none"
+        )
         for t in (text, plain)
     )
     assert one.step_ps[-1] > two.step_ps[-1]
@@ -91,7 +92,9 @@ def layers_of(seconds: float) -> tuple[float, float, float, float]:
     hardware = f"hardware: {{gemm_fraction: {seconds}}}\noptimizer: sgd\nparallel: {{data: 1}}\n"
     fields = {"model": MLP, "batch": "{global: 4096, micro: 4096}"}
     one, two = (
-        train(tiny(hardware + more, **fields), A100, steps=1, granularity=65536, fold="none")
+        train_without_proof(
+            tiny(hardware + more, **fields), A100, steps=1, granularity=65536, fold="none"
+        )
         for more in ("offload: {activations: true}", "")
     )
     plan = one.plan
@@ -122,7 +125,7 @@ def test_slow_copies_of_activations_are_all_there_is() -> None:
 def test_copies_that_nothing_hides_are_exposed() -> None:
     """Of a step with the optimiser on the host only the CPU's own work is idle."""
     text = "parallel: {data: 1}\ndata: {bucket: 1GiB}\noffload: {optimizer: true}"
-    found = train(
+    found = train_without_proof(
         tiny(text, batch="{global: 1, micro: 1}"), A100, steps=1, granularity=65536, fold="none"
     )
     count, way = found.plan.stepped(0), host_way(A100)
