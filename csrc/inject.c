@@ -124,7 +124,7 @@ STATUS inject_done(clusim_sim *s, const xfer *x) {
         window_start start = {x->max_end, x->source.i, START_AFTER};
         return inbox_start(s, x->endpoint, start);
     }
-    if (x->type != XFER_WRITE) return CLUSIM_OK;
+    if (!xfer_stores(x)) return CLUSIM_OK;
     inst_at(s, x->inst)->wire = x->last_wire;
     return scheduler_event(s, base_max(x->max_end, x->pace_ps), EV_READY, 0, x->inst.i);
 }
@@ -250,7 +250,7 @@ STATUS inject_start(clusim_sim *s, xfer_id xfer_index, group_id first_group, uin
     x->made = make_like(s, x, xfer_index);
     TRY(choose_wires(s, x, first_group));
     uint32_t n = x->group_size;
-    if (window_bytes && x->type != XFER_WRITE && x->type != XFER_MCAST) {
+    if (window_bytes && !xfer_stores(x)) {
         uint64_t per_wire = (uint64_t)x->full * (x->policy == CLUSIM_POLICY_STRIPE ? n : 1);
         x->window = (uint32_t)base_umax(1, window_bytes / per_wire);
     }

@@ -184,7 +184,7 @@ static inline bool inject_go_on(const clusim_sim *s, wire_state *w, flow_cursor 
 static inline void inject_note_end(xfer *x, wire_id wire, int64_t end) {
     if (end < x->max_end || (end == x->max_end && wire.i >= x->last_wire.i)) return;
     x->max_end = end;
-    if (x->type == XFER_WRITE) x->last_wire = wire;
+    if (xfer_stores(x)) x->last_wire = wire;
 }
 
 /* In a window, memory is accessed after all wires are done. */

@@ -67,7 +67,7 @@ STATUS node_delivered(clusim_sim *s, xfer_id id, uint32_t payload, int64_t visib
     xfer *x = xfer_at(s, id);
     x->delivered += payload;
     s->windows.undelivered -= xfer_awaited(x);
-    if (x->type != XFER_WRITE) note_last(x, from, visible, x->visible);
+    if (!xfer_stores(x)) note_last(x, from, visible, x->visible);
     x->visible = base_max(x->visible, visible);
     if (--x->remaining == 0) TRY(scheduler_event(s, x->visible, EV_COMPLETE, 0, id.i));
     return CLUSIM_OK;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "aggregate.h"
+#include "fence.h"
 #include "inbox.h"
 #include "inject.h"
 #include "memory.h"
@@ -186,21 +187,6 @@ static STATUS start_transfer(clusim_sim *s, const view *v, conn_id conn_index, u
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-/* The oldest slices of a connection that are done and delivered become visible to the receiver. */
-static STATUS post(clusim_sim *s, conn_id conn, uint32_t ordinal) {
-    conn_state *c = conn_at(s, conn);
-    c->missing[ordinal & 63]--;
-    uint32_t width = 0;
-    while (c->posted < c->sends && c->missing[c->posted & 63] == 0) {
-        width += c->width[c->posted & 63];
-        c->posted++;
-    }
-    if (width)
-        TRY(scheduler_event(s, s->scheduler.now_ps + s->model->image.conns[conn.i].tail_ps, EV_TAIL,
-                            width, conn.i));
-    return CLUSIM_OK;
-}
-
 STATUS program_counter_visible(clusim_sim *s, conn_id conn, uint32_t slots, bool tail) {
     conn_state *c = conn_at(s, conn);
     inst_id *waiters = tail ? &c->recv_waiters : &c->send_waiters;
@@ -356,6 +342,11 @@ static STATUS record(clusim_sim *s, inst_id id, uint32_t seq) {
     return result_record(s, (clusim_record){now_ps, st->gate_ps, id.i, seq, st->wire.i, st->cause});
 }
 
+static bool stores(const view *v) {
+    bool sync = v->prim->flags & CLUSIM_PRIM_FLAG_SYNC;
+    return !sync && (v->flags & MODEL_OPS_MULTIMEM) == CLUSIM_OP_MCAST;
+}
+
 static STATUS finish_slice(clusim_sim *s, const view *v) {
     TRY(record(s, v->id, v->state->seq++));
     uint32_t k = slice_slots(v);
@@ -367,8 +358,9 @@ static STATUS finish_slice(clusim_sim *s, const view *v) {
         int64_t at = s->scheduler.now_ps + s->model->image.conns[v->recv.i].head_ps;
         TRY(scheduler_event(s, at, EV_HEAD, k, v->recv.i));
     }
-    if (sends_slots(v)) TRY(post(s, v->send, v->state->send_ordinal));
-    return CLUSIM_OK;
+    if (stores(v)) fence_begin(s, v->id);
+    if (!sends_slots(v)) return CLUSIM_OK;
+    return fence_post_after(s, v->id, v->send, v->state->send_ordinal);
 }
 
 static STATUS finish_instance(clusim_sim *s, inst_id id) {
@@ -408,7 +400,10 @@ STATUS program_run(clusim_sim *s, inst_id id) {
             }
             case PH_FIXED: TRY(start_data(s, &v, &done)); break;
             case PH_READ: TRY(after_read(s, &v, &done)); break;
-            default: done = true; break;
+            default:
+                done = !stores(&v) || xfer_none(st->fence);
+                if (!done) st->phase = PH_FENCE;
+                break;
         }
         if (!done) return CLUSIM_OK;
         TRY(finish_slice(s, &v));
@@ -434,7 +429,10 @@ STATUS program_ready(clusim_sim *s, inst_id id) { return make_due(s, id); }
 STATUS program_complete(clusim_sim *s, xfer_id xfer_index) {
     const xfer *x = xfer_at(s, xfer_index);
     if (x->type == XFER_WRITE) {
-        TRY(post(s, x->conn, x->ordinal));
+        TRY(fence_post(s, x->conn, x->ordinal));
+    } else if (x->type == XFER_MCAST) {
+        TRY(fence_end(s, x->inst, xfer_index));
+        if (inst_at(s, x->inst)->phase == PH_FENCE) TRY(make_due(s, x->inst));
     } else {
         inst_at(s, x->inst)->wire = x->last_wire;
         if (x->pace_ps > s->scheduler.now_ps) {
@@ -461,11 +459,13 @@ STATUS program_init(clusim_sim *s) {
     }
     for (uint32_t i = 0; i < im->num_instances; i++)
         s->programs.insts[i].prim = im->templates[im->instances[i].template].prim_lo;
+    fence_init(s);
     return CLUSIM_OK;
 }
 
 void program_free(clusim_sim *s) {
     free(s->programs.conns);
+    fence_free(s);
     free(s->programs.insts);
     free(s->programs.due.ids);
     free(s->programs.current.ids);
@@ -488,7 +488,7 @@ void program_read(const clusim_sim *s, inst_id id, clusim_instance_state *out) {
         [PH_NEW] = CLUSIM_STATE_NOT_STARTED, [PH_QUEUED] = CLUSIM_STATE_WAIT_CTA_SLOT,
         [PH_GATE] = CLUSIM_STATE_BUSY,       [PH_FIXED] = CLUSIM_STATE_BUSY,
         [PH_READ] = CLUSIM_STATE_BUSY,       [PH_DATA] = CLUSIM_STATE_BUSY,
-        [PH_DONE] = CLUSIM_STATE_DONE,
+        [PH_FENCE] = CLUSIM_STATE_BUSY,      [PH_DONE] = CLUSIM_STATE_DONE,
     };
     const inst_state *st = inst_at(s, id);
     *out = (clusim_instance_state){names[st->phase], st->prim, NONE, st->seq, st->loop};

@@ -317,7 +317,7 @@ static bool keeps_going(clusim_sim *s, inst_id id, int64_t end_ps) {
     const inst_state *st = inst_at(s, id);
     if (st->phase == PH_GATE && st->has_slice) return true; /* its fixed time is still due */
     if (st->phase == PH_FIXED && st->start_ps >= end_ps) return true;
-    if (st->phase != PH_FIXED && st->phase != PH_READ && st->phase != PH_DATA) return false;
+    if (st->phase < PH_FIXED || st->phase > PH_FENCE) return false;
     if (!slices_last(s, id)) return true; /* so is that of the next slice */
     return st->phase != PH_FIXED && keeps_sending(s, id, end_ps);
 }

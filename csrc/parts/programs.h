@@ -14,7 +14,7 @@ typedef struct conn_state {
     uint8_t width[64];                  /* ... and its number of slots */
 } conn_state;
 
-enum inst_phase { PH_NEW, PH_QUEUED, PH_GATE, PH_FIXED, PH_READ, PH_DATA, PH_DONE };
+enum inst_phase { PH_NEW, PH_QUEUED, PH_GATE, PH_FIXED, PH_READ, PH_DATA, PH_FENCE, PH_DONE };
 
 typedef struct inst_state {
     uint64_t loop, loops;
@@ -32,14 +32,24 @@ typedef struct inst_state {
     int64_t gate_ps;                          /* time at which the present slice passed its gate */
     int64_t start_ps;                         /* start of its data movement */
     xfer_id xfer;                             /* its last transfer after that, or NONE */
+    xfer_id fence;                            /* last multicast, done and incomplete, or NONE */
+    uint32_t held;                            /* first slice sent after the fence, or NONE */
     wire_id wire;                             /* the present slice's last data, or NONE */
     uint32_t cause;                           /* clusim_cause: its last reason for blocking */
 } inst_state;
+
+typedef struct held_slice { /* posts at the end of a fence */
+    conn_id conn;
+    uint32_t ordinal;
+    uint32_t next; /* of the instance or of the free list, NONE at the end */
+} held_slice;
 
 typedef struct programs_part {
     conn_state *conns;      /* owned */
     inst_state *insts;      /* owned */
     inst_list due, current; /* runnable now; of the current delta cycle */
+    held_slice *held;       /* owned */
+    uint32_t held_size, held_free;
 } programs_part;
 
 #endif

@@ -80,7 +80,12 @@ _Static_assert(sizeof(xfer) == 320, "a transfer fills five cache lines");
 /* True if the owner is done only when everything is delivered. */
 static inline bool xfer_awaited(const xfer *x) {
     return x->owner_kind == OWNER_SOURCE || x->type == XFER_READ || x->type == XFER_REDUCE ||
-           x->type == XFER_MCAST || x->type == XFER_REDUCE_MCAST;
+           x->type == XFER_REDUCE_MCAST;
+}
+
+/* True if the slice is done when the last packet has left. */
+static inline bool xfer_stores(const xfer *x) {
+    return x->type == XFER_WRITE || x->type == XFER_MCAST;
 }
 
 typedef struct xfers_part {

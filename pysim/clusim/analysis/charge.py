@@ -293,7 +293,9 @@ class Charger:
         flags, network = self._flags(step), self.network
         # While this CTA was otherwise occupied, the wire served other transfers: use the complete turn.
         span = (step.start_ps - self._fixed_ps(step), step.end_ps)
-        latency = min(step.length_ps, network.latency_ps(step.connection, step.endpoint, flags))
+        latency = 0
+        if self._asks(step):
+            latency = min(step.length_ps, network.latency_ps(step.connection, step.endpoint, flags))
         stages = network.stages_of(step.connection, step.endpoint, flags)
         times = span, self._whole(step)
         result = [self._wire_load(stage, times) for stage in network.narrowed(stages, step.wire)]
@@ -375,7 +377,7 @@ class Charger:
         """Return the time of written packets after their first wire."""
         conn = self._image["conns"][step.connection]
         times = (step.start_ps, step.end_ps), self._whole(step)
-        stages = self.network.stages_of(step.connection, int(conn["src"]), 0)
+        stages = self.network.stages_of(step.connection, int(conn["src"]), Op.MCAST)
         loads = [self._wire_load(stage, times) for stage in stages[1:] or stages]
         return [*loads, self._load("hbm", int(conn["dst"]), times)]
 

@@ -316,8 +316,10 @@ class Network:
                 yield Delay("switches", int(self.image["nodes"]["latency_ps"][node]))
 
     def flight(self, connection: int) -> Iterator[Delay]:
-        """Yield the latencies of a written packet, from its end on the first wire to visible."""
+        """Yield the latencies of a written or multicast packet, from its end on the first wire to visible."""
         conn = self.image["conns"][connection]
+        if int(conn["kind"]) == ConnKind.MULTIMEM:
+            yield from self._switched(connection, int(conn["src"]), Op.MCAST)
         if int(conn["kind"]) != ConnKind.WRITE:
             return
         _, target, _ = self._ends(conn, int(conn["src"]))
@@ -334,7 +336,7 @@ class Network:
         return sum(delay.ps for delay in self.latencies(connection, endpoint, flags))
 
     def latencies(self, connection: int, endpoint: int, flags: int) -> Iterator[Delay]:
-        """Yield the latencies of a transfer that ends with its last delivery: paths, memory, units."""
+        """Yield the latencies of a requested transfer without data: round trips, memory, units."""
         conn = self.image["conns"][connection]
         ends = self.image["endpoints"]
         response = Delay("memory latency", int(ends["response_latency_ps"][endpoint]))

@@ -206,6 +206,10 @@ class Slices:
         """Return the flags of the opcode of a primitive."""
         return int(self._flags[prim])
 
+    def multicasts(self, prims: Array) -> Array:
+        """Return True for the primitives that store by multicast without a reduction."""
+        return np.asarray(self._flags[prims] & (Op.MCAST | Op.REDUCE) == Op.MCAST)
+
     def connection(self, instance: int, prim: int, *, send: bool) -> int:
         """Return the connection a primitive receives from or sends on, or `NONE`."""
         needed = Op.SEND | Op.MCAST | Op.REDUCE | Op.AGGREGATE if send else Op.RECV

@@ -356,8 +356,17 @@ class Walk:
             kind = StepKind.HEAD if send else StepKind.TAIL
             yield Step(kind, flag_ps, row.gate_ps, *who, connection)
         if flag_ps > opener.time_ps:
-            yield Step(StepKind.FLIGHT, opener.time_ps, flag_ps, *who, connection, opener.wire)
+            flown = connection if opener.wire != NONE else self._fence(opener, connection)
+            yield Step(StepKind.FLIGHT, opener.time_ps, flag_ps, *who, flown, opener.wire)
         return opener
+
+    def _fence(self, opener: _Row, connection: int) -> int:
+        """Return the connection of the last multicast before a slice, for which its flag waits."""
+        prims = self.slices.table(opener.instance).prim[: opener.seq]
+        stores = np.flatnonzero(self.slices.multicasts(prims))
+        if not len(stores):
+            return connection
+        return self.transfer_connection(opener.instance, int(prims[stores[-1]]))
 
     def _start(self, row: _Row, task: int) -> Iterator[Step]:
         """Yield the segments between the start of a task and the start of its CTA."""

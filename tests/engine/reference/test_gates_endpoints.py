@@ -101,9 +101,30 @@ def test_a_multicast_buffer_is_free_when_the_last_copy_left(engine):
     store = prim("multicastStore", send=0)
     instance = builder.run_alone(a, store, conns=(conn,), length=184)
     # At the switch at 1000 + 80 + 100; copies until 2180 and 1180 + 3000; credit back at 5180.
-    second = 5180 + 1000 + 80 + 100
-    sim = assert_records_at(engine, builder, instance, second + 3000 + 1000 + 10)
+    sim = assert_records_at(engine, builder, instance, 5180 + 1000)
     assert counters(sim, 0, "stall_credit_ps") == (5180 - 1000,)
+
+
+STORED = 1000 + 80 + 100 + 10000 + 1000 + 10
+"""A store of 92 B: its end on the first wire, header, switch, the slow copy to b, its flight and memory."""
+
+
+def test_a_flag_after_a_multicast_waits_until_all_members_have_it(engine):
+    builder, a, conn = fan(slow=(1, 100))
+    flag = builder.conn(a, a, "flag", slots=1)
+    store, tell = prim("multicastStore", send=0), prim("signal", send=1)
+    builder.run_alone(a, store, tell, conns=(conn, flag), length=92)
+    waiter = builder.run_alone(a, prim("waitSignal", recv=0), conns=(flag,), length=92)
+    assert_records_at(engine, builder, waiter, STORED)
+
+
+def test_a_multicast_begins_when_the_last_has_left_and_ends_after_it_has_arrived(engine):
+    builder, a, conn = fan(slow=(1, 100))
+    store = prim("multicastStore", send=0)
+    instance = builder.run_alone(a, store, store, store, conns=(conn,), length=92)
+    # The second leaves at 2000 and is done when the first is complete; its copy to b follows the first's,
+    # and is complete 10000 later.
+    assert_records_at(engine, builder, instance, 1000, STORED, STORED + 10000)
 
 
 REDUCED = (

@@ -3,8 +3,8 @@
 **Hardware**: PyTorch's ``multimem_all_reduce_``, vLLM's symmetric-memory all-reduce and NCCL's kernels for registered
 windows: the users' buffers are bound to a multicast address, so nothing is copied. After a barrier of all GPUs each
 reads its share of the sum through the switch (``multimem.ld_reduce``) and stores it to all (``multimem.st``); a
-second barrier, after a fence, tells that all shares have been stored. **Model**: a multicast store is done when the
-memory of all members has accepted it. One program per rank and channel; a barrier is a
+second barrier, after a fence, tells that all shares have been stored. **Model**: flags after a multicast store
+are visible when the memory of all members has accepted it. One program per rank and channel; a barrier is a
 flag to and from every rank, with one fixed cost. **Not modelled**: packets of the flags. **Parameters**: channels
 (CTAs).
 """

@@ -8,9 +8,9 @@ all members are polled with one load (``NVLS_MIN_POLL``). **Model**: three progr
 channel that hand over by flags, with FIFOs of 8 slots for the buffer; one fixed cost per chunk for
 all of the reducer's flags together, a part of one for the copy of each head's chunk: scatter and gather
 serve the heads in turn. In all-reduce scatter, reduce and gather each have their share of the CTA's
-warps. A multicast store is done when all members have it. **Not modelled**: the separate warp whose fence lets
-the next store begin before that;
-the flag accesses' own packets; the buffer is as large as the data, and only the flags keep it from
+warps. A warp of its own fences and posts: the flags of a multicast store wait until all members have it, and the
+next store begins meanwhile, but is not done before. A reduction's multicast is done when all members have it.
+**Not modelled**: the flag accesses' own packets; the buffer is as large as the data, and only the flags keep it from
 being overrun. **Parameters**: `Shape`, 128 KiB chunks.
 """
 

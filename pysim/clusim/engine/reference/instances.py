@@ -98,6 +98,7 @@ class _Carry:
     pace_ps: int
     post: Post | None
     connection: ConnectionState
+    multicast: bool
 
     def all_granted(self, end_ps: int) -> None:
         """End a write when its packets have left."""
@@ -112,6 +113,8 @@ class _Carry:
         if self.post is not None:
             self.post.complete = True
             self.connection.advance_posts()
+        if self.multicast:
+            self.instance.end_fence(transfer)
 
 
 def first_group(machine: Machine, terms: Terms, group: int | None) -> tuple[int, ...]:
@@ -156,6 +159,9 @@ class InstanceState:
         self.cause = Cause.NONE
         self._machine, self._host = machine, host
         self._slow_1024 = 1024
+        self._fence: Transfer | None = None
+        self._held: list[tuple[ConnectionState, Post]] = []
+        self._at_fence = False
         self._steps = self._program()
 
     def advance(self) -> None:
@@ -170,6 +176,18 @@ class InstanceState:
         else:
             who = (Beyond.INSTANCE, self.index)
             machine.at(time_ps, lambda: machine.waves.runnable.add(self.index), who)
+
+    def end_fence(self, multicast: Transfer) -> None:
+        """Let the slices that waited for a multicast post, if it is the fence; resume the next multicast."""
+        if multicast is not self._fence:
+            return
+        self._fence = None
+        for connection, post in self._held:
+            post.done = True
+            connection.advance_posts()
+        self._held.clear()
+        if self._at_fence:
+            self._machine.waves.runnable.add(self.index)
 
     def _program(self) -> Iterator[None]:
         for step in slices(self.spec):
@@ -194,9 +212,13 @@ class InstanceState:
         self._host.record(self.index, self.sequence)  # 4.
         if recv is not None:
             recv.consume(slots)
-        if send is not None and post is not None:
-            post.done = True
-            send.advance_posts()
+        if send is None or post is None:
+            return
+        if self._fence is not None:
+            self._held.append((send, post))
+            return
+        post.done = True
+        send.advance_posts()
 
     def _connection(self, position: int | None) -> ConnectionState:
         assert position is not None
@@ -319,8 +341,8 @@ class InstanceState:
         start_ps = machine.now_ps
         pace_ps = start_ps + ((size * cost16) >> 16)
         machine.in_range(pace_ps, (Beyond.INSTANCE, self.index))
-        awaited = terms.answered or kind == Kind.MCAST
-        carry = _Carry(self, awaited, pace_ps, post, connection)
+        awaited, multicast = terms.answered, kind == Kind.MCAST
+        carry = _Carry(self, awaited, pace_ps, post, connection, multicast)
         transfer = Transfer(
             terms=terms,
             owner=carry,
@@ -344,3 +366,13 @@ class InstanceState:
         start_transfer(machine, self.spec.endpoint, self.slot, transfer)
         yield
         self.wire = transfer.last_visible_wire if awaited else transfer.last_end_wire
+        if multicast:
+            yield from self._follow(transfer)
+
+    def _follow(self, multicast: Transfer) -> Iterator[None]:
+        """Wait for the fence, then let the multicast, whose packets have left, be the fence until it is complete."""
+        self._at_fence = True
+        while self._fence is not None:
+            yield
+        self._at_fence = False
+        self._fence = None if multicast.complete else multicast
