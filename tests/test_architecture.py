@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "programs": "base formats hardware jobs lowering nccl replays simulation topology workload",
     "validation": "analysis base engine formats hardware lowering nccl nccltests schedule simulation topology"
     " training workload",
-    "studies": "analysis base engine nccl nccltests policies replays report results simulation topology training"
+    "studies": "analysis base nccl nccltests policies replays report results simulation topology training"
     " workload",
     "clusim": "base collectives nccltests policies programs replays results schedule simulation topology training"
     " workload",

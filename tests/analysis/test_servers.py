@@ -9,17 +9,21 @@ import pytest
 
 import clusim
 from clusim.analysis.blame import server_table
+from clusim.report.page_data import Feed
 from clusim.results.causes import CauseKind
 from clusim.results.servers import FULL, outstanding
+from clusim.results.trace.inputs import read_inputs
+from clusim.schedule.builder import ProgramBuilder
 from clusim.simulation.api import result_of
 from clusim.simulation.job import RunOptions, job_of, run_job
 from clusim.simulation.plan import plan
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
-from clusim.studies.whatif.api import speed_of
+from clusim.simulation.speed import speed_of
 from clusim.topology import Fabric
 from clusim.topology.model import Protocol
 from support.limits import Asked
+from support.workloads import ideal, tiny
 
 PLAIN = RunOptions(bins=2, histories=False, confirm=False)
 
@@ -87,6 +91,40 @@ def test_only_instances_beyond_the_spread_of_the_others_are_outstanding() -> Non
     assert outstanding({"a": 20, "b": 10, "c": 9}, 3, 0.9) == ("a",)
     assert outstanding({"a": 20, "b": 15, "c": 5}, 3, 0.9) == ()
     assert outstanding({"a": 20, "b": 20, "c": 1}, 1, 0.9) == ()
+
+
+def test_host_threads_are_busy_for_their_tasks_and_kernels_for_theirs() -> None:
+    """Three pauses of 5 us on a host and one on another, which has a second thread, and a kernel, in memory."""
+    builder = ProgramBuilder(2, "hosts")
+    for rank, count in ((0, 3), (1, 1)):
+        for number in range(count):
+            builder.delay(rank, 5_000_000, stream="host", name=f"host {number}")
+    builder.delay(1, 2_000_000, stream="cpu 7", name="operator")
+    builder.kernel(1, compute_ps=10_000_000, stream="kernels", name="F0")
+    result = clusim.simulate(clusim.load("a100x4-mesh"), builder.build())
+    rows = {one.name: one for one in result.verdict.servers}
+    hosts = rows["host threads"]
+    assert (hosts.servers, hosts.remedies) == (3, ("host x2",))
+    assert hosts.busy * result.time_ps == pytest.approx(15_000_000, rel=1e-5)
+    assert hosts.mean * result.time_ps == pytest.approx(
+        (15_000_000 + 5_000_000 + 2_000_000) / 3, rel=1e-5
+    )
+    assert rows["kernels"].busy * result.time_ps == pytest.approx(10_000_000, rel=1e-5)
+
+
+def test_the_report_of_a_step_has_its_host_threads(tmp_path: Path) -> None:
+    trace = tmp_path / "step.h5"
+    work = tiny("parallel: {data: 1}\nhost: {framework: pytorch}\n")
+    found = clusim.train(work, ideal(1), steps=1, fold="none", trace_out=str(trace), confirm=False)
+    rows = {row["name"]: row for row in server_table(trace).rows()}
+    inputs = read_inputs(trace)
+    on_host = [name == "host" for name in inputs.texts("tasks/stream")]
+    paused_ps = int(inputs.image["tasks"]["delay_ps"][: len(on_host)][on_host].sum())
+    busy = rows["host threads"]["busy"]
+    assert busy * found.result.time_ps == pytest.approx(paused_ps, rel=1e-5)
+    servers = Feed.open(trace).servers
+    assert servers is not None
+    assert "host threads" in [row["name"] for row in servers.rows()]
 
 
 def doubled(fabric: Fabric) -> Fabric:

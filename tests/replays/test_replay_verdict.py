@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import clusim
+from clusim.base.errors import InputError
+from clusim.formats.recordings import layers
+from clusim.replays import replay
+from clusim.replays.placing import ReplayRequest
 from clusim.replays.report import CallResult, calls_verdict
 from clusim.results.causes import CauseInstance, CauseKind, CauseResource, VerdictCause
 from clusim.results.diagnosis import Verdict
+from clusim_cli.main import cli
+from formats.recordings.layertables import layer, table
 
-LOG = Path(__file__).parents[2] / "traces" / "nccl-8xh100.log"
+TRACES = Path(__file__).parents[2] / "traces"
+LOG = TRACES / "nccl-8xh100.log"
 
 
 def cause(kind: CauseKind, what: str, time_ps: int, **more: Any) -> VerdictCause:
@@ -26,32 +37,36 @@ def call(count: int, kernel_ps: int, *causes: VerdictCause) -> CallResult:
     return CallResult(*shown, kernel_ps, kernel_ps + 100, verdict=verdict)
 
 
-@pytest.mark.parametrize("simulated", [True, False])
-def test_causes_of_calls_count_as_often_as_the_calls(simulated: bool) -> None:
-    """Causes are in the order of their simulated savings, if each call has some."""
-    latency = cause(CauseKind.LATENCY, "", 300, saving_ps=10 if simulated else None)
-    wire = cause(
-        CauseKind.WIRE, "NVLink", 900, saving_ps=400, also=("PCIe bandwidth (81.0% busy)",)
-    )
-    found = calls_verdict([call(10, 300, latency), call(2, 1200, wire, latency)])
+def test_causes_of_calls_count_as_often_as_the_calls() -> None:
+    latency = cause(CauseKind.LATENCY, "", 300)
+    wire = cause(CauseKind.WIRE, "NVLink", 900, also=("PCIe bandwidth (81.0% busy)",))
+    calls = [call(10, 300, latency), call(2, 1200, wire, latency)]
+    found = calls_verdict(calls)
     assert found.time_ps == 10 * 400 + 2 * 1300
-    by_share = [
+    assert [(own.kind, own.time_ps) for own in found.causes] == [
         (CauseKind.LATENCY, 12 * 300),
         (CauseKind.WIRE, 2 * 900),
         (CauseKind.LAUNCH, 12 * 100),
     ]
-    by_saving = [by_share[1], by_share[2], by_share[0]]
-    assert [(own.kind, own.time_ps) for own in found.causes] == (
-        by_saving if simulated else by_share
-    )
-    savings = [2 * 400, 12 * 50, 12 * 10] if simulated else [None] * 3
-    assert [own.saving_ps for own in found.causes] == savings
-    said = "by simulated saving" if simulated else "by share; savings were not simulated"
-    assert f"order: {said}" in found.lines()
     (seen,) = (own for own in found.causes if own.kind is CauseKind.WIRE)
     assert seen.also == wire.also
     assert seen.resources[0].places == (CauseInstance("rank 1", 2 * 900),)
     assert calls_verdict([]).causes == ()
+
+
+@pytest.mark.parametrize("job_ps", [3300, 9900])
+def test_causes_of_concurrent_or_paused_calls_add_up_to_the_job(job_ps: int) -> None:
+    """Concurrent calls share the time of the job; pauses are between kernels."""
+    calls = [
+        call(10, 300, cause(CauseKind.LATENCY, "", 300)),
+        call(2, 1200, cause(CauseKind.CTA, "", 1200)),
+    ]
+    found = calls_verdict(calls, job_ps)
+    times = {own.kind: own.time_ps for own in found.causes}
+    assert sum(times.values()) == found.time_ps == job_ps
+    part = min(1, job_ps / 6600)
+    assert times[CauseKind.LATENCY] == 3000 * part
+    assert times[CauseKind.LAUNCH] == (1200 * part if part < 1 else 1200 + 3300)
 
 
 def test_time_of_a_call_that_was_not_analysed_is_unattributed() -> None:
@@ -73,20 +88,57 @@ def test_a_log_is_judged_by_its_calls() -> None:
     assert sum(own.time_ps for own in verdict.causes) == verdict.time_ps
 
 
-def test_affordable_savings_of_calls_are_simulated() -> None:
-    """A job saves the sum of its calls."""
-    found = clusim.replay(LOG, "dgx-h100", calls=2)
-    verdict = found.verdict
+def changed(base: str, words: list[str]) -> list[int]:
+    """Return the savings of ``what-if`` with the same plan [ps]."""
+    done = CliRunner().invoke(cli, ["what-if", base, *words, "--no-progress", "--json"])
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["change"] for row in rows] == words
+    return [row["baseline"]["time_ps"] - row["held"]["time_ps"] for row in rows]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        f"{LOG} dgx-h100 --calls 2",
+        f"{LOG} dgx-h100 --calls 2 --fault 'rank 1 slow x3 at 1ns'",
+        f"{LOG} dgx-h100 --calls 2 --whole",
+        f"{TRACES / 'comma-4ranks'} dgx-h100 --gap none",
+    ],
+)
+def test_every_change_of_a_replay_has_words_that_what_if_takes_with_the_same_saving(
+    options: str,
+) -> None:
+    """Calls of a log one by one and together, and a recording of all ranks."""
+    words = [*shlex.split(options), "--confirm", "--no-progress", "--json"]
+    found = json.loads(CliRunner().invoke(cli, ["replay", *words]).stdout)
+    verdict = found["verdict"]
+    assert verdict["proof"].startswith("certain: no other single change saves more (")
+    known = {own["remedy"]: own["saving_ps"] for own in verdict["causes"] if "remedy" in own}
+    assert len(known) > 1
+    assert changed(f"replay {options}", [*known]) == [*known.values()]
+    assert verdict["causes"][0]["saving_ps"] >= 0.7 * max(known.values())
+
+
+def test_a_log_of_slow_calls_says_that_no_change_was_simulated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("clusim.replays.callproof.CHEAP_CALLS", 1)
+    verdict = clusim.replay(LOG, "dgx-h100", calls=2).verdict
     assert verdict is not None
-    assert verdict.order == "by simulated saving"
-    savings = [own.saving_ps for own in verdict.causes if own.saving_ps is not None]
-    assert savings == sorted(savings, reverse=True)
-    (saved,) = (own.saving_ps for own in verdict.causes if own.kind is CauseKind.STEP)
-    each = [
-        own.saving_ps or 0
-        for call in found.calls
-        for own in (call.verdict.causes if call.verdict else ())
-        if own.kind is CauseKind.STEP
-    ]
-    assert saved == sum(each)
-    assert min(each) > 0
+    assert verdict.proof.startswith("not certain: not simulated: step x2, cta x2")
+    assert all(own.saving_ps is None for own in verdict.causes)
+
+
+def test_only_links_of_a_rank_that_represents_all_can_be_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "MOST_LAYER_EVENTS", 30)
+    name = table(
+        tmp_path,
+        "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 8 ep: 1 pp: 1 all_gpus: 8",
+        layer("a", 10_000, 20_000, 30_000, f=("ALLREDUCE", 1 << 18), i=("ALLREDUCE", 1 << 18)),
+    )
+    request = ReplayRequest((name,), topology="dgx-a100")
+    assert replay(replace(request, faster="nvlink x2")).total_ps < replay(request).total_ps
+    with pytest.raises(InputError, match="step x2: one rank represents all; only links"):
+        replay(replace(request, faster="step x2"))

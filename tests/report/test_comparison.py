@@ -17,8 +17,8 @@ from clusim.report.comparison import Compared, comparison_page, read_compared, w
 from clusim.report.verdictcard import AxisRow, axis
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
+from clusim.simulation.speed import speed_of
 from clusim.studies.whatif import what_if
-from clusim.studies.whatif.api import speed_of
 from clusim_cli.main import cli, run
 from support.browser import chromium, until, watched
 

@@ -239,7 +239,9 @@ def test_the_table_has_a_line_for_each_and_its_cause() -> None:
             ["train bert-allreduce", "hbm x2"],
             "links, compute and host can be faster, and keys of the workload",
         ),
-        ([f"replay {LOG} dgx-h100", "step x2"], "of replays, only links can be faster"),
+        ([f"replay {LOG} dgx-h100", "stepp x2"], "stepp x2: no matching links in dgx-h100"),
+        ([f"replay {LOG}", "rank 1 repaired"], "set the system of the replay with --topology"),
+        (["nccl-tests all_reduce_perf dgx-h100", "rank 1 repaired"], "not of nccl-tests"),
         ([f"replay {LOG} dgx-h100", "--fault 'rank 8 slow x2'"], "no rank 8"),
     ],
 )

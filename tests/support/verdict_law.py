@@ -23,7 +23,7 @@ from clusim.simulation.job import RunOptions, job_of, run_job
 from clusim.simulation.plan import Plan, plan
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
-from clusim.studies.whatif.api import speed_of
+from clusim.simulation.speed import speed_of
 
 NODE = ("dgx-a100", "dgx-h100", "hgx-b200", "dgx-1v", "a100x4-mesh", "a100-pcie-x8", "mi300x")
 CLUSTER = ("dgx-a100", "a100x4-mesh", "aws-p4d", "dgx-h100", "azure-ndv2")

@@ -71,7 +71,7 @@ def overlap(trace: Path, **form: Any) -> None:
 @command.command("servers")
 @_form("clusim.analysis.tablejson:ServersJson")
 def servers(trace: Path, **form: Any) -> None:
-    """Busy time of the serial servers: wires, proxy threads, acknowledgements, reduction units, CTAs, memories."""
+    """Busy time of the serial servers: wires, threads, acknowledgements, reduction units, CTAs, memories, hosts."""
     from clusim.analysis.blame import server_table
 
     _show(server_table(trace), form)

@@ -62,6 +62,7 @@ def _call(text: str) -> tuple[str, int]:
     more="These are times far from measured ones, a guessed system, or more ranks than GPUs."
 )
 @options.granularity()
+@options.confirm(more="All changes; automatic up to about 2 s.")
 @options.time_limit()
 @options.trace_out()
 @options.html(more="Measured against simulated times on one axis.")
@@ -85,6 +86,7 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> int:
     from clusim.simulation.request import taken
 
     request = asked(recording=recording, **given)
+    given["confirm"] = given["confirm"] or None
     with (
         shown_progress(False, given["trace_out"]) as shown,
         counted_progress(not no_progress, "calls") as progress,

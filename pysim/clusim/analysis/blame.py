@@ -85,7 +85,9 @@ def server_table(path: str | Path) -> ColumnTable:
     """Return the busy times of the serial servers of a trace by class, the fullest first."""
     traced = open_traced(path)
     starts_ps = all_starts(traced.network.image, traced.result.tasks.start_ps)
-    servers = Servers(traced.result, traced.network, Slices(traced.network.image, starts_ps, path))
+    slices = Slices(traced.network.image, starts_ps, path)
+    streams = traced.inputs.texts("tasks/stream")
+    servers = Servers(traced.result, traced.network, slices, streams)
     names = tuple(ServerRowJson.__annotations__)
     rows = [
         tuple(

@@ -174,7 +174,7 @@ def critical_of(traced: Traced, records: Records) -> Critical:
     rivals = Rivals(walk, network, traced.inputs)
     rows, many = result.tasks.blocks, len(result.tasks.names)
     blocks = BlockCharges(rows, many) if rows is not None else None
-    servers = Servers(result, network, walk.slices)
+    servers = Servers(result, network, walk.slices, traced.inputs.texts("tasks/stream"))
     return Critical(traced, walk, Charger(walk, network, usage, used, rivals), servers, blocks)
 
 

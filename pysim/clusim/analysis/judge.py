@@ -279,7 +279,8 @@ def judged(run: Critical) -> Judged:
 def judged_by_servers(traced: Traced, why: str) -> Judged:
     """Return the diagnosis of a run without critical path, by its fullest wire; `why` is the reason."""
     network, result = traced.network, traced.result
-    servers = Servers(result, network, Slices(network.image, np.zeros(len(network.image["tasks"]))))
+    slices = Slices(network.image, np.zeros(len(network.image["tasks"])))
+    servers = Servers(result, network, slices, traced.inputs.texts("tasks/stream"))
     busy = result.wires.counters["busy_ps"]
     if not len(busy) or not busy.any():
         return Judged(Verdict(result.time_ps, (), basis=why, includes=_includes(result)))

@@ -7,7 +7,7 @@ image's programs, at the speed of their rank at time 0.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -30,6 +30,10 @@ MOST_SLICES = 1 << 22
 """Slices of all instances up to which it is."""
 
 
+HOST, RECORDED_HOST = "host", "cpu "
+"""Stream of a rank's host threads, and start of those of recordings."""
+
+
 class _Class(NamedTuple):
     name: str
     busy_ps: Mapping[str, float]
@@ -43,6 +47,8 @@ class Servers:
     ----------
     slices : Slices
         Slices of its image.
+    streams : sequence of str
+        Stream of each task of the schedule.
 
     Attributes
     ----------
@@ -51,8 +57,11 @@ class Servers:
         its busiest CTA's [ps].
     """
 
-    def __init__(self, result: Result, network: Network, slices: Slices) -> None:
+    def __init__(
+        self, result: Result, network: Network, slices: Slices, streams: Sequence[str]
+    ) -> None:
         self._result, self._network, self._slices = result, network, slices
+        self._streams = streams
         self._image = network.image
         self.threads: dict[str, float] = defaultdict(float)
         self.units: dict[str, float] = defaultdict(float)
@@ -97,7 +106,9 @@ class Servers:
         yield _Class("CTAs, busiest of a rank", self.ctas, ("cta x2", "step x2"))
         yield _Class("memories", self._memories(), ("hbm x2",))
         yield _Class("CTA slots", self._held(), ("slots x2",))
-        yield _Class("kernels", self._kernels(), ("compute x2", "hbm x2"))
+        kernels = self._image["tasks"]["kind"] == TaskKind.KERNEL
+        yield _Class("kernels", self._spans(kernels), ("compute x2", "hbm x2"))
+        yield _Class("host threads", self._hosts(), ("host x2",))
 
     def least_ps(self, remedy: str, wires: frozenset[int] = frozenset()) -> float:
         """Return the least time of a run with a remedy: the busy time of its busiest server [ps].
@@ -228,11 +239,23 @@ class Servers:
                 held[self.place_of(int(row["endpoint"]))] += span * count / slots
         return held
 
-    def _kernels(self) -> dict[str, float]:
+    def _hosts(self) -> dict[str, float]:
+        """Return the busy time of host threads [ps]: streams ``host``, and ``cpu N`` of recordings."""
+        image, result = self._image["tasks"], dict[str, float]()
+        for stream in sorted(set(self._streams)):
+            if stream == HOST or stream.startswith(RECORDED_HOST):
+                rows = np.zeros(len(image), bool)
+                rows[: len(self._streams)] = [name == stream for name in self._streams]
+                for place, ps in self._spans(rows).items():
+                    result[place if stream == HOST else f"{place} {stream}"] = ps
+        return result
+
+    def _spans(self, chosen: Array) -> dict[str, float]:
+        """Return the time in which the chosen tasks of each rank run [ps]."""
         tasks, image = self._result.tasks, self._image["tasks"]
         rows = image[: len(tasks.end_ps)]
         result: dict[str, float] = {}
-        done = (rows["kind"] == TaskKind.KERNEL) & (tasks.end_ps >= 0)
+        done = chosen[: len(tasks.end_ps)] & (tasks.end_ps >= 0)
         for endpoint in np.unique(rows["endpoint"][done]).tolist():
             mine = done & (rows["endpoint"] == endpoint)
             spans = Union(tasks.start_ps[mine], tasks.end_ps[mine])

@@ -23,6 +23,19 @@ from clusim.results.resultjson import Unfinished
 from clusim.simulation.job import RunOptions
 from clusim.simulation.session import Watch
 from clusim.simulation.setup import Setup
+from clusim.simulation.speed import speed_of
+
+
+def _faster_setup(request: ReplayRequest) -> Setup:
+    """Return the setup of a representative rank, with faster links if they are requested."""
+    assert request.topology is not None
+    setup = request.setup(request.topology, request.version, request.env)
+    speed = speed_of(request.faster)
+    if speed is None:
+        return setup
+    if not speed.of_links:
+        raise InputError(f"{speed.words}: one rank represents all; only links can be faster")
+    return replace(setup, topology=speed.machine(replace(setup, nodes=None).fabric))
 
 
 def replay_alike(
@@ -39,9 +52,7 @@ def replay_alike(
             f"{recording.name}: one rank represents all {recording.num_ranks}, and faults affect ranks differently;"
             " --calls N replays the first calls of all ranks"
         )
-    first = representative(
-        recording, request, request.setup(request.topology, request.version, request.env)
-    )
+    first = representative(recording, request, _faster_setup(request))
     job = RepresentedJob(recording, first, watch)
     played = job.play()
     machines = -(-recording.num_ranks // first.size)
@@ -135,6 +146,8 @@ def replay(
     counted : callable or None
         Called with the number of distinct calls completed and their total.
     """
+    if request.faster:
+        options = replace(options, confirm=False)
     first = request.files[0]
     kind = request.kind.replace("_", "-") or kind_of(first)
     if kind in LOGS:

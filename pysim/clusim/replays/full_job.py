@@ -24,10 +24,10 @@ from clusim.replays.placing import Placed, ReplayRequest, machines_of, place
 from clusim.replays.report import CallResult, CommResult, Other, Replay
 from clusim.results.result import Result
 from clusim.results.resultjson import Unfinished
-from clusim.simulation.api import result_of
-from clusim.simulation.job import RunOptions
+from clusim.simulation.job import RunOptions, run_job
 from clusim.simulation.request import ScheduleRequest
 from clusim.simulation.setup import Setup
+from clusim.simulation.speed import job_with
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of
 
@@ -164,7 +164,7 @@ def _run(
     emitter = NcclEmitter(setup.known, where.placed.rank, where.nccl, recorded=recorded)
     translation = to_schedule(job_of(recording), emitter, gap=request.gap, most=request.calls)
     asked = ScheduleRequest(setup, translation.schedule, granularity=request.granularity)
-    return translation, result_of(asked, options)
+    return translation, run_job(job_with(asked, options, request.faster), options)
 
 
 def _on(setup: Setup, recording: Recording) -> KnownMachine:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import islice
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,13 +24,14 @@ from clusim.formats.logs.jobranks import JobRanks, add_runs, job_ranks
 from clusim.formats.recordings.nccl_log import recording_of
 from clusim.nccl import LATEST, Version, parse_env, parse_version
 from clusim.nccl.choice import Members
+from clusim.replays.callproof import JobCalls, JobRemedy, span_ps, timed_calls
 from clusim.replays.channels import with_logged
 from clusim.replays.full_job import KnownMachine, replay_recording
 from clusim.replays.logmachine import machine_of_log
 from clusim.replays.machine_match import infer_machine
 from clusim.replays.placing import Placed, ReplayRequest, place
 from clusim.replays.replayreport import placed_doubts
-from clusim.replays.report import CallResult, CommResult, Other, Replay, calls_verdict
+from clusim.replays.report import CallResult, CommResult, Other, Replay
 from clusim.replays.timing import Timed, Timer, emit_call, flags_of, harness_of
 from clusim.results.resultjson import Unfinished
 from clusim.schedule.builder import ProgramBuilder
@@ -82,7 +83,7 @@ class _Job:
         self.log, self.ranks, self.placed, self.kept = log, ranks, placed, kept
         self.request, self.setup = request, placed.setup
         self.nccl = self.setup.communicators()
-        self.timer = Timer(self.setup, self.nccl, request.granularity)
+        self.timer = Timer(self.setup, self.nccl, request.granularity, request.faster)
         self._built: dict[int, Members] = {}
 
     def own(self, number: int) -> tuple[int, ...]:
@@ -102,10 +103,16 @@ class _Job:
         """Return the communicators built so far."""
         return list(self._built.values())
 
-    def time(self, table: CallTable, number: int) -> Timed:
+    def time(self, table: CallTable, number: int, timer: Timer | None = None) -> Timed:
         """Return the time of a distinct call."""
         call = self.planned(table.distinct[number])
-        return self.timer.time(self.built(call.comm), call, harness_of(self.log, call.comm))
+        harness = harness_of(self.log, call.comm)
+        return (timer or self.timer).time(self.built(call.comm), call, harness)
+
+    def again(self, table: CallTable, remedy: JobRemedy, histories: bool) -> list[Timed]:
+        """Return the times of all distinct calls with a change; each has a verdict if `histories` are kept."""
+        timer = self.timer.with_change(remedy.words, remedy.change, histories=histories)
+        return [self.time(table, number, timer) for number in range(len(table.distinct))]
 
     def planned(self, call: LoggedCall) -> LoggedCall:
         """Return a call without the log's algorithm and protocol if these do not apply."""
@@ -203,8 +210,8 @@ def replay_log(
         if kept.rings and request.faults and placed.setup.known is not placed.fabric:
             kept = _Kept(rings=False, choices=False, note=_WITHOUT)
         made = _Job(log, ranks, placed, request, kept)
-        confirm = False if where is request.other else options.confirm  # its times only
-        made.timer.options = replace(made.timer.options, watch=options.watch, confirm=confirm)
+        judges = where is not request.other  # of the other system, times only
+        made.timer.options = replace(made.timer.options, watch=options.watch, histories=judges)
         return made
 
     job = job_on(topology, _kept(log, request))
@@ -227,7 +234,7 @@ def replay_log(
     result.doubts = [*doubts, *placed_doubts(placed, len(ranks.machines), len(ranks.hosts))]
     result.doubts += _contradicted(log)
     _notes(result, job, other, table)
-    _time_all(result, job, other, table, counted)
+    _time_all(result, (job, other), table, counted, options.confirm)
     if options.trace_out is not None and result.unfinished is None:
         if not _trace(job, table, options):
             result.unfinished = Unfinished(options.watch.words, 1.0, result.total_ps)
@@ -342,11 +349,16 @@ def _notes(replay: Replay, job: _Job, other: _Job | None, table: CallTable) -> N
 
 
 def _time_all(
-    replay: Replay, job: _Job, other: _Job | None, table: CallTable, counted: Counted | None
+    replay: Replay,
+    jobs: tuple[_Job, _Job | None],
+    table: CallTable,
+    counted: Counted | None,
+    confirm: bool | None,
 ) -> None:
+    job, other = jobs
     counts = table.counts.tolist()
     measured = _measured(job.log)
-    times: list[int] = []
+    each: list[Timed] = []
     others: list[int] = []
     busy: Counter[str] = Counter()
     comms: dict[int, CommResult] = {}
@@ -355,10 +367,10 @@ def _time_all(
             timed = job.time(table, number)
             there = other.time(table, number) if other is not None else None
         except TimeLimitReached:
-            if not times:
+            if not each:
                 raise
             break
-        times.append(timed.time_ps)
+        each.append(timed)
         others.append(there.time_ps if there is not None else 0)
         for name, busy_ps in timed.busy:
             busy[name] += busy_ps * counts[number]
@@ -392,17 +404,28 @@ def _time_all(
             counted(number + 1, len(table.distinct))
     replay.communicators = [comms[number] for number in sorted(comms)]
     replay.notes += _said_of_times(replay)
-    replay.verdict = calls_verdict(replay.calls)
-    replay.total_ps = _span(table, times, job.request.gap)
-    replay.other_total_ps = None if other is None else _span(table, others, job.request.gap)
-    if len(times) < len(table.distinct):
-        replay.total_calls = _first_known(table, times)
+    spans = partial(span_ps, table, gap=job.request.gap)
+    replay.other_total_ps = None if other is None else spans(others)
+    calls = JobCalls(replay.calls, each, spans, partial(job.again, table))
+    _add_total(replay, job, table, calls, confirm)
+    replay.wires = [(name, ps / max(1, replay.total_ps)) for name, ps in busy.most_common(5)]
+
+
+def _add_total(
+    replay: Replay, job: _Job, table: CallTable, calls: JobCalls, confirm: bool | None
+) -> None:
+    """Add the time of the job, simulated and recorded, and its verdict."""
+    replay.total_ps = calls.job_ps(calls.times)
+    if len(calls.times) == len(table.distinct):
+        replay.verdict = calls.prove(confirm=confirm)
+    else:
+        replay.verdict = calls.verdict(calls.times)
+        replay.total_calls = timed_calls(table, len(calls.times))
         part = replay.total_calls / len(table.call)
         replay.unfinished = Unfinished(job.timer.options.watch.words, part, replay.total_ps)
     stamps = [t for t in table.time_ns if t >= 0]
     if stamps:
         replay.recorded_ps = (max(stamps) - min(stamps)) * 1000
-    replay.wires = [(name, ps / max(1, replay.total_ps)) for name, ps in busy.most_common(5)]
 
 
 def _said_of_times(replay: Replay) -> list[str]:
@@ -410,9 +433,8 @@ def _said_of_times(replay: Replay) -> list[str]:
     lines = []
     coarse = sum("bursts" in call.granularity for call in replay.calls)
     if coarse:
-        lines.append(
-            f"{coarse} of {len(replay.calls)} distinct calls were simulated in bursts; --json lists the granularity"
-        )
+        many = f"{coarse} of {len(replay.calls)} distinct calls"
+        lines.append(f"{many} were simulated in bursts; --json lists the granularity")
     if len(replay.communicators) > 1:
         lines.append(
             f"{len(replay.communicators)} communicators run concurrently as if they shared no wire;"
@@ -436,38 +458,6 @@ def _measured(log: Log) -> dict[tuple[int, str, int], float]:
             if operation and time > 0:
                 rows.setdefault((run.number, operation, size), []).append(time)
     return {key: float(np.median(values)) for key, values in rows.items()}
-
-
-def _span(table: CallTable, times: list[int], gap: str | int) -> int:
-    """Return the time from the first call to the end of the last with a known time [ps].
-
-    Calls are counted up to the first one with an unknown time.
-    """
-    known = _first_known(table, times)
-    pause = gap if isinstance(gap, int) else 0
-    ready: dict[tuple[str, int], int] = {}
-    first = min((t for t in table.time_ns if t >= 0), default=0)
-    last = 0
-    rows = islice(zip(table.call, table.stream, table.time_ns, strict=True), known)
-    for number, stream, stamp in rows:
-        comm = ("comm", table.distinct[number].comm)
-        start = ready.get(comm, 0)
-        if stream >= 0:
-            start = max(start, ready.get(("stream", stream), 0))
-        if gap == "logged" and stamp >= 0:
-            start = max(start, (stamp - first) * 1000)
-        end = start + times[number]
-        ready[comm] = end + pause
-        if stream >= 0:
-            ready["stream", stream] = end + pause
-        last = max(last, end)
-    return last
-
-
-def _first_known(table: CallTable, times: list[int]) -> int:
-    """Return the number of calls before the first one with an unknown time."""
-    unknown = (at for at, number in enumerate(table.call) if number >= len(times))
-    return next(unknown, len(table.call))
 
 
 def _trace(job: _Job, table: CallTable, options: RunOptions) -> bool:

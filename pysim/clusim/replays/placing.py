@@ -60,6 +60,9 @@ class ReplayRequest:
         As in `clusim.simulation.request.Request`.
     strict : bool
         Raise `InputError` if the result may be unusable (`Replay.doubts`).
+    faster : str
+        Component that is faster with the same plans, in the words of ``clusim what-if``: ``nvlink x2``, ``step x2``;
+        ``host x2`` shortens the time between the kernels of a log.
     """
 
     files: tuple[str, ...]
@@ -78,6 +81,7 @@ class ReplayRequest:
     calls: int | None = None
     granularity: str | int = "auto"
     strict: bool = False
+    faster: str = ""
 
     def __post_init__(self) -> None:
         """Normalise the spelling of options."""

@@ -297,65 +297,63 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def calls_verdict(calls: Sequence[CallResult]) -> Verdict:
-    """Return the time breakdown of a job's calls in sequence.
+def calls_verdict(calls: Sequence[CallResult], job_ps: int | None = None) -> Verdict:
+    """Return the time breakdown of a job's calls.
 
     Time between kernels is launch overhead; kernels that were not analysed are unattributed. Causes are in the order
-    of their simulated savings, or of their shares if not all savings were simulated.
+    of their shares.
+
+    Parameters
+    ----------
+    job_ps : int or None
+        Time of the job [ps]. Shares of concurrent calls are of the sum of their times, and time without a call is
+        between kernels. None: calls are in sequence.
     """
     total = sum(call.time_ps * call.count for call in calls)
     told = [call for call in calls if call.verdict is not None and call.verdict.causes]
     if not told:
         return Verdict(total, (), basis="no call was analysed")
     parts: Counter[PartKey] = Counter()
-    saving_ps: Counter[Key] = Counter()
     also: dict[Key, dict[str, str]] = defaultdict(dict)
     known: dict[tuple[Key, str], CauseResource] = {}
-    remedies: dict[Key, VerdictCause] = {}
-    simulated = True
+    settings: dict[Key, str] = {}
     for call in calls:
         kernel = call.verdict or Verdict(0, ())
         kernel_ps = min(call.kernel_ps, call.time_ps)
         mine = scaled(kernel.parts, kernel_ps)
-        mine[*_BETWEEN, "", ""] = call.time_ps - kernel_ps
+        mine[*BETWEEN, "", ""] = call.time_ps - kernel_ps
         mine[CauseKind.OTHER, "", "", ""] = call.time_ps - sum(mine.values())
         parts.update({key: ps * call.count for key, ps in mine.items() if ps})
-        simulated &= any(cause.saving_ps is not None for cause in kernel.causes)
         for cause in kernel.causes:
-            saving_ps[cause.key] += (cause.saving_ps or 0) * call.count
-            remedies[cause.key] = cause
+            settings[cause.key] = cause.settings
             also[cause.key] |= {link.rpartition(" (")[0]: link for link in cause.also}
             for row in cause.resources:
                 place = cause.key, row.name
                 known[place] = max(known.get(place, row), row, key=lambda one: one.time_ps)
-    # Calls are in sequence, so that the time between them counts fully.
-    saving_ps[_BETWEEN] = parts[*_BETWEEN, "", ""] // 2
+    job_ps = total if job_ps is None else job_ps
+    parts[*BETWEEN, "", ""] += max(0, job_ps - total)
+    spent = scaled(parts, job_ps)
 
     def order(sums: Mapping[Key, int]) -> list[Key]:
-        savings = saving_ps if simulated else {}
-        return sorted(sums, key=lambda key: (-savings.get(key, 0), -sums[key], key))
+        return sorted(sums, key=lambda key: (-sums[key], key))
 
     def census(key: Key, name: str) -> Census:
         row = known[key, name]
         return Census(row.unit, row.in_class, down=row.down, parts=row.down_parts)
 
     def finish(cause: VerdictCause) -> VerdictCause:
-        saving = saving_ps.get(cause.key) if simulated else None
         rows = ((row, known[cause.key, row.name]) for row in cause.resources)
         resources = tuple(
             row if one.limiting is None else replace(row, limiting=one.limiting, named=one.named)
             for row, one in rows
         )
         more = tuple(also[cause.key].values())
-        cause = replace(cause, resources=resources, saving_ps=saving, also=more)
-        one = remedies.get(cause.key, cause)
-        return replace(cause, remedy=one.remedy, settings=one.settings)
+        words = settings.get(cause.key, "")
+        return replace(cause, resources=resources, also=more, settings=words)
 
-    verdict = diagnose([SplitSpan("", 0, total, parts)], order, census, finish)
-    words = "by simulated saving" if simulated else "by share; savings were not simulated"
-    left = next((call.verdict.unfinished for call in told if call.verdict), "")
-    basis = "the critical paths of calls, each in isolation"
-    return replace(verdict, basis=basis, order=words, unfinished=left)
+    verdict = diagnose([SplitSpan("", 0, job_ps, spent)], order, census, finish)
+    return replace(verdict, basis="the critical paths of calls, each in isolation")
 
 
-_BETWEEN = CauseKind.LAUNCH, "between kernels"
+BETWEEN = CauseKind.LAUNCH, "between kernels"
+"""Kind and detail of the time between kernels."""

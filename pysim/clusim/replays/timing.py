@@ -23,13 +23,13 @@ from clusim.nccltests.sweep import Harness, iterations_of
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
 from clusim.schedule.builder import ProgramBuilder, Site
-from clusim.simulation.api import whole_of
-from clusim.simulation.diagnose import Budget
-from clusim.simulation.job import RunOptions
+from clusim.simulation.diagnose import judged_run
+from clusim.simulation.job import RunOptions, run_job
 from clusim.simulation.plan import OVERLAPPING
 from clusim.simulation.request import ScheduleRequest
 from clusim.simulation.samples import ITERATIONS, Sample
 from clusim.simulation.setup import Setup
+from clusim.simulation.speed import job_with, speed_of
 
 _MOST_SAID = 1_000_000
 """Upper limit on the numbers of a header."""
@@ -65,13 +65,26 @@ def flags_of(harness: Harness) -> str:
     return " ".join([*more, f"-n {harness.iterations}", *graphs])
 
 
+HOST = "host"
+"""Change that divides the time between kernels."""
+
 BINS = 32
 """Time bins of a call, enough to resolve the load of its wires over time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Time and plan of a call; `busy` is the busy time of its wires [ps]."""
+    """Time and plan of a call.
+
+    Attributes
+    ----------
+    busy : tuple of (str, int)
+        Busy time of its wires [ps].
+    remedies : tuple of clusim.analysis.remedies.Remedy
+        Changes that may shorten its kernel.
+    grants : int
+        Packets and bursts that its simulation moved.
+    """
 
     kernel_ps: int
     time_ps: int
@@ -83,6 +96,8 @@ class Timed:
     granularity: str
     busy: tuple[tuple[str, int], ...] = ()
     verdict: Verdict | None = None
+    remedies: tuple[Any, ...] = ()
+    grants: int = 0
 
 
 def moved_of(call: LoggedCall) -> CollectivePayload:
@@ -131,12 +146,29 @@ class Timer:
     ----------
     options : RunOptions
         Options of all runs; their time limit ends a call with `TimeLimitReached`.
+    words : str
+        Component that is faster with the same plans, as `ReplayRequest.faster`; of `HOST`, the time between kernels.
+    change : Change or None
+        Otherwise a repair (`clusim.analysis.whatif.Change`).
     """
 
-    def __init__(self, setup: Setup, nccl: Communicators, granularity: str | int = "auto") -> None:
-        self.setup, self.nccl = setup, nccl
+    def __init__(
+        self,
+        setup: Setup,
+        nccl: Communicators,
+        granularity: str | int = "auto",
+        words: str = "",
+        change: Any | None = None,
+    ) -> None:
+        self.setup, self.nccl, self.words, self.change = setup, nccl, words, change
         self.times = Times(granularity)
-        self.options = RunOptions(bins=BINS, budget=Budget(every=True))
+        self.options = RunOptions(bins=BINS, confirm=False)
+
+    def with_change(self, words: str, change: Any, *, histories: bool) -> Timer:
+        """Return a timer of the same calls with a change; calls have a verdict if `histories` are kept."""
+        timer = Timer(self.setup, self.nccl, self.times.granularity, words, change)
+        timer.options = replace(self.options, histories=histories)
+        return timer
 
     def time(self, members: Members, call: LoggedCall, harness: Harness) -> Timed:
         """Return the time of a call as reported by its harness."""
@@ -155,15 +187,22 @@ class Timer:
         way = way_of(comm, choice.plan) if call.operation != "puts" else PUT
         kernel = PerfKernel(sample.time_ps, *way, lags_ps=sample.lags_ps)
         busy = result.wires.counters["busy_ps"].tolist()
+        time_ps = harness.time_ps(host_of(comm), call.operation, kernel)
+        if (speed := speed_of(self.words)) is not None and speed.what == HOST:
+            between_ps = max(0, time_ps - result.time_ps)
+            time_ps -= between_ps - int(between_ps / speed.factor)
+        judged = judged_run(result) if self.options.histories else None
         return Timed(
             result.time_ps,
-            harness.time_ps(host_of(comm), call.operation, kernel),
+            time_ps,
             *way,
             choice.note,
             choice.as_wanted or way is PUT,
             result.provenance.granularity_note,
             tuple((n, b) for n, b in zip(result.wires.names, busy, strict=True) if b),
-            result.diagnose(),
+            None if judged is None else judged.verdict,
+            () if judged is None else judged.remedies,
+            result.grants,
         )
 
     def _run(self, members: Members, call: LoggedCall, times: int) -> Result:
@@ -178,7 +217,11 @@ class Timer:
                 f"{call.operation} of {call.bytes} B on {fabric.name}: {error}"
             ) from None
         asked = ScheduleRequest(self.setup, builder.build(), granularity=self.times.granularity)
-        return whole_of(asked, self.options, f"{call.operation} of {call.bytes} B")
+        words = "" if self.words.startswith(f"{HOST} ") else self.words
+        result = run_job(job_with(asked, self.options, words, self.change), self.options)
+        if result.unfinished is not None:
+            raise result.unfinished.reached(f"{call.operation} of {call.bytes} B")
+        return result
 
 
 def _signature(members: Members) -> tuple[Any, ...]:

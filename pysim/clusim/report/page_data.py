@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.analysis.blame import blame
+from clusim.analysis.blame import blame, server_table
 from clusim.analysis.calls import collectives
 from clusim.analysis.diff import judged_trace
 from clusim.analysis.path import GROUPS, PathRows, RowSpans, path_rows
@@ -206,8 +206,8 @@ class Feed:
         Rows of the heatmap.
     picture : Picture
         Picture of the system; ``picture.lines`` are its lines.
-    blame, calls : ColumnTable or None
-        Time breakdown of the critical path, and the collectives, if the trace has them.
+    blame, calls, servers : ColumnTable or None
+        Time breakdown of the critical path, the collectives, and the serial servers, if the trace has them.
     idle_classes : tuple of str
         Classes of wires without traffic, omitted from all of the above.
     path : PathLanes or None
@@ -223,6 +223,7 @@ class Feed:
     shares: Shares
     blame: ColumnTable | None = None
     calls: ColumnTable | None = None
+    servers: ColumnTable | None = None
     idle_classes: tuple[str, ...] = ()
     path: PathLanes | None = None
 
@@ -239,7 +240,8 @@ class Feed:
         if findings:
             result = judged_trace(path)
         results = _findings(path) if findings and inputs is not None else {}
-        feed = cls.of(result, inputs, rows, **results)
+        servers = results.pop("servers", None)
+        feed = replace(cls.of(result, inputs, rows, **results), servers=servers)
         if "blame" not in results or not feed.lanes.ranks:
             return feed
         lanes = PathLanes.of(path_rows(path, MOST_ROWS), feed.lanes, feed.schedule)
@@ -272,7 +274,7 @@ class Feed:
             shares_of(lanes, result.time_ps),
             blame,
             calls,
-            tuple(idle),
+            idle_classes=tuple(idle),
         )
 
     def with_rows(self, rows: int) -> Feed:
@@ -385,7 +387,7 @@ class Feed:
 def _findings(path: str | Path) -> dict[str, ColumnTable]:
     """Return the results of analyses, without those for which the trace does not hold enough."""
     result: dict[str, ColumnTable] = {}
-    for name, analyse in (("blame", blame), ("calls", collectives)):
+    for name, analyse in (("blame", blame), ("calls", collectives), ("servers", server_table)):
         with suppress(TraceError):
             result[name] = analyse(path)
     return result

@@ -125,8 +125,8 @@ def sections(feed: Feed) -> Markup:
         parts.append(_calls(rows))
     if feed.result.messages is not None:
         parts.append(_latency(feed))
-    if feed.result.verdict.servers:
-        parts.append(_servers(feed))
+    if feed.servers is not None:
+        parts.append(_servers(feed.servers))
     parts += [_wires(feed), _provenance(feed)]
     return joined((element("section", "\n", part, "\n") for part in parts), "\n")
 
@@ -325,13 +325,13 @@ def _rate(use: WireUse) -> str:
     return format_rate(use.rate_Bps)
 
 
-def _servers(feed: Feed) -> Markup:
+def _servers(servers: ColumnTable) -> Markup:
     """Return the serial servers by class, the fullest first."""
     head = ["Class", "#Servers", "#Busiest", "#Mean", "#Full", "Which", "Faster with"]
     rows = [
-        (one.name, one.servers, f"{one.busy:.1%}", f"{one.mean:.1%}", one.full, one.busiest,
-         ", ".join(one.remedies))
-        for one in feed.result.verdict.servers
+        (row["name"], row["servers"], f"{row['busy']:.1%}", f"{row['mean']:.1%}", row["full"],
+         row["busiest"], row["remedies"])
+        for row in servers.rows()
     ]  # fmt: skip
     hint = "Each serves one thing at a time, so that no run is shorter than the busy time of its busiest server."
     return _headed("Servers", element("p", hint, class_="hint"), table(head, rows))

@@ -330,8 +330,6 @@ class VerdictCause(CausePart):
         Change that accelerates it, in the words of ``clusim what-if``; empty without such a change.
     settings : str
         Settings of NCCL that change it; of a training step, settings of the workload with their savings.
-    simulated_as : str
-        Way of that re-simulation, if other causes were changed too: ``with twice the microbatches``.
     then : str
         Bottleneck of the re-simulation, with its share of the time; empty if unknown.
     also : tuple of str
@@ -346,7 +344,6 @@ class VerdictCause(CausePart):
     KEYS = ("*", "words", "fix", "share")
 
     saving_ps: int | None = None
-    simulated_as: str = ""
     then: str = ""
     also: tuple[str, ...] = ()
     remedy: IfKnown[str] = ""

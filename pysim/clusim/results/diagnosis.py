@@ -171,8 +171,7 @@ class Verdict(JsonObject):
         lines: list[str] = []
         if cause.saving_ps is not None:
             part = -cause.saving_ps / max(1, self.time_ps)
-            how = f"simulated {cause.simulated_as}".rstrip()
-            lines.append(f"{cause.fix}: {_signed(cause.saving_ps)} ({part:+.1%}, {how})")
+            lines.append(f"{cause.fix}: {_signed(cause.saving_ps)} ({part:+.1%}, simulated)")
         lines += [self.proof] if self.proof else []
         lines += [f"settings: {cause.settings}"] if cause.settings else []
         lines += [f"then: {cause.then}"] if cause.then else []
@@ -236,7 +235,6 @@ def _cause(row: Mapping[str, Any]) -> VerdictCause:
     part = _part(row)
     return VerdictCause(
         *(part.kind, part.what, part.time_ps, part.resources, _number(row["saving_ps"])),
-        simulated_as=_text(row["simulated_as"]),
         then=_text(row["then"]),
         also=_texts(row["also"]),
         remedy=_text(row.get("remedy", "")),

@@ -53,16 +53,10 @@ PROOF_RUNS = 3
 
 
 class Budget:
-    """Packets and bursts that the re-simulations of a run may move together, if they were not requested.
+    """Packets and bursts that the re-simulations of a run may move together, if they were not requested."""
 
-    Parameters
-    ----------
-    every : bool
-        Whether the re-simulations of all calls of a job share `CHEAP_GRANTS` for each call, and stop for no proof.
-    """
-
-    def __init__(self, *, every: bool = False) -> None:
-        self.every, self._left = every, CHEAP_GRANTS
+    def __init__(self) -> None:
+        self._left = CHEAP_GRANTS
 
     def allows(self, result: Result, runs: int = 1) -> bool:
         """Return True, and spend them, if `runs` repetitions of a run in the C engine are affordable."""
@@ -77,10 +71,13 @@ def proof_runs(result: Result) -> int:
     """Return the number of remedies of a run that are simulated by default."""
     if result.provenance.engine != "c":
         return 0
+    return affordable_runs(result.grants, 0 if result.messages is not None else PROOF_RUNS)
+
+
+def affordable_runs(grants: int, runs: int = PROOF_RUNS) -> int:
+    """Return the number of simulations by default of `grants` packets and bursts each; `runs` if these are many."""
     least, most = PROOF_GRANTS
-    runs = 0 if result.messages is not None else PROOF_RUNS
-    budget = min(most, max(least, runs * result.grants))
-    return budget // max(1, result.grants)
+    return min(most, max(least, runs * grants)) // max(1, grants)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,12 +245,12 @@ class Evidence:
         """Return the verdict on the run with this result, to the extent known without a simulation."""
         if self._found is not None:
             return self._found
-        return self._path(result).verdict
+        return self.path(result).verdict
 
     def prove(self, result: Result) -> Verdict:
         """Simulate the remedies of the run with this result; return the verdict that this proves."""
         if self._found is None:
-            judged = self._path(result)
+            judged = self.path(result)
             self._found = self._proven(result, judged)
             if result.grants > CHECKED_GRANTS:
                 # Large, and not needed again.
@@ -265,7 +262,7 @@ class Evidence:
         """True if the inputs of the run are not in this process, or not any more."""
         return self._records in (_KNOWN, _ELSEWHERE)
 
-    def _path(self, result: Result) -> Judged:
+    def path(self, result: Result) -> Judged:
         """Return the diagnosis by critical path."""
         from clusim.analysis.critical import Traced
         from clusim.analysis.judge import Judged, judged, judged_by_servers, without_path
@@ -293,18 +290,13 @@ class Evidence:
         how = self._how
         if self._is_known or not result.complete:  # the complete time is unknown
             return judged.verdict
-        most = None
-        if how.confirm is None:
-            each = len(judged.remedies) if how.budget.every else proof_runs(result)
-            most = each if not how.budget.every or how.budget.allows(result, each) else 0
-        elif not how.confirm:
-            most = 0
+        most = proof_runs(result) if how.confirm is None else None if how.confirm else 0
         inputs = self._inputs()
 
         def trial(remedy: Remedy) -> RemedyTrial:
             return _trial(result, inputs, self._image_with(inputs, remedy), how)
 
-        rule = ProofRule(most, every=how.confirm or how.budget.every)
+        rule = ProofRule(most, every=bool(how.confirm))
         return proven(judged.verdict, judged.remedies, trial, rule)
 
     def _image_with(self, inputs: Inputs, remedy: Remedy) -> Mapping[str, Array]:
@@ -374,6 +366,14 @@ class Evidence:
         result = cls(_gone, _KNOWN if verdict is not None else _ELSEWHERE, str)
         result._found = verdict
         return result
+
+
+def judged_run(result: Result) -> Judged:
+    """Return the diagnosis of a run by its critical path, with its remedies; without re-simulation."""
+    from clusim.analysis.judge import Judged
+
+    evidence = result.judge
+    return evidence.path(result) if isinstance(evidence, Evidence) else Judged(result.verdict)
 
 
 def _critical(result: Result, inputs: Inputs, records: HeldRecords) -> Critical:

@@ -18,7 +18,7 @@ from clusim.results.result import Result
 from clusim.simulation.job import RunOptions, job_of, run_job
 from clusim.simulation.plan import plan
 from clusim.simulation.request import Request
-from clusim.studies.whatif.api import Speed, speed_of
+from clusim.simulation.speed import Speed, speed_of
 
 ALGORITHMS = ("Ring", "Tree", "NVLS", "NVLSTree")
 PROTOCOLS = ("Simple", "LL", "LL128")

@@ -9,30 +9,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Any, TypeVar
 
-from clusim.analysis.whatif import THINGS, Change, changed_image, factor_of
+from clusim.analysis.whatif import THINGS
 from clusim.base.errors import ClusimError, InputError, one_line
 from clusim.base.terms.times import KERNEL, LAUNCHED
 from clusim.base.units import format_size
-from clusim.engine.image import DTYPES, Image
 from clusim.nccl.launch import host_of
 from clusim.nccltests.api import whole
 from clusim.nccltests.jobs import PerfKernel
 from clusim.nccltests.options import PerfOptions
 from clusim.nccltests.sweep import PerfPlace, Program, harness_of, row_request, sized_heads
 from clusim.replays import ReplayRequest, replay
+from clusim.replays.timing import HOST
 from clusim.report.comparison import wire_loads
 from clusim.results.result import Result
-from clusim.simulation.job import Job, RunOptions, job_of, run_job
+from clusim.simulation.job import RunOptions, job_of, run_job
 from clusim.simulation.plan import OVERLAPPING, Plan, plan
 from clusim.simulation.request import Request, ScheduleRequest
 from clusim.simulation.samples import ITERATIONS, Sample
 from clusim.simulation.setup import Setup
+from clusim.simulation.speed import Speed
 from clusim.studies.whatif.table import BaselineRun, ChangeOutcome, ChangeRow, WhatIf
 from clusim.topology import Fabric
-from clusim.topology.changes import with_faster_links
 from clusim.topology.pcie_paths import acs_on, rooted_nics
 from clusim.training import TrainingResult, TrainRequest
 from clusim.training.estimate import stepped
@@ -98,47 +97,6 @@ def switch_of(text: str) -> ChangedSystem | None:
     raise InputError(f"{text}: cannot be switched {words.split()[1]}; use {known}")
 
 
-class Speed:
-    """Component that is `factor` times as fast.
-
-    It is a class of links, links by their ends, or one of `clusim.analysis.whatif.THINGS`.
-    """
-
-    def __init__(self, hardware: str, factor: Fraction) -> None:
-        self.what, self.factor = hardware, factor
-
-    @property
-    def of_links(self) -> bool:
-        """True if links change, on which plans depend."""
-        return self.what not in THINGS
-
-    def machine(self, fabric: Fabric) -> Fabric:
-        """Return a system with faster links; raise `InputError` if no link matches."""
-        moved = with_faster_links(fabric, self.what, self.factor)
-        if moved is fabric:
-            classes = ", ".join(sorted({link.cls for link in fabric.links}))
-            raise InputError(
-                f"{self.what} x{self.factor}: no matching links in {fabric.name}; use a class ({classes}), ends such as"
-                f" '{fabric.links[0].a}-{fabric.links[0].b}', or {', '.join(THINGS)}"
-            )
-        return moved
-
-    def job(self, job: Job) -> Job:
-        """Return a run with a faster component on which plans do not depend."""
-        arrays = {name: getattr(job.image, name) for name in DTYPES}
-        fields = changed_image(arrays, Change(self.what, self.factor))
-        fields = {name: values.astype(DTYPES[name]) for name, values in fields.items()}
-        return replace(job, image=Image(nvc=job.image.nvc, seed=job.image.seed, **fields))
-
-
-def speed_of(text: str) -> Speed | None:
-    """Return the change in ``nvlink x2``; None for other text."""
-    words = text.split()
-    if len(words) != 2 or not words[1].lower().startswith("x"):
-        return None
-    return Speed(words[0], factor_of(text, words[1]))
-
-
 REPAIRED = " repaired"
 """End of the words of a repair."""
 
@@ -160,13 +118,18 @@ def repaired(base: _Asked, text: str) -> _Asked | None:
     """
     if not text.endswith(REPAIRED):
         return None
-    if not isinstance(base, Request | TrainRequest):
-        raise InputError(f"what-if {text}: only of run and train; leave --fault out instead")
+    what = text.removesuffix(REPAIRED).strip()
+    if not isinstance(base, Request | TrainRequest | ReplayRequest):
+        raise InputError(f"what-if {text}: not of nccl-tests; leave --fault out instead")
     try:
-        setup = base.setup.repaired(text.removesuffix(REPAIRED).strip())
+        if not isinstance(base, ReplayRequest):
+            return replace(base, setup=base.setup.repaired(what))
+        if base.topology is None:
+            raise InputError("set the system of the replay with --topology")
+        setup = Setup(base.topology, base.nodes, faults=tuple(base.faults)).repaired(what)
     except InputError as error:
         raise InputError(f"what-if {text}: {error}") from None
-    return replace(base, setup=setup)
+    return replace(base, topology=setup.topology, nodes=setup.nodes, faults=setup.faults)
 
 
 @dataclass(frozen=True)
@@ -266,13 +229,13 @@ def _refuse_speed(base: AnyAsked, speed: AnyChange) -> None:
     """Raise `InputError` for a component that cannot be faster here."""
     if isinstance(base, TrainRequest) and speed.what in SPEEDS:
         return
+    if isinstance(base, ReplayRequest) and speed.what in (*THINGS, HOST):
+        return
     if not speed.of_links:
         if isinstance(base, TrainRequest):
             raise InputError(
                 "of training, links, compute and host can be faster, and keys of the workload changed"
             )
-        if isinstance(base, ReplayRequest):
-            raise InputError("of replays, only links can be faster")
         return
     setup = _setup(base)
     if setup is None:
@@ -291,16 +254,33 @@ def _changed(
         if isinstance(base, TrainRequest) and isinstance(speed, Speed) and speed.what in SPEEDS:
             work = faster(base.workload, speed.what, float(speed.factor))
             return _changed(base, planned, replace(base, workload=work))
+        if isinstance(base, ReplayRequest) and isinstance(speed, Speed):
+            return _faster_replay(base, speed)
         if isinstance(speed, Speed) and not speed.of_links:
             held = _tried(lambda: _ran(planned, speed))
-            note = "NCCL's plan does not depend on it: re-planned is the same plan"
-            return held, held, (note,)
+            return held, held, (SAME_PLAN,)
         change = _on(base, speed)
     held_outcome = _held(base, planned, change)
     notes: list[str] = []
     again = replace(change, replan=True) if isinstance(change, ReplayRequest) else change
     replanned = _tried(lambda: _ran(again, None, notes))
     return held_outcome, replanned, tuple(notes)
+
+
+SAME_PLAN = "NCCL's plan does not depend on it: re-planned is the same plan"
+"""Note on a change of a component that no plan depends on."""
+
+
+def _faster_replay(
+    base: ReplayRequest, speed: Speed
+) -> tuple[ChangeOutcome, ChangeOutcome, tuple[str, ...]]:
+    """Return the outcomes of a replay with a faster component, and notes on the plans."""
+    same = _tried(lambda: _ran(replace(base, faster=speed.words), None))
+    if speed.what in (*THINGS, HOST):
+        return same, same, (SAME_PLAN,)
+    moved = _on(base, speed)
+    assert isinstance(moved, ReplayRequest)
+    return same, _tried(lambda: _ran(replace(moved, replan=True), None)), ()
 
 
 def _on(base: AnyAsked, speed: AnyChange) -> AnyAsked:
