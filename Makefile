@@ -9,7 +9,7 @@ BENCH_ARGS ?= --instructions
 
 C_FILES = $(wildcard csrc/*.c csrc/*.h csrc/parts/*.h csrc/include/*.h csrc/tests/*.c csrc/tests/*.h csrc/nccl_shim/*.c csrc/nccl_shim/*.h)
 SHIM_FILES = $(wildcard csrc/nccl_shim/*.c csrc/nccl_shim/*.h csrc/nccl_shim/*.map csrc/nccl_shim/CMakeLists.txt)
-ENGINE_INPUTS = $(wildcard csrc/*.c csrc/*.h csrc/parts/*.h csrc/include/*.h csrc/bindings/*.py) CMakeLists.txt pyproject.toml $(SHIM_FILES)
+ENGINE_INPUTS = $(wildcard csrc/*.c csrc/*.h csrc/parts/*.h csrc/include/*.h csrc/bindings/*.py) CMakeLists.txt pyproject.toml plugins/clusim-formats/pyproject.toml $(SHIM_FILES)
 SANITIZED_TESTS ?= tests/engine
 FUZZ_CASES ?= 1000000
 FUZZ_SEED ?= 1
@@ -134,6 +134,8 @@ wheel: build/count/.counted
 	@rm -rf build/wheels
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps \
 	  -C cmake.define.CLUSIM_PROFILE=$(abspath build/count) -C build-dir=build/wheel -w build/wheels .
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+	  -w build/wheels plugins/clusim-formats
 
 # One wheel for Python 3.11 and later, for all Linux with the glibc of this computer's symbols or a newer one; tested with
 # PYTHONS, by default those of 3.11 to 3.14 that are found.
@@ -225,7 +227,7 @@ $(VENV)/.built: $(VENV)/.venv $(ENGINE_INPUTS) requirements/run.txt
 	@echo "2 of 3: libraries, and beside them the engine, which takes ten seconds to compile"
 	@$(if $(wildcard $(VENV)/lib/*/site-packages/clusim-*.dist-info),$(BIN)/pip uninstall --quiet --yes clusim) # its name before
 	@$(if $(LOCKED),$(LOCKED_INSTALL) --progress-bar off -r requirements/run.txt &) libraries=$$!; \
-	  PATH=$(abspath $(BIN)):$$PATH $(PIP_INSTALL) --no-build-isolation $(if $(LOCKED),--no-deps) -e . && wait $$libraries
+	  PATH=$(abspath $(BIN)):$$PATH $(PIP_INSTALL) --no-build-isolation $(if $(LOCKED),--no-deps) -e . -e plugins/clusim-formats && wait $$libraries
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml requirements/test.txt requirements/optional.txt requirements/torch.txt | $(VENV)/.built

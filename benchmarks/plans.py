@@ -13,9 +13,10 @@ from pathlib import Path
 
 import clusim
 from clusim.base.errors import ClusimError
-from clusim.formats.algorithms import msccl, msccl_xml, mscclpp, mscclpp_json
+from clusim.formats.algorithms import msccl, msccl_xml
 from clusim.schedule import Schedule
 from clusim.topology import Fabric
+from clusim_formats.algorithms import mscclpp, mscclpp_json
 
 SIZES = (64 << 10, 2 << 20)
 PER_MACHINE = 8

@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TESTS = ROOT / "tests"
 PACKAGE = ROOT / "pysim" / "clusim"
 CLI = ROOT / "cli" / "clusim_cli"
+FORMATS = ROOT / "plugins" / "clusim-formats" / "clusim_formats"
 
 # Which rooms each room may import, bottom first: a room names only rooms that stand above its own row. A room is a
 # package in `clusim` with its sub-packages; the modules of `clusim` itself gather the public names.
@@ -27,7 +28,8 @@ MAY_IMPORT = {
     "lowering": "base engine policies schedule topology",
     "analysis": "base engine results",
     "report": "analysis base engine results",
-    "formats": "base collectives engine hardware schedule topology",
+    "formats": "base engine hardware schedule topology",
+    "clusim_formats": "base collectives formats hardware schedule topology",
     "nccl": "base collectives engine hardware schedule topology",
     "simulation": "analysis base collectives engine formats lowering nccl policies results schedule topology",
     "workload": "base collectives formats hardware nccl results schedule topology",
@@ -115,15 +117,14 @@ LAZY_HOMES = (
     ),
 )
 
-SOURCES = sorted([*PACKAGE.rglob("*.py"), *CLI.rglob("*.py")])
+SOURCES = sorted([*PACKAGE.rglob("*.py"), *CLI.rglob("*.py"), *FORMATS.rglob("*.py")])
 
 
 MODULES = {
-    ".".join(("clusim", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(
-        ".__init__"
-    ): path
+    ".".join(path.relative_to(top.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for top in (PACKAGE, FORMATS)
     for path in SOURCES
-    if PACKAGE in path.parents
+    if top in path.parents
 }
 
 
@@ -178,6 +179,8 @@ def test_files_of_tests_import_no_library_that_takes_seconds() -> None:
 
 def room_of(module: str) -> str:
     """Return the row of `MAY_IMPORT` that a module belongs to."""
+    if FORMATS in MODULES[module].parents:
+        return FORMATS.name
     parts = MODULES[module].relative_to(PACKAGE).with_suffix("").parts
     return "clusim" if parts[0] in PUBLIC else parts[0]
 

@@ -69,6 +69,43 @@ def test_distributions_are_searched_only_for_unknown_names(
     assert done.returncode == (2 if searched else 0), done.stderr
 
 
+WITHOUT = """
+import importlib.metadata as metadata
+search = metadata.distributions
+metadata.distributions = lambda: [item for item in search() if item.name != "clusim-formats"]
+from clusim_cli.main import main
+main()
+"""
+RARE = {
+    "replay ring-4.goal dgx-a100": "GOAL schedules",
+    "replay mlp-tp4.hlo dgx-a100": "XLA HLO modules",
+    "replay gpt-tp8-dp2 dgx-a100": "workloads of SimAI and AICB",
+    "replay resnet-data-8 dgx-a100": "text workloads of ASTRA-sim 1",
+    "replay zero3 dgx-a100": "logs of communication of DeepSpeed",
+    "replay comma-4ranks dgx-a100": "JSON lines of profiler plugins",
+    "replay profiler-2ranks dgx-a100": "chrome trace of NCCL's example profiler plugin",
+    "topo import a100x4.lstopo.xml": "hwloc's XML",
+    "topo import pods.topo": "htsim topology text",
+    "run graph.xml": "GraphML",
+    "topo export dgx-a100 --format infragraph": "InfraGraph",
+    "topo check dgx-a100 --measured FOLDER/nvbandwidth-8xa100.json": "measurements of nvbandwidth",
+    "run dgx-a100 --algorithm allpairs-4.mscclpp.json --ranks 0-3": "MSCCL++ execution plan",
+}
+
+
+@pytest.mark.parametrize("words", RARE)
+def test_without_clusim_formats_a_rare_format_is_an_error_that_names_it(
+    tmp_path: Path, words: str
+) -> None:
+    (tmp_path / "graph.xml").write_text("<graphml></graphml>", encoding="utf-8")
+    traces = Path(__file__).resolve().parents[2] / "traces"
+    done = run(tmp_path, *words.replace("FOLDER", str(traces)).split(), program=WITHOUT)
+    assert done.returncode == 1
+    assert RARE[words] in done.stderr
+    assert done.stderr.endswith(": needs clusim-formats; pip install 'clusim-net[formats]'\n")
+    assert len(done.stderr.splitlines()) == 1
+
+
 CASES = {
     "absent": ("[clusim.algorithms]\nx = nosuch", "", "ModuleNotFoundError: No module named 'nosuch'"),
     "raises": ("[clusim.algorithms]\nx = mine", "1 / 0\n", "ZeroDivisionError: division by zero"),

@@ -12,10 +12,10 @@ import pytest
 from clusim.base.errors import ClusimError
 from clusim.base.limits import json_problem
 from clusim.formats.recordings import kineto
-from clusim.formats.topologies import nvbandwidth
 from clusim.hardware.kernels.measured_tables import load_file
 from clusim.workload.models.huggingface import read_config
 from clusim_cli.main import run
+from clusim_formats.topologies import nvbandwidth
 
 DEEP, LONG = "[" * 100_000, "9" * 5_000
 PYTHONS = ("recursion", "int_max_str", "Exceeds the limit", "<class", "decimal", "codec")

@@ -12,7 +12,7 @@ from clusim.base.terms.operations import find_algorithm, find_operation, find_pr
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(
     path
-    for root in (ROOT / "pysim" / "clusim", ROOT / "cli" / "clusim_cli")
+    for root in (ROOT / "pysim" / "clusim", ROOT / "cli" / "clusim_cli", ROOT / "plugins")
     for path in root.rglob("*.py")
     if "terms" not in path.parts
 )
@@ -34,7 +34,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("clusim/studies/improve.py", "protocol"): "values of NCCL_PROTO to try",
     ("clusim/formats/logs/messages.py", "algorithm"): "what NCCL's lines say is connected",
     ("clusim/formats/recordings/chakra_schema.py", "dtype"): "types of protobuf's fields",
-    ("clusim/formats/recordings/hlo.py", "operation"): "instructions of XLA",
+    ("clusim-formats/clusim_formats/recordings/hlo.py", "operation"): "instructions of XLA",
     (
         "clusim/formats/recordings/kineto_trace.py",
         "operation",

@@ -9,11 +9,11 @@ import pytest
 from clusim.base.errors import ClusimError, InputError
 from clusim.base.resources import or_shipped, shipped_recordings, shipped_sweeps
 from clusim.formats.recordings.kinds import kind_of
-from clusim.formats.recordings.pluginlines import read as read_minimal
 from clusim.studies.sweep import read_grid
 from clusim.topology.loading import names_machine
 from clusim_cli.commands.sweep import _beside
 from clusim_cli.main import run
+from clusim_formats.recordings.pluginlines import read as read_minimal
 
 TRACES = Path(__file__).resolve().parents[2] / "traces"
 

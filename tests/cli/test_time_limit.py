@@ -154,7 +154,7 @@ def spin(*_args: object, **_options: object) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("clusim.formats.recordings.simai.read", ("replay", SIMAI, "dgx-a100")),
+        ("clusim_formats.recordings.simai.read", ("replay", SIMAI, "dgx-a100")),
         ("clusim.simulation.job.lower", ("run", "dgx-a100", "--size", "1MiB")),
         ("clusim.simulation.job.to_image", ("traffic", "star:4", "--message", "4KiB")),
         ("clusim.training.run.make_plan", ("train", "bert-allreduce")),

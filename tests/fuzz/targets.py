@@ -188,7 +188,7 @@ def _imported(path: Path) -> object:
 
 
 def _measured_paths(path: Path) -> object:
-    from clusim.formats.topologies.nvbandwidth import compared, read_nvbandwidth
+    from clusim_formats.topologies.nvbandwidth import compared, read_nvbandwidth
 
     return compared(_machine("dgx-a100"), read_nvbandwidth(_only(path)))
 

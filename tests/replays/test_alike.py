@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from clusim.base.errors import InputError
-from clusim.formats.recordings import layers
 from clusim.jobs.peers import split_of
 from clusim.replays import replay
 from clusim.replays.placing import ReplayRequest
 from clusim.replays.report import Replay
 from clusim_cli.main import run
+from clusim_formats.recordings import layers
 from formats.recordings.layertables import layer, table
 
 PS_PER_KERNEL = 1

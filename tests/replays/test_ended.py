@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from clusim.base.errors import TimeLimitReached
-from clusim.formats.recordings import layers
 from clusim.replays import Replay, ReplayRequest, replay, replay_report
 from clusim.replays.replayreport import replay_page
 from clusim.results.trace.reader import read_result
 from clusim.simulation.job import RunOptions
 from clusim.simulation.session import Watch
+from clusim_formats.recordings import layers
 from formats.recordings.layertables import layer, table
 from support.limits import Again, Asked, Reached
 

@@ -40,7 +40,7 @@ def code() -> str:
     pages = ROOT / "tests" / "docs"
     files = [
         path
-        for top in ("pysim", "cli", "csrc", "tests", "benchmarks")
+        for top in ("pysim", "cli", "plugins", "csrc", "tests", "benchmarks")
         for path in (ROOT / top).rglob("*.*")
     ]
     kept = [

@@ -44,6 +44,7 @@ LIMITS = ROOT / "tests" / "prose.json"
 ROOTS = (
     "pysim",
     "cli",
+    "plugins",
     "csrc",
     "benchmarks",
     "docs",

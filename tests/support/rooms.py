@@ -1,7 +1,8 @@
 """Size and names of the library: syntax nodes of every room, nodes per line, names that are no noun and no verb.
 
 ``python tests/support/rooms.py`` prints them with their targets, and lowers the limits of `tests/rooms.json` to the
-present numbers. A room is a package of the library, or its top-level modules together.
+present numbers. A room is a package of the library, or its top-level modules together; the distribution
+`clusim-formats` is one more.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ __all__ = ["LIMITS", "TARGETS", "Limits", "code_lines", "limits", "measured", "u
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "pysim" / "clusim"
+FORMATS = ROOT / "plugins" / "clusim-formats" / "clusim_formats"
 LIMITS = ROOT / "tests" / "rooms.json"
 
 TARGETS = {"nodes per line": 5.5, "% participle functions": 1.5, "‰ vague locals": 5.0}
@@ -125,17 +127,24 @@ def _count_names(node: ast.AST, count: Counter[str], around: Sequence[set[str]] 
         count["vague"] += len(names & VAGUE)
 
 
+def _room(path: Path) -> str:
+    """Return the room of a module; the distribution of rare formats is one."""
+    if FORMATS in path.parents:
+        return FORMATS.name
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0] if len(parts) > 1 else "clusim"
+
+
 @cache
 def measured() -> Limits:
     """Return the present numbers."""
     rooms: Counter[str] = Counter()
     count: Counter[str] = Counter()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE).parts
+    for path in [*sorted(PACKAGE.rglob("*.py")), *sorted(FORMATS.rglob("*.py"))]:
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
         nodes = [*ast.walk(tree)]
-        rooms[parts[0] if len(parts) > 1 else "clusim"] += syntax_nodes(nodes)
+        rooms[_room(path)] += syntax_nodes(nodes)
         count["lines"] += code_lines(text, nodes)
         _count_names(tree, count)
     values = (

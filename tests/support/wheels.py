@@ -17,6 +17,7 @@ import clusim
 
 __all__ = ["check", "found"]
 
+ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 
 PROGRAM = """
@@ -37,8 +38,16 @@ def found() -> dict[str, str]:
     return here
 
 
+def formats_wheel() -> Path:
+    """Return the wheel of `clusim-formats` that ``make wheel`` builds."""
+    return next((ROOT / "build" / "wheels").glob("clusim_formats-*.whl"))
+
+
 def check(wheel: Path, program: str, expected: str) -> str:
-    """Install `wheel` for an interpreter and run it; return what it took, raise `CalledProcessError` if it fails."""
+    """Install a wheel and that of rare formats for an interpreter, run it, and return its size and time.
+
+    Raises `CalledProcessError` if a command fails.
+    """
     began_s = time.monotonic()
     with TemporaryDirectory() as folder:
         subprocess.run([program, "-m", "venv", folder], check=True)
@@ -62,6 +71,11 @@ def check(wheel: Path, program: str, expected: str) -> str:
             subprocess.run(
                 [own / "clusim", *words], check=True, cwd=folder, stdout=subprocess.DEVNULL
             )
+        rare = [own / "clusim", "replay", "ring-4.goal", "--topology", "dgx-1v"]
+        alone = subprocess.run(rare, cwd=folder, capture_output=True, text=True)
+        assert "needs clusim-formats" in alone.stderr, alone.stderr
+        subprocess.run([*install[:-1], "--no-deps", formats_wheel()], check=True, cwd=folder)
+        subprocess.run(rare, check=True, cwd=folder, stdout=subprocess.DEVNULL)
         size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
     return f"{size / 1e6:.0f} MB, {time.monotonic() - began_s:.0f} s"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,16 +147,23 @@ def check(
     topologies: tuple[str, ...], nodes: int | None, measured: Path | None, as_json: bool
 ) -> None:
     """Check that TOPOLOGIES can be read, are connected, and can be simulated."""
-    from clusim.formats.topologies.nvbandwidth import compared, read_nvbandwidth
+    from clusim.base.extensions import required
     from clusim.topology import check, load
     from clusim.topology.arrays import arrays_of
 
-    tests = read_nvbandwidth(measured) if measured is not None else []
+    compare: Callable[[Fabric], list[Finding]] | None = None
+    if measured is not None:
+        subject = f"{measured}: measurements of nvbandwidth"
+        source = required("clusim.measurements", "nvbandwidth", subject)
+        tests = source.function("read_nvbandwidth")(measured)
+        compare = partial(source.function("compared"), tests=tests)
     result: list[dict[str, Any]] = []
     for name in topologies:
         machine = load(name, nodes=nodes)
         wires = len(arrays_of(machine).wires)
-        findings = [*check(machine), *compared(machine, tests)]
+        findings = check(machine)
+        if compare is not None:
+            findings = [*findings, *compare(machine)]
         result.append(
             {
                 "topology": name,
@@ -212,8 +221,8 @@ def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
 def export(topology: str, nodes: int | None, form: str, output: Path | None) -> None:
     """Write one node of TOPOLOGY as NCCL does (NCCL_TOPO_DUMP_FILE), its graphs (NCCL_GRAPH_DUMP_FILE), or all of
     TOPOLOGY as InfraGraph."""
+    from clusim.base.extensions import required
     from clusim.base.files import write_text
-    from clusim.formats.topologies.infragraphdump import dump_infragraph
     from clusim.formats.topologies.nccl_dump import dump_system
     from clusim.topology import load
     from clusim.topology.node import kind_of
@@ -224,8 +233,10 @@ def export(topology: str, nodes: int | None, form: str, output: Path | None) -> 
         from clusim.nccl.graphfile import write_graphs
 
         text = write_graphs(communicator(machine).searched)
+    elif form == "infragraph":
+        text = required("clusim.topologies", "infragraph", "InfraGraph").function("dump")(machine)
     else:
-        text = dump_system(machine) if form == "nccl-xml" else dump_infragraph(machine)
+        text = dump_system(machine)
     if output is None:
         click.echo(text, nl=False)
         return

@@ -2,21 +2,25 @@
 
 An entry point has a group, a name and a module. The groups are ``clusim.recordings`` and ``clusim.topologies`` (readers
 of formats, by kind), ``clusim.algorithms`` (modules with algorithms of collectives) and ``clusim.gpus`` (packages with
-files of GPUs). Installed distributions are searched only if clusim itself does not define a name or recognise a file,
-and when names are listed: the search lasts longer than a small run.
+files of GPUs). The distribution ``clusim-formats`` also has ``clusim.plans`` and ``clusim.measurements``. Installed
+distributions are searched only if clusim itself does not define a name or recognise a file, and when names are listed:
+the search lasts longer than a small run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cache, wraps
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from clusim.base.errors import ClusimError, InputError, one_line
+from clusim.base.errors import ClusimError, InputError, lacking, one_line
 from clusim.base.records import dataclass
+
+FORMATS = "clusim-formats"
+"""Distribution with clusim's readers of rare formats; errors in it are errors of clusim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ class Extension:
 
     def guard(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that raises `InputError` with distribution and line for an unexpected error."""
+        if self.distribution == FORMATS:
+            return function
 
         @wraps(function)
         def call(*values: Any, **options: Any) -> Any:
@@ -109,3 +115,32 @@ def extensions(group: str) -> dict[str, Extension]:
             if other is not new:
                 raise new.failure(f"{other.distribution} defines the same name; uninstall one")
     return dict(sorted(result.items()))
+
+
+def required(group: str, name: str, subject: str) -> Extension:
+    """Return an extension of `FORMATS`.
+
+    Raises
+    ------
+    EnvironmentFailure
+        It is not installed: the message has the subject, such as a file and its format, the distribution and its extra.
+    """
+    result = extensions(group).get(name)
+    if result is None:
+        raise lacking(subject, FORMATS, "formats")
+    return result
+
+
+def added(group: str, names: Collection[str]) -> dict[str, Extension]:
+    """Return the extensions of a group that add to the names that clusim defines.
+
+    Raises
+    ------
+    InputError
+        An extension has one of these names, and is not of `FORMATS`.
+    """
+    result = extensions(group)
+    for name in result.keys() & set(names):
+        if result[name].distribution != FORMATS:
+            raise result[name].failure("clusim has a kind of this name; choose another")
+    return {name: extension for name, extension in result.items() if name not in names}

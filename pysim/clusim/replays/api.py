@@ -160,7 +160,7 @@ def replay(
     if kind not in KINDS and kind not in all_kinds():
         known = ", ".join(sorted({*LOGS, *all_kinds()}))
         raise InputError(f"{first}: kind {kind!r} cannot be replayed; it is one of {known}")
-    read = reader(kind)
+    read = reader(kind, first)
     files = list(request.files) if len(request.files) > 1 else first
     recording = read(files, **_reader_options(read, request))
     request = replace(request, gap=request.gap or "logged")

@@ -20,6 +20,8 @@ from clusim.base.terms.operations import (
     operation_named,
     weighted_bytes,
 )
+from clusim.formats.algorithms import plan_reader
+from clusim.formats.algorithms.layout import WantedPlan
 from clusim.lowering import Lowered, lower, plan_change
 from clusim.lowering.faults import on_redirected
 from clusim.nccl import Communicator, NcclPlan, programs
@@ -301,11 +303,7 @@ def _of_file(request: Request, machine: Fabric) -> PlannedProgram:
     ):
         if given:
             raise InputError(f"{flag} is not for {path}, a plan with given channels")
-    # Readers of XML import a parser that few runs need.
-    from clusim.formats.algorithms import msccl, mscclpp
-    from clusim.formats.algorithms.layout import WantedPlan
-
-    reader = msccl if path.lower().endswith(".xml") else mscclpp
+    reader = plan_reader(path)
     read = reader.read_plan(path)
     if request.operation not in ("allreduce", read.operation):
         raise InputError(

@@ -18,8 +18,6 @@ from clusim import collectives, topology
 from clusim.base.errors import DeadlockError, InputError
 from clusim.formats.algorithms.jsonlines import read_json
 from clusim.formats.algorithms.layout import WantedPlan
-from clusim.formats.algorithms.mscclpp import build, load
-from clusim.formats.algorithms.mscclpp_json import read_plan
 from clusim.lowering import lower
 from clusim.schedule import Schedule
 from clusim.schedule.executor import Executor
@@ -27,6 +25,8 @@ from clusim.schedule.semantics import run_untimed, verify
 from clusim.simulation.api import simulate
 from clusim.topology import Fabric
 from clusim_cli.main import run
+from clusim_formats.algorithms.mscclpp import build, load
+from clusim_formats.algorithms.mscclpp_json import read_plan
 from formats.algorithms import mscclpp_plans as plans
 from support.realfiles import real_files
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from clusim.formats.recordings.goal_order import GoalStep
+from clusim_formats.recordings.goal_order import GoalStep
 
 COOKIE = 4223
 _TYPES = {"send": 1, "recv": 2, "compute": 3}

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from clusim.base.errors import InputError
 from clusim.formats.recordings import Recording
-from clusim.formats.recordings.astra import POLICIES, read
 from clusim.formats.recordings.kinds import kind_of
 from clusim_cli.main import run
+from clusim_formats.recordings.astra import POLICIES, read
 from formats.recordings.layertables import START, layer, rank_events, table, total, whole
 
 SAMPLE = Path(__file__).resolve().parents[3] / "traces" / "resnet-data-8.astra.txt"

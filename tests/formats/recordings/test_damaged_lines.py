@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from clusim.base.errors import InputError
-from clusim.formats.recordings import inspector, pluginlines, profiler
+from clusim.formats.recordings import inspector
 from clusim.formats.recordings.model import Recording
+from clusim_formats.recordings import pluginlines, profiler
 
 TRACES = Path(__file__).resolve().parents[3] / "traces"
 READERS: dict[str, tuple[Callable[[str], Recording], str]] = {

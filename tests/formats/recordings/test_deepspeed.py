@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from clusim.base.errors import InputError
-from clusim.formats.recordings.deepspeed import read
 from clusim.formats.recordings.kinds import kind_of
 from clusim.replays import ReplayRequest, replay
+from clusim_formats.recordings.deepspeed import read
 
 
 def line(name: str, size: str, ms: float = 0.5, rank: int = 0) -> str:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from clusim.base.errors import InputError
 from clusim.formats.recordings import Event, Recording
-from clusim.formats.recordings.goal import EAGER_BYTES, read
 from clusim.formats.recordings.kinds import kind_of
 from clusim.replays import replay
 from clusim.replays.placing import ReplayRequest
 from clusim_cli.main import run
+from clusim_formats.recordings.goal import EAGER_BYTES, read
 
 SAMPLE = Path(__file__).resolve().parents[3] / "traces" / "ring-4.goal"
 US = 1_000_000
@@ -223,7 +223,7 @@ def test_comments_and_one_line_ranks_are_read(tmp_path: Path) -> None:
 
 
 def test_endless_schedules_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusim.formats.recordings.goal.MOST_EVENTS", 5)
+    monkeypatch.setattr("clusim_formats.recordings.goal.MOST_EVENTS", 5)
     with pytest.raises(InputError, match="more than 5 operations"):
         schedule(tmp_path, "calc 1; calc 1; calc 1", "calc 1; calc 1; calc 1")
 

@@ -12,9 +12,9 @@ import pytest
 from clusim.base.errors import InputError
 from clusim.base.match import ANY
 from clusim.formats.recordings import Event
-from clusim.formats.recordings.goal import read
-from clusim.formats.recordings.goal_order import GoalStep
 from clusim.formats.recordings.kinds import kind_of
+from clusim_formats.recordings.goal import read
+from clusim_formats.recordings.goal_order import GoalStep
 from formats.recordings.goal_binaries import binary
 
 TRACES = Path(__file__).resolve().parents[3] / "traces"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from clusim.base.errors import InputError
 from clusim.formats.recordings.kinds import kind_of
-from clusim.formats.recordings.pluginlines import read
+from clusim_formats.recordings.pluginlines import read
 
 TRACES = Path(__file__).resolve().parents[3] / "traces"
 COMMA, MINIMAL = TRACES / "comma-4ranks", TRACES / "minimal-2ranks.jsonl"

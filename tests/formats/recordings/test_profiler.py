@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from clusim.base.errors import InputError
 from clusim.formats.recordings.kinds import kind_of
 from clusim.formats.recordings.model import ABSENT, Event, Recording
-from clusim.formats.recordings.profiler import read
 from clusim.replays import replay
 from clusim.replays.placing import ReplayRequest
+from clusim_formats.recordings.profiler import read
 from support.realfiles import CORPUS
 
 SHIPPED = Path(__file__).resolve().parents[3] / "traces" / "profiler-2ranks"

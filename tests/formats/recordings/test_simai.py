@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from clusim.base.errors import InputError
 from clusim.formats.recordings import Recording
 from clusim.formats.recordings.kinds import kind_of
-from clusim.formats.recordings.simai import read
 from clusim_cli.main import run
+from clusim_formats.recordings.simai import read
 from formats.recordings.layertables import layer, rank_events, table, total, whole
 
 SAMPLE = Path(__file__).resolve().parents[3] / "traces" / "gpt-tp8-dp2.simai.txt"

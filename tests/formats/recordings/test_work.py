@@ -13,7 +13,6 @@ import pytest
 import clusim
 from clusim.base.errors import InputError
 from clusim.formats.recordings import jsonstream as module
-from clusim.formats.recordings import layers
 from clusim.formats.recordings.jsonstream import objects
 from clusim.formats.recordings.kinds import reader
 from clusim.formats.recordings.model import group_of
@@ -21,6 +20,7 @@ from clusim.formats.recordings.source import FileStream
 from clusim.jobs.emitter import NcclEmitter
 from clusim.jobs.read import job_of
 from clusim.jobs.write import to_schedule
+from clusim_formats.recordings import layers
 from support.work import calls_of
 
 TRACES = Path(__file__).resolve().parents[3] / "traces"
@@ -117,7 +117,7 @@ def test_layers_stand_for_so_many_events(kind: str, monkeypatch: pytest.MonkeyPa
     path = str(TRACES / LAYERS[kind])
     options = {"num_ranks": 8} if kind == "astra" else {}
     whole = reader(kind)(path, **options)
-    limit = "clusim.formats.recordings.layers.MOST_LAYER_EVENTS"
+    limit = "clusim_formats.recordings.layers.MOST_LAYER_EVENTS"
     monkeypatch.setattr(limit, len(whole.events))
     assert not reader(kind)(path, **options).alike
     monkeypatch.setattr(limit, len(whole.events) - 1)

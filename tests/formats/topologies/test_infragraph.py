@@ -10,9 +10,9 @@ import pytest
 from clusim import topology
 from clusim.base.errors import ClusimError
 from clusim.formats.topologies import Imported, detect, import_text
-from clusim.formats.topologies.infragraphdump import dump_infragraph
 from clusim.simulation.api import collective
 from clusim.topology import Fabric
+from clusim_formats.topologies.infragraphdump import dump_infragraph
 
 SAMPLE = (Path(__file__).parent / "samples" / "infragraph.yaml").read_text(encoding="utf-8")
 

@@ -12,8 +12,9 @@ import pytest
 import clusim
 from clusim.base.errors import TopologyError
 from clusim.formats.topologies import import_text
-from clusim.formats.topologies.nvbandwidth import compared, is_nvbandwidth, read_nvbandwidth
+from clusim.formats.topologies.kinds import is_nvbandwidth
 from clusim_cli.main import run
+from clusim_formats.topologies.nvbandwidth import compared, read_nvbandwidth
 
 SAMPLE = Path(__file__).resolve().parents[3] / "traces" / "nvbandwidth-8xa100.json"
 TEXT = """\

@@ -47,6 +47,8 @@ class RecordingKind:
         Test of name and first bytes, used if no pattern of any kind matches; True for a file of this kind.
     read_by : str
         Module with ``read(paths) -> Recording``; empty: the module that describes the kind.
+    separate : bool
+        True if the reader is an extension of the distribution ``clusim-formats``.
     """
 
     name: str
@@ -54,6 +56,7 @@ class RecordingKind:
     begins: tuple[tuple[int, bytes], ...] = ()
     looks_so: Callable[[str, bytes], bool] | None = None
     read_by: str = ""
+    separate: bool = False
 
 
 ABSENT = -1

@@ -22,6 +22,7 @@ from clusim.formats.topologies.kinds import (
     all_kinds,
     detect,
     detect_extension,
+    is_nvbandwidth,
     kind_named,
     reader,
     without_prompt,
@@ -114,7 +115,6 @@ def import_onto(path: str | os.PathLike[str], machine: str, *, chip: str | None 
 def import_text(text: str, where: str, **given: Unpack[Given]) -> Imported:
     """Read the text of a file called `where`; see `import_file`."""
     from clusim.formats.topologies.identify import named_processor
-    from clusim.formats.topologies.nvbandwidth import is_nvbandwidth
 
     name, cpu, group = given.get("kind"), given.get("cpu"), given.get("group")
     if name is not None and name not in KINDS and name not in all_kinds():
@@ -142,7 +142,7 @@ def import_text(text: str, where: str, **given: Unpack[Given]) -> Imported:
     draft.source("import", f"{kind.title}: {Path(where).name}")
     if group is not None and name != "nccl-xml":
         raise draft.fail("the file does not have groups; omit the group")
-    reader(name)(text, draft)
+    reader(name, where)(text, draft)
     result = draft.finish(name, kind.title)
     if not result.counts["gpus"] and not result.counts["hosts"]:
         raise draft.fail("names no GPU and no host; is it the topology of a node?")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from functools import cache
 from importlib import import_module
 from typing import Final
 
-from clusim.base.extensions import Extension, extensions
+from clusim.base.extensions import Extension, added, required
 from clusim.base.records import dataclass
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.smi_nvlink import GPU_LINE, LINK_LINE
@@ -24,7 +23,8 @@ class TopologyKind:
     title : str
         The kind in words.
     read_by : str
-        Module of this package and function that fills a `Draft` from a text.
+        Module of this package and function that fills a `Draft` from a text; without a module, a function of the
+        extension in the distribution ``clusim-formats``.
     with_cpus : bool
         True if such files either describe or omit the processors of a node.
     claims : callable or None
@@ -44,18 +44,18 @@ BY_NAME: Final = {
     "nccl-graph": TopologyKind(
         "NCCL graph XML (NCCL_GRAPH_DUMP_FILE)", "nccl_graph:read_nccl_graph", True
     ),
-    "lstopo": TopologyKind("hwloc's XML, as lstopo writes it", "lstopo:read_lstopo", True),
+    "lstopo": TopologyKind("hwloc's XML, as lstopo writes it", "read_lstopo", True),
     "smi": TopologyKind("nvidia-smi topo -m, or its p2p matrices", "smi_topo:read_smi", True),
     "smi-nvlink": TopologyKind(
         "nvidia-smi nvlink -s, -c, -p or -R", "smi_nvlink:read_nvlink", True
     ),
     "rocm-smi": TopologyKind("rocm-smi --showtopo", "smi_topo:read_rocm", True),
-    "graphml": TopologyKind("GraphML", "graphs:read_graphml"),
-    "node-link": TopologyKind("networkx node-link JSON", "graphs:read_node_link"),
-    "astra-sim": TopologyKind("ASTRA-sim network YAML or JSON", "astra:read_astra"),
-    "simai": TopologyKind("SimAI or ns-3 topology text", "simai:read_simai"),
-    "htsim": TopologyKind("htsim topology text (.topo)", "htsim:read_htsim"),
-    "infragraph": TopologyKind("InfraGraph YAML or JSON", "infragraphwiring:read_infragraph", True),
+    "graphml": TopologyKind("GraphML", "read_graphml"),
+    "node-link": TopologyKind("networkx node-link JSON", "read_node_link"),
+    "astra-sim": TopologyKind("ASTRA-sim network YAML or JSON", "read_astra"),
+    "simai": TopologyKind("SimAI or ns-3 topology text", "read_simai"),
+    "htsim": TopologyKind("htsim topology text (.topo)", "read_htsim"),
+    "infragraph": TopologyKind("InfraGraph YAML or JSON", "read_infragraph", True),
 }
 """Kinds of files, by the value of ``--kind``."""
 
@@ -68,19 +68,9 @@ def all_kinds() -> dict[str, str]:
     return KINDS | {name: kind_named(name).title for name in _extensions()}
 
 
-@cache
 def _extensions() -> dict[str, Extension]:
-    """Return the extensions of the group ``clusim.topologies``: modules with `KIND` and ``read(text, draft)``.
-
-    Raises
-    ------
-    InputError
-        An extension has the name of one of clusim's kinds.
-    """
-    result = extensions("clusim.topologies")
-    for name in result.keys() & BY_NAME.keys():
-        raise result[name].failure("clusim has a kind of this name; choose another")
-    return result
+    """Return the extensions that add a kind: modules with `KIND` and ``read(text, draft)``."""
+    return added("clusim.topologies", BY_NAME)
 
 
 def kind_named(name: str) -> TopologyKind:
@@ -91,14 +81,24 @@ def kind_named(name: str) -> TopologyKind:
     return kind
 
 
-def reader(name: str) -> Callable[[str, Draft], None]:
-    """Return the function of a kind of `all_kinds` that fills a `Draft` from the text of a file."""
+def reader(name: str, where: str) -> Callable[[str, Draft], None]:
+    """Return the function of a kind of `all_kinds` that fills a `Draft` from the text of a file `where`."""
     if name not in BY_NAME:
         return _extensions()[name].function("read")
-    module, _, function = BY_NAME[name].read_by.partition(":")
+    module, _, function = BY_NAME[name].read_by.rpartition(":")
+    if not module:
+        subject = f"{where}: {BY_NAME[name].title}"
+        return required("clusim.topologies", name, subject).function(function)
     read: Callable[[str, Draft], None]
     read = getattr(import_module(f"{__package__}.{module}"), function)
     return read
+
+
+def is_nvbandwidth(text: str) -> bool:
+    """Return True if a text is output of nvbandwidth, measurements and not a topology."""
+    return _BANDWIDTH_JSON.match(text) is not None or (
+        BANDWIDTH_TEST.search(text) is not None and "bandwidth (GB/s)" in text
+    )
 
 
 def detect_extension(text: str) -> str | None:
@@ -119,6 +119,9 @@ _SMI_ROW = re.compile(_SMI_FRONT + r"(?:\x1b\[[0-9;]*m)*\s+X\b", re.MULTILINE)
 _HTSIM_HEAD = re.compile(r"^[^\S\n]*(?:nodes|tiers|podsize)[^\S\n]+[0-9]+[^\S\n]*$", re.I | re.M)
 _KEY = re.compile(r"(?:^|[{,])[ \t-]*([a-z0-9_]+):", re.MULTILINE)
 _INFRAGRAPH = {"components", "instances", "ep1", "connections"}
+_BANDWIDTH_JSON = re.compile(r'\A\s*\{\s*"nvbandwidth"\s*:')
+BANDWIDTH_TEST = re.compile(r"^Running (\w{1,80})\.\s*$", re.M)
+"""First line of a test in the output of nvbandwidth."""
 _PASTED = re.compile(r"<(system|graphs|topology)\b.*</\1>", re.DOTALL)
 
 

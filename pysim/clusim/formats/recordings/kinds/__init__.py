@@ -11,7 +11,6 @@ import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cache
 from glob import escape
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +18,7 @@ from pkgutil import iter_modules
 from typing import Final
 
 from clusim.base.errors import InputError
-from clusim.base.extensions import Extension, extensions
+from clusim.base.extensions import Extension, added, required
 from clusim.base.limits import natural
 from clusim.base.resources import or_shipped
 from clusim.formats.recordings.model import LAST, Recording, RecordingKind
@@ -121,19 +120,9 @@ def _by_extension(name: str, data: bytes) -> str:
     return _claiming_kind(kinds, name, data)
 
 
-@cache
 def _extensions() -> dict[str, Extension]:
-    """Return the extensions that add a kind.
-
-    Raises
-    ------
-    InputError
-        An extension has the name of one of clusim's kinds.
-    """
-    result = extensions("clusim.recordings")
-    for name in result.keys() & {*_KINDS, *LOGS, *PLANS}:
-        raise result[name].failure("clusim has a kind of this name; choose another")
-    return result
+    """Return the extensions that add a kind."""
+    return added("clusim.recordings", {*_KINDS, *LOGS, *PLANS})
 
 
 def _description(extension: Extension) -> RecordingKind:
@@ -150,10 +139,13 @@ def all_kinds() -> dict[str, str]:
     return KINDS | added
 
 
-def reader(kind: str) -> Callable[..., Recording]:
-    """Return the reader of a kind of `all_kinds`."""
+def reader(kind: str, where: str = "") -> Callable[..., Recording]:
+    """Return the reader of a kind of `all_kinds`; an error names the file `where`."""
     if kind not in _KINDS:
         return _extensions()[kind].function("read")
+    if _KINDS[kind].separate:
+        subject = f"{where or kind}: {_KINDS[kind].what}"
+        return required("clusim.recordings", kind, subject).function("read")
     read: Callable[..., Recording] = import_module(_KINDS[kind].read_by).read
     return read
 

@@ -10,6 +10,9 @@ from clusim.formats.recordings.model import LAST, RecordingKind
 
 _POLICY = rb"(?:MICRO|DATA|MODEL|HYBRID_\w+|CUSTOMIZED|DISTRIBUTED_\w+|TRANSFORMER_\w+)"
 
+_SEPARATE = frozenset(("astra", "deepspeed", "goal", "hlo", "jsonl", "profiler", "simai"))
+"""Kinds with a reader in the distribution ``clusim-formats``."""
+
 
 def _is_chakra(name: str, data: bytes) -> bool:
     """Return True for a Chakra trace: messages after their lengths, first the metadata."""
@@ -43,14 +46,13 @@ def _kind(
     description: str,
     *begins: tuple[int, bytes],
     looks_so: Callable[[str, bytes], bool] | None = None,
-    module: str = "",
 ) -> RecordingKind:
-    """Return the description of a kind, read by the module of its name unless `module` is given.
+    """Return the description of a kind, read by the module of its name or by an extension.
 
     `begins` are places among all kinds, and patterns.
     """
-    read_by = f"clusim.formats.recordings.{module or name}"
-    return RecordingKind(name, description, begins, looks_so, read_by)
+    read_by = f"clusim.formats.recordings.{name}"
+    return RecordingKind(name, description, begins, looks_so, read_by, name in _SEPARATE)
 
 
 # The order resolves ambiguity: NCCL logs may contain lines of DeepSpeed, traces of the PyTorch profiler may contain
@@ -80,7 +82,7 @@ KINDS = (
     ),
     _kind(
         "jsonl", "JSON lines of profiler plugins of NCCL: CoMMA, minimal-profiler", (3, rb'"comm_hash"\s*:\s*"0x'),
-        (3, rb'"recordType"\s*:\s*"(?:event|state)"'), module="pluginlines",
+        (3, rb'"recordType"\s*:\s*"(?:event|state)"'),
     ),
     _kind(
         "kineto", "PyTorch profiler (Kineto) traces, one .json[.gz] per rank",

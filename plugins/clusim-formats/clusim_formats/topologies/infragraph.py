@@ -2,7 +2,7 @@
 
 A device is a graph of components, a component may be another device, and an infrastructure joins instances of devices.
 Endpoints are written in Python's slice notation (``xpu[0:4]``). Here a file becomes a flat graph of graph nodes
-(``host.0.xpu.3``) and edges; `clusim.formats.topologies.infragraphwiring` decides which hardware they are.
+(``host.0.xpu.3``) and edges; `clusim_formats.topologies.infragraphwiring` decides which hardware they are.
 """
 
 from __future__ import annotations

@@ -23,14 +23,14 @@ from typing import Any
 from clusim.base.errors import InputError, one_line
 from clusim.base.terms.dtypes import redop_named
 from clusim.formats.algorithms.layout import WantedPlan, chunk_elements, placed, start
-from clusim.formats.algorithms.mscclpp_json import MscclppPlan, read_plan
-from clusim.formats.algorithms.mscclpp_parts import Item, MscclppBlock, MscclppLink, Stores, moved
-from clusim.formats.algorithms.mscclpp_run import HELPER, MscclppRun
 from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, Prim, Schedule
 from clusim.schedule.shapes import MAX_SLOTS
 from clusim.topology.model import Fabric
+from clusim_formats.algorithms.mscclpp_json import MscclppPlan, read_plan
+from clusim_formats.algorithms.mscclpp_parts import Item, MscclppBlock, MscclppLink, Stores, moved
+from clusim_formats.algorithms.mscclpp_run import HELPER, MscclppRun
 
 PASS_BYTES = 4096
 """Bytes that 512 threads store at once as packets, 8 bytes of data each."""

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from clusim.base.errors import InputError
 from clusim.base.match import ANY
-from clusim.formats.recordings.goal_order import MAX_BYTES, MAX_NS, MAX_RANKS, GoalStep
 from clusim.formats.recordings.model import MOST_EVENTS, EventKind, Recording
 from clusim.formats.recordings.source import mapped
+from clusim_formats.recordings.goal_order import MAX_BYTES, MAX_NS, MAX_RANKS, GoalStep
 
 COOKIE: Final = struct.pack("<Q", 4223)
 USED_UP: Final = struct.pack("<Q", 2342)

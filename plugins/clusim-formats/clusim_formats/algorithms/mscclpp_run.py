@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from clusim.base.errors import DeadlockError, InputError
 from clusim.formats.algorithms.layout import SMALL, Key, Place
-from clusim.formats.algorithms.mscclpp_json import OPS, MscclppOp, MscclppPlan, Ref
-from clusim.formats.algorithms.mscclpp_parts import (
+from clusim_formats.algorithms.mscclpp_json import OPS, MscclppOp, MscclppPlan, Ref
+from clusim_formats.algorithms.mscclpp_parts import (
     Item,
     Knowledge,
     MscclppBlock,

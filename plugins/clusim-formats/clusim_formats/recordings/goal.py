@@ -16,16 +16,6 @@ from typing import Any
 
 from clusim.base.errors import InputError
 from clusim.base.match import ANY, MatchCounts, MatchedEnd
-from clusim.formats.recordings.goal_binary import is_binary, read_binary
-from clusim.formats.recordings.goal_order import (
-    MAX_BYTES,
-    MAX_NS,
-    MAX_RANKS,
-    GoalOp,
-    GoalStep,
-    Order,
-    play,
-)
 from clusim.formats.recordings.model import (
     ABSENT,
     MOST_EVENTS,
@@ -35,6 +25,16 @@ from clusim.formats.recordings.model import (
     Recording,
 )
 from clusim.formats.recordings.source import Paths, head, lines, only_file
+from clusim_formats.recordings.goal_binary import is_binary, read_binary
+from clusim_formats.recordings.goal_order import (
+    MAX_BYTES,
+    MAX_NS,
+    MAX_RANKS,
+    GoalOp,
+    GoalStep,
+    Order,
+    play,
+)
 
 EAGER_BYTES = 65_535
 """Largest message that does not block its sender [bytes]: LogGOPSim's default of ``S``."""

@@ -19,6 +19,7 @@ import numpy as np
 
 from clusim.base.errors import TopologyError
 from clusim.base.limits import fail, json_problem, number, printable
+from clusim.formats.topologies.kinds import BANDWIDTH_TEST
 from clusim.topology.arrays import FabricArrays, arrays_of
 from clusim.topology.check_flow import device_wires, max_flow
 from clusim.topology.check_links import Finding, by_level, listed
@@ -29,8 +30,6 @@ MAX_DEVICES = 1024
 _LOW = 0.9
 """Share of a test's median and of the wires' bandwidth below which a pair is reported."""
 
-_JSON = re.compile(r'\A\s*\{\s*"nvbandwidth"\s*:')
-_RUNNING = re.compile(r"^Running (\w{1,80})\.\s*$", re.M)
 _CELL = re.compile(r"[0-9.]{1,20}|N/A")
 _PAIRS = re.compile(
     r"(?:multinode_)?(host_to_device|device_to_host|device_to_device)_memcpy_(?:(read|write)_)?(ce|sm)"
@@ -55,13 +54,6 @@ class BandwidthTest:
             for j, value in enumerate(row)
             if value and (alone or i != j)
         ]
-
-
-def is_nvbandwidth(text: str) -> bool:
-    """Return True if a text is output of nvbandwidth."""
-    return _JSON.match(text) is not None or (
-        _RUNNING.search(text) is not None and "bandwidth (GB/s)" in text
-    )
 
 
 def read_nvbandwidth(path: Path) -> list[BandwidthTest]:
@@ -91,7 +83,7 @@ def _of_json(text: str, where: str) -> Iterator[BandwidthTest]:
 
 
 def _of_text(text: str, where: str) -> Iterator[BandwidthTest]:
-    result = list(_RUNNING.finditer(text))
+    result = list(BANDWIDTH_TEST.finditer(text))
     ends = [match.start() for match in result[1:]] + [len(text)]
     for match, end in zip(result, ends, strict=False):
         body = text[match.end() : end].strip().splitlines()

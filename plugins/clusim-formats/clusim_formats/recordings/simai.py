@@ -23,7 +23,9 @@ from typing import Any
 from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.operations import OPERATIONS, ROOTED
-from clusim.formats.recordings.layers import (
+from clusim.formats.recordings.model import ABSENT, MOST_BYTES, PS_PER_NS, EventKind, Recording
+from clusim.formats.recordings.source import Paths, head, lines, only_file
+from clusim_formats.recordings.layers import (
     MAX_NS,
     WEIGHT,
     LayerTable,
@@ -31,8 +33,6 @@ from clusim.formats.recordings.layers import (
     Strides,
     TableLayer,
 )
-from clusim.formats.recordings.model import ABSENT, MOST_BYTES, PS_PER_NS, EventKind, Recording
-from clusim.formats.recordings.source import Paths, head, lines, only_file
 
 _POLICIES = ("HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_TRANSFORMER")
 

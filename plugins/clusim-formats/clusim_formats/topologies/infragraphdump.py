@@ -18,10 +18,10 @@ import yaml
 
 from clusim.base.errors import InputError
 from clusim.base.units import parse_rate, parse_time
-from clusim.formats.topologies.infragraph import KINDS, InfraEdge, InfraGraph, InfraLink
 from clusim.hardware import GPUS, PROCESSORS
 from clusim.topology.model import Fabric, Link
 from clusim.topology.node import Node
+from clusim_formats.topologies.infragraph import KINDS, InfraEdge, InfraGraph, InfraLink
 
 PASSIVE = ("port", "custom")
 """Roles of components that only pass data on."""

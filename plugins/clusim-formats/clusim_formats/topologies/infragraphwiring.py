@@ -11,13 +11,6 @@ from clusim.base.limits import printable
 from clusim.base.units import parse_rate, parse_time
 from clusim.formats.topologies.common import CHIP_OPTION, Draft, set_usage
 from clusim.formats.topologies.identify import PCIE_GTS, ImportedDevice, Net, PciClass, processor
-from clusim.formats.topologies.infragraph import (
-    InfraEdge,
-    InfraGraph,
-    InfraNode,
-    read_infrastructure,
-)
-from clusim.formats.topologies.infragraphdump import contracted
 from clusim.formats.topologies.presets import (
     USUAL_MEMORY,
     Adapter,
@@ -47,7 +40,15 @@ from clusim.hardware import (
     gpu_by_words,
 )
 from clusim.hardware.pcie import x16_rate
+from clusim.topology.model import Fabric
 from clusim.topology.node import NETWORK
+from clusim_formats.topologies.infragraph import (
+    InfraEdge,
+    InfraGraph,
+    InfraNode,
+    read_infrastructure,
+)
+from clusim_formats.topologies.infragraphdump import contracted, dump_infragraph
 
 _WRITTEN = re.compile(r"(?:^| )([0-9]{1,5}) x ([a-z0-9.-]{2,60})$")
 """Description of a link written by clusim: number of parallel links, and their type."""
@@ -65,6 +66,11 @@ _PREFIXES = {
 def read_infragraph(text: str, draft: Draft) -> None:
     """Fill `draft` from the text of a file."""
     _Reader(read_infrastructure(text, draft.where), draft).run()
+
+
+def dump(fabric: Fabric) -> str:
+    """Return a topology as InfraGraph, for ``clusim topo export``."""
+    return dump_infragraph(fabric)
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Union
 
 from clusim.formats.algorithms.layout import Key, Place
-from clusim.formats.algorithms.mscclpp_json import MscclppOp
+from clusim_formats.algorithms.mscclpp_json import MscclppOp
 
 
 @dataclass(slots=True, eq=False)

@@ -12,9 +12,9 @@ waits for it. A step ends when all communication has ended.
 from __future__ import annotations
 
 from clusim.base.errors import InputError
-from clusim.formats.recordings.layers import FORWARD, INPUT, WEIGHT, LayerTable, TableLayer
 from clusim.formats.recordings.model import Recording
 from clusim.formats.recordings.source import Paths, only_file
+from clusim_formats.recordings.layers import FORWARD, INPUT, WEIGHT, LayerTable, TableLayer
 
 POLICIES = (
     "MICRO", "DATA", "MODEL", "HYBRID_DATA_MODEL", "HYBRID_MODEL_DATA", "HYBRID_CUSTOMIZED", "HYBRID_DLRM",

@@ -1,0 +1,1 @@
+"""Readers of plans of MSCCL++."""

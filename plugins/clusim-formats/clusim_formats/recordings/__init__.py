@@ -1,0 +1,1 @@
+"""Readers of recordings: GOAL, HLO, SimAI and AICB, ASTRA-sim, DeepSpeed, profiler plugins."""

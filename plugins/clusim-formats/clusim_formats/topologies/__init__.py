@@ -1,0 +1,1 @@
+"""Readers of topologies: lstopo, GraphML, InfraGraph, ASTRA-sim, SimAI, htsim; measurements of nvbandwidth."""
