@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from clusim.replays.placing import ReplayRequest
+from clusim.simulation.api import result_of
+from clusim.simulation.job import RunOptions
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
+from clusim.simulation.speed import speed_of
 from clusim.studies.sweep.grid import run_point, train_point
+from clusim.studies.whatif.api import what_if
 from clusim.training.api import train_request
 from clusim_cli.main import run
 
@@ -31,6 +37,21 @@ def test_steps_replays_and_grids_take_a_policy() -> None:
     row = train_point(values | {"workload": ("gpt3-1.3b-ddp", "gpt3-1.3b-ddp")} | FILES)
     for setup in (steps.setup, replay, cell.request.setup, row.request.setup):
         assert _senders(setup) == {"swift"}
+
+
+def test_savings_of_a_policy_in_python_are_those_of_the_engine() -> None:
+    """DCQCN in Python has equal runs, so its runs with faster parts are equal, in the verdict and in what-if."""
+    changes = ("roce x2", "cta x2")
+    savings, runs = [], []
+    for policy in ("", "sender=dcqcn-policy"):
+        request = Request(Setup("hgx-h20", 2, policy=policy), "sendrecv", 4 << 20)
+        result = result_of(request, RunOptions(confirm=True))
+        saved_ps = {one.remedy: one.saving_ps for one in result.diagnose().causes}
+        savings.append([saved_ps[change] for change in changes])
+        rows = what_if(request, [(change, speed_of(change)) for change in changes]).rows
+        runs.append([result.time_ps - row.held.time_ps for row in rows])
+    assert savings[0] == savings[1] == runs[0] == runs[1]
+    assert all(savings[0])
 
 
 def test_the_identity_of_a_setup_covers_its_policy() -> None:

@@ -6,6 +6,7 @@ times are int64 ps. `OPCODES` contains the primitives of programs: numbers, name
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field, fields
 from hashlib import blake2b
 from typing import Any
@@ -17,6 +18,10 @@ from clusim.base.errors import InternalError, ScheduleError
 from clusim.base.records import dataclass
 from clusim.engine.abi import OPCODE_SLOTS, TABLES, Op
 from clusim.policies.choice import BoundSender
+
+
+Senders = tuple[BoundSender | None, ...]
+"""Sender policies by row of the rate controls of an image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,7 @@ class Image:
     sources: Array = _default("sources")
     messages: Array = _default("messages")
     faults: Array = _default("faults")
-    senders: tuple[BoundSender | None, ...] = ()
+    senders: Senders = ()
     """Sender policies by row of `controls`; empty without any. They are not a table."""
 
     def tables(self) -> dict[str, Array]:
@@ -152,3 +157,14 @@ if (
     raise InternalError(
         f"the engine was built from another version, run make .venv/.built (tables {sorted({*_named} ^ {*DTYPES})})"
     )
+
+
+def image_of(
+    arrays: Mapping[str, Array],
+    nvc: int,
+    seed: int,
+    senders: Senders = (),
+) -> Image:
+    """Return the image of some tables, converted to their dtypes, and of sender policies."""
+    fields = {name: values.astype(DTYPES[name]) for name, values in arrays.items()}
+    return Image(nvc=nvc, seed=seed, senders=senders, **fields)

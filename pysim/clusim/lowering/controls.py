@@ -96,7 +96,8 @@ def with_policy(fabric: Fabric, text: str) -> Fabric:
             node if node.nic is None else replace(node, nic=_with_sender(node.nic, sender))
             for node in fabric.nodes
         )
-        known[text] = replace(fabric, nodes=nodes)
+        # A changed system of a run has the run's policy already.
+        known[text] = fabric if nodes == fabric.nodes else replace(fabric, nodes=nodes)
     return known[text]
 
 

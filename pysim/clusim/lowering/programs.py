@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -170,9 +170,9 @@ class ProgramLowering:
             most[endpoint] = max(most[endpoint], count)
         return most
 
-    def program_arrays(self) -> dict[str, Array]:
+    def program_arrays(self) -> dict[str, Any]:
         """Return templates, instances, costs and tasks."""
-        result: dict[str, Array] = {}
+        result: dict[str, Any] = {}
         result["instances"], result["inst_conns"] = self.instances()
         result["templates"], result["prims"] = self.programs()
         result["tasks"], result["succ"] = self.tasks()

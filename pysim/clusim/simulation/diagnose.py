@@ -21,7 +21,7 @@ from clusim.base.errors import DeadlockError, InputError, TimeLimitReached, Trac
 from clusim.base.records import dataclass
 from clusim.base.units import format_time
 from clusim.engine.abi import Engine, FaultKind, Stop
-from clusim.engine.image import DTYPES, Image
+from clusim.engine.image import DTYPES, Image, image_of
 from clusim.results.bins import MAX_BINS, BinRecorder
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result, Wires, mean_rates_Bps
@@ -137,20 +137,22 @@ def run_image(
     DeadlockError
         The run cannot end.
     """
-    session = _simulated(arrays, inputs, engine, how=Repeats(progress=progress))
+    session = _simulated(_image(arrays, inputs), engine, how=Repeats(progress=progress))
     return Rerun(session.engine.now_ps, session.engine.fingerprint())
 
 
+def _image(arrays: Mapping[str, Array], inputs: Inputs) -> Image:
+    """Return the image of changed arrays; traces have no sender policies."""
+    return image_of(arrays, inputs.nvc, inputs.seed, inputs.senders)
+
+
 def _simulated(
-    arrays: Mapping[str, Array],
-    inputs: Inputs,
+    image: Image,
     engine: EngineName,
     records: HeldRecords | None = None,
     how: Repeats | None = None,
 ) -> Session:
     how = how or Repeats()
-    fields = {name: values.astype(DTYPES[name]) for name, values in arrays.items()}
-    image = Image(nvc=inputs.nvc, seed=inputs.seed, **fields)
     recorder = BinRecorder(
         len(image.wires), len(image.endpoints), 16 if records is None else MAX_BINS
     )
@@ -299,7 +301,7 @@ class Evidence:
         rule = ProofRule(most, every=bool(how.confirm))
         return proven(judged.verdict, judged.remedies, trial, rule)
 
-    def _image_with(self, inputs: Inputs, remedy: Remedy) -> Mapping[str, Array]:
+    def _image_with(self, inputs: Inputs, remedy: Remedy) -> Image:
         """Return the image of the run with a remedy, as of ``clusim what-if``.
 
         Flags and the cost of CTAs beside a NIC depend on links, so faster links are lowered again where the plan is
@@ -310,7 +312,7 @@ class Evidence:
         change = remedy.change
         if change.what == "wires" and self.variants is not None:
             return self.variants.with_links(remedy.words.removesuffix(" x2"), change.factor)
-        return changed_image(inputs.image, change)
+        return _image(changed_image(inputs.image, change), inputs)
 
     def sensitivity(self, result: Result) -> Sensitivity:
         """Return the derivatives of the run with this result; see `Result.sensitivity`."""
@@ -332,7 +334,7 @@ class Evidence:
             checked = engine == "c" and result.grants <= CHECKED_GRANTS
 
         def simulate(arrays: Mapping[str, Array]) -> int:
-            return _simulated(arrays, inputs, engine, how=self._how).engine.now_ps
+            return _simulated(_image(arrays, inputs), engine, how=self._how).engine.now_ps
 
         def changed(change: Change) -> int:
             return simulate(changed_image(inputs.image, change))
@@ -387,21 +389,20 @@ def _engine_of(result: Result) -> EngineName:
     return "reference" if result.provenance.engine == "reference" else "c"
 
 
-def _trial(
-    result: Result, inputs: Inputs, arrays: Mapping[str, Array], how: Repeats
-) -> RemedyTrial:
-    """Simulate a run with the arrays of a changed image."""
+def _trial(result: Result, inputs: Inputs, image: Image, how: Repeats) -> RemedyTrial:
+    """Simulate a run with a changed image."""
     from clusim.simulation.proof import RemedyTrial
 
     records = HeldRecords()
-    session = _simulated(arrays, inputs, _engine_of(result), records, how)
+    session = _simulated(image, _engine_of(result), records, how)
     after = _changed(result, session)
+    tables = {name: getattr(image, name) for name in DTYPES}
 
     def diagnose() -> Verdict | None:
         from clusim.analysis.judge import judged
 
         try:
-            return judged(_critical(after, replace(inputs, image=dict(arrays)), records)).verdict
+            return judged(_critical(after, replace(inputs, image=tables), records)).verdict
         except TraceError:
             return None
 
@@ -456,4 +457,5 @@ def inputs_of(image: Image, made: Columns | None) -> Inputs:
         names["node_kind"],
         names["rank_endpoint"],
         names["node_tier"],
+        image.senders,
     )

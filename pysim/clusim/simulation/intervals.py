@@ -27,8 +27,7 @@ import numpy as np
 from clusim.base.arrays import Array
 from clusim.base.errors import ClusimError, TimeLimitReached
 from clusim.base.records import dataclass
-from clusim.engine.image import DTYPES
-from clusim.lowering import Lowered
+from clusim.engine.image import DTYPES, Image
 from clusim.results.result import Result
 from clusim.results.sensitivity import LEAST_SHOWN, Contribution, Interval, MeasuredInterval
 from clusim.simulation.expected import expected_of
@@ -92,13 +91,14 @@ class Variants:
                     vars(setup)["comm"] = choice.comm
                     choice = replace(choice, request=replace(choice.request, setup=setup))
                 schedule = written(request, choice).schedule
-            return _arrays(lower_on(setup, schedule, asked))
+            image = lower_on(setup, schedule, asked).image
+        return {name: getattr(image, name) for name in DTYPES}
 
-    def with_links(self, what: str, factor: Fraction) -> dict[str, Array]:
+    def with_links(self, what: str, factor: Fraction) -> Image:
         """Return the image of the same programs on links `factor` times as fast; see `with_faster_links`."""
         setup = self.planned.setup
         faster = setup.on(with_faster_links(setup.fabric, what, factor))
-        return _arrays(lower_on(faster, self.planned.schedule, self.planned.options))
+        return lower_on(faster, self.planned.schedule, self.planned.options).image
 
     def _fabric(self) -> Fabric:
         """Return the fabric of the run, loaded again."""
@@ -106,10 +106,6 @@ class Variants:
         if isinstance(setup.topology, Fabric):
             return loaded_again(setup.topology)
         return load(setup.topology, nodes=setup.nodes)
-
-
-def _arrays(lowered: Lowered) -> dict[str, Array]:
-    return {name: getattr(lowered.image, name) for name in DTYPES}
 
 
 def interval_of(

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from clusim.analysis.whatif import THINGS, Change, changed_image, factor_of
 from clusim.base.errors import InputError
-from clusim.engine.image import DTYPES, Image
+from clusim.engine.image import DTYPES, image_of
 from clusim.simulation.job import Job, RunOptions, job_of
 from clusim.simulation.request import ScheduleRequest
 from clusim.topology import Fabric
@@ -66,8 +66,7 @@ def changed_job(job: Job, change: Change) -> Job:
     """Return a run with a change of its image, and the rates of its wires."""
     arrays = {name: getattr(job.image, name) for name in DTYPES}
     fields = changed_image(arrays, change)
-    fields = {name: values.astype(DTYPES[name]) for name, values in fields.items()}
-    image = Image(nvc=job.image.nvc, seed=job.image.seed, **fields)
+    image = image_of(fields, job.image.nvc, job.image.seed, job.image.senders)
     rate_Bps = image.wires["rate_num"] / image.wires["rate_den"] * 1e12
     return replace(job, image=image, wires=replace(job.wires, rate_Bps=rate_Bps))
 

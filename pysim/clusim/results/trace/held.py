@@ -19,6 +19,7 @@ from clusim.results.trace.layout import PRIMITIVES
 
 if TYPE_CHECKING:
     from clusim.engine.abi import Engine
+    from clusim.engine.image import Senders
     from clusim.results.bins import BinRecorder
 
 
@@ -45,6 +46,8 @@ class Inputs:
         traces without tiers.
     rank_endpoint : ndarray, shape (ranks,)
         Endpoint of every rank.
+    senders : tuple
+        Sender policies by row of the image's rate controls; empty for traces, which have none.
     """
 
     image: Mapping[str, Array]
@@ -55,6 +58,7 @@ class Inputs:
     node_kinds: list[str]
     rank_endpoint: Array
     node_tiers: list[str] = field(default_factory=list)
+    senders: Senders = ()
 
     def texts(self, name: str) -> list[str]:
         """Return a text column of the schedule, empty if the trace does not have it."""

@@ -12,7 +12,7 @@ import numpy as np
 from clusim.base.arrays import Array
 from clusim.base.errors import ScheduleError, TraceError
 from clusim.engine.abi import NONE
-from clusim.engine.image import DTYPES, Image
+from clusim.engine.image import DTYPES, image_of
 from clusim.engine.simulation import check_image
 from clusim.results.result import Result
 from clusim.results.trace.held import Inputs
@@ -86,7 +86,7 @@ def _image(file: Opened) -> tuple[dict[str, Array], int, int]:
         raise TraceError(f"{where}/scalars: must be two integers")
     nvc, seed = scalars
     try:
-        check_image(Image(min(nvc, NONE), seed, **image))  # more would not be a uint32_t
+        check_image(image_of(image, min(nvc, NONE), seed))  # more would not be a uint32_t
     except ScheduleError as error:
         raise TraceError(f"{where}: {str(error).removeprefix('image: ')}") from None
     return image, nvc, seed
