@@ -68,6 +68,9 @@ def test_run_prints_another_time_without_rate_control(capsys: pytest.CaptureFixt
     for policy in ("", "sender=dcqcn-policy", "sender=none", "sender=swift"):
         capsys.readouterr()
         assert run([*words, "--policy", policy]) == 0
-        prints[policy] = json.loads(capsys.readouterr().out)["fingerprint"]
+        printed = json.loads(capsys.readouterr().out)
+        prints[policy] = printed["fingerprint"]
+        named = f"sender policy: {policy.removeprefix('sender=')}"
+        assert (named in printed["notes"]) == bool(policy)
     assert prints[""] == prints["sender=dcqcn-policy"]
     assert len(set(prints.values())) == 3

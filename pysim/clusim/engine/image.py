@@ -19,7 +19,6 @@ from clusim.base.records import dataclass
 from clusim.engine.abi import OPCODE_SLOTS, TABLES, Op
 from clusim.policies.choice import BoundSender
 
-
 Senders = tuple[BoundSender | None, ...]
 """Sender policies by row of the rate controls of an image."""
 

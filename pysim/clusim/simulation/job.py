@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from clusim.base.version import version
 from clusim.engine.abi import WIRE_COUNTERS, Engine, NodeKind, Stop
 from clusim.engine.image import DTYPES, Image
 from clusim.lowering import Grain, arriving_ps
+from clusim.lowering.controls import policies_of
 from clusim.lowering.faults import on_redirected
 from clusim.results.bins import MAX_BINS, BinRecorder
 from clusim.results.diagnosis import Verdict
@@ -218,10 +219,13 @@ def _least_ps(image: Image, nominal: Array) -> int:
 
 
 def provenance_of(
-    request: AnyRequest, grain: Grain, options: RunOptions, **rest: Any
+    request: AnyRequest, grain: Grain, options: RunOptions, notes: Sequence[str] = (), **rest: Any
 ) -> Provenance:
-    """Return the provenance of a run; `rest` are further fields."""
+    """Return the provenance of a run, with its notes after that on its policy; `rest` are further fields."""
     fabric = request.setup.fabric
+    policies = ", ".join(policies_of(fabric)) or request.setup.policy
+    if policies:
+        notes = (f"sender policy: {policies.removeprefix('sender=')}", *notes)
     return Provenance(
         fabric=fabric.name,
         fabric_text=fabric.source_text,
@@ -233,6 +237,7 @@ def provenance_of(
         error_bound=grain.error_bound,
         version=version(),
         command=options.command,
+        notes=tuple(notes),
         **rest,
     )
 
