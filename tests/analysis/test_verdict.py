@@ -98,7 +98,9 @@ def test_the_first_cause_is_the_one_whose_fix_saves_most(kind: CauseKind, tmp_pa
     found = collective(tmp_path / "run.h5", *words, **options)
     assert found.verdict.causes[0].kind is kind
     savings = [cause.saving_ps for cause in found.verdict.causes if cause.saving_ps is not None]
-    assert found.saved() == savings[0] == max(savings)
+    # The image of a trace keeps flags over PCIe and CTAs beside a NIC; a plan with faster links is lowered again.
+    assert found.saved() == pytest.approx(savings[0], rel=1e-4)
+    assert savings[0] == max(savings)
     assert savings[0] > 0.1 * found.result.time_ps
 
 
