@@ -24,7 +24,7 @@ from clusim.topology import shelf, to_yaml
 from clusim.topology.loading import rows
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAVY = ("matplotlib", "google.protobuf", "rich")
+HEAVY = ("matplotlib", "google.protobuf", "numba", "rich")
 
 PROGRAM = f"""
 import sys
@@ -65,6 +65,10 @@ def test_a_report_is_written_without_them(folder: Path) -> None:
         (
             ("topo", "show", "dgx-1v", "--png", "a.png"),
             "pictures: needs matplotlib; pip install 'clusim-net[plot]'",
+        ),
+        (
+            ("traffic", "hgx-h20", "--nodes", "2", "--message", "4KiB", "--policy", "sender=swift"),
+            "policy swift (without --engine reference): needs numba; pip install 'clusim-net[policies]'",
         ),
         (
             ("replay", ROOT / "traces" / "chakra-4ranks", "dgx-a100"),
@@ -152,7 +156,7 @@ click.echo = printed
 main()
 """
 
-MOST_MODULES = 190
+MOST_MODULES = 198
 """Modules of clusim that a small run imports before it prints its time; a further one lasts about 1 ms."""
 
 
@@ -290,7 +294,7 @@ def test_files_of_the_user_are_never_cached(
 def test_the_core_is_what_the_rest_is_left_out_of() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    heavy = {*extras["chakra"], *extras["plot"], *extras["progress"]}
+    heavy = {line for name in ("chakra", "plot", "policies", "progress") for line in extras[name]}
     lines = (ROOT / "requirements-core.txt").read_text(encoding="utf-8").splitlines()
     core = {line for line in lines if line and not line.startswith("#")}
     assert core | heavy == set(project["dependencies"])

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -167,10 +168,9 @@ def _recording(
     return Target(make, use, read=read)
 
 
-def _plan(name: str) -> Callable[[Path], object]:
+def _plan(module: str) -> Callable[[Path], object]:
     def use(path: Path) -> object:
-        module = __import__(f"clusim.formats.algorithms.{name}", fromlist=["load"])
-        return module.load(_only(path), _machine("a100x4-mesh"), 1 << 16)
+        return import_module(module).load(_only(path), _machine("a100x4-mesh"), 1 << 16)
 
     return use
 
@@ -311,8 +311,18 @@ def _targets() -> Iterator[tuple[str, Target]]:
     layers = _alone(TRACES / "resnet-data-8.astra.txt")
     yield "astra", _recording(layers, "astra", num_ranks=8)
     yield "simai", _recording(_alone(TRACES / "gpt-tp8-dp2.simai.txt"), "simai")
-    yield "msccl", Target(_alone(TRACES / "allpairs-4.xml"), _plan("msccl"), (1, 2))
-    yield "mscclpp", Target(_alone(TRACES / "allpairs-4.mscclpp.json"), _plan("mscclpp"), (1, 2))
+    yield (
+        "msccl",
+        Target(_alone(TRACES / "allpairs-4.xml"), _plan("clusim.formats.algorithms.msccl"), (1, 2)),
+    )
+    yield (
+        "mscclpp",
+        Target(
+            _alone(TRACES / "allpairs-4.mscclpp.json"),
+            _plan("clusim_formats.algorithms.mscclpp"),
+            (1, 2),
+        ),
+    )
     samples = sorted((ROOT / "tests/formats/topologies/samples").iterdir())
     yield "import", Target(_alone(*samples), _imported, read=_import, each=4)
     yield "nvbandwidth", Target(_alone(TRACES / "nvbandwidth-8xa100.json"), _measured_paths)

@@ -13,13 +13,13 @@ from click.testing import CliRunner
 
 import clusim
 from clusim.base.errors import InputError
-from clusim.formats.recordings import layers
 from clusim.replays import replay
 from clusim.replays.placing import ReplayRequest
 from clusim.replays.report import CallResult, calls_verdict
 from clusim.results.causes import CauseInstance, CauseKind, CauseResource, VerdictCause
 from clusim.results.diagnosis import Verdict
 from clusim_cli.main import cli
+from clusim_formats.recordings import layers
 from formats.recordings.layertables import layer, table
 
 TRACES = Path(__file__).parents[2] / "traces"

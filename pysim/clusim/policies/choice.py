@@ -15,13 +15,14 @@ from typing import Any
 
 from clusim.base.errors import InputError, suggest
 from clusim.base.records import dataclass
-from clusim.policies import dcqcn, windows
 from clusim.policies.sender import DEFINED, SenderPolicy, read_class
 
 
 @cache
 def shipped() -> dict[str, SenderPolicy]:
     """Return the shipped policies by name."""
+    from clusim.policies import dcqcn, windows
+
     classes = {"dcqcn-policy": dcqcn.Dcqcn, "swift": windows.Swift, "dctcp": windows.Dctcp}
     return {name: read_class(name, cls) for name, cls in classes.items()}
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from clusim.base.errors import InputError, one_line
+from clusim.base.errors import InputError, lacking, one_line
 from clusim.base.files import write_bytes
 from clusim.base.kept import is_private, user_folder
 from clusim.policies.choice import find_policy
@@ -124,13 +124,13 @@ def addresses(name: str) -> tuple[int, ...]:
     Raises
     ------
     InputError
-        numba refuses a function, or is not installed.
+        numba refuses a function.
+    EnvironmentFailure
+        numba is not installed.
     """
     of = find_policy(name)
     if find_spec("numba") is None:
-        raise InputError(
-            f"policy {name}: needs numba; pip install numba, or use --engine reference"
-        )
+        raise lacking(f"policy {name} (without --engine reference)", "numba", "policies")
     module = _module(of)
     entries = [getattr(module, f"{call}_entry", None) for call in CALLS]
     _KEPT.append(module)

@@ -34,7 +34,6 @@ from clusim.simulation.expected import expected_of
 from clusim.simulation.plan import Plan, lower_on, written
 from clusim.simulation.request import Request, ScheduleRequest
 from clusim.topology import Fabric, load
-from clusim.topology.changes import with_faster_links
 from clusim.topology.uncertain import UncertainFigure, loaded_again, scaled, uncertain_figures
 
 Arrays = Mapping[str, Array]
@@ -96,6 +95,8 @@ class Variants:
 
     def with_links(self, what: str, factor: Fraction) -> Image:
         """Return the image of the same programs on links `factor` times as fast; see `with_faster_links`."""
+        from clusim.topology.changes import with_faster_links
+
         setup = self.planned.setup
         faster = setup.on(with_faster_links(setup.fabric, what, factor))
         return lower_on(faster, self.planned.schedule, self.planned.options).image
