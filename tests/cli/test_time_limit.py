@@ -106,26 +106,26 @@ def test_a_replay_prints_the_calls_that_are_done_and_fails(clusim: Clusim, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("words", "left"),
+    ("words", "simulation"),
     [
-        (("run", "dgx-a100", "--size", "64KiB"), "changes"),
-        (("replay", LOG, "dgx-h100", "--calls", 2), "changes"),
+        (("run", "dgx-a100", "--size", "64KiB"), "clusim.simulation.diagnose._simulated"),
+        (("replay", LOG, "dgx-h100", "--calls", 2), "clusim.replays.logjob._Job.again"),
     ],
 )
 def test_a_limit_that_ends_re_simulations_fails_after_the_result(
-    clusim: Clusim, words: tuple[Any, ...], left: str, monkeypatch: pytest.MonkeyPatch
+    clusim: Clusim, words: tuple[Any, ...], simulation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def late(*_: object, **__: object) -> None:
         raise TimeLimitReached("time limit of 90 s")
 
-    monkeypatch.setattr("clusim.simulation.diagnose._simulated", late)
+    monkeypatch.setattr(simulation, late)
     done = clusim(*words, "--time-limit", "90s")
     assert done.code == 1
     assert "of the time: " in done.out
-    assert f"not simulated: {left}; time limit of 90 s\n" in done.out
-    assert done.err.endswith(f"clusim: not simulated: {left}; time limit of 90 s\n")
+    assert "not simulated: changes; time limit of 90 s\n" in done.out
+    assert done.err.endswith("clusim: not simulated: changes; time limit of 90 s\n")
     said = json.loads(clusim(*words, "--time-limit", "90s", "--json").out)
-    assert said["verdict"]["unfinished"] == f"{left}; time limit of 90 s"
+    assert said["verdict"]["unfinished"] == "changes; time limit of 90 s"
     assert all(cause["saving_ps"] is None for cause in said["verdict"]["causes"])
 
 
@@ -155,7 +155,7 @@ def spin(*_args: object, **_options: object) -> None:
     ("name", "words"),
     [
         ("clusim_formats.recordings.simai.read", ("replay", SIMAI, "dgx-a100")),
-        ("clusim.simulation.job.lower", ("run", "dgx-a100", "--size", "1MiB")),
+        ("clusim.simulation.job.lower_on", ("run", "dgx-a100", "--size", "1MiB")),
         ("clusim.simulation.job.to_image", ("traffic", "star:4", "--message", "4KiB")),
         ("clusim.training.run.make_plan", ("train", "bert-allreduce")),
     ],
