@@ -68,8 +68,11 @@ def test_commands_work(
 
 @pytest.mark.parametrize("page", with_blocks("python"), ids=lambda page: page.name)
 def test_python_blocks_work(page: Path, tmp_path: Path) -> None:
+    """Blocks are files: policies are compiled from their source."""
+    file = tmp_path / "block.py"
     for block in blocks(page, "python"):
-        subprocess.run([sys.executable, "-c", block], check=True, cwd=tmp_path, timeout=600)
+        file.write_text(block, encoding="utf-8")
+        subprocess.run([sys.executable, file], check=True, cwd=tmp_path, timeout=600)
 
 
 def test_the_topology_shown_is_a_topology(

@@ -157,3 +157,9 @@ def test_the_folder_of_machine_code_is_private(
     compiled.addresses.cache_clear()
     with pytest.raises(ClusimError, match="others may write"):
         compiled.addresses("swift")
+
+
+def test_a_policy_without_a_file_is_refused_with_the_remedy() -> None:
+    cls = type("Nowhere", (), {"__module__": "nowhere"})
+    with pytest.raises(InputError, match=r"policy Nowhere: .* define it in a \.py file"):
+        clusim.policy(cls)

@@ -143,7 +143,12 @@ def policy(cls: P) -> P:
     ...     def start(self, now_ps):
     ...         self.rate = self.line_rate // self.share
     """
-    name = f"{inspect.getfile(cls)}:{cls.__name__}"
+    try:
+        name = f"{inspect.getfile(cls)}:{cls.__name__}"
+    except (OSError, TypeError):
+        raise InputError(
+            f"policy {cls.__name__}: compiled from its source; define it in a .py file"
+        ) from None
     DEFINED[name] = cls.clusim_policy = read_class(name, cls)
     return cls
 
