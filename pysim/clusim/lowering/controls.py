@@ -101,13 +101,6 @@ def with_policy(fabric: Fabric, text: str) -> Fabric:
     return known[text]
 
 
-def policies_of(fabric: Fabric) -> list[str]:
-    """Return the names of the sender policies of a topology's NICs."""
-    controls = [node.nic.rate_control for node in fabric.nodes if node.nic is not None]
-    senders = [one.sender for one in controls if one is not None and one.sender is not None]
-    return sorted({sender.name for sender in senders})
-
-
 def _with_sender(nic: NicTraits, sender: Sender | None) -> NicTraits:
     """Return a NIC with a sender policy, or without rate control."""
     if sender is None:

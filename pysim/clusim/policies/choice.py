@@ -125,8 +125,12 @@ class BoundSender:
     def identity(self) -> str:
         """Text that differs for policies with other results: source of the functions, and the record."""
         of = self.policy
-        texts = [inspect.getsource(inspect.getmodule(of.cls) or of.cls)]
-        return "\0".join([*of.fields, repr(self.record), *texts])
+        return "\0".join([*of.fields, repr(self.record), _module_source(of)])
+
+
+def _module_source(of: SenderPolicy) -> str:
+    """Return the source of the file in which a policy is defined."""
+    return inspect.getsource(inspect.getmodule(of.cls) or of.cls)
 
 
 def source_digest(text: str) -> str:
@@ -134,9 +138,8 @@ def source_digest(text: str) -> str:
     sender = parse_policy(text)
     if sender is None:
         return text
-    cls = find_policy(sender.name).cls
-    source = inspect.getsource(inspect.getmodule(cls) or cls)
-    return f"{text} {blake2b(source.encode(), digest_size=8).hexdigest()}"
+    source = _module_source(find_policy(sender.name)).encode()
+    return f"{text} {blake2b(source, digest_size=8).hexdigest()}"
 
 
 def parse_policy(text: str) -> Sender | None:

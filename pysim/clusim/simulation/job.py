@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,6 @@ from clusim.base.version import version
 from clusim.engine.abi import WIRE_COUNTERS, Engine, NodeKind, Stop
 from clusim.engine.image import DTYPES, Image
 from clusim.lowering import Grain, arriving_ps
-from clusim.lowering.controls import policies_of
 from clusim.lowering.faults import on_redirected
 from clusim.results.bins import MAX_BINS, BinRecorder
 from clusim.results.diagnosis import Verdict
@@ -46,6 +45,7 @@ from clusim.simulation.payload_check import (
 from clusim.simulation.plan import Plan, lower_on, plan
 from clusim.simulation.request import AnyRequest, ScheduleRequest, TrafficRequest
 from clusim.simulation.session import Progress, Session, Sink, Watch, loop_counts, start_engine
+from clusim.simulation.setup import Setup
 from clusim.simulation.traffic import grain_of, to_image
 from clusim.topology import FabricArrays
 from clusim.topology.arrays import arrays_of
@@ -166,7 +166,7 @@ def _planned_job(planned: Plan, options: RunOptions) -> Job:
             seed=asked.seed,
             schedule_text=to_text(schedule) if traced and len(names) <= MOST_TEXT_TASKS else "",
             faults=broken.lines,
-            notes=planned.program.notes,
+            notes=(*_policy_notes(planned.setup, image), *planned.program.notes),
             around=planned.program.around,
         ),
         _wires(arrays_of(fabric)),
@@ -199,6 +199,7 @@ def _traffic_job(request: TrafficRequest, options: RunOptions) -> Job:
             *(request, grain, options),
             seed=traffic.seed,
             schedule_text=traffic.describe(arrays),
+            notes=_policy_notes(request.setup, image),
         ),
         _wires(arrays),
         Tasks([], nothing, nothing),
@@ -218,14 +219,21 @@ def _least_ps(image: Image, nominal: Array) -> int:
     return max(arriving, int(rows["start_ps"].max()))
 
 
+def _policy_notes(setup: Setup, image: Image) -> tuple[str, ...]:
+    """Return the note on the sender policies of an image, or on a given policy without flows."""
+    names = sorted({bound.sender.name for bound in image.senders if bound is not None})
+    if names:
+        return (f"sender policy: {', '.join(names)}",)
+    if setup.policy == "sender=none":
+        return ("sender policy: none",)
+    return (f"obeyed, without effect on this run: --policy {setup.policy}",) if setup.policy else ()
+
+
 def provenance_of(
-    request: AnyRequest, grain: Grain, options: RunOptions, notes: Sequence[str] = (), **rest: Any
+    request: AnyRequest, grain: Grain, options: RunOptions, **rest: Any
 ) -> Provenance:
-    """Return the provenance of a run, with its notes after that on its policy; `rest` are further fields."""
+    """Return the provenance of a run; `rest` are further fields."""
     fabric = request.setup.fabric
-    policies = ", ".join(policies_of(fabric)) or request.setup.policy
-    if policies:
-        notes = (f"sender policy: {policies.removeprefix('sender=')}", *notes)
     return Provenance(
         fabric=fabric.name,
         fabric_text=fabric.source_text,
@@ -237,7 +245,6 @@ def provenance_of(
         error_bound=grain.error_bound,
         version=version(),
         command=options.command,
-        notes=tuple(notes),
         **rest,
     )
 

@@ -20,8 +20,6 @@ from clusim.base.terms.operations import (
     operation_named,
     weighted_bytes,
 )
-from clusim.formats.algorithms import plan_reader
-from clusim.formats.algorithms.layout import WantedPlan
 from clusim.lowering import Lowered, lower, plan_change
 from clusim.lowering.faults import on_redirected
 from clusim.nccl import Communicator, NcclPlan, programs
@@ -303,6 +301,10 @@ def _of_file(request: Request, machine: Fabric) -> PlannedProgram:
     ):
         if given:
             raise InputError(f"{flag} is not for {path}, a plan with given channels")
+    # Few runs need plan files.
+    from clusim.formats.algorithms import plan_reader
+    from clusim.formats.algorithms.layout import WantedPlan
+
     reader = plan_reader(path)
     read = reader.read_plan(path)
     if request.operation not in ("allreduce", read.operation):
