@@ -14,7 +14,7 @@ import numpy as np
 
 from clusim.base.arrays import Array
 from clusim.base.errors import InputError
-from clusim.engine.image import empty
+from clusim.engine.image import Senders, empty
 from clusim.policies.choice import BoundSender, Sender, parse_policy
 from clusim.topology import Fabric
 from clusim.topology.node import NicTraits, RateControl
@@ -99,6 +99,16 @@ def with_policy(fabric: Fabric, text: str) -> Fabric:
         # A changed system of a run has the run's policy already.
         known[text] = fabric if nodes == fabric.nodes else replace(fabric, nodes=nodes)
     return known[text]
+
+
+def policy_notes(text: str, senders: Senders) -> tuple[str, ...]:
+    """Return the note on the sender policies of an image, or on a policy (as of `with_policy`) without flows."""
+    names = sorted({bound.sender.name for bound in senders if bound is not None})
+    if names:
+        return (f"sender policy: {', '.join(names)}",)
+    if text == "sender=none":
+        return ("sender policy: none",)
+    return (f"obeyed, without effect on this run: --policy {text}",) if text else ()
 
 
 def _with_sender(nic: NicTraits, sender: Sender | None) -> NicTraits:

@@ -18,6 +18,7 @@ from clusim.base.version import version
 from clusim.engine.abi import WIRE_COUNTERS, Engine, NodeKind, Stop
 from clusim.engine.image import DTYPES, Image
 from clusim.lowering import Grain, arriving_ps
+from clusim.lowering.controls import policy_notes
 from clusim.lowering.faults import on_redirected
 from clusim.results.bins import MAX_BINS, BinRecorder
 from clusim.results.diagnosis import Verdict
@@ -45,7 +46,6 @@ from clusim.simulation.payload_check import (
 from clusim.simulation.plan import Plan, lower_on, plan
 from clusim.simulation.request import AnyRequest, ScheduleRequest, TrafficRequest
 from clusim.simulation.session import Progress, Session, Sink, Watch, loop_counts, start_engine
-from clusim.simulation.setup import Setup
 from clusim.simulation.traffic import grain_of, to_image
 from clusim.topology import FabricArrays
 from clusim.topology.arrays import arrays_of
@@ -166,7 +166,7 @@ def _planned_job(planned: Plan, options: RunOptions) -> Job:
             seed=asked.seed,
             schedule_text=to_text(schedule) if traced and len(names) <= MOST_TEXT_TASKS else "",
             faults=broken.lines,
-            notes=(*_policy_notes(planned.setup, image), *planned.program.notes),
+            notes=(*policy_notes(planned.setup.policy, image.senders), *planned.program.notes),
             around=planned.program.around,
         ),
         _wires(arrays_of(fabric)),
@@ -199,7 +199,7 @@ def _traffic_job(request: TrafficRequest, options: RunOptions) -> Job:
             *(request, grain, options),
             seed=traffic.seed,
             schedule_text=traffic.describe(arrays),
-            notes=_policy_notes(request.setup, image),
+            notes=policy_notes(request.setup.policy, image.senders),
         ),
         _wires(arrays),
         Tasks([], nothing, nothing),
@@ -217,16 +217,6 @@ def _least_ps(image: Image, nominal: Array) -> int:
         return 0
     arriving = arriving_ps(image, nominal, rows["dst"], rows["bytes"])
     return max(arriving, int(rows["start_ps"].max()))
-
-
-def _policy_notes(setup: Setup, image: Image) -> tuple[str, ...]:
-    """Return the note on the sender policies of an image, or on a given policy without flows."""
-    names = sorted({bound.sender.name for bound in image.senders if bound is not None})
-    if names:
-        return (f"sender policy: {', '.join(names)}",)
-    if setup.policy == "sender=none":
-        return ("sender policy: none",)
-    return (f"obeyed, without effect on this run: --policy {setup.policy}",) if setup.policy else ()
 
 
 def provenance_of(
