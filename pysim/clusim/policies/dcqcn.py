@@ -95,7 +95,29 @@ def advance(flow: Dcqcn, now_ps: int) -> None:
         due = (now_ps - flow.increase_at_ps) // flow.increase_timer_ps + 1
         flow.increase_at_ps += due * flow.increase_timer_ps
         while due > 0 and flow.rate < flow.line_rate:
+            rate = flow.rate
+            target = flow.target
             flow.by_time += 1
-            increase(flow)
             due -= 1
+            increase(flow)
+            if flow.rate - rate == flow.target - target:
+                due -= repeat(flow, flow.target - target, due)
         flow.by_time += due
+
+
+def repeat(flow: Dcqcn, step: int, due: int) -> int:
+    """Add `step` to both rates as often as the next `due` timers do, and return how often.
+
+    A flow may be silent for days, in which its timer is due a million times.
+    """
+    times = due
+    if flow.by_time < flow.by_bytes:
+        times = 0  # the lesser of both counts grows, and with it the increase
+    elif flow.by_time < flow.fast_recovery:
+        times = min(due, flow.fast_recovery - 1 - flow.by_time)
+    if step > 0:
+        times = min(times, (flow.line_rate - flow.target) // step)
+    flow.rate += times * step
+    flow.target += times * step
+    flow.by_time += times
+    return times

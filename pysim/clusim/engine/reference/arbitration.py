@@ -14,7 +14,6 @@ from clusim.engine.reference.machine import Class, Machine
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.order import join, keeps, receiver_of, refuse
 from clusim.engine.reference.packets import Buffer, Packet, Transfer
-from clusim.engine.reference.senders import SenderRate
 from clusim.engine.reference.specs import ImageNode, hash32
 from clusim.engine.reference.spreads import turn
 from clusim.engine.reference.units import (
@@ -109,12 +108,8 @@ def _open_window(machine: Machine, packet: Packet, transfer: Transfer) -> None:
 
 def _answer_mark(machine: Machine, packet: Packet, transfer: Transfer) -> None:
     """Let a delivered packet of a flow with rate control notify its sender (section 5)."""
-    rate, now_ps = transfer.rate, machine.now_ps
-    if isinstance(rate, SenderRate):
-        rate.notice_delivery(packet)
-    elif rate is not None and packet.marked and rate.answers_mark(now_ps):
-        time_ps = now_ps + rate.spec.cnp_delay_ps
-        machine.plan(time_ps, Class.NOTIFY, lambda: rate.notify(time_ps), rate.who)
+    if transfer.rate is not None:
+        transfer.rate.notice_delivery(packet)
 
 
 def _delivered(
@@ -323,7 +318,7 @@ def start_transfer(machine: Machine, endpoint: int, slot: int, transfer: Transfe
     machine.flows[endpoint][slot] = transfer
     if transfer.spread is not None and transfer.spread.ordered:
         join(machine, transfer)
-    if isinstance(transfer.rate, SenderRate):
+    if transfer.rate is not None:
         transfer.rate.start(transfer)
     for wire in transfer.wires:
         machine.expect(transfer, wire)
@@ -446,11 +441,8 @@ def _inject(machine: Machine, candidate: _Candidate, wire: Wire, end_ps: int) ->
     transfer.granted[wire.index] = transfer.granted.get(wire.index, 0) + 1
     transfer.note_end(end_ps, wire.index)
     requester = transfer.terms.requester
-    if isinstance(transfer.rate, SenderRate):
+    if transfer.rate is not None:
         transfer.rate.count_sent(packet)
-    elif transfer.rate is not None:
-        transfer.rate.count_grant(machine.now_ps, packet.p)
-        machine.in_range(transfer.rate.next_ps, transfer.rate.who)
     if transfer.terms.answered:
         transfer.outstanding[wire.index] = transfer.outstanding.get(wire.index, 0) + 1
     if packet.kind in (Kind.WRITE, Kind.FETCH, Kind.MCAST, Kind.AGG_UP):
@@ -458,7 +450,7 @@ def _inject(machine: Machine, candidate: _Candidate, wire: Wire, end_ps: int) ->
         machine.accept_ps(requester, packet.p * inject_256)
     if transfer.granted_count == transfer.count:
         del machine.flows[requester][candidate.slot]
-        if isinstance(transfer.rate, SenderRate):
+        if transfer.rate is not None:
             transfer.rate.injecting = None
         transfer.owner.all_granted(transfer.greatest_end_ps)
         return

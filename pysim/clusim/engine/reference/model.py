@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from typing import Any, TypeVar, get_type_hints
 
@@ -28,6 +28,7 @@ from clusim.engine.reference.specs import (
     VertexSpec,
     WireSpec,
 )
+from clusim.policies.choice import BoundSender, Sender
 
 Spec = TypeVar("Spec")
 
@@ -51,6 +52,14 @@ _READ: dict[Any, Callable[[Any], Any]] = {
     tuple[int, ...]: _numbers,
 }
 """Conversion of a column's values by the type of a field."""
+
+
+def _bound(image: Image) -> Iterator[BoundSender]:
+    """Yield the policy of each rate control; without one it is DCQCN, with the row's parameters."""
+    names = image.controls.dtype.names or ()
+    senders = image.senders or (None,) * len(image.controls)
+    for row, bound in zip(image.controls.tolist(), senders, strict=True):
+        yield bound or BoundSender(Sender("dcqcn-policy"), tuple(zip(names, row, strict=True)))
 
 
 def _specs(spec: type[Spec], table: Any, **made: Iterable[Any]) -> tuple[Spec, ...]:
@@ -136,8 +145,7 @@ class Model:
             path_down=(self._paths.get(path, ()) for path in vertices["path_down"].tolist()),
             children=(tuple(range(low, high)) for low, high in _ends(vertices, "child")),
         )
-        senders = image.senders or (None,) * len(image.controls)
-        controls = _specs(ControlSpec, image.controls, bound=senders)
+        controls = _specs(ControlSpec, image.controls, bound=_bound(image))
         self._controls = dict(enumerate(controls))
         detours = _ends(spreads, "detour")
         self._spreads = dict(enumerate(_specs(SpreadSpec, spreads, detours=detours)))

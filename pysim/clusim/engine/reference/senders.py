@@ -12,15 +12,15 @@ from clusim.engine.abi import NEVER, Beyond, SenderCall, Word, policy_failed
 from clusim.engine.ranges import TIME_END_PS
 from clusim.engine.reference.machine import Class, Machine
 from clusim.engine.reference.packets import Packet, Transfer
-from clusim.engine.reference.specs import ControlSpec, FlowRate, ceil_div
+from clusim.engine.reference.specs import ControlSpec, ceil_div
 from clusim.policies.sender import WORDS
 
 _MOST_RATE = 2**40 - 1
 _INT64 = range(-(2**63), 2**63)
 
 
-class SenderRate(FlowRate):
-    """A flow with a sender policy.
+class SenderRate:
+    """Rate control of a flow by its policy.
 
     Attributes
     ----------
@@ -33,15 +33,15 @@ class SenderRate(FlowRate):
     """
 
     def __init__(self, spec: ControlSpec, who: tuple[Beyond, int], machine: Machine) -> None:
-        super().__init__(spec, who)
-        assert spec.bound is not None
+        self._spec, self.who = spec, who
         self._policy, self._machine = spec.bound.policy, machine
         self._flow: Any = object.__new__(self._policy.cls)
         for name, value in zip(self._policy.fields, spec.bound.record, strict=True):
             setattr(self._flow, name, value)
         self._acknowledged = "acked" in self._policy.functions
         self.injecting: Transfer | None = None
-        self.in_flight = self.pace_ps = 0
+        self.in_flight = self.pace_ps = self.next_ps = 0
+        self._last_ps: int | None = None
         self._started = self._failed = False
         self._sent_ps: dict[tuple[int, int], int] = {}
         self._alarm_ps: int | None = None
@@ -70,11 +70,14 @@ class SenderRate(FlowRate):
     def notice_delivery(self, packet: Packet) -> None:
         """Send the notice of a packet delivered now, if the policy reads it."""
         now_ps = self._machine.now_ps
-        notifies = packet.marked and self.answers_mark(now_ps)
+        last_ps, interval_ps = self._last_ps, self._spec.cnp_interval_ps
+        notifies = packet.marked and (last_ps is None or now_ps - last_ps >= interval_ps)
+        if notifies:
+            self._last_ps = now_ps
         if not self._acknowledged and not notifies:
             return
         sent_ps = self._sent_ps.pop((id(packet.transfer), packet.number), now_ps)
-        notice_ps = now_ps + self.spec.cnp_delay_ps
+        notice_ps = now_ps + self._spec.cnp_delay_ps
         arrive = partial(
             self._take_notice, packet.p, notice_ps - sent_ps, int(packet.marked), notifies
         )
@@ -145,12 +148,3 @@ class SenderRate(FlowRate):
         if self.injecting is not None or self.in_flight:
             self._call(SenderCall.TIMER)
             self._update()
-
-
-def flow_rate(
-    spec: ControlSpec | None, who: tuple[Beyond, int], machine: Machine
-) -> FlowRate | None:
-    """Return the rate control of a flow: DCQCN, a sender policy, or None."""
-    if spec is None:
-        return None
-    return FlowRate(spec, who) if spec.bound is None else SenderRate(spec, who, machine)

@@ -44,7 +44,7 @@ from clusim.engine.reference.machine import Class, Machine, may_wait
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.packets import OrderCounters, Terms, Transfer, demand, steered
 from clusim.engine.reference.schedule import ScheduleState
-from clusim.engine.reference.senders import flow_rate
+from clusim.engine.reference.senders import SenderRate
 from clusim.engine.reference.specs import (
     ConnSpec,
     FaultSpec,
@@ -68,7 +68,8 @@ class SourceState:
         self._slot = schedule.take_slot(spec.endpoint)
         self._message = spec.msg_lo
         self._who = (Beyond.SOURCE, index)
-        self._rate = flow_rate(spec.control, self._who, self._machine)
+        control, who = spec.control, self._who
+        self._rate = None if control is None else SenderRate(control, who, self._machine)
         self._granted_ps: int | None = 0  # greatest end of the message before, once known
         self._complete_ps: int | None = 0  # completion of the message before, once known
         self._plan()

@@ -1,14 +1,15 @@
 """Constants of a run as plain Python objects, and the integer arithmetic of the contract.
 
 Names are those of ``clusim.engine.image`` and of the contract; absent indices (`NONE`) are ``None``. The arithmetic
-rounds and mixes (section 12). Rate control of a connection or source is in section 5.
+rounds and mixes (section 12).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Protocol
 
-from clusim.engine.abi import Beyond, Kind
+from clusim.engine.abi import Kind
 from clusim.policies.choice import BoundSender
 
 _MASK = 2**64 - 1
@@ -181,22 +182,11 @@ class VertexSpec:
 
 @dataclass(frozen=True, slots=True)
 class ControlSpec:
-    """Constants of a rate control; rates in bytes per 2^30 ps."""
+    """Rate control of a flow: the delays of its notices, and its policy; DCQCN is one."""
 
-    alpha_timer_ps: int
-    increase_timer_ps: int
     cnp_interval_ps: int
     cnp_delay_ps: int
-    byte_counter: int
-    line_rate: int
-    min_rate: int
-    additive: int
-    hyper: int
-    g_65536: int
-    fast_recovery: int
-    kept_65536: int
-    clamp: int
-    bound: BoundSender | None  # its sender policy
+    bound: BoundSender
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,105 +348,23 @@ class FaultSpec:
     index: int
 
 
-_ONE = 65536
+class FlowRate(Protocol):
+    """Rate control of a connection or source."""
 
+    next_ps: int
+    """Earliest start of the next packet [ps]."""
 
-@dataclass(slots=True)
-class _Timer:
-    """A periodic timer; `due_ps` is None before it is started."""
+    injecting: Any
+    """Transfer with packets to grant."""
 
-    period_ps: int
-    due_ps: int | None = None
+    def start(self, transfer: Any) -> None:
+        """A transfer starts, now."""
+        ...
 
-    def pass_until(self, now_ps: int) -> int:
-        """Return the number of due times up to `now_ps`; the next time is later."""
-        if self.due_ps is None or self.due_ps > now_ps:
-            return 0
-        times = (now_ps - self.due_ps) // self.period_ps + 1
-        self.due_ps += times * self.period_ps
-        return times
+    def count_sent(self, packet: Any) -> None:
+        """A packet was granted, now."""
+        ...
 
-
-class FlowRate:
-    """Rate control of one flow, `who`; `rate` and `target` in payload bytes per 2^30 ps."""
-
-    def __init__(self, spec: ControlSpec, who: tuple[Beyond, int]) -> None:
-        self.spec, self.who = spec, who
-        self.rate = self.target = spec.line_rate
-        self.alpha = _ONE
-        self.next_ps = 0
-        self._by_time = self._by_bytes = self._sent = 0  # T, B, sent
-        self._alpha_timer = _Timer(spec.alpha_timer_ps)
-        self._increase_timer = _Timer(spec.increase_timer_ps)
-        self._last_ps: int | None = None
-
-    def count_grant(self, now_ps: int, p: int) -> None:
-        """Count a packet of `p` payload bytes granted now; the next one waits for its time."""
-        self.advance(now_ps)
-        self._sent += p
-        while self._sent >= self.spec.byte_counter:
-            self._sent -= self.spec.byte_counter
-            self._by_bytes += 1
-            self._increase()
-        self.next_ps = max(self.next_ps, now_ps) + ceil_div(p << 30, self.rate)
-
-    def answers_mark(self, now_ps: int) -> bool:
-        """True if a marked packet delivered now causes a NOTIFY; this starts the interval again."""
-        if self._last_ps is not None and now_ps - self._last_ps < self.spec.cnp_interval_ps:
-            return False
-        self._last_ps = now_ps
-        return True
-
-    def notify(self, now_ps: int) -> None:
-        """Lower the rate (NOTIFY)."""
-        self.advance(now_ps)
-        spec, g, rate = self.spec, self.spec.g_65536, self.rate
-        if spec.clamp or self._by_time > 0:
-            self.target = rate
-        kept = (rate * spec.kept_65536) >> 16
-        self.rate = max(spec.min_rate, kept, rate - ((rate * self.alpha) >> 17))
-        self.alpha = min(_ONE, ((self.alpha * (_ONE - g)) >> 16) + g)
-        self._by_time = self._by_bytes = self._sent = 0
-        for timer in (self._alpha_timer, self._increase_timer):
-            timer.due_ps = now_ps + timer.period_ps
-
-    def advance(self, now_ps: int) -> None:
-        """Handle every timer that is due by now; the two timers are independent."""
-        for _ in range(self._alpha_timer.pass_until(now_ps)):
-            decayed = (self.alpha * (_ONE - self.spec.g_65536)) >> 16
-            if decayed == self.alpha:
-                break
-            self.alpha = decayed
-        due = self._increase_timer.pass_until(now_ps)
-        while due > 0:
-            rate, target = self.rate, self.target
-            self._by_time += 1
-            due -= 1
-            self._increase()
-            up = self.target - target
-            if self.rate - rate == up:
-                steps = self._steady_steps(up, due)
-                self.rate += steps * up
-                self.target += steps * up
-                self._by_time += steps
-                due -= steps
-
-    def _steady_steps(self, up: int, due: int) -> int:
-        """Return the number of the next `due` steps that add `up` to rate and target.
-
-        A flow may be silent for days, in which its timers are due a million times.
-        """
-        spec, recovery = self.spec, self.spec.fast_recovery
-        if self._by_time < self._by_bytes:
-            return 0  # the lesser of both counts still grows, and with it the increase
-        if self._by_time < recovery:
-            due = min(due, recovery - 1 - self._by_time)
-        return min(due, (spec.line_rate - self.target) // up) if up else due
-
-    def _increase(self) -> None:
-        spec, recovery = self.spec, self.spec.fast_recovery
-        if max(self._by_time, self._by_bytes) >= recovery:
-            beyond = min(self._by_time, self._by_bytes) - recovery
-            step = spec.hyper * beyond if beyond > 0 else spec.additive
-            self.target = min(spec.line_rate, self.target + step)
-        self.rate = (self.rate + self.target + 1) // 2
+    def notice_delivery(self, packet: Any) -> None:
+        """A packet was delivered, now."""
+        ...
