@@ -76,7 +76,7 @@ def drawn(draw: random.Random) -> Result:
             setup = Setup(system, nodes, faults=faults)
             size, algorithm = 1 << draw.randrange(10, 23), draw.choice(["nccl", "nccl", "ring"])
             request = Request(setup, draw.choice(OPERATIONS), size, algorithm=algorithm)
-            return result_of(request, RunOptions(confirm=False))
+            return result_of(request)
         except ClusimError:
             continue
 
@@ -196,7 +196,7 @@ def test_the_cost_of_faults_is_simulated_within_its_budget(
     """It costs two runs."""
     setup = Setup("a100x4-mesh", faults=("rank 1 slow x2",))
     planned = plan(Request(setup, "allreduce", 1 << 18))
-    result = result_of(planned, RunOptions(confirm=False))
+    result = result_of(planned)
     monkeypatch.setattr(diagnose, "CHEAP_GRANTS", runs * result.grants)
     found = fault_cost(planned, result, diagnose.Repeats(budget=diagnose.Budget()))
     assert (found is not None) == cost

@@ -25,7 +25,7 @@ from clusim.topology.model import Protocol
 from support.limits import Asked
 from support.workloads import ideal, tiny
 
-PLAIN = RunOptions(bins=2, histories=False, confirm=False)
+PLAIN = RunOptions(bins=2, histories=False)
 
 
 def test_a_proxy_thread_is_busy_for_each_message_of_its_rank(tmp_path: Path) -> None:

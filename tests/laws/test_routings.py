@@ -161,9 +161,7 @@ def test_nics_place_packets_out_of_order_from_connectx_5_on() -> None:
 def test_packets_of_a_lone_adaptive_flow_use_all_uplinks() -> None:
     """Its queues are empty: chance decides, not the number of the wire."""
     fabric = tapered("choice: adaptive")
-    result = clusim.collective(
-        fabric, "sendrecv", "1MiB", ranks=(0, 4), granularity="packet", confirm=False
-    )
+    result = clusim.collective(fabric, "sendrecv", "1MiB", ranks=(0, 4), granularity="packet")
     busy = [ps for ps in uplinks_ps(result) if ps]
     assert len(busy) == 4
     assert max(busy) <= 1.3 * sum(busy) / len(busy)
@@ -172,7 +170,7 @@ def test_packets_of_a_lone_adaptive_flow_use_all_uplinks() -> None:
 def test_hosts_without_nics_choose_paths_as_well() -> None:
     times = {
         word: clusim.collective(
-            "fat-tree:k=4", "alltoall", "1MiB", granularity="packet", confirm=False, routing=word
+            "fat-tree:k=4", "alltoall", "1MiB", granularity="packet", routing=word
         ).time_ps
         for word in ("ecmp", "spray")
     }
@@ -261,7 +259,7 @@ def test_minimal_paths_need_dimensions() -> None:
 def test_collectives_on_tori_use_minimal_paths() -> None:
     found = {
         clusim.collective(
-            "torus:4x4", "alltoall", "1MiB", granularity="packet", confirm=False, routing=word
+            "torus:4x4", "alltoall", "1MiB", granularity="packet", routing=word
         ).fingerprint
         for word in ("auto", "adaptive", "minimal")
     }

@@ -80,7 +80,7 @@ def test_run_prints_another_time_without_rate_control(capsys: pytest.CaptureFixt
 def test_a_policy_without_flows_over_nics_is_named() -> None:
     """One node has no traffic over its NICs, so a policy cannot change its time."""
     request = Request(Setup("hgx-h20", policy="sender=swift"), "allreduce", 1 << 16)
-    result = result_of(request, RunOptions(confirm=False))
+    result = result_of(request)
     assert "obeyed, without effect on this run: --policy sender=swift" in result.provenance.notes
-    sound = result_of(replace(request, setup=Setup("hgx-h20")), RunOptions(confirm=False))
+    sound = result_of(replace(request, setup=Setup("hgx-h20")))
     assert (result.time_ps, result.fingerprint) == (sound.time_ps, sound.fingerprint)

@@ -123,8 +123,12 @@ def test_a_log_of_slow_calls_says_that_no_change_was_simulated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("clusim.replays.callproof.CHEAP_CALLS", 1)
-    verdict = clusim.replay(LOG, "dgx-h100", calls=2).verdict
+    found = clusim.replay(LOG, "dgx-h100", calls=2)
+    assert found.verdict is not None
+    assert found.verdict.proof == "", "no change is simulated before a diagnosis"
+    verdict = found.diagnose()
     assert verdict is not None
+    assert found.verdict == verdict
     assert verdict.proof.startswith("not certain: not simulated: step x2, cta x2")
     assert all(own.saving_ps is None for own in verdict.causes)
 

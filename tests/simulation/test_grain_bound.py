@@ -33,7 +33,7 @@ def test_bursts_are_within_their_error_over_nodes(monkeypatch: pytest.MonkeyPatc
         rule = replace(grain.RULES[word], exact_hops=200_000, target_hops=50_000, most_hops=100_000)
         monkeypatch.setitem(grain.RULES, word, rule)
     exact, *bursts = (
-        clusim.collective("aws-p5", "alltoall", "12MiB", nodes=2, granularity=word, confirm=False)
+        clusim.collective("aws-p5", "alltoall", "12MiB", nodes=2, granularity=word)
         for word in ("packet", *limits)
     )
     for run, limit in zip(bursts, limits.values(), strict=True):

@@ -41,7 +41,7 @@ def test_a_setting_that_suffices_comes_before_faster_hardware() -> None:
     """A ring of Simple for 64 KiB: LL is far faster, without other hardware."""
     env = (("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "Simple"), ("NCCL_MAX_NCHANNELS", "1"))
     base = replace(BASE, setup=Setup("a100x4-mesh", env=env[2:]), size_bytes=1 << 22)
-    result = result_of(base, RunOptions(confirm=False))
+    result = result_of(base)
     found = improve(base, result, 0.02)
     assert found.chosen is not None
     assert found.chosen.changes[0].startswith("--")
@@ -60,7 +60,7 @@ def test_the_command_prints_the_changes_in_the_words_of_what_if() -> None:
 
 @pytest.mark.parametrize("target", [0.0, 1.0, 2.0])
 def test_a_target_out_of_range_is_refused(target: float) -> None:
-    result = clusim.collective("a100x4-mesh", "allreduce", "8KiB", confirm=False)
+    result = clusim.collective("a100x4-mesh", "allreduce", "8KiB")
     with pytest.raises(InputError, match="must be above 0% and below 100%"):
         improve(BASE, result, target)
     done = CliRunner().invoke(cli, ["run", "a100x4-mesh", "--improve", f"{target:.0%}"])
@@ -72,7 +72,7 @@ def test_a_repaired_link_is_the_run_without_its_fault() -> None:
     base = f"run a100x4-mesh --size 32KiB --fault '{fault}'"
     asked = ["what-if", base, "rank 1 repaired", "--no-progress", "--json"]
     row = json.loads(CliRunner().invoke(cli, asked).stdout)["rows"][0]
-    sound = clusim.collective("a100x4-mesh", "allreduce", "32KiB", confirm=False)
+    sound = clusim.collective("a100x4-mesh", "allreduce", "32KiB")
     assert row["planned"]["time_ps"] == sound.time_ps
     done = CliRunner().invoke(cli, ["what-if", base, "rank 2 repaired", "--no-progress"])
     assert isinstance(done.exception, InputError)

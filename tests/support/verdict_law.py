@@ -29,7 +29,7 @@ NODE = ("dgx-a100", "dgx-h100", "hgx-b200", "dgx-1v", "a100x4-mesh", "a100-pcie-
 CLUSTER = ("dgx-a100", "a100x4-mesh", "aws-p4d", "dgx-h100", "azure-ndv2")
 OPERATIONS = ("allreduce", "allreduce", "allgather", "reducescatter", "broadcast", "alltoall")
 THINGS = ("latency", "step", "launch", "proxy", "cta", "hbm")
-PLAIN = RunOptions(bins=2, histories=False, confirm=False)
+PLAIN = RunOptions(bins=2, histories=False)
 MOST_HOPS = 800_000
 
 ALL_DRAWS = 200

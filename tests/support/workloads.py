@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 import clusim
@@ -15,9 +14,6 @@ from clusim.workload.kernels import PRECISIONS
 from clusim.workload.layers import Layer
 from clusim.workload.parallel.plan import ParallelPlan
 from clusim.workload.recomputation import Recomputer
-
-train_without_proof = partial(clusim.train, confirm=False)
-"""Simulates steps without their remedies, which take several times as long."""
 
 __all__ = ["ancestors", "ideal", "recomputed", "tiny", "volume", "written"]
 

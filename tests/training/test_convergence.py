@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+import clusim
 from clusim.base.errors import ClusimError
 from clusim.simulation.setup import Setup
 from clusim.training import scaling, training_report
 from clusim.training.convergence import epochs_of
 from clusim.training.request import TrainRequest
 from clusim_cli.main import run
-from support.workloads import ideal, tiny, train_without_proof
+from support.workloads import ideal, tiny
 
 TABLE = "convergence: {samples: 8000, by_batch: {2: 10, 8: 20, 32: 40}}"
 LAW = "convergence: {samples: 8000, epochs: 10, critical_batch: 16}"
@@ -74,5 +75,5 @@ def test_scaling_prints_epochs_and_time(tmp_path: Path, capsys: pytest.CaptureFi
     assert run([*words, "--estimate", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert [row["convergence"]["epochs"] for row in data] == [20, 30]
-    one = train_without_proof(tiny(LAW, batch="{global: 8, micro: 1}"), ideal(8), steps=1)
+    one = clusim.train(tiny(LAW, batch="{global: 8, micro: 1}"), ideal(8), steps=1)
     assert "\n  to accuracy  " in training_report(one)

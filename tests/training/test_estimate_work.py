@@ -11,7 +11,6 @@ import pytest
 import clusim
 from clusim.base.kept import SampleCache
 from clusim.simulation import api
-from clusim.simulation.job import RunOptions
 from clusim.topology import subset
 from clusim.training import TrainRequest, estimate
 from clusim.training.api import inputs, train_request
@@ -75,9 +74,9 @@ def test_an_estimate_needs_no_more_burst_hops_than_the_simulation(
         path.write_text(str(work))
         work = str(path)
     request = train_request(work, "dgx-a100" if isinstance(work, Workload) else None, steps=2)
-    whole = trained(request, RunOptions(confirm=False))
+    whole = trained(request)
     simulated, counter.hops = counter.hops, 0
-    found = estimated(request, SampleCache(None), confirm=False)
+    found = estimated(request, SampleCache(None))
     assert 0 < counter.hops <= simulated
     assert not found.whole
     assert found.step_ps[-1] == pytest.approx(whole.step_ps[-1], rel=0.03)
@@ -89,9 +88,9 @@ def test_a_step_that_has_its_parts_once_is_simulated_in_full(kind: str, counter:
     text = f"parallel: {{data: 8}}\ndata: {{kind: {kind}}}"
     work = tiny(text, collectives="nccl", model=SMALL)
     request = train_request(work, "dgx-a100", steps=1)
-    whole = trained(request, RunOptions(confirm=False))
+    whole = trained(request)
     simulated, counter.hops = counter.hops, 0
-    found = estimated(request, SampleCache(None), confirm=False)
+    found = estimated(request, SampleCache(None))
     assert counter.hops == simulated > 0
     assert (found.whole, WHOLE_NOTE in found.notes) == (True, True)
     assert found.step_ps == whole.step_ps
@@ -108,9 +107,7 @@ def test_kernels_of_the_finer_pass_are_sized_by_the_coarse_one(counter: Counter)
     request, runs = train_request(work, "dgx-a100", steps=1), []
     for granularity in ("coarse", "step"):
         counter.runs = 0
-        found = estimated(
-            replace(request, granularity=granularity), SampleCache(None), confirm=False
-        )
+        found = estimated(replace(request, granularity=granularity), SampleCache(None))
         runs.append(counter.runs)
     assert found.simulated == found.parts == runs[0]
     assert runs[1] == runs[0] + runs[0] // 2
@@ -135,7 +132,7 @@ def test_parts_of_both_passes_are_counted_once(monkeypatch: pytest.MonkeyPatch) 
     counts = {}
     for granularity in ("coarse", "step"):
         request = TrainRequest(setup, work, steps=1, granularity=granularity)
-        counts[granularity] = estimated(request, SampleCache(None), confirm=False).simulated
+        counts[granularity] = estimated(request, SampleCache(None)).simulated
         monkeypatch.setattr(estimate, "finest", lambda _error: False)
         monkeypatch.setattr(estimate, "WANTED_ERROR", -1.0)
     assert counts["step"] == counts["coarse"] > 0

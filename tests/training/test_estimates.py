@@ -139,8 +139,10 @@ def test_a_step_that_is_one_part_has_the_verdict_and_limit_of_the_simulated_one(
     text = "parallel: {data: 4}\nstragglers: {ranks: {2: 1.5}}"
     work = tiny(text, collectives="nccl")
     real = train(work, A100, steps=1, granularity="coarse")
-    for found in (estimate(work, A100, steps=1, granularity="coarse") for _ in range(2)):
-        assert found.verdict == real.verdict
+    before = real.verdict
+    for found in [estimate(work, A100, steps=1, granularity="coarse") for _ in range(2)]:
+        assert found.verdict == before
+        assert found.diagnose() == real.diagnose() == found.verdict
         assert found.error_bound == real.error_bound
     causes = [cause for cause in found.verdict.causes if cause.kind == CauseKind.STRAGGLER]
     assert "rank 2" in causes[0].words()
@@ -263,7 +265,7 @@ def test_an_estimate_pauses_as_often_as_the_step(kind: str, tmp_path: Path) -> N
         fabric = cluster_of(text, tmp_path, nodes=3)
         more = {"batch": "{global: 3, micro: 1}", **WIDE}
         work = tiny(f"parallel: {{data: 3}}\ndata: {{kind: {kind}}}", **more)
-        real = train(work, fabric, steps=1, granularity="packet", confirm=False)
+        real = train(work, fabric, steps=1, granularity="packet")
         found = estimate(work, fabric, steps=1, granularity="coarse")
         if pfc != "none":
             assert found.step_ps[-1] == pytest.approx(real.step_ps[-1], rel=0.03)

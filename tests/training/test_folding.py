@@ -10,7 +10,7 @@ import pytest
 import clusim
 from clusim.workload import load_workload
 from clusim.workload.parallel import fold
-from support.workloads import tiny, train_without_proof
+from support.workloads import tiny
 
 A100 = clusim.load("dgx-a100")
 WIDE = {"model": "{base: gpt3-1.3b, layers: 4}", "sequence": "1024"}
@@ -31,7 +31,7 @@ CASES = {
 def test_a_folded_step_takes_what_it_takes_written(name: str) -> None:
     work = tiny(CASES[name], **WIDE)
     plain, folded, every = (
-        train_without_proof(work, A100, steps=1, granularity=4096, fold=blocks)
+        clusim.train(work, A100, steps=1, granularity=4096, fold=blocks)
         for blocks in ("none", "auto", "all")
     )
     assert (
@@ -50,7 +50,7 @@ def test_a_folded_step_takes_what_it_takes_written(name: str) -> None:
 def test_a_shipped_step_folded_takes_what_it_takes_written(name: str) -> None:
     """In bursts of one size, so that only folding differs."""
     plain, folded = (
-        train_without_proof(load_workload(name), steps=1, granularity="coarse", fold=blocks)
+        clusim.train(load_workload(name), steps=1, granularity="coarse", fold=blocks)
         for blocks in ("none", "auto")
     )
     assert folded.fold.proved_identical == folded.fold.folded > 0
@@ -63,10 +63,8 @@ def test_blocks_that_a_trace_cannot_hold_are_noted(
     monkeypatch.setattr(fold, "MOST_ROWS", 1)
     work = tiny(CASES["gpipe"])
     how = {"steps": 1, "granularity": "coarse", "trace_out": tmp_path / "run.h5"}
-    notes = train_without_proof(work, A100, **how).notes
+    notes = clusim.train(work, A100, **how).notes
     assert notes[-1].startswith("trace: ")
     assert notes[-1].endswith("replicated blocks are pauses, too many tasks")
     monkeypatch.undo()
-    assert not any(
-        note.startswith("trace: ") for note in train_without_proof(work, A100, **how).notes
-    )
+    assert not any(note.startswith("trace: ") for note in clusim.train(work, A100, **how).notes)

@@ -13,7 +13,7 @@ from clusim.training import training_report
 from clusim.training.goodput import Failing, Goodput, daly_interval_s, goodput_of, young_interval_s
 from clusim.workload.host import host_way
 from clusim.workload.parallel.plan import make_plan
-from support.workloads import tiny, train_without_proof
+from support.workloads import tiny
 
 A100 = clusim.load("dgx-a100")
 
@@ -126,7 +126,7 @@ def test_intervals_are_whole_steps_and_writes_end_before_the_next() -> None:
 
 def test_a_step_says_its_goodput() -> None:
     work = tiny("parallel: {data: 2}\n" + TEXT.format(""), batch="{global: 2, micro: 1}")
-    found = train_without_proof(work, A100, steps=1, granularity=65536, fold="none")
+    found = clusim.train(work, A100, steps=1, granularity=65536, fold="none")
     data = found.to_json()["goodput"]
     assert data["useful_steps"] * found.step_time_s == pytest.approx(
         30 * 86_400 * data["goodput"], rel=1e-4

@@ -8,7 +8,7 @@ import clusim
 from clusim.base.units import parse_ranks
 from clusim.training import training_report
 from clusim.workload import make_plan
-from support.workloads import tiny, train_without_proof
+from support.workloads import tiny
 
 FABRIC = clusim.load("dgx-h100", nodes=2)
 ORDERS = ("[tensor, context, data, pipeline]", "[data, tensor, context, pipeline]")
@@ -16,7 +16,7 @@ ORDERS = ("[tensor, context, data, pipeline]", "[data, tensor, context, pipeline
 
 def test_tensor_parallelism_over_the_network_is_exposed() -> None:
     inside, across = (
-        train_without_proof(
+        clusim.train(
             tiny(
                 f"parallel: {{tensor: 8, order: {order}}}\ndata: {{kind: naive}}\noptimizer: sgd",
                 model="{base: gpt3-1.3b, layers: 2, hidden: 1024, heads: 16, head_size: 64, kv_heads: 16,"
@@ -55,7 +55,7 @@ def test_hints_say_what_would_be_usual(tensor: int, hint: str) -> None:
 def test_large_meshes_show_ranks_of_every_stage() -> None:
     fabric = clusim.load("dgx-a100", nodes=3)
     work = tiny("parallel: {pipeline: 4}\ndata: {kind: naive}", batch="{global: 24, micro: 1}")
-    text = training_report(train_without_proof(work, fabric, steps=1, granularity=65536))
+    text = training_report(clusim.train(work, fabric, steps=1, granularity=65536))
     table = text.partition("idle\n")[2].partition("more ranks")[0].splitlines()
     names = [line.split("%")[0].rpartition(" ")[0] for line in table if "%" in line]
     ranks = sorted(rank for name in names for rank in parse_ranks(name))

@@ -19,14 +19,14 @@ from clusim.training.result import TrainingResult
 from clusim.workload.parallel.blocks import BlockEmitter
 from clusim.workload.parallel.fold import Folded, FoldedBlock
 from clusim.workload.parallel.symmetry import EqualPlaces
-from support.workloads import ideal, tiny, train_without_proof
+from support.workloads import ideal, tiny
 
 A100 = clusim.load("dgx-a100")
 PIPELINE = "parallel: {tensor: 2, pipeline: 2, data: 1}\npipeline: {schedule: %s}\n"
 
 
 def pipelined(schedule: str, **options: Any) -> TrainingResult:
-    return train_without_proof(
+    return clusim.train(
         tiny(PIPELINE % schedule), A100, **{"steps": 1, "granularity": 512, **options}
     )
 
@@ -66,9 +66,9 @@ def test_messages_that_block_are_written(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_folded_reductions_that_nothing_is_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     work = tiny("parallel: {data: 4}\ndata: {kind: zero1, overlap: false}\n")
-    plain = train_without_proof(work, A100, steps=1, granularity="packet", fold="none")
+    plain = clusim.train(work, A100, steps=1, granularity="packet", fold="none")
     monkeypatch.setattr(module, "MOST_RANKS", 1)
-    folded = train_without_proof(work, A100, steps=1, granularity="packet", fold="all")
+    folded = clusim.train(work, A100, steps=1, granularity="packet", fold="all")
     assert folded.result.grants == 0 < plain.result.grants
     assert folded.fold.proved_identical == folded.fold.folded
     assert folded.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=1e-4)
@@ -77,9 +77,9 @@ def test_folded_reductions_that_nothing_is_beside(monkeypatch: pytest.MonkeyPatc
 
 def test_reductions_beside_kernels_are_not_called_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     work = tiny("parallel: {data: 4}\ndata: {kind: ddp, bucket: 100KB, first_bucket: 50KB}\n")
-    plain = train_without_proof(work, ideal(4), steps=1, granularity=65536, fold="none")
+    plain = clusim.train(work, ideal(4), steps=1, granularity=65536, fold="none")
     monkeypatch.setattr(module, "MOST_RANKS", 1)
-    folded = train_without_proof(work, ideal(4), steps=1, granularity=65536, fold="all")
+    folded = clusim.train(work, ideal(4), steps=1, granularity=65536, fold="all")
     assert 0 < folded.fold.proved_identical < folded.fold.folded
     assert folded.fold.disturbed_share > 0
     # On links that cost nothing there is nothing to lose.
@@ -137,10 +137,10 @@ CASES = {
 def test_coarse_bursts_stay_within_the_bound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     work = tiny(CASES[name], batch="{global: 8, micro: 1}", collectives="nccl")
     work.model.hidden, work.model.intermediate, work.sequence = 512, 2048, 512
-    exact = train_without_proof(work, A100, steps=1, granularity="packet")
+    exact = clusim.train(work, A100, steps=1, granularity="packet")
     finest = replace(grain.RULES[grain.COARSE], exact_hops=1, target_hops=1, most_hops=1)
     monkeypatch.setitem(grain.RULES, grain.COARSE, finest)
-    coarse = train_without_proof(work, A100, steps=1, granularity="coarse")
+    coarse = clusim.train(work, A100, steps=1, granularity="coarse")
     assert exact.error_bound == 0
     assert coarse.error_bound is not None
     off = abs(coarse.step_ps[-1] / exact.step_ps[-1] - 1)
@@ -151,10 +151,10 @@ def test_the_grain_of_a_step_is_what_its_error_costs(monkeypatch: pytest.MonkeyP
     finest = replace(grain.RULES[grain.COARSE], exact_hops=1, target_hops=1, most_hops=1)
     monkeypatch.setitem(grain.RULES, grain.COARSE, finest)
     work = tiny(CASES["tensor"], collectives="nccl")
-    found = train_without_proof(work, A100, steps=1)
+    found = clusim.train(work, A100, steps=1)
     # Most of it is exposed: 20% of that is too much, so what is cheap is exact.
     assert found.error_bound == 0
-    assert found.step_ps == train_without_proof(work, A100, steps=1, granularity="packet").step_ps
+    assert found.step_ps == clusim.train(work, A100, steps=1, granularity="packet").step_ps
     monkeypatch.setattr(module, "WANTED_ERROR", 1.0)
-    found = train_without_proof(work, A100, steps=1)
-    assert found.step_ps == train_without_proof(work, A100, steps=1, granularity="coarse").step_ps
+    found = clusim.train(work, A100, steps=1)
+    assert found.step_ps == clusim.train(work, A100, steps=1, granularity="coarse").step_ps

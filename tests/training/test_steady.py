@@ -27,7 +27,7 @@ def server(mode: str, more: str = "") -> Workload:
 
 
 def coarse(work: Workload, fabric: Any, **options: Any) -> Any:
-    return train(work, fabric, granularity=262144, confirm=False, **options)
+    return train(work, fabric, granularity=262144, **options)
 
 
 MODES = {

@@ -124,7 +124,7 @@ def test_workers_of_an_asynchronous_server_wait_for_its_updates(slow: str) -> No
     wide = "{base: gpt3-1.3b, layers: 4, hidden: 1024, vocab: 1024}"
     text = f"data: {{kind: parameter-server, servers: 1, mode: async}}\n{slow}"
     work = tiny(text, model=wide, sequence="16", batch="{global: 7, micro: 1}")
-    verdict = clusim.train(work, "dgx-a100", granularity=262144, confirm=False).verdict
+    verdict = clusim.train(work, "dgx-a100", granularity=262144).verdict
     first = verdict.causes[0]
     assert first.words().startswith(
         "waiting for other ranks, limited by the updates of parameter server rank 7"

@@ -12,7 +12,7 @@ from clusim.collectives import ScheduleBuilder
 from clusim.training import training_report
 from clusim.workload.parallel.volumes import SpannedMachines, sent_bytes
 from support.wires import leaving_gpus
-from support.workloads import tiny, train_without_proof
+from support.workloads import tiny
 
 SIZE = 4 << 20
 
@@ -62,8 +62,8 @@ def test_sharp_moves_less_than_rings(topology: str, nodes: int) -> None:
 def test_what_switches_take_off_gpus_is_said() -> None:
     text = "communicators: {data: {algorithm: {allreduce: %s}}}\ndata: {kind: naive}"
     fabric = clusim.load("dgx-h100")
-    nvls = train_without_proof(tiny(text % "nvls"), fabric, steps=2, granularity=32768)
-    ring = train_without_proof(tiny(text % "ring"), fabric, steps=2, granularity=32768)
+    nvls = clusim.train(tiny(text % "nvls"), fabric, steps=2, granularity=32768)
+    ring = clusim.train(tiny(text % "ring"), fabric, steps=2, granularity=32768)
     assert ring.switching is None
     assert ring.to_json()["in_switch"] is None
     found = nvls.switching
@@ -89,7 +89,7 @@ def test_what_nccl_leaves_to_switches_is_compared_with_its_rings(
     work = tiny(
         "data: {kind: naive}", batch=f"{{global: {8 * nodes}, micro: 1}}", collectives="nccl"
     )
-    result = train_without_proof(work, fabric, steps=1, granularity=65536)
+    result = clusim.train(work, fabric, steps=1, granularity=65536)
     found = result.switching
     assert found is not None
     kind = next(iter(result.traffic["data"].switched))

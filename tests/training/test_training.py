@@ -24,7 +24,7 @@ from clusim.training.request import TrainRequest
 from clusim.training.run import relaxed
 from clusim.workload import Workload, load_workload, make_plan
 from clusim_cli.main import run
-from support.workloads import tiny, train_without_proof
+from support.workloads import tiny
 
 A100 = clusim.load("dgx-a100")
 H100 = clusim.load("dgx-h100")
@@ -68,7 +68,7 @@ class TestBreakdown:
 
 def quick(work: Workload, fabric: Any, **options: Any) -> Any:
     """Train in bursts of 32 KiB: fast, and good enough to compare."""
-    return train_without_proof(work, fabric, **{"granularity": 32768, **options})
+    return clusim.train(work, fabric, **{"granularity": 32768, **options})
 
 
 def small(text: str = "", **replace: str) -> Workload:
@@ -93,8 +93,8 @@ def test_the_parts_of_a_step_add_up() -> None:
 
 def test_folded_blocks_take_what_they_take_alone() -> None:
     work = small("parallel: {tensor: 2, pipeline: 2, data: 2}")
-    folded = train_without_proof(work, A100, steps=1, granularity=512, fold="all")
-    plain = train_without_proof(work, A100, steps=1, granularity=512, fold="none")
+    folded = clusim.train(work, A100, steps=1, granularity=512, fold="all")
+    plain = clusim.train(work, A100, steps=1, granularity=512, fold="none")
     # By stage, replica, microbatch and direction the blocks and embedding or head; the last backward passes overlap
     # with reductions; and the optimiser of each stage.
     assert folded.fold.folded == 2 * 2 * 4 * 2 * 2 - 2 * 2 * 2 + 2
@@ -111,8 +111,8 @@ def test_folded_blocks_take_what_they_take_alone() -> None:
 def test_long_stages_are_folded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clusim.workload.parallel.pipeline.BLOCK_LAYERS", 2)
     work = small("parallel: {tensor: 8}\ndata: {kind: naive}", batch="{global: 2, micro: 1}")
-    folded = train_without_proof(work, A100, steps=1, granularity=512, fold="all")
-    plain = train_without_proof(work, A100, steps=1, granularity=512, fold="none")
+    folded = clusim.train(work, A100, steps=1, granularity=512, fold="all")
+    plain = clusim.train(work, A100, steps=1, granularity=512, fold="none")
     # Embedding, two pairs of layers, head; two microbatches, forward and backward; the optimiser.
     assert folded.fold.folded == 2 * 2 * 4 + 1
     # The embedding communicates nothing backwards: there is nothing to simulate.
@@ -122,8 +122,8 @@ def test_long_stages_are_folded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_folded_blocks_that_follow_each_other() -> None:
     work = small("parallel: {tensor: 8}\ndata: {kind: naive}", batch="{global: 1, micro: 1}")
-    folded = train_without_proof(work, A100, steps=1, granularity="packet", fold="all")
-    plain = train_without_proof(work, A100, steps=1, granularity="packet", fold="none")
+    folded = clusim.train(work, A100, steps=1, granularity="packet", fold="all")
+    plain = clusim.train(work, A100, steps=1, granularity="packet", fold="none")
     assert folded.fold.folded == 2 * 4 + 1
     assert folded.fold.proved_identical >= 1
     assert folded.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=1e-3)
@@ -145,9 +145,9 @@ def test_folding_looks_through_machines_that_are_alike() -> None:
 
 def test_only_what_was_proved_identical_stays_folded() -> None:
     work = small("parallel: {tensor: 8}\ndata: {kind: naive}", batch="{global: 1, micro: 1}")
-    every = train_without_proof(work, A100, steps=1, granularity=256, fold="all")
-    proved = train_without_proof(work, A100, steps=1, granularity=256, fold="proved")
-    plain = train_without_proof(work, A100, steps=1, granularity=256, fold="none")
+    every = clusim.train(work, A100, steps=1, granularity=256, fold="all")
+    proved = clusim.train(work, A100, steps=1, granularity=256, fold="proved")
+    plain = clusim.train(work, A100, steps=1, granularity=256, fold="none")
     assert 0 < proved.fold.folded < every.fold.folded
     assert proved.fold.proved_identical == proved.fold.folded
     # What is left is the state of arbiters and wires, which no task sees.
@@ -160,21 +160,19 @@ def test_without_a_wish_small_runs_fold_only_what_was_proved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     work = small("parallel: {tensor: 8}\ndata: {kind: naive}", batch="{global: 1, micro: 1}")
-    proved = train_without_proof(work, A100, steps=1, granularity=65536, fold="proved")
-    found = train_without_proof(work, A100, steps=1, granularity=65536)
+    proved = clusim.train(work, A100, steps=1, granularity=65536, fold="proved")
+    found = clusim.train(work, A100, steps=1, granularity=65536)
     assert (found.step_ps, found.fold) == (proved.step_ps, proved.fold)
     monkeypatch.setattr("clusim.training.proof.AFFORDABLE", 1000)
-    large = train_without_proof(work, A100, steps=1, granularity=65536)
-    assert (
-        large.fold == train_without_proof(work, A100, steps=1, granularity=65536, fold="all").fold
-    )
+    large = clusim.train(work, A100, steps=1, granularity=65536)
+    assert large.fold == clusim.train(work, A100, steps=1, granularity=65536, fold="all").fold
     assert large.fold.proved_identical < large.fold.folded
 
 
 def test_kernels_alone_need_no_simulation_to_be_folded() -> None:
     work = small("parallel: {data: 1}", batch="{global: 2, micro: 1}")
-    folded = train_without_proof(work, A100, granularity="packet")
-    plain = train_without_proof(work, A100, granularity="packet", fold="none")
+    folded = clusim.train(work, A100, granularity="packet")
+    plain = clusim.train(work, A100, granularity="packet", fold="none")
     assert folded.fold.simulated == 0
     assert folded.fold.proved_identical == folded.fold.folded > 0
     assert folded.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=1e-7)
@@ -316,7 +314,7 @@ def test_memory_that_does_not_suffice_is_said(capsys: pytest.CaptureFixture[str]
     with pytest.raises(
         ClusimError, match=r"tiny.yaml:\d+:\d+: model: memory: stage 0 .* GiB too little"
     ):
-        train_without_proof(work, A100, steps=1, strict_memory=True)
+        clusim.train(work, A100, steps=1, strict_memory=True)
 
 
 REDUCED: dict[str, dict[str, Any]] = {
@@ -360,7 +358,7 @@ def test_samples_run_at_reduced_size(name: str) -> None:
     )
     assert work.topology is not None
     fabric = clusim.load(work.topology, nodes=own["nodes"])
-    result = train_without_proof(work, fabric, steps=1, granularity=32768, fold="all")
+    result = clusim.train(work, fabric, steps=1, granularity=32768, fold="all")
     data = json.loads(json.dumps(result.to_json()))
     assert data["step_time_s"] > 0
     assert 0 < data["mfu"] < 1

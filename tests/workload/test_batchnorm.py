@@ -10,7 +10,7 @@ from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Comm, Shard
 from clusim.workload.models import ResNet
 from clusim.workload.parallel.plan import make_plan
-from support.workloads import ideal, tiny, train_without_proof
+from support.workloads import ideal, tiny
 
 SMALL = "{base: resnet-50, blocks: [1, 1, 1, 1], image: 32}"
 CHANNELS = [64] + [c for w in (64, 128, 256, 512) for c in (w, w, 4 * w, 4 * w)]
@@ -21,7 +21,7 @@ CHANNELS = [64] + [c for w in (64, 128, 256, 512) for c in (w, w, 4 * w, 4 * w)]
 def test_wires_carry_statistics_of_every_channel(ranks: int, group: int) -> None:
     """Forwards mean, deviation and a count, in single precision, of each rank to each other; backwards two sums."""
     text = f"data: {{batchnorm: {group}}}\noptimizer: sgd"
-    found = train_without_proof(
+    found = clusim.train(
         tiny(text, model=SMALL, batch=f"{{global: {ranks}, micro: 1}}"),
         ideal(ranks), steps=1, granularity=65536, fold="none",
     )  # fmt: skip

@@ -24,7 +24,7 @@ MOE = "{base: mixtral-8x7b, layers: 4, hidden: 256, heads: 8, kv_heads: 8, head_
 
 def saved(text: str, checkpoint: str, *, steps: int = 1, **fields: str) -> TrainingResult:
     work = tiny(f"checkpoint: {checkpoint}\n{text}", **fields)
-    return train(work, A100, steps=steps, granularity=65536, fold="none", confirm=False)
+    return train(work, A100, steps=steps, granularity=65536, fold="none")
 
 
 @pytest.mark.parametrize(

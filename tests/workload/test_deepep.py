@@ -39,7 +39,7 @@ def test_copies_are_those_of_all_choices(experts: int, ranks: int, top: int) -> 
 
 def step(experts: str) -> TrainingResult:
     work = tiny(TEXT + experts, model=MODEL, batch=f"{{global: {RANKS}, micro: 1}}")
-    return train(work, ideal(RANKS), steps=1, granularity=65536, fold="none", confirm=False)
+    return train(work, ideal(RANKS), steps=1, granularity=65536, fold="none")
 
 
 def test_wires_carry_each_token_once_to_each_rank() -> None:

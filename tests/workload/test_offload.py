@@ -8,7 +8,7 @@ import clusim
 from clusim.base.errors import ClusimError
 from clusim.workload.host import host_way
 from clusim.workload.parallel.plan import make_plan
-from support.workloads import ideal, tiny, train_without_proof, written
+from support.workloads import ideal, tiny, written
 
 A100 = clusim.load("dgx-a100")
 
@@ -72,7 +72,7 @@ def test_the_next_step_waits_for_the_weights() -> None:
     text = "parallel: {data: 2}\ndata: {kind: zero1}\noffload: {optimizer: true}"
     plain = text.replace("true", "false")
     one, two = (
-        train_without_proof(
+        clusim.train(
             tiny(t, batch="{global: 2, micro: 1}"), A100, steps=2, granularity=65536, fold="none"
         )
         for t in (text, plain)
@@ -92,9 +92,7 @@ def layers_of(seconds: float) -> tuple[float, float, float, float]:
     hardware = f"hardware: {{gemm_fraction: {seconds}}}\noptimizer: sgd\nparallel: {{data: 1}}\n"
     fields = {"model": MLP, "batch": "{global: 4096, micro: 4096}"}
     one, two = (
-        train_without_proof(
-            tiny(hardware + more, **fields), A100, steps=1, granularity=65536, fold="none"
-        )
+        clusim.train(tiny(hardware + more, **fields), A100, steps=1, granularity=65536, fold="none")
         for more in ("offload: {activations: true}", "")
     )
     plan = one.plan
@@ -125,7 +123,7 @@ def test_slow_copies_of_activations_are_all_there_is() -> None:
 def test_copies_that_nothing_hides_are_exposed() -> None:
     """Of a step with the optimiser on the host only the CPU's own work is idle."""
     text = "parallel: {data: 1}\ndata: {bucket: 1GiB}\noffload: {optimizer: true}"
-    found = train_without_proof(
+    found = clusim.train(
         tiny(text, batch="{global: 1, micro: 1}"), A100, steps=1, granularity=65536, fold="none"
     )
     count, way = found.plan.stepped(0), host_way(A100)

@@ -25,7 +25,7 @@ def wave(stages: int, pieces: int, *, sequences: int = 1) -> TrainingResult:
         sequence="24",
         batch=f"{{global: {4 * sequences}, micro: 4}}",
     )
-    return train(work, ideal(stages), steps=1, granularity=65536, fold="none", confirm=False)
+    return train(work, ideal(stages), steps=1, granularity=65536, fold="none")
 
 
 def test_the_large_model_of_the_penn_treebank_has_66_million_parameters() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+import clusim
 from clusim.base.errors import ClusimError
 from clusim.workload import Workload
 from clusim.workload.models import Dlrm
-from support.workloads import ideal, tiny, train_without_proof
+from support.workloads import ideal, tiny
 
 BATCH = "{global: 256, micro: 64}"
 
@@ -29,9 +30,9 @@ def test_tables_are_whole_and_the_first_ranks_have_one_more() -> None:
 def test_the_fullest_rank_has_the_rows_of_its_tables() -> None:
     kept = []
     for tables in ("", ", tables: even"):
-        layer = train_without_proof(
-            dlrm("1000, 9000, 2000, 4000, 5000", tables), ideal(4)
-        ).plan.stages[0][0][0]
+        layer = clusim.train(dlrm("1000, 9000, 2000, 4000, 5000", tables), ideal(4)).plan.stages[0][
+            0
+        ][0]
         kept.append(next(t.elements for t in layer.tensors if t.name == "tables"))
     assert kept == [10_000 * 128, 5250 * 128]
 
@@ -39,7 +40,7 @@ def test_the_fullest_rank_has_the_rows_of_its_tables() -> None:
 @pytest.mark.parametrize("tables", ["", ", tables: even"])
 def test_the_bytes_of_an_exchange_do_not_depend_on_the_placement(tables: str) -> None:
     """Of 5 tables a rank has two and the others one; each sends its own, and receives its gradients."""
-    found = train_without_proof(dlrm("1000, 1000, 1000, 1000, 1000", tables), ideal(4), steps=1)
+    found = clusim.train(dlrm("1000, 1000, 1000, 1000, 1000", tables), ideal(4), steps=1)
     pooled = 64 * 5 * 128 * 2
     assert found.volume_bytes_per_gpu["expert"] == pytest.approx(2 * 3 / 4 * pooled, rel=0.001)
     sent = found.result.wires
@@ -58,13 +59,10 @@ def test_the_bytes_of_an_exchange_do_not_depend_on_the_placement(tables: str) ->
 
 def test_the_rank_with_more_tables_looks_up_longer() -> None:
     rows = {
-        row.rank: row
-        for row in train_without_proof(dlrm("1000, 1000, 1000, 1000, 1000"), ideal(4)).ranks
+        row.rank: row for row in clusim.train(dlrm("1000, 1000, 1000, 1000, 1000"), ideal(4)).ranks
     }
     assert rows[0].compute_ps > 1.01 * rows[3].compute_ps
-    even = train_without_proof(
-        dlrm("1000, 1000, 1000, 1000, 1000", ", tables: even"), ideal(4)
-    ).ranks
+    even = clusim.train(dlrm("1000, 1000, 1000, 1000, 1000", ", tables: even"), ideal(4)).ranks
     assert len({row.compute_ps for row in even}) == 1
     assert rows[1].compute_ps < even[0].compute_ps < rows[0].compute_ps
 

@@ -9,7 +9,7 @@ from clusim.base.errors import ClusimError
 from clusim.training import training_report
 from clusim.workload.parallel.plan import make_plan
 from clusim.workload.pipeline_schedules import Crew, round_robin
-from support.workloads import ideal, tiny, train_without_proof, volume, written
+from support.workloads import ideal, tiny, volume, written
 from workload.test_partition import compositions
 
 MLP = "{base: mlp, sizes: [2048, 2048, 2048, 2048]}"
@@ -58,7 +58,7 @@ def test_two_workers_keep_up_with_one_of_half_the_layers() -> None:
     """
     text = PIPEDREAM.format(3, [2, 1], [2, 1]) + "data: {overlap: false}\n"
     work = tiny(text, model=MLP, batch="{global: 262144, micro: 4096}")
-    found = train_without_proof(work, ideal(3), steps=2, granularity=65536, fold="none")
+    found = clusim.train(work, ideal(3), steps=2, granularity=65536, fold="none")
     plan = found.plan
     layer = plan.stages[0][0][1]
     passes = sum(plan.chip.time_ps(k) for part in ("forward", "input", "weight") for k in layer.kernels(part))  # type: ignore[arg-type]  # fmt: skip
@@ -81,14 +81,14 @@ def test_each_round_sums_its_gradients_once() -> None:
 
 def test_one_stage_of_all_workers_is_data_parallel() -> None:
     text = PIPEDREAM.format(4, [4], [3])
-    one = train_without_proof(
+    one = clusim.train(
         tiny(text, model=MLP, batch="{global: 4096, micro: 1024}"),
         ideal(4),
         steps=2,
         granularity=65536,
         fold="none",
     )
-    two = train_without_proof(
+    two = clusim.train(
         tiny("parallel: {data: 4}", model=MLP, batch="{global: 4096, micro: 1024}"),
         ideal(4),
         steps=2,
@@ -103,7 +103,7 @@ def test_one_stage_of_all_workers_is_data_parallel() -> None:
 def test_the_report_says_who_takes_turns() -> None:
     text = PIPEDREAM.format(3, [2, 1], [2, 1])
     work = tiny(text, model=MLP, batch="{global: 4, micro: 1}")
-    found = train_without_proof(work, ideal(3), steps=10, granularity=65536, fold="none")
+    found = clusim.train(work, ideal(3), steps=10, granularity=65536, fold="none")
     assert "alternating GPUs: 2 on 2, 1 on 1" in training_report(found)
     assert found.to_json()["stage_gpus"] == [2, 1]
 

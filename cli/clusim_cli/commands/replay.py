@@ -95,6 +95,7 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> int:
             progress=shown.progress, command=command_line(), **taken(given, RunOptions)
         )
         result = replay(request, how, progress)
+        result.diagnose()
     if given["html"] is not None:
         write_bytes(given["html"], replay_page(result).encode())
     expected = _expected(result)

@@ -114,9 +114,10 @@ def _result(request: TrainRequest, how: RunOptions) -> StepResult:
     from clusim.training import trained
     from clusim.training.estimate import estimated
 
-    if request.estimate:
-        return estimated(request, confirm=how.confirm)
-    return trained(request, how)
+    estimate = request.estimate
+    result = estimated(request, confirm=how.confirm) if estimate else trained(request, how)
+    result.diagnose()
+    return result
 
 
 def _refuse_modes(given: dict[str, Any]) -> None:

@@ -187,12 +187,7 @@ class JointTimes:
             builder.build(),
             granularity=self.times.granularity,
         )
-        options = RunOptions(
-            bins=2,
-            histories=False,
-            confirm=False,
-            watch=self.watch,
-        )
+        options = RunOptions(bins=2, histories=False, watch=self.watch)
         ends = whole_of(asked, options, f"the overlap of {len(island)} calls").tasks.end_ps
         return [max(int(ends[task]) for task in tasks) for tasks in tails]
 

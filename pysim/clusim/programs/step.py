@@ -31,7 +31,6 @@ from clusim.programs.clock import HOST, IssuedCall, Totals
 from clusim.replays.full_job import replay_recording
 from clusim.replays.placing import ReplayRequest, machines_of
 from clusim.replays.representative import Representative, played, representative
-from clusim.simulation.job import RunOptions
 from clusim.simulation.request import Request
 
 UNEVEN_LAUNCH = 1 << 40
@@ -202,7 +201,7 @@ class Steps:
 
     def _replayed(self, job: Recording) -> int:
         asked = replace(self.request, gap="none", granularity=QUICK)
-        return replay_recording(job, asked, RunOptions(confirm=False)).total_ps
+        return replay_recording(job, asked).total_ps
 
 
 def recording_of(records: Mapping[int, RankRecord], of: Sequence[int]) -> Recording:

@@ -19,6 +19,7 @@ from clusim.replays.placing import ReplayRequest, machines_of
 from clusim.replays.replayreport import gate
 from clusim.replays.report import CallResult, CommResult, Other, Replay, calls_verdict
 from clusim.replays.representative import RepresentedJob, representative
+from clusim.results.diagnosis import ProvableVerdict
 from clusim.results.resultjson import Unfinished
 from clusim.simulation.job import RunOptions
 from clusim.simulation.session import Watch
@@ -131,7 +132,7 @@ def _fill(
         result.total_calls += count * (recording.num_ranks // len(ranks))
     result.calls.sort(key=lambda call: (call.communicator, call.operation, call.bytes))
     result.communicators = [comms[number] for number in sorted(comms)]
-    result.verdict = calls_verdict(result.calls)
+    result.judged = ProvableVerdict(calls_verdict(result.calls))
 
 
 def replay(
@@ -146,8 +147,6 @@ def replay(
     counted : callable or None
         Called with the number of distinct calls completed and their total.
     """
-    if request.faster:
-        options = replace(options, confirm=False)
     first = request.files[0]
     kind = request.kind.replace("_", "-") or kind_of(first)
     if kind in LOGS:

@@ -116,7 +116,7 @@ def replay_recording(
         faults=list(result.provenance.faults),
         skipped=dict(recording.skipped),
         family=placed.family,
-        verdict=result.diagnose(),
+        judged=result,
         unfinished=result.unfinished,
     )
     results.notes = [*recording.assumed, *placed.notes, *_notes(placed.fabric, request)]

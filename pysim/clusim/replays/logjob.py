@@ -33,6 +33,7 @@ from clusim.replays.placing import Placed, ReplayRequest, place
 from clusim.replays.replayreport import placed_doubts
 from clusim.replays.report import CallResult, CommResult, Other, Replay
 from clusim.replays.timing import Timed, Timer, emit_call, flags_of, harness_of
+from clusim.results.diagnosis import ProvableVerdict
 from clusim.results.resultjson import Unfinished
 from clusim.schedule.builder import ProgramBuilder
 from clusim.simulation.api import result_of
@@ -417,9 +418,11 @@ def _add_total(
     """Add the time of the job, simulated and recorded, and its verdict."""
     replay.total_ps = calls.job_ps(calls.times)
     if len(calls.times) == len(table.distinct):
-        replay.verdict = calls.prove(confirm=confirm)
+        replay.judged = ProvableVerdict(
+            calls.verdict(calls.times), partial(calls.prove, confirm=confirm)
+        )
     else:
-        replay.verdict = calls.verdict(calls.times)
+        replay.judged = ProvableVerdict(calls.verdict(calls.times))
         replay.total_calls = timed_calls(table, len(calls.times))
         part = replay.total_calls / len(table.call)
         replay.unfinished = Unfinished(job.timer.options.watch.words, part, replay.total_ps)

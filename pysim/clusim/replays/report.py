@@ -25,7 +25,8 @@ from clusim.results.causes import (
     VerdictCause,
     scaled,
 )
-from clusim.results.diagnosis import SplitSpan, Verdict, diagnose
+from clusim.results.diagnosis import ProvableVerdict, SplitSpan, Verdict, diagnose
+from clusim.results.result import Result
 from clusim.results.resultjson import BusyWire, Ended, Unfinished
 
 
@@ -210,6 +211,8 @@ class Replay(Shown, JsonObject):
         Busiest wires and the part of the time in which they are busy.
     family : str
         Architecture of the oldest GPU.
+    judged : Result or ProvableVerdict or None
+        Source of the verdict.
     unfinished : Unfinished or None
         Progress of a replay that was ended early: `calls` are those completed, `total_calls` the number of
         completed calls from the start of the job, and `total_ps` their time.
@@ -244,8 +247,17 @@ class Replay(Shown, JsonObject):
     family: str = ""
     doubts: list[str] = field(default_factory=list)
     bounds_ps: list[int] | None = None
-    verdict: Verdict | None = None
+    judged: Result | ProvableVerdict | None = None
     unfinished: Unfinished | None = None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Verdict on the job, proven after `diagnose`; None if it is unknown."""
+        return None if self.judged is None else self.judged.verdict
+
+    def diagnose(self) -> Verdict | None:
+        """Simulate changes of the job (number: its `confirm`); the bottleneck has the largest saving."""
+        return None if self.judged is None else self.judged.diagnose()
 
     def summary(self) -> Summary:
         """Return job, system and time."""

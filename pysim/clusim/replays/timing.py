@@ -162,7 +162,7 @@ class Timer:
     ) -> None:
         self.setup, self.nccl, self.words, self.change = setup, nccl, words, change
         self.times = Times(granularity)
-        self.options = RunOptions(bins=BINS, confirm=False)
+        self.options = RunOptions(bins=BINS)
 
     def with_change(self, words: str, change: Any, *, histories: bool) -> Timer:
         """Return a timer of the same calls with a change; calls have a verdict if `histories` are kept."""

@@ -194,6 +194,44 @@ class Verdict(JsonObject):
             raise TraceError(f"{where}: no verdict that this version can read") from None
 
 
+class ProvableVerdict:
+    """Verdict of a result, and its proof by simulations of remedies, which is made once on request.
+
+    Parameters
+    ----------
+    verdict : Verdict
+        The verdict known without these simulations.
+    prove : callable or None
+        Returns the proven verdict; None: no change is simulated.
+
+    Attributes
+    ----------
+    verdict : Verdict
+        The verdict; proven after `diagnose`.
+    """
+
+    def __init__(self, verdict: Verdict, prove: Callable[[], Verdict] | None = None) -> None:
+        self.verdict, self._prove = verdict, prove
+
+    def diagnose(self) -> Verdict:
+        """Return the proven verdict."""
+        if self._prove is not None:
+            self.verdict, self._prove = self._prove(), None
+        return self.verdict
+
+    def __call__(self, _run: object) -> Verdict:
+        """Return the verdict, also on the run with this result."""
+        return self.verdict
+
+    def prove(self, _run: object) -> Verdict:
+        """Return the proven verdict, also on the run with this result."""
+        return self.diagnose()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle only the verdict."""
+        return ProvableVerdict, (self.verdict,)
+
+
 def _text(value: Any) -> str:
     """Return a text of a file; raises `ValueError` for terminal control characters."""
     if not isinstance(value, str) or not (value.isprintable() or not value):

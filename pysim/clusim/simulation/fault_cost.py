@@ -81,7 +81,7 @@ def fault_cost(planned: Plan, result: Result, how: Repeats | None = None) -> Fau
     confirm = how.confirm
     if not (how.budget.allows(result, 2) if confirm is None else confirm):
         return None
-    options = RunOptions(confirm=False, watch=how.watch)
+    options = RunOptions(watch=how.watch)
     where = "the run without the faults"
     sound = plan(replace(request, setup=replace(request.setup, faults=())))
     held_ps, why = None, ""

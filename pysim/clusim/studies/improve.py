@@ -169,7 +169,7 @@ class _Search:
     def __init__(self, base: Request, result: Result, options: RunOptions) -> None:
         self.base, self.result = base, result
         self.options = RunOptions(
-            bins=2, histories=False, confirm=False, threads=options.threads, watch=options.watch
+            bins=2, histories=False, threads=options.threads, watch=options.watch
         )
         self.tried: list[SimulatedChanges] = []
         self.left = ""

@@ -92,7 +92,7 @@ class TrainOptions(EstimateOptions, total=False):
     granularity, seed, faults, trace_out, progress, command
         As in `clusim.simulate`.
     confirm : bool or None
-        True simulates the steps with all changes that the verdict names, False with none; None: those that are cheap.
+        Whether `StepResult.diagnose` simulates all changes (True) or no change (False); None: those that are cheap.
     watch : clusim.simulation.session.Watch
         Wall-clock limit, which raises `StepsEnded`.
     """

@@ -22,10 +22,10 @@ from clusim.base.kept import SampleCache
 from clusim.base.limits import uncollected
 from clusim.jobs.times import Times
 from clusim.lowering.grain import COARSE, STEP, shared
+from clusim.results.diagnosis import ProvableVerdict
 from clusim.results.intervals import Union
 from clusim.results.replicated import RankPattern, united
 from clusim.simulation.anchors import MOST_TOGETHER
-from clusim.simulation.job import RunOptions
 from clusim.topology import Fabric
 from clusim.topology.check_flow import never_tapers
 from clusim.training.api import EstimateOptions, train_request
@@ -45,7 +45,7 @@ from clusim.training.uncomposed import (
     WHOLE_NOTE,
     StepEstimate,
     overlap_notes,
-    proved_estimate,
+    provable_estimate,
     uneven,
     whole,
 )
@@ -350,7 +350,7 @@ def estimated(
     kept : SampleCache or None
         Cache of parts; None is the user's folder.
     confirm : bool or None
-        Whether the verdict has estimates of all changes (True) or of none (False); None: of those that are cheap.
+        Whether `diagnose` estimates all changes (True) or no change (False); None: those that are cheap.
 
     Where ranks of a stage differ (faults, stragglers, experts that are not evenly used, parameter servers), or the
     parts need as many packets as the step, the step is one part, which the engine simulates in full.
@@ -381,9 +381,8 @@ def _estimated(request: TrainRequest, kept: SampleCache, confirm: bool | None) -
                 request.setup, plan, times, simulated=parts.simulated, seed=request.seed
             )
             result = _bounded(request, again)
-        if confirm is not False:
-            run = partial(_estimated, kept=kept, confirm=False)
-            result = replace(result, judged=proved_estimate((request, result), run, confirm))
+        run = partial(_estimated, kept=kept, confirm=False)
+        result = replace(result, judged=provable_estimate((request, result), run, confirm))
     if work.whole:
         notes.append(WHOLE_NOTE)
     notes += plan_notes(plan, request.setup.fabric)
@@ -395,8 +394,7 @@ def _estimated(request: TrainRequest, kept: SampleCache, confirm: bool | None) -
 
 def stepped(request: TrainRequest) -> StepResult:
     """Return the result of a request, estimated or simulated, without changes."""
-    timed = RunOptions(confirm=False)
-    return estimated(request, confirm=False) if request.estimate else trained(request, timed)
+    return estimated(request) if request.estimate else trained(request)
 
 
 def estimate(
@@ -484,7 +482,7 @@ def _made(request: TrainRequest, plan: ParallelPlan, parts: StepParts) -> StepEs
         plan=plan,
         step_ps=reported_steps(ends, steady),
         ranks=every,
-        judged=step_verdict(last.by_phase, error, culprits),
+        judged=ProvableVerdict(step_verdict(last.by_phase, error, culprits)),
         memory=[],
         notes=overlap_notes(spans.values(), low, high),
         traffic=emitter.traffic,

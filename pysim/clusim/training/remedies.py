@@ -14,9 +14,10 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from clusim.base.errors import ClusimError
+from clusim.base.limits import uncollected
 from clusim.base.units import format_size
 from clusim.results.causes import CauseKind, Key
-from clusim.results.diagnosis import LEAST_SHARE, Verdict
+from clusim.results.diagnosis import LEAST_SHARE, ProvableVerdict, Verdict
 from clusim.simulation.proof import ProofRule, RemedyTrial, proven
 from clusim.topology.changes import with_faster_links
 from clusim.training.breakdown import Breakdown
@@ -247,6 +248,25 @@ def affordable_trials(run: StepTiming) -> int:
     grants = run.result.grants + sum(block.done.hops for block in found)
     tasks = len(run.schedule.tasks) + sum(block.done.instances for block in found)
     return min(CHEAP_GRANTS // max(1, grants), CHEAP_TASKS // max(1, tasks))
+
+
+def provable_step(
+    request: TrainRequest,
+    result: StepResult,
+    links: Iterable[str],
+    run: Callable[[TrainRequest], StepResult],
+    number: int | None,
+) -> ProvableVerdict:
+    """Return the verdict on the step of a request, and its proof; see `JudgedStep` and `proved_step`."""
+    times = result.plan, result.verdict, result.ranks, result.executed_flops, result.sharing
+    step = JudgedStep(request, *times, links)
+
+    def prove() -> Verdict:
+        # Schedules are hundreds of thousands of small objects without reference cycles.
+        with uncollected():
+            return proved_step(step, run, number)
+
+    return ProvableVerdict(step.verdict, prove)
 
 
 def proved_step(

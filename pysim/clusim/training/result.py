@@ -12,7 +12,7 @@ from clusim.analysis.limits import BrokenWire, slowed_wires
 from clusim.base.display import Columns, Shown, Summary, columns_of
 from clusim.base.json_schema import IfKnown, JsonObject, Picoseconds, Round3, Round6, Round9
 from clusim.base.units import format_time
-from clusim.results.diagnosis import Verdict
+from clusim.results.diagnosis import ProvableVerdict, Verdict
 from clusim.results.replicated import DIMENSIONS
 from clusim.results.result import Result
 from clusim.results.resultjson import BusyWire
@@ -99,7 +99,7 @@ class StepResult(Shown, JsonObject):
         Additional time of a step with a checkpoint, if the workload has checkpoints.
     wires : list of (name, busy)
         Busiest wires and their busy share of the run.
-    judged : Verdict or None
+    judged : ProvableVerdict or None
         Verdict on the step; None is computed from `ranks`.
     """
 
@@ -141,7 +141,7 @@ class StepResult(Shown, JsonObject):
     saved: SavedStep | None = None
     grain_error: float | None = None
     wires: list[tuple[str, float]] = field(default_factory=list)
-    judged: Verdict | None = None
+    judged: ProvableVerdict | None = None
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -175,10 +175,14 @@ class StepResult(Shown, JsonObject):
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict on the step."""
+        """Verdict on the step by its time breakdown, and proven after `diagnose`."""
         if self.judged is not None:
-            return self.judged
+            return self.judged.verdict
         return step_verdict([(("", 0, self.step_ps[-1]), self.ranks)], self.expected_text)
+
+    def diagnose(self) -> Verdict:
+        """Simulate changes of the step (number: its `confirm`); the bottleneck has the largest saving."""
+        return self.verdict if self.judged is None else self.judged.diagnose()
 
     @property
     def error_bound(self) -> Round6 | None:

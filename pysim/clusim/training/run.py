@@ -20,12 +20,11 @@ from clusim.base.errors import TimeLimitReached
 from clusim.base.limits import uncollected
 from clusim.base.terms.links import kind_of
 from clusim.lowering.grain import COARSE, STEP, STEP_ERROR
-from clusim.results.diagnosis import Verdict
+from clusim.results.diagnosis import ProvableVerdict, Verdict
 from clusim.results.replicated import KINDS, BlockTasks
 from clusim.results.result import Result
 from clusim.schedule.ir import Schedule
 from clusim.simulation.api import result_of, whole_of
-from clusim.simulation.diagnose import Evidence
 from clusim.simulation.job import RunOptions
 from clusim.simulation.request import ScheduleRequest
 from clusim.simulation.setup import Setup
@@ -42,7 +41,7 @@ from clusim.training.proof import (
     knowing,
     states,
 )
-from clusim.training.remedies import JudgedStep, affordable_trials, proved_step
+from clusim.training.remedies import affordable_trials, provable_step
 from clusim.training.request import WANTED_ERROR, TrainRequest
 from clusim.training.result import TrainingResult
 from clusim.training.saved_step import SavedStep
@@ -197,7 +196,7 @@ def _trained(request: TrainRequest, options: RunOptions) -> TrainingResult:
     coarse, first = replace(request, granularity=COARSE), options
     if options.trace_out is not None and request.workload.depth is not None:
         # The error of a deep model is known only after all its runs.
-        first = replace(options, trace_out=None, confirm=False)
+        first = replace(options, trace_out=None)
     result = _simulated(coarse, first, WANTED_ERROR)
     enough = result.error_bound is not None and result.error_bound <= WANTED_ERROR
     enough = enough or finest(result.grain_error)
@@ -227,9 +226,9 @@ def _simulated(
     notes += plan_notes(plan, setup.fabric) if request.held is None else []
     if workload.depth is not None:
         result = by_depth(workload, plan, partial(_shallow, request, options))
-        if options.confirm is not False:
-            result = replace(result, judged=_proved_depth(asked, result, options))
-        return replace(result, memory=memory, notes=[*notes, *result.notes], switching=None)
+        notes += result.notes
+        result = replace(result, judged=_judged_depth(asked, result, options))
+        return replace(result, memory=memory, notes=notes, switching=None)
     runs = _Runs(setup, request.granularity, _part_of(options))
     folder = Folder(plan.fabric, runs)
     if request.held is not None:
@@ -252,22 +251,23 @@ def _simulated(
     done = switching(
         Setup(setup.known), result.traffic, plan.mesh.size, request.steps, request.granularity
     )
-    judged = steps.told[0] if steps.told else steps.verdict(run)
-    told = replace(result.result, judge=Evidence.known(judged))
+    judged = steps.told[0] if steps.told else steps.judged(run, result)
+    told = replace(result.result, judge=judged, prove=judged.prove)
     return replace(result, switching=done, grain_error=runs.worst(run), result=told, judged=judged)
 
 
-def _proved_depth(request: TrainRequest, result: TrainingResult, options: RunOptions) -> Verdict:
-    """Return the verdict on a deep model, with simulated changes if they are requested."""
-    kinds = {kind_of(link.cls) for link in request.setup.fabric.links}
-    rows, flops = result.ranks, result.executed_flops
-    step = JudgedStep(request, result.plan, result.verdict, rows, flops, result.sharing, kinds)
-    return proved_step(step, _as_timed(options), None if options.confirm else 0)
+def _judged_depth(
+    request: TrainRequest, result: TrainingResult, options: RunOptions
+) -> ProvableVerdict:
+    """Return the verdict on a deep model; its proof simulates changes if they are requested."""
+    links = {kind_of(link.cls) for link in request.setup.fabric.links}
+    number = None if options.confirm else 0
+    return provable_step(request, result, links, _as_timed(options), number)
 
 
 def _as_timed(options: RunOptions) -> Callable[[TrainRequest], TrainingResult]:
     """Return the simulation of changed steps, with the same wall-clock limit."""
-    return partial(_simulated, options=RunOptions(confirm=False, watch=options.watch))
+    return partial(_simulated, options=RunOptions(watch=options.watch))
 
 
 def _shallow(request: TrainRequest, options: RunOptions, part: Workload) -> TrainingResult:
@@ -292,7 +292,7 @@ class _Steps:
         Runs their blocks.
     wanted : float or None
         Error up to which no finer run follows; None if no finer run follows in any case.
-    told : list of Verdict
+    told : list of ProvableVerdict
         The verdict in the last trace.
     """
 
@@ -303,7 +303,7 @@ class _Steps:
     options: RunOptions
     runs: _Runs
     wanted: float | None
-    told: list[Verdict] = field(default_factory=list)
+    told: list[ProvableVerdict] = field(default_factory=list)
 
     def run(
         self, folder: Folder | None, proof: _Proof | None = None, *, saved: bool = False
@@ -332,9 +332,10 @@ class _Steps:
         )
 
         def judge(result: Result) -> Verdict:
-            """Return the verdict for the trace."""
-            self.told[:] = [self.verdict(StepTiming(self.plan, writer, schedule, result))]
-            return self.told[0]
+            """Return the proven verdict for the trace."""
+            run = StepTiming(self.plan, writer, schedule, result)
+            self.told[:] = [self.judged(run, _evaluate(run, [], [], 0.0))]
+            return self.told[0].diagnose()
 
         def keep(result: Result) -> bool:
             """Return True if no other run follows."""
@@ -368,20 +369,14 @@ class _Steps:
             WholeSteps(run.steps_ps, note, run.fold),
         )
 
-    def verdict(self, run: StepTiming) -> Verdict:
-        """Return the verdict on the last step, proved by re-simulation as far as that is cheap."""
+    def judged(self, run: StepTiming, result: TrainingResult) -> ProvableVerdict:
+        """Return the verdict on the last step; its proof simulates changes as far as that is cheap."""
         confirm = self.options.confirm
-        if confirm is False or not self._fine(run):
-            return run.verdict
-        flops = run.writer.emitter.flops // len(run.ends)
-        tasks = run.result.tasks
-        found = [block.found for block in run.blocks]
-        lost = sharing(run.schedule, tasks.start_ps, tasks.end_ps, found)
-        step = JudgedStep(
-            self.asked, self.plan, run.verdict, run.rows, flops, lost, _busy_links(run)
-        )
-        most = None if confirm else affordable_trials(run)
-        return proved_step(step, _as_timed(self.options), most)
+        if not self._fine(run):
+            return ProvableVerdict(result.verdict)
+        number = affordable_trials(run) if confirm is None else None if confirm else 0
+        links = _busy_links(run)
+        return provable_step(self.asked, result, links, _as_timed(self.options), number)
 
     def with_checkpoint(self, run: StepTiming) -> SavedStep | None:
         """Run them again with a checkpoint in the last one, all else as in `run`."""
@@ -437,6 +432,7 @@ def _evaluate(
         tasks=len(schedule.tasks),
         notes=notes,
         sharing=sharing(schedule, start, end, [block.found for block in blocks]),
+        judged=ProvableVerdict(run.verdict),
         worker_ps=[*map(steady.of_rank_ps, steady.steps)] if steady and is_free(plan) else [],
     )
 

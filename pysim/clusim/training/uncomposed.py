@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import astuple, dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,13 @@ from clusim.base.kept import SampleCache, file_digest
 from clusim.base.terms.links import kind_of
 from clusim.base.units import format_time
 from clusim.lowering.grain import COARSE_HOPS
-from clusim.results.diagnosis import Verdict
+from clusim.results.diagnosis import ProvableVerdict, Verdict
 from clusim.results.intervals import Union
 from clusim.results.replicated import DIMENSIONS
 from clusim.simulation.job import RunOptions
 from clusim.topology.arrays import arrays_of
 from clusim.training.breakdown import Breakdown, Spans, unfolded
-from clusim.training.remedies import CHEAP_GRANTS, CHEAP_TASKS, JudgedStep, proved_step
+from clusim.training.remedies import CHEAP_GRANTS, CHEAP_TASKS, provable_step
 from clusim.training.request import TrainRequest
 from clusim.training.result import StepResult
 from clusim.training.run import trained
@@ -162,15 +163,24 @@ def whole(
     """
     setup = request.setup
     where = setup.identity, setup.nodes, str(setup.faults)
-    how = request.steps, request.folding, request.granularity, request.seed, confirm
+    how = request.steps, request.folding, request.granularity, request.seed
     work = request.workload
     read = [file_digest(path) for path in (work.model.huggingface, work.hardware.kernels) if path]
     question = (*where, work.model_dump_json(exclude={"name", "description"}), read, *how)
     answer = kept.get(question)
     simulated = answer is None
+    run = cache(partial(trained, replace(request, estimate=False), RunOptions(confirm=confirm)))
     if answer is None:
-        answer = _written(trained(replace(request, estimate=False), RunOptions(confirm=confirm)))
+        answer = _written(run())
         kept.put(question, answer)
+
+    def prove() -> Verdict:
+        proof = kept.get((*question, confirm))
+        if proof is None:
+            proof = run().diagnose().to_json()
+            kept.put((*question, confirm), proof)
+        return Verdict.from_json(proof, "verdict")
+
     return StepEstimate(
         plan=plan,
         step_ps=answer["step_ps"],
@@ -182,7 +192,7 @@ def whole(
         sharing=Sharing(*answer["sharing"]),
         worker_ps=answer["worker_ps"],
         grain_error=answer["grain_error"],
-        judged=Verdict.from_json(answer["verdict"], "verdict"),
+        judged=ProvableVerdict(Verdict.from_json(answer["verdict"], "verdict"), prove),
         whole=True,
         parts=1,
         simulated=int(simulated),
@@ -205,12 +215,12 @@ def _written(result: StepResult) -> dict[str, Any]:
     }
 
 
-def proved_estimate(
+def provable_estimate(
     estimated: tuple[TrainRequest, StepEstimate],
     run: Callable[[TrainRequest], StepResult],
     confirm: bool | None,
-) -> Verdict:
-    """Return the verdict on an estimated step with the estimates of changes.
+) -> ProvableVerdict:
+    """Return the verdict on an estimated step; its proof estimates changes.
 
     Parameters
     ----------
@@ -221,9 +231,6 @@ def proved_estimate(
     """
     request, result = estimated
     links = {kind_of(name) for name in arrays_of(request.setup.fabric).wire_class}
-    flops = result.executed_flops
-    step = JudgedStep(
-        request, result.plan, result.verdict, result.ranks, flops, result.sharing, links
-    )
-    most = min(CHEAP_GRANTS // COARSE_HOPS, CHEAP_TASKS // max(1, result.spans))
-    return proved_step(step, run, None if confirm else most)
+    cheap = min(CHEAP_GRANTS // COARSE_HOPS, CHEAP_TASKS // max(1, result.spans))
+    number = cheap if confirm is None else None if confirm else 0
+    return provable_step(request, result, links, run, number)

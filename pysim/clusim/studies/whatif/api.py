@@ -318,7 +318,7 @@ def _ran(
         way = _mesh(asked, step.plan.mesh)
         return ChangeOutcome(step.step_ps[-1], way, step.verdict, loads=loads)
     if isinstance(asked, ReplayRequest):
-        job = replay(asked, RunOptions(confirm=False))
+        job = replay(asked)
         return ChangeOutcome(job.total_ps, f"{job.total_calls} calls", job.verdict)
     assert isinstance(asked, Request | Plan)
     result = _result(asked, speed)
@@ -333,9 +333,8 @@ def _mesh(asked: TrainRequest, mesh: object) -> str:
 
 
 def _result(asked: Request | ScheduleRequest | Plan, speed: Speed | None) -> Result:
-    options = RunOptions(confirm=False)
-    job = job_of(asked, options)
-    return run_job(job if speed is None else speed.job(job), options)
+    job = job_of(asked)
+    return run_job(job if speed is None else speed.job(job), RunOptions())
 
 
 def _outcome(result: Result) -> ChangeOutcome:
