@@ -163,7 +163,10 @@ class Slices:
     ) -> None:
         self.image, self.where = image, str(where)
         self._start_ps = task_start_ps
-        self._tables: OrderedDict[int, SliceTable] = OrderedDict()
+        self._tables: OrderedDict[tuple[int, ...], SliceTable] = OrderedDict()
+        names = ["template", "length", "chunk_bytes", "stride", "offset", "limit", "slice_min"]
+        names += ["rotation", "align", "slices", "slots_per_slice"]
+        self._work = [*zip(*(image["instances"][name].tolist() for name in names), strict=True)]
         self._kept = 0
         prims = image["prims"]
         names = ("base", "coef", "step", "repeat", "flags")
@@ -174,19 +177,17 @@ class Slices:
         self._used_size = 0
 
     def table(self, instance: int) -> SliceTable:
-        """Return the slices of an instance."""
-        result = self._tables.get(instance)
+        """Return the slices of an instance; instances with equal work share them."""
+        work = self._work[instance]
+        result = self._tables.get(work)
         if result is not None:
-            self._tables.move_to_end(instance)
+            self._tables.move_to_end(work)
             return result
-        row = self.image["instances"][instance]
-        template = self.image["templates"][row["template"]]
+        template = self.image["templates"][work[0]]
         low, high = int(template["prim_lo"]), int(template["prim_hi"])
-        names = ["length", "chunk_bytes", "stride", "offset", "limit", "slice_min", "rotation"]
-        names += ["align", "slices", "slots_per_slice"]
-        shape = (template["nchunks"], template["mode"], *(row[name] for name in names))
+        shape = int(template["nchunks"]), int(template["mode"]), *work[1:]
         rows = slice_rows(
-            self._prims[low:high], _Shape(*(min(int(n), 2**62) for n in shape)), MOST_SLICES
+            self._prims[low:high], _Shape(*(min(n, 2**62) for n in shape)), MOST_SLICES
         )
         if rows is None:
             raise TraceError(
@@ -195,7 +196,7 @@ class Slices:
         prim, size, slots = rows
         prim = (prim + low).astype(np.int32)
         result = SliceTable(prim, size, slots.astype(np.int32), self.where)
-        self._tables[instance] = result
+        self._tables[work] = result
         self._kept += len(prim)
         while self._kept > KEPT_SLICES and len(self._tables) > 1:
             _, old = self._tables.popitem(last=False)
