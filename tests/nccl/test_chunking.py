@@ -11,9 +11,12 @@ from clusim.nccl.chunking import (
     GroupShape,
     buffers,
     continuous_parts,
+    nvls_tuning,
     plan_chunks,
     traffic_per_byte,
 )
+from clusim.nccl.constants import Path, Pattern
+from clusim.nccl.graph import Graph, RankGroup
 
 RING, TREE, NVLS = Algorithm.RING, Algorithm.TREE, Algorithm.NVLS
 LL, LL128, SIMPLE = Protocol.LL, Protocol.LL128, Protocol.SIMPLE
@@ -137,6 +140,47 @@ def test_pat_and_old_trees_shrink() -> None:
 
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+
+def tree_shape(num_ranks: int, num_nodes: int, release: str) -> GroupShape:
+    group = RankGroup(num_ranks, num_nodes, 90, 90, "intel")
+    tuning = nvls_tuning(group, Graph(Pattern.NVLS), parse_version(release), Settings())
+    return GroupShape(num_ranks, num_nodes, num_heads=8, nvls=tuning)
+
+
+# ncclNvlsTreeSm100Tuning of NCCL 2.30: nodes, GPUs of a node, NIC [GB/s], path to it; channels, NVLSTree's chunk.
+BLACKWELL = (
+    (1, 8, 48, Path.PXB, 24, 128),
+    (2, 4, 48, Path.PXB, 32, 256),
+    (2, 8, 48, Path.PXB, 32, 64),
+    (2, 8, 48, Path.PHB, 32, 128),
+    (2, 8, 96, Path.PXB, 32, 128),
+    (2, 16, 96, Path.PXB, 32, 64),
+    (2, 8, 24, Path.PXB, 32, 128),
+    (4, 8, 48, Path.PXB, 24, 64),
+    (4, 8, 48, Path.PHB, 24, 128),
+    (4, 8, 96, Path.PXB, 24, 256),
+    (4, 16, 96, Path.PXB, 32, 128),
+    (4, 36, 96, Path.PXB, 32, 64),
+    (4, 8, 24, Path.PXB, 32, 64),
+)
+
+
+@pytest.mark.parametrize(("nodes", "local", "nic", "path", "channels", "chunk"), BLACKWELL)
+def test_nvls_trees_of_blackwell_follow_nodes_and_nics(
+    nodes: int, local: int, nic: float, path: Path, channels: int, chunk: int
+) -> None:
+    group = RankGroup(
+        nodes * local, nodes, 100, 100, "intel", least_local=local, least_nic_GBps=nic
+    )
+    graph = Graph(Pattern.NVLS, type_inter=path)
+    tuning = nvls_tuning(group, graph, parse_version("2.30"), Settings())
+    assert (tuning.channels, tuning.tree_chunk_bytes) == (channels, chunk * KIB)
+    before = nvls_tuning(group, graph, parse_version("2.29"), Settings())
+    assert before.channels == (24 if nodes == 1 else 32)
+    assert before.tree_chunk_bytes == (64 if nodes >= 4 else 128) * KIB
+
+
 CHAIN, DIRECT, NVLS_TREE = Algorithm.COLLNET_CHAIN, Algorithm.COLLNET_DIRECT, Algorithm.NVLS_TREE
 GATHER, TREES_OLD = Collective.ALLGATHER, parse_version("2.12")
 
@@ -147,12 +191,16 @@ LIMITS = {
         (NVLS, SIMPLE, GroupShape(8, num_heads=8), NEW, 16),
         ((GIB, 128 * KIB), (64 * MIB, 64 * KIB), (8 * MIB, 32 * KIB), (0, 16 * KIB)),
     ),
-    "NVLSTree: 32, 16, 4 and 1 rounds": (
-        (NVLS_TREE, SIMPLE, GroupShape(24, 3, num_heads=8), NEW, 16),
+    "NVLSTree to 2.20: 32, 16, 4 and 1 rounds": (
+        (NVLS_TREE, SIMPLE, tree_shape(24, 3, "2.20"), parse_version("2.20"), 16),
         ((2 * GIB, 512 * KIB), (512 * MIB, 256 * KIB), (64 * MIB, 128 * KIB), (8 * MIB, 64 * KIB), (0, 32 * KIB)),
     ),
+    "NVLSTree: at most a chunk of NVLS": (
+        (NVLS_TREE, SIMPLE, tree_shape(24, 3, "2.21"), NEW, 16),
+        ((64 * MIB, 128 * KIB), (8 * MIB, 64 * KIB), (0, 32 * KIB)),
+    ),
     "NVLSTree of four nodes: at most 64 KiB": (
-        (NVLS_TREE, SIMPLE, GroupShape(32, 4, num_heads=8), NEW, 16),
+        (NVLS_TREE, SIMPLE, tree_shape(32, 4, "2.21"), NEW, 16),
         ((8 * MIB, 64 * KIB), (0, 32 * KIB)),
     ),
     "CollNetDirect of depth 2: 128, 16 and 16 rounds": (

@@ -369,7 +369,7 @@ class LinkLowering:
             result[reads] = np.where(burst > 1, np.maximum(asked, least), asked)[reads]
             for members, group in self._mgroups.items():
                 of_group = (kind == ConnKind.MULTIMEM) & (rows["mgroup"] == group)
-                result[of_group] = window * nvls_warps(len(members)) // CTA_WARPS
+                result[of_group] = window * nvls_warps(len(members)).reduce // CTA_WARPS
         if self._vertex:
             result[kind == ConnKind.AGGREGATION] = (self.vertex_slots(bursts) * size)[
                 kind == ConnKind.AGGREGATION

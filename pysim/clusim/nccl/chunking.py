@@ -11,8 +11,9 @@ from dataclasses import field
 
 from clusim.base.records import dataclass
 from clusim.base.terms.operations import Algorithm, Collective, Protocol
-from clusim.nccl.constants import Version, since
+from clusim.nccl.constants import Path, Version, since
 from clusim.nccl.env import Settings
+from clusim.nccl.graph import Graph, RankGroup
 from clusim.nccl.rccl import FIFO as RCCL_FIFO
 from clusim.nccl.rccl import Fifo
 
@@ -86,6 +87,61 @@ def buffers(
 
 
 @dataclass(frozen=True, slots=True)
+class NvlsTuning:
+    """Channels of NVLS and NVLSTree, and their largest chunks, which are also the steps of the switch's buffers.
+
+    Attributes
+    ----------
+    channels : int
+        Channels before the limits of CTAs.
+    chunk_bytes, tree_chunk_bytes : int
+        Largest chunk of NVLS, and of NVLSTree [bytes].
+    """
+
+    channels: int = 16
+    chunk_bytes: int = 128 << 10
+    tree_chunk_bytes: int = 128 << 10
+
+
+def nvls_tuning(group: RankGroup, graph: Graph, version: Version, settings: Settings) -> NvlsTuning:
+    """Return the channels and chunks of NVLS and NVLSTree.
+
+    ``ncclNvlsTuning`` and ``ncclNvlsTreeSm100Tuning`` of src/transport/nvls.cc (2.30), before 2.30 src/enqueue.cc;
+    in 2.20 and before, NVLSTree starts with a step of the FIFO.
+    """
+    several, blackwell = group.num_nodes > 1, group.lowest_capability >= 100
+    channels, chunk, most = 16, 128 << 10, 0
+    if blackwell and since(version, "nvls channels of blackwell"):
+        channels = 32 if several else 24
+    if blackwell and several and since(version, "nvls trees of blackwell"):
+        channels, chunk, most = _blackwell_trees(group, graph)
+    chunk = settings.nvls_chunksize or chunk
+    start = chunk
+    if not since(version, "nvls trees chunk as nvls"):
+        start = (settings.buffsize or FIFO[Protocol.SIMPLE].total_bytes) // STEPS
+    most = settings.nvlstree_max_chunksize or most or (65536 if group.num_nodes >= 4 else start)
+    return NvlsTuning(settings.nvls_nchannels or channels, chunk, min(start, most))
+
+
+def _blackwell_trees(group: RankGroup, graph: Graph) -> tuple[int, int, int]:
+    """Return channels, chunk and largest chunk of NVLSTree [bytes] of Blackwell on several nodes; 0 is no limit."""
+    local, rate = group.least_local, group.least_nic_GBps
+    through_switches = graph.type_inter <= Path.PXB
+    if group.num_nodes == 2 and rate >= 48:
+        if local <= 4:
+            return 32, 256 << 10, 256 << 10
+        small = local >= 16 or (local <= 8 and through_switches and rate < 96)
+        return 32, 128 << 10, (64 if small else 128) << 10
+    if rate >= 96:
+        if local <= 8:
+            return 24, 256 << 10, 256 << 10
+        return 32, 128 << 10, (128 if local < 32 else 64) << 10
+    if rate >= 48:
+        return 24, 128 << 10, (64 if through_switches else 128) << 10
+    return 32, 128 << 10, 0
+
+
+@dataclass(frozen=True, slots=True)
 class GroupShape:
     """Inputs of chunk sizes other than the size.
 
@@ -97,6 +153,8 @@ class GroupShape:
         Ranks of a node (CollNetChain), or stages (CollNetDirect).
     nvls_GBps : float
         Bandwidth of NVLS all-reduce in the cost model [GB/s]; small over slow networks.
+    nvls : NvlsTuning
+        Largest chunks of NVLS and NVLSTree.
     """
 
     num_ranks: int
@@ -104,7 +162,7 @@ class GroupShape:
     num_heads: int = 1
     depth: int = 1
     nvls_GBps: float = float("inf")
-    blackwell: bool = False
+    nvls: NvlsTuning = field(default_factory=NvlsTuning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +213,13 @@ def plan_chunks(cutting: Cutting, num_bytes: int, num_channels: int) -> Chunks:
     settings, fifo = cutting.settings, cutting.fifo
     chunk, why = fifo.chunk_bytes, "a chunk of the FIFO"
     if algorithm is Algorithm.NVLS:
-        chunk = min(chunk, settings.nvls_chunksize or (128 << 10))
+        chunk = min(chunk, shape.nvls.chunk_bytes)
         if shape.num_nodes > 1 and shape.nvls_GBps < 150:
             chunk = min(chunk, 32 << 10)
         round_bytes = num_channels * shape.num_heads
         small = _drop(chunk, num_bytes, round_bytes, ((64, 65536), (8, 32768), (2, 16384)))
     elif algorithm is Algorithm.NVLS_TREE:
-        most = settings.nvlstree_max_chunksize or (65536 if shape.num_nodes >= 4 else chunk)
-        chunk = min(chunk, most)
+        chunk = min(chunk, shape.nvls.tree_chunk_bytes)
         steps = ((32, 262144), (16, 131072), (4, 65536), (1, 32768))
         small = _drop(chunk, num_bytes, num_channels * shape.num_heads, steps)
     elif algorithm is Algorithm.COLLNET_DIRECT:

@@ -23,6 +23,7 @@ from clusim.nccl.chunking import (
     GroupShape,
     continuous_parts,
     distributes_continuously,
+    nvls_tuning,
     plan_chunks,
 )
 from clusim.nccl.connect import Channel, SearchedMachine, connect
@@ -213,7 +214,7 @@ class Communicator:
             max(1, self.graphs[Algorithm.NVLS].num_channels),
             max(1, group.num_ranks // group.num_nodes),
             nvls or float("inf"),
-            group.lowest_capability >= 100,
+            nvls_tuning(group, self.graphs[Algorithm.NVLS], self.version, self.settings),
         )
 
     def plan(self, collective: Collective, num_bytes: int, *, element_bytes: int = 4) -> NcclPlan:
@@ -463,6 +464,8 @@ def _agree(
         collnet=all(net.collective for s in systems for net in s.adapters) and len(machines) > 1,
         max_local=max(len(machine.ranks) for machine in machines),
         nvlink_only=ring.type_intra <= Path.NVB,
+        least_local=min(len(machine.ranks) for machine in machines),
+        least_nic_GBps=min(system.least_nic_GBps for system in systems),
     )
     graphs = {
         **{Algorithm.RING: ring, Algorithm.TREE: tree, Algorithm.PAT: tree},
@@ -472,10 +475,7 @@ def _agree(
     count = num_channels(group, ring, chain, systems[0], searched)
     nvls_count = 0
     if group.nvls:
-        default = 16
-        if low >= 100 and since(version, "nvls channels of blackwell"):
-            default = 24 if group.num_nodes == 1 else 32
-        requested = settings.nvls_nchannels or default
+        requested = nvls_tuning(group, nvls, version, settings).channels
         most, least = settings.max_ctas or max_channels(version), settings.min_ctas or 1
         nvls_count = max(least, min(most, requested))
     p2p, per_peer = p2p_channels(systems[0], group, count)

@@ -166,6 +166,10 @@ class RankGroup:
         Most ranks on one node; 0 selects the average.
     nvlink_only : bool
         All ranks of a node reach each other over NVLink.
+    least_local : int
+        Fewest ranks on one node.
+    least_nic_GBps : float
+        Smallest bandwidth of a path from a GPU to a NIC that it uses [GB/s].
     """
 
     num_ranks: int
@@ -177,6 +181,8 @@ class RankGroup:
     collnet: bool = False
     max_local: int = 0
     nvlink_only: bool = True
+    least_local: int = 0
+    least_nic_GBps: float = 0.0
 
     @property
     def ranks_per_node(self) -> float:

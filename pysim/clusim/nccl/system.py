@@ -226,6 +226,18 @@ class System:
         share = self.settings.netdevs_policy or -(-len(nets) // max(1, len(sharers)))
         return nets[(first + channel % min(share, len(nets))) % len(nets)]
 
+    @property
+    def least_nic_GBps(self) -> float:
+        """Return the smallest bandwidth of a path from a GPU to a NIC that it uses [GB/s]; 0 without NICs."""
+        rates = [
+            route.rate
+            for gpu in self.gpus
+            for channel in range(len(self.adapters))
+            if (adapter := self.local_adapter(gpu, channel)) is not None
+            if (route := self.route(gpu, adapter)) is not None
+        ]
+        return min(rates, default=0.0)
+
     def local_gpu(self, adapter: Device) -> Device | None:
         """Return the GPU that a NIC is local to."""
         sharers = self.nearest(adapter, self.gpus)

@@ -146,26 +146,33 @@ def default_channels(size_bytes: int, most: int, protocol: str, num_ranks: int) 
     return max(1, min(most, size_bytes // (cut.threads * threshold)))
 
 
-def nvls_warps(members: int) -> int:
-    """Return the number of reducing warps of a CTA in NVLS (NCCL ``all_reduce.h``: 5 of 20, 7 for up to 6 ranks)."""
-    return 7 if members <= 6 else 5
+NVLS_WARPS = 20
+"""Warps of a CTA of NVLS (NCCL ``NCCL_MAX_NTHREADS``)."""
 
 
-def nvls_copy_warps(members: int) -> tuple[int, int]:
-    """Return the warps of a CTA that scatter and gather in NVLS, in equivalents of warps that send over NVLink.
+class NvlsWarps(NamedTuple):
+    """Warps of a CTA of NVLS by work; without a parent the same warps reduce and broadcast."""
 
-    They are 7 and 6 of 20, 8 and 7 beyond 6 ranks (NCCL ``all_reduce.h``). Both ends of their copies are in local
-    GPU memory, so the throughput per warp is higher.
+    scatter: int
+    gather: int
+    reduce: int
+    broadcast: int
+
+    def senders(self, work: str) -> float:
+        """Return the warps that send over NVLink at the rate of the copies of `work`.
+
+        Both ends of a copy, and the buffers of NICs, are in local GPU memory, so the throughput per warp is higher.
+        """
+        warps: int = getattr(self, work)
+        return warps * cta_figure("local copy")
+
+
+def nvls_warps(num_ranks: int, *, sends_up: bool = False) -> NvlsWarps:
+    """Return the division of a CTA of NVLS or, if a rank `sends_up` to a parent, of NVLSTree.
+
+    NCCL ``all_reduce.h``: 5 of 20 warps reduce, 7 in groups of up to 6 ranks; below a parent 4 broadcast; the others
+    copy.
     """
-    scatter = 7 if members <= 6 else 8
-    more = cta_figure("local copy")
-    return round(scatter * more), round((scatter - 1) * more)
-
-
-def nvls_tree_warps() -> tuple[float, float, float, float]:
-    """Return the warps that scatter, gather, reduce and broadcast in NVLSTree, as of `nvls_copy_warps`.
-
-    They are 6, 5, 5 and 4 of 20 (NCCL ``all_reduce.h``); the buffers of NICs are in local GPU memory as well.
-    """
-    more = cta_figure("local copy")
-    return 6 * more, 5 * more, 5 * more, 4 * more
+    reduce = 5 if sends_up or num_ranks > 6 else 7
+    copying = NVLS_WARPS - reduce - (4 if sends_up else 0)
+    return NvlsWarps((copying + 1) // 2, copying // 2, reduce, 4 if sends_up else reduce)

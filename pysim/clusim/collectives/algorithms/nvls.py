@@ -26,7 +26,7 @@ from clusim.collectives.entry import algorithm, connect_flags
 from clusim.hardware.ctas import cta_figure
 from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import CollectiveCall, Prim
-from clusim.schedule.shapes import Shape, nvls_copy_warps
+from clusim.schedule.shapes import Shape, nvls_warps
 from clusim.topology.arrays import arrays_of
 from clusim.topology.model import Fabric
 
@@ -132,7 +132,7 @@ def _scatter(writer: CollectiveWriter, part: Part, position: int, flags: SwitchF
     pipes = [flags.ready[position, head] for head in _heads(writer, position)]
     fields: dict[str, Any] = {
         "sm": 1,
-        "warps": nvls_copy_warps(writer.size)[0],
+        "warps": round(nvls_warps(writer.size).senders("scatter")),
         "name": "nvls/scatter",
     }
     prims, div = copies(writer.size), copies_per_cost("scatter")
@@ -154,7 +154,7 @@ def _gather(writer: CollectiveWriter, part: Part, position: int, flags: SwitchFl
     pipes = [flags.done[head, position] for head in _heads(writer, position)]
     fields: dict[str, Any] = {
         "sm": 0,
-        "warps": nvls_copy_warps(writer.size)[1],
+        "warps": round(nvls_warps(writer.size).senders("gather")),
         "name": "nvls/gather",
     }
     prims, div = takes(writer.size), copies_per_cost("gather")

@@ -6,8 +6,9 @@ multicast and sends it to its children; even channels follow the first of two bi
 CollNetChain: a chain in every node up to the GPU at the channel's NIC, the network's aggregation, the chain down
 (``src/device/all_reduce.h``, ``src/graph/connect.cc``). **Model** The same, as programs synchronised by flags; the
 host's proxy of the NIC runs the aggregation. A head adds its switch's sum and its children in one pass, and
-stores a result to all below in one. **Not modelled** How warps share the throughput of a CTA of
-CollNetChain; the single pass of the root; registered buffers. **Parameters** The heads, channels and chunks that were
+stores a result to all below in one. The warps of a CTA are divided as NCCL divides them with and without a parent.
+**Not modelled** How warps share the throughput of a CTA of CollNetChain; the single pass of the root; registered
+buffers. **Parameters** The heads, channels and chunks that were
 found.
 """
 
@@ -25,12 +26,12 @@ from clusim.nccl.connect import nvls_trees
 from clusim.nccl.programs.context import Context
 from clusim.schedule.builder import Part
 from clusim.schedule.ir import ABSENT, Prim
-from clusim.schedule.shapes import nvls_tree_warps
+from clusim.schedule.shapes import nvls_warps
 
 KEPT = 64
 """Number of program kinds whose primitives are cached."""
 
-_WARPS = ("scatter", "gather", "up", "down")
+_WORK = {"up": "reduce", "down": "broadcast"}
 
 Pairs = dict[tuple[int, int], int]
 Relatives = dict[int, tuple[int, tuple[int, ...]]]
@@ -49,19 +50,23 @@ class _Machine:
     heads: tuple[int, ...]
     ready: Pairs
     done: Pairs
+    below: frozenset[int]
+    """Positions of heads with a parent."""
 
     def program(
         self, position: int, name: str, prims: tuple[Prim, ...], pipes: list[int], turn: int
     ) -> None:
         """Add a program to a rank; its chunks are the heads' numbers, counted from `turn`."""
         copies_heads = name in ("scatter", "gather")
+        num_ranks = self.context.comm.group.num_ranks
+        warps = nvls_warps(num_ranks, sends_up=position in self.below)
         self.context.writer.program(
             *(position, self.part, prims, pipes),
             rotation=turn,
             nchunks=len(self.heads),
             sm=int(name == "scatter"),
             fixed_div=copies_per_cost(name) if copies_heads else len(prims),
-            warps=dict(zip(_WARPS, nvls_tree_warps(), strict=True))[name],
+            warps=warps.senders(_WORK.get(name, name)),
             name=f"nvlstree/{name}",
         )
 
@@ -88,7 +93,8 @@ def write_nvls_tree(context: Context) -> None:
                 }
                 for into in (True, False)
             ]
-            local = _Machine(context, part, members, tops, *flags)
+            below = frozenset(top for head, top in enumerate(tops) if relatives[head][top][0] >= 0)
+            local = _Machine(context, part, members, tops, flags[0], flags[1], below)
             for index, position in enumerate(members):
                 _copies(local, index % len(tops), position)
             for head in range(len(tops)):
