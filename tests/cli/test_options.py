@@ -79,9 +79,10 @@ def test_the_machine_is_an_argument_except_where_files_of_jobs_are() -> None:
         "exec",
         "torchrun",
         "capture",
+        "policy check",
     }
     flags = {name for name in asked if isinstance(named[name][0], click.Option)}
-    assert flags == {"capture", "replay", "torchrun"}, (
+    assert flags == {"capture", "policy check", "replay", "torchrun"}, (
         "of many logs, only a last argument that no log can be is the machine"
     )
 

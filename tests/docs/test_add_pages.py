@@ -37,14 +37,17 @@ def test_what_a_page_says_works(page: Page, tmp_path: Path) -> None:
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the package of the page, the files of the other pages, and `installed`, where pip put it."""
     place = tmp_path_factory.mktemp("package")
-    pages = [PACKAGE, *(Page(f"add-a-{name}.md") for name in ("chip", "reader", "collective"))]
+    pages = [
+        PACKAGE,
+        *(Page(f"add-a-{name}.md") for name in ("chip", "reader", "collective", "policy")),
+    ]
     blocks = [block for page in pages for block in page.blocks() if block.file]
     texts = {Path(block.file).name: block.text for block in reversed(blocks)}
     source = place / "clusim-ours"
     (source / "clusim_ours" / "gpus").mkdir(parents=True)
     files = [
         "pyproject.toml",
-        *(f"clusim_ours/{name}.py" for name in ("rack", "steps", "doubling")),
+        *(f"clusim_ours/{name}.py" for name in ("rack", "steps", "doubling", "aimd")),
     ]
     for name in [*files, "clusim_ours/gpus/a100-sxm-64gb.yaml"]:
         (source / name).write_text(texts[Path(name).name], encoding="utf-8")
@@ -68,7 +71,9 @@ def clusim(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=place, env=env, capture_output=True, text=True, timeout=300)
 
 
-def test_a_package_adds_a_chip_a_reader_a_topology_and_an_algorithm(installed: Path) -> None:
+def test_a_package_adds_a_chip_a_reader_a_topology_an_algorithm_and_a_policy(
+    installed: Path,
+) -> None:
     for block in PACKAGE.blocks():
         printed = ""
         for line in block.text.splitlines() if block.language == "console" else ():
@@ -83,6 +88,8 @@ def test_a_package_adds_a_chip_a_reader_a_topology_and_an_algorithm(installed: P
 def test_names_of_a_package_are_listed(installed: Path) -> None:
     help_text = clusim(installed, "run", "dgx-a100", "--algorithm", "doublign").stderr
     assert "did you mean 'doubling'" in help_text
+    policies = clusim(installed, "policy", "check", "aimdd").stderr
+    assert "did you mean 'aimd'" in policies
     assert "steps" in clusim(installed, "replay", "ours.steps", "--kind", "nosuch").stderr
     assert "rack" in clusim(installed, "topo", "import", "ours.rack", "--kind", "nosuch").stderr
     shown = clusim(installed, "topo", "show", "leonardo.yaml", "--figures").stdout

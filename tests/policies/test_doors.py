@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+import clusim
+from clusim.base.errors import TopologyError
 from clusim.replays.placing import ReplayRequest
 from clusim.simulation.api import result_of
 from clusim.simulation.job import RunOptions
@@ -84,3 +86,50 @@ def test_a_policy_without_flows_over_nics_is_named() -> None:
     assert "obeyed, without effect on this run: --policy sender=swift" in result.provenance.notes
     sound = result_of(replace(request, setup=Setup("hgx-h20")))
     assert (result.time_ps, result.fingerprint) == (sound.time_ps, sound.fingerprint)
+
+
+def test_files_of_policies_in_a_topology_count_from_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "half.py").write_text(
+        "import clusim\n\n@clusim.policy\nclass Half:\n    def start(self, now_ps):\n"
+        "        self.rate = self.line_rate // 2\n"
+    )
+    text = (
+        "name: two\nnics:\n  n: {base: cx7-roce400, rate_control: CONTROL}\nnodes:\n"
+        "  gpu0: {kind: gpu, chip: h20-sxm5}\n  nic0: {kind: nic, nic: n}\n"
+        "  cpu0: {kind: switch, switch: xeon-spr}\nlinks:\n"
+        "  - {from: gpu0, to: cpu0, type: pcie-gen5-x16}\n"
+        "  - {from: nic0, to: cpu0, type: pcie-gen5-x16}\n"
+    )
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for control in ("half.py:Half", "{policy: half.py:Half}"):
+        path = tmp_path / "two.yaml"
+        path.write_text(text.replace("CONTROL", control))
+        assert _senders(Setup(path)) == {f"{tmp_path}/half.py:Half"}
+        path.write_text(text.replace("CONTROL", control.replace("half.py", "other.py")))
+        with pytest.raises(TopologyError, match=r"no file 'other\.py'"):
+            clusim.load(path)
+
+
+def test_predicted_tables_and_changes_take_a_policy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "slow.py"
+    path.write_text(
+        "import clusim\n\n@clusim.policy\nclass Slow:\n    def start(self, now_ps):\n"
+        "        self.rate = self.line_rate // 50\n"
+    )
+    policy = ["--policy", f"sender={path}:Slow"]
+    words = ["sendrecv_perf", "hgx-h20", "--nodes", "2", "-b", "1M", "-e", "1M", "-c", "0"]
+    times_us = []
+    for options in ([], policy):
+        assert run(["nccl-tests", *words, *options, "--json", "--jobs", "1"]) == 0
+        printed = json.loads(capsys.readouterr().out)
+        times_us.append(printed["results"][0]["out_of_place"]["time"])
+    assert times_us[1] > 2 * times_us[0]
+    base = "run hgx-h20 --nodes 2 -c sendrecv --size 1MiB"
+    assert run(["what-if", base, " ".join(policy), "--json", "--no-progress"]) == 0
+    assert f"sender policy: {path}:Slow" in capsys.readouterr().out

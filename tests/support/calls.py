@@ -45,6 +45,7 @@ CALLS: dict[str, list[tuple[str | Path, ...]]] = {
     ],
     "crossover": [("dgx-1v", "--size", "1KiB", "--jobs", "1")],
     "shrink": [("dgx-1v", "--lose", "3", "--size", "1KiB")],
+    "policy check": [("swift", "--incast", "2", "--fabrics", "1")],
     "nccl-tests": [
         ("all_reduce_perf", "dgx-1v", "-b", "8", "-e", "16", "-c", "1", "--jobs", "1"),
         ("sendrecv_perf", "dgx-1v", "-b", "8", "-e", "8", "-i", "8", "-f", "1", "-C", "1", "--explain", "--jobs", "1"),

@@ -18,6 +18,7 @@ from clusim_cli.params import TOPOLOGY
 @options.nodes()
 @options.env()
 @options.nccl_version()
+@options.policy()
 @click.argument("topology", type=TOPOLOGY)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
@@ -26,6 +27,7 @@ def command(
     nodes: int | None,
     env: tuple[tuple[str, str], ...],
     version: str,
+    policy: str,
 ) -> int:
     """Run a program that calls NCCL and the CUDA runtime, such as a binary of nccl-tests, on TOPOLOGY: collectives have
     real data and simulated times, and the program's clocks are virtual.
@@ -38,4 +40,5 @@ def command(
     from clusim.shim.launcher import run_program
     from clusim.simulation.setup import Setup
 
-    return run_program(Setup(topology, nodes, version=version, env=env), command)
+    setup = Setup(topology, nodes, version=version, env=env, policy=policy)
+    return run_program(setup, command)

@@ -60,6 +60,7 @@ def _flags(function: Any) -> Any:
               help="Launcher: the program itself, or a Python loop around torch.distributed.")  # fmt: skip
 @options.env()
 @options.nccl_version()
+@options.policy()
 @options.jobs()
 @options.executor()
 @click.option(
@@ -84,6 +85,7 @@ def command(
     harness: str,
     env: tuple[tuple[str, str], ...],
     version: str,
+    policy: str,
     jobs: int | None,
     executor: str | None,
     explain: bool,
@@ -121,11 +123,11 @@ def command(
     curve = None if against is None else read_curve(against, test)
     if curve is not None:
         wanted = curve.applied(wanted)
-    setup = Setup(topology, nodes, version=version, env=env)
+    setup = Setup(topology, nodes, version=version, env=env, policy=policy)
     doubtful = doubts(setup, strict, mark="# ", quiet=as_json)
     where = place(setup, wanted, procs_per_node, harness, domains)
     target = _output(wanted)
-    data: dict[str, Any] = {}
+    data: dict[str, Any] = {"doubts": doubtful} if doubtful else {}
     with (
         working(jobs, executor) as workers,
         counted_progress(not no_progress, "simulated") as progress,
@@ -143,7 +145,6 @@ def command(
     if plot is not None:
         measured: dict[str, Any] = {} if curve is None else {"measured_us": curve.times_us}
         result.plot(**measured).save(plot)
-    data |= {"doubts": doubtful} if doubtful else {}
     data = result.to_json(["clusim", *sys.argv[1:]]) | data
     if target is not None:
         write_text(target, json.dumps(data) + "\n")

@@ -68,6 +68,7 @@ def ran(given: dict[str, Any], record: tuple[Path, int] | None) -> int:
         *(given["topology"], given["nodes"]),
         env=given.get("env", ()),
         version=given.get("version", ""),
+        policy=given.get("policy", ""),
     )
     program = TorchProgram(given["program"], given["arguments"], given["module"])
     real = given["data"] == "real"
@@ -86,6 +87,7 @@ def ran(given: dict[str, Any], record: tuple[Path, int] | None) -> int:
 @of_program
 @options.env()
 @options.nccl_version()
+@options.policy()
 @click.option("--record", type=OUTPUT, metavar="FILE.et",
               help="Write the last optimizer step as a Chakra trace.")  # fmt: skip
 @options.as_json("clusim.programs:ProgramRun")

@@ -1,10 +1,10 @@
 """Extensions by other installed distributions, found by their entry points.
 
 An entry point has a group, a name and a module. The groups are ``clusim.recordings`` and ``clusim.topologies`` (readers
-of formats, by kind), ``clusim.algorithms`` (modules with algorithms of collectives) and ``clusim.gpus`` (packages with
-files of GPUs). The distribution ``clusim-formats`` also has ``clusim.plans`` and ``clusim.measurements``. Installed
-distributions are searched only if clusim itself does not define a name or recognise a file, and when names are listed:
-the search lasts longer than a small run.
+of formats, by kind), ``clusim.algorithms`` (modules with algorithms of collectives), ``clusim.policies`` (classes of
+policies, as ``module:Class``) and ``clusim.gpus`` (packages with files of GPUs). The distribution ``clusim-formats``
+also has ``clusim.plans`` and ``clusim.measurements``. Installed distributions are searched only if clusim itself does
+not define a name or recognise a file, and when names are listed: the search lasts longer than a small run.
 """
 
 from __future__ import annotations

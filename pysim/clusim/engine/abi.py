@@ -18,7 +18,7 @@ from clusim._engine import ffi, lib
 from clusim.base.arrays import Array
 from clusim.base.errors import InputError, InternalError, RangeExceeded
 from clusim.base.units import format_time
-from clusim.policies.sender import CALLS, WORDS, SenderPolicy
+from clusim.policies.sender import CALLS, RAISED, WORDS, SenderPolicy
 
 NONE: int = lib.CLUSIM_NONE
 """Absent index."""
@@ -281,10 +281,12 @@ def policy_failed(
     """Return the error of an illegal answer, a field and its value, of a sender policy."""
     field, value = answer
     limit = {"timer_ps": "later than now", "rate": "1 to 2^40 - 1", "window": "at least 1"}
-    flow = f"{who[0].name.lower()} {who[1]}"
+    subject, remedy = f"{field} = {value}", f"must be {limit.get(field, 'an integer of 64 bits')}"
+    if value == RAISED:
+        subject, remedy = "failed", "divided by zero, or shifted by a negative number"
     return InputError(
-        f"policy {of.place(call.name.lower())}: {field} = {value} at {format_time(time_ps)},"
-        f" {flow}; must be {limit.get(field, 'an integer of 64 bits')}"
+        f"policy {of.place(call.name.lower())}: {subject} at {format_time(time_ps)},"
+        f" {who[0].name.lower()} {who[1]}; {remedy}"
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from dataclasses import replace
 from functools import cache
 from hashlib import blake2b
 from importlib.util import module_from_spec, spec_from_file_location
@@ -14,8 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from clusim.base.errors import InputError, suggest
+from clusim.base.extensions import added, extensions
 from clusim.base.records import dataclass
 from clusim.policies.sender import DEFINED, SenderPolicy, read_class
+
+GROUP = "clusim.policies"
+"""Entry points of policies in other distributions."""
 
 
 @cache
@@ -28,12 +33,12 @@ def shipped() -> dict[str, SenderPolicy]:
 
 
 def is_policy(name: str) -> bool:
-    """True if a shipped policy has this name, or if it is ``file.py:Class``."""
-    return ":" in name or name in shipped()
+    """True if a policy has this name, or if it is ``file.py:Class``."""
+    return ":" in name or name in shipped() or name in extensions(GROUP)
 
 
 def find_policy(name: str) -> SenderPolicy:
-    """Return a policy by its name or ``file.py:Class``; a file is run.
+    """Return a policy by its name, also of another distribution, or by ``file.py:Class``; a file is run.
 
     Raises
     ------
@@ -44,11 +49,16 @@ def find_policy(name: str) -> SenderPolicy:
         return DEFINED[name]
     path, colon, class_name = name.rpartition(":")
     if not colon:
-        if name not in shipped():
-            raise InputError(
-                f"policy {name!r}: unknown{suggest(name, shipped())}, or file.py:Class"
-            )
-        return shipped()[name]
+        if name in shipped():
+            return shipped()[name]
+        points = added(GROUP, shipped())
+        if name not in points:
+            hint = suggest(name, [*shipped(), *points])
+            raise InputError(f"policy {name!r}: unknown{hint}, or file.py:Class")
+        module, _, class_name = points[name].target.partition(":")
+        cls = replace(points[name], target=module).attribute(class_name, type)
+        DEFINED[name] = read_class(name, cls)
+        return DEFINED[name]
     members = vars(_run_file(Path(path).resolve(), name))
     cls = members.get(class_name)
     if not isinstance(cls, type):

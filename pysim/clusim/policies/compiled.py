@@ -20,7 +20,7 @@ from clusim.base.errors import InputError, lacking, one_line
 from clusim.base.files import write_bytes
 from clusim.base.kept import is_private, user_folder
 from clusim.policies.choice import find_policy
-from clusim.policies.sender import CALLS, SenderPolicy, syntax
+from clusim.policies.sender import CALLS, RAISED, SenderPolicy, syntax
 
 _HEAD = """from numba import carray, cfunc, from_dtype, int64, njit, types
 import numpy as np
@@ -33,7 +33,11 @@ _ENTRY = """
 
 @cfunc(ENTRY, cache=True)
 def {name}_entry(record, now_ps, size_bytes, rtt_ps, marked):
-    {name}({arguments})
+    flow = carray(record, 1)[0]
+    try:
+        {name}({arguments})
+    except Exception:
+        flow.rate = {raised}
 """
 
 
@@ -75,8 +79,8 @@ def source(of: SenderPolicy) -> str:
         for name, value in used.items()
     ]
     for name, function in of.functions.items():
-        arguments = ", ".join(("carray(record, 1)[0]", "now_ps", *CALLS[name]))
-        parts += [_text(function), _ENTRY.format(name=name, arguments=arguments)]
+        arguments = ", ".join(("flow", "now_ps", *CALLS[name]))
+        parts += [_text(function), _ENTRY.format(name=name, arguments=arguments, raised=RAISED)]
     return "".join(parts)
 
 

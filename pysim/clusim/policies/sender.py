@@ -39,6 +39,9 @@ ANSWERS = WORDS[:3]
 UNLIMITED_BYTES = 2**62
 """Window of a flow until its policy sets it [bytes]."""
 
+RAISED = -(2**63)
+"""Rate after a function that failed, such as by a division by zero."""
+
 _INT64 = range(-(2**63), 2**63)
 
 

@@ -55,6 +55,9 @@ if TYPE_CHECKING:
     from clusim.results.trace.writer import TraceWriter
 
 
+_PARTS = ("the engine looks at its input", "policies are compiled")
+"""Last parts of the preparation, without and with policies."""
+
 TRACE_LIMIT_BYTES = 1 << 30
 """Default size limit of a trace [bytes]."""
 
@@ -378,7 +381,7 @@ def run_job(job: Job, options: RunOptions) -> Result:
     )
     session: Session | None = None
     try:
-        options.watch.begins("the engine looks at its input")
+        options.watch.begins(_PARTS[bool(job.image.senders)])
         engine = start_engine(job.image, job.provenance.engine, keep, options.threads)
         session = Session(job.image, engine, recorder, job.instances, job.grain.packet_hops)
         stop = session.run(sinks, options.progress, options.watch)

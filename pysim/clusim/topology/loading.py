@@ -154,6 +154,10 @@ def build_topology(
     for chip in topology.chips.values():
         if base is not None and chip.kernels is not None and (base / chip.kernels).is_file():
             chip.kernels = os.fspath(base / chip.kernels)
+    for control in (nic.rate_control for nic in topology.nics.values() if base is not None):
+        for key in ("base", "policy"):
+            if ":" in (getattr(control, key, None) or ""):
+                setattr(control, key, os.fspath(base / getattr(control, key)))
     if topology.cluster is not None:
         from clusim.topology.cluster import build_cluster
 

@@ -13,7 +13,7 @@ from clusim.engine.ranges import TIME_END_PS
 from clusim.engine.reference.machine import Class, Machine
 from clusim.engine.reference.packets import Packet, Transfer
 from clusim.engine.reference.specs import ControlSpec, ceil_div
-from clusim.policies.sender import WORDS
+from clusim.policies.sender import RAISED, WORDS
 
 _MOST_RATE = 2**40 - 1
 _INT64 = range(-(2**63), 2**63)
@@ -106,7 +106,10 @@ class SenderRate:
             return
         flow, now_ps = self._flow, self._machine.now_ps
         flow.in_flight = self.in_flight
-        function(flow, now_ps, *arguments)
+        try:
+            function(flow, now_ps, *arguments)
+        except (ArithmeticError, ValueError):
+            flow.rate = RAISED
         word, value = self._illegal(now_ps)
         if word is not None:
             self._failed = True
