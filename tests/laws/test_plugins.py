@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -10,6 +11,8 @@ import clusim
 from clusim.base.terms.operations import Algorithm, Collective
 from clusim.hardware import ADAPTERS, TRANSPORTS
 from clusim.nccl import communicator, parse_env, parse_version
+from clusim.nccl.constants import Version, plugin_of_time
+from clusim.nccl.env import PLUGIN
 from clusim.nccl.transports import plugin_variables, transport_of, with_plugins
 from clusim.schedule.ir import CTA_WARPS
 from clusim.simulation.job import RunOptions, job_of, run_job
@@ -49,7 +52,21 @@ LATE, EARLY = parse_version("2.29"), parse_version("2.22")
 def test_a_plugin_sets_variables_by_machine_and_release(
     preset: str, release: tuple[int, int, int], names: set[str]
 ) -> None:
-    assert set(plugin_variables(clusim.load(preset), release)) == names
+    plugin = plugin_of_time(Version(*release))
+    assert set(plugin_variables(clusim.load(preset), plugin)) == names
+
+
+@pytest.mark.parametrize(
+    ("version", "plugin"), [("2.18", "1.7"), ("2.26", "1.15"), ("2.27", "1.16"), ("2.28", "1.17")]
+)
+def test_variables_and_costs_are_of_the_plugin_of_the_time(version: str, plugin: str) -> None:
+    """Control messages are sent before 1.17, of the time of NCCL 2.28."""
+    own = Setup("aws-p4d", nodes=2, version=version)
+    other = replace(own, env=((PLUGIN, plugin),))
+    assert [node.nic for node in own.fabric.nodes] == [node.nic for node in other.fabric.nodes]
+    assert own.comm.settings.by_plugin == other.comm.settings.by_plugin
+    nics = {node.nic for node in own.fabric.nodes if node.nic is not None}
+    assert all((nic.control_ps == 0) is (version != "2.28") for nic in nics)
 
 
 def test_what_the_user_gives_stands_above_the_plugin() -> None:

@@ -127,7 +127,7 @@ class Transport:
     ) -> dict[str, str]:
         """Return the variables that a release of the plugin sets on nodes with GPUs of a compute capability.
 
-        `paired` is True if the PCIe switches of the nodes have several GPUs.
+        An empty release is the newest. `paired` is True if the PCIe switches of the nodes have several GPUs.
         """
         result: dict[str, str] = {}
         for table in (self.variables, self.paired if paired else {}):
@@ -137,7 +137,7 @@ class Transport:
         return {
             name: value
             for name, value in result.items()
-            if release >= plugin_release(self.since.get(name, "0"))
+            if not release or release >= plugin_release(self.since.get(name, "0"))
         }
 
 

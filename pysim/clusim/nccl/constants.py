@@ -76,6 +76,21 @@ def since(version: Version, feature: str) -> bool:
     return version[:2] >= FEATURES[feature]
 
 
+_OLDER_PLUGINS = {"netdevs policy by plugins": (1, 16), "larger buffers by plugins": (0,)}
+"""Feature of NCCL's release -> release of aws-ofi-nccl before it, of the time of NCCL's releases before it, newest
+first: September and June 2025. The oldest stands for all before 1.16.
+"""
+
+
+def plugin_of_time(version: Version) -> tuple[int, ...]:
+    """Return the release of the network plugins of the time of a release of NCCL; empty is the newest."""
+    older: tuple[int, ...] = ()
+    for feature, plugin in _OLDER_PLUGINS.items():
+        if not since(version, feature):
+            older = plugin
+    return older
+
+
 def later_notes(version: Version) -> list[str]:
     """Return a note on a release after `LATEST`: the changes that are not modelled."""
     if version[:2] <= LATEST[:2]:

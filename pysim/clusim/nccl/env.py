@@ -29,7 +29,7 @@ from clusim.base.terms.operations import (
 from clusim.base.units import parse_size
 from clusim.hardware import FAMILIES
 from clusim.hardware.nic import plugin_release
-from clusim.nccl.constants import LATEST, Path, Version, since
+from clusim.nccl.constants import LATEST, Path, Version, plugin_of_time, since
 from clusim.nccl.graph import GraphFile
 from clusim.nccl.rccl import Rccl, library_of
 from clusim.nccl.tunerfile import TunerRules, tuner_rules
@@ -288,8 +288,13 @@ class Settings:
         return replace(self, **result, names=(*self.names, *(n for n in env if n in _READERS)))
 
     def of_release(self, version: Version) -> Settings:
-        """Return these settings without the variables that a release does not read, and with its default splitting."""
+        """Return these settings without the variables that a release does not read, with its defaults.
+
+        The defaults are the splitting of messages and the release of the network plugin of its time.
+        """
         result = self._read_by(version)
+        if not result.plugin:
+            result = replace(result, plugin=plugin_of_time(version))
         if result.ib_qps_per_connection == 1 or result.ib_split_data_on_qps is not None:
             return result
         return replace(result, ib_split_data_on_qps=not since(version, "queue pairs in turn"))

@@ -26,16 +26,11 @@ from typing import Any
 from clusim.base.errors import InputError
 from clusim.base.records import dataclass
 from clusim.hardware import TRANSPORTS, Transport
-from clusim.nccl.constants import Path, Version, since
+from clusim.nccl.constants import Path, Version
 from clusim.nccl.env import Settings, parse_env
 from clusim.topology.model import Fabric
 from clusim.topology.node import NETWORK, NicTraits, Node
 from clusim.topology.split import by_host, by_peers
-
-_PLUGINS = {"netdevs policy by plugins": (1, 17), "larger buffers by plugins": (1, 16)}
-"""Feature of NCCL's release (`clusim.nccl.constants`) -> release of aws-ofi-nccl of that time, newest first: September
-and June 2025.
-"""
 
 _AMPERE = 80
 """Compute capability of the A100: the first node for which plugins report the NIC's latency."""
@@ -52,23 +47,19 @@ def stated_latency_us(nic: NicTraits, capability: int) -> float:
     return old_us if capability < _AMPERE and old_us else nic.plugin_ps / 1e6
 
 
-def plugin_variables(
-    fabric: Fabric, version: Version, release: tuple[int, ...] = ()
-) -> dict[str, str]:
+def plugin_variables(fabric: Fabric, release: tuple[int, ...] = ()) -> dict[str, str]:
     """Return the variables that the plugins of a fabric set.
 
     Parameters
     ----------
     release : tuple of int
-        Release of the plugins; empty is the release of the time of NCCL's `version`.
+        Release of the plugins; empty is the newest.
     """
     capabilities = [
         node.endpoint.compute_capability
         for node in fabric.nodes
         if node.kind == "gpu" and node.endpoint is not None
     ]
-    known = (plugin for feature, plugin in _PLUGINS.items() if since(version, feature))
-    release = release or next(known, (0,))
     result: dict[str, str] = {}
     for name in sorted({node.nic.plugin for node in fabric.nodes if node.nic is not None}):
         transport = TRANSPORTS[name]
@@ -95,7 +86,7 @@ def with_plugins(fabric: Fabric, settings: Settings, version: Version) -> Settin
     """Return settings as a release reads them, with the plugins' values where the user set none."""
     settings = settings.of_release(version)
     none, free, set_by = Settings(), {}, []
-    for variable, text in plugin_variables(fabric, version, settings.plugin).items():
+    for variable, text in plugin_variables(fabric, settings.plugin).items():
         for name in parse_env({variable: text}).given:
             if getattr(settings, name) == getattr(none, name):
                 free[name] = getattr(parse_env({variable: text}), name)
