@@ -42,7 +42,6 @@ HOST_US = 60.0
 """Largest host and launch time that a command adds to each call in sequence [us]."""
 
 WRONG = {
-    ("two calls", "log"): 304.9,
     ("two calls", "exec"): 402.6,
     ("two calls", "torchrun"): 637.9,
     ("a call beside a kernel", "torchrun"): 665.9,

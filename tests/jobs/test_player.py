@@ -18,7 +18,6 @@ from clusim.jobs.model import CallWork, DelayWork, JobGraph, KernelWork, RankOpe
 from clusim.jobs.peers import groups_on, split_of, whole_groups
 from clusim.jobs.player import ONE, BundleStart, CallBundle, JobTimes, Player
 from clusim.jobs.times import Times
-from clusim.nccltests.jobs import PerfKernel
 from clusim.replays.api import replay_alike
 from clusim.replays.full_job import replay_recording
 from clusim.replays.placing import ReplayRequest
@@ -36,10 +35,14 @@ class HalvedCalls:
     time_ps: int = 100
     held: int = 0
     most: int = 8
+    apart: bool = False
     islands: list[tuple[BundleStart, ...]] = field(default_factory=list)
 
     def isolated_ps(self, bundle: CallBundle) -> int:
         return self.time_ps
+
+    def is_shared(self, one: CallBundle, other: CallBundle) -> bool:
+        return not self.apart
 
     def ends_ps(self, island: Sequence[BundleStart]) -> list[int] | None:
         """One call after the other: the last end is that of fair sharing."""
@@ -137,8 +140,9 @@ def test_a_kernel_has_the_sms_that_communication_leaves() -> None:
     job = job_with((0, "k", KernelWork(100), (), -1), (0, "c", SUM, (), 0), (1, "c", SUM, (), 0))
     player = player_of(job, HalvedCalls(time_ps=50, held=SMS // 2))
     assert player.play() == 125
-    free = SeparateCalls({CallBundle(((0, 1),), SUM): PerfKernel(50, "Ring", "Simple", 0)})
-    assert Player(job, player.needs, free).play() == 100
+    bundles = {at: bundle._replace(time_ps=50) for at, bundle in player.needs.bundles.items()}
+    free = replace(player.needs, bundles=bundles)
+    assert Player(job, free, SeparateCalls({})).play() == 100
 
 
 def test_two_calls_at_once_leave_to_a_kernel_what_both_leave() -> None:
@@ -199,6 +203,40 @@ def test_equal_calls_of_disjoint_groups_are_one_entry() -> None:
     calls = HalvedCalls()
     player_of(job_with(*other), calls).play()
     assert [len(island) for island in calls.islands] == [2]
+
+
+def test_calls_without_common_wires_do_not_slow_each_other() -> None:
+    """Calls of 100 ps, 40 ps apart, are islands of their own; a third that shares wires with both joins them."""
+    late = [(rank, "b", DelayWork(40), (), -1) for rank in (2, 3)]
+    rows = [(0, "a", SUM, (), 0), (1, "a", SUM, (), 0), *late]
+    other = replace(SUM, bytes=8)
+    rows += [(rank, "b", other, (), 1) for rank in (2, 3)]
+    apart = player_of(job_with(*rows), HalvedCalls(apart=True))
+    assert (apart.play(), apart.ends_ps[0], apart.overlaps) == (140, 100, {})
+
+    class Crossed(HalvedCalls):
+        def is_shared(self, one: CallBundle, other: CallBundle) -> bool:
+            return not {*one.groups[0]}.isdisjoint(other.groups[0])
+
+    last = [(rank, "c", DelayWork(60), (), -1) for rank in range(4)]
+    last += [(rank, "c", replace(SUM, bytes=16), (), 2) for rank in range(4)]
+    calls = Crossed()
+    crossed = player_of(job_with(*rows, *last), calls)
+    assert crossed.play() == 300
+    assert [start.offset_ps for start in calls.islands[-1]] == [0, 40, 60]
+    assert crossed.overlaps == {"exact": 1}
+
+
+def test_groups_on_one_node_share_its_wires() -> None:
+    calls = JointTimes(Setup("dgx-h100", nodes=3), Times(1 << 20, SampleCache(None)))
+    first, same, second, across, others = (
+        CallBundle((ranks,), SUM) for ranks in ((0, 1), (6, 7), (8, 9), (1, 9), (10, 18))
+    )
+    assert calls.is_shared(first, same)
+    assert not calls.is_shared(first, second)
+    assert calls.is_shared(first, across)
+    assert calls.is_shared(across, others)
+    assert not calls.is_shared(first, others)
 
 
 def test_rates_divide_the_time_of_calls() -> None:
@@ -285,9 +323,11 @@ def test_islands_equal_the_complete_job_and_rates_are_near(
     assert one.bounds_ps is not None
     assert one.bounds_ps[0] <= one.total_ps < one.bounds_ps[1]
     monkeypatch.setattr(joint, "MOST_CALLS", 1)
-    rated = replay_alike(overlapping(name, alike=True), asked)
-    assert rated.total_ps == pytest.approx(complete_ps, rel=RATES_ERROR)
-    assert any("timed by their rates of progress" in note for note in rated.notes)
+    for most in (joint.MOST_SETS, 0):  # by sets, and by pairs
+        monkeypatch.setattr(joint, "MOST_SETS", most)
+        rated = replay_alike(overlapping(name, alike=True), asked)
+        assert rated.total_ps == pytest.approx(complete_ps, rel=RATES_ERROR)
+        assert any("timed by their rates of progress" in note for note in rated.notes)
 
 
 def test_overlaps_are_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:

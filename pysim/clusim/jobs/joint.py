@@ -12,20 +12,23 @@ On systems that are too large to be simulated in full, the sets are simulated on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
+from clusim.formats.recordings.model import ABSENT
 from clusim.jobs.emitter import NcclEmitter
 from clusim.jobs.player import FRACTION, ONE, BundleStart, CallBundle
 from clusim.jobs.times import Times
-from clusim.nccltests.jobs import PerfKernel
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.simulation.api import whole_of
 from clusim.simulation.job import RunOptions
 from clusim.simulation.request import ScheduleRequest
 from clusim.simulation.session import Watch
 from clusim.simulation.setup import Setup
+from clusim.topology.arrays import arrays_of
 
 MOST_CALLS = 8
 """Bundles of an island that is simulated with its starts; larger islands continue by rates."""
@@ -33,29 +36,46 @@ MOST_CALLS = 8
 MOST_ISLANDS = 24
 """Islands that are simulated with their starts; later ones are timed by rates."""
 
+MOST_SETS = 64
+"""Sets of overlapping calls that are simulated for their rates; later ones have those of a set of the same groups."""
+
 RATES_ERROR = 0.06
 """Error limit of times by rates; the largest error found is 0.042 (4 DGX H100 by the rates on 2)."""
 
 
+def overlap_notes(overlaps: Counter[str], where: str = "") -> list[str]:
+    """Return the ways in which overlaps of calls were timed, by their number (`Player.overlaps`)."""
+    ways = {
+        "exact": "simulated together",
+        "rates": f"timed by their rates of progress{where}, with an error limit of {RATES_ERROR:.0%}",
+    }
+    words = "overlaps of calls of several communicators"
+    return [f"{words}: {overlaps[way]} {how}" for way, how in ways.items() if overlaps[way]]
+
+
 @dataclass(frozen=True)
 class SeparateCalls:
-    """Times of calls that do not slow each other, and hold the SMs of their channels.
+    """Times of calls that do not slow each other.
 
     Attributes
     ----------
-    kernels : dict
-        Time and channels of each bundle.
+    channels : dict
+        SMs that each bundle holds; others hold none.
     """
 
-    kernels: Mapping[CallBundle, PerfKernel]
+    channels: Mapping[CallBundle, int]
 
     def isolated_ps(self, bundle: CallBundle) -> int:
         """Return the time of a bundle [ps]."""
-        return self.kernels[bundle].time_ps
+        return bundle.time_ps
+
+    def is_shared(self, one: CallBundle, other: CallBundle) -> bool:
+        """Return True, to count overlaps."""
+        return True
 
     def ends_ps(self, island: Sequence[BundleStart]) -> list[int]:
         """Return the ends of bundles [ps]."""
-        return [start.offset_ps + self.isolated_ps(start.bundle) for start in island]
+        return [start.offset_ps + start.bundle.time_ps for start in island]
 
     def rates16(self, bundles: Sequence[CallBundle]) -> list[int]:
         """Return full progress."""
@@ -63,7 +83,7 @@ class SeparateCalls:
 
     def held16(self, bundle: CallBundle) -> int:
         """Return the channels of a bundle [2^-16]."""
-        return self.kernels[bundle].channels << FRACTION
+        return self.channels.get(bundle, 0) << FRACTION
 
 
 @dataclass
@@ -76,60 +96,101 @@ class JointTimes:
         System; groups of bundles are ranks of it.
     times : Times
         Answers of earlier simulations.
-    isolated : dict or None
-        Time of each bundle on the complete system, if `setup` has fewer nodes [ps]; None if it is complete.
+    is_whole : bool
+        `setup` has all nodes of the job; otherwise times are by rates, with the bundles' times in isolation.
     watch : Watch
         Wall-clock limit.
+    emitter : NcclEmitter or None
+        Writer of calls, or another object with `collective`; None writes NCCL's plans.
+    run : callable or None
+        Simulates a schedule, as `clusim.simulation.api.whole_of`, which None is.
     """
 
     setup: Setup
     times: Times
-    isolated: Mapping[CallBundle, int] | None = None
+    is_whole: bool = True
     watch: Watch = field(default_factory=Watch)
+    emitter: Any = None
+    run: Callable[[ScheduleRequest, RunOptions, str], Any] | None = None
     _islands: set[tuple[BundleStart, ...]] = field(default_factory=set)
     _rates: dict[tuple[CallBundle, ...], tuple[int, ...]] = field(default_factory=dict)
+    _rates_of: dict[tuple[Any, ...], Sequence[int]] = field(default_factory=dict)
+    _nodes: dict[Any, frozenset[int]] = field(default_factory=dict)
 
     def isolated_ps(self, bundle: CallBundle) -> int:
         """Return the time of a bundle in isolation [ps]."""
-        if self.isolated is not None:
-            return self.isolated[bundle]
+        if bundle.time_ps != ABSENT and not (self.is_whole and len(bundle.groups) > 1):
+            return bundle.time_ps
+        return self._alone_ps(bundle) + self._unlike_ps(bundle)
+
+    def _alone_ps(self, bundle: CallBundle) -> int:
         return self._ends((BundleStart(0, bundle),))[0]
+
+    def _unlike_ps(self, bundle: CallBundle) -> int:
+        """Return the known time of a call in isolation less that of its simulation here [ps]."""
+        if bundle.time_ps == ABSENT:
+            return 0
+        return bundle.time_ps - self._alone_ps(bundle._replace(groups=bundle.groups[:1]))
 
     def ends_ps(self, island: Sequence[BundleStart]) -> Sequence[int] | None:
         """Return the ends of an island's bundles [ps]; None if it is timed by rates."""
-        if self.isolated is not None or len(island) > MOST_CALLS:
+        if not self.is_whole or len(island) > MOST_CALLS:
             return None
-        if len(island) > 1:
-            key = tuple(island)
-            if key not in self._islands and len(self._islands) >= MOST_ISLANDS:
-                return None
-            self._islands.add(key)
-        return self._ends(island)
+        if len(island) == 1:
+            return [self.isolated_ps(island[0].bundle)]
+        key = tuple(island)
+        if key not in self._islands and len(self._islands) >= MOST_ISLANDS:
+            return None
+        self._islands.add(key)
+        rows = zip(self._ends(island), island, strict=True)
+        return [end_ps + self._unlike_ps(start.bundle) for end_ps, start in rows]
+
+    def is_shared(self, one: CallBundle, other: CallBundle) -> bool:
+        """Return True for bundles on a common node, or both with groups on several nodes."""
+        return not self._nodes_of(one.groups).isdisjoint(self._nodes_of(other.groups))
+
+    def _nodes_of(self, groups: tuple[tuple[int, ...], ...]) -> frozenset[int]:
+        """Return the nodes of groups, and -1 if there is a group on several nodes."""
+        if groups not in self._nodes:
+            node_of = arrays_of(self.setup.known).zone_of
+            nodes = [frozenset(map(node_of, ranks)) for ranks in groups]
+            network = [-1] if max(map(len, nodes)) > 1 else []
+            self._nodes[groups] = frozenset(network).union(*nodes)
+        return self._nodes[groups]
 
     def rates16(self, bundles: Sequence[CallBundle]) -> Sequence[int]:
         """Return the progress of each bundle while all are in flight [2^-16]."""
-        classes = [_with_size_class(bundle) for bundle in bundles]
-        order = sorted(range(len(classes)), key=lambda at: repr(classes[at]))
-        rates = self._set_rates(tuple(classes[at] for at in order))
-        by_place = dict(zip(order, rates, strict=True))
-        return [by_place[at] for at in range(len(classes))]
+        # Works of a job are kept with it.
+        key = tuple((bundle.groups, id(bundle.work)) for bundle in bundles)
+        if key not in self._rates_of:
+            classes = [_with_size_class(bundle) for bundle in bundles]
+            order = sorted(range(len(classes)), key=lambda at: repr(classes[at]))
+            rates = self._set_rates(tuple(classes[at] for at in order))
+            by_place = dict(zip(order, rates, strict=True))
+            self._rates_of[key] = [by_place[at] for at in range(len(classes))]
+        return self._rates_of[key]
 
     def held16(self, bundle: CallBundle) -> int:
         """Return the mean number of SMs that a bundle holds on a rank [2^-16].
 
         A kernel on all SMs, as long as the bundle, ends later by the time that it lost.
         """
-        alone_ps = self._ends((BundleStart(0, bundle),))[0]
+        alone_ps = self._alone_ps(bundle)
         lost_ps = self._kernel_end(bundle, alone_ps) - alone_ps
         return lost_ps * self._sms(bundle) * ONE // max(1, alone_ps)
 
     def _set_rates(self, bundles: tuple[CallBundle, ...]) -> tuple[int, ...]:
         if len(bundles) == 1:
             return (ONE,)
+        if bundles not in self._rates and len(self._rates) >= MOST_SETS:
+            groups = [bundle.groups for bundle in bundles]
+            for key, rates in self._rates.items():
+                if [bundle.groups for bundle in key] == groups:
+                    return rates
         if bundles not in self._rates:
             ends = self._ends([BundleStart(0, bundle) for bundle in bundles])
             first_ps = max(1, min(ends))
-            work16 = [self._ends((BundleStart(0, b),))[0] << FRACTION for b in bundles]
+            work16 = [self._alone_ps(bundle) << FRACTION for bundle in bundles]
             rest16 = self._rest16(bundles, ends, first_ps)
             self._rates[bundles] = tuple(
                 max(1, (whole - rest) // first_ps)
@@ -158,19 +219,21 @@ class JointTimes:
 
     def _ends(self, island: Sequence[BundleStart]) -> list[int]:
         """Return the last end of each bundle's ranks [ps]."""
-        question = self._question(*((start.offset_ps, *_content(start.bundle)) for start in island))
+        question = self._question(*((start.offset_ps, *start.bundle[:2]) for start in island))
         return self.times.stored(question, partial(self._simulated, island))
 
     def _kernel_end(self, bundle: CallBundle, kernel_ps: int) -> int:
         """Return the end of a kernel on all SMs beside a bundle [ps]."""
-        question = self._question("kernel", kernel_ps, *_content(bundle))
+        question = self._question("kernel", kernel_ps, *bundle[:2])
         start = (BundleStart(0, bundle),)
         return self.times.stored(question, lambda: self._simulated(start, kernel_ps)[-1])
 
     def _simulated(self, island: Sequence[BundleStart], kernel_ps: int = 0) -> list[int]:
         """Simulate bundles, and a kernel on the first rank, whose end is then the last."""
         fabric = self.setup.known
-        emitter = NcclEmitter(fabric, range(fabric.num_ranks), self.setup.communicators())
+        emitter = self.emitter or NcclEmitter(
+            fabric, range(fabric.num_ranks), self.setup.communicators()
+        )
         builder = ProgramBuilder(fabric.num_ranks, "calls that overlap")
         tails: list[list[int]] = []
         for number, (offset_ps, bundle) in enumerate(island):
@@ -188,7 +251,8 @@ class JointTimes:
             granularity=self.times.granularity,
         )
         options = RunOptions(bins=2, histories=False, watch=self.watch)
-        ends = whole_of(asked, options, f"the overlap of {len(island)} calls").tasks.end_ps
+        run = self.run or whole_of
+        ends = run(asked, options, f"the overlap of {len(island)} calls").tasks.end_ps
         return [max(int(ends[task]) for task in tasks) for tasks in tails]
 
     def _sms(self, bundle: CallBundle) -> int:
@@ -205,12 +269,7 @@ def _delays(builder: ProgramBuilder, rank: int, offset_ps: int, name: str) -> tu
     return (builder.delay(rank, offset_ps, stream=f"start {name}"),)
 
 
-def _content(bundle: CallBundle) -> tuple[object, ...]:
-    return bundle.groups, *astuple(bundle.work)
-
-
 def _with_size_class(bundle: CallBundle) -> CallBundle:
-    """Return a bundle with the next power of two of its bytes."""
-    work = bundle.work
-    size = 1 << max(0, work.bytes - 1).bit_length()
-    return CallBundle(bundle.groups, replace(work, bytes=size))
+    """Return a bundle with the next power of two of its bytes, for rates."""
+    size = 1 << max(0, bundle.work.bytes - 1).bit_length()
+    return CallBundle(bundle.groups, replace(bundle.work, bytes=size))

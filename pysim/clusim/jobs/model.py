@@ -131,7 +131,8 @@ def _numbers() -> array[int]:
 class JobGraph:
     """A job.
 
-    The columns after `groups` are the fields of `RankOperation`.
+    The columns after `groups` are the fields of `RankOperation`; a source without labels and messages may leave the
+    columns after `group` empty.
 
     Attributes
     ----------

@@ -5,10 +5,10 @@ starts when it is ready on all recorded ranks of its communicator, whose calls r
 
 **Kernels** of a rank divide the SMs that calls in flight do not hold, by the engine's rule.
 
-**Calls** that overlap slow each other. All calls since the wires were last free are an *island*: their ends are
-those of one simulation with the same starts (`CallTimer.ends_ps`). Larger islands continue by *rates*: the progress of
-each call while the same calls are in flight (`CallTimer.rates16`). Equal calls of disjoint groups that start together
-are one entry of an island, a *bundle*.
+**Calls** that overlap and share wires (`CallTimer.is_shared`) slow each other. All calls since these wires were last
+free are an *island*: their ends are those of one simulation with the same starts (`CallTimer.ends_ps`). Larger islands
+continue by *rates*: the progress of each call while the same calls are in flight (`CallTimer.rates16`). Equal calls of
+disjoint groups that start together are one entry of an island, a *bundle*.
 
 **Parameters** Times are integers [ps]; progress is in 2^-16 ps.
 
@@ -21,11 +21,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from clusim.base.match import MatchCounts, by_order
 from clusim.formats.recordings.model import ABSENT
-from clusim.jobs.model import CallWork, JobGraph, KernelWork
+from clusim.jobs.model import JobGraph, KernelWork
 
 FRACTION = 16
 """Binary digits of progress and of SMs after the point."""
@@ -34,20 +34,29 @@ ONE = 1 << FRACTION
 
 
 class CallBundle(NamedTuple):
-    """Equal calls of disjoint groups of topology ranks that start together."""
+    """Equal calls of disjoint groups of topology ranks that start together.
+
+    Attributes
+    ----------
+    work : CallWork or another data class
+        Has `bytes`.
+    time_ps : int
+        Time of each group in isolation [ps]; `ABSENT` if the times of overlaps have it.
+    """
 
     groups: tuple[tuple[int, ...], ...]
-    work: CallWork
+    work: Any
+    time_ps: int = ABSENT
 
     def is_joinable(self, other: CallBundle) -> bool:
         """Return True if the other calls are equal and of disjoint groups of as many ranks."""
         ranks = {rank for group in self.groups for rank in group}
-        same = self.work == other.work and len(self.groups[0]) == len(other.groups[0])
+        same = self[1:] == other[1:] and len(self.groups[0]) == len(other.groups[0])
         return same and not any(ranks.intersection(group) for group in other.groups)
 
     def joined(self, other: CallBundle) -> CallBundle:
         """Return the calls of both."""
-        return CallBundle(tuple(sorted((*self.groups, *other.groups))), self.work)
+        return self._replace(groups=tuple(sorted((*self.groups, *other.groups))))
 
 
 class BundleStart(NamedTuple):
@@ -62,6 +71,9 @@ class CallTimer(Protocol):
 
     def isolated_ps(self, bundle: CallBundle) -> int:
         """Return the time of a bundle in isolation [ps]."""
+
+    def is_shared(self, one: CallBundle, other: CallBundle) -> bool:
+        """Return True if two bundles share wires."""
 
     def ends_ps(self, island: Sequence[BundleStart]) -> Sequence[int] | None:
         """Return the ends of an island's bundles [ps]; None if it is too large."""
@@ -90,6 +102,38 @@ class RunningCall:
             rest_ps = self.end_ps - now_ps
             self.left16 = self.left16 * rest_ps // (self.end_ps - self.since_ps)
             self.since_ps = now_ps
+
+
+@dataclass(eq=False, slots=True)
+class CallIsland:
+    """Calls since the wires that they share were last free.
+
+    Attributes
+    ----------
+    calls : list of RunningCall
+        By start; without calls that have ended if it is not `is_exact`.
+    flying : list of RunningCall
+        Calls in flight.
+    overlaps : bool
+        It had several calls.
+    is_exact : bool
+        It is timed by simulations with its starts.
+    is_changed : bool
+        A call started or ended at the present time.
+    """
+
+    calls: list[RunningCall]
+    flying: list[RunningCall]
+    overlaps: bool = False
+    is_exact: bool = True
+    is_changed: bool = True
+
+    def absorb(self, other: CallIsland) -> None:
+        """Add the calls of another island."""
+        self.calls = sorted((*other.calls, *self.calls), key=lambda call: call.start_ps)
+        self.flying = [*other.flying, *self.flying]
+        self.is_exact = self.is_exact and other.is_exact
+        self.overlaps = True
 
 
 @dataclass(eq=False, slots=True)
@@ -124,12 +168,15 @@ class JobTimes:
         SMs of a GPU.
     gap_ps : int
         Pause before each operation with a predecessor [ps].
+    earliest_ps : sequence of int
+        Earliest start of every operation [ps]; empty without.
     """
 
     duration_ps: Sequence[int]
     bundles: Mapping[int, CallBundle]
     sms: int
     gap_ps: int = 0
+    earliest_ps: Sequence[int] = ()
 
 
 @dataclass
@@ -159,10 +206,7 @@ class Player:
     _wakes: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     _events: list[tuple[int, int, bool]] = field(default_factory=list)
     _kernels: dict[int, list[RunningKernel]] = field(default_factory=lambda: defaultdict(list))
-    _flying: list[RunningCall] = field(default_factory=list)
-    _island: list[RunningCall] = field(default_factory=list)
-    _is_exact: bool = True
-    _is_changed: bool = False
+    _islands: list[CallIsland] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Count the predecessors of every operation, and match its calls."""
@@ -198,7 +242,7 @@ class Player:
             Ranks wait for each other.
         """
         for at in [at for at, count in enumerate(self._waits) if not count]:
-            self._begin(at)
+            self._begin_after(at, 0)
         self._handle_events()
         self._settle()
         while (then_ps := self._next_ps()) is not None:
@@ -212,7 +256,7 @@ class Player:
         return self.now_ps
 
     def _next_ps(self) -> int | None:
-        times = [call.end_ps for call in self._flying]
+        times = [call.end_ps for island in self._islands for call in island.flying]
         times += [kernel.end_ps for kernels in self._kernels.values() for kernel in kernels]
         times += [event[0] for event in self._events[:1]]
         return min(times, default=None)
@@ -220,24 +264,19 @@ class Player:
     def _end_running(self) -> None:
         """End the calls and kernels that end now."""
         done: list[int] = []
-        for call in [call for call in self._flying if call.end_ps <= self.now_ps]:
-            self._flying.remove(call)
-            self._is_changed = True
-            done += call.operations
-        if self._island and not self._flying:
-            self._close_island()
+        for island in self._islands:
+            for call in [call for call in island.flying if call.end_ps <= self.now_ps]:
+                island.flying.remove(call)
+                island.is_changed = True
+                done += call.operations
+            if island.overlaps and not island.flying:
+                self.overlaps["exact" if island.is_exact else "rates"] += 1
+        self._islands = [island for island in self._islands if island.flying]
         for rank, kernels in self._kernels.items():
             ended = [kernel for kernel in kernels if kernel.end_ps <= self.now_ps]
             done += [kernel.operation for kernel in ended]
             self._kernels[rank] = [kernel for kernel in kernels if kernel not in ended]
         self._complete(done)
-
-    def _close_island(self) -> None:
-        """Count the island: the wires are free."""
-        if len(self._island) > 1:
-            self.overlaps["exact" if self._is_exact else "rates"] += 1
-        self._island.clear()
-        self._is_exact = True
 
     def _handle_events(self) -> None:
         """Begin and end other operations."""
@@ -254,13 +293,16 @@ class Player:
             for other in self._wakes[at]:
                 self._waits[other] -= 1
                 if not self._waits[other]:
-                    self._pause(other)
+                    self.pauses_ps += self.needs.gap_ps
+                    self._begin_after(other, self.needs.gap_ps)
 
-    def _pause(self, at: int) -> None:
-        """Begin an operation after the pause behind its predecessors."""
-        if self.needs.gap_ps:
-            self.pauses_ps += self.needs.gap_ps
-            heappush(self._events, (self.now_ps + self.needs.gap_ps, at, False))
+    def _begin_after(self, at: int, pause_ps: int) -> None:
+        """Begin an operation after a pause, and not before its earliest start."""
+        start_ps = self.now_ps + pause_ps
+        if self.needs.earliest_ps:
+            start_ps = max(start_ps, self.needs.earliest_ps[at])
+        if start_ps > self.now_ps:
+            heappush(self._events, (start_ps, at, False))
         else:
             self._begin(at)
 
@@ -288,59 +330,69 @@ class Player:
             return
         operations = self._members[number]
         bundle = self.needs.bundles[operations[0]]
-        self._is_changed = True
-        for call in self._island:
-            if call.start_ps == self.now_ps and call.bundle.is_joinable(bundle):
-                call.bundle, call.end_ps = call.bundle.joined(bundle), ABSENT
-                call.operations += operations
-                return
-        call = RunningCall(bundle, list(operations), self.now_ps, self.now_ps)
-        self._flying.append(call)
-        self._island.append(call)
+        mine = self._join_equal(bundle, operations)
+        if mine is None:
+            call = RunningCall(bundle, list(operations), self.now_ps, self.now_ps)
+            mine = CallIsland([call], [call])
+        apart = [island for island in self._islands if island is not mine]
+        for island in apart:
+            if any(self.calls.is_shared(own.bundle, bundle) for own in island.flying):
+                mine.absorb(island)
+                island.flying = []
+        self._islands = [*(island for island in apart if island.flying), mine]
+
+    def _join_equal(self, bundle: CallBundle, operations: Sequence[int]) -> CallIsland | None:
+        """Add a bundle to an equal one that starts now; return its island."""
+        for island in self._islands:
+            for call in island.flying:
+                if call.start_ps == self.now_ps and call.bundle.is_joinable(bundle):
+                    call.bundle, call.end_ps = call.bundle.joined(bundle), ABSENT
+                    call.operations += operations
+                    island.is_changed = True
+                    return island
+        return None
 
     def _settle(self) -> None:
         """Set the ends of calls and kernels after all changes of a time."""
-        if self._is_changed:
-            self._retime()
+        for island in self._islands:
+            if island.is_changed:
+                self._retime(island)
         for rank, kernels in self._kernels.items():
             if kernels:
                 self._share(rank, kernels)
 
-    def _retime(self) -> None:
-        """Set the ends of the calls in flight."""
-        self._is_changed = False
-        started = [call for call in self._flying if call.end_ps == ABSENT]
-        if not self._flying or (self._is_exact and not started):
+    def _retime(self, island: CallIsland) -> None:
+        """Set the ends of the calls in flight of an island."""
+        island.is_changed = False
+        started = [call for call in island.flying if call.end_ps == ABSENT]
+        if island.is_exact and not started:
             return
-        for call in self._flying:
+        for call in island.flying:
             call.settle(self.now_ps)
         for call in started:
             call.left16 = self.calls.isolated_ps(call.bundle) << FRACTION
-        if not (self._is_exact and self._by_island()):
-            self._is_exact = False
-            self._by_rates()
+        if island.is_exact and self._by_starts(island):
+            return
+        island.is_exact, island.calls = False, []
+        rates = self.calls.rates16([call.bundle for call in island.flying])
+        for call, rate16 in zip(island.flying, rates, strict=True):
+            call.end_ps = self.now_ps - (-call.left16 // rate16)
 
-    def _by_island(self) -> bool:
+    def _by_starts(self, island: CallIsland) -> bool:
         """Set the ends by one simulation of the island; return False if it is too large."""
-        first_ps = self._island[0].start_ps
-        starts = [BundleStart(call.start_ps - first_ps, call.bundle) for call in self._island]
+        first_ps = island.calls[0].start_ps
+        starts = [BundleStart(call.start_ps - first_ps, call.bundle) for call in island.calls]
         ends = self.calls.ends_ps(starts)
         if ends is None:
             return False
-        for call, end_ps in zip(self._island, ends, strict=True):
+        for call, end_ps in zip(island.calls, ends, strict=True):
             call.end_ps = max(self.now_ps, first_ps + end_ps)
         return True
 
-    def _by_rates(self) -> None:
-        rates = self.calls.rates16([call.bundle for call in self._flying])
-        for call, rate16 in zip(self._flying, rates, strict=True):
-            call.end_ps = self.now_ps - (-call.left16 // rate16)
-
     def _share(self, rank: int, kernels: Sequence[RunningKernel]) -> None:
         """Divide the free SMs of a rank among its kernels."""
-        own = (
-            call for call in self._flying if rank in map(self.job.rank.__getitem__, call.operations)
-        )
+        flying = (call for island in self._islands for call in island.flying)
+        own = (call for call in flying if rank in map(self.job.rank.__getitem__, call.operations))
         held16 = sum(self.calls.held16(call.bundle) for call in own)
         free16 = max(ONE, (self.needs.sms << FRACTION) - held16)
         # The engine divides complete SMs; one kernel uses the mean of the free SMs.

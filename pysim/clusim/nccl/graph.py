@@ -6,6 +6,7 @@ Both are plain values: the graphs for tuner, connections and lowering, the paylo
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from clusim.base.errors import TopologyError
 from clusim.base.records import dataclass
@@ -25,18 +26,17 @@ class CollectivePayload:
     root: int = ABSENT
 
     @classmethod
-    def recorded(
-        cls, operation: str, bytes: int, dtype: str, redop: str, root: int
-    ) -> CollectivePayload:
-        """Return the payload of a recorded call that programs can run.
+    def recorded(cls, call: Any) -> CollectivePayload:
+        """Return the payload of a recorded call, which has these fields, that programs can run.
 
         Unsupported types are moved as bytes, sizes are rounded to elements; a barrier is an all-reduce of one element.
         """
-        if operation == "barrier":
+        if call.operation == "barrier":
             return cls("allreduce", 4)
-        known = dtype if dtype in ELEMENTS else "uint8"
+        known = call.dtype if call.dtype in ELEMENTS else "uint8"
         size = element(known).size_bytes
-        return cls(operation, max(size, bytes // size * size), known, redop, root)
+        moved = max(size, call.bytes // size * size)
+        return cls(call.operation, moved, known, call.redop, call.root)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
-from clusim.formats.logs.calls import CallTable
 from clusim.replays.report import BETWEEN, CallResult, calls_verdict
 from clusim.replays.timing import HOST, Timed
 from clusim.results.causes import Key
@@ -44,28 +42,28 @@ class JobCalls:
         Their results.
     times : sequence of Timed
         Their times.
-    span_ps : callable
-        Returns the time of the job [ps], given the time of each call.
+    job_ps : int
+        Time of the job [ps].
+    runs : int
+        Simulations that this time takes, in units of a call.
     again : callable
-        Returns the times with a change; the second argument is whether calls have a verdict.
+        Returns the times with a change, and a function that returns the time of the job by them [ps]; the second
+        argument is whether calls have a verdict.
     """
 
     rows: Sequence[CallResult]
     times: Sequence[Timed]
-    span_ps: Callable[[list[int]], int]
-    again: Callable[[JobRemedy, bool], list[Timed]]
+    job_ps: int
+    runs: int
+    again: Callable[[JobRemedy, bool], tuple[list[Timed], Callable[[], int]]]
 
-    def job_ps(self, times: Sequence[Timed]) -> int:
-        """Return the time of the job [ps]."""
-        return self.span_ps([one.time_ps for one in times])
-
-    def verdict(self, times: Sequence[Timed]) -> Verdict:
-        """Return the time breakdown of the job with other times of its calls."""
+    def verdict(self, times: Sequence[Timed], job_ps: int) -> Verdict:
+        """Return the time breakdown of the job with other times of its calls, and of the job [ps]."""
         rows = [
             replace(row, kernel_ps=one.kernel_ps, time_ps=one.time_ps, verdict=one.verdict)
             for row, one in zip(self.rows, times, strict=True)
         ]
-        return calls_verdict(rows, self.job_ps(times))
+        return calls_verdict(rows, job_ps)
 
     def remedies(self) -> list[JobRemedy]:
         """Return the changes of the calls, in descending order of their estimates.
@@ -108,18 +106,19 @@ class JobCalls:
         confirm : bool or None
             Whether all changes (True) or no change (False) is simulated; None: those that are cheap.
         """
-        before_ps = self.job_ps(self.times)
-        runs = affordable_runs(sum(one.grants for one in self.times))
-        most = (
-            min(runs, CHEAP_CALLS // len(self.times)) if confirm is None else None if confirm else 0
-        )
+        grants = sum(one.grants for one in self.times) * self.runs // len(self.times)
+        cheap = min(affordable_runs(grants), CHEAP_CALLS // self.runs)
+        most = cheap if confirm is None else None if confirm else 0
 
         def trial(remedy: JobRemedy) -> RemedyTrial:
-            after = self.job_ps(self.again(remedy, False))
-            return RemedyTrial(before_ps - after, lambda: self.verdict(self.again(remedy, True)))
+            after_ps = self.again(remedy, False)[1]()
+            return RemedyTrial(
+                self.job_ps - after_ps,
+                lambda: self.verdict(self.again(remedy, True)[0], after_ps),
+            )
 
         rule = ProofRule(most, every=bool(confirm))
-        return proven(self.verdict(self.times), self.remedies(), trial, rule)
+        return proven(self.verdict(self.times, self.job_ps), self.remedies(), trial, rule)
 
 
 def _merged(before: Any | None, change: Any) -> Any:
@@ -132,35 +131,3 @@ def _merged(before: Any | None, change: Any) -> Any:
         endpoints=before.endpoints | change.endpoints,
         like=tuple(sorted({*before.like, *change.like})),
     )
-
-
-def span_ps(table: CallTable, times: list[int], gap: str | int) -> int:
-    """Return the time from the first call to the end of the last with a known time [ps].
-
-    Calls are counted up to the first one with an unknown time.
-    """
-    known = timed_calls(table, len(times))
-    pause = gap if isinstance(gap, int) else 0
-    ready: dict[tuple[str, int], int] = {}
-    first = min((t for t in table.time_ns if t >= 0), default=0)
-    last = 0
-    rows = islice(zip(table.call, table.stream, table.time_ns, strict=True), known)
-    for number, stream, stamp in rows:
-        comm = ("comm", table.distinct[number].comm)
-        start = ready.get(comm, 0)
-        if stream >= 0:
-            start = max(start, ready.get(("stream", stream), 0))
-        if gap == "logged" and stamp >= 0:
-            start = max(start, (stamp - first) * 1000)
-        end = start + times[number]
-        ready[comm] = end + pause
-        if stream >= 0:
-            ready["stream", stream] = end + pause
-        last = max(last, end)
-    return last
-
-
-def timed_calls(table: CallTable, timed: int) -> int:
-    """Return the number of calls before the first one that is not among the first `timed` distinct calls."""
-    unknown = (at for at, number in enumerate(table.call) if number >= timed)
-    return next(unknown, len(table.call))

@@ -1,14 +1,13 @@
 """Replay of NCCL logs: each distinct call is simulated once, in isolation.
 
-NCCL's logs contain the order of calls but not the start of kernels, so overlap of communicators on the wires is
-unknown. Calls of one communicator and of one stream run in sequence, communicators run concurrently, and each call
-is timed on an otherwise idle system.
+NCCL's logs contain the order of calls but not the start of kernels: calls of one communicator and of one stream run in
+sequence, and communicators run concurrently (`clusim.replays.logplay`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,20 +21,22 @@ from clusim.formats.logs.anomalies import CONTRADICTION, find_anomalies
 from clusim.formats.logs.calls import CallTable, LoggedCall, call_table, logged_operation
 from clusim.formats.logs.jobranks import JobRanks, add_runs, job_ranks
 from clusim.formats.recordings.nccl_log import recording_of
+from clusim.jobs.joint import SeparateCalls, overlap_notes
 from clusim.nccl import LATEST, Version, parse_env, parse_version
 from clusim.nccl.choice import Members
-from clusim.replays.callproof import JobCalls, JobRemedy, span_ps, timed_calls
+from clusim.replays.callproof import JobCalls, JobRemedy
 from clusim.replays.channels import with_logged
 from clusim.replays.full_job import KnownMachine, replay_recording
 from clusim.replays.logmachine import machine_of_log
+from clusim.replays.logplay import play_log, timed_calls
 from clusim.replays.machine_match import infer_machine
 from clusim.replays.placing import Placed, ReplayRequest, place
 from clusim.replays.replayreport import placed_doubts
 from clusim.replays.report import CallResult, CommResult, Other, Replay
-from clusim.replays.timing import Timed, Timer, emit_call, flags_of, harness_of
+from clusim.replays.timing import Timed, Timer, flags_of, harness_of
 from clusim.results.diagnosis import ProvableVerdict
 from clusim.results.resultjson import Unfinished
-from clusim.schedule.builder import ProgramBuilder
+from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.simulation.api import result_of
 from clusim.simulation.job import RunOptions
 from clusim.simulation.request import ScheduleRequest
@@ -47,6 +48,9 @@ Counted = Callable[[int, int], None]
 
 MOST_CALLS = 1_000_000
 """Default limit on replayed calls."""
+
+CALLS_PER_RUN = 1000
+"""Overlapping calls that are played in the time of a simulation."""
 
 
 _KEEP_RINGS = (
@@ -110,10 +114,23 @@ class _Job:
         harness = harness_of(self.log, call.comm)
         return (timer or self.timer).time(self.built(call.comm), call, harness)
 
-    def again(self, table: CallTable, remedy: JobRemedy, histories: bool) -> list[Timed]:
-        """Return the times of all distinct calls with a change; each has a verdict if `histories` are kept."""
+    def again(
+        self, table: CallTable, remedy: JobRemedy, histories: bool
+    ) -> tuple[list[Timed], Callable[[], int]]:
+        """Return the times of all distinct calls with a change, and of the job; see `JobCalls`."""
         timer = self.timer.with_change(remedy.words, remedy.change, histories=histories)
-        return [self.time(table, number, timer) for number in range(len(table.distinct))]
+        times = [self.time(table, number, timer) for number in range(len(table.distinct))]
+        return times, lambda: self.play(table, times, timer)[0]
+
+    def play(
+        self, table: CallTable, times: Sequence[Timed], timer: Timer, *, is_separate: bool = False
+    ) -> tuple[int, Counter[str]]:
+        """Play the job by its first distinct calls, separately or with mutual slow-downs; see `play_log`."""
+        calls = zip(map(self.planned, table.distinct), times, strict=False)
+        bundles = [timer.bundle(self.built(c.comm), c, one.time_ps) for c, one in calls]
+        return play_log(
+            table, self.request.gap, bundles, SeparateCalls({}) if is_separate else timer.joint
+        )
 
     def planned(self, call: LoggedCall) -> LoggedCall:
         """Return a call without the log's algorithm and protocol if these do not apply."""
@@ -360,7 +377,7 @@ def _time_all(
     counts = table.counts.tolist()
     measured = _measured(job.log)
     each: list[Timed] = []
-    others: list[int] = []
+    others: list[Timed] = []
     busy: Counter[str] = Counter()
     comms: dict[int, CommResult] = {}
     for number, call in enumerate(table.distinct):
@@ -372,7 +389,8 @@ def _time_all(
                 raise
             break
         each.append(timed)
-        others.append(there.time_ps if there is not None else 0)
+        if there is not None:
+            others.append(there)
         for name, busy_ps in timed.busy:
             busy[name] += busy_ps * counts[number]
         built = job.built(call.comm)
@@ -400,50 +418,48 @@ def _time_all(
         )
         comm.calls += counts[number]
         comm.time_ps += timed.time_ps * counts[number]
-        comm.other_ps += others[-1] * counts[number]
+        comm.other_ps += 0 if there is None else there.time_ps * counts[number]
         if counted is not None:
             counted(number + 1, len(table.distinct))
     replay.communicators = [comms[number] for number in sorted(comms)]
-    replay.notes += _said_of_times(replay)
-    spans = partial(span_ps, table, gap=job.request.gap)
-    replay.other_total_ps = None if other is None else spans(others)
-    calls = JobCalls(replay.calls, each, spans, partial(job.again, table))
-    _add_total(replay, job, table, calls, confirm)
+    pairs = [(job, each)] if other is None else [(job, each), (other, others)]
+    replay.notes += _add_total(replay, pairs, table, confirm)
     replay.wires = [(name, ps / max(1, replay.total_ps)) for name, ps in busy.most_common(5)]
 
 
 def _add_total(
-    replay: Replay, job: _Job, table: CallTable, calls: JobCalls, confirm: bool | None
-) -> None:
-    """Add the time of the job, simulated and recorded, and its verdict."""
-    replay.total_ps = calls.job_ps(calls.times)
-    if len(calls.times) == len(table.distinct):
-        replay.judged = ProvableVerdict(
-            calls.verdict(calls.times), partial(calls.prove, confirm=confirm)
-        )
-    else:
-        replay.judged = ProvableVerdict(calls.verdict(calls.times))
-        replay.total_calls = timed_calls(table, len(calls.times))
+    replay: Replay, pairs: list[tuple[_Job, list[Timed]]], table: CallTable, confirm: bool | None
+) -> list[str]:
+    """Add the time of the job, simulated and recorded, and its verdict; return notes on the times."""
+    (job, each), *others = pairs
+    is_part = len(each) < len(table.distinct)
+    try:
+        totals = [on.play(table, times, on.timer, is_separate=is_part) for on, times in pairs]
+    except TimeLimitReached:
+        is_part = True
+        totals = [on.play(table, times, on.timer, is_separate=True) for on, times in pairs]
+    total_ps, overlaps = totals[0]
+    replay.total_ps = total_ps
+    replay.other_total_ps = totals[1][0] if others else None
+    runs = len(each) + len(job.timer.joint.times.kept.answers)
+    if overlaps:
+        runs += len(table.call) // CALLS_PER_RUN
+    calls = JobCalls(replay.calls, each, total_ps, runs, partial(job.again, table))
+    if is_part:
+        replay.judged = ProvableVerdict(calls.verdict(each, total_ps))
+        replay.total_calls = timed_calls(table, len(each))
         part = replay.total_calls / len(table.call)
-        replay.unfinished = Unfinished(job.timer.options.watch.words, part, replay.total_ps)
+        replay.unfinished = Unfinished(job.timer.options.watch.words, part, total_ps)
+    else:
+        prove = partial(calls.prove, confirm=confirm)
+        replay.judged = ProvableVerdict(calls.verdict(each, total_ps), prove)
     stamps = [t for t in table.time_ns if t >= 0]
     if stamps:
         replay.recorded_ps = (max(stamps) - min(stamps)) * 1000
-
-
-def _said_of_times(replay: Replay) -> list[str]:
-    """Return notes on the times: calls simulated in bursts, concurrent communicators."""
-    lines = []
     coarse = sum("bursts" in call.granularity for call in replay.calls)
-    if coarse:
-        many = f"{coarse} of {len(replay.calls)} distinct calls"
-        lines.append(f"{many} were simulated in bursts; --json lists the granularity")
-    if len(replay.communicators) > 1:
-        lines.append(
-            f"{len(replay.communicators)} communicators run concurrently as if they shared no wire;"
-            " --whole simulates them together"
-        )
-    return lines
+    many = f"{coarse} of {len(replay.calls)} distinct calls"
+    lines = [f"{many} were simulated in bursts; --json lists the granularity"] if coarse else []
+    return lines + ([] if is_part else overlap_notes(overlaps))
 
 
 def _measured(log: Log) -> dict[tuple[int, str, int], float]:
@@ -469,7 +485,7 @@ def _trace(job: _Job, table: CallTable, options: RunOptions) -> bool:
     builder = ProgramBuilder(setup.fabric.num_ranks, f"distinct calls of {request.files[0]}")
     for call in table.distinct:
         members = job.built(call.comm)
-        emit_call(builder, job.nccl, members, job.planned(call), stream=f"comm{call.comm}")
+        job.timer.collective(Site(builder, f"comm{call.comm}"), members, job.planned(call))
     asked = ScheduleRequest(setup, builder.build(), granularity=request.granularity)
     try:
         return result_of(asked, options).unfinished is None

@@ -17,7 +17,7 @@ from functools import cached_property
 
 from clusim.base.errors import InputError, TimeLimitReached
 from clusim.formats.recordings.model import Event, Group, Recording
-from clusim.jobs.joint import RATES_ERROR, JointTimes, SeparateCalls
+from clusim.jobs.joint import JointTimes, SeparateCalls, overlap_notes
 from clusim.jobs.model import CallWork
 from clusim.jobs.peers import RankGroups, groups_on, split_of, whole_groups
 from clusim.jobs.player import CallBundle, CallTimer, JobTimes, Player
@@ -87,9 +87,7 @@ class Representative:
         setup = replace(
             self.setup, nodes=machines if machines > 1 else None, gpus=parts[0], beside=parts[1:]
         )
-        moved = CollectivePayload.recorded(
-            event.operation, event.bytes, event.dtype, event.redop, event.root
-        )
+        moved = CollectivePayload.recorded(event)
         asked = Request(setup, moved.operation, moved.bytes, dtype=moved.dtype, redop=moved.redop)
         return self.times.kernel(asked)
 
@@ -205,17 +203,16 @@ class RepresentedJob:
             gap_ps if isinstance(gap_ps, int) else 0,
         )
         graph = job_of(job)
-        kernels = {self._bundles[key]: kernel for key, kernel in self.kernels.items()}
-        free = {bundle: replace(kernel, channels=0) for bundle, kernel in kernels.items()}
-        separate = Player(graph, needs, SeparateCalls(kernels))
+        held = {self._bundles[key]: kernel.channels for key, kernel in self.kernels.items()}
+        separate = Player(graph, needs, SeparateCalls(held))
         time_ps, overlaps = separate.play(), Counter[str]()
         if joint and separate.overlaps and self.share is None:
             try:
-                together = Player(graph, needs, self._joint(kernels))
+                together = Player(graph, needs, self._joint())
                 time_ps, overlaps = together.play(), together.overlaps
             except TimeLimitReached:
                 self.share = 1.0
-        least_ps = Player(graph, needs, SeparateCalls(free)).play()
+        least_ps = Player(graph, needs, SeparateCalls({})).play()
         most_ps = sum(durations) + sum(self.kernels[key].time_ps for key in keys.values())
         most_ps += separate.pauses_ps
         least_ps = min(time_ps, least_ps)
@@ -229,14 +226,8 @@ class RepresentedJob:
             " group represent the others",
             "communication uses SMs of kernels",
         ]
-        words = "overlaps of calls of several communicators"
         where = "" if self.system.is_whole else f" on {self.system.nodes} nodes"
-        ways = {
-            "exact": "simulated together",
-            "rates": f"timed by their rates of progress{where}, with an error limit of {RATES_ERROR:.0%}",
-        }
-        result += [f"{words}: {overlaps[way]} {how}" for way, how in ways.items() if overlaps[way]]
-        return result
+        return [*result, *overlap_notes(overlaps, where)]
 
     def _durations(self) -> list[int]:
         """Return the times of all events other than calls [ps]; time the calls."""
@@ -258,20 +249,15 @@ class RepresentedJob:
     def _time(self, key: CallKey, event: Event) -> None:
         self.watch.begins(f"{event.operation} of {event.bytes} B is simulated")
         group = self.recording.groups[event.group]
-        self.kernels[key] = self.machine.time(group, event)
+        self.kernels[key] = kernel = self.machine.time(group, event)
         work = CallWork(event.operation, event.bytes, event.dtype, event.redop, event.root)
-        self._bundles[key] = CallBundle(self.system.groups(group.ranks), work)
+        groups = self.system.groups(group.ranks)
+        self._bundles[key] = CallBundle(groups, work, kernel.time_ps)
 
-    def _joint(self, kernels: dict[CallBundle, PerfKernel]) -> CallTimer:
+    def _joint(self) -> CallTimer:
         """Return the times of calls that share wires."""
-        isolated = {bundle: kernel.time_ps for bundle, kernel in kernels.items()}
-        whole = self.system.is_whole
-        return JointTimes(
-            self.system.setup,
-            self.machine.times,
-            None if whole else isolated,
-            self.watch,
-        )
+        times, is_whole = self.machine.times, self.system.is_whole
+        return JointTimes(self.system.setup, times, is_whole, self.watch)
 
 
 def _key(event: Event) -> CallKey:

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from clusim.base.errors import ClusimError, InputError
 from clusim.base.terms.operations import find_algorithm, find_protocol
 from clusim.formats.logs import Log
 from clusim.formats.logs.calls import LoggedCall
+from clusim.jobs.joint import JointTimes
+from clusim.jobs.player import CallBundle
 from clusim.jobs.times import Times
-from clusim.nccl.choice import PUT, Choice, Communicators, Members, NcclOverrides, way_of
+from clusim.lowering import QUICK
+from clusim.nccl.choice import PUT, Choice, Communicators, GroupLike, Members, NcclOverrides, way_of
 from clusim.nccl.launch import Launch, host_of
 from clusim.nccl.programs import CollectivePayload
 from clusim.nccltests.jobs import PerfKernel
@@ -102,7 +105,7 @@ class Timed:
 
 def moved_of(call: LoggedCall) -> CollectivePayload:
     """Return the payload of a call for programs."""
-    return CollectivePayload.recorded(call.operation, call.bytes, call.dtype, call.redop, call.root)
+    return CollectivePayload.recorded(call)
 
 
 def wanted_of(call: LoggedCall) -> NcclOverrides | None:
@@ -122,21 +125,6 @@ def choice_of(nccl: Communicators, members: Members, call: LoggedCall) -> Choice
     if call.algorithm and wanted is None and not result.note:
         return replace(result, note=f"{call.algorithm} {call.protocol} cannot run here")
     return result
-
-
-def emit_call(
-    builder: ProgramBuilder,
-    nccl: Communicators,
-    members: Members,
-    call: LoggedCall,
-    stream: str = "comm0",
-) -> None:
-    """Append a call to a schedule."""
-    if call.messages:
-        append = nccl.puts if call.operation == "puts" else nccl.messages
-        append(Site(builder, stream), members, call.messages)
-    else:
-        nccl.collective(Site(builder, stream), members, moved_of(call), wanted_of(call))
 
 
 class Timer:
@@ -169,6 +157,35 @@ class Timer:
         timer = Timer(self.setup, self.nccl, self.times.granularity, words, change)
         timer.options = replace(self.options, histories=histories)
         return timer
+
+    def bundle(self, members: Members, call: LoggedCall, time_ps: int) -> CallBundle:
+        """Return a call with its time in isolation [ps] for `joint`; groups of the same ranks have equal plans."""
+        ranks = tuple(map(members.comm.ranks.__getitem__, members.position))
+        self.nccl.adopt(ranks, members)
+        return CallBundle((ranks,), replace(call, comm=0), time_ps)
+
+    @cached_property
+    def joint(self) -> JointTimes:
+        """Return the times of calls that overlap."""
+        grain = self.times.granularity
+        times = Times(QUICK if grain == "auto" else grain)
+        watch = self.options.watch
+        return JointTimes(
+            self.setup,
+            times,
+            watch=watch,
+            emitter=self,
+            run=self.run,
+        )
+
+    def collective(self, site: Site, group: GroupLike, call: LoggedCall) -> list[int]:
+        """Append a call of a communicator, or of topology ranks, to a schedule; return its last tasks."""
+        nccl = self.nccl
+        if call.operation == "puts":
+            return [task for tasks in nccl.puts(site, group, call.messages) for task in tasks]
+        if call.messages:
+            return nccl.messages(site, group, call.messages)
+        return nccl.collective(site, group, moved_of(call), wanted_of(call))
 
     def time(self, members: Members, call: LoggedCall, harness: Harness) -> Timed:
         """Return the time of a call as reported by its harness."""
@@ -211,16 +228,20 @@ class Timer:
         builder = ProgramBuilder(fabric.num_ranks, f"{call.operation} {call.bytes} B")
         try:
             for _ in range(times):
-                emit_call(builder, self.nccl, members, call)
+                self.collective(Site(builder, "comm0"), members, call)
         except ClusimError as error:
             raise InputError(
                 f"{call.operation} of {call.bytes} B on {fabric.name}: {error}"
             ) from None
         asked = ScheduleRequest(self.setup, builder.build(), granularity=self.times.granularity)
+        return self.run(asked, self.options, f"{call.operation} of {call.bytes} B")
+
+    def run(self, asked: ScheduleRequest, options: RunOptions, where: str) -> Result:
+        """Simulate a schedule with the change; `where` names it if the time limit is reached."""
         words = "" if self.words.startswith(f"{HOST} ") else self.words
-        result = run_job(job_with(asked, self.options, words, self.change), self.options)
+        result = run_job(job_with(asked, options, words, self.change), options)
         if result.unfinished is not None:
-            raise result.unfinished.reached(f"{call.operation} of {call.bytes} B")
+            raise result.unfinished.reached(where)
         return result
 
 
