@@ -19,7 +19,7 @@ from clusim.engine.simulation import Simulation
 from clusim.hardware import RATE_CONTROLS
 from clusim.lowering import lower
 from clusim.lowering.controls import control_row
-from clusim.policies.choice import Sender, shipped
+from clusim.policies.choice import BoundSender, Sender, find_policy, shipped
 from clusim.simulation.flows import Flow
 from clusim.simulation.traffic import PATTERNS, TIMED_PATTERNS, Traffic, to_image
 from clusim.topology import Fabric
@@ -251,6 +251,46 @@ def test_policies_are_equal_on_any_number_of_threads() -> None:
         for threads in (1, 2, 4)
     }
     assert len(prints) == 1
+
+
+def _timely_rate(flows: int, factor: float) -> float:
+    """Return a flow's rate after 100 segments, over a fair share, at `factor` of the round trip of the fixed point."""
+    line = 53_687_091
+    of = find_policy("timely")
+    flow = of.cls()
+    rates = (("line_rate", line), ("min_rate", line // 1000))
+    for name, value in zip(of.fields, BoundSender(Sender("timely"), rates).record, strict=True):
+        setattr(flow, name, value)
+    flow.base_ps, flow.rate = 8_000_000, line // flows
+    target_ps = flow.base_ps + flow.queue_ps
+    rtt_ps = int(target_ps * (1 + flows * flow.step_65536 / flow.beta_65536) * factor)
+    for number in range(100):
+        flow.acked(number * rtt_ps, flow.segment_bytes, rtt_ps, 0)
+    return flow.rate * flows / line
+
+
+@pytest.mark.parametrize("flows", [2, 4, 16])
+def test_timely_has_the_fixed_point_of_its_paper(flows: int) -> None:
+    """Without gradient the weight is 1/2, so step / 2 = rate beta error / 2 (Zhu et al., CoNEXT 2016)."""
+    assert _timely_rate(flows, 1.0) == pytest.approx(1, rel=0.02)
+    assert _timely_rate(flows, 1.2) < 0.95
+    assert _timely_rate(flows, 0.8) > 1.05
+
+
+@pytest.mark.parametrize("policy", ["swift", "timely"])
+def test_policies_of_round_trips_end_the_pauses_of_an_incast(policy: str) -> None:
+    """The queue of the fixed point is below the threshold to pause: all pauses are of the start.
+
+    Without rate control twice as long an incast has twice as many.
+    """
+
+    def pauses(messages: int, *, controlled: bool) -> int:
+        name = policy if controlled else ""
+        _, sim = _incast("dcqcn-400", messages, (0,) * 4, controlled=controlled, policy=name)
+        return int(sim.wires()["pauses"].sum())
+
+    assert pauses(500, controlled=True) == pauses(1000, controlled=True)
+    assert pauses(1000, controlled=False) > 1.9 * pauses(500, controlled=False)
 
 
 def test_swift_keeps_an_incast_without_pauses() -> None:

@@ -59,7 +59,7 @@ class Dcqcn(SenderFlow):
             self.target = self.rate
         cut = self.rate - ((self.rate * self.alpha) >> 17)
         self.rate = max(self.min_rate, max((self.rate * self.kept_65536) >> 16, cut))
-        self.alpha = min(ONE, decayed(self, self.alpha) + self.g_65536)
+        self.alpha = min(ONE, decay(self, self.alpha) + self.g_65536)
         self.by_time = 0
         self.by_bytes = 0
         self.sent_bytes = 0
@@ -67,7 +67,7 @@ class Dcqcn(SenderFlow):
         self.increase_at_ps = now_ps + self.increase_timer_ps
 
 
-def decayed(flow: Dcqcn, alpha: int) -> int:
+def decay(flow: Dcqcn, alpha: int) -> int:
     """Return alpha after one period without notification."""
     return (alpha * (ONE - flow.g_65536)) >> 16
 
@@ -88,8 +88,8 @@ def advance(flow: Dcqcn, now_ps: int) -> None:
     if flow.alpha_at_ps <= now_ps:
         due = (now_ps - flow.alpha_at_ps) // flow.alpha_timer_ps + 1
         flow.alpha_at_ps += due * flow.alpha_timer_ps
-        while due > 0 and decayed(flow, flow.alpha) != flow.alpha:
-            flow.alpha = decayed(flow, flow.alpha)
+        while due > 0 and decay(flow, flow.alpha) != flow.alpha:
+            flow.alpha = decay(flow, flow.alpha)
             due -= 1
     if flow.increase_at_ps <= now_ps:
         due = (now_ps - flow.increase_at_ps) // flow.increase_timer_ps + 1

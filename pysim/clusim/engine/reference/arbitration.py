@@ -52,13 +52,15 @@ def deliver(machine: Machine, wire: Wire, packet: Packet) -> None:
         _open_window(machine, packet, transfer)
     if packet.kind in _STORED:
         _answer_mark(machine, packet, transfer)
-        _delivered(machine, transfer, packet.p, accepted_ps + spec.write_latency_ps, wire.index)
+        _count_delivery(
+            machine, transfer, packet.p, accepted_ps + spec.write_latency_ps, wire.index
+        )
         return
     visible_ps = accepted_ps + spec.response_latency_ps
     if packet.kind == Kind.RED_RESULT and transfer.terms.multicast_result:
         _respond_at(machine, visible_ps, wire, _multicast(packet))
     else:
-        _delivered(machine, transfer, packet.p, visible_ps, wire.index)
+        _count_delivery(machine, transfer, packet.p, visible_ps, wire.index)
 
 
 def _deliver_in_order(machine: Machine, wire: Wire, packet: Packet, endpoint: int) -> None:
@@ -79,14 +81,14 @@ def _deliver_in_order(machine: Machine, wire: Wire, packet: Packet, endpoint: in
     accepted_ps = machine.accept_ps(endpoint, packet.p * spec.deliver_256)
     machine.release(packet.buffer, accepted_ps)
     pair.expected += 1
-    _delivered(machine, transfer, packet.p, accepted_ps + spec.write_latency_ps, wire.index)
+    _count_delivery(machine, transfer, packet.p, accepted_ps + spec.write_latency_ps, wire.index)
     while pair.expected in pair.kept:
         kept, over = pair.kept.pop(pair.expected)
         pair.kept_bytes -= kept.p
         receiver.keep(-kept.p)
         pair.expected += 1
         accepted_ps = machine.accept_ps(endpoint, kept.p * spec.deliver_256)
-        _delivered(machine, kept.transfer, kept.p, accepted_ps + spec.write_latency_ps, over)
+        _count_delivery(machine, kept.transfer, kept.p, accepted_ps + spec.write_latency_ps, over)
     if pair.lost:
         refuse(machine, pair)
 
@@ -112,7 +114,7 @@ def _answer_mark(machine: Machine, packet: Packet, transfer: Transfer) -> None:
         transfer.rate.notice_delivery(packet)
 
 
-def _delivered(
+def _count_delivery(
     machine: Machine, transfer: Transfer, size_bytes: int, visible_ps: int, wire: int
 ) -> None:
     """Count a delivery; the last one completes the transfer at the greatest visible time."""
