@@ -88,7 +88,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     paths = {}
     for name, (fabric, schedule) in cases.items():
         paths[name] = folder / f"{name.replace(' ', '-')}.h5"
-        clusim.simulate(fabric, schedule, trace_out=paths[name])
+        clusim.simulate(fabric, schedule, trace_out=paths[name], confirm=False)
     return paths
 
 

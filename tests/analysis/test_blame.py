@@ -67,7 +67,9 @@ def test_a_slow_link_is_named_first_with_what_it_costs(
     wires = ("gpu0->nvswitch0.0", "nvswitch0->gpu0.0")
     faults = [Fault(0, Fraction(1, 2), wire=wire) for wire in wires]
     path = tmp_path / "slow.h5"
-    slow = clusim.simulate(fabric, schedule, granularity=burst, faults=faults, trace_out=path)
+    slow = clusim.simulate(
+        fabric, schedule, granularity=burst, faults=faults, trace_out=path, confirm=False
+    )
     table = blame(path)
     first = table.rows()[0]
     assert first["resource"] == "gpu0<->nvswitch0.0"
@@ -85,7 +87,9 @@ def test_a_slow_rank_is_named(tmp_path: Path) -> None:
     builder.collective("allreduce", 1 << 16, channels=2, after=done)
     path, schedule = tmp_path / "slow.h5", builder.build()
     well = clusim.simulate(fabric, schedule)
-    slow = clusim.simulate(fabric, schedule, trace_out=path, faults=[Fault(0, 2, rank=3)])
+    slow = clusim.simulate(
+        fabric, schedule, trace_out=path, faults=[Fault(0, 2, rank=3)], confirm=False
+    )
     first = blame(path).rows()[0]
     assert (first["resource"], first["reason"]) == ("rank 3", "slow rank")
     assert first["time_ps"] == pytest.approx(slow.time_ps - well.time_ps, rel=0.1)
@@ -141,13 +145,16 @@ def test_wires_go_by_class_name_and_link() -> None:
 def test_a_trace_without_slices_says_what_to_do(tmp_path: Path) -> None:
     fabric = clusim.load("dgx-a100")
     schedule = clusim.collectives.build(fabric, "allreduce", "ring", 1 << 16, channels=1)
-    clusim.simulate(fabric, schedule, trace_out=tmp_path / "a.h5", trace_primitives=False)
+    clusim.simulate(
+        fabric, schedule, trace_out=tmp_path / "a.h5", trace_primitives=False, confirm=False
+    )
     with pytest.raises(TraceError, match="--trace-primitives"):
         blame(tmp_path / "a.h5")
     clusim.simulate(
         fabric,
         schedule,
         trace_out=tmp_path / "b.h5",
+        confirm=False,
         trace_primitives=True,
         trace_limit_bytes=1 << 16,
     )

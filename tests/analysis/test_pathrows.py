@@ -15,7 +15,9 @@ from clusim.base.errors import TraceError
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("traces") / "run.h5"
-    clusim.collective("dgx-a100", "allreduce", "64KiB", algorithm="ring", nodes=2, trace_out=path)
+    clusim.collective(
+        "dgx-a100", "allreduce", "64KiB", algorithm="ring", nodes=2, trace_out=path, confirm=False
+    )
     return path
 
 
@@ -51,6 +53,8 @@ def test_slices_of_a_channel_do_not_overlap_and_end_where_the_path_says(traced: 
 
 def test_a_trace_without_slices_has_none(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
-    clusim.collective("dgx-a100", "allreduce", "8KiB", trace_out=path, trace_primitives=False)
+    clusim.collective(
+        "dgx-a100", "allreduce", "8KiB", trace_out=path, trace_primitives=False, confirm=False
+    )
     with pytest.raises(TraceError, match="primitives"):
         path_rows(path, 24)

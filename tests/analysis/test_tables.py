@@ -38,7 +38,7 @@ def by_hand(tmp_path_factory: pytest.TempPathFactory) -> Path:
     builder.kernel(0, compute_ps=US, name="backward 0")
     builder.collective("allreduce", 1 << 12, ranks=(0, 1), stream="tp", channels=1)
     builder.collective("allreduce", 1 << 12, ranks=(0, 1), stream="dp", channels=1)
-    clusim.simulate(fabric, builder.build(), trace_out=path)
+    clusim.simulate(fabric, builder.build(), trace_out=path, confirm=False)
     with h5py.File(path, "r+") as file:
         file["/tasks/start"][:] = [0, 60, 30, 30, 50, 50]
         file["/tasks/end"][:] = [40, 80, 70, 70, 100, 100]
@@ -125,7 +125,9 @@ def test_congestion_ranks_by_the_counters(traces: dict[str, Path]) -> None:
 
 def test_incast_is_named(tmp_path: Path) -> None:
     traffic = clusim.Traffic("incast", 1 << 16, 4096)
-    clusim.simulate_traffic(clusim.load("star:8"), traffic, trace_out=tmp_path / "a.h5")
+    clusim.simulate_traffic(
+        clusim.load("star:8"), traffic, trace_out=tmp_path / "a.h5", confirm=False
+    )
     table = congestion(tmp_path / "a.h5")
     assert any(note.startswith("incast: 7 sources share") for note in table.notes), table.notes
     with pytest.raises(TraceError, match="no tasks"):
@@ -134,7 +136,9 @@ def test_incast_is_named(tmp_path: Path) -> None:
 
 def test_uniform_traffic_is_no_incast_and_tiers_have_directions(tmp_path: Path) -> None:
     traffic = clusim.Traffic("uniform", 4096, 4096, load=0.8, duration_ps=20 * US)
-    clusim.simulate_traffic(clusim.load("fat-tree:k=4"), traffic, trace_out=tmp_path / "a.h5")
+    clusim.simulate_traffic(
+        clusim.load("fat-tree:k=4"), traffic, trace_out=tmp_path / "a.h5", confirm=False
+    )
     table = congestion(tmp_path / "a.h5")
     assert not any(note.startswith("incast") for note in table.notes), table.notes
     pairs = (("edge", "aggregation"), ("aggregation", "core"))
@@ -153,6 +157,7 @@ def test_uneven_parallel_wires_are_named(tmp_path: Path) -> None:
         fabric,
         schedule,
         trace_out=tmp_path / "a.h5",
+        confirm=False,
         faults=[Fault(0, 0.5, wire="gpu0->nvswitch0.0")],
     )
     groups = rows(congestion(tmp_path / "a.h5"), "group")

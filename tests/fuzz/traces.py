@@ -61,13 +61,15 @@ def _training(fabric: Fabric, path: Path) -> None:
         ]
         after = [(task,) for task in done]
         emit(builder, fabric, "allreduce", "ring", 1 << 12, stream="dp", after=after, channels=1)
-    clusim.simulate(fabric, builder.build(), trace_out=path, trace_primitives=True, bins=16)
+    clusim.simulate(
+        fabric, builder.build(), trace_out=path, trace_primitives=True, bins=16, confirm=False
+    )
 
 
 def _folded(fabric: Fabric, path: Path) -> None:
     """Write a training step whose blocks are folded."""
     work = tiny("parallel: {tensor: 2, pipeline: 2}", batch="{global: 4, micro: 1}")
-    train(work, fabric, steps=1, granularity="coarse", fold="all", trace_out=path)
+    train(work, fabric, steps=1, granularity="coarse", fold="all", trace_out=path, confirm=False)
 
 
 @cache
@@ -85,13 +87,15 @@ def samples() -> list[dict[str, bytes]]:
 
         for algorithm in ("ring", "nvls"):
             schedule = clusim.collectives.build(fabric, "allreduce", algorithm, 1 << 12, channels=1)
-            clusim.simulate(fabric, schedule, trace_out=path, trace_primitives=True, bins=16)
+            clusim.simulate(
+                fabric, schedule, trace_out=path, trace_primitives=True, bins=16, confirm=False
+            )
             keep()
         for write in (_training, _folded):
             write(fabric, path)
             keep()
         traffic = clusim.Traffic("permutation", 4096, 4096)
-        clusim.simulate_traffic(fabric, traffic, trace_out=path, bins=16)
+        clusim.simulate_traffic(fabric, traffic, trace_out=path, bins=16, confirm=False)
         keep()
     return found
 

@@ -23,7 +23,7 @@ LOG = str(Path(__file__).resolve().parents[2] / "traces" / "nccl-8xh100.log")
 
 def _replayed(watch: Watch, trace: Path | None = None, **asked: Any) -> Replay:
     request = ReplayRequest((LOG,), topology="dgx-h100", calls=6, granularity=65536, **asked)
-    return replay(request, RunOptions(watch=watch, trace_out=trace))
+    return replay(request, RunOptions(watch=watch, trace_out=trace, confirm=False))
 
 
 @pytest.mark.parametrize("known", [1, 2])
@@ -59,10 +59,12 @@ def test_a_trace_that_has_no_time_leaves_the_calls(tmp_path: Path) -> None:
 
 def test_one_run_of_everything_tells_the_calls_that_ended_in_it(tmp_path: Path) -> None:
     request = ReplayRequest((LOG,), topology="dgx-h100", calls=6, granularity="packet", whole=True)
-    whole = replay(request, RunOptions(trace_out=tmp_path / "whole.h5"))
+    whole = replay(request, RunOptions(trace_out=tmp_path / "whole.h5", confirm=False))
     watch = Reached(whole.total_ps // 2)
     trace = tmp_path / "t.h5"
-    part = replay(request, RunOptions(watch=watch, progress=watch.progress, trace_out=trace))
+    part = replay(
+        request, RunOptions(watch=watch, progress=watch.progress, trace_out=trace, confirm=False)
+    )
     ended = part.unfinished
     assert ended is not None
     assert 0 < part.total_calls < whole.total_calls

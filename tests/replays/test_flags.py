@@ -130,7 +130,7 @@ def test_a_trace_opens(
     request_: ReplayRequest, whole: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "t.h5"
-    found = replay(replace(request_, whole=whole), RunOptions(trace_out=path))
+    found = replay(replace(request_, whole=whole), RunOptions(trace_out=path, confirm=False))
     assert run_command(["info", str(path), "--json"]) == 0
     info = json.loads(capsys.readouterr().out)
     # Every call once for each of its eight ranks: five distinct ones, or all six.

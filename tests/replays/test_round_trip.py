@@ -52,7 +52,7 @@ def ran(tmp_path: Path, *calls: tuple[Any, ...]) -> Path:
         )
         programs.emit(Site(builder), machine, comm, moved)
     trace = tmp_path / "run.h5"
-    clusim.simulate(machine, builder.build(), trace_out=trace)
+    clusim.simulate(machine, builder.build(), trace_out=trace, confirm=False)
     return trace
 
 
@@ -82,7 +82,9 @@ def test_a_call_survives_the_profiler(call: tuple[Any, ...], tmp_path: Path) -> 
 
 def test_a_training_step_survives_the_profiler(tmp_path: Path) -> None:
     trace = tmp_path / "step.h5"
-    clusim.train("resnet50-dgx1v", steps=1, fold="none", granularity="auto", trace_out=trace)
+    clusim.train(
+        "resnet50-dgx1v", steps=1, fold="none", granularity="auto", trace_out=trace, confirm=False
+    )
     files = tuple(map(str, write_kineto(trace, tmp_path / "kineto")))
     found = replay(ReplayRequest(files, topology="dgx-1v", gap="none"))
     # Times of the format are in us with 6 digits, in doubles.
@@ -101,7 +103,7 @@ def test_a_simulated_run_survives_its_own_log(tmp_path: Path) -> None:
         moved = programs.CollectivePayload(operation, size, dtype, root=root)
         programs.emit(Site(builder), machine, comm, moved)
     trace, log_file = tmp_path / "run.h5", tmp_path / "nccl.log"
-    clusim.simulate(machine, builder.build(), trace_out=trace)
+    clusim.simulate(machine, builder.build(), trace_out=trace, confirm=False)
     write_nccl_log(trace, log_file)
     table = call_table(read_logs([str(log_file)]))
     shown = [table.distinct[n] for n in table.call]
@@ -121,7 +123,7 @@ def test_groups_keep_their_members(tmp_path: Path) -> None:
         moved = programs.CollectivePayload("allreduce", 4096 << number)
         programs.emit(Site(builder, f"group{number}"), machine, comm, moved)
     trace, log_file = tmp_path / "run.h5", tmp_path / "nccl.log"
-    clusim.simulate(machine, builder.build(), trace_out=trace)
+    clusim.simulate(machine, builder.build(), trace_out=trace, confirm=False)
     write_nccl_log(trace, log_file)
     found = replay(ReplayRequest((str(log_file),), topology="dgx-h100"))
     assert [(c.ranks, c.bytes) for c in found.calls] == [(2, 4096), (2, 8192), (2, 16384)]

@@ -302,7 +302,9 @@ def test_the_keyboard_goes_from_bar_to_bar_of_a_lane_and_says_each(
     """Every bar of the lane is reached in its order, also those out of the window."""
     trace, path = tmp_path / "step.h5", tmp_path / "report.html"
     work = tiny("parallel: {tensor: 2, data: 1}", batch="{global: 1, micro: 1}")
-    train(work, "dgx-a100", steps=1, granularity="coarse", fold="none", trace_out=trace)
+    train(
+        work, "dgx-a100", steps=1, granularity="coarse", fold="none", trace_out=trace, confirm=False
+    )
     path.write_text(report(Feed.open(trace)), encoding="utf-8")
     opened, troubles = watched(browser, viewport={"width": 1280, "height": 900})
     opened.goto(path.as_uri())

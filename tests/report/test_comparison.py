@@ -31,7 +31,9 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("runs")
     made = [folder / "ring.h5", folder / "tree.h5"]
     for path in made:
-        clusim.collective("dgx-a100", "allreduce", SIZE, algorithm=path.stem, trace_out=path)
+        clusim.collective(
+            "dgx-a100", "allreduce", SIZE, algorithm=path.stem, trace_out=path, confirm=False
+        )
     return made
 
 

@@ -19,7 +19,9 @@ GROUPS = ("wires", "wires/total", "hbm", "tasks", "primitives", "fabric", "sched
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     path = tmp_path_factory.mktemp("trace") / "run.h5"
-    return path, clusim.collective("a100x4-mesh", "allreduce", "64KiB", trace_out=path)
+    return path, clusim.collective(
+        "a100x4-mesh", "allreduce", "64KiB", trace_out=path, confirm=False
+    )
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ UNIFORM = clusim.Traffic("uniform", 1024, 1024, load=0.5, duration_ps=4_000_000)
 
 
 def run(fabric: Fabric, path: Path | None, **options: object) -> Result:
-    return clusim.simulate_traffic(fabric, UNIFORM, trace_out=path, **options)  # type: ignore[arg-type]
+    return clusim.simulate_traffic(fabric, UNIFORM, trace_out=path, confirm=False, **options)  # type: ignore[arg-type]
 
 
 def interrupt_after(calls: int) -> object:

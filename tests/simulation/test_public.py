@@ -86,7 +86,9 @@ def test_replay_is_that_of_the_command() -> None:
     shown = json.loads(out("replay", log, "--topology", "a100x4-mesh", "--json", "--no-progress"))
     # What errors to expect is the command's to say.
     assert shown.pop("expected_errors")
-    assert clusim.replay(log, "a100x4-mesh").to_json() == shown
+    found = clusim.replay(log, "a100x4-mesh")
+    found.diagnose()
+    assert found.to_json() == shown
 
 
 def test_train_is_that_of_the_command() -> None:

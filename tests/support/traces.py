@@ -31,7 +31,9 @@ def write_collective(path: Path) -> Path:
     fabric = clusim.load("dgx-a100")
     schedule = clusim.collectives.build(fabric, "allreduce", "ring", 4 << 20, channels=4)
     command = "clusim run dgx-a100 --size 4MiB"
-    clusim.simulate(fabric, schedule, trace_out=path, trace_primitives=True, command=command)
+    clusim.simulate(
+        fabric, schedule, trace_out=path, trace_primitives=True, command=command, confirm=False
+    )
     return path
 
 
@@ -39,19 +41,21 @@ def write_cluster(path: Path) -> Path:
     """Write the trace of an all-reduce over two machines with its slices."""
     fabric = clusim.load("dgx-a100", nodes=2)
     schedule = clusim.collectives.build(fabric, "allreduce", "ring", 1 << 20, channels=4)
-    clusim.simulate(fabric, schedule, trace_out=path, trace_primitives=True)
+    clusim.simulate(fabric, schedule, trace_out=path, trace_primitives=True, confirm=False)
     return path
 
 
 def write_training(path: Path) -> Path:
     """Write the trace of a training step with its slices."""
     fabric = clusim.load("dgx-h100")
-    clusim.simulate(fabric, training_step(fabric), trace_out=path, trace_primitives=True)
+    clusim.simulate(
+        fabric, training_step(fabric), trace_out=path, trace_primitives=True, confirm=False
+    )
     return path
 
 
 def write_traffic(path: Path, fabric: str = "fat-tree:k=4") -> Path:
     """Write the trace of synthetic traffic."""
     traffic = clusim.Traffic("permutation", 64 << 10, 4096)
-    clusim.simulate_traffic(clusim.load(fabric), traffic, trace_out=path)
+    clusim.simulate_traffic(clusim.load(fabric), traffic, trace_out=path, confirm=False)
     return path

@@ -62,7 +62,7 @@ def test_blocks_that_a_trace_cannot_hold_are_noted(
 ) -> None:
     monkeypatch.setattr(fold, "MOST_ROWS", 1)
     work = tiny(CASES["gpipe"])
-    how = {"steps": 1, "granularity": "coarse", "trace_out": tmp_path / "run.h5"}
+    how = {"steps": 1, "granularity": "coarse", "trace_out": tmp_path / "run.h5", "confirm": False}
     notes = clusim.train(work, A100, **how).notes
     assert notes[-1].startswith("trace: ")
     assert notes[-1].endswith("replicated blocks are pauses, too many tasks")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,9 @@ SHIPPED = ("resnet50-dgx1v", "bert-allreduce", "bert-parameter-server", "megatro
 def traced(name: str, path: Path, **options: Any) -> TrainingResult:
     """Simulate steps with a trace: of a small case, all of whose blocks are folded, or of a shipped workload."""
     if name in SHIPPED:
-        return train(load_workload(name), trace_out=path, **options)
-    return train(tiny(CASES[name]), A100, granularity=4096, fold="all", trace_out=path, **options)
+        return train(load_workload(name), trace_out=path, confirm=False, **options)
+    how: dict[str, Any] = {"granularity": 4096, "fold": "all", "confirm": False, **options}
+    return train(tiny(CASES[name]), A100, trace_out=path, **how)
 
 
 def command_rows(found: TrainingResult) -> dict[int, tuple[int, int, int]]:
@@ -132,7 +134,7 @@ def test_a_folded_trace_has_what_a_written_one_has(tmp_path: Path) -> None:
     work = tiny(CASES["pipeline"])
     paths = [tmp_path / f"{fold}.h5" for fold in ("none", "all")]
     for path in paths:
-        train(work, A100, steps=1, granularity=4096, fold=path.stem, trace_out=path)
+        train(work, A100, steps=1, granularity=4096, fold=path.stem, trace_out=path, confirm=False)
     plain, folded = ([task for rank in Run.open(path).by_rank() for task in rank] for path in paths)
     kernels, calls = (
         [Counter((t.rank, t.stream) for t in rows if t.kind == kind) for rows in (plain, folded)]
@@ -189,6 +191,14 @@ def test_exports_have_the_tasks_of_blocks(tmp_path: Path) -> None:
     assert lines > sum(row["times"] * row["ranks"] for row in collectives(path).rows())
 
 
+@pytest.fixture(scope="module")
+def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the trace of a step with folded blocks."""
+    path = tmp_path_factory.mktemp("blocks") / "step.h5"
+    traced("pipeline", path, steps=1)
+    return path
+
+
 @pytest.mark.parametrize(
     ("column", "row", "value", "said"),
     [
@@ -201,10 +211,9 @@ def test_exports_have_the_tasks_of_blocks(tmp_path: Path) -> None:
     ],
 )
 def test_damaged_blocks_are_refused_in_a_line(
-    column: str, row: int, value: int, said: str, tmp_path: Path
+    column: str, row: int, value: int, said: str, blocks: Path, tmp_path: Path
 ) -> None:
-    path = tmp_path / "step.h5"
-    traced("pipeline", path, steps=1)
+    path = shutil.copy(blocks, tmp_path / "step.h5")
     with h5py.File(path, "r+") as file:
         values = file[f"/blocks/{column}"][:]
         values[row] = value

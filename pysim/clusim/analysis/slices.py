@@ -164,9 +164,9 @@ class Slices:
         self.image, self.where = image, str(where)
         self._start_ps = task_start_ps
         self._tables: OrderedDict[tuple[int, ...], SliceTable] = OrderedDict()
-        names = ["template", "length", "chunk_bytes", "stride", "offset", "limit", "slice_min"]
-        names += ["rotation", "align", "slices", "slots_per_slice"]
-        self._work = [*zip(*(image["instances"][name].tolist() for name in names), strict=True)]
+        fields = ["template", "length", "chunk_bytes", "stride", "offset", "limit", "slice_min"]
+        fields += ["rotation", "align", "slices", "slots_per_slice"]
+        self._work = [*zip(*(image["instances"][name].tolist() for name in fields), strict=True)]
         self._kept = 0
         prims = image["prims"]
         names = ("base", "coef", "step", "repeat", "flags")

@@ -124,10 +124,12 @@ class MemoryTraffic:
 
         A chunk that several primitives of a loop use is read and stored once: L2 holds it in between.
         """
+        template = self.schedule.templates[instance.template]
         shape = instance.length, instance.chunk_bytes, instance.stride, instance.limit
-        key = instance.template, instance.offset, instance.rotation, *shape
+        # Interleaved chunks of equal ranges have equal sizes at any offset.
+        offset = 0 if template.mode == "interleaved" else instance.offset
+        key = instance.template, offset, instance.rotation, *shape
         if key not in self._known:
-            template = self.schedule.templates[instance.template]
             each = [prim for prim in template.prims if not prim.sync]
             sizes = [prim_totals(instance, template, prim)[0] for prim in each]
             accessed: dict[Access, int] = {}

@@ -104,6 +104,8 @@ class System:
         By index; GPUs in the order of the ranks.
     routes : dict
         (device, device) -> path.
+    local_cpus : dict
+        GPU -> nearest CPU; None without a path to one.
     told : list of str
         Notes on NVLink overrides and on assumed NICs.
     pxn, nvb : bool
@@ -118,6 +120,7 @@ class System:
     switch: Device | None = None
     others: list[Device] = field(default_factory=list)
     routes: dict[tuple[Device, Device], Route] = field(default_factory=dict)
+    local_cpus: dict[Device, Device | None] = field(default_factory=dict)
     num_links: int = 0
     gdr_level: Path | None = None
     pxn: bool = True
@@ -211,20 +214,25 @@ class System:
         return best
 
     def local_adapter(self, gpu: Device, channel: int) -> Device | None:
-        """Return the NIC that a GPU uses on a channel: GPUs that share NICs alternate.
+        """Return the NIC that a GPU uses on a channel."""
+        nets = self.local_adapters(gpu)
+        return nets[channel % len(nets)] if nets else None
+
+    def local_adapters(self, gpu: Device) -> list[Device]:
+        """Return the NICs that a GPU uses, in the order of channels: GPUs that share NICs alternate.
 
         A GPU uses its share of the nearest NICs, or the number in ``NCCL_NETDEVS_POLICY``.
         """
         nets = self.nearest(gpu, self.adapters)
         if not nets:
-            return None
+            return []
         sharers = self.nearest(nets[0], self.gpus)
         first = gpu.index
         if len(nets) & (len(nets) - 1) == 0:
             width = len(nets).bit_length() - 1
             first = int(f"{gpu.index % len(nets):0{width}b}"[::-1], 2) if width else 0
         share = self.settings.netdevs_policy or -(-len(nets) // max(1, len(sharers)))
-        return nets[(first + channel % min(share, len(nets))) % len(nets)]
+        return [nets[(first + turn) % len(nets)] for turn in range(min(share, len(nets)))]
 
     @property
     def least_nic_GBps(self) -> float:
@@ -240,15 +248,15 @@ class System:
 
     def local_gpu(self, adapter: Device) -> Device | None:
         """Return the GPU that a NIC is local to."""
-        sharers = self.nearest(adapter, self.gpus)
+        sharers = [(gpu, self.local_adapters(gpu)) for gpu in self.nearest(adapter, self.gpus)]
         for channel in range(len(self.adapters) or 1):
-            for gpu in sharers:
-                if self.local_adapter(gpu, channel) is adapter:
+            for gpu, nets in sharers:
+                if nets and nets[channel % len(nets)] is adapter:
                     return gpu
         return None
 
 
-_DEVICES = {"gpus", "adapters", "cpus", "switch", "others", "routes"}
+_DEVICES = {"gpus", "adapters", "cpus", "switch", "others", "routes", "local_cpus"}
 _SYSTEM = [one.name for one in fields(System) if one.name not in _DEVICES]
 _DEVICE = [one.name for one in fields(Device) if one.name not in {"links", "name", "members"}]
 """Fields of a device that enter the key: excluded are references to devices, links and paths, and names, which

@@ -39,6 +39,7 @@ def set_routes(system: System, p2p_level: Path) -> None:
         ends.append(system.switch)
     for end in ends:
         _reach(system, end)
+    system.local_cpus = {gpu: _cpu_of(system, gpu) for gpu in system.gpus}
     _bend_peers(system, p2p_level)
     _near_cpus(system)
     _bend_adapters(system)
@@ -114,7 +115,7 @@ def _bend_peers(system: System, level: Path) -> None:
             route = system.route(a, b)
             if a is b or route is None or peer_access(system, a, b, route, level):
                 continue
-            cpu = _cpu_of(system, a)
+            cpu = system.local_cpus[a]
             if cpu is not None:
                 bent.append((a, cpu, b))
     for a, cpu, b in bent:
@@ -123,7 +124,7 @@ def _bend_peers(system: System, level: Path) -> None:
 
 def _coherent(system: System, gpu: Device, net: Device) -> bool:
     """Return True if a GPU's coherent link leads to the CPU with the NIC on its PCIe."""
-    cpu = _cpu_of(system, gpu)
+    cpu = system.local_cpus[gpu]
     to_cpu = system.route(gpu, cpu) if cpu is not None else None
     other = system.route(net, cpu) if cpu is not None else None
     if to_cpu is None or other is None:
@@ -169,7 +170,7 @@ def _bend_adapters(system: System) -> None:
         for gpu in system.gpus:
             if direct_rdma(system, gpu, net):
                 continue
-            cpu = _cpu_of(system, gpu)
+            cpu = system.local_cpus[gpu]
             if cpu is None:
                 continue
             _via(system, net, cpu, gpu)

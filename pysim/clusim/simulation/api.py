@@ -53,6 +53,7 @@ def simulate(
     notes: Sequence[str] = (),
     progress: Progress | None = None,
     command: str = "",
+    confirm: bool | None = None,
     watch: Watch | None = None,
 ) -> Result:
     """Run `schedule` on `fabric` and return the result.
@@ -91,6 +92,8 @@ def simulate(
         notebooks, after two seconds.
     command : str
         Command to record in the trace.
+    confirm : bool or None
+        As for `collective`; traces store the proven verdict.
     watch : clusim.simulation.session.Watch
         Wall-clock limit of the run; at the limit the result is partial (`Result.unfinished`).
 
@@ -110,7 +113,9 @@ def simulate(
     )
     with shown_in_notebook(progress) as told:
         how = (bins, trace_out, trace_primitives, told, command, trace_limit_bytes)
-        return result_of(request, RunOptions(*how, threads=threads, watch=watch or Watch()))
+        return result_of(
+            request, RunOptions(*how, threads=threads, confirm=confirm, watch=watch or Watch())
+        )
 
 
 def result_of(request: AnyRequest | Plan, options: RunOptions = RunOptions()) -> Result:
@@ -154,6 +159,7 @@ def simulate_traffic(
     bins: int = MAX_BINS,
     progress: Progress | None = None,
     command: str = "",
+    confirm: bool | None = None,
     watch: Watch | None = None,
 ) -> Result:
     """Run synthetic traffic on `fabric`; `Result.messages` contains all arrival times.
@@ -163,7 +169,9 @@ def simulate_traffic(
     request = TrafficRequest(Setup(fabric), traffic, granularity, engine)
     with shown_in_notebook(progress) as told:
         how = (bins, trace_out, False, told, command, trace_limit_bytes)
-        return result_of(request, RunOptions(*how, threads=threads, watch=watch or Watch()))
+        return result_of(
+            request, RunOptions(*how, threads=threads, confirm=confirm, watch=watch or Watch())
+        )
 
 
 Machine = str | Path | Fabric

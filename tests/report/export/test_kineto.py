@@ -59,7 +59,7 @@ def of_rank(path: Path) -> tuple[int, list[dict[str, Any]]]:
 @pytest.fixture(scope="module")
 def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("traces") / "resnet.h5"
-    clusim.train("resnet50-dgx1v", steps=1, fold="none", trace_out=path)
+    clusim.train("resnet50-dgx1v", steps=1, fold="none", trace_out=path, confirm=False)
     return path
 
 
