@@ -5,8 +5,10 @@ The wires have the figures of the shipped links: pauses, marks and rates.
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
@@ -253,20 +255,28 @@ def test_policies_are_equal_on_any_number_of_threads() -> None:
     assert len(prints) == 1
 
 
+LINE = 53_687_091
+
+
+def _flow(name: str) -> Any:
+    """Return a flow of a policy at its start, on a NIC of 400 Gb/s."""
+    of = find_policy(name)
+    flow = of.cls()
+    rates = (("line_rate", LINE), ("min_rate", LINE // 1000))
+    for key, value in zip(of.fields, BoundSender(Sender(name), rates).record, strict=True):
+        setattr(flow, key, value)
+    return flow
+
+
 def _timely_rate(flows: int, factor: float) -> float:
     """Return a flow's rate after 100 segments, over a fair share, at `factor` of the round trip of the fixed point."""
-    line = 53_687_091
-    of = find_policy("timely")
-    flow = of.cls()
-    rates = (("line_rate", line), ("min_rate", line // 1000))
-    for name, value in zip(of.fields, BoundSender(Sender("timely"), rates).record, strict=True):
-        setattr(flow, name, value)
-    flow.base_ps, flow.rate = 8_000_000, line // flows
+    flow = _flow("timely")
+    flow.base_ps, flow.rate = 8_000_000, LINE // flows
     target_ps = flow.base_ps + flow.queue_ps
     rtt_ps = int(target_ps * (1 + flows * flow.step_65536 / flow.beta_65536) * factor)
     for number in range(100):
         flow.acked(number * rtt_ps, flow.segment_bytes, rtt_ps, 0)
-    return flow.rate * flows / line
+    return float(flow.rate * flows / LINE)
 
 
 @pytest.mark.parametrize("flows", [2, 4, 16])
@@ -277,7 +287,51 @@ def test_timely_has_the_fixed_point_of_its_paper(flows: int) -> None:
     assert _timely_rate(flows, 0.8) > 1.05
 
 
-@pytest.mark.parametrize("policy", ["swift", "timely"])
+@pytest.mark.parametrize("seed", range(20))
+def test_the_window_of_nscc_is_within_its_bounds(seed: int) -> None:
+    """From a packet to 1.5 products of rate and least round trip, for any delays and marks."""
+    rng = random.Random(seed)
+    flow, base_ps, now_ps = _flow("nscc"), rng.choice([2_000_000, 9_000_000, 40_000_000]), 0
+    delays_ps = [rng.choice([0, 500_000, base_ps // 2, base_ps, 6 * base_ps]) for _ in range(40)]
+    most = (LINE * base_ps >> 30) * 3 // 2
+    windows = []
+    for number in range(4000):
+        now_ps += rng.choice([1, 80_000, base_ps])
+        flow.in_flight = rng.randrange(1 << 20)
+        delay_ps = delays_ps[number // 100] if number else 0
+        marked = int(rng.random() < number % 1000 / 1000)
+        flow.acked(now_ps, rng.choice([1, 4096, 32_768]), base_ps + delay_ps, marked)
+        windows.append(flow.window)
+    assert min(windows) >= 4096
+    assert max(windows) <= most
+    assert len(set(windows)) > 100
+
+
+@pytest.mark.parametrize(
+    ("delay", "marked", "sign"), [(0.5, 0, 1), (2, 0, 1), (2, 1, -1), (0.5, 1, 0)]
+)
+def test_nscc_has_the_four_cases_of_mark_and_delay(delay: float, marked: int, sign: int) -> None:
+    """Below and above the target without a mark it grows; marked and late it shrinks by 0.8 x 1/2; marked it waits."""
+    flow, base_ps = _flow("nscc"), 12_000_000
+    flow.base_ps, flow.window, flow.delay_ps = base_ps, 300_000, int(delay * base_ps)
+    flow.adjusted_ps = flow.cut_at_ps = now_ps = 10 * base_ps
+    flow.round_end_ps = 100 * base_ps
+    for number in range(8):
+        now_ps += base_ps // 8 + (number == 0) * 10
+        flow.acked(now_ps, 4096, int((1 + delay) * base_ps), marked)
+    change = flow.window - 300_000
+    eta_bytes = 154 * 4096 * (LINE * base_ps >> 30) // 150_000 // 1024
+    if sign < 0:
+        assert change == pytest.approx(eta_bytes - 300_000 * 0.8 / 2, rel=0.005)
+    elif sign == 0:
+        assert change in (0, eta_bytes)
+    else:
+        a = (LINE * base_ps >> 30) / 150_000
+        share = 4 * (1 - delay) if delay < 1 else 5
+        assert change == pytest.approx(share * a * 4096 * 8 * 4096 / 300_000 + eta_bytes, rel=0.02)
+
+
+@pytest.mark.parametrize("policy", ["swift", "timely", "nscc"])
 def test_policies_of_round_trips_end_the_pauses_of_an_incast(policy: str) -> None:
     """The queue of the fixed point is below the threshold to pause: all pauses are of the start.
 

@@ -13,7 +13,7 @@ from clusim.policies.choice import BoundSender, Sender
 from support import sender_policies
 from support.images import LINE_RATE
 
-NAMES = ("swift", "dctcp", "dcqcn-policy")
+NAMES = ("swift", "timely", "nscc", "dctcp", "dcqcn-policy")
 CLASSES = ("Free", "Narrow", "Pulse")
 
 

@@ -26,10 +26,10 @@ GROUP = "clusim.policies"
 @cache
 def shipped() -> dict[str, SenderPolicy]:
     """Return the shipped policies by name."""
-    from clusim.policies import dcqcn, timely, windows
+    from clusim.policies import dcqcn, nscc, timely, windows
 
     classes = {"dcqcn-policy": dcqcn.Dcqcn, "swift": windows.Swift, "dctcp": windows.Dctcp}
-    classes["timely"] = timely.Timely
+    classes |= {"timely": timely.Timely, "nscc": nscc.Nscc}
     return {name: read_class(name, cls) for name, cls in classes.items()}
 
 
