@@ -27,6 +27,8 @@ from clusim_cli.main import cli
 from support.workloads import ideal, tiny
 
 PIPELINE = "parallel: {pipeline: 4, data: 1}\n"
+EIGHT = "{global: 8, micro: 1}"
+ONE_LAYER = "{base: gpt3-1.3b, layers: 1, hidden: 256, heads: 8, head_size: 32, kv_heads: 8, intermediate: 1024, vocab: 256}"
 
 
 def step(text: str, micro_batches: int = 4, **options: Any) -> TrainingResult:
@@ -108,8 +110,8 @@ def test_computing_twice_as_fast_saves_half_of_it_where_nothing_hides_behind_it(
     assert alone.verdict.causes[0].kind is CauseKind.COMPUTE
     assert alone.verdict.causes[0].then == "100.0% compute", "nothing else is there"
     assert saved(alone) == pytest.approx(alone.step_ps[-1] / 2, rel=1e-6)
-    work = tiny("parallel: {data: 8}\n", batch="{global: 8, micro: 1}")
-    found = clusim.train(work, "dgx-a100", confirm=True)
+    work = tiny("parallel: {data: 8}\n", batch=EIGHT, model=ONE_LAYER)
+    found = clusim.train(work, "dgx-a100", steps=1, confirm=True)
     found.diagnose()
     first = found.verdict.causes[0]
     assert first.kind is CauseKind.COMPUTE
@@ -145,8 +147,8 @@ def test_a_broken_link_is_named_and_is_what_the_sound_machine_saves() -> None:
     """With an eighth of its lanes left, a link is full for longer than the latencies of a small all-reduce."""
 
     def small(**options: Any) -> TrainingResult:
-        work = tiny("parallel: {data: 8}\n", batch="{global: 8, micro: 1}", sequence="16")
-        return clusim.train(work, "dgx-a100", steps=2, **options)
+        work = tiny("parallel: {data: 8}\n", batch=EIGHT, sequence="16", model=ONE_LAYER)
+        return clusim.train(work, "dgx-a100", steps=1, **options)
 
     found = small(faults=["lanes gpu0-nvswitch0.0 1/8 at 1ns"], confirm=True)
     found.diagnose()
