@@ -99,9 +99,9 @@ def changed(base: str, words: list[str]) -> list[int]:
 @pytest.mark.parametrize(
     "options",
     [
-        f"{LOG} dgx-h100 --calls 2",
-        f"{LOG} dgx-h100 --calls 2 --fault 'rank 1 slow x3 at 1ns'",
-        f"{LOG} dgx-h100 --calls 2 --whole",
+        f"{LOG} dgx-h100 --calls 2 --granularity 64KiB",
+        f"{LOG} dgx-h100 --calls 2 --granularity 64KiB --fault 'rank 1 slow x3 at 1ns'",
+        f"{LOG} dgx-h100 --calls 2 --granularity 64KiB --whole",
         f"{TRACES / 'comma-4ranks'} dgx-h100 --gap none",
     ],
 )
