@@ -71,6 +71,27 @@ def test_calls_before_an_unknown_time_are_played() -> None:
     assert time_ps == sum(bundles[number].time_ps for number in table.call[:count])
 
 
+def test_long_overlaps_are_played_in_linear_time() -> None:
+    """Each of 20,000 calls overlaps the next one; in quadratic time this needs minutes."""
+    table = CallTable()
+    for number in range(20_000):
+        table.add(LoggedCall(number % 2, "allreduce", 8), -1, number, number)
+    bundles = [CallBundle(((0, 1),), call, 1500) for call in table.distinct]
+    time_ps, overlaps = play_log(table, "logged", bundles, SeparateCalls({}))
+    assert (time_ps, overlaps) == (19_999 * 1000 + 1500, {"rates": 1})
+
+
+@pytest.mark.parametrize("comms", [1, 2])
+def test_time_stamps_may_be_years_apart(comms: int) -> None:
+    """3 * 10^7 s have more ps than 64 bits hold."""
+    table = CallTable()
+    for number, stamp_ns in enumerate((0, 3 * 10**16)):
+        table.add(LoggedCall(number % comms, "allreduce", 8), -1, stamp_ns, number)
+    bundles = [CallBundle(((0, 1),), call, 5) for call in table.distinct]
+    time_ps, _ = play_log(table, "logged", bundles, SeparateCalls({}))
+    assert time_ps == 3 * 10**19 + 5
+
+
 def overlapping(tmp_path: Path, calls: int) -> ReplayRequest:
     """Return a log of two communicators of eight GPUs, each with its stream."""
     log = LogWriter(8)

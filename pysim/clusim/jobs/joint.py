@@ -73,9 +73,8 @@ class SeparateCalls:
         """Return True, to count overlaps."""
         return True
 
-    def ends_ps(self, island: Sequence[BundleStart]) -> list[int]:
-        """Return the ends of bundles [ps]."""
-        return [start.offset_ps + start.bundle.time_ps for start in island]
+    def ends_ps(self, island: Sequence[BundleStart]) -> None:
+        """Return None: rates are exact, also of long islands."""
 
     def rates16(self, bundles: Sequence[CallBundle]) -> list[int]:
         """Return full progress."""

@@ -39,14 +39,15 @@ def play_log(
     call = np.array(table.call[:count], np.int64)
     comm = np.array([one.comm for one in table.distinct], np.int64)[call]
     stream = np.array(table.stream[:count], np.int64)
-    earliest_ps = np.zeros(count, np.int64)
+    # Times of days have more digits than 64 bits.
+    earliest_ps = np.zeros(count, object)
     if gap == "logged":
-        time_ns = np.array(table.time_ns, np.int64)
+        time_ns = np.array(table.time_ns, object)
         earliest_ps += 1000 * (time_ns - time_ns[time_ns >= 0].min())[:count]
     gap_ps = gap if isinstance(gap, int) else 0
     if (comm == comm[0]).all() or (stream == max(0, stream[0])).all():
         # Calls in sequence: the last starts after all before it, and after the latest that its earliest start delays.
-        each_ps = np.array([bundle.time_ps for bundle in bundles], np.int64)[call]
+        each_ps = np.array([bundle.time_ps for bundle in bundles], object)[call]
         before_ps = np.cumsum(each_ps + gap_ps) - each_ps - gap_ps
         late_ps = max(0, (earliest_ps - before_ps).max())
         return int(late_ps + before_ps[-1] + each_ps[-1]), Counter()
