@@ -28,7 +28,10 @@ from support.workloads import ideal, tiny
 
 PIPELINE = "parallel: {pipeline: 4, data: 1}\n"
 EIGHT = "{global: 8, micro: 1}"
-ONE_LAYER = "{base: gpt3-1.3b, layers: 1, hidden: 256, heads: 8, head_size: 32, kv_heads: 8, intermediate: 1024, vocab: 256}"
+ONE_LAYER = (
+    "{base: gpt3-1.3b, layers: 1, hidden: 256, heads: 8, head_size: 32, kv_heads: 8,"
+    " intermediate: 1024, vocab: 256}"
+)
 
 
 def step(text: str, micro_batches: int = 4, **options: Any) -> TrainingResult:
