@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("without_proof")
+
 Clusim = Callable[..., Any]
 TRACES = Path(__file__).resolve().parents[2] / "traces"
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("without_proof")
+
 Clusim = Callable[..., Any]
 RUN = ("run", "dgx-h100", "--algorithm", "nccl", "--json")
 

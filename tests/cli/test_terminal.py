@@ -15,6 +15,8 @@ from clusim_cli.main import COMMANDS
 from support.calls import CALLS
 from support.terminal import at_terminal, terminal
 
+pytestmark = pytest.mark.usefixtures("without_proof")
+
 Clusim = Callable[..., Any]
 
 CALL = ("run", *CALLS["run"][0])
