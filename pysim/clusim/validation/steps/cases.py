@@ -313,11 +313,23 @@ def _micro(row: StepRow, notes: list[str]) -> int:
     return row.micro_batch or 1
 
 
+_PRECISION_WORDS = {
+    "fp8-mx": "mxfp8",
+    "fp8-cs": "fp8-current",
+    "current scaling": "fp8-current",
+    "tensorwise": "fp8-current",
+}
+"""Words for scales of 8-bit tensors in tables (Megatron-Bridge, torchao) -> precision."""
+
+
 def _precision(row: StepRow, notes: list[str]) -> str:
     word = row.precision.lower()
     result = [name for name in PRECISIONS if name in word]
+    result += [name for text, name in _PRECISION_WORDS.items() if text in word]
     if "rowwise" in word:
         notes.append("scales by rows: as scales of tensors, their cost is not modelled")
+    if "other scaling" in word:
+        notes.append("scales of 8-bit tensors not given: delayed, one per tensor, assumed")
     if result:
         return min(result, key=lambda name: (PRECISIONS[name].gemm_bytes, -len(name)))
     if word in ("", "not stated", "unknown"):
