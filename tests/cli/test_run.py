@@ -11,8 +11,6 @@ import pytest
 
 from clusim.results.trace.reader import open_records, read_result
 
-pytestmark = pytest.mark.usefixtures("without_proof")
-
 Clusim = Callable[..., Any]
 RING = ("run", "dgx-a100", "--algorithm", "ring")
 SMALL = (*RING, "--size", "64KiB", "--channels", 2)
