@@ -11,7 +11,10 @@ SIZE, WIDTH, BUCKETS = 32 << 20, 4096, 3
 PARTS = [1 << 20, 4 << 20, 8 << 20, 16 << 20]
 
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-dist.init_process_group("nccl")
+# A group that is bound to a device has one communicator for messages, too; others create one per pair.
+pairs = "chain of pairs" in sys.argv
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl", device_id=None if pairs else device)
 rank, ranks = dist.get_rank(), dist.get_world_size()
 second = dist.new_group(list(range(ranks)))
 values = [torch.zeros(SIZE // 4, device="cuda") for _ in range(2)]
@@ -47,9 +50,11 @@ def chain():
     return []
 
 
+sent = [torch.zeros(PARTS[peer] // 4, device="cuda") for peer in range(ranks)]
+received = [torch.zeros(PARTS[rank] // 4, device="cuda") for _ in range(ranks)]
+
+
 def exchange():
-    sent = [torch.zeros(PARTS[peer] // 4, device="cuda") for peer in range(ranks)]
-    received = [torch.zeros(PARTS[rank] // 4, device="cuda") for _ in range(ranks)]
     return [dist.all_to_all(received, sent, async_op=True)]
 
 
@@ -60,6 +65,7 @@ CASES = {
     "two calls beside a kernel": lambda: beside(2),
     "gradient buckets": buckets,
     "chain of messages": chain,
+    "chain of pairs": chain,
     "uneven all-to-all": exchange,
 }
 for name in sys.argv[1:]:

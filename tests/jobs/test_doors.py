@@ -43,12 +43,6 @@ HOST_US = 60.0
 
 WRONG = {
     ("two calls", "exec"): 402.6,
-    ("two calls", "torchrun"): 637.9,
-    ("a call beside a kernel", "torchrun"): 665.9,
-    ("two calls beside a kernel", "torchrun"): 705.9,
-    ("gradient buckets", "torchrun"): 2166.6,
-    ("uneven all-to-all", "torchrun"): 360.6,
-    ("chain of messages", "torchrun"): 1927.9,
 }
 """Case and command -> present time [us]."""
 
@@ -161,18 +155,19 @@ def test_a_program_that_calls_nccl_is_the_job(executed: dict[str, float], case: 
     check_live(executed[case], case)
 
 
-@pytest.fixture(scope="module")
-def scripted() -> dict[str, float]:
+@cache
+def scripted(*cases: str) -> dict[str, float]:
     """Return the times of a PyTorch program by its own clock [us]."""
-    if find_spec("torch") is None:
-        pytest.skip("could not import 'torch'")
-    words = ("--topology", SYSTEM, "--compare", "off", HERE / "script.py", *LIVE, *BESIDE)
+    words = ("--topology", SYSTEM, "--compare", "off", HERE / "script.py", *cases)
     return times_of(warm("torchrun", *words, check=True).stdout)
 
 
-@cells("torchrun", (*LIVE, *BESIDE))
-def test_a_pytorch_program_is_the_job(scripted: dict[str, float], case: str) -> None:
-    check_live(scripted[case], case)
+@pytest.mark.skipif(find_spec("torch") is None, reason="could not import 'torch'")
+@pytest.mark.parametrize("case", [*LIVE, *BESIDE, MESSAGES[1]])
+def test_a_pytorch_program_is_the_job(case: str) -> None:
+    """Messages of a group that is not bound to a device are in communicators of pairs."""
+    found = scripted(*(LIVE + BESIDE if case in LIVE + BESIDE else (case,)))
+    check_live(found[case], case)
 
 
 STEP = """

@@ -96,7 +96,6 @@ def test_a_pipeline_moves_its_activations_and_gradients_once_per_microbatch(tmp_
             assert 0 < count - 3 * 4 <= 3
             assert 0 < size - activations < 10_000
         assert rank["allreduce", 2] == (3 * 2, 3 * 4 * (512 * 512 + 512))
-    assert all(step["all_ranks"] for step in done["steps"])
     assert done["steps"][1]["time_us"] == pytest.approx(done["steps"][2]["time_us"], rel=0.1)
 
 

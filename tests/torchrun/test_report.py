@@ -6,7 +6,7 @@ from collections import Counter
 
 from clusim.programs.clock import Totals
 from clusim.programs.report import run_of
-from clusim.programs.step import RankResult, StepTime
+from clusim.programs.step import RankResult
 
 MS = 10**9
 
@@ -22,10 +22,10 @@ def test_the_report_names_step_communication_kernels_and_assumptions() -> None:
         unpriced_ps=Counter(sort=3 * MS),
         unpriced_at={"sort": "train.py:7"},
     )
-    steps = [(20 * MS, StepTime(20 * MS, 20 * MS)), (9 * MS, StepTime(8 * MS, 9 * MS, whole=True))]
-    results = {0: RankResult(totals, steps, 30 * MS, 5 << 30)}
+    results = {0: RankResult(totals, [20 * MS, 9 * MS], 30 * MS, 5 << 30)}
     run = run_of("dgx-h100:nodes=2", [0] * 16, results)
     run.memory_bytes = 80 << 30
+    run.overlaps = ["overlaps of calls of several communicators: 2 simulated together"]
     assert run.report() == GOLDEN.strip("\n")
     assert run.to_json()["step_us"] == 9000
     assert run.unmeasured == 0.2
@@ -50,7 +50,6 @@ GOLDEN = """
 
   time    30 ms of virtual time
   step    9 ms, median of 1 after the first, 20 ms
-          1 ms due to shared SMs and wires
   memory  5 GiB at the peak of 80 GiB
 
 communication
@@ -69,4 +68,5 @@ notes
     sort: train.py:7
   annotations without effect: these operators were not called
     train.py:3: own::scan
+  overlaps of calls of several communicators: 2 simulated together
 """

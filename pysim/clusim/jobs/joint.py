@@ -20,6 +20,7 @@ from typing import Any
 
 from clusim.formats.recordings.model import ABSENT
 from clusim.jobs.emitter import NcclEmitter
+from clusim.jobs.model import LaunchWork
 from clusim.jobs.player import FRACTION, ONE, BundleStart, CallBundle
 from clusim.jobs.times import Times
 from clusim.schedule.builder import ProgramBuilder, Site
@@ -240,7 +241,11 @@ class JointTimes:
             for place, ranks in enumerate(bundle.groups):
                 waits = [_delays(builder, rank, offset_ps, f"{number} {place}") for rank in ranks]
                 site = Site(builder, f"call {number} {place}", waits)
-                tails[-1] += emitter.collective(site, ranks, bundle.work)
+                if isinstance(bundle.work, LaunchWork):
+                    rows = emitter.messages(site, ranks, bundle.work.messages, put=False)
+                    tails[-1] += [task for row in rows for task in row]
+                else:
+                    tails[-1] += emitter.collective(site, ranks, bundle.work)
         if kernel_ps:
             rank = island[0].bundle.groups[0][0]
             tails.append([builder.kernel(rank, compute_ps=kernel_ps)])
@@ -269,6 +274,8 @@ def _delays(builder: ProgramBuilder, rank: int, offset_ps: int, name: str) -> tu
 
 
 def _with_size_class(bundle: CallBundle) -> CallBundle:
-    """Return a bundle with the next power of two of its bytes, for rates."""
+    """Return a bundle with the next power of two of its bytes, for rates; messages keep their sizes."""
+    if isinstance(bundle.work, LaunchWork):
+        return bundle
     size = 1 << max(0, bundle.work.bytes - 1).bit_length()
     return CallBundle(bundle.groups, replace(bundle.work, bytes=size))

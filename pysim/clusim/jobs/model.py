@@ -77,6 +77,20 @@ class MessageWork:
 
 
 @dataclass(frozen=True, slots=True)
+class LaunchWork:
+    """Messages that several ranks launch together.
+
+    Attributes
+    ----------
+    messages : tuple
+        Source and target, as positions in the communicator, and size of each [bytes].
+    """
+
+    kind: ClassVar = "launch"
+    messages: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DelayWork:
     """Time of a host thread, or another delay [ps]."""
 

@@ -1,11 +1,9 @@
-"""Virtual clocks of one rank: its host thread and its GPU's streams.
+"""Host thread and streams of one rank: the operations that it issues to the clock of its job.
 
 **Hardware** A host thread calls operators, which enqueue kernels and collectives on streams. A stream executes in
 order. An event marks a place in a stream; another stream, or the host, waits for it. **Model** A time per operator on
-the host; a kernel starts when the host has issued it and its stream is free; a collective when the stream that called
-it is, and NCCL's stream of its communicator. Every operation is also recorded with its dependencies, so that the
-engine can simulate the step again with shared wires and SMs. The end of a call of several running ranks is known when
-it is waited for (`Peers`).
+the host. Kernels and collectives are issued with their predecessors to the clock of all ranks
+(`clusim.programs.job`), which has their times once the host waits for them. Every operation is also recorded.
 **Not modelled** The limit on launches in a queue; several host threads that issue at the same time.
 """
 
@@ -16,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from clusim.base.match import MatchCounts, MatchedEnd
 from clusim.base.units import parse_time
@@ -57,42 +55,30 @@ class IssueTimes:
         return cls(round(operator / each), round(node / each), round(collective / pace))
 
 
-@dataclass(slots=True)
-class PendingCall:
-    """A call that other ranks determine: its end [ps], once known, and the values of its ranks."""
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in a stream: earlier operations, and the host's time of the issue [ps].
 
-    number: int
-    end_ps: int | None = None
-    sent: dict[int, Any] = field(default_factory=dict)
+    Attributes
+    ----------
+    captured : int
+        Place in a captured graph; -1 outside.
+    call : int
+        Number of the rank's call with values of other ranks; -1 without.
+    """
+
+    operations: frozenset[int] = frozenset()
+    issued_ps: int = 0
+    captured: int = -1
+    call: int = -1
 
 
 @dataclass(slots=True)
 class Stream:
-    """A stream: end of its last operation [ps], that operation, and events that the next one waits for.
+    """A stream: last operations (several of a launch), and further predecessors of the next one."""
 
-    `pending` are calls with an end that is not known yet.
-    """
-
-    end_ps: int = 0
-    last: int = -1
+    ends: frozenset[int] = frozenset()
     waits: set[int] = field(default_factory=set)
-    pending: list[PendingCall] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A place in a stream: its time [ps] and operation (-1: before the first) in the record of this number.
-
-    The time is that of `pending`, if given. In a captured graph, `captured` is the place. `waits` are operations that
-    the stream's next one waits for.
-    """
-
-    time_ps: int = 0
-    event: int = -1
-    record: int = 0
-    pending: PendingCall | None = field(default=None, compare=False)
-    captured: int = -1
-    waits: frozenset[int] = field(default=frozenset(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +87,8 @@ class IssuedCall:
 
     Attributes
     ----------
+    ranks : tuple of int
+        Process group.
     root : int
         Position of the root in the group; of the sender of a message.
     peer : int
@@ -112,7 +100,10 @@ class IssuedCall:
     splits : tuple
         Bytes sent to and received from each rank of an uneven all-to-all; empty for other calls.
     number : int
-        Number of the communicator among communicators of equal ranks, in the order of their creation.
+        Number of the process group among groups of equal ranks, in the order of their creation.
+    shared : bool
+        A message in the communicator of the process group. PyTorch creates a communicator per pair of ranks for the
+        others: messages outside batches, if the group is not bound to a device.
     """
 
     operation: str
@@ -127,37 +118,62 @@ class IssuedCall:
     where: str = field(default="", compare=False)
     splits: tuple[tuple[int, ...], ...] = ()
     number: int = 0
+    shared: bool = False
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """Ranks of the sender and the receiver of a message."""
+        return self.ranks[self.root], self.ranks[self.peer]
 
     @property
     def group(self) -> Group:
         """Communicator of the call."""
         name = f"group of {len(self.ranks)}"
-        return Group(f"{name}, number {self.number}" if self.number else name, self.ranks)
+        name = f"{name}, number {self.number}" if self.number else name
+        if self.peer < 0 or self.shared:
+            return Group(name, self.ranks)
+        return Group(f"pair in {name}", tuple(sorted(self.ends)))
 
     @property
     def meeting(self) -> tuple[object, ...]:
         """Identity of the call among ranks, in addition to its number: calls of a group, or of a pair, are in order."""
-        ends = (self.root, self.peer, self.tag) if self.peer >= 0 else ()
+        ends = (self.shared, self.root, self.peer, self.tag) if self.peer >= 0 else ()
         return (self.timed, self.ranks, self.number, *ends)
 
     @property
-    def stream(self) -> str:
-        """NCCL's stream: one per group, and one per direction of a pair that exchanges messages."""
-        ends = f" {self.root}>{self.peer}" if self.peer >= 0 else ""
-        return f"{self.communicator}{ends}"
+    def size(self) -> tuple[str, int]:
+        """Operation and number of ranks of the process group."""
+        return self.operation, len(self.ranks)
 
-    @property
-    def communicator(self) -> str:
-        """Name of the communicator's stream."""
-        return f"nccl {self.ranks}" + (f" number {self.number}" if self.number else "")
+
+class IssuedOperation(NamedTuple):
+    """Operation of a rank for the clock of its job.
+
+    Attributes
+    ----------
+    number : int
+        Its place among the operations of the rank.
+    issued_ps : int
+        The host's time of the issue [ps].
+    deps : tuple of int
+        Operations that must be complete first.
+    time_ps : int
+        Time of a kernel in isolation [ps]; 0 for other operations.
+    call : IssuedCall or None
+        A call, with the values that the rank sends.
+    """
+
+    number: int
+    issued_ps: int
+    deps: tuple[int, ...] = ()
+    time_ps: int = 0
+    call: IssuedCall | None = None
+    sent: Any = None
 
 
 @dataclass(slots=True)
 class CapturedOperations:
-    """Operations of a CUDA graph: functions with a stream and further arguments; and the stream of the capture.
-
-    Places in streams are numbered; waits for earlier places are omitted.
-    """
+    """Operations of a CUDA graph in its stream: functions with arguments; waits for earlier places are omitted."""
 
     stream: int
     operations: list[tuple[Callable[..., Mark], tuple[Any, ...]]] = field(default_factory=list)
@@ -169,23 +185,35 @@ class CapturedOperations:
 
 
 class Peers(Protocol):
-    """Other ranks of the job."""
+    """Clock of the job, and its other ranks.
 
-    def issue(
-        self, call: IssuedCall, ready_ps: int, after: Iterable[int], sent: Any
-    ) -> tuple[int, int, int | None]:
-        """Return number, time in isolation and end of a call [ps]; an unknown end is None."""
+    Attributes
+    ----------
+    alone : bool
+        This rank represents all others, values included.
+    """
 
-    def end(self, number: int) -> tuple[int, dict[int, Any]]:
-        """Wait for the end of a call [ps]; return it and the values of its ranks."""
+    alone: bool
+
+    def issue(self, operation: IssuedOperation) -> None:
+        """Issue an operation."""
+
+    def announce(self, call: IssuedCall, sent: Any) -> None:
+        """Report the next call before its operation, for the comparison of ranks."""
+
+    def end(self, operations: Iterable[int], until_ps: int | None = None) -> int | None:
+        """Wait for operations; return the last end [ps], or None if it is later than `until_ps`."""
+
+    def values(self, number: int) -> tuple[int, dict[int, Any]]:
+        """Wait until all ranks have issued a call; return the time [ps], and the values of all ranks."""
 
 
 @dataclass(slots=True)
 class Totals:
     """Work since the start: kernel time [ps] and count by operator, calls with their bytes, time read by the host.
 
-    `placeholders` are values read that are not simulated, by line of the program; `unused` are annotations of
-    operators that were not called, with their lines.
+    `call_ps` has the times of calls in isolation. `placeholders` are values read that are not simulated, by line of the
+    program; `unused` are annotations of operators that were not called, with their lines.
     """
 
     kernel_ps: Counter[str] = field(default_factory=Counter)
@@ -201,12 +229,12 @@ class Totals:
 
 
 class RankClock:
-    """Clocks and record of a rank.
+    """Host thread, streams and record of a rank.
 
     Parameters
     ----------
     peers : Peers
-        Other ranks, which determine the ends of calls.
+        Clock of the job.
     times : IssueTimes
         Host times.
 
@@ -236,18 +264,13 @@ class RankClock:
         self.groups: dict[Group, int] = {}
         self.totals = Totals()
         self.captured: CapturedOperations | None = None
-        self._host = Stream()
+        self._host_last, self._host_waits = -1, set[int]()
         self._issuing_ps = 0
-        self._calls = MatchCounts()
-        self._record = 0
+        self._counts = MatchCounts()
+        self._calls = 0
+        self._first = 0
         self._bunches = 0
-        self._bunch: dict[str, tuple[int, list[PendingCall]]] | None = None
-
-    @property
-    def now_ps(self) -> int:
-        """Time at which all work is complete [ps]."""
-        self._settle()
-        return max(self.host_ps, *(stream.end_ps for stream in self.streams.values()), 0)
+        self._bunch: dict[str, tuple[frozenset[int], frozenset[int]]] | None = None
 
     def issue(self, *, backward: bool = False) -> None:
         """Advance the host by the time of an operator."""
@@ -268,9 +291,8 @@ class RankClock:
         """Record the host's time since its last operation, as one operation."""
         time_ps, self._issuing_ps = self._issuing_ps, 0
         if time_ps:
-            deps = tuple(sorted(self._host.waits))
-            self._host.waits.clear()
-            self._host.last = self._add("delay", HOST, name, deps=deps, duration_ps=time_ps)
+            waits, self._host_waits = self._host_waits, set()
+            self._host_last = self._add("delay", HOST, name, waits, duration_ps=time_ps)
 
     def kernel(
         self, stream: int, what: OperatorCall | str, time_ps: int, *, unpriced_at: str = ""
@@ -282,15 +304,15 @@ class RankClock:
         if self.captured is not None:
             run = partial(self.kernel, unpriced_at=unpriced_at)
             return self.captured.add(run, stream, what, time_ps)
-        queue = self.streams[stream]
-        queue.end_ps = max(queue.end_ps, self.host_ps) + time_ps
         name, operator = (what, None) if isinstance(what, str) else (what.name, what)
-        queue.last = self._add(
-            *("compute", f"stream {stream}", name),
-            deps=self._deps(queue),
-            duration_ps=time_ps,
-            operator=operator,
-        )
+        self.complete()
+        queue = self.streams[stream]
+        waits, queue.waits = queue.waits, set()
+        given = {"duration_ps": time_ps, "operator": operator}
+        number = self._add("compute", f"stream {stream}", name, waits, **given)
+        deps = tuple(waits | queue.ends)
+        self.peers.issue(IssuedOperation(number, self.host_ps, deps, time_ps))
+        queue.ends = frozenset((number,))
         self.totals.kernel_ps[name] += time_ps
         self.totals.kernels[name] += 1
         if unpriced_at:
@@ -329,77 +351,71 @@ class RankClock:
 
         NCCL has a stream per communicator; it waits for the calling stream.
         """
-        size = len(call.ranks)
         self.pause(self.times.collective_ps, call.operation)
         if self.captured is not None:
             return self.captured.add(self.call, stream, call)
-        bunch = self._bunch if call.peer >= 0 else None
-        name = call.communicator if bunch is not None else call.stream
-        queue, source = self.streams[name], self.streams[stream]
         group = self.groups.setdefault(call.group, len(self.groups))
-        key = (call.operation, size)
-        self.totals.calls[key] += 1
-        self.totals.call_bytes[key] += call.bytes
-        deps = set(self._deps(queue)) | source.waits | ({source.last} - {-1})
-        if size < 2 or call.bytes <= 0:
-            queue.end_ps = max(queue.end_ps, source.end_ps, self.host_ps)
-            queue.waits |= deps
-            return Mark(queue.end_ps, queue.last, self._record)
-        before_ps, before = queue.end_ps, queue.pending
+        self.totals.calls[call.size] += 1
+        self.totals.call_bytes[call.size] += call.bytes
+        name = f"nccl {group}"
+        if call.peer >= 0 and not call.shared:
+            name += f" {call.root}>{call.peer}"
+        queue, source = self.streams[name], self.streams[stream]
+        self.complete()
+        waits = queue.waits | source.waits | source.ends
+        queue.waits = set()
+        if len(call.ranks) < 2 or call.bytes <= 0:
+            queue.waits |= waits
+            return Mark(queue.ends | waits, self.host_ps)
+        self.peers.announce(call, sent)
+        bunch = self._bunch if call.peer >= 0 else None
+        before, row = queue.ends, frozenset[int]()
         if bunch is not None:
-            before_ps, before = bunch.setdefault(name, (queue.end_ps, list(queue.pending)))
-        ready_ps = max(before_ps, source.end_ps, self.host_ps)
-        after = [other.number for other in before if other.end_ps is None]
-        number, alone_ps, end_ps = self.peers.issue(call, ready_ps, after, sent)
-        pending = None if end_ps is not None else PendingCall(number)
-        if pending is not None:
-            queue.pending = [*(queue.pending if bunch is not None else ()), pending]
-        queue.end_ps = max(queue.end_ps, ready_ps if end_ps is None else end_ps)
-        queue.last = self._add(
+            before, row = bunch.get(name, (before, row))
+        number = self._add(
             "collective" if call.peer < 0 else "send" if call.operation == "send" else "recv",
-            name.replace(call.communicator, f"nccl {group}"),
+            name,
             call.operation,
-            deps=tuple(sorted(deps)),
+            waits,
             group=group,
-            sequence=self._calls.add(MatchedEnd(call.meeting, self.rank)),
+            sequence=self._counts.add(MatchedEnd(call.meeting, self.rank)),
             bytes=call.bytes,
             dtype=call.dtype,
             where=call.where,
             **_addressed(call, self._bunches if bunch is not None else -1),
         )
+        deps = tuple(waits | before)
+        self.peers.issue(IssuedOperation(number, self.host_ps, deps, 0, call, sent))
+        queue.ends = row | {number}
+        if bunch is not None:
+            bunch[name] = before, queue.ends
         if call.splits:
-            self.splits[queue.last] = call.splits
-        self.totals.call_ps[key] += alone_ps
-        return Mark(queue.end_ps, queue.last, self._record, pending)
+            self.splits[number - self._first] = call.splits
+        return Mark(frozenset((number,)), self.host_ps, call=self._count_call())
 
-    def meet(self, call: IssuedCall, sent: Any) -> PendingCall | None:
+    def meet(self, call: IssuedCall, sent: Any) -> Mark:
         """Exchange values of the host with other ranks; the host waits for them when they are needed."""
-        number, _, end_ps = self.peers.issue(call, self.host_ps, (), sent)
-        return PendingCall(number) if end_ps is None else None
+        self.peers.announce(call, sent)
+        self.peers.issue(IssuedOperation(-1, self.host_ps, call=call, sent=sent))
+        return Mark(call=self._count_call())
 
-    def meets(self, mark: Mark) -> None:
-        """Let the host wait for values of other ranks."""
-        self.host_ps = max(self.host_ps, self._time(mark))
+    def values(self, mark: Mark) -> dict[int, Any]:
+        """Wait until all ranks have issued a call; return the values of all ranks."""
+        time_ps, sent = self.peers.values(mark.call)
+        self.host_ps = max(self.host_ps, time_ps)
+        return sent
 
-    def end(self, pending: PendingCall) -> int:
-        """Wait for the end of a call [ps]."""
-        if pending.end_ps is None:
-            pending.end_ps, pending.sent = self.peers.end(pending.number)
-        return pending.end_ps
-
-    def _settle(self) -> None:
-        """Wait until the ends of all calls are known."""
-        for queue in list(self.streams.values()):
-            for pending in queue.pending:
-                queue.end_ps = max(queue.end_ps, self.end(pending))
-            queue.pending = []
+    def _count_call(self) -> int:
+        """Return the number of the last call with values of other ranks; -1 without."""
+        self._calls += 1
+        return -1 if self.peers.alone else self._calls - 1
 
     def mark(self, stream: int | str) -> Mark:
         """Return the present place in a stream."""
         if self.captured is not None:
             return self.captured.add(self.mark, stream)
         queue = self.streams[stream]
-        return Mark(queue.end_ps, queue.last, self._record, waits=frozenset(queue.waits))
+        return Mark(queue.ends | queue.waits, self.host_ps)
 
     def wait(self, stream: int, mark: Mark) -> Mark:
         """Let a stream wait for a place in another one; return its place."""
@@ -407,9 +423,7 @@ class RankClock:
             if mark.captured >= 0:
                 self.captured.add(self.wait, stream, mark)
             return mark
-        queue = self.streams[stream]
-        queue.end_ps = max(queue.end_ps, self._time(mark))
-        queue.waits |= self._recorded([mark])
+        self.streams[stream].waits |= mark.operations
         return mark
 
     def synchronise(self, marks: Iterable[Mark] | None = None) -> None:
@@ -422,34 +436,40 @@ class RankClock:
         """
         if self.captured is not None:
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
-        if marks is None:
-            self._settle()
-        known = list(map(self.mark, list(self.streams))) if marks is None else list(marks)
+        places = map(self.mark, list(self.streams)) if marks is None else marks
+        operations = frozenset[int]().union(*(mark.operations for mark in places))
         self.complete()
-        self.host_ps = max([self.host_ps, *map(self._time, known)])
-        self._host.waits |= self._recorded(known)
+        self._wait(operations)
+        self._host_waits |= operations
         self.totals.synchronised += 1
 
-    def _time(self, mark: Mark) -> int:
-        """Return the time of a mark [ps]."""
-        return mark.time_ps if mark.pending is None else self.end(mark.pending)
+    def end_of(self, mark: Mark) -> int:
+        """Let the host wait for a place in a stream; return its time [ps]."""
+        return max(mark.issued_ps, self._wait(mark.operations))
 
-    def shift(self, time_ps: int) -> None:
-        """Move all clocks by a time [ps], which may be negative."""
-        self.host_ps += time_ps
-        for stream in self.streams.values():
-            stream.end_ps += time_ps
+    def is_past(self, mark: Mark) -> bool:
+        """Return True if a place in a stream is reached at the host's present time."""
+        return not mark.operations or self.peers.end(mark.operations, self.host_ps) is not None
+
+    def _wait(self, operations: frozenset[int]) -> int:
+        end_ps = (self.peers.end(operations) if operations else None) or 0
+        self.host_ps = max(self.host_ps, end_ps)
+        return end_ps
+
+    @property
+    def last(self) -> frozenset[int]:
+        """All operations that are complete when the GPU is idle."""
+        places = (queue.ends | queue.waits for queue in self.streams.values())
+        return frozenset[int]().union(*places)
 
     def take(self) -> list[Event]:
         """Return the operations since the last call, and begin a new record."""
         self.complete()
         events, self.events = self.events, []
+        self._first += len(events)
         self._lines, self._seen, self.splits = [], 0, {}
-        self._record += 1
-        for stream in (self._host, *self.streams.values()):
-            stream.last = -1
-            stream.waits.clear()
-        self._calls = MatchCounts()
+        self._host_last, self._host_waits = -1, set()
+        self._counts = MatchCounts()
         return events
 
     def unseen(self) -> list[tuple[Event, str]]:
@@ -458,31 +478,23 @@ class RankClock:
         first, self._seen = self._seen, len(self.events)
         return list(zip(self.events[first:], self._lines[first:], strict=True))
 
-    def _recorded(self, marks: Iterable[Mark]) -> set[int]:
-        """Return the operations of marks in this record; earlier records are complete before it."""
-        own = [mark for mark in marks if mark.record == self._record]
-        return set().union((mark.event for mark in own if mark.event >= 0), *(m.waits for m in own))
+    def _add(self, kind: EventKind, stream: str, name: str, waits: set[int], **given: Any) -> int:
+        """Record an operation that waits for others and for its issue; return its number.
 
-    def _deps(self, queue: Stream) -> tuple[int, ...]:
-        """Return and clear the dependencies of a stream's next operation, its issue included."""
-        self.complete()
-        deps = queue.waits | ({self._host.last} - {-1})
-        queue.waits = set()
-        return tuple(sorted(deps))
-
-    def _add(self, kind: EventKind, stream: str, name: str, **given: Any) -> int:
-        self.events.append(Event(kind, self.rank, stream, name, **given))
+        Operations of earlier records are complete before it.
+        """
+        if self._host_last >= 0 and stream != HOST:
+            waits = waits | {self._host_last}
+        deps = tuple(n - self._first for n in sorted(waits) if n >= self._first)
+        self.events.append(Event(kind, self.rank, stream, name, deps=deps, **given))
         if self.line is not None:
             self._lines.append(given.get("where") or self.line())
-        return len(self.events) - 1
+        return self._first + len(self.events) - 1
 
 
 def _addressed(call: IssuedCall, bunch: int) -> dict[str, Any]:
     """Return the fields of an event with the ends of a message, or the kind of a collective."""
     if call.peer < 0:
         return {"operation": call.operation, "redop": call.redop, "root": call.root}
-    return {
-        "peer": call.peer if call.operation == "send" else call.root,
-        "tag": call.tag,
-        "bunch": bunch,
-    }
+    other = call.ends[call.operation == "send"]
+    return {"peer": call.group.ranks.index(other), "tag": call.tag, "bunch": bunch}

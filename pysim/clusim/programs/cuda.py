@@ -160,11 +160,11 @@ def stream_classes(cuda: SimulatedCuda) -> tuple[type, type]:
 
         def query(self) -> bool:
             """Return True if the host's time is after the mark."""
-            return clock.host_ps >= self.mark.time_ps
+            return clock.is_past(self.mark)
 
         def elapsed_time(self, other: Event) -> float:
             """Return the time to another event [ms]."""
-            return (other.mark.time_ps - self.mark.time_ps) / 1e9
+            return (clock.end_of(other.mark) - clock.end_of(self.mark)) / 1e9
 
     class Stream:
         """CUDA stream of the simulated device."""
@@ -202,7 +202,7 @@ def stream_classes(cuda: SimulatedCuda) -> tuple[type, type]:
 
         def query(self) -> bool:
             """Return True if all work is complete."""
-            return clock.host_ps >= clock.mark(self.stream_id).time_ps
+            return clock.is_past(clock.mark(self.stream_id))
 
         def is_capturing(self) -> bool:
             """Return True during the capture of a graph."""

@@ -47,6 +47,9 @@ def operation_of(name: str) -> str:
 _REDUCTIONS = ("sum", "avg", "prod", "min", "max", "sum", "sum", "sum", "sum")
 """Reductions in the order of ``c10d::ReduceOp::RedOpType``; logical reductions move as many bytes as a sum."""
 
+_OF_ALL = ("allreduce", "reduce", "all_gather", "gather", "reduce_scatter", "alltoall")
+"""Operations whose results depend on the values of every rank."""
+
 BARRIER_BYTES = 4
 """A barrier of NCCL is an all-reduce of one element."""
 
@@ -89,11 +92,18 @@ class SimulatedGroups:
         With the clock and the known values.
     rank : int
         The rank that runs.
+
+    Attributes
+    ----------
+    bound : bool
+        Process groups are bound to a device: messages outside batches use the communicator of their group.
     """
 
     def __init__(self, operators: SimulatedOperators, rank: int) -> None:
         self.operators, self.clock, self.rank = operators, operators.clock, rank
         self.data: RealData | None = None
+        self.bound = False
+        self._connected: set[tuple[int, ...]] = set()
         self._copies: dict[str, int] = {}
         self._open: dict[int, EndedWork] = {}
         self._numbers = itertools.count()
@@ -137,6 +147,7 @@ class SimulatedGroups:
         if call.operation == "alltoall" and call.timed:
             call = replace(call, splits=_splits(given, written))
         if self.data is not None:
+            self._connect(ranks)
             moved = self.data.start(func, given, ranks, outputs)
             waited = self._issue(call, {}, [], moved)
         else:
@@ -165,10 +176,11 @@ class SimulatedGroups:
     def _addressed(self, call: IssuedCall, given: Any) -> IssuedCall:
         """Return a call with its root, or the ends of a message."""
         own, tag = call.ranks.index(self.rank), 0 if call.timed else given.get("tag", 0)
+        shared = self.bound or self._launch is not None
         if call.operation == "send":
-            return replace(call, root=own, peer=given["dst"], tag=tag)
+            return replace(call, root=own, peer=given["dst"], tag=tag, shared=shared)
         if call.operation == "recv":
-            return replace(call, root=given["src"], peer=own, tag=tag)
+            return replace(call, root=given["src"], peer=own, tag=tag, shared=shared)
         root = given.get("root_rank", given.get("src", -1))
         return replace(call, root=root) if isinstance(root, int) else call
 
@@ -183,7 +195,6 @@ class SimulatedGroups:
 
         `arrived` is called by the first wait.
         """
-        closing = [arrived]
         sources = _sources(given)
         values = None if call.operation == "recv" else [self._value(t) for t in sources]
         moved = MovedCall(
@@ -197,27 +208,40 @@ class SimulatedGroups:
         if call.timed:
             mark = self.clock.call(self.operators.stream(), call, sent)
         else:
-            mark = Mark(pending=self.clock.meet(call, sent) if len(call.ranks) > 1 else None)
+            mark = self.clock.meet(call, sent) if len(call.ranks) > 1 else Mark()
         if written and (captures or written[0] is not (sources[0] if sources else None)):
             self.operators.known.forget([t for t in written if isinstance(t, FakeTensor)])
-        pending = mark.pending
-        if pending is None and written:
+        # Values of other ranks are requested only if they may determine a result.
+        arrives = (
+            self.data is not None
+            or not call.timed
+            or (bool(written) and not (unknown and call.operation in _OF_ALL))
+        )
+        asks = mark.call >= 0 and arrives
+        if written and not asks:
             self._set(moved, [sent] * len(call.ranks), written)
+        closing = [arrived]
 
         def waited() -> None:
             while closing:
+                parts = self.clock.values(mark) if asks else {}
                 closing.pop()()
-            if not call.timed:
-                self.clock.meets(mark)
-            else:
+                if parts and written:
+                    self._set(moved, [parts.get(rank) for rank in call.ranks], written)
+            if call.timed:
                 self.clock.wait(self.operators.stream(), mark)
-            if pending is not None and pending.sent and written:
-                self._set(moved, [pending.sent.get(rank) for rank in call.ranks], written)
-                pending.sent = {}
 
         if self._launch is not None:
             self._launch[1].append(waited)
         return waited
+
+    def _connect(self, ranks: tuple[int, ...]) -> None:
+        """Wait until all ranks of a group connect it, which blocks their processes."""
+        if ranks not in self._connected and len(ranks) > 1:
+            self._connected.add(ranks)
+            mark = self.clock.meet(IssuedCall("connect", 0, ranks, timed=False, tag=-1), None)
+            if mark.call >= 0:
+                self.clock.values(mark)
 
     def launch(self) -> None:
         """Begin a group of calls that are launched together."""
@@ -415,6 +439,7 @@ def install(groups: SimulatedGroups, world_size: int, store: Any) -> None:
         if rank >= size:
             raise SystemExit(0)  # a rank that the job does not have
         # A bound device would split communicators, which unconnected groups cannot.
+        groups.bound = more.get("device_id") is not None
         kept = {k: v for k, v in more.items() if k in ("timeout", "group_name")}
         prefix = dist.PrefixStore(f"default {next(numbers)}", store)
         started(backend, store=prefix, rank=rank, world_size=size, **kept)

@@ -32,8 +32,13 @@ class KeptSymmetry:
         packages = [_version(name) for name in ("torch", "numpy")]
         words = program, file_digest(program)
         self._question = (
-            "program ranks", words, os.getcwd(), given, packages, platform.python_version()
-        )  # fmt: skip
+            "program ranks",
+            words,
+            os.getcwd(),
+            given,
+            packages,
+            platform.python_version(),
+        )
 
     def ranks(self, compared: Sequence[int]) -> ComparedRanks:
         """Return the ranks to be compared, with the result of an earlier comparison if it is valid."""

@@ -11,14 +11,14 @@ from typing import Any
 
 from clusim.base.errors import InputError
 from clusim.formats.recordings import chakra_writer
-from clusim.programs.clock import IssuedCall
 from clusim.programs.device import library
 from clusim.programs.job import ProgramJob
 from clusim.programs.kept import KeptSymmetry
 from clusim.programs.processes import RankProcesses
 from clusim.programs.report import ProgramRun, RecordedFile, run_of
 from clusim.programs.starter import Starter
-from clusim.programs.step import RankRecord, RankResult, Steps, StepTime, recording_of
+from clusim.programs.step import RankResult, recording_of
+from clusim.programs.times import ProgramTimes
 from clusim.replays.placing import ReplayRequest, machines_of
 from clusim.simulation.setup import Setup
 from clusim.topology.arrays import arrays_of
@@ -115,39 +115,23 @@ class RankTask:
     compared: bool = False
 
 
-class _StepRecorder:
-    """Times of calls and steps, with the last step for its file; a capture simulates no time."""
-
-    def __init__(self, steps: Steps, record: RecordedStep | None) -> None:
-        self.steps, self.record = steps, record
-        self.only = record.only if record is not None else 0
-        self.count = 0
-        self._last: tuple[dict[int, RankRecord], Sequence[int]] | None = None
-
-    def time_of(self, call: IssuedCall) -> int:
-        """Return the time of a call [ps]."""
-        return 1 if self.only else self.steps.time_of(call)
-
-    def simulate(self, records: dict[int, RankRecord], of: Sequence[int]) -> StepTime:
-        """Return the time of a step."""
-        if self.record is not None:
-            self._last, self.count = (records, of), self.count + 1
-        return StepTime(0, 0) if self.only else self.steps.simulate(records, of)
-
-    def written(self, results: Mapping[int, RankResult], of: Sequence[int]) -> RecordedFile | None:
-        """Write the step, or the program without optimizer steps."""
-        if self.record is None:
-            return None
-        if self.only > max(1, self.count):
-            raise InputError(f"step {self.only}: the program ended after {self.count} steps")
-        rest = {rank: r.rest for rank, r in results.items() if r.rest is not None}
-        recording = recording_of(*(self._last or (rest, of)))
-        first = min(results)
-        kinds = Counter(event.kind for event in recording.events if event.rank == first)
-        chakra_writer.write(recording, self.record.path)
-        calls = kinds["collective"] + kinds["send"] + kinds["recv"]
-        path = str(self.record.path)
-        return RecordedFile(path, self.count, kinds["compute"], calls, bool(self.only))
+def _write_record(
+    record: RecordedStep, results: Mapping[int, RankResult], of: Sequence[int]
+) -> RecordedFile:
+    """Write the last step, or the program without optimizer steps."""
+    count = max(len(result.steps) for result in results.values())
+    if record.only > max(1, count):
+        raise InputError(f"step {record.only}: the program ended after {count} steps")
+    records = {rank: r.record for rank, r in results.items() if r.record is not None}
+    recording = recording_of(records, of)
+    first = min(results)
+    kinds = Counter(event.kind for event in recording.events if event.rank == first)
+    chakra_writer.write(recording, record.path)
+    calls = kinds["collective"] + kinds["send"] + kinds["recv"]
+    if record.only:
+        for result in results.values():
+            result.steps.clear()
+    return RecordedFile(str(record.path), count, kinds["compute"], calls, bool(record.only))
 
 
 def run_program(
@@ -192,10 +176,9 @@ def run_program(
         chakra_writer.check(record.path)
     library()
     with Starter(placed.per_node) as starter:
-        steps = _StepRecorder(Steps(request, count, placed.per_node), record)
-        job = ProgramJob(
-            steps.time_of, steps.simulate, count, placed.running, grows=ranks.running is None
-        )
+        only = record.only if record is not None else 0
+        times = ProgramTimes(request, count, placed.per_node, untimed=only > 0)
+        job = ProgramJob(times, count, placed.running, grows=ranks.running is None)
         first, port = placed.running[0], _free_port()
 
         def environment(rank: int) -> dict[str, str]:
@@ -206,19 +189,20 @@ def run_program(
 
         system = request.topology, request.nodes
         compared = bool(placed.compared)
-        task = RankTask(program, system, record is not None, steps.only, ranks.real, compared)
-        kept = KeptSymmetry(program.name, (program, steps.steps.identity, placed, steps.only))
+        task = RankTask(program, system, record is not None, only, ranks.real, compared)
+        kept = KeptSymmetry(program.name, (program, times.identity, placed, only))
         processes = RankProcesses(starter, job, environment, task, kept.ranks(placed.compared))
         results = processes.run()
     if not any(r.totals.kernels or r.totals.calls for r in results.values()):
         raise InputError(
             f"{program.name} ended without a kernel or a collective on a GPU; it may have found too few GPUs"
         )
+    file = None if record is None else _write_record(record, results, job.of)
     result = run_of(fabric.name, job.of, results)
+    result.overlaps, result.recorded = job.notes(), file
     gpu = fabric.nodes[arrays_of(fabric).node_of(0)].endpoint
     assert gpu is not None, "ranks are endpoints"
     result.memory_bytes = gpu.mem_bytes
-    result.recorded = steps.written(results, job.of)
     result.symmetry = proof = processes.comparison.result()
     kept.keep(proof, processes.digest, results[first].files)
     return result

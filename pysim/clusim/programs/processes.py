@@ -1,7 +1,8 @@
 """Processes of the running ranks, and the process that joins them.
 
-A rank requests the end of a call or of a step over a connection, and waits for the answer. The joining process has the
-`ProgramJob` and simulates. It has all requests, and detects ranks that wait for each other.
+A rank sends its operations over a connection. It requests the end of operations for which its host waits, and values
+of other ranks. The joining process has the `ProgramJob`, whose clock continues while all ranks wait. It has all
+requests, and detects ranks that wait for each other.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from clusim.base.errors import ClusimError, InputError
-from clusim.programs.clock import IssuedCall
-from clusim.programs.job import ProgramJob
+from clusim.programs.clock import IssuedCall, IssuedOperation
+from clusim.programs.job import ProgramJob, ValuesReply
 from clusim.programs.starter import Starter
-from clusim.programs.step import RankRecord, StepTime
-from clusim.programs.symmetry import ComparedRanks, Operation, RankComparison, RankReply
+from clusim.programs.step import RankRecord, RankResult
+from clusim.programs.symmetry import ComparedRanks, Operation, RankComparison
+
+MOST_QUEUED = 512
+"""Operations that a rank sends together."""
 
 MOST_COMPARED = max(1, (os.cpu_count() or 1) // 2)
 """Compared ranks that run at the same time."""
@@ -30,18 +34,17 @@ class JobLink:
 
     Attributes
     ----------
-    operations : callable
-        Operations since the last call with their lines, which requests report; empty if they are not compared.
-    repeats : bool
-        Calls that end without other running ranks are answered here if an equal one was before, and only reported.
+    alone : bool
+        The rank represents all, and exchanges no messages.
+    operations : callable or None
+        Operations since the last call with their lines, which reports and requests contain; None if they are not
+        compared.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self.repeats = False
-        self._alone_ps: dict[IssuedCall, int] = {}
-        self._running: list[int] = []
-        self.operations: Callable[[], list[tuple[Operation, str]]] = list
+    def __init__(self, connection: Connection, *, alone: bool = False) -> None:
+        self._connection, self.alone = connection, alone
+        self._queue: list[IssuedOperation] = []
+        self.operations: Callable[[], list[tuple[Operation, str]]] | None = None
 
     def _send(self, *words: Any) -> None:
         try:
@@ -51,6 +54,7 @@ class JobLink:
             os._exit(1)
 
     def _ask(self, *words: Any) -> Any:
+        self._flush()
         self._send(*words)
         try:
             kind, answer = self._connection.recv()
@@ -60,40 +64,51 @@ class JobLink:
             raise InputError(answer)
         return answer
 
-    def issue(
-        self, call: IssuedCall, ready_ps: int, after: Iterable[int], sent: Any
-    ) -> tuple[int, int, int | None]:
-        """Return number, time in isolation and end of a call [ps]; an unknown end is None."""
-        words = self.operations(), call, ready_ps, list(after), sent
-        alone_ps = self._alone_ps.get(call)
-        if alone_ps is not None:
-            self._send("issued", *words)
-            return -1, alone_ps, ready_ps + alone_ps
-        number, alone_ps, end_ps, *running = self._ask("issue", *words)
-        if running != self._running:
-            self._running = running
-            self._alone_ps.clear()
-        if self.repeats and number < 0 and not call.splits:
-            self._alone_ps[call] = alone_ps
-        return number, alone_ps, end_ps
+    def _flush(self) -> None:
+        if self._queue:
+            queue, self._queue = self._queue, []
+            self._send("issue", queue)
 
-    def end(self, number: int) -> tuple[int, dict[int, Any]]:
-        """Wait for the end of a call [ps]; return it and the values of its ranks."""
-        result: tuple[int, dict[int, Any]] = self._ask("end", number)
+    def _news(self) -> list[tuple[Operation, str]]:
+        return [] if self.operations is None else self.operations()
+
+    def issue(self, operation: IssuedOperation) -> None:
+        """Issue an operation; calls are sent at once if other ranks may wait for them."""
+        self._queue.append(operation)
+        call = operation.call
+        if call is not None and (call.peer >= 0 or call.splits):
+            self.alone = False
+        if len(self._queue) >= MOST_QUEUED or (call is not None and not self.alone):
+            self._flush()
+
+    def announce(self, call: IssuedCall, sent: Any) -> None:
+        """Report the next call before its operation, for the comparison of ranks."""
+        if self.operations is not None:
+            self._send("call", self.operations(), call, sent)
+
+    def end(self, operations: Iterable[int], until_ps: int | None = None) -> int | None:
+        """Wait for operations; return the last end [ps], or None if it is later than `until_ps`."""
+        result: int | None = self._ask(
+            "end",
+            self._news(),
+            tuple(sorted(operations)),
+            until_ps,
+        )
         return result
 
-    def step(self, record: RankRecord) -> StepTime | None:
-        """End a step; return its time, or None if other ranks wait for this one."""
-        result: StepTime | None = self._ask("step", self.operations(), record)
+    def values(self, number: int) -> tuple[int, dict[int, Any]]:
+        """Wait until all ranks have issued a call; return the time [ps], and the values of all ranks."""
+        result: ValuesReply = self._ask("values", number)
         return result
 
-    def of(self, rank: int) -> int:
-        """Return the running rank that represents a rank."""
-        return int(self._ask("of", rank))
+    def step(self, issued_ps: int, deps: Iterable[int], record: RankRecord | None) -> None:
+        """End a step with the operations before it, and its record if it may be written."""
+        self._flush()
+        self._send("step", self._news(), issued_ps, tuple(deps), record)
 
-    def done(self, result: Any) -> None:
-        """Report the result of the rank."""
-        self._ask("done", self.operations(), result)
+    def done(self, result: RankResult, host_ps: int) -> None:
+        """Report the result of the rank, and the host's time [ps]."""
+        self._ask("done", self._news(), result, host_ps)
 
     def failed(self, error: ClusimError) -> None:
         """Report an error that ends the job."""
@@ -102,12 +117,13 @@ class JobLink:
 
 @dataclass(slots=True)
 class _Process:
-    """A rank: its process, the request that it waits for, and its result."""
+    """A rank: its process, the request that it waits for, its result and the host's time at the end [ps]."""
 
     pid: int
     connection: Connection
     waits: tuple[Any, ...] | None = None
-    result: Any = None
+    result: RankResult | None = None
+    host_ps: int = 0
 
 
 class RankProcesses:
@@ -146,7 +162,7 @@ class RankProcesses:
         self.digest = ""
         self._comparing = False
 
-    def run(self) -> dict[int, Any]:
+    def run(self) -> dict[int, RankResult]:
         """Run all ranks to their ends; return the result of each.
 
         Raises
@@ -170,14 +186,19 @@ class RankProcesses:
                     if item.connection is ready:
                         self._serve_compared(other, item)
             self._answer()
-        return {rank: item.result for rank, item in self._ranks.items()}
+        return {
+            rank: self.job.complete(rank, item.result, item.host_ps)
+            for rank, item in self._ranks.items()
+            if item.result is not None
+        }
 
     def _live(self) -> dict[int, _Process]:
         return {r: item for r, item in self._ranks.items() if r not in self.job.ended}
 
     def _started(self, rank: int, *, silent: bool = False) -> _Process:
         pid, connection = self.starter.start(self.environment(rank), silent=silent)
-        connection.send((rank, self.given))
+        alone = not silent and len(self.job.running) == 1
+        connection.send((rank, self.given, alone))
         return _Process(pid, connection)
 
     def _start(self, ranks: Sequence[int]) -> None:
@@ -213,26 +234,25 @@ class RankProcesses:
             return
         if kind == "failed":
             raise InputError(given[0])
-        if kind in ("issue", "issued"):
-            operations, call, *more = given
-            self._start(self.job.starts(rank, call))
-            issued = self.job.issue(rank, call, *more)
-            self.comparison.note(rank, "issue", operations, call, more[-1])
-            self.comparison.answered(rank, issued=issued)
-            if kind == "issue":
-                reply = issued.number, issued.alone_ps, issued.end_ps, len(self.job.running)
-                item.connection.send(("", reply))
-        elif kind == "of":
-            item.connection.send(("", self.job.of[given[0]]))
-        elif kind == "end":
+        if kind == "issue":
+            for operation in given[0]:
+                if operation.call is not None:
+                    self._start(self.job.starts(rank, operation.call))
+                self.job.issue(rank, operation)
+            return
+        if kind == "values":
             item.waits = kind, given[0]
-        else:
-            self.comparison.note(rank, kind, given[0])
-            if kind == "step":
-                self.job.record(rank, given[1])
-            else:
-                self.comparison.answered(rank)
-                item.result = given[1]
+            return
+        operations, *more = given
+        self.comparison.note(rank, kind, operations, more)
+        if kind == "step":
+            self.comparison.stepped(rank)
+            self.job.step(rank, *more)
+        elif kind == "end":
+            item.waits = kind, *more
+        elif kind == "done":
+            self.comparison.answered(rank, None)
+            item.result, item.host_ps = more
             item.waits = (kind,)
 
     def _serve_compared(self, rank: int, item: _Process) -> None:
@@ -248,37 +268,54 @@ class RankProcesses:
         if kind == "failed":
             self.comparison.failed(rank, given[0])
             self._dismiss(rank)
-        elif kind == "of":
-            item.connection.send(("", self.job.of[given[0]]))
-        elif kind == "end":
+        elif kind == "values":
             item.waits = kind, given[0]
-        else:
+        elif kind != "issue":
             operations, *more = given
-            called = (more[0], more[-1]) if kind == "issue" else ()
-            self.comparison.note(rank, kind, operations, *called)
-            item.waits = (kind,)
+            self.comparison.note(rank, kind, operations, more)
+            if kind in ("end", "done"):
+                item.waits = (kind,)
 
     def _answer(self) -> None:
-        """Answer complete requests, and all with an error if every rank waits for another."""
-        answered = True
-        while answered:
-            answered = False
-            for item, value in self._replies():
-                item.waits, answered = None, True
+        """Answer complete requests; continue the clock, or fail if every rank waits for another."""
+        while True:
+            replies = list(self._replies())
+            for item, value in replies:
+                item.waits = None
                 item.connection.send(("", value))
-        self._unblock()
+            if replies:
+                continue
+            live = self._live()
+            if any(item.waits is None for item in live.values()) or not self._advance(live):
+                return
+
+    def _advance(self, live: dict[int, _Process]) -> bool:
+        """Continue the clock until a request is complete; all ranks wait."""
+        waits = {r: item.waits for r, item in live.items() if item.waits and item.waits[0] == "end"}
+        for rank, (_, _, until_ps) in waits.items():
+            if until_ps is not None and self.job.is_before_next(until_ps):
+                self.comparison.answered(rank, None)
+                live[rank].waits = None
+                live[rank].connection.send(("", None))
+                return True
+        if self.job.clock.next_ps is None:
+            return self._unblock(live)
+        while self.job.clock.advance():
+            if any(self.job.end(rank, row[1]) is not None for rank, row in waits.items()):
+                return True
+            nearest = (row[2] for row in waits.values() if row[2] is not None)
+            if any(self.job.is_before_next(until_ps) for until_ps in nearest):
+                return True
+        return True
 
     def _replies(self) -> Iterator[tuple[_Process, Any]]:
         """Yield processes with a complete request, and the reply."""
         for rank, item in list(self._others.items()):
             if item.waits is None:
                 continue
-            reply: RankReply | None
-            if item.waits[0] == "end":
-                met = self.comparison.end(rank, item.waits[1])
-                reply = None if met is None else RankReply((met.end_ps, met.sent))
-            else:
-                reply = self.comparison.answer(rank)
+            asked, *more = item.waits
+            compared = self.comparison
+            reply = compared.values(rank, *more) if asked == "values" else compared.answer(rank)
             if reply is not None and reply.over:
                 self._dismiss(rank)
             elif reply is not None:
@@ -287,23 +324,27 @@ class RankProcesses:
             self._compare()
         live = self._live()
         compares = self._comparing and self.comparison.live
-        if not compares and all(item.waits == ("done",) for item in live.values()):
+        is_done = all(item.waits == ("done",) for item in live.values())
+        if not compares and is_done:
             self._check()
             compares = self._comparing and self.comparison.live
         for rank, item in live.items():
             if item.waits is None:
                 continue
-            kind = item.waits[0]
-            answer: Any = self.job.stepped(rank) if kind == "step" else None
-            if answer is not None:
-                self.comparison.answered(rank, step=answer)
-            elif kind == "end":
-                ended = self.job.end(item.waits[1])
-                answer = None if ended is None else (ended.end_ps, ended.sent)
-            elif kind == "done" and self.digest and not compares:
-                answer = ()
-            if answer is not None:
-                yield item, answer
+            kind, *given = item.waits
+            if kind == "end":
+                end_ps = self.job.end(rank, given[0])
+                if end_ps is not None:
+                    self.comparison.answered(rank, end_ps)
+                    yield item, end_ps
+            elif kind == "values":
+                values = self.job.values(rank, given[0])
+                if values is not None:
+                    yield item, values
+            elif self.digest and not compares and is_done and self.job.clock.next_ps is None:
+                if self.job.is_stuck(rank):
+                    raise InputError(self.job.waits(rank))
+                yield item, ()
 
     def _check(self) -> None:
         """Compare the running ranks' operations with an earlier run's, or start the compared ranks."""
@@ -317,22 +358,11 @@ class RankProcesses:
         else:
             self._comparing = True
 
-    def _unblock(self) -> None:
-        live = {r: item for r, item in self._live().items() if item.waits != ("done",)}
-        if not live or any(item.waits is None for item in live.values()):
-            return
-        released = [rank for rank, item in live.items() if item.waits and item.waits[0] == "step"]
-        if not released:
-            words = "; ".join(
-                self.job.waits(rank, item.waits[1])
-                for rank, item in sorted(live.items())
-                if item.waits is not None
-            )
-            for item in live.values():
-                item.waits = None
-                item.connection.send(("error", words))
-        for rank in released:
-            self.job.release(rank)
-            self.comparison.answered(rank)
-            live[rank].waits = None
-            live[rank].connection.send(("", None))
+    def _unblock(self, live: dict[int, _Process]) -> bool:
+        """Answer all requests with an error, as every rank waits for another; return False without requests."""
+        waiting = {r: item for r, item in live.items() if item.waits != ("done",)}
+        words = "; ".join(map(self.job.waits, sorted(waiting)))
+        for item in waiting.values():
+            item.waits = None
+            item.connection.send(("error", words))
+        return False

@@ -27,7 +27,7 @@ from clusim.programs.failures import explained, locate, program_line
 from clusim.programs.launch import RankTask, TorchProgram
 from clusim.programs.processes import JobLink
 from clusim.programs.starter import next_rank
-from clusim.programs.step import RankRecord, RankResult, StepTime
+from clusim.programs.step import RankRecord, RankResult
 from clusim.programs.symmetry import COMPARED_STEPS, Operation, operation_of
 from clusim.simulation.setup import Setup
 from clusim.topology.arrays import arrays_of
@@ -46,33 +46,35 @@ EPOCH_S = 1_750_000_000
 
 
 class StepEnds:
-    """Ends of optimizer steps: the job simulates each step, and the clocks follow."""
+    """Ends of optimizer steps, which the job times.
+
+    Parameters
+    ----------
+    only : int
+        Step after which the program ends; 0 for none.
+    recorded : bool
+        Report the operations of each step.
+    """
 
     def __init__(
-        self, clock: RankClock, link: JobLink, only: int = 0, *, compared: bool = False
+        self, clock: RankClock, link: JobLink, only: int = 0, *, recorded: bool, compared: bool
     ) -> None:
-        self.clock, self.link, self.only = clock, link, only
+        self.clock, self.link, self.only, self.recorded = clock, link, only, recorded
         if compared:
             clock.line, link.operations = program_line, self._operations
-        self.began_ps = 0
-        self.done: list[tuple[int, StepTime]] = []
+        self.count = 0
 
     def __call__(self, *_given: Any) -> None:
         clock = self.clock
         clock.complete()
         if not clock.events:
             return
-        timed = self.link.step(self.record())
-        if timed is None:
-            return
+        self.link.step(clock.host_ps, clock.last, self.record() if self.recorded else None)
         clock.take()
-        clock.shift(timed.time_ps - timed.alone_ps)
-        now = clock.now_ps
-        self.done.append((now - self.began_ps, timed))
-        self.began_ps = now
-        if len(self.done) == COMPARED_STEPS:
-            clock.line, self.link.operations = None, list
-        if len(self.done) == self.only:
+        self.count += 1
+        if self.count == COMPARED_STEPS:
+            clock.line = self.link.operations = None
+        if self.count == self.only:
             raise SystemExit(0)
         if self.only:
             clock.totals = Totals()
@@ -86,10 +88,7 @@ class StepEnds:
         """Return the operations since the last step."""
         clock = self.clock
         clock.complete()
-        return RankRecord(
-            *(clock.rank, clock.events, list(clock.groups), self.began_ps, clock.now_ps),
-            splits=clock.splits,
-        )
+        return RankRecord(clock.rank, clock.events, list(clock.groups), splits=clock.splits)
 
 
 def run_rank(rank: int, task: RankTask, link: JobLink) -> None:
@@ -98,15 +97,14 @@ def run_rank(rank: int, task: RankTask, link: JobLink) -> None:
     fabric = setup.fabric
     compiled = library()
     clock = RankClock(rank, link, IssueTimes.of(FRAMEWORKS["pytorch"], pace_of(fabric)))
-    ended = StepEnds(clock, link, task.only, compared=task.compared)
-    link.repeats = not task.compared
+    ended = StepEnds(clock, link, task.only, recorded=task.record, compared=task.compared)
     with _simulated(clock, fabric, compiled, ended, complete=task.real) as memory:
         _execute(task.program)
-        rest = ended.record() if task.record and not ended.done else None
-        steps = [] if task.only else ended.done
+        rest = ended.record() if task.record and not ended.count else None
         files = _program_files()
         clock.totals.unused = unused_annotations()
-        link.done(RankResult(clock.totals, steps, clock.now_ps, memory.peak_bytes, rest, files))
+        result = RankResult(clock.totals, [], 0, memory.peak_bytes, rest, files)
+        link.done(result, clock.host_ps)
 
 
 def _program_files() -> list[str]:
@@ -130,8 +128,8 @@ def main() -> None:
     connection = next_rank(starting)
     if connection is None:
         return
-    link = JobLink(connection)
-    rank, task = connection.recv()
+    rank, task, alone = connection.recv()
+    link = JobLink(connection, alone=alone)
     try:
         run_rank(rank, task, link)
     except ClusimError as error:

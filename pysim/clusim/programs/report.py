@@ -76,21 +76,12 @@ class ProgramStep(JsonObject):
     Attributes
     ----------
     time_us : float
-        As the program measures it [us].
-    disturbance_us : float
-        Part caused by SMs and wires that kernels and collectives share [us].
-    all_ranks : bool
-        True if all ranks were simulated, so that communicators share wires.
-    apart : bool
-        True if the step has several communicators, and their shared wires are not included.
+        As the program measures it [us]: kernels share SMs, and collectives wires.
     """
 
-    KEYS = ("time_us", "disturbance_us", "all_ranks", "apart")
+    KEYS = ("time_us",)
 
     time_ps: Picoseconds
-    disturbance_ps: Picoseconds
-    all_ranks: bool
-    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +167,14 @@ class ProgramRun(JsonObject):
         The written step.
     symmetry : ProgramSymmetry or None
         Comparison of other ranks with their representatives.
+    overlaps : list of str
+        Ways in which calls that overlap were timed.
     """
 
     KEYS = (
         *("system", "ranks", "rank", "time_us", "step_us", "steps", "calls", "kernels"),
         *("peak_bytes", "memory_bytes", "synchronised", "placeholders", "unmeasured", "recorded"),
-        *("others", "symmetry", "placeholders_at", "unused_annotations"),
+        *("others", "symmetry", "placeholders_at", "unused_annotations", "overlaps"),
     )
 
     system: str
@@ -201,6 +194,7 @@ class ProgramRun(JsonObject):
     symmetry: ProgramSymmetry | None = None
     placeholders_at: list[str] = field(default_factory=list)
     unused_annotations: list[str] = field(default_factory=list)
+    overlaps: list[str] = field(default_factory=list)
 
     @property
     def untimed(self) -> bool:
@@ -290,10 +284,7 @@ def run_of(system: str, of: Sequence[int], results: Mapping[int, RankResult]) ->
     count = Counter(of)
     return ProgramRun(
         *(system, len(of), first, own.time_ps),
-        [
-            ProgramStep(ps, timed.time_ps - timed.alone_ps, timed.whole, timed.apart)
-            for ps, timed in own.steps
-        ],
+        [ProgramStep(time_ps) for time_ps in own.steps],
         *(_calls(totals), kernels, own.peak_bytes),
         synchronised=totals.synchronised,
         placeholders=totals.placeholders.total(),
@@ -345,14 +336,6 @@ def _summary(run: ProgramRun) -> list[str]:
         count = len(run.steps)
         others = f", median of {count - 1} after the first, {format_time(run.steps[0].time_ps)}"
         rows.append(("step", format_time(step) + (others if count > 1 else "")))
-        middle = sorted(run.steps[1:] or run.steps, key=lambda s: s.time_ps)[
-            (count - 1) // 2 if count > 1 else 0
-        ]
-        if middle.disturbance_ps > 0:
-            rows.append(
-                ("", f"{format_time(middle.disturbance_ps)} due to shared SMs"
-                 + (" and wires" if middle.all_ranks else ""))
-            )  # fmt: skip
     if run.peak_bytes:
         rows.append(
             (
@@ -419,10 +402,7 @@ def _notes(run: ProgramRun) -> list[str]:
     if run.unused_annotations:
         notes.append("annotations without effect: these operators were not called")
         notes += [f"  {text}" for text in run.unused_annotations]
-    if any(step.apart for step in run.steps):
-        notes.append("shared wires of several communicators are not included in steps of this size")
+    notes += [] if run.untimed else run.overlaps
     if run.untimed:
         notes.append("collectives are not simulated; `clusim replay` simulates the recorded step")
-    elif not run.steps:
-        notes.append("no optimizer step: collectives are timed one by one")
     return ["", "notes", *(f"  {note}" for note in notes)] if notes else []

@@ -3,7 +3,8 @@
 **Model** Some represented ranks also run: *compared* ranks, outside the simulation. At each request (a call, the end of
 a step, the end of the program) all operations so far are compared with the representative's: kernels with shapes,
 streams and dependencies, host times, and calls with groups by role, the distances among a group's ranks. The compared
-rank then receives the representative's reply, in which its values replace the representative's. A comparison ends after
+rank receives the replies to its representative's requests, and values. A
+comparison ends after
 `COMPARED_STEPS` steps, or at the first different operation.
 """
 
@@ -18,8 +19,7 @@ from typing import Any
 from clusim.base.json_schema import JsonObject
 from clusim.formats.recordings.model import Event, Group
 from clusim.programs.clock import IssuedCall
-from clusim.programs.job import Issued, MeetingEnd, ProgramJob
-from clusim.programs.step import StepTime
+from clusim.programs.job import ProgramJob
 
 COMPARED_STEPS = 2
 """Compared optimizer steps; a program without steps is compared in full."""
@@ -108,18 +108,18 @@ class ComparedRanks:
 @dataclass(slots=True)
 class _Request:
     kind: str
-    call: IssuedCall | None
     position: int
+    call: IssuedCall | None = None
     sent: Any = None
-    issued: Issued | None = None
-    step: StepTime | None = None
+    content: tuple[Any, ...] = ()
+    reply: Any = None
     answered: bool = False
 
     @property
     def form(self) -> tuple[Any, ...]:
         """Content in terms that are equal on ranks that do the same work."""
         if self.call is None:
-            return (self.kind,)
+            return self.kind, self.content
         return self.kind, replace(self.call, ranks=()), _distances(self.call.ranks)
 
 
@@ -130,6 +130,7 @@ class _Trail:
     operations: list[Operation] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     requests: list[_Request] = field(default_factory=list)
+    calls: list[_Request] = field(default_factory=list)
     steps: int = 0
     equal: int = 0
     representative: int = -1
@@ -169,7 +170,7 @@ class RankComparison:
         self._count = 0
 
     def runs(self, ranks: Iterable[int]) -> None:
-        """Ranks become running ranks."""
+        """Start ranks as running ranks."""
         for rank in ranks:
             self.live.discard(rank)
             self.stop(rank)
@@ -180,42 +181,44 @@ class RankComparison:
         rank: int,
         kind: str,
         operations: Sequence[tuple[Operation, str]],
-        call: IssuedCall | None = None,
-        sent: Any = None,
+        content: Sequence[Any],
     ) -> None:
-        """Add a request of a rank, and its operations since the previous one."""
+        """Add a report or a request of a rank, and its operations since the previous one."""
         trail = self._trails.setdefault(rank, _Trail())
-        if trail.steps < COMPARED_STEPS:
-            trail.operations += [operation for operation, _ in operations]
-            trail.lines += [line for _, line in operations]
-            trail.requests.append(_Request(kind, call, len(trail.operations), sent))
+        if trail.steps >= COMPARED_STEPS:
+            return
+        trail.operations += [operation for operation, _ in operations]
+        trail.lines += [line for _, line in operations]
+        request = _Request(kind, len(trail.operations))
+        trail.requests.append(request)
+        if kind == "call":
+            request.call, request.sent = content
+            trail.calls.append(request)
+        elif kind == "end":
+            request.content = tuple(content)
 
-    def answered(
-        self, rank: int, *, issued: Issued | None = None, step: StepTime | None = None
-    ) -> None:
+    def stepped(self, rank: int) -> None:
+        """Add the end of a step of a running rank."""
+        trail = self._trails[rank]
+        trail.steps = min(trail.steps + 1, COMPARED_STEPS)
+
+    def answered(self, rank: int, reply: Any) -> None:
         """Add the reply to the last request of a running rank."""
         trail = self._trails.get(rank)
-        if trail is None or not trail.requests or trail.steps >= COMPARED_STEPS:
-            return
-        last = trail.requests[-1]
-        last.issued, last.step, last.answered = issued, step, True
-        trail.steps += step is not None
+        if trail is not None and trail.requests and trail.steps < COMPARED_STEPS:
+            trail.requests[-1].reply, trail.requests[-1].answered = reply, True
 
     def answer(self, rank: int) -> RankReply | None:
-        """Return the reply to the last request of a compared rank; None if the representative has no reply yet."""
+        """Return the reply to the last request of a compared rank; None before the reply to the representative."""
         own = self._trails[rank]
         representative = self.job.of[rank]
         if representative != own.representative:
-            own.representative, own.equal = representative, 0
+            own.representative, own.equal, own.steps = representative, 0, 0
         trail = self._trails.get(representative, _Trail())
         while own.equal < len(own.requests):
             if own.equal >= len(trail.requests):
-                if representative in self.job.ended or trail.steps >= COMPARED_STEPS:
-                    return self._differs(rank, len(trail.operations))
-                return None
+                return self._differs(rank, len(trail.operations)) if self._is_over(rank) else None
             mine, other = own.requests[own.equal], trail.requests[own.equal]
-            if not other.answered:
-                return None
             at = own.requests[own.equal - 1].position if own.equal else 0
             end = min(mine.position, other.position)
             pairs = zip(own.operations[at:end], trail.operations[at:end], strict=True)
@@ -224,39 +227,42 @@ class RankComparison:
                 return self._differs(rank, first)
             if mine.form != other.form:
                 return self._differs(rank, first, in_request=True)
-            own.equal += 1
-        if mine.kind == "issue":
-            assert other.issued is not None
-            return RankReply((own.equal - 1, other.issued.alone_ps, None))
-        self._count = max(self._count, mine.position)
-        if mine.kind == "step" and other.step is not None:
-            own.steps += 1
-        if mine.kind == "done" or own.steps == COMPARED_STEPS:
-            self.live.discard(rank)
-            self.equal.append(rank)
-            return RankReply(over=True)
-        return RankReply(other.step)
-
-    def end(self, rank: int, number: int) -> MeetingEnd | None:
-        """Return the end of a compared rank's call, with its group's values; None if the call has not ended."""
-        own = self._trails[rank].requests[number]
-        other = self._trails[self.job.of[rank]].requests[number]
-        assert other.issued is not None
-        assert other.call is not None
-        assert own.call is not None
-        sent: dict[int, Any] = dict.fromkeys(own.call.ranks, other.sent)
-        end_ps = other.issued.end_ps
-        if other.issued.number >= 0:
-            ended = self.job.end(other.issued.number)
-            if ended is None:
+            if mine.kind in ("end", "done") and not other.answered:
                 return None
-            end_ps = ended.end_ps
-            moved = zip(own.call.ranks, other.call.ranks, strict=True)
-            sent = {r: ended.sent[theirs] for r, theirs in moved if theirs in ended.sent}
-        assert end_ps is not None
+            own.equal += 1
+            if mine.kind in ("step", "done"):
+                self._count = max(self._count, mine.position)
+                own.steps += mine.kind == "step"
+            if mine.kind == "done" or own.steps == COMPARED_STEPS:
+                self.live.discard(rank)
+                self.equal.append(rank)
+                return RankReply(over=True)
+        return RankReply(other.reply)
+
+    def _is_over(self, rank: int) -> bool:
+        """Return True after the last request of a compared rank's representative."""
+        representative = self.job.of[rank]
+        trail = self._trails.get(representative, _Trail())
+        is_done = bool(trail.requests) and trail.requests[-1].kind == "done"
+        return is_done or representative in self.job.ended or trail.steps >= COMPARED_STEPS
+
+    def values(self, rank: int, number: int) -> RankReply | None:
+        """Return the reply to a request for values of a compared rank; None before the call is complete."""
+        own, representative = self._trails[rank].calls[number], self.job.of[rank]
+        trail = self._trails.get(representative, _Trail())
+        if number >= len(trail.calls):
+            return self._differs(rank, len(trail.operations)) if self._is_over(rank) else None
+        other = trail.calls[number]
+        assert own.call is not None
+        assert other.call is not None
+        found = self.job.values(representative, number)
+        if found is None:
+            return None
+        moved = zip(own.call.ranks, other.call.ranks, strict=False)
+        sent = {r: found.sent[theirs] for r, theirs in moved if theirs in found.sent}
         if own.call.peer < 0:
             sent[rank] = own.sent
-        return MeetingEnd(end_ps, sent)
+        return RankReply(found._replace(sent=sent))
 
     def failed(self, rank: int, words: str) -> None:
         """End the comparison of a rank with an error."""
@@ -271,8 +277,9 @@ class RankComparison:
         """Return the result of the comparison."""
         steps = max((trail.steps for trail in self._trails.values()), default=0)
         return ProgramSymmetry(
-            *(sorted(self.equal), self._count, steps, self.cached), sorted(self.differences, key=lambda d: d.rank)
-        )  # fmt: skip
+            *(sorted(self.equal), self._count, steps, self.cached),
+            sorted(self.differences, key=lambda d: d.rank),
+        )
 
     def digest(self) -> str:
         """Return the digest of the compared operations of all running ranks."""

@@ -1,0 +1,205 @@
+"""Clock of running programs.
+
+Operations are added between two times. The end of a call in flight changes when another starts: only past times are
+final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from heapq import heappush
+from typing import Any
+
+from clusim.formats.recordings.model import ABSENT
+from clusim.jobs.player import (
+    FRACTION,
+    CallBundle,
+    CallTimer,
+    JobTimes,
+    Player,
+    RunningKernel,
+)
+
+_RANK = 40
+"""Binary digits of the number of an operation below its rank."""
+
+
+@dataclass(eq=False, slots=True)
+class PlayedOperation:
+    """Operation of a rank on the clock.
+
+    Attributes
+    ----------
+    number : int
+        Position among the operations of a rank.
+    time_ps : int
+        Time in isolation [ps]; of a kernel, on all SMs.
+    meeting : CallMeeting or None
+        Call with other ranks.
+    is_kernel : bool
+        It needs SMs.
+    not_before_ps : int
+        Earliest begin: the host's time of the issue [ps].
+    end_ps : int
+        End [ps]; `ABSENT` before it.
+    """
+
+    number: int
+    rank: int
+    time_ps: int = 0
+    meeting: CallMeeting | None = None
+    is_kernel: bool = False
+    not_before_ps: int = 0
+    end_ps: int = ABSENT
+
+    @property
+    def at(self) -> int:
+        """Number among the operations of all ranks."""
+        return (self.rank << _RANK) + (1 << _RANK - 1) + self.number
+
+
+@dataclass(eq=False, slots=True)
+class CallMeeting:
+    """Call of several ranks: number of ranks that it waits for, and the operations of the ready ranks.
+
+    Attributes
+    ----------
+    bundle : CallBundle or None
+        All represented calls, set with the last operation.
+    is_started : bool
+        It is in flight, or has ended.
+    end_ps : int
+        End [ps]; `ABSENT` before it.
+    """
+
+    missing: int = 0
+    bundle: CallBundle | None = None
+    operations: list[int] = field(default_factory=list)
+    is_started: bool = False
+    end_ps: int = ABSENT
+
+
+class _Ranks:
+    """Rank of every operation."""
+
+    def __getitem__(self, at: int) -> int:
+        return at >> _RANK
+
+
+class LiveClock(Player):
+    """Clock of a job of running ranks.
+
+    Parameters
+    ----------
+    calls : CallTimer
+        Times of calls.
+    sms : int
+        SMs of a GPU.
+    """
+
+    def __init__(self, calls: CallTimer, sms: int) -> None:
+        job: Any = type("Operations", (), {"rank": _Ranks()})()
+        super().__init__(job, JobTimes((), {}, sms), calls)
+
+    def __post_init__(self) -> None:
+        """Begin without operations."""
+        self._operations: dict[int, PlayedOperation] = {}
+        self._open: dict[int, int] = {}
+        self._members, self._missing = {}, {}
+        self._present_ps = 0
+
+    def add(self, operation: PlayedOperation, before: Iterable[PlayedOperation]) -> None:
+        """Add an operation with its predecessors."""
+        at = operation.at
+        self._operations[at] = operation
+        waits = [other.at for other in before if other.end_ps == ABSENT]
+        for other in waits:
+            self._wakes[other].append(at)
+        self._open[at] = len(waits)
+        if not waits:
+            self._begin_after(at, 0)
+
+    def rewind(self) -> None:
+        """Return to time 0 for the operations of new ranks; calls in flight are unchanged."""
+        self._present_ps = max(self._present_ps, self.now_ps)
+        self.now_ps = 0
+
+    @property
+    def next_ps(self) -> int | None:
+        """Time of the next event [ps]; None without one."""
+        return self._next_ps()
+
+    def advance(self) -> bool:
+        """Continue to the time of the next event; return False without one."""
+        then_ps = self._next_ps()
+        if then_ps is None:
+            return False
+        self.now_ps = then_ps
+        self._end_running()
+        self._handle_events()
+        self._settle()
+        return True
+
+    def _begin_after(self, at: int, pause_ps: int) -> None:
+        start_ps = max(self.now_ps + pause_ps, self._operations[at].not_before_ps)
+        heappush(self._events, (start_ps, at, False))
+
+    def _complete(self, operations: Iterable[int]) -> None:
+        for at in operations:
+            operation = self._operations.pop(at)
+            operation.end_ps = self.now_ps
+            if operation.meeting is not None:
+                operation.meeting.end_ps = self.now_ps
+            for other in self._wakes.pop(at, ()):
+                self._open[other] -= 1
+                if not self._open[other]:
+                    self._begin_after(other, 0)
+            del self._open[at]
+
+    def _begin(self, at: int) -> None:
+        operation = self._operations[at]
+        if operation.meeting is not None:
+            self._join(at, operation.meeting)
+        elif operation.is_kernel and operation.time_ps > 0:
+            sms = self.needs.sms
+            work16 = operation.time_ps * sms << FRACTION
+            kernel = RunningKernel(at, sms, work16, self.now_ps)
+            self._kernels[operation.rank].append(kernel)
+        else:
+            heappush(self._events, (self.now_ps + operation.time_ps, at, True))
+
+    def _join(self, at: int, meeting: CallMeeting) -> None:
+        """Start a call when its last rank is ready; later operations end with it."""
+        if meeting.end_ps != ABSENT:
+            heappush(self._events, (max(self.now_ps, meeting.end_ps), at, True))
+            return
+        if meeting.is_started:
+            flying = (call for island in self._islands for call in island.flying)
+            call = next(call for call in flying if meeting.operations[0] in call.operations)
+            call.operations.append(at)
+            return
+        meeting.operations.append(at)
+        meeting.missing -= 1
+        if meeting.missing:
+            return
+        assert meeting.bundle is not None, "all operations are added"
+        meeting.is_started = True
+        if self.now_ps < self._present_ps:
+            meeting.end_ps = self.now_ps + self.calls.isolated_ps(meeting.bundle)
+            for other in meeting.operations:
+                heappush(self._events, (meeting.end_ps, other, True))
+            return
+        self._members[at], self._missing[at] = meeting.operations, 1
+        self.needs.bundles = {meeting.operations[0]: meeting.bundle}
+        self._meet(at)
+        del self._members[at], self._missing[at]
+
+    def _settle(self) -> None:
+        for island in self._islands:
+            if island.is_changed:
+                self._retime(island)
+        for rank, kernels in self._kernels.items():
+            # Kernels of other ranks than those that catch up are later than the present time.
+            if kernels and all(kernel.since_ps <= self.now_ps for kernel in kernels):
+                self._share(rank, kernels)
