@@ -356,8 +356,10 @@ class Walk:
             kind = StepKind.HEAD if send else StepKind.TAIL
             yield Step(kind, flag_ps, row.gate_ps, *who, connection)
         if flag_ps > opener.time_ps:
-            flown = connection if opener.wire != NONE else self._fence(opener, connection)
-            yield Step(StepKind.FLIGHT, opener.time_ps, flag_ps, *who, flown, opener.wire)
+            flown, wire = connection, opener.wire
+            if wire == NONE:
+                flown, wire = self._fence(opener, connection), -1
+            yield Step(StepKind.FLIGHT, opener.time_ps, flag_ps, *who, flown, wire)
         return opener
 
     def _fence(self, opener: _Row, connection: int) -> int:
