@@ -165,11 +165,6 @@ class RepresentedSystem:
         return tuple(tuple(self._place[rank] for rank in group) for group in groups)
 
 
-def played(recording: Recording, machine: Representative, *, joint: bool = True) -> PlayedJob:
-    """Return the time of a job of equal ranks by its representative rank; calls share wires if `joint`."""
-    return RepresentedJob(recording, machine, Watch()).play(joint=joint)
-
-
 class RepresentedJob:
     """Job of equal ranks on a system.
 
