@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from clusim.base.errors import InputError
 from clusim.base.terms.dtypes import DTYPES
-from clusim.base.terms.operations import find_operation
+from clusim.base.terms.operations import OPERATIONS, find_operation
 from clusim.programs.clock import IssuedCall, Mark
 from clusim.programs.data import RealData
 from clusim.programs.failures import program_line
@@ -47,8 +47,12 @@ def operation_of(name: str) -> str:
 _REDUCTIONS = ("sum", "avg", "prod", "min", "max", "sum", "sum", "sum", "sum")
 """Reductions in the order of ``c10d::ReduceOp::RedOpType``; logical reductions move as many bytes as a sum."""
 
-_OF_ALL = ("allreduce", "reduce", "all_gather", "gather", "reduce_scatter", "alltoall")
-"""Operations whose results depend on the values of every rank."""
+
+def _needs_all_ranks(name: str) -> bool:
+    """Return True if the results of an operation depend on the values of every rank."""
+    operation = OPERATIONS[name]
+    return operation.reduces or operation.blocks in ("out", "both")
+
 
 BARRIER_BYTES = 4
 """A barrier of NCCL is an all-reduce of one element."""
@@ -215,7 +219,7 @@ class SimulatedGroups:
         arrives = (
             self.data is not None
             or not call.timed
-            or (bool(written) and not (unknown and call.operation in _OF_ALL))
+            or (bool(written) and not (unknown and _needs_all_ranks(call.operation)))
         )
         asks = mark.call >= 0 and arrives
         if written and not asks:
