@@ -6,10 +6,9 @@ multicast and sends it to its children; even channels follow the first of two bi
 CollNetChain: a chain in every node up to the GPU at the channel's NIC, the network's aggregation, the chain down
 (``src/device/all_reduce.h``, ``src/graph/connect.cc``). **Model** The same, as programs synchronised by flags; the
 host's proxy of the NIC runs the aggregation. A head adds its switch's sum and its children in one pass, and
-stores a result to all below in one. The warps of a CTA are divided as NCCL divides them with and without a parent.
-**Not modelled** How warps share the throughput of a CTA of CollNetChain; the single pass of the root; registered
-buffers. **Parameters** The heads, channels and chunks that were
-found.
+stores a result to all below in one. **Not modelled** How warps share the throughput of a CTA of CollNetChain; the
+single pass of the root of NVLSTree, and its other division of warps; registered buffers. **Parameters** The heads,
+channels and chunks that were found.
 """
 
 from __future__ import annotations
@@ -50,16 +49,13 @@ class _Machine:
     heads: tuple[int, ...]
     ready: Pairs
     done: Pairs
-    below: frozenset[int]
-    """Positions of heads with a parent."""
 
     def program(
         self, position: int, name: str, prims: tuple[Prim, ...], pipes: list[int], turn: int
     ) -> None:
         """Add a program to a rank; its chunks are the heads' numbers, counted from `turn`."""
         copies_heads = name in ("scatter", "gather")
-        num_ranks = self.context.comm.group.num_ranks
-        warps = nvls_warps(num_ranks, sends_up=position in self.below)
+        warps = nvls_warps(self.context.comm.group.num_ranks, sends_up=True)
         self.context.writer.program(
             *(position, self.part, prims, pipes),
             rotation=turn,
@@ -93,8 +89,7 @@ def write_nvls_tree(context: Context) -> None:
                 }
                 for into in (True, False)
             ]
-            below = frozenset(top for head, top in enumerate(tops) if relatives[head][top][0] >= 0)
-            local = _Machine(context, part, members, tops, flags[0], flags[1], below)
+            local = _Machine(context, part, members, tops, *flags)
             for index, position in enumerate(members):
                 _copies(local, index % len(tops), position)
             for head in range(len(tops)):
