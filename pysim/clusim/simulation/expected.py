@@ -88,7 +88,7 @@ class ErrorClass(JsonObject):
     def of(cls, asked: Asked, found: Residuals) -> Self:
         """Return the errors of comparable rows with the factors of the shipped file."""
         systems = {item.system for item in found.campaigns}
-        scale = scale_of(DATA)
+        scale = scale_of(DATA, asked.place)
         low, high = found.limits(scale.limits)
         rows = [(item, len(item.residuals(asked.regime))) for item in found.campaigns]
         return cls(

@@ -11,10 +11,11 @@ run, `OTHER_NETWORK` over another network). Rows of a source that calibrated a p
 software, count less than independent rows (`DEPENDENT`).
 **Expected error** The mean of the medians of the campaigns' absolute errors by these weights. Few rows are
 weak evidence: the expected error is not below the mean that includes, with weight `PRIOR`, all other
-campaigns with this number of nodes and regime. One factor for all classes is the least with which no expected
-error is below half of the error found at a source that it omits.
+campaigns with this number of nodes and regime. One factor for all classes of one node, and one for those of several,
+is the least with which no expected error is below half of the error found at a source that it omits.
 **Limits** The limits of 90% are the weighted quantiles of the residuals, widened about their median by one factor for
-all classes: the least with which 90% of the rows of each source lie within the limits from other sources.
+one node and one for several: the least with which 90% of the rows of each source lie within the limits from other
+sources, at most `MOST_WIDENING`.
 **Not modelled** Correlation of the rows of a campaign; differences between systems of one class.
 """
 
@@ -70,10 +71,9 @@ ROUNDING = 1e-12
 Kind = TypeVar("Kind")
 
 
-def scale_of(path: Path) -> Scale:
-    """Return the factors of a file of `clusim validate --errors`."""
-    found = data_of(path).get("scale", {})
-    return Scale(found.get("error", 1.0), found.get("limits", 1.0))
+def scale_of(path: Path, place: str) -> Scale:
+    """Return the factors of a file of `clusim validate --errors` for one node or several."""
+    return Scale(**data_of(path).get("scale", {}).get(place, {}))
 
 
 @lru_cache(4)
@@ -218,15 +218,15 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Factors of all classes, of expected errors and of limits, from sources that are omitted in turn."""
+    """Factors of all classes of one node or of several: of expected errors, and of limits."""
 
     error: float = 1.0
     limits: float = 1.0
 
     @classmethod
-    def of(cls, campaigns: Sequence[Campaign]) -> Scale:
-        """Return the least factors with which expected errors and limits hold for omitted sources."""
-        told = list(left_out(campaigns))
+    def of(cls, campaigns: Sequence[Campaign], place: str) -> Scale:
+        """Return the least factors with which expected errors and limits hold for sources that are omitted in turn."""
+        told = [one for one in left_out(campaigns) if one.campaign.place == place]
         ratios = [MOST_TOLD * one.found_pct / one.residuals.error_pct for one in told if one.enough]
         limits = 1.0
         while limits < MOST_WIDENING and inside_share(told, limits) < HIGH - LOW:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from clusim.base.files import write_text
 from clusim.base.tables import text_table
-from clusim.base.terms.times import REGIME_TITLES, REGIMES
+from clusim.base.terms.times import ONE, REGIME_TITLES, REGIMES, SEVERAL
 from clusim.base.units import format_size
 from clusim.hardware.calibration import ROW_SETS
 from clusim.simulation.residuals import Campaign, Scale
@@ -132,9 +132,9 @@ mechanisms considered all tables: errors of other systems can be larger.
 links between GPUs, kind of operation, one node or several, range of sizes, and a size within the range of the campaign
 (a source on a system). A campaign counts once, twice on the very system, a quarter over another network, and a quarter
 if its source calibrated a parameter or its software is unknown; with few rows, the error is not below a mean in which
-all other classes count as one campaign. Limits of 90% are the quantiles of the rows, times {limits:g} about the median:
-with this factor, 90% of the rows of each source are within the limits from the other sources. Without four comparable
-rows the error is not known.
+all other classes count as one campaign. Limits of 90% are the quantiles of the rows, times {one:g} (one node) or
+{several:g} (several) about the median: the least factors, up to 5, with which 90% of the rows of each source are within
+the limits from the other sources. Without four comparable rows the error is not known.
 
 **Further tables.** A cell is *median / mean* of the absolute error with the number of rows, and *bias*, the mean of the
 signed error: + is predicted too long. *Within spread* is the mean with the repeatability of measurements: an error
@@ -178,8 +178,9 @@ def page_text(report: CollectiveReport, command: str, plots: Sequence[tuple[str,
     systems, *tables = class_tables(report.points)
     n, rest = len(report.points), len(report.unpredicted) + report.skipped
     about: dict[str, object] = {"command": command, "granularity": report.granularity, **made_at()}
-    scale = Scale.of([Campaign(*row) for row in report.campaigns()])
-    about |= {"predicted": n, "rows": n + rest, "limits": scale.limits}
+    campaigns = [Campaign(*row) for row in report.campaigns()]
+    one, several = (Scale.of(campaigns, place).limits for place in (ONE, SEVERAL))
+    about |= {"predicted": n, "rows": n + rest, "one": one, "several": several}
     blocks = [_INTRODUCTION + _overview(systems), _DETAILS.format(**about)]
     blocks += [_section(table) for table in tables]
     blocks.append(_figures_of(report.points))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from math import isfinite
 from pathlib import Path
@@ -241,10 +241,10 @@ class CollectiveReport(Report[Point]):
     def facts(self) -> dict[str, Any]:
         """Return the number of rows of every source, and the factors with which expected errors hold."""
         sources = by(self.points, lambda point: point.row.source or "-")
-        scale = Scale.of([Campaign(*row) for row in self.campaigns()])
+        campaigns = [Campaign(*row) for row in self.campaigns()]
         return {
             "sources": {name: len(some) for name, some in sources.items()},
-            "scale": {"error": scale.error, "limits": scale.limits},
+            "scale": {place: asdict(Scale.of(campaigns, place)) for place in (ONE, SEVERAL)},
         }
 
     def to_json(self) -> dict[str, Any]:
