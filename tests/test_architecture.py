@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "nccltests": "base hardware nccl report results simulation",
     "jobs": "base formats hardware nccl nccltests schedule simulation topology workload",
     "training": "analysis base collectives jobs lowering nccl report results schedule simulation topology workload",
-    "shim": "base hardware jobs nccl nccltests schedule simulation topology",
+    "shim": "base hardware jobs lowering nccl nccltests schedule simulation topology",
     "replays": "base formats hardware jobs lowering nccl nccltests report results schedule simulation topology"
     " workload",
     "programs": "base formats hardware jobs lowering nccl replays simulation topology workload",

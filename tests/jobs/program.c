@@ -2,6 +2,7 @@
  * its time. */
 #include "../programs/abi.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,14 +52,45 @@ static void start(void) {
     }
 }
 
+static void all_reduce(int k) {
+    CHECK(ncclGroupStart());
+    for (int i = 0; i < GPUS; i++)
+        CHECK(ncclAllReduce(in[k][i], out[k][i], BYTES / 4, FLOAT32, SUM, comms[k][i],
+                            streams[k][i]));
+    CHECK(ncclGroupEnd());
+}
+
 static void all_reduces(int number) {
-    for (int k = 0; k < number; k++) {
-        CHECK(ncclGroupStart());
-        for (int i = 0; i < GPUS; i++)
-            CHECK(ncclAllReduce(in[k][i], out[k][i], BYTES / 4, FLOAT32, SUM, comms[k][i],
-                                streams[k][i]));
-        CHECK(ncclGroupEnd());
-    }
+    for (int k = 0; k < number; k++) all_reduce(k);
+}
+
+static void finish(int k) {
+    for (int i = 0; i < GPUS; i++) CHECK(cudaStreamSynchronize(streams[k][i]));
+}
+
+/* One of two threads that call at the same time, of which the second needs some real time. */
+static pthread_barrier_t both;
+static double times_us[2];
+
+static void *call_in_thread(void *number) {
+    const int k = (int)(size_t)number;
+    CHECK(cudaSetDevice(0));
+    const double before = now_us();
+    pthread_barrier_wait(&both);
+    for (volatile int turn = 0; turn < k * 10000000;) turn++; /* no time of the program */
+    all_reduce(k);
+    finish(k);
+    times_us[k] = now_us() - before;
+    return NULL;
+}
+
+static double in_threads(void) {
+    pthread_t threads[2];
+    pthread_barrier_init(&both, NULL, 2);
+    for (size_t k = 0; k < 2; k++)
+        CHECK(pthread_create(&threads[k], NULL, call_in_thread, (void *)k));
+    for (int k = 0; k < 2; k++) CHECK(pthread_join(threads[k], NULL));
+    return times_us[0] > times_us[1] ? times_us[0] : times_us[1];
 }
 
 static void chain(int of_pairs) {
@@ -99,9 +131,13 @@ int main(int count, char **names) {
     for (int at = 1; at < count; at++) {
         for (int repeat = 0; repeat < 2; repeat++) { /* The first run connects. */
             const double before = now_us();
+            if (strcmp(names[at], "two calls of two threads") == 0) {
+                const double time_us = in_threads();
+                if (repeat == 1) printf("%s: %.3f\n", names[at], time_us);
+                continue;
+            }
             run(names[at]);
-            for (int k = 0; k < 2; k++)
-                for (int i = 0; i < GPUS; i++) CHECK(cudaStreamSynchronize(streams[k][i]));
+            for (int k = 0; k < 2; k++) finish(k);
             if (repeat == 1) printf("%s: %.3f\n", names[at], now_us() - before);
         }
     }

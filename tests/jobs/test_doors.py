@@ -1,7 +1,6 @@
 """One job by every command: equal times, apart from the host's.
 
-The simulation of all ranks in bursts is the reference. A cell of `WRONG` is a known error of a command that replaces
-the simulation by times of calls in isolation, with its time [us]; it is an expected failure.
+The simulation of all ranks in bursts is the reference.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ HERE = Path(__file__).resolve().parent
 CALLS = ("two calls", "uneven all-to-all")
 MESSAGES = ("chain of messages", "chain of pairs")
 BESIDE = ("a call beside a kernel", "two calls beside a kernel", "gradient buckets")
+THREADS = "two calls of two threads"
 LIVE = ("two calls", "chain of messages", "uneven all-to-all")
 
 KERNEL_LIMIT = 0.02
@@ -40,25 +40,6 @@ KERNEL_LIMIT = 0.02
 
 HOST_US = 60.0
 """Largest host and launch time that a command adds to each call in sequence [us]."""
-
-WRONG = {
-    ("two calls", "exec"): 402.6,
-}
-"""Case and command -> present time [us]."""
-
-
-def cells(command: str, cases: tuple[str, ...]) -> pytest.MarkDecorator:
-    """Return a parametrisation over the cases of a command."""
-    rows = []
-    for case in cases:
-        wrong = WRONG.get((case, command))
-        marks = (
-            []
-            if wrong is None
-            else [pytest.mark.xfail(raises=AssertionError, reason=f"{wrong} us")]
-        )
-        rows.append(pytest.param(case, marks=marks))
-    return pytest.mark.parametrize("case", rows)
 
 
 def request(*files: Path, granularity: str = "quick", whole: bool = False) -> ReplayRequest:
@@ -97,13 +78,13 @@ def test_one_rank_represents_all(case: str) -> None:
     assert one_us == pytest.approx(simulated_us(case), rel=limit, abs=0)
 
 
-@cells("chakra", (*CALLS, *BESIDE[1:], MESSAGES[1]))
+@pytest.mark.parametrize("case", [*CALLS, *BESIDE[1:], MESSAGES[1]])
 def test_a_chakra_trace_is_the_job(tmp_path: Path, case: str) -> None:
     files = write(recording(case), tmp_path / "job.et")
     assert replay(request(*files)).total_ps / 1e6 == simulated_us(case)
 
 
-@cells("log", CALLS)
+@pytest.mark.parametrize("case", CALLS)
 def test_a_log_is_the_job_and_its_launches(tmp_path: Path, case: str) -> None:
     path = tmp_path / "job.log"
     path.write_text(log(case), encoding="utf-8")
@@ -130,7 +111,7 @@ def times_of(text: str) -> dict[str, float]:
     result: dict[str, float] = {}
     for line in text.splitlines():
         case, _, time = line.partition(": ")
-        if case in CASES:
+        if case in (*CASES, THREADS):
             result[case] = max(result.get(case, 0.0), float(time.split(": ")[-1]))
     return result
 
@@ -144,15 +125,22 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
     compiler, program = shutil.which("cc") or "gcc", folder / "program"
     words = [compiler, "-Wall", "-Werror", "-o", program, HERE / "program.c"]
     subprocess.run([*words, folder / "libnccl.so.2"], check=True)
-    command = [sys.executable, "-m", "clusim", "exec", SYSTEM, str(program), *LIVE, MESSAGES[1]]
+    cases = (*LIVE, MESSAGES[1], THREADS)
+    command = [sys.executable, "-m", "clusim", "exec", SYSTEM, str(program), *cases]
     env = {**os.environ, "CLUSIM_SHIM": str(folder)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     return times_of(done.stdout)
 
 
-@cells("exec", (*LIVE, MESSAGES[1]))
+@pytest.mark.parametrize("case", [*LIVE, MESSAGES[1]])
 def test_a_program_that_calls_nccl_is_the_job(executed: dict[str, float], case: str) -> None:
     check_live(executed[case], case)
+
+
+def test_calls_of_two_threads_slow_each_other(executed: dict[str, float]) -> None:
+    """The clock waits for the call of the other thread, although the first thread already waits for its own."""
+    check_live(executed[THREADS], "two calls")
+    assert executed[THREADS] <= executed["two calls"]
 
 
 @cache

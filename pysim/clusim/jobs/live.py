@@ -6,19 +6,17 @@ final.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from heapq import heappush
 from typing import Any
 
 from clusim.formats.recordings.model import ABSENT
 from clusim.jobs.player import (
-    FRACTION,
     CallBundle,
     CallTimer,
     JobTimes,
     Player,
-    RunningKernel,
 )
 
 _RANK = 40
@@ -43,6 +41,8 @@ class PlayedOperation:
         Earliest begin: the host's time of the issue [ps].
     end_ps : int
         End [ps]; `ABSENT` before it.
+    action : callable or None
+        Called at the end.
     """
 
     number: int
@@ -52,6 +52,12 @@ class PlayedOperation:
     is_kernel: bool = False
     not_before_ps: int = 0
     end_ps: int = ABSENT
+    action: Callable[[], object] | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Return True after the end."""
+        return self.end_ps != ABSENT
 
     @property
     def at(self) -> int:
@@ -106,40 +112,36 @@ class LiveClock(Player):
         """Begin without operations."""
         self._operations: dict[int, PlayedOperation] = {}
         self._open: dict[int, int] = {}
-        self._members, self._missing = {}, {}
         self._present_ps = 0
 
     def add(self, operation: PlayedOperation, before: Iterable[PlayedOperation]) -> None:
         """Add an operation with its predecessors."""
         at = operation.at
         self._operations[at] = operation
-        waits = [other.at for other in before if other.end_ps == ABSENT]
-        for other in waits:
-            self._wakes[other].append(at)
-        self._open[at] = len(waits)
-        if not waits:
+        self._open[at] = 0
+        for other in before:
+            if other.is_complete:
+                operation.not_before_ps = max(operation.not_before_ps, other.end_ps)
+            else:
+                self._open[at] += 1
+                self._wakes[other.at].append(at)
+        if not self._open[at]:
             self._begin_after(at, 0)
 
     def rewind(self) -> None:
-        """Return to time 0 for the operations of new ranks; calls in flight are unchanged."""
+        """Return to time 0 for operations that begin in the past; calls in flight are unchanged."""
         self._present_ps = max(self._present_ps, self.now_ps)
         self.now_ps = 0
 
-    @property
-    def next_ps(self) -> int | None:
-        """Time of the next event [ps]; None without one."""
-        return self._next_ps()
-
-    def advance(self) -> bool:
-        """Continue to the time of the next event; return False without one."""
-        then_ps = self._next_ps()
-        if then_ps is None:
-            return False
-        self.now_ps = then_ps
-        self._end_running()
-        self._handle_events()
-        self._settle()
-        return True
+    def after(self, operations: Iterable[PlayedOperation]) -> set[int]:
+        """Return the numbers of operations, and of all that wait for them."""
+        waiting = [operation.at for operation in operations]
+        found = set(waiting)
+        for at in waiting:
+            more = [other for other in self._wakes.get(at, ()) if other not in found]
+            found.update(more)
+            waiting += more
+        return found
 
     def _begin_after(self, at: int, pause_ps: int) -> None:
         start_ps = max(self.now_ps + pause_ps, self._operations[at].not_before_ps)
@@ -149,6 +151,8 @@ class LiveClock(Player):
         for at in operations:
             operation = self._operations.pop(at)
             operation.end_ps = self.now_ps
+            if operation.action is not None:
+                operation.action()
             if operation.meeting is not None:
                 operation.meeting.end_ps = self.now_ps
             for other in self._wakes.pop(at, ()):
@@ -161,18 +165,13 @@ class LiveClock(Player):
         operation = self._operations[at]
         if operation.meeting is not None:
             self._join(at, operation.meeting)
-        elif operation.is_kernel and operation.time_ps > 0:
-            sms = self.needs.sms
-            work16 = operation.time_ps * sms << FRACTION
-            kernel = RunningKernel(at, sms, work16, self.now_ps)
-            self._kernels[operation.rank].append(kernel)
         else:
-            heappush(self._events, (self.now_ps + operation.time_ps, at, True))
+            self._run(at, operation.time_ps, self.needs.sms if operation.is_kernel else 0)
 
     def _join(self, at: int, meeting: CallMeeting) -> None:
         """Start a call when its last rank is ready; later operations end with it."""
         if meeting.end_ps != ABSENT:
-            heappush(self._events, (max(self.now_ps, meeting.end_ps), at, True))
+            self._run(at, max(0, meeting.end_ps - self.now_ps), 0)
             return
         if meeting.is_started:
             flying = (call for island in self._islands for call in island.flying)
@@ -186,20 +185,9 @@ class LiveClock(Player):
         assert meeting.bundle is not None, "all operations are added"
         meeting.is_started = True
         if self.now_ps < self._present_ps:
-            meeting.end_ps = self.now_ps + self.calls.isolated_ps(meeting.bundle)
+            time_ps = self.calls.isolated_ps(meeting.bundle)
+            meeting.end_ps = self.now_ps + time_ps
             for other in meeting.operations:
-                heappush(self._events, (meeting.end_ps, other, True))
+                self._run(other, time_ps, 0)
             return
-        self._members[at], self._missing[at] = meeting.operations, 1
-        self.needs.bundles = {meeting.operations[0]: meeting.bundle}
-        self._meet(at)
-        del self._members[at], self._missing[at]
-
-    def _settle(self) -> None:
-        for island in self._islands:
-            if island.is_changed:
-                self._retime(island)
-        for rank, kernels in self._kernels.items():
-            # Kernels of other ranks than those that catch up are later than the present time.
-            if kernels and all(kernel.since_ps <= self.now_ps for kernel in kernels):
-                self._share(rank, kernels)
+        self._start(meeting.bundle, meeting.operations)

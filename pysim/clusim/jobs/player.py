@@ -245,17 +245,27 @@ class Player:
             self._begin_after(at, 0)
         self._handle_events()
         self._settle()
-        while (then_ps := self._next_ps()) is not None:
-            self.now_ps = then_ps
-            self._end_running()
-            self._handle_events()
-            self._settle()
+        while self.advance():
+            pass
         if len(self.ends_ps) < len(self.job):
             at = next(at for at in range(len(self.job)) if at not in self.ends_ps)
             raise self.job.failure(at, f"rank {self.job.rank[at]} waits for a call without end")
         return self.now_ps
 
-    def _next_ps(self) -> int | None:
+    def advance(self) -> bool:
+        """Continue to the time of the next event; return False without one."""
+        then_ps = self.next_ps
+        if then_ps is None:
+            return False
+        self.now_ps = then_ps
+        self._end_running()
+        self._handle_events()
+        self._settle()
+        return True
+
+    @property
+    def next_ps(self) -> int | None:
+        """Time of the next event [ps]; None without one."""
         times = [call.end_ps for island in self._islands for call in island.flying]
         times += [kernel.end_ps for kernels in self._kernels.values() for kernel in kernels]
         times += [event[0] for event in self._events[:1]]
@@ -311,17 +321,16 @@ class Player:
             self._meet(self._call_of[at])
             return
         work, duration_ps = self.job.work[at], self.needs.duration_ps[at]
-        if isinstance(work, KernelWork) and duration_ps > 0:
-            sms = work.sms or self.needs.sms
-            kernel = RunningKernel(
-                at,
-                sms,
-                duration_ps * sms << FRACTION,
-                self.now_ps,
-            )
+        sms = (work.sms or self.needs.sms) if isinstance(work, KernelWork) else 0
+        self._run(at, duration_ps, sms)
+
+    def _run(self, at: int, time_ps: int, sms: int) -> None:
+        """Begin a kernel on a number of SMs, or another operation without."""
+        if sms and time_ps > 0:
+            kernel = RunningKernel(at, sms, time_ps * sms << FRACTION, self.now_ps)
             self._kernels[self.job.rank[at]].append(kernel)
         else:
-            heappush(self._events, (self.now_ps + duration_ps, at, True))
+            heappush(self._events, (self.now_ps + time_ps, at, True))
 
     def _meet(self, number: int) -> None:
         """Start a call when its last rank is ready."""
@@ -329,7 +338,10 @@ class Player:
         if self._missing[number]:
             return
         operations = self._members[number]
-        bundle = self.needs.bundles[operations[0]]
+        self._start(self.needs.bundles[operations[0]], operations)
+
+    def _start(self, bundle: CallBundle, operations: Sequence[int]) -> None:
+        """Start a call of operations."""
         mine = self._join_equal(bundle, operations)
         if mine is None:
             call = RunningCall(bundle, list(operations), self.now_ps, self.now_ps)
@@ -358,7 +370,8 @@ class Player:
             if island.is_changed:
                 self._retime(island)
         for rank, kernels in self._kernels.items():
-            if kernels:
+            # Kernels of a rank are later than the present time while other ranks catch up.
+            if kernels and all(kernel.since_ps <= self.now_ps for kernel in kernels):
                 self._share(rank, kernels)
 
     def _retime(self, island: CallIsland) -> None:

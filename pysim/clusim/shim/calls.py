@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import reduce
 from math import gcd
 
 from clusim.base.terms.dtypes import BY_NUMBER, REDUCTIONS, DataType
 from clusim.base.terms.operations import OPERATIONS, full_bytes, weighted_bytes
 from clusim.base.units import parse_rate
 from clusim.hardware import GPUS
+from clusim.jobs.joint import JointTimes
+from clusim.jobs.model import CallWork, LaunchWork
+from clusim.jobs.player import CallBundle
 from clusim.jobs.times import Times
 from clusim.nccl.env import windows
 from clusim.nccl.launch import Host, Launch, empty_ps, messages_ps, overhead_ps, period_ps
-from clusim.schedule.builder import ProgramBuilder, Site
-from clusim.simulation.api import result_of
-from clusim.simulation.request import Request, ScheduleRequest
-from clusim.simulation.samples import BRIEF
+from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 
 MESSAGES = ("send", "recv")
@@ -178,20 +178,29 @@ class CommTimes(Times):
             given["root"] = self.setup.comm.ranks[pattern.root]
         return Request(setup, pattern.operation, pattern.size, **given)  # type: ignore[arg-type]
 
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Return the topology's ranks."""
+        return tuple(self.setup.comm.ranks)
+
+    def bundle(self, request: Request, root: int, time_ps: int) -> CallBundle:
+        """Return a collective of a known time in isolation for the clock."""
+        rooted = () if request.root is None else (root,)
+        kind = request.operation, request.size_bytes, request.dtype, request.redop
+        return CallBundle(
+            (self.ranks,),
+            CallWork(*kind, *rooted),
+            time_ps,
+        )
+
     def pattern_ps(self, pattern: MessagePattern) -> int:
         """Return the time of a group of messages that is an operation [ps]."""
         return pattern.times * self.kernel(self._request(self.setup, pattern)).time_ps
 
     def other_ps(self, messages: Sequence[tuple[int, int, int]]) -> int:
         """Return the time of other messages (source, target, bytes) as one launch [ps]."""
-        ordered = tuple(sorted(messages))
-        return self.find(ordered, partial(self._messages_ps, ordered))
-
-    def _messages_ps(self, messages: Sequence[tuple[int, int, int]]) -> int:
-        builder = ProgramBuilder(self.setup.fabric.num_ranks, "messages")
-        site, ranks = Site(builder, "messages", None), tuple(self.setup.comm.ranks)
-        self.setup.communicators().messages(site, ranks, messages)
-        return result_of(ScheduleRequest(self.setup, builder.build()), BRIEF).time_ps
+        work = LaunchWork(tuple(sorted(messages)))
+        return JointTimes(self.setup, self).isolated_ps(CallBundle((self.ranks,), work))
 
     def gap_ps(self, *, graph: bool) -> int:
         """Return the time of a launch beside its kernels [ps]."""

@@ -3,21 +3,21 @@
 **Model** A kernel starts when the last rank's stream has reached it and ends on all ranks at once, after the kernels of
 its group and the gap to the next kernel (`clusim.nccl.launch`). A broadcast or reduce ends on each rank at its own
 time, and the next one may start before. A launch of sends and receives meets the launches of all ranks that its
-messages connect. **Not modelled** Concurrent kernels of different communicators do not slow each other down.
+messages connect. Calls that overlap slow each other (`clusim.jobs.player`).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from clusim.base.errors import InputError
 from clusim.base.match import (
     LaunchGraph,
-    LiveMatch,
     LiveMatcher,
     MatchCounts,
     by_order,
@@ -25,12 +25,14 @@ from clusim.base.match import (
     contradiction,
 )
 from clusim.base.terms.operations import GATHERING, OPERATIONS, SCATTERING
+from clusim.jobs.live import CallMeeting, PlayedOperation
+from clusim.jobs.model import LaunchWork
+from clusim.jobs.player import CallBundle
 from clusim.nccl.launch import Host, host_of
-from clusim.nccltests.jobs import PerfKernel
 from clusim.shim.calls import MESSAGES, CommTimes, NcclCall, Peers, copy_ps, pattern_of, peers_of
 from clusim.shim.elements import stored
 from clusim.shim.memory import SharedMemory, Span, typed
-from clusim.shim.queues import CudaStream
+from clusim.shim.queues import CudaStream, Operations, Queues
 from clusim.shim.reductions import reduced, scaled
 from clusim.simulation.plan import OVERLAPPING
 from clusim.simulation.setup import Setup
@@ -46,37 +48,23 @@ class CommMember:
 
 @dataclass(eq=False)
 class KernelLaunch:
-    """Calls of one rank that are launched together; times are of this rank [ps].
+    """Calls of one rank that are launched together.
 
-    Work of a stream (`clusim.shim.queues.StreamWork`); `match` has the launches of all ranks of a collective.
+    Attributes
+    ----------
+    before : frozenset
+        Operations that it waits for.
+    works : tuple
+        Operations of the collectives, or of all messages.
+    end : PlayedOperation
+        End on this GPU, after the gap to the next kernel; a broadcast or reduce ends on each at its own time.
     """
 
-    comm: ProgramComm
     rank: int
     calls: tuple[NcclCall, ...]
-    issued_ps: int
-    graph: bool = False
-    match: LiveMatch[KernelLaunch] | None = None
-    ready_ps: int = -1
-    end_ps: int = -1
-    lag_ps: int = 0
-
-    @property
-    def messages(self) -> bool:
-        """Return True for sends and receives."""
-        return self.calls[0].operation in MESSAGES
-
-    def run(self, stream: CudaStream) -> bool:
-        """Meet the other ranks, and move the stream to the end."""
-        if self.ready_ps < 0:
-            overlaps = self.calls[0].operation in OVERLAPPING
-            free_ps = stream.clock_ps if overlaps else stream.end_ps
-            self.ready_ps = max(free_ps, self.issued_ps)
-            self.comm.arrive(self)
-        if self.end_ps < 0:
-            return False
-        stream.advance(self.end_ps, self.lag_ps)
-        return True
+    before: Operations
+    works: tuple[PlayedOperation, ...]
+    end: PlayedOperation
 
 
 @dataclass(eq=False)
@@ -95,6 +83,7 @@ class ProgramComm:
     members: tuple[CommMember, ...]
     setup: Setup
     memory: SharedMemory
+    queues: Queues
     chip: str
     windows: dict[tuple[int, int], int] = field(default_factory=dict)
     left: int = 0
@@ -123,10 +112,8 @@ class ProgramComm:
         if self.alone or calls[0].operation in MESSAGES:
             return 1
         asked = [call for call in calls if call.bytes]
-        return max((self._kernel(rank, call).channels for call in asked), default=1)
-
-    def _kernel(self, rank: int, call: NcclCall) -> PerfKernel:
-        return self.times.kernel(self.times.request(call, symmetric=self._symmetric(rank, call)))
+        requests = (self.times.request(c, symmetric=self._symmetric(rank, c)) for c in asked)
+        return max((self.times.kernel(request).channels for request in requests), default=1)
 
     def _symmetric(self, rank: int, call: NcclCall) -> bool:
         """Return True if the buffers of a call are in symmetric windows."""
@@ -141,23 +128,50 @@ class ProgramComm:
         return bool(self.windows) and inside(call.send) and inside(call.receive)
 
     def launch(
-        self, rank: int, calls: Sequence[NcclCall], issued_ps: int, *, graph: bool
-    ) -> KernelLaunch | None:
-        """Return a launch of calls that a rank issued together; None without data.
+        self,
+        rank: int,
+        calls: Sequence[NcclCall],
+        stream: CudaStream,
+        issued_ps: int,
+        graph: bool,
+    ) -> None:
+        """Append calls that a rank issued together to a stream.
 
         Raises `InputError` if another rank has issued other calls at this place.
         """
         calls = tuple(call for call in calls if call.bytes)
-        made = KernelLaunch(self, rank, calls, issued_ps, graph)
         if not calls:
-            return None
+            return
         for call in calls:
             self._check_buffers(rank, call)
-        if made.messages:
-            return made
-        made.match = self._collectives.add(by_order(self.number, rank), made)
-        self._check_same(made, next(iter(made.match.ends.values())))
-        return made
+        first, create = calls[0].operation, self.queues.create
+        gap_ps = 0 if self.alone else self.times.gap_ps(graph=graph)
+        messages, overlaps = first in MESSAGES, first in OVERLAPPING
+        works = tuple(create(issued_ps) for _ in (calls[:1] if messages else calls))
+        before = stream.starts if overlaps else stream.ends
+        launch = KernelLaunch(
+            rank,
+            calls,
+            before,
+            works,
+            create(0, gap_ps),
+        )
+        self.queues.unmet |= dict.fromkeys(works)
+        if messages:
+            self._meet_messages(launch)
+        else:
+            self._meet_collectives(launch)
+        end = start = self.queues.add(launch.end, works[-1:])
+        if overlaps:
+            start = self.queues.add(create(0, gap_ps), works[-1:])
+        stream.advance(end, start)
+
+    def _start(self, launch: KernelLaunch) -> None:
+        """Add the works of a launch, which all ranks have issued, to the clock."""
+        before: Iterable[PlayedOperation] = launch.before
+        for work in launch.works:
+            del self.queues.unmet[work]
+            before = (self.queues.add(work, before),)
 
     def _check_buffers(self, rank: int, call: NcclCall) -> None:
         """Raise `InputError` if a buffer that the rank uses is not memory of CUDA or NCCL."""
@@ -183,41 +197,44 @@ class ProgramComm:
                 f" {len(other.calls)}: not simulated"
             )
 
-    def arrive(self, launch: KernelLaunch) -> None:
-        """Complete the launches that match this one, if all ranks are ready."""
-        match = launch.match
-        if match is None:
-            self._arrive_messages(launch)
-        elif len(match.ends) == len(self.members) and all(
-            item.ready_ps >= 0 for item in match.ends.values()
-        ):
-            self._collectives.close(match)
-            self._complete(match.ends)
-
-    def _complete(self, met: dict[int, KernelLaunch]) -> None:
-        launches = [met[rank] for rank in range(len(self.members))]
-        time_ps = 0
-        for calls in zip(*(item.calls for item in launches), strict=True):
-            if self.alone:
-                in_place = calls[0].send == calls[0].receive
-                time_ps += 0 if in_place else copy_ps(self.chip, 2 * calls[0].bytes)
-                self._move(calls)
-                continue
-            kernel = self._kernel(0, calls[0])
-            time_ps += kernel.time_ps
-            for rank, item in enumerate(launches):
-                item.lag_ps = kernel.lags_ps[rank] if kernel.lags_ps else 0
-            self._move(calls)
-        self._end(launches, time_ps)
-
-    def _end(self, launches: Sequence[KernelLaunch], time_ps: int) -> None:
-        gap_ps = 0 if self.alone else self.times.gap_ps(graph=launches[0].graph)
-        end_ps = max(item.ready_ps for item in launches) + time_ps + gap_ps
+    # ---- collectives
+    def _meet_collectives(self, launch: KernelLaunch) -> None:
+        """Start the launches of all ranks if this is the last one."""
+        match = self._collectives.add(by_order(self.number, launch.rank), launch)
+        self._check_same(launch, next(iter(match.ends.values())))
+        if len(match.ends) < len(self.members):
+            return
+        self._collectives.close(match)
+        launches = [match.ends[rank] for rank in range(len(self.members))]
         for item in launches:
-            item.end_ps = end_ps
+            self._check_same(item, launches[0])
+        lags_ps: Sequence[int] = ()
+        for place, call in enumerate(launch.calls):
+            calls = [item.calls[place] for item in launches]
+            works = [item.works[place] for item in launches]
+            works[0].action = partial(self._move, calls)
+            if self.alone:
+                in_place = call.send == call.receive
+                works[0].time_ps = 0 if in_place else copy_ps(self.chip, 2 * call.bytes)
+                continue
+            request = self.times.request(calls[0], symmetric=self._symmetric(0, calls[0]))
+            kernel = self.times.kernel(request)
+            lags_ps = kernel.lags_ps
+            bundle = self.times.bundle(
+                request,
+                call.root,
+                kernel.time_ps,
+            )
+            meeting = CallMeeting(len(launches), bundle)
+            for work in works:
+                work.meeting = meeting
+        for item, lag_ps in zip(launches, lags_ps or [0] * len(launches), strict=True):
+            item.end.time_ps += lag_ps
+            self._start(item)
 
     # ---- sends and receives
-    def _arrive_messages(self, launch: KernelLaunch) -> None:
+    def _meet_messages(self, launch: KernelLaunch) -> None:
+        """Add the messages of a launch, and start all connected launches if they are complete."""
         for call in launch.calls:
             end = by_pair(self.number, call.operation, launch.rank, call.root)
             self._messages.add(launch, (end.key, self._turns.add(end)), call)
@@ -225,53 +242,53 @@ class ProgramComm:
         if messages is None:
             return
         pairs = [_pair(ends) for ends in messages]
-        launches = dict.fromkeys(item for ends in messages for item, _ in ends)
-        by_rank: dict[int, list[NcclCall]] = defaultdict(list)
+        launches = list(dict.fromkeys(item for ends in messages for item, _ in ends))
+        peers: list[Peers] = [Counter() for _ in self.members]
         for item in launches:
-            by_rank[item.rank] += item.calls
-        self._end([*launches], self._messages_ps(by_rank, pairs))
-        for source, target, sent, got in pairs:
-            sends = self._span(source, sent.send, sent.bytes)
-            self._copies([(sends, self._span(target, got.receive, got.bytes))])
+            peers[item.rank] += peers_of(item.calls)
+        moved = tuple((a, b, sent.bytes) for a, b, sent, _ in pairs if a != b)
+        own = [sent.bytes for a, b, sent, _ in pairs if a == b]
+        time_ps, meeting = self._messages_ps(peers, moved, own), None
+        if moved:
+            bundle = CallBundle(
+                (self.times.ranks,),
+                LaunchWork(moved),
+                time_ps,
+            )
+            meeting = CallMeeting(len(launches), bundle)
+        launches[0].works[0].action = partial(self._exchange, pairs)
+        for item in launches:
+            item.works[0].meeting, item.works[0].time_ps = meeting, time_ps
+            self._start(item)
 
     def _messages_ps(
-        self, calls: dict[int, list[NcclCall]], pairs: Sequence[tuple[int, int, NcclCall, NcclCall]]
+        self,
+        peers: Sequence[Peers],
+        moved: Sequence[tuple[int, int, int]],
+        own: Sequence[int],
     ) -> int:
+        """Return the time of messages: `moved` between ranks, and `own` bytes that ranks send to themselves [ps]."""
+        if self.alone:
+            return copy_ps(self.chip, 2 * sum(own))
+        pattern = pattern_of(dict(enumerate(peers)))
+        if pattern is not None:
+            return self.times.pattern_ps(pattern)
+        own_ps = copy_ps(self.chip, 2 * max(own, default=0))
+        return max(own_ps, self.times.other_ps(moved) if moved else 0)
+
+    # ---- data
+    def _exchange(self, pairs: Sequence[tuple[int, int, NcclCall, NcclCall]]) -> None:
+        """Defer the data of messages: source, target, send and receive of each."""
         for source, target, sent, got in pairs:
             if sent.bytes != got.bytes:
                 raise InputError(
                     f"rank {source} sends {sent.bytes} B to rank {target}, which receives {got.bytes} B"
                 )
-        if self.alone:
-            return copy_ps(self.chip, 2 * sum(sent.bytes for _, _, sent, _ in pairs))
-        peers: dict[int, Peers] = {
-            rank: peers_of(calls.get(rank, ())) for rank in range(len(self.members))
-        }
-        pattern = pattern_of(peers)
-        if pattern is not None:
-            return self.times.pattern_ps(pattern)
-        others = [
-            (source, target, sent.bytes) for source, target, sent, _ in pairs if source != target
-        ]
-        own = max((copy_ps(self.chip, 2 * s.bytes) for a, b, s, _ in pairs if a == b), default=0)
-        return max(own, self.times.other_ps(others) if others else 0)
+            to = self._span(target, got.receive, got.bytes)
+            self.memory.copy([(self._span(source, sent.send, sent.bytes), to)])
 
-    # ---- data
     def _span(self, rank: int, address: int, size: int) -> Span:
         return self.memory.span(self.members[rank].process, address, size)
-
-    def _copies(self, pairs: Sequence[tuple[Span, Span]]) -> None:
-        """Defer copies that happen at once: a buffer may be the source of one and the target of another."""
-        moved = [(source, target) for source, target in pairs if source != target]
-        memory = self.memory
-
-        def run() -> None:
-            held = [memory.view(source).copy() for source, _ in moved]
-            for (_, target), values in zip(moved, held, strict=True):
-                memory.view(target)[:] = values
-
-        if moved:
-            memory.defer([source for source, _ in moved], [target for _, target in moved], run)
 
     def _move(self, calls: Sequence[NcclCall]) -> None:
         """Defer the data of a collective; `calls` has an entry per rank."""
@@ -291,7 +308,7 @@ class ProgramComm:
             pairs = [(root, rank, rank, 0) for rank in ranks]
         else:
             pairs = [(source, target, target, source) for source in ranks for target in ranks]
-        self._copies(
+        self.memory.copy(
             [
                 (
                     self._span(source, calls[source].send + at * size, size),
@@ -305,27 +322,20 @@ class ProgramComm:
         first, number = calls[0], len(calls)
         size = first.bytes * (number if first.operation == "reduce_scatter" else 1)
         reads = [self._span(rank, call.send, size) for rank, call in enumerate(calls)]
-        targets = [first.root] if first.operation == "reduce" else list(range(number))
-        writes = [self._span(rank, calls[rank].receive, first.bytes) for rank in targets]
-        self.memory.defer(reads, writes, self._reduction(calls, reads, (targets, writes)))
+        targets = [first.root] if first.operation == "reduce" else range(number)
+        writes = {rank: self._span(rank, calls[rank].receive, first.bytes) for rank in targets}
+        run = partial(self._write_reduced, calls, reads, writes)
+        self.memory.defer(reads, [*writes.values()], run)
 
-    def _reduction(
-        self,
-        calls: Sequence[NcclCall],
-        reads: Sequence[Span],
-        into: tuple[Sequence[int], Sequence[Span]],
-    ) -> Callable[[], None]:
-        memory = self.memory
-        kind = stored(calls[0].dtype.name)
-
-        def run() -> None:
-            inputs = [typed(memory.view(span), kind.storage) for span in reads]
-            request = None if self.alone else self.times.request(calls[0])
-            outputs = scaled(calls, inputs) if request is None else reduced(calls, inputs, request)
-            for rank, span in zip(*into, strict=True):
-                memory.view(span)[:] = np.ascontiguousarray(outputs[rank]).view(np.uint8)
-
-        return run
+    def _write_reduced(
+        self, calls: Sequence[NcclCall], reads: Sequence[Span], writes: Mapping[int, Span]
+    ) -> None:
+        storage, view = stored(calls[0].dtype.name).storage, self.memory.view
+        inputs = [typed(view(span), storage) for span in reads]
+        request = None if self.alone else self.times.request(calls[0])
+        outputs = scaled(calls, inputs) if request is None else reduced(calls, inputs, request)
+        for rank, span in writes.items():
+            view(span)[:] = np.ascontiguousarray(outputs[rank]).view(np.uint8)
 
 
 def _pair(ends: Sequence[tuple[KernelLaunch, NcclCall]]) -> tuple[int, int, NcclCall, NcclCall]:

@@ -92,10 +92,21 @@ class SharedMemory:
         if any(self.device(span) == PINNED for span in (*reads, *writes)):
             self.flush()
 
+    def copy(self, pairs: Sequence[tuple[Span, Span]]) -> None:
+        """Defer copies that happen at once: a span may be the source of one and the target of another."""
+        moved = [(source, target) for source, target in pairs if source != target]
+
+        def run() -> None:
+            held = [self.view(source).copy() for source, _ in moved]
+            for (_, target), values in zip(moved, held, strict=True):
+                self.view(target)[:] = values
+
+        if moved:
+            self.defer([source for source, _ in moved], [target for _, target in moved], run)
+
     def flush(self) -> None:
         """Do all deferred work, except for results that are overwritten unread."""
-        needed = [item for item in without_dead(self.work)]
-        self.work = []
+        needed, self.work = without_dead(self.work), []
         for item in needed:
             item.run()
 

@@ -1,31 +1,26 @@
-"""Streams, events and graphs of the simulated GPUs, in virtual time.
+"""Streams, events and graphs of the simulated GPUs, as operations on the clock of the program.
 
 **Hardware** A stream's work runs in order; work on an idle GPU starts `Host.first_start` after its launch; a polling
-host detects its end `Host.notice` later. **Model** A stream has the time at which its last work ends. Work waits for
-its stream, its launch, events, and for collectives the other ranks. The host notices the end when it polls or waits.
+host detects its end `Host.notice` later. **Model** Work is an operation that waits for its stream, its launch, events,
+and for collectives the other ranks. The clock (`clusim.jobs.live`) continues while a host waits for its time; work
+that a thread issues after that, for an earlier time, is done in the past.
 **Not modelled** Streams of one device share it without conflict; launches other than NCCL's and graphs cost the host
 no time; a graph has the work of one stream. **Parameters** `HostCosts`; the memory rate of the GPU for copies.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from itertools import count
 
 from clusim.base.errors import InputError
+from clusim.jobs.live import LiveClock, PlayedOperation
 
+Maker = Callable[["CudaStream", int, bool], None]
+"""Appends work to a stream, from the time of its launch [ps], and whether it is in a graph."""
 
-class StreamWork(Protocol):
-    """Work in a stream."""
-
-    def run(self, stream: CudaStream) -> bool:
-        """Do it if it can be done: move the stream's time and return True."""
-
-
-Maker = Callable[[int, bool], "StreamWork | None"]
-"""Creates work from the time of its launch [ps], and whether it is in a graph."""
+Operations = frozenset[PlayedOperation]
 
 
 @dataclass(eq=False)
@@ -36,10 +31,10 @@ class CudaStream:
     ----------
     waits : bool
         True if it and the device's default stream wait for each other; the default stream has it, too.
-    clock_ps : int
-        Start of the next work, if it may overlap the last [ps].
-    lag_ps : int
-        End of the last work on this GPU after `clock_ps`: of a broadcast or reduce, which the next one overlaps [ps].
+    ends : frozenset
+        Operations that the next work waits for.
+    starts : frozenset
+        Operations that it waits for if it may overlap the last work: a broadcast or reduce ends later on some GPUs.
     captured : list or None
         Work since the start of a capture.
     """
@@ -47,106 +42,76 @@ class CudaStream:
     process: int
     device: int
     waits: bool = True
-    clock_ps: int = 0
-    lag_ps: int = 0
-    queue: deque[StreamWork] = field(default_factory=deque)
+    ends: Operations = frozenset()
+    starts: Operations = frozenset()
     captured: list[Maker] | None = None
 
-    @property
-    def end_ps(self) -> int:
-        """End of the last work [ps]."""
-        return self.clock_ps + self.lag_ps
+    def advance(self, end: PlayedOperation, start: PlayedOperation) -> None:
+        """Let the next work wait for an operation, or for another one if it may overlap the last."""
+        self.ends, self.starts = frozenset((end,)), frozenset((start,))
 
-    def advance(self, clock_ps: int, lag_ps: int = 0) -> None:
-        """Complete work: the next may start at `clock_ps`, or `lag_ps` later [ps]."""
-        self.clock_ps, self.lag_ps = clock_ps, lag_ps
-
-
-@dataclass(eq=False)
-class CudaEvent:
-    """An event: number of recordings so far, completed recordings, and the time of the last [ps]."""
-
-    recorded: int = 0
-    done: int = 0
-    time_ps: int = 0
-
-    @property
-    def complete(self) -> bool:
-        """Return True if the last recording is complete."""
-        return self.done == self.recorded
-
-
-@dataclass(slots=True)
-class LocalWork:
-    """Work of one GPU: not before `ready_ps`, for `duration_ps`."""
-
-    ready_ps: int
-    duration_ps: int
-    action: Callable[[], None]
-
-    def run(self, stream: CudaStream) -> bool:
-        """Do it."""
-        stream.advance(max(stream.end_ps, self.ready_ps) + self.duration_ps)
-        self.action()
-        return True
-
-
-@dataclass(slots=True)
-class EventRecord:
-    """Recording of an event."""
-
-    event: CudaEvent
-    number: int
-    issued_ps: int
-
-    def run(self, stream: CudaStream) -> bool:
-        """Note the stream's time in the event."""
-        self.event.done = self.number
-        self.event.time_ps = max(stream.end_ps, self.issued_ps)
-        return True
-
-
-@dataclass(slots=True)
-class EventWait:
-    """Wait of a stream for a recording of an event."""
-
-    event: CudaEvent
-    number: int
-
-    def run(self, stream: CudaStream) -> bool:
-        """Continue after the event."""
-        if self.event.done < self.number:
-            return False
-        if self.event.time_ps > stream.end_ps:
-            stream.advance(self.event.time_ps)
-        return True
+    def wait(self, operations: Operations) -> None:
+        """Let the next work also wait for other operations."""
+        self.ends |= operations
+        self.starts |= operations
 
 
 class Queues:
-    """All streams, events and graphs, by their handles."""
+    """All streams, events and graphs, by their handles.
 
-    def __init__(self) -> None:
+    Attributes
+    ----------
+    events : dict
+        Last recording of each event, if there is one, by handle.
+    unmet : dict
+        Calls that other ranks have not issued.
+    """
+
+    def __init__(self, clock: LiveClock) -> None:
+        self.clock = clock
+        self.unmet: dict[PlayedOperation, None] = {}
         self._streams: dict[object, CudaStream] = {}
-        self.events: dict[int, CudaEvent] = {}
+        self.events: dict[int, Operations] = {}
         self._graphs: dict[int, list[Maker]] = {}
-        self._handles = 16  # below are CUDA's names of streams
-        self._busy: dict[CudaStream, None] = {}
+        self._numbers = count(17)  # below are CUDA's names of streams
 
-    def handle(self) -> int:
-        """Return a new handle."""
-        self._handles += 1
-        return self._handles
+    # ---- operations
+    def create(self, ready_ps: int = 0, time_ps: int = 0) -> PlayedOperation:
+        """Return an operation not before a time [ps], for `add`."""
+        return PlayedOperation(
+            next(self._numbers),
+            0,
+            time_ps,
+            not_before_ps=ready_ps,
+        )
 
+    def add(self, operation: PlayedOperation, before: Iterable[PlayedOperation]) -> PlayedOperation:
+        """Add an operation with its predecessors to the clock."""
+        self.clock.rewind()
+        self.clock.add(operation, before)
+        return operation
+
+    def can_end(self, waits: Iterable[Operations]) -> list[Operations]:
+        """Return the operations that end without further calls, of several waits."""
+        open_ = self.clock.after(self.unmet)
+        return [item for item in waits if open_.isdisjoint(operation.at for operation in item)]
+
+    def play(self, waits: Collection[Operations]) -> None:
+        """Continue until all operations of one of several waits have ended."""
+        while not any(is_past(operations) for operations in waits):
+            self.clock.advance()
+
+    # ---- streams and events
     def new_stream(self, process: int, device: int, *, waits: bool) -> int:
         """Create a stream and return its handle."""
-        number = self.handle()
+        number = next(self._numbers)
         self._streams[number] = CudaStream(process, device, waits)
         return number
 
     def new_event(self) -> int:
         """Create an event and return its handle."""
-        number = self.handle()
-        self.events[number] = CudaEvent()
+        number = next(self._numbers)
+        self.events[number] = frozenset()
         return number
 
     def stream(self, process: int, device: int, number: int) -> CudaStream:
@@ -157,19 +122,15 @@ class Queues:
             raise InputError(f"stream {number}: does not exist")
         return self._streams[number]
 
-    def drop_stream(self, number: int) -> None:
-        """Forget a stream; its work is completed."""
-        self._streams.pop(number, None)
-
-    def event(self, number: int) -> CudaEvent:
-        """Return the event of a handle."""
+    def event(self, number: int) -> Operations:
+        """Return the last recording of an event."""
         if number not in self.events:
             raise InputError(f"event {number}: does not exist")
         return self.events[number]
 
     def of_device(self, process: int, device: int) -> list[CudaStream]:
         """Return the streams of a device."""
-        streams = dict.fromkeys((*self._streams.values(), *self._busy))
+        streams = self._streams.values()
         return [item for item in streams if (item.process, item.device) == (process, device)]
 
     def push(self, stream: CudaStream, issued_ps: int, make: Maker) -> None:
@@ -177,40 +138,37 @@ class Queues:
         if stream.captured is not None:
             stream.captured.append(make)
             return
-        if stream.waits:
-            self._wait_for_default(stream)
-        self._append(stream, make(issued_ps, False))
+        self._wait_for_default(stream)
+        make(stream, issued_ps, False)
+
+    def record(self, stream: CudaStream, number: int, issued_ps: int) -> None:
+        """Record an event."""
+        self.event(number)
+        self._continue(stream)
+        self.events[number] = frozenset((self.add(self.create(issued_ps), stream.ends),))
+
+    def wait(self, stream: CudaStream, number: int) -> None:
+        """Let a stream wait for an event."""
+        self._continue(stream)
+        stream.wait(self.event(number))
+
+    def _continue(self, stream: CudaStream) -> None:
+        """Prepare a stream for an event."""
+        if stream.captured is not None:
+            raise InputError("events in a capture are not simulated")
+        self._wait_for_default(stream)
 
     def _wait_for_default(self, stream: CudaStream) -> None:
         """Let the default stream wait for the device's other streams, or another stream for the default."""
         default = self._streams.get((stream.process, stream.device))
-        if default is None:
+        if default is None or not stream.waits:
             return
         others = [default]
         if stream is default:
             streams = self.of_device(stream.process, stream.device)
             others = [item for item in streams if item.waits and item is not default]
         for other in others:
-            event = CudaEvent(1)
-            self._append(other, EventRecord(event, 1, 0))
-            self._append(stream, EventWait(event, 1))
-
-    def _append(self, stream: CudaStream, item: StreamWork | None) -> None:
-        if item is not None:
-            stream.queue.append(item)
-            self._busy[stream] = None
-
-    def settle(self) -> None:
-        """Do all work that can be done."""
-        moved = True
-        while moved:
-            moved = False
-            for stream in list(self._busy):
-                while stream.queue and stream.queue[0].run(stream):
-                    stream.queue.popleft()
-                    moved = True
-                if not stream.queue:
-                    self._busy.pop(stream, None)
+            stream.wait(other.ends)
 
     # ---- graphs
     def begin(self, stream: CudaStream) -> None:
@@ -223,13 +181,13 @@ class Queues:
         """End a capture and return the graph's handle."""
         if stream.captured is None:
             raise InputError("cudaStreamEndCapture: the stream is not being captured")
-        number = self.handle()
+        number = next(self._numbers)
         self._graphs[number], stream.captured = stream.captured, None
         return number
 
     def copy_of(self, number: int) -> int:
         """Return the handle of an executable graph."""
-        copied = self.handle()
+        copied = next(self._numbers)
         self._graphs[copied] = self._graphs[number]
         return copied
 
@@ -242,4 +200,9 @@ class Queues:
         if stream.captured is not None:
             raise InputError("cudaGraphLaunch in a capture is not simulated")
         for make in self._graphs[number]:
-            self._append(stream, make(issued_ps, True))
+            make(stream, issued_ps, True)
+
+
+def is_past(operations: Iterable[PlayedOperation]) -> bool:
+    """Return True if all operations have ended."""
+    return all(operation.is_complete for operation in operations)

@@ -10,24 +10,22 @@ import selectors
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
 from clusim.base.errors import ClusimError
 from clusim.shim.calls import MESSAGES, NcclCall, copy_ps
 from clusim.shim.communicators import CommMember, ProgramComm
-from clusim.shim.queues import (
-    CudaStream,
-    EventRecord,
-    EventWait,
-    LocalWork,
-    Maker,
-    StreamWork,
-)
+from clusim.shim.queues import CudaStream, Operations, Queues, is_past
 from clusim.shim.verifiable import known_kernel, prepare
 from clusim.shim.world import Joining, ProgramProcess, World
 
 INVALID_VALUE, INVALID_FUNCTION, NOT_READY, NOT_SUPPORTED = 1, 98, 600, 801
 INVALID_USAGE = 5
 _NCCL = ("join", "group", "quit", "window")
+POLL_S, POLLS = 0.001, 100
+"""Interval in which the server looks for requests while a thread runs [s], and the most intervals without one."""
+
 _CALL_WORDS = 12
 """Words of a call in ``group``: operation, communicator, rank, device, stream, two buffers, count, type, reduction,
 root, factor."""
@@ -35,10 +33,11 @@ root, factor."""
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A reply that is sent when it is `ready`."""
+    """A reply that is sent when it is `ready`: when operations have ended, or ranks have joined."""
 
     ready: Callable[[], bool]
     reply: Callable[[], str]
+    operations: Operations = frozenset()
 
 
 @dataclass(eq=False)
@@ -53,39 +52,57 @@ class ProgramThread:
 
 @dataclass
 class Server:
-    """Server of one system."""
+    """Server of one system; `idle` counts intervals without a request."""
 
     world: World
     links: list[ProgramThread] = field(default_factory=list)
     failure: str = ""
+    idle: int = 0
+
+    @property
+    def queues(self) -> Queues:
+        """Return the streams of the system."""
+        return self.world.queues
 
     # ---- requests of streams and memory
     def _stream(self, link: ProgramThread, words: Sequence[str]) -> CudaStream:
         device, number = map(int, words)
-        return self.world.queues.stream(link.process, device, number)
+        return self.queues.stream(link.process, device, number)
 
     def _idle(self, streams: Sequence[CudaStream], now_ps: int) -> Waiting:
-        """Wait for streams; the host notices their end."""
+        """Wait for the present work of streams."""
+        return self._end_of(Operations().union(*(stream.ends for stream in streams)), now_ps)
+
+    def _end_of(self, operations: Operations, now_ps: int) -> Waiting:
+        """Wait for the end of operations, which the host notices."""
 
         def reply() -> str:
-            end_ps = max((stream.end_ps for stream in streams), default=0)
-            return self._noticed(end_ps, now_ps)
+            end_ps = max((operation.end_ps for operation in operations), default=0)
+            return f"0 {max(now_ps, self.world.noticed_ps(end_ps)) if end_ps else now_ps}"
 
-        def ready() -> bool:
-            return not any(stream.queue for stream in streams)
+        return Waiting(
+            lambda: is_past(operations),
+            reply,
+            operations,
+        )
 
-        return Waiting(ready, reply)
+    def _query(self, waiting: Waiting) -> str | Waiting:
+        """Wait for operations that end without further calls."""
+        if self.queues.can_end([waiting.operations]):
+            return waiting
+        return f"{NOT_READY} 0 device not ready"
 
     def _push(
         self, stream: CudaStream, now_ps: int, duration_ps: int, action: Callable[[], object]
     ) -> None:
-        start_ps = self.world.first_start_ps
-
-        def make(issued_ps: int, graph: bool) -> StreamWork:
+        def make(stream: CudaStream, issued_ps: int, graph: bool) -> None:
             del graph
-            return LocalWork(issued_ps + start_ps, duration_ps, lambda: (action(), None)[1])
+            work = self.queues.create(issued_ps + self.world.first_start_ps, duration_ps)
+            work.action = action
+            self.queues.add(work, stream.ends)
+            stream.advance(work, work)
 
-        self.world.queues.push(stream, now_ps, make)
+        self.queues.push(stream, now_ps, make)
 
     def do_arena(self, link: ProgramThread, words: Sequence[str]) -> str:
         """Memory of a device: address, size, file descriptor, device."""
@@ -103,13 +120,9 @@ class Server:
         now_ps, stream = int(words[0]), self._stream(link, words[1:3])
         to, source, size, wait = map(int, words[3:])
         memory = self.world.memory
-        spans = memory.span(link.process, source, size), memory.span(link.process, to, size)
-
-        def run() -> None:
-            memory.view(spans[1])[:] = memory.view(spans[0]).copy()
-
+        pair = memory.span(link.process, source, size), memory.span(link.process, to, size)
         duration_ps = copy_ps(self.world.chip, 2 * size)
-        self._push(stream, now_ps, duration_ps, lambda: memory.defer(spans[:1], spans[1:], run))
+        self._push(stream, now_ps, duration_ps, partial(memory.copy, [pair]))
         return self._idle([stream], now_ps) if wait else "0 0"
 
     def do_set(self, link: ProgramThread, words: Sequence[str]) -> str:
@@ -123,7 +136,7 @@ class Server:
             memory.view(span)[:] = value
 
         duration_ps = copy_ps(self.world.chip, size)
-        self._push(stream, now_ps, duration_ps, lambda: memory.defer((), (span,), run))
+        self._push(stream, now_ps, duration_ps, partial(memory.defer, (), (span,), run))
         return "0 0"
 
     def do_kernel(self, link: ProgramThread, words: Sequence[str]) -> str:
@@ -131,94 +144,79 @@ class Server:
         now_ps, stream = int(words[0]), self._stream(link, words[1:3])
         name, values = words[3], [int(word) for word in words[4:]]
         known_kernel(name)
-        memory, process = self.world.memory, link.process
-        self._push(stream, now_ps, 0, lambda: prepare(memory, process, name, values))
+        action = partial(prepare, self.world.memory, link.process, name, values)
+        self._push(stream, now_ps, 0, action)
         return "0 0"
 
     def do_stream(self, link: ProgramThread, words: Sequence[str]) -> str:
         """Create a stream: device, flags (1: does not wait for the default stream)."""
         device, flags = map(int, words)
-        return f"0 0 {self.world.queues.new_stream(link.process, device, waits=not flags & 1)}"
+        return f"0 0 {self.queues.new_stream(link.process, device, waits=not flags & 1)}"
 
     def do_sdestroy(self, link: ProgramThread, words: Sequence[str]) -> str:
-        """Destroy a stream."""
-        self.world.queues.drop_stream(int(words[0]))
+        """Destroy a stream; its work is completed."""
         return "0 0"
 
     def do_ssync(self, link: ProgramThread, words: Sequence[str]) -> Waiting:
         """Wait for a stream: time, stream."""
         return self._idle([self._stream(link, words[1:])], int(words[0]))
 
-    def do_squery(self, link: ProgramThread, words: Sequence[str]) -> str:
+    def do_squery(self, link: ProgramThread, words: Sequence[str]) -> str | Waiting:
         """Wait for a stream if its work can be completed without further calls: time, stream."""
-        waiting = self._idle([self._stream(link, words[1:])], int(words[0]))
-        return waiting.reply() if waiting.ready() else f"{NOT_READY} 0 device not ready"
+        return self._query(self._idle([self._stream(link, words[1:])], int(words[0])))
 
     def do_dsync(self, link: ProgramThread, words: Sequence[str]) -> Waiting:
         """Wait for a device: time, device."""
-        streams = self.world.queues.of_device(link.process, int(words[1]))
+        streams = self.queues.of_device(link.process, int(words[1]))
         return self._idle(streams, int(words[0]))
 
     def do_swait(self, link: ProgramThread, words: Sequence[str]) -> str:
         """Let a stream wait for an event: stream, event."""
-        stream, event = self._stream(link, words[:2]), self.world.queues.event(int(words[2]))
-        number = event.recorded
-        self.world.queues.push(stream, 0, _uncaptured(stream, lambda _: EventWait(event, number)))
+        self.queues.wait(self._stream(link, words[:2]), int(words[2]))
         return "0 0"
 
     # ---- events
     def do_event(self, link: ProgramThread, words: Sequence[str]) -> str:
         """Create an event."""
-        return f"0 0 {self.world.queues.new_event()}"
+        return f"0 0 {self.queues.new_event()}"
 
     def do_edestroy(self, link: ProgramThread, words: Sequence[str]) -> str:
         """Destroy an event."""
-        self.world.queues.events.pop(int(words[0]), None)
+        self.queues.events.pop(int(words[0]), None)
         return "0 0"
 
     def do_record(self, link: ProgramThread, words: Sequence[str]) -> str:
         """Record an event: time, stream, event."""
-        stream, event = self._stream(link, words[1:3]), self.world.queues.event(int(words[3]))
-        make = _uncaptured(stream, lambda issued_ps: EventRecord(event, number, issued_ps))
-        event.recorded += 1
-        number = event.recorded
-        self.world.queues.push(stream, int(words[0]), make)
+        self.queues.record(self._stream(link, words[1:3]), int(words[3]), int(words[0]))
         return "0 0"
-
-    def _noticed(self, end_ps: int, now_ps: int) -> str:
-        """Return the time at which a thread that waits from `now_ps` on notices the end of work; 0: no work."""
-        return f"0 {max(now_ps, self.world.noticed_ps(end_ps)) if end_ps else now_ps}"
 
     def do_esync(self, link: ProgramThread, words: Sequence[str]) -> Waiting:
         """Wait for an event: time, event."""
-        now_ps, event = int(words[0]), self.world.queues.event(int(words[1]))
-        return Waiting(lambda: event.complete, lambda: self._noticed(event.time_ps, now_ps))
+        return self._end_of(self.queues.event(int(words[1])), int(words[0]))
 
-    def do_equery(self, link: ProgramThread, words: Sequence[str]) -> str:
+    def do_equery(self, link: ProgramThread, words: Sequence[str]) -> str | Waiting:
         """Wait for an event if its work can be completed without further calls: time, event."""
-        event = self.world.queues.event(int(words[1]))
-        if not event.complete:
-            return f"{NOT_READY} 0 device not ready"
-        return self._noticed(event.time_ps, int(words[0]))
+        return self._query(self.do_esync(link, words))
 
     def do_elapsed(self, link: ProgramThread, words: Sequence[str]) -> str:
         """Time between two events [ps]."""
-        start, end = (self.world.queues.event(int(word)) for word in words)
-        if not (start.recorded and end.recorded):
+        events = [self.queues.event(int(word)) for word in words]
+        if not all(events):
             return f"{INVALID_VALUE} 0 cudaEventElapsedTime: an event was not recorded"
-        if not (start.complete and end.complete):
+        (start,), (end,) = events
+        if not is_past((start, end)):
             return f"{NOT_READY} 0 device not ready"
-        return f"0 0 {end.time_ps - start.time_ps}"
+        return f"0 0 {end.end_ps - start.end_ps}"
 
     # ---- graphs
     def do_begin(self, link: ProgramThread, words: Sequence[str]) -> str:
         """Start a capture on a stream."""
-        self.world.queues.begin(self._stream(link, words))
+        self.queues.begin(self._stream(link, words))
         return "0 0"
 
     def do_end(self, link: ProgramThread, words: Sequence[str]) -> str:
         """End a capture."""
-        return f"0 0 {self.world.queues.end(self._stream(link, words))}"
+        return f"0 0 {self.queues.end(self._stream(link, words))}"
 
     def do_capturing(self, link: ProgramThread, words: Sequence[str]) -> str:
         """State of a capture: 1 if active."""
@@ -226,18 +224,18 @@ class Server:
 
     def do_instantiate(self, link: ProgramThread, words: Sequence[str]) -> str:
         """Create an executable graph."""
-        return f"0 0 {self.world.queues.copy_of(int(words[0]))}"
+        return f"0 0 {self.queues.copy_of(int(words[0]))}"
 
     def do_gdestroy(self, link: ProgramThread, words: Sequence[str]) -> str:
         """Destroy a graph."""
-        self.world.queues.drop_graph(int(words[0]))
+        self.queues.drop_graph(int(words[0]))
         return "0 0"
 
     def do_glaunch(self, link: ProgramThread, words: Sequence[str]) -> str:
         """Launch a graph: time, stream, graph."""
         now_ps = int(words[0]) + self.world.graph_ps()
         start_ps = now_ps + self.world.first_start_ps
-        self.world.queues.launch_graph(self._stream(link, words[1:3]), int(words[3]), start_ps)
+        self.queues.launch_graph(self._stream(link, words[1:3]), int(words[3]), start_ps)
         return f"0 {now_ps}"
 
     # ---- NCCL
@@ -295,7 +293,7 @@ class Server:
         for at in range(1, len(words), _CALL_WORDS):
             operation, *rest = words[at : at + _CALL_WORDS]
             number, rank, device, handle, *numbers = map(int, rest)
-            stream = self.world.queues.stream(link.process, device, handle)
+            stream = self.queues.stream(link.process, device, handle)
             key = self._comm(number), rank, stream, operation in MESSAGES
             groups.setdefault(key, []).append(NcclCall(operation, *numbers))
         gpus = len({(comm, rank) for comm, rank, *_ in groups})
@@ -307,7 +305,7 @@ class Server:
             issue_ps = 0
         start_ps = now_ps + issue_ps + self.world.first_start_ps
         for (comm, rank, stream, _), calls in groups.items():
-            self.world.queues.push(stream, start_ps, _launches(comm, rank, calls))
+            self.queues.push(stream, start_ps, partial(comm.launch, rank, calls))
         return f"0 {now_ps + issue_ps}"
 
     # ---- processes
@@ -339,19 +337,14 @@ class Server:
         except ClusimError as error:
             return f"{_code(name)} 0 {error}"
 
-    def settle(self) -> None:
-        """Do all work that can be done; after an error all further requests fail."""
-        try:
-            self.world.queues.settle()
-        except ClusimError as error:
-            self.failure = str(error)
-
     def serve(self, listener: socket.socket, running: Callable[[], bool]) -> None:
         """Answer requests until the program has ended."""
         with selectors.DefaultSelector() as selector:
             selector.register(listener, selectors.EVENT_READ)
             while running():
-                for key, _ in selector.select(0.05):
+                keys = selector.select(POLL_S if self._holds() else 0.05)
+                self.idle = 0 if keys else self.idle + 1
+                for key, _ in keys:
                     if key.fileobj is listener:
                         link = ProgramThread(listener.accept()[0])
                         self.links.append(link)
@@ -360,6 +353,7 @@ class Server:
                         selector.unregister(key.fileobj)
                         self.links.remove(key.data)
                         key.data.socket.close()
+                self._continue()
 
     def _read(self, link: ProgramThread) -> bool:
         """Answer the requests of a thread; return False if it has ended."""
@@ -373,13 +367,39 @@ class Server:
         while b"\n" in link.unread:
             line, _, link.unread = link.unread.partition(b"\n")
             answered = self.answer(link, line.decode())
-            self.settle()
             if isinstance(answered, Waiting):
                 link.waiting = answered
             else:
                 _send(link, answered)
-            self._wake()
         return True
+
+    def _holds(self) -> bool:
+        """Return True if a thread waits for the clock while another one runs and may issue calls that overlap."""
+        active = [link.process for link in self.links if link.waiting is None]
+        groups = sum(not comm.alone for comm in self.world.comms.values())
+        may = groups > 1 and len(active) < len(self.links)
+        return may and any(map(has_running_thread, set(active)))
+
+    def _continue(self) -> None:
+        """Send the replies that are ready, and let the clock continue for threads whose operations can end."""
+        self._wake()
+        while not (self.idle < POLLS and self._holds()) and self._play():
+            self._wake()
+            self.idle = 0
+
+    def _play(self) -> bool:
+        """Play until a thread need not wait; return False if all threads wait for further calls.
+
+        After an error all further requests fail.
+        """
+        waits = [link.waiting.operations for link in self.links if link.waiting is not None]
+        ending = self.queues.can_end(filter(None, waits))
+        try:
+            if ending:
+                self.queues.play(ending)
+        except ClusimError as error:
+            self.failure = str(error)
+        return bool(ending)
 
     def _wake(self) -> None:
         """Send the replies that are ready."""
@@ -390,6 +410,15 @@ class Server:
                 _send(link, f"{NOT_SUPPORTED} 0 {self.failure}")
             elif link.waiting.ready():
                 _send(link, link.waiting.reply())
+
+
+def has_running_thread(process: int) -> bool:
+    """Return True if a thread of a process runs or can run, as the system says."""
+    try:
+        lines = [path.read_text() for path in Path(f"/proc/{process}/task").glob("*/stat")]
+    except OSError:  # a thread has ended
+        return True
+    return any(line.rpartition(") ")[2][0] in "RD" for line in lines)
 
 
 def _send(link: ProgramThread, text: str) -> None:
@@ -412,13 +441,3 @@ def _handle(joining: Joining, rank: int) -> str:
         return "-1 0 0"
     comm, position = joining.made[rank]
     return f"{comm.number} {position} {len(comm.members)}"
-
-
-def _launches(comm: ProgramComm, rank: int, calls: Sequence[NcclCall]) -> Maker:
-    return lambda issued_ps, graph: comm.launch(rank, calls, issued_ps, graph=graph)
-
-
-def _uncaptured(stream: CudaStream, make: Callable[[int], StreamWork]) -> Maker:
-    if stream.captured is not None:
-        raise ClusimError("events in a capture are not simulated")
-    return lambda issued_ps, _: make(issued_ps)

@@ -10,6 +10,10 @@ from functools import cached_property
 from clusim.base.errors import InputError
 from clusim.base.terms.times import ticks_ps
 from clusim.hardware import GPUS
+from clusim.jobs.joint import JointTimes
+from clusim.jobs.live import LiveClock
+from clusim.jobs.times import Times
+from clusim.lowering import QUICK
 from clusim.nccl.launch import Launch, graph_ps, host_of, start_and_end_ps, wake_ps
 from clusim.nccltests.options import PerfOptions
 from clusim.nccltests.sweep import devices, library_code, place
@@ -55,7 +59,7 @@ class World:
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self.memory, self.queues = SharedMemory(), Queues()
+        self.memory = SharedMemory()
         self.processes: dict[int, ProgramProcess] = {}
         self.comms: dict[int, ProgramComm] = {}
         self._joining: dict[object, Joining] = {}
@@ -64,6 +68,13 @@ class World:
         self.host = host_of(setup.comm)
         self.first_start_ps, self._notice_ps = start_and_end_ps(self.host)
         self._numbers = 0
+
+    @cached_property
+    def queues(self) -> Queues:
+        """Streams on one clock; calls overlap by the NCCL variables of the first process."""
+        first = next(iter(self.processes.values()), ProgramProcess())
+        setup = replace(self.setup, env=(*self.setup.env, *first.env))
+        return Queues(LiveClock(JointTimes(setup, Times(QUICK)), 0))
 
     def number(self) -> int:
         """Return a new number for an identifier or a communicator."""
@@ -154,7 +165,9 @@ class World:
             raise InputError("a GPU is in the communicator twice; processes need different devices")
         base = replace(self.setup, env=(*self.setup.env, *env))
         setup = self._of(base, tuple(gpus)) if len(gpus) > 1 else base
-        comm = ProgramComm(self.number(), tuple(members), setup, self.memory, self.chip)
+        comm = ProgramComm(
+            self.number(), tuple(members), setup, self.memory, self.queues, self.chip
+        )
         comm.left = len(members)
         self.comms[comm.number] = comm
         return comm
