@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 
 import clusim
+from clusim.base import kept
 from clusim.base.errors import ClusimError, InputError
 from clusim.lowering.controls import with_policy
 from clusim.policies import compiled
@@ -152,6 +153,7 @@ def test_the_folder_of_machine_code_is_private(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLUSIM_CACHE", str(tmp_path))
+    monkeypatch.setattr(kept, "refused", {})
     (tmp_path / "policies").mkdir(mode=0o777)
     (tmp_path / "policies").chmod(0o777)
     compiled.addresses.cache_clear()
