@@ -24,9 +24,10 @@ ONE = 1024
 class Timely(SenderFlow):
     """Patched TIMELY; the reference of the round trip is `queue_ps` above the least one of the flow.
 
-    *published*: `segment_bytes` (16 to 64 KB), `beta_65536` (0.008), `step_65536` (10 Mb/s on 10 Gb/s NICs).
-    *assumed*: `alpha_1024` (the newest difference has weight 0.875), `queue_ps` (the papers' 50 us are for 10 Gb/s),
-    `most_error_1024`.
+    *published* in the fluid models of the patch's authors (jitupadhye-zz/rdma, ``fluidmodel/timely/timely-fixed.m``):
+    `segment_bytes` (16 or 64 KB), `beta_65536` (0.008), `step_65536` (10 Mb/s on 10 Gb/s NICs), the weight of gradients
+    of -0.25 to 0.25. *assumed*: `alpha_1024` (0.875, which the models call unsure), `queue_ps` (their 50 us are for 10
+    Gb/s), `most_error_1024`.
     """
 
     segment_bytes: Final = 65536
