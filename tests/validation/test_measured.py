@@ -269,24 +269,6 @@ class TestCases:
         ]
 
     @pytest.mark.parametrize(
-        ("words", "precision"),
-        [
-            ("fp8", "fp8"),
-            ("fp8 (FP8 (other scaling granularity))", "fp8"),
-            ("fp8 (MXFP8)", "mxfp8"),
-            ("fp8 (FP8-MX)", "mxfp8"),
-            ("fp8 (FP8-CS)", "fp8-current"),
-            ("fp8 (current scaling)", "fp8-current"),
-            ("fp8 (tensorwise)", "fp8-current"),
-        ],
-    )
-    def test_scales_of_8_bits_are_those_of_the_row(self, words: str, precision: str) -> None:
-        found = case_of(row(precision=words))
-        assert found.workload.precision == precision
-        told = [note for note in found.notes if note.startswith("scales of 8-bit tensors")]
-        assert bool(told) is ("other" in words)
-
-    @pytest.mark.parametrize(
         ("changes", "words"),
         [
             ({"hardware": "TPU v4"}, "no matching preset"),

@@ -1,4 +1,4 @@
-"""Machines, chips and rates of measured steps: what words and numbers of a row stand for."""
+"""Machines, chips, rates and precisions of measured steps, by the words and numbers of a row."""
 
 from __future__ import annotations
 
@@ -146,3 +146,22 @@ class TestRates:
         found = predicted(row(framework="Colossal-AI", step_s=0.0, tflops_per_gpu=50.0), "quick")
         assert isinstance(found, Unpredicted)
         assert "Colossal-AI of GPT: unknown count of operations" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("words", "precision"),
+    [
+        ("fp8", "fp8"),
+        ("fp8 (FP8 (other scaling granularity))", "fp8"),
+        ("fp8 (MXFP8)", "mxfp8"),
+        ("fp8 (FP8-MX)", "mxfp8"),
+        ("fp8 (FP8-CS)", "fp8-current"),
+        ("fp8 (current scaling)", "fp8-current"),
+        ("fp8 (tensorwise)", "fp8-current"),
+    ],
+)
+def test_scales_of_8_bits_are_those_of_the_row(words: str, precision: str) -> None:
+    found = case_of(row(precision=words))
+    assert found.workload.precision == precision
+    told = [note for note in found.notes if note.startswith("scales of 8-bit tensors")]
+    assert bool(told) is ("other" in words)
