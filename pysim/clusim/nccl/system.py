@@ -237,14 +237,9 @@ class System:
     @property
     def least_nic_GBps(self) -> float:
         """Return the smallest bandwidth of a path from a GPU to a NIC that it uses [GB/s]; 0 without NICs."""
-        rates = [
-            route.rate
-            for gpu in self.gpus
-            for channel in range(len(self.adapters))
-            if (adapter := self.local_adapter(gpu, channel)) is not None
-            if (route := self.route(gpu, adapter)) is not None
-        ]
-        return min(rates, default=0.0)
+        pairs = [(gpu, adapter) for gpu in self.gpus for adapter in self.local_adapters(gpu)]
+        routes = [self.route(gpu, adapter) for gpu, adapter in pairs]
+        return min((route.rate for route in routes if route is not None), default=0.0)
 
     def local_gpu(self, adapter: Device) -> Device | None:
         """Return the GPU that a NIC is local to."""

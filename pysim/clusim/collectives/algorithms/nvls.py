@@ -130,6 +130,7 @@ def _reductions(size: int) -> tuple[Prim, ...]:
 def _scatter(writer: CollectiveWriter, part: Part, position: int, flags: SwitchFlags) -> None:
     """Copy every head's chunk into the multicast buffer and signal the head."""
     pipes = [flags.ready[position, head] for head in _heads(writer, position)]
+    # The figure of local copies was calibrated with whole warps.
     fields: dict[str, Any] = {
         "sm": 1,
         "warps": round(nvls_warps(writer.size).senders("scatter")),
