@@ -133,16 +133,45 @@ def test_a_log_of_slow_calls_says_that_no_change_was_simulated(
     assert all(own.saving_ps is None for own in verdict.causes)
 
 
-def test_only_links_of_a_rank_that_represents_all_can_be_faster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _represented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReplayRequest:
+    """Return the replay of 8 ranks that one represents: two layers, each with a call after its kernels."""
     monkeypatch.setattr(layers, "MOST_LAYER_EVENTS", 30)
     name = table(
         tmp_path,
         "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 8 ep: 1 pp: 1 all_gpus: 8",
         layer("a", 10_000, 20_000, 30_000, f=("ALLREDUCE", 1 << 18), i=("ALLREDUCE", 1 << 18)),
     )
-    request = ReplayRequest((name,), topology="dgx-a100")
-    assert replay(replace(request, faster="nvlink x2")).total_ps < replay(request).total_ps
-    with pytest.raises(InputError, match="step x2: one rank represents all; only links"):
+    return ReplayRequest((name,), topology="dgx-a100")
+
+
+def test_links_and_compute_of_a_rank_that_represents_all_can_be_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = _represented(tmp_path, monkeypatch)
+    found = replay(request)
+    assert replay(replace(request, faster="nvlink x2")).total_ps < found.total_ps
+    # Kernels of 60 us are not beside a call.
+    assert found.total_ps - replay(replace(request, faster="compute x2")).total_ps == 30_000_000
+    with pytest.raises(InputError, match="step x2: one rank represents all; links and compute"):
         replay(replace(request, faster="step x2"))
+
+
+def test_the_bottleneck_of_a_rank_that_represents_all_is_the_change_that_saves_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = _represented(tmp_path, monkeypatch)
+    found = replay(request)
+    verdict = found.verdict
+    assert verdict is not None
+    parts = {cause.kind.value: cause.time_ps for cause in verdict.causes}
+    # What is not a kernel is exposed: no call is beside one.
+    assert parts == {"compute": 60_000_000, "exposed": found.total_ps - 60_000_000}
+    proof = found.diagnose()
+    assert proof is not None
+    savings = {
+        words: found.total_ps - replay(replace(request, faster=words)).total_ps
+        for words in ("compute x2", "nvlink x2", "pcie x2")
+    }
+    best = max(savings, key=lambda words: savings[words])
+    assert (proof.causes[0].remedy, proof.causes[0].saving_ps) == (best, savings[best])
+    assert proof.proof.startswith("certain: no other single change saves more")

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from inspect import signature
+from pathlib import Path
 
 from clusim.base.errors import InputError
 from clusim.base.terms.operations import ROOTED
@@ -17,33 +18,29 @@ from clusim.replays.full_job import replay_recording
 from clusim.replays.logjob import Counted, replay_log
 from clusim.replays.placing import ReplayRequest, machines_of
 from clusim.replays.replayreport import gate
-from clusim.replays.report import CallResult, CommResult, Other, Replay, calls_verdict
+from clusim.replays.report import CallResult, CommResult, Other, Replay
 from clusim.replays.representative import RepresentedJob, representative
-from clusim.results.diagnosis import ProvableVerdict
+from clusim.replays.representedproof import provable_job
 from clusim.results.resultjson import Unfinished
 from clusim.simulation.job import RunOptions
 from clusim.simulation.session import Watch
 from clusim.simulation.setup import Setup
-from clusim.simulation.speed import speed_of
+from clusim.topology import Fabric
 
 
-def _faster_setup(request: ReplayRequest) -> Setup:
-    """Return the setup of a representative rank, with faster links if they are requested."""
-    assert request.topology is not None
-    setup = request.setup(request.topology, request.version, request.env)
-    speed = speed_of(request.faster)
-    if speed is None:
-        return setup
-    if not speed.of_links:
-        raise InputError(f"{speed.words}: one rank represents all; only links can be faster")
-    return replace(setup, topology=speed.machine(replace(setup, nodes=None).fabric))
+def _represented(
+    recording: Recording, request: ReplayRequest, topology: str | Path | Fabric, watch: Watch
+) -> RepresentedJob:
+    """Return a job of identical ranks on a system."""
+    setup = request.setup(topology, request.version, request.env)
+    return RepresentedJob(recording, representative(recording, request, setup), watch)
 
 
 def replay_alike(
-    recording: Recording, request: ReplayRequest, watch: Watch | None = None
+    recording: Recording, request: ReplayRequest, options: RunOptions = RunOptions()
 ) -> Replay:
-    """Replay a job of identical ranks; `watch` is checked before each distinct collective."""
-    watch = watch or Watch()
+    """Replay a job of identical ranks; the watch of `options` is checked before each distinct collective."""
+    watch = options.watch
     if request.topology is None:
         raise InputError(
             f"{recording.name}: {recording.kind} does not contain the system; set --topology"
@@ -53,9 +50,8 @@ def replay_alike(
             f"{recording.name}: one rank represents all {recording.num_ranks}, and faults affect ranks differently;"
             " --calls N replays the first calls of all ranks"
         )
-    first = representative(recording, request, _faster_setup(request))
-    job = RepresentedJob(recording, first, watch)
-    played = job.play()
+    job = _represented(recording, request, request.topology, watch)
+    first, played = job.machine, job.play()
     machines = -(-recording.num_ranks // first.size)
     result = Replay(
         recording.kind,
@@ -75,20 +71,18 @@ def replay_alike(
     if job.share is not None:
         result.unfinished = Unfinished(watch.words, job.share, played.least_ps)
     elif request.other is not None:
-        there = representative(
-            recording, request, request.setup(request.other, request.version, request.env)
-        )
-        moved = RepresentedJob(recording, there, watch)
-        result.other, result.other_total_ps = there.setup.name, moved.play().time_ps
+        moved = _represented(recording, request, request.other, watch)
+        result.other, result.other_total_ps = moved.machine.setup.name, moved.play().time_ps
         others = moved.kernels
         if moved.share is not None:
-            why = f"{watch.words}, reached on {there.setup.name}"
+            why = f"{watch.words}, reached on {result.other}"
             others, result.other, result.other_total_ps = {}, None, None
             result.unfinished = Unfinished(why, 1.0, played.time_ps)
     _fill(result, recording, job.kernels, others)
     for comm in result.communicators:
         comm.machines = split_of(recording.groups[comm.number].ranks, first.size)[0]
     result.compute_ps = sum(first.compute_ps(e) for e in recording.events if e.kind == "compute")
+    result.judged = provable_job(job, played.time_ps, confirm=options.confirm)
     return result
 
 
@@ -132,7 +126,6 @@ def _fill(
         result.total_calls += count * (recording.num_ranks // len(ranks))
     result.calls.sort(key=lambda call: (call.communicator, call.operation, call.bytes))
     result.communicators = [comms[number] for number in sorted(comms)]
-    result.judged = ProvableVerdict(calls_verdict(result.calls))
 
 
 def replay(
@@ -169,7 +162,7 @@ def replay(
                 f"{first}: one rank represents all {recording.num_ranks}; no trace can be written; --calls N"
                 " replays the first calls of all ranks"
             )
-        return gate(replay_alike(recording, request, options.watch), request)
+        return gate(replay_alike(recording, request, options), request)
     result = replay_recording(recording, request, options)
     return gate(result, request)
 

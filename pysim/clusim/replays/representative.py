@@ -11,7 +11,7 @@ are extrapolated as in `clusim.simulation.extrapolate`. The operations of rank 0
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -32,6 +32,7 @@ from clusim.simulation.anchors import MOST_RANKS
 from clusim.simulation.request import Request
 from clusim.simulation.session import Watch
 from clusim.simulation.setup import Setup
+from clusim.simulation.speed import Speed, speed_of
 from clusim.workload.prices import Prices
 
 FEW_NODES = 2
@@ -61,7 +62,13 @@ class PlayedJob:
 
 @dataclass(frozen=True)
 class Representative:
-    """Node type of the job, with the settings for timing its collectives."""
+    """Node type of the job, with the settings for timing its collectives.
+
+    Attributes
+    ----------
+    speed : Speed or None
+        Faster component; links are faster in `setup`.
+    """
 
     setup: Setup
     size: int
@@ -69,6 +76,7 @@ class Representative:
     prices: Prices
     request: ReplayRequest
     times: Times
+    speed: Speed | None = None
 
     @property
     def peaks(self) -> dict[str, float]:
@@ -93,18 +101,34 @@ class Representative:
 
     def compute_ps(self, event: Event) -> int:
         """Return the time of a kernel in isolation [ps]."""
+        if self.speed is None or self.speed.of_links:
+            return self._kernel_ps(event)
+        return int(self._kernel_ps(event) / self.speed.factor)
+
+    def _kernel_ps(self, event: Event) -> int:
         if event.operator is not None:
             return self.prices.price(event.operator).time_ps
         if event.flops <= 0:
             return max(0, event.duration_ps)
-        known = self.peaks.get(precision_of(self.peaks, event.dtype), 0)
-        if not known:
+        peak = self.peaks.get(precision_of(self.peaks, event.dtype), 0)
+        if not peak:
             raise InputError(f"{event.where}: the GPU's rate of operations is unknown")
-        return round(event.flops / known * 1e12)
+        return round(event.flops / peak * 1e12)
+
+
+def _faster(setup: Setup, speed: Speed | None) -> Setup:
+    """Return a setup with faster links, if links are faster."""
+    if speed is None or speed.what == "compute":
+        return setup
+    if not speed.of_links:
+        raise InputError(f"{speed.words}: one rank represents all; links and compute can be faster")
+    return replace(setup, topology=speed.machine(replace(setup, nodes=None).fabric))
 
 
 def representative(recording: Recording, request: ReplayRequest, setup: Setup) -> Representative:
     """Return the node type on which one rank represents all ranks of a recording."""
+    speed = speed_of(request.faster)
+    setup = _faster(setup, speed)
     one = replace(setup, nodes=None)
     machines = machines_of(one.fabric)
     if len(machines) != 1:
@@ -125,7 +149,7 @@ def representative(recording: Recording, request: ReplayRequest, setup: Setup) -
     assert end is not None
     grain = request.granularity
     times = Times(QUICK if grain == "auto" else grain, shared_answers())
-    return Representative(one, size, end.sms, Prices(end), request, times)
+    return Representative(one, size, end.sms, Prices(end), request, times, speed)
 
 
 class RepresentedSystem:
@@ -187,16 +211,8 @@ class RepresentedJob:
         """Time the distinct calls, then play the operations of the representative rank."""
         durations = self._durations()
         job = replace(self.recording, events=self.recording.events[: len(durations)])
-        keys = {
-            at: _key(event) for at, event in enumerate(job.events) if event.kind == "collective"
-        }
-        gap_ps = self.machine.request.gap
-        needs = JobTimes(
-            durations,
-            {at: self._bundles[key] for at, key in keys.items()},
-            self.machine.sms,
-            gap_ps if isinstance(gap_ps, int) else 0,
-        )
+        keys = _call_keys(job)
+        needs = self._needs(durations, {at: self._bundles[key] for at, key in keys.items()})
         graph = job_of(job)
         held = {self._bundles[key]: kernel.channels for key, kernel in self.kernels.items()}
         separate = Player(graph, needs, SeparateCalls(held))
@@ -213,6 +229,26 @@ class RepresentedJob:
         least_ps = min(time_ps, least_ps)
         most_ps = max(time_ps, most_ps)
         return PlayedJob(time_ps, least_ps, most_ps, overlaps)
+
+    def faster(self, words: str) -> RepresentedJob:
+        """Return the job with a faster component, in the words of ``clusim what-if``."""
+        machine, request = self.machine, replace(self.machine.request, faster=words)
+        assert request.topology is not None
+        setup = request.setup(request.topology, request.version, request.env)
+        changed = replace(representative(self.recording, request, setup), times=machine.times)
+        return RepresentedJob(self.recording, changed, self.watch)
+
+    def compute_ps(self) -> int:
+        """Return the time of the job with calls of zero duration [ps]."""
+        durations = self._durations()
+        job = replace(self.recording, events=self.recording.events[: len(durations)])
+        free = {at: self._bundles[key]._replace(time_ps=0) for at, key in _call_keys(job).items()}
+        return Player(job_of(job), self._needs(durations, free), SeparateCalls({})).play()
+
+    def _needs(self, durations: Sequence[int], bundles: Mapping[int, CallBundle]) -> JobTimes:
+        gap_ps = self.machine.request.gap
+        pause_ps = gap_ps if isinstance(gap_ps, int) else 0
+        return JobTimes(durations, bundles, self.machine.sms, pause_ps)
 
     def notes(self, overlaps: Counter[str]) -> list[str]:
         """Return the assumptions of its times, and the ways in which overlaps of calls were timed."""
@@ -253,6 +289,11 @@ class RepresentedJob:
         """Return the times of calls that share wires."""
         times, is_whole = self.machine.times, self.system.is_whole
         return JointTimes(self.system.setup, times, is_whole, self.watch)
+
+
+def _call_keys(job: Recording) -> dict[int, CallKey]:
+    """Return the key of every call of a job by its number."""
+    return {at: _key(event) for at, event in enumerate(job.events) if event.kind == "collective"}
 
 
 def _key(event: Event) -> CallKey:
