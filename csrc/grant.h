@@ -9,6 +9,7 @@
 #include "batch.h"
 #include "inbox.h"
 #include "inject.h"
+#include "notice.h"
 #include "order.h"
 #include "parts/xfers.h"
 #include "pool.h"
@@ -166,6 +167,7 @@ ALWAYS_INLINE int64_t grant_put(clusim_sim *s, wire_state *w, const packet *p,
         later = flits.time_ps;
     }
     if (UNLIKELY(w->traits & HAS_ERRORS)) {
+        if (w->traits & TELLS) notice_hop(s, w, p);
         uint64_t extra = replay(s, w, t);
         t += extra;
         later += extra;

@@ -93,17 +93,28 @@ static bool is_ranked(const clusim_model *m, const clusim_wire *x) {
     return x->dim && m->image.nodes[x->src].endpoint == NONE;
 }
 
+/* Outputs of network switches tell policies of senders about their queues. */
+static bool tells(const clusim_model *m, const clusim_wire *x) {
+    const clusim_node *src = &m->image.nodes[x->src];
+    return m->has_telemetry && (x->xoff_bytes || x->ecn_max_bytes) && src->endpoint == NONE &&
+           !(src->flags & CLUSIM_NODE_FLAG_BRIDGE);
+}
+
+/* Traits of a wire as an output of its switch. */
+static uint32_t traits_as_output(const clusim_model *m, const clusim_wire *x) {
+    return (x->ecn_max_bytes ? MARKS : 0) | (is_ranked(m, x) ? RANKED : 0) |
+           (tells(m, x) ? TELLS | HAS_ERRORS : 0);
+}
+
 static uint16_t traits_of(const clusim_model *m, uint32_t w) {
     const clusim_wire *x = &m->image.wires[w];
     const clusim_node *dst = &m->image.nodes[x->dst];
     const rate_class *in = &m->rates[m->wires[w].rate];
-    uint32_t traits = x->error_threshold ? HAS_ERRORS : 0;
+    uint32_t traits = traits_as_output(m, x) | (x->error_threshold ? HAS_ERRORS : 0);
     if ((dst->flags & CLUSIM_NODE_FLAG_STORE_FORWARD) || dst->endpoint != NONE)
         traits |= STORE_FORWARD;
     if (dst->flags & CLUSIM_NODE_FLAG_BRIDGE) traits |= BRIDGE;
     if (x->xoff_bytes) traits |= PAUSES;
-    if (x->ecn_max_bytes) traits |= MARKS;
-    if (is_ranked(m, x)) traits |= RANKED;
     for (uint32_t i = m->out_off[x->dst]; i < m->out_off[x->dst + 1]; i++) {
         const rate_class *out = &m->rates[m->wires[m->out_wires[i]].rate];
         if (faster(out, in) || out->format != in->format) return (uint16_t)traits;
@@ -244,6 +255,10 @@ STATUS model_derive(clusim_model *m) {
     TRY(derive_rates(m));
     TRY(derive_adjacency(m));
     TRY(derive_flows(m));
+    for (uint32_t i = 0; i < im->num_controls; i++) {
+        m->has_senders |= im->controls[i].sender != CLUSIM_SENDER_MODE_DCQCN;
+        m->has_telemetry |= im->controls[i].sender == CLUSIM_SENDER_MODE_TELEMETRY;
+    }
     for (uint32_t w = 0; w < im->num_wires; w++) derive_wire(m, w);
     for (uint32_t i = 0; i < im->num_conns; i++)
         m->has_choice |= im->conns[i].policy == CLUSIM_POLICY_ADAPTIVE;
@@ -255,7 +270,6 @@ STATUS model_derive(clusim_model *m) {
         m->has_choice |= im->spreads[i].gap_ps > 0;
     }
     m->has_adaptive = m->has_choice || im->num_spreads > 0 || shares_pace(im);
-    for (uint32_t i = 0; i < im->num_controls; i++) m->has_senders |= im->controls[i].sender != 0;
     m->is_ordered = m->has_adaptive || m->has_senders;
     for (uint32_t w = 0; w < im->num_wires; w++) m->is_ordered |= (m->wires[w].traits & MARKS) != 0;
     TRY(derive_groups(m));

@@ -56,7 +56,7 @@ enum {
 
 /* Traits of a wire: deviations from the common case. */
 enum {
-    HAS_ERRORS = 1,    /* replays packets now and then */
+    HAS_ERRORS = 1,    /* replays packets now and then, or TELLS: one test in the hot path */
     STORE_FORWARD = 2, /* the far node receives packets in full before it forwards them */
     PLAIN_CUT = 4,     /* no wire out of the far node is faster or of another format */
     BRIDGE = 8,        /* the far node is a NIC */
@@ -65,7 +65,8 @@ enum {
     FROM_PLAIN = 64,   /* leaves a node that works in windows */
     TO_PLAIN = 128,    /* leads to one */
     CROSSES = 256,     /* leads to one of another thread (partition.h) */
-    RANKED = 512       /* of a switch, with a dimension: its queues have ranks */
+    RANKED = 512,      /* of a switch, with a dimension: its queues have ranks */
+    TELLS = 1024       /* of a switch: packets record its queue and bytes for policies of senders */
 };
 
 /* A route group: number of wires, and the first one. */
@@ -103,6 +104,7 @@ struct clusim_model {
     bool has_congestion;
     bool has_controls;
     bool has_senders;     /* sender policies */
+    bool has_telemetry;   /* some of them receive the hops of packets */
     bool has_order;       /* some receivers accept packets in order only */
     bool has_relays;      /* some packets pass through endpoints */
     int32_t bucket_shift; /* of the event queue */

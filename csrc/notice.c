@@ -3,7 +3,9 @@
 #include <string.h>
 
 #include "congestion.h"
+#include "parts/packets.h"
 #include "parts/scheduler.h"
+#include "parts/wires.h"
 #include "parts/xfers.h"
 #include "scheduler.h"
 
@@ -51,6 +53,43 @@ static int64_t take_sent(sent_list *sent, xfer_id id, uint32_t number) {
     return at_ps;
 }
 
+/* ---- telemetry ---------------------------------------------------------------------------------
+ */
+
+STATUS notice_make_room(clusim_sim *s) {
+    uint32_t count = s->packets.size, old = s->senders.num_hops;
+    if (!s->model->has_telemetry || old == count) return CLUSIM_OK;
+    packet_hops *all = realloc(s->senders.hops, count * sizeof *all);
+    if (all == NULL) return CLUSIM_ERR_NO_MEMORY;
+    memset(all + old, 0, (count - old) * sizeof *all);
+    s->senders.hops = all;
+    s->senders.num_hops = count;
+    return CLUSIM_OK;
+}
+
+void notice_hop(clusim_sim *s, const wire_state *w, const packet *p) {
+    packet_hops *hops = &s->senders.hops[p - s->packets.all];
+    if (!p->acknowledged || hops->count == CLUSIM_SIZE_HOPS) return;
+    base_u128 scaled = (base_u128)w->rate->num << 30;
+    hops->all[hops->count++] = (clusim_hop){.time_ps = s->scheduler.now_ps,
+                                            .queue_bytes = (int64_t)w->queued_bytes,
+                                            .sent_bytes = (int64_t)w->bytes,
+                                            .rate = (int64_t)(scaled / w->rate->den),
+                                            .wire = wire_of(s, w).i};
+}
+
+/* Move the hops of a delivered packet to its notice. */
+static STATUS move_hops(clusim_sim *s, sender_state *f, const packet *p, delivery_notice *n) {
+    packet_hops *hops = &s->senders.hops[p - s->packets.all];
+    n->num_hops = (uint8_t)hops->count;
+    for (uint32_t k = 0; k < n->num_hops; k++) {
+        ROOM(&f->hops);
+        f->hops.items[f->hops.len++] = hops->all[k];
+    }
+    hops->count = 0;
+    return CLUSIM_OK;
+}
+
 /* ---- notices -----------------------------------------------------------------------------------
  */
 
@@ -64,6 +103,7 @@ static STATUS send_notice(clusim_sim *s, flow_id flow, const packet *p) {
     } else if (!n.notifies) {
         return CLUSIM_OK;
     }
+    if (s->model->has_telemetry) TRY(move_hops(s, f, p, &n));
     ROOM(&f->notices);
     f->notices.items[f->notices.len++] = n;
     return scheduler_event(s, notice_ps, EV_NOTIFY, 0, flow.i);
@@ -76,9 +116,12 @@ STATUS notice_delivered(clusim_sim *s, const packet *p) {
     return congestion_notify(s, flow);
 }
 
-delivery_notice notice_take(sender_state *f) {
+delivery_notice notice_take(sender_state *f, const clusim_hop **hops) {
     notice_list *list = &f->notices;
     delivery_notice n = list->items[list->first++];
+    *hops = n.num_hops ? f->hops.items + f->hops.first : NULL;
+    f->hops.first += n.num_hops;
+    if (f->hops.first == f->hops.len) f->hops.first = f->hops.len = 0;
     if (list->first == list->len) list->first = list->len = 0;
     return n;
 }
@@ -86,4 +129,5 @@ delivery_notice notice_take(sender_state *f) {
 void notice_free(sender_state *f) {
     free(f->sent.items);
     free(f->notices.items);
+    free(f->hops.items);
 }

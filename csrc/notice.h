@@ -1,9 +1,10 @@
 /* notice.h - notices of delivered packets, which reach the sender after the notification's delay.
  *
  * Hardware  Acknowledgements of RoCE NICs, with the congestion mark echoed.
+ *           In-band telemetry of switches.
  * Model     Contract, section 5 (sender policies): one notice per packet; a delay, not a packet.
- * Not modelled  Coalesced acknowledgements and their bandwidth. Parameters  `cnp_delay_ps` and
- * `cnp_interval_ps` of the image's `controls`. */
+ * Not modelled  Coalesced acknowledgements and their bandwidth; bytes of telemetry. Parameters
+ * `cnp_delay_ps` and `cnp_interval_ps` of the image's `controls`. */
 #ifndef CLUSIM_NOTICE_H
 #define CLUSIM_NOTICE_H
 
@@ -17,8 +18,15 @@ STATUS notice_sent(sender_state *f, sent_packet p);
  * control: DCQCN, or a policy that reads notices. */
 STATUS notice_delivered(clusim_sim *s, const packet *p);
 
-/* Remove the oldest notice. */
-delivery_notice notice_take(sender_state *f);
+/* Remove the oldest notice; its hops are valid until the next notice. */
+delivery_notice notice_take(sender_state *f, const clusim_hop **hops);
+
+/* Room for the telemetry of all packets, if a policy has it: without threads, as its wires exclude
+ * windows. */
+STATUS notice_make_room(clusim_sim *s);
+
+/* A packet is granted now on a wire that tells policies about its queue. */
+void notice_hop(clusim_sim *s, const wire_state *w, const packet *p);
 
 void notice_free(sender_state *f);
 

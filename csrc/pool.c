@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "grow.h"
+#include "notice.h"
 #include "parts/windows.h"
 #include "parts/xfers.h"
 #include "thread_pool.h"
@@ -119,7 +120,10 @@ static STATUS grow_for(clusim_sim *s) {
 
 STATUS pool_more_packets(clusim_sim *s) {
     window_thread *t = s->windows.thread;
-    if (t == NULL) return more_packets(&s->packets, &s->packets);
+    if (t == NULL) {
+        TRY(more_packets(&s->packets, &s->packets));
+        return notice_make_room(s);
+    }
     thread_pool_lock(t->thread_pool);
     bool taken = take_packets(&t->whole->packets, &s->packets);
     thread_pool_unlock(t->thread_pool);

@@ -143,7 +143,7 @@
     F(controls, clusim_control, fast_recovery, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), nothing, 0) \
     F(controls, clusim_control, kept_65536, 4, 1, PLAIN, INT64_C(0), UINT64_C(65536), nothing, 0) \
     F(controls, clusim_control, clamp, 4, 1, PLAIN, INT64_C(0), UINT64_C(1), nothing, 0) \
-    F(controls, clusim_control, sender, 4, 1, PLAIN, INT64_C(0), UINT64_C(1), nothing, 0) \
+    F(controls, clusim_control, sender, 4, 1, PLAIN, INT64_C(0), UINT64_C(2), nothing, 0) \
     F(controls, clusim_control, pad, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     F(spreads, clusim_spread, gap_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(72057594037927935), nothing, 0) \
     F(spreads, clusim_spread, nak_ps, 8, 1, SIGNED, INT64_C(1), UINT64_C(72057594037927935), nothing, 0) \

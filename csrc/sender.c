@@ -45,13 +45,14 @@ static STATUS set_alarm(clusim_sim *s, flow_id flow) {
 
 /* Call a function of the policy, if it has it, and check its answers. */
 static STATUS call(clusim_sim *s, flow_id flow, enum clusim_sender_call which,
-                   const delivery_notice *notice) {
+                   const delivery_notice *notice, const clusim_hop *hops) {
     sender_state *f = sender_at(s, flow);
     sender_function *function = f->policy->functions[which];
     if (function == NULL || f->failed) return CLUSIM_OK;
     int64_t now_ps = s->scheduler.now_ps;
     f->record[CLUSIM_WORD_IN_FLIGHT] = f->in_flight;
-    function(f->record, now_ps, notice->bytes, notice->rtt_ps, notice->marked);
+    function(f->record, now_ps, notice->bytes, notice->rtt_ps, notice->marked, hops,
+             notice->num_hops);
     int64_t rate = f->record[CLUSIM_WORD_RATE], timer_ps = f->record[CLUSIM_WORD_TIMER_PS];
     if (rate < 1 || rate > MOST_RATE) {
         fail(s, flow, which, CLUSIM_WORD_RATE);
@@ -82,7 +83,7 @@ STATUS sender_transfer(clusim_sim *s, flow_id flow, xfer_id id) {
     f->xfer = id;
     if (f->started) return CLUSIM_OK;
     f->started = true;
-    return call(s, flow, CLUSIM_SENDER_CALL_START, &(delivery_notice){0});
+    return call(s, flow, CLUSIM_SENDER_CALL_START, &(delivery_notice){0}, NULL);
 }
 
 void sender_idle(clusim_sim *s, flow_id flow) { sender_at(s, flow)->xfer = NO(xfer); }
@@ -93,7 +94,7 @@ static STATUS policy_granted(clusim_sim *s, flow_id flow, sent_packet p, uint32_
         f->in_flight += payload;
         TRY(notice_sent(f, p));
     }
-    TRY(call(s, flow, CLUSIM_SENDER_CALL_SENT, &(delivery_notice){.bytes = payload}));
+    TRY(call(s, flow, CLUSIM_SENDER_CALL_SENT, &(delivery_notice){.bytes = payload}, NULL));
     uint64_t rate = (uint64_t)f->record[CLUSIM_WORD_RATE];
     int64_t gap_ps = (int64_t)base_ceil_div((uint64_t)payload << 30, rate);
     f->pace_ps = base_max(f->pace_ps, s->scheduler.now_ps) + gap_ps;
@@ -128,12 +129,13 @@ STATUS sender_notify_event(clusim_sim *s, flow_id flow) {
         return CLUSIM_OK;
     }
     sender_state *f = sender_at(s, flow);
-    delivery_notice n = notice_take(f);
+    const clusim_hop *hops;
+    delivery_notice n = notice_take(f, &hops);
     if (f->policy->functions[CLUSIM_SENDER_CALL_ACKED] != NULL) {
         f->in_flight -= n.bytes;
-        TRY(call(s, flow, CLUSIM_SENDER_CALL_ACKED, &n));
+        TRY(call(s, flow, CLUSIM_SENDER_CALL_ACKED, &n, hops));
     }
-    return n.notifies ? call(s, flow, CLUSIM_SENDER_CALL_NOTIFIED, &n) : CLUSIM_OK;
+    return n.notifies ? call(s, flow, CLUSIM_SENDER_CALL_NOTIFIED, &n, hops) : CLUSIM_OK;
 }
 
 /* A run that only has alarms left is a deadlock. */
@@ -152,7 +154,7 @@ STATUS sender_alarm_event(clusim_sim *s, flow_id flow) {
     if (f->record[CLUSIM_WORD_TIMER_PS] != now_ps) return set_alarm(s, flow);
     f->record[CLUSIM_WORD_TIMER_PS] = 0;
     if (xfer_none(f->xfer) && f->in_flight == 0) return CLUSIM_OK;
-    return call(s, flow, CLUSIM_SENDER_CALL_TIMER, &(delivery_notice){0});
+    return call(s, flow, CLUSIM_SENDER_CALL_TIMER, &(delivery_notice){0}, NULL);
 }
 
 /* ---- life --------------------------------------------------------------------------------------
@@ -173,6 +175,7 @@ void sender_free(clusim_sim *s) {
         notice_free(&s->senders.all[i]);
     }
     free(s->senders.all);
+    free(s->senders.hops);
     free(s->senders.policies);
 }
 

@@ -85,6 +85,15 @@ enum clusim_word {
     CLUSIM_WORD_MIN_RATE = 5,
 };
 
+/* What a switch tells of its output `wire` when it grants a packet there (contract, section 5). */
+typedef struct clusim_hop {
+    int64_t time_ps;
+    int64_t queue_bytes; /* without the packet */
+    int64_t sent_bytes;  /* on the wire, before the packet */
+    int64_t rate;        /* bytes per 2^30 ps */
+    int64_t wire;
+} clusim_hop;
+
 typedef struct clusim_error {
     int32_t status;
     uint32_t index; /* row of the offending array */
@@ -145,7 +154,7 @@ typedef struct clusim_instance_state {
 
 /* Addresses of the functions of a sender policy, or 0, and the record of a flow at its start. A
  * function is void (*)(int64_t *record, int64_t now_ps, int64_t bytes, int64_t rtt_ps,
- * int64_t marked). */
+ * int64_t marked, const clusim_hop *hops, int64_t num_hops). */
 typedef struct clusim_sender {
     uint64_t functions[CLUSIM_SIZE_CALLS]; /* by clusim_sender_call */
     const int64_t *words;                  /* copied */

@@ -30,6 +30,14 @@ enum clusim_size {
     CLUSIM_SIZE_OPCODES = 20, /* entries of a cost table; maximum entries of op_flags */
     CLUSIM_SIZE_CALLS = 5,    /* functions of a sender policy */
     CLUSIM_SIZE_WORDS = 6,    /* first words of a flow's record: clusim_word */
+    CLUSIM_SIZE_HOPS = 8,     /* of which a packet has telemetry */
+};
+
+/* Control of the rate of a flow. */
+enum clusim_sender_mode {
+    CLUSIM_SENDER_MODE_DCQCN = 0,
+    CLUSIM_SENDER_MODE_POLICY = 1,    /* clusim_sim_use_sender */
+    CLUSIM_SENDER_MODE_TELEMETRY = 2, /* the same, and it receives the hops of packets */
 };
 
 /* Actions of an opcode: bits. */
@@ -198,7 +206,7 @@ typedef struct clusim_control {
     uint32_t fast_recovery;
     uint32_t kept_65536; /* least share of the rate that a notification leaves */
     uint32_t clamp;      /* each notification lowers the target, not only the first after a rise */
-    uint32_t sender;     /* 1: a sender policy in place of DCQCN (clusim_sim_use_sender) */
+    uint32_t sender;     /* clusim_sender_mode */
     uint32_t pad;
 } clusim_control;
 

@@ -7,7 +7,7 @@
 
 /* A function of a policy; it ignores arguments that it does not need. */
 typedef void sender_function(int64_t *record, int64_t now_ps, int64_t bytes, int64_t rtt_ps,
-                             int64_t marked);
+                             int64_t marked, const clusim_hop *hops, int64_t num_hops);
 
 typedef struct sender_policy { /* of one row of `controls` */
     sender_function *functions[CLUSIM_SIZE_CALLS];
@@ -23,7 +23,7 @@ typedef struct sent_packet { /* granted, not yet delivered */
 typedef struct delivery_notice { /* on its way to the sender */
     int64_t rtt_ps;
     uint32_t bytes;
-    uint16_t marked, notifies;
+    uint8_t marked, notifies, num_hops;
 } delivery_notice;
 
 /* First in, first out; `first` moves up to `len`, where both return to 0. */
@@ -37,6 +37,17 @@ typedef struct notice_list {
     uint32_t first, len, size;
 } notice_list;
 
+typedef struct hop_list { /* of the notices, one after another */
+    clusim_hop *items;    /* owned */
+    uint32_t first, len, size;
+} hop_list;
+
+/* Telemetry of one packet; without hops unless it is on its way. */
+typedef struct packet_hops {
+    clusim_hop all[CLUSIM_SIZE_HOPS];
+    uint64_t count;
+} packet_hops;
+
 typedef struct sender_state { /* of one flow */
     int64_t *record;          /* owned; NULL without a policy */
     const sender_policy *policy;
@@ -47,11 +58,14 @@ typedef struct sender_state { /* of one flow */
     bool started, failed;
     sent_list sent;
     notice_list notices;
+    hop_list hops;
 } sender_state;
 
 typedef struct senders_part {
     sender_policy *policies; /* owned; per row of `controls`, if one has a policy */
     sender_state *all;       /* owned; connections, then sources */
+    packet_hops *hops;       /* owned; per packet, if a policy has telemetry */
+    uint32_t num_hops;       /* packets with room for them */
     clusim_sender_fault fault;
     bool failed;
     uint64_t last_alarm; /* number of the last event that was an ALARM */

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clusim.base.errors import ClusimError, InputError, ScheduleError
-from clusim.engine.abi import Stop
+from clusim.engine.abi import NONE, Stop
 from clusim.engine.image import Image
 from clusim.engine.simulation import Simulation
 from clusim.policies.choice import Sender
@@ -63,6 +63,7 @@ def _local(name: str) -> str:
     ("policy", "words"),
     [
         (sender_policies.Stuck, "rate = 0 at 3 ns, source 0; must be 1 to 2^40 - 1"),
+        (sender_policies.Outside, "failed at 3 ns, source 0; divided by zero, shifted by"),
         (sender_policies.Late, "timer_ps = 1000 at 1 ns, source 0; must be later than now"),
     ],
 )
@@ -73,7 +74,43 @@ def test_an_illegal_answer_names_function_line_flow_and_time(
     line = policy.sent.__code__.co_firstlineno
     with pytest.raises(InputError) as caught:
         maker(engine)(_two_hosts(_local(policy.__name__))).run()
-    assert str(caught.value).endswith(f": {policy.__name__}.sent, line {line}: {words}")
+    assert f": {policy.__name__}.sent, line {line}: {words}" in str(caught.value)
+
+
+@pytest.mark.parametrize("engine", CHOSEN)
+@pytest.mark.parametrize(
+    ("host", "packet", "values"),
+    [
+        (0, 0, (1100, 100, 0)),
+        (0, 1, (3100, 100, 200)),
+        (1, 0, (2100, 200, 100)),
+        (1, 1, (4100, 0, 300)),
+    ],
+)
+def test_telemetry_of_a_switch_by_hand(
+    engine: str, host: int, packet: int, values: tuple[int, ...]
+) -> None:
+    """Two hosts send two packets each of 99 + 1 bytes at 10 ps per byte, at once, through a switch to a third.
+
+    Packets reach the switch after 1,000 ps of wire, 10 of header and 90 of switch, the second ones 1,000 later. It
+    sends them in turns, from the first host first: at 1,100 one other waits, at 2,100 both second ones do.
+    """
+    fields = (*values, (1 << 30) // 10, 5, 1)
+    for value, expected in enumerate(fields):
+        builder = ImageBuilder()
+        switch = builder.switch()
+        hosts = [builder.endpoint() for _ in range(3)]
+        marks = {"ecn_min_bytes": 10**6, "ecn_max_bytes": 2 * 10**6}
+        for place in hosts:
+            builder.link(place, switch, **marks)
+        place = _local("Reveal")
+        row = builder.control(Sender(place, (("packet", packet), ("value", value))))
+        for number in range(2):
+            control = row if number == host else NONE
+            message = [(0, 198, hosts[2])]
+            builder.source(hosts[number], message, packet_bytes=99, control=control)
+        with pytest.raises(InputError, match=rf"window = {-1 - expected} at "):
+            maker(engine)(builder.build()).run()
 
 
 def test_an_image_without_its_policies_is_refused() -> None:

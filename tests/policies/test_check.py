@@ -47,6 +47,19 @@ def test_each_law_catches_a_policy_that_breaks_it(law: str, tmp_path: Path) -> N
     assert not check.passed
 
 
+def test_a_policy_without_its_signal_fails_as_it_never_reacts() -> None:
+    """Links with credit do not mark; round trips are seen everywhere."""
+    reactions = {}
+    for name in ("dctcp", "swift"):
+        check = check_policy(name, load("hgx-h100-ndr:nodes=4"), 3, 0)
+        (law,) = (one for one in check.laws if one.law == "incast of 3, reaction")
+        reactions[name] = law.passed, law.note
+    assert reactions == {
+        "dctcp": (False, "never reacted: equal to flows at the line rate"),
+        "swift": (True, ""),
+    }
+
+
 @pytest.mark.parametrize("name", sorted(shipped()))
 def test_shipped_policies_pass(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--incast", "3", "--fabrics", "6", "--no-progress", "--json"]

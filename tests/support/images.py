@@ -15,7 +15,7 @@ import numpy as np
 
 from clusim.engine.abi import KINDS, NONE, OPCODE_SLOTS, ConnKind, Policy, TaskKind
 from clusim.engine.image import DTYPES, OPCODES, Image
-from clusim.policies.choice import BoundSender, Sender
+from clusim.policies.choice import BoundSender, Sender, find_policy
 from support.routes import NETWORK, ShortestPaths, route_rows
 
 __all__ = ["NETWORK", "ImageBuilder", "Place", "prim"]
@@ -274,7 +274,7 @@ class ImageBuilder:
             "kept_65536": 0,
             "clamp": 1,
         }
-        fields |= {"sender": int(policy is not None)}
+        fields |= {"sender": 0 if policy is None else find_policy(policy.name).mode}
         row = self._add("controls", defaults, fields)
         values = tuple(self.rows["controls"][row].items())
         self._senders.append(None if policy is None else BoundSender(policy, values))

@@ -9,12 +9,12 @@ import numpy as np
 
 from clusim.engine.abi import NONE, ConnKind
 from clusim.engine.image import Image
-from clusim.policies.choice import BoundSender, Sender
+from clusim.policies.choice import BoundSender, Sender, find_policy
 from support import sender_policies
 from support.images import LINE_RATE
 
-NAMES = ("swift", "timely", "nscc", "dctcp", "dcqcn-policy")
-CLASSES = ("Free", "Narrow", "Pulse")
+NAMES = ("swift", "timely", "nscc", "dctcp", "dcqcn-policy", "hpcc")
+CLASSES = ("Free", "Narrow", "Pulse", "Traced", "Traced")
 
 
 def sender_image(image: Image, rng: random.Random) -> Image:
@@ -23,7 +23,7 @@ def sender_image(image: Image, rng: random.Random) -> Image:
     senders = []
     for _ in range(rng.randint(1, 3)):
         name = rng.choice([*NAMES, *(f"{sender_policies.PLACE}:{word}" for word in CLASSES)])
-        row = _control(rng)
+        row = _control(rng) | {"sender": find_policy(name).mode}
         rows.append(row)
         senders.append(BoundSender(Sender(name), tuple(row.items())))
     controls = np.zeros(len(rows), image.controls.dtype)
@@ -64,5 +64,4 @@ def _control(rng: random.Random) -> dict[str, int]:
         "fast_recovery": rng.choice([0, 1, 5]),
         "kept_65536": rng.choice([0, 30000, 60000]),
         "clamp": rng.randrange(2),
-        "sender": 1,
     }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import clusim
-from clusim.policies import SenderFlow
+from clusim.policies import Hop, SenderFlow
 
 HALF = 2
 
@@ -75,6 +76,70 @@ class Pulse(SenderFlow):
         self.rate = max(self.min_rate, self.line_rate // (1 + 3 * self.phase))
         self.window = 300 + 500 * self.phase
         self.timer_ps = now_ps + self.period_ps
+
+
+@clusim.policy
+class Traced(SenderFlow):
+    """Window and rate depend on every value of the telemetry of this packet and of the last one."""
+
+    last: list[int] = [1] * 8
+    number: int = 0
+
+    def acked(
+        self, now_ps: int, size_bytes: int, rtt_ps: int, marked: int, hops: Sequence[Hop]
+    ) -> None:
+        """Mix all values."""
+        mixed = len(hops) * 7919
+        for hop in hops:
+            mixed = (mixed * 31 + hop.time_ps + 3 * hop.queue_bytes) & 0xFFFFFFFF
+            mixed = (mixed * 31 + hop.sent_bytes + 3 * hop.wire + hop.rate) & 0xFFFFFFFF
+        mixed ^= self.last[(self.number + 3) % 8]
+        self.last[self.number] = mixed & 0xFFFFF
+        self.number = (self.number + 1) % 8
+        self.window = 200 + mixed % 2000
+        self.rate = max(self.min_rate, self.line_rate * (64 + mixed % 192) >> 8)
+
+
+@clusim.policy
+class Reveal(SenderFlow):
+    """An illegal window that tells a value of the telemetry of a packet: its number from 0, its field from 0."""
+
+    packet: Final = 0
+    value: Final = 0
+    count: int = 0
+
+    def acked(
+        self, now_ps: int, size_bytes: int, rtt_ps: int, marked: int, hops: Sequence[Hop]
+    ) -> None:
+        """Answer -1 minus the value."""
+        if self.count == self.packet:
+            hop = hops[0]
+            found = hop.time_ps
+            if self.value == 1:
+                found = hop.queue_bytes
+            elif self.value == 2:
+                found = hop.sent_bytes
+            elif self.value == 3:
+                found = hop.rate
+            elif self.value == 4:
+                found = hop.wire
+            elif self.value == 5:
+                found = len(hops)
+            self.window = -1 - found
+        self.count += 1
+
+
+@clusim.policy
+class Outside(SenderFlow):
+    """An index out of range after a few packets."""
+
+    packets: int = 0
+    cells: list[int] = [0] * 3
+
+    def sent(self, now_ps: int, size_bytes: int) -> None:
+        """Count packets, each in its cell."""
+        self.cells[self.packets] += 1
+        self.packets += 1
 
 
 @clusim.policy

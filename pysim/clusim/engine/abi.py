@@ -29,6 +29,9 @@ KINDS: int = lib.CLUSIM_SIZE_KINDS
 OPCODE_SLOTS: int = lib.CLUSIM_SIZE_OPCODES
 """Entries of a cost table, and largest number of opcodes."""
 
+MOST_HOPS: int = lib.CLUSIM_SIZE_HOPS
+"""Hops of which a packet has telemetry."""
+
 E = TypeVar("E", bound=IntEnum)
 
 
@@ -87,6 +90,13 @@ class SenderCall(IntEnum):
     """Functions of a sender policy (section 5)."""
 
     START, SENT, ACKED, NOTIFIED, TIMER = _values("clusim_sender_call")
+
+
+@_all_of("clusim_sender_mode")
+class SenderMode(IntEnum):
+    """Control of the rate of a flow (section 5): `SenderPolicy.mode` of a policy."""
+
+    DCQCN, POLICY, TELEMETRY = _values("clusim_sender_mode")
 
 
 @_all_of("clusim_word")
@@ -283,7 +293,10 @@ def policy_failed(
     limit = {"timer_ps": "later than now", "rate": "1 to 2^40 - 1", "window": "at least 1"}
     subject, remedy = f"{field} = {value}", f"must be {limit.get(field, 'an integer of 64 bits')}"
     if value == RAISED:
-        subject, remedy = "failed", "divided by zero, or shifted by a negative number"
+        subject, remedy = (
+            "failed",
+            "divided by zero, shifted by a negative number, or an index out of range",
+        )
     return InputError(
         f"policy {of.place(call.name.lower())}: {subject} at {format_time(time_ps)},"
         f" {who[0].name.lower()} {who[1]}; {remedy}"

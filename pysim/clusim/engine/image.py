@@ -123,8 +123,10 @@ class Image:
 
     def check_senders(self) -> None:
         """Raise `ScheduleError` unless `senders` has a policy for each row of `controls` that uses one."""
-        used = np.flatnonzero(self.controls["sender"]).tolist()
-        if used != [row for row, bound in enumerate(self.senders) if bound is not None]:
+        senders = self.senders or (None,) * len(self.controls)
+        modes = [0 if bound is None else bound.policy.mode for bound in senders]
+        if modes != self.controls["sender"].tolist():
+            used = np.flatnonzero(self.controls["sender"]).tolist()
             raise ScheduleError(f"image: controls{used}: no sender policy, or one too many")
 
     def digest(self) -> bytes:

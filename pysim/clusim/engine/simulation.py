@@ -156,7 +156,7 @@ class Simulation:
         for row, bound in enumerate(self._senders):
             if bound is None:
                 continue
-            words = ffi.new("int64_t[]", bound.record)
+            words = ffi.new("int64_t[]", bound.words)
             sender = ffi.new("clusim_sender *")
             sender.functions = addresses(bound.sender.name)
             sender.words, sender.num_words = words, len(words)

@@ -15,7 +15,7 @@ import numpy as np
 from clusim.base.arrays import Array
 from clusim.base.errors import InputError
 from clusim.engine.image import Senders, empty
-from clusim.policies.choice import BoundSender, Sender, parse_policy
+from clusim.policies.choice import BoundSender, Sender, find_policy, parse_policy
 from clusim.topology import Fabric
 from clusim.topology.node import NicTraits, RateControl
 
@@ -44,7 +44,7 @@ def control_row(nic: NicTraits, line_Bps: float) -> Row:
         control.fast_recovery,
         control.kept_65536,
         control.clamp,
-        control.sender is not None,
+        0 if control.sender is None else find_policy(control.sender.name).mode,
         0,
     )
 

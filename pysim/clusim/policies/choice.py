@@ -26,10 +26,16 @@ GROUP = "clusim.policies"
 @cache
 def shipped() -> dict[str, SenderPolicy]:
     """Return the shipped policies by name."""
-    from clusim.policies import dcqcn, nscc, timely, windows
+    from clusim.policies import dcqcn, hpcc, nscc, timely, windows
 
-    classes = {"dcqcn-policy": dcqcn.Dcqcn, "swift": windows.Swift, "dctcp": windows.Dctcp}
-    classes |= {"timely": timely.Timely, "nscc": nscc.Nscc}
+    classes = {
+        "dcqcn-policy": dcqcn.Dcqcn,
+        "swift": windows.Swift,
+        "dctcp": windows.Dctcp,
+        "timely": timely.Timely,
+        "nscc": nscc.Nscc,
+        "hpcc": hpcc.Hpcc,
+    }
     return {name: read_class(name, cls) for name, cls in classes.items()}
 
 
@@ -128,9 +134,15 @@ class BoundSender:
         return find_policy(self.sender.name)
 
     @property
-    def record(self) -> tuple[int, ...]:
-        """Words of a flow's record."""
+    def record(self) -> tuple[int | tuple[int, ...], ...]:
+        """Values of a flow's fields at its start."""
         return self.policy.record(dict(self.rates), dict(self.sender.constants))
+
+    @property
+    def words(self) -> list[int]:
+        """The record, word by word."""
+        parts = (value if isinstance(value, tuple) else (value,) for value in self.record)
+        return [word for part in parts for word in part]
 
     @property
     def identity(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable
+from dataclasses import fields as record_fields
 from functools import cache
 from hashlib import blake2b
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -20,20 +21,22 @@ from clusim.base.errors import InputError, lacking, one_line
 from clusim.base.files import write_bytes
 from clusim.base.kept import is_private, user_folder
 from clusim.policies.choice import find_policy
-from clusim.policies.sender import CALLS, RAISED, SenderPolicy, syntax
+from clusim.policies.sender import CALLS, RAISED, Hop, SenderPolicy, syntax
 
 _HEAD = """from numba import carray, cfunc, from_dtype, int64, njit, types
 import numpy as np
 
 RECORD = from_dtype(np.dtype([{fields}]))
-ENTRY = types.void(types.CPointer(RECORD), int64, int64, int64, int64)
+HOP = from_dtype(np.dtype([{hop}]))
+ENTRY = types.void(types.CPointer(RECORD), int64, int64, int64, int64, types.CPointer(HOP), int64)
 """
 
 _ENTRY = """
 
 @cfunc(ENTRY, cache=True)
-def {name}_entry(record, now_ps, size_bytes, rtt_ps, marked):
+def {name}_entry(record, now_ps, size_bytes, rtt_ps, marked, first_hop, num_hops):
     flow = carray(record, 1)[0]
+    hops = carray(first_hop, num_hops)
     try:
         {name}({arguments})
     except Exception:
@@ -64,7 +67,7 @@ def _text(function: Callable[..., Any]) -> str:
             part.annotation = ast.Name("int", ast.Load())
     if ast.get_docstring(node) and len(node.body) > 1:
         node.body = node.body[1:]
-    return f"\n\n@njit\n{ast.unparse(node)}\n"
+    return f"\n\n@njit(boundscheck=True)\n{ast.unparse(node)}\n"
 
 
 def source(of: SenderPolicy) -> str:
@@ -72,14 +75,16 @@ def source(of: SenderPolicy) -> str:
     used: dict[str, Any] = {}
     for function in of.functions.values():
         _helpers(function, used)
-    fields = ", ".join(f"({name!r}, np.int64)" for name in of.fields)
-    parts = [_HEAD.format(fields=fields)]
+    sizes = {name: (len(words),) for name, words in of.state.items() if isinstance(words, tuple)}
+    fields = ", ".join(f"({name!r}, np.int64, {sizes.get(name, ())})" for name in of.fields)
+    hop = ", ".join(f"({item.name!r}, np.int64)" for item in record_fields(Hop))
+    parts = [_HEAD.format(fields=fields, hop=hop)]
     parts += [
         f"\n{name} = {value}\n" if isinstance(value, int) else _text(value)
         for name, value in used.items()
     ]
     for name, function in of.functions.items():
-        arguments = ", ".join(("flow", "now_ps", *CALLS[name]))
+        arguments = ", ".join(("flow", "now_ps", *of.arguments(name)))
         parts += [_text(function), _ENTRY.format(name=name, arguments=arguments, raised=RAISED)]
     return "".join(parts)
 

@@ -3,11 +3,11 @@
 **Hardware** Programmable congestion control of NICs.
 
 **Model** Section 5 of the timing contract. A class has constants (``name: Final = 3``), state (``name: int = 0``, one
-value per flow) and any of the functions `CALLS`. They read and set fields of `self`; `rate`, `window` and `timer_ps`
-are answers.
+value per flow, or ``name: list[int] = [0] * 8``) and any of the functions `CALLS`. They read and set fields of `self`;
+`rate`, `window` and `timer_ps` are answers.
 
-**Not modelled** Telemetry of hops, losses and the path key of the next packet; the time that a NIC needs to run the
-policy.
+**Not modelled** Losses and the path key of the next packet; bytes of telemetry in packets; the time that a NIC needs to
+run the policy.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ CALLS: dict[str, tuple[str, ...]] = {
 }
 """Functions of a sender policy, in the order of the engine, and their arguments after `self` and `now_ps`."""
 
+OPTIONAL = {"acked": ("hops",)}
+"""Further arguments that a function may have."""
+
 WORDS = ("rate", "window", "timer_ps", "in_flight", "line_rate", "min_rate")
 """Fields that every flow has: the first words of its record."""
 
@@ -43,6 +46,31 @@ RAISED = -(2**63)
 """Rate after a function that failed, such as by a division by zero."""
 
 _INT64 = range(-(2**63), 2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """Telemetry of a hop: what a switch tells of its output when it sends a packet there.
+
+    Attributes
+    ----------
+    time_ps : int
+        Time at which the packet starts on the wire [ps].
+    queue_bytes : int
+        Bytes that wait there, without the packet.
+    sent_bytes : int
+        Bytes sent on the wire before the packet, with headers.
+    rate : int
+        Rate of the wire [bytes per 2^30 ps].
+    wire : int
+        The wire; another one after a change of the path.
+    """
+
+    time_ps: int
+    queue_bytes: int
+    sent_bytes: int
+    rate: int
+    wire: int
 
 
 class SenderFlow:
@@ -81,13 +109,13 @@ class SenderPolicy:
     cls : type
         The class with the original functions.
     constants, state : dict
-        Fields and their values at the start of a flow.
+        Fields and their values at the start of a flow; arrays of state are tuples.
     """
 
     name: str
     cls: type[Any] = field(repr=False, compare=False)
     constants: dict[str, int]
-    state: dict[str, int]
+    state: dict[str, int | tuple[int, ...]]
 
     @property
     def functions(self) -> dict[str, Callable[..., None]]:
@@ -99,13 +127,29 @@ class SenderPolicy:
         """Names of the words of a flow's record."""
         return (*WORDS, *self.state, *self.constants)
 
+    def arguments(self, call: str) -> tuple[str, ...]:
+        """Return the arguments of a function after `self` and `now_ps`."""
+        return tuple(inspect.signature(self.functions[call]).parameters)[2:]
+
+    @property
+    def mode(self) -> int:
+        """Value of the image's ``controls.sender``: 2 with telemetry, otherwise 1."""
+        return 2 if "acked" in self.functions and "hops" in self.arguments("acked") else 1
+
+    @property
+    def target_use(self) -> float:
+        """Share of a link that the policy aims at: its constant ``target_65536``, or all."""
+        return self.constants.get("target_65536", 65536) / 65536
+
     def place(self, call: str) -> str:
         """Return class, function and line of a function, for messages."""
         code = self.functions[call].__code__
         return f"{self.name}: {self.cls.__name__}.{call}, line {code.co_firstlineno}"
 
-    def record(self, rates: Mapping[str, int], constants: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the record of a flow at its start.
+    def record(
+        self, rates: Mapping[str, int], constants: Mapping[str, int]
+    ) -> tuple[int | tuple[int, ...], ...]:
+        """Return the values of a flow's fields at its start.
 
         Parameters
         ----------
@@ -166,19 +210,25 @@ def read_class(name: str, cls: type[Any]) -> SenderPolicy:
         if key not in SenderFlow.__annotations__
     }
     constants: dict[str, int] = {}
-    state: dict[str, int] = {}
+    state: dict[str, int | tuple[int, ...]] = {}
     for key, hint in hints.items():
-        value = getattr(cls, key, None)
-        if type(value) is not int or value not in _INT64:
+        value: Any = getattr(cls, key, None)
+        fixed = hint is Final or get_origin(hint) is Final
+        words: list[Any] = value if type(value) is list and not fixed else [value]
+        if not words or any(type(word) is not int or word not in _INT64 for word in words):
             raise InputError(f"{name}: {key}: {value!r} must be an integer of 64 bits")
-        (constants if hint is Final or get_origin(hint) is Final else state)[key] = value
+        if fixed:
+            constants[key] = words[0]
+        else:
+            state[key] = words[0] if value is not words else tuple(words)
     result = SenderPolicy(name, cls, constants, state)
     if not result.functions:
         raise InputError(f"{name}: without a function; a sender has {', '.join(CALLS)}")
     for call, function in result.functions.items():
-        names = ("self", "now_ps", *CALLS[call])
-        if tuple(inspect.signature(function).parameters) != names:
-            raise InputError(f"{result.place(call)}: arguments; must be {', '.join(names)}")
+        names, more = ("self", "now_ps", *CALLS[call]), OPTIONAL.get(call, ())
+        if tuple(inspect.signature(function).parameters) not in (names, (*names, *more)):
+            must = ", ".join((*names, *(f"or also {name}" for name in more)))
+            raise InputError(f"{result.place(call)}: arguments; must be {must}")
     for problem, line in _problems(result):
         raise InputError(f"{name}: {cls.__name__}, line {line}: {problem}")
     return result
@@ -209,3 +259,5 @@ def _problems(of: SenderPolicy) -> Iterator[tuple[str, int]]:
                 yield f"no field {node.attr!r}{suggest(node.attr, of.fields)}", line
             if isinstance(node.ctx, ast.Store) and node.attr not in (*ANSWERS, *of.state):
                 yield f"sets {node.attr}, which is not state", line
+            if isinstance(node.ctx, ast.Store) and isinstance(of.state.get(node.attr), tuple):
+                yield f"sets {node.attr}, a list; set its elements", line

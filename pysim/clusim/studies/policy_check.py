@@ -2,10 +2,11 @@
 
 **Hardware** Congestion control of NICs, which must share a link, fill it and starve no flow.
 **Model** Packets of flows between NICs of different nodes. *Uncontended*: one flow has the time without rate control,
-to the picosecond. *Two flows*: the second starts `JOIN_PS` after the first; the link moves both in `SHARED_PS`.
-Convergence is the time from its start after which Jain's index of the rates stays above `FAIR`; index and link use are
-those of the second half. *Incast*: equal flows from different nodes to one NIC at once. *Engines*: random networks and
-flows (``policy_networks.yaml``) on the C engine and the reference.
+to the picosecond, or by its target if that is a part of the link. *Two flows*: the second starts `JOIN_PS` after the
+first; the link moves both in `SHARED_PS`. Convergence is the time from its start after which Jain's index of the rates
+stays above `FAIR`; index and link use are those of the second half. *Incast*: equal flows from different nodes to one
+NIC at once; the policy must change it. *Engines*: random networks and flows (``policy_networks.yaml``) on the C engine
+and the reference.
 **Not modelled** Many flows over long paths, unequal round trips.
 **Parameters** The limits below are *assumed*; the tests of the shipped policies have the same for two flows.
 """
@@ -23,6 +24,7 @@ from clusim.base.datafiles import read
 from clusim.base.errors import InputError
 from clusim.base.json_schema import JsonObject, Round6
 from clusim.policies.choice import find_policy, parse_policy
+from clusim.policies.sender import SenderFlow, policy
 from clusim.results.result import Result
 from clusim.simulation.api import traffic
 from clusim.simulation.flows import Flow
@@ -49,6 +51,15 @@ LEAST_SHARE = 0.1
 
 LEAST_USE = 0.8
 """Least share of the link that the incast uses until its end."""
+
+
+@policy
+class LineRate(SenderFlow):
+    """Flows that never react: the line rate, without a window."""
+
+    def start(self, now_ps: int) -> None:
+        """Keep the line rate."""
+        self.rate = self.line_rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,28 +144,34 @@ def check_policy(
     InputError
         An unknown policy, an error of its functions, or too few nodes.
     """
-    policy = f"sender={name}"
-    if parse_policy(policy) is None:
+    checked = f"sender={name}"
+    if parse_policy(checked) is None:
         raise InputError(f"policy {name}: without functions; name a policy or file.py:Class")
     if system.num_zones <= senders:
         raise InputError(f"{system.name}: {system.num_zones} nodes; must be {senders + 1} or more")
     step = system.num_ranks // system.num_zones
 
-    def run(flows: list[Flow], policy: str = policy, **options: Any) -> Result:
+    def run(flows: list[Flow], policy: Any = checked, **options: Any) -> Result:
         return traffic(system, flows=flows, policy=policy, routing="ecmp", **options)
 
     incast = [Flow(zone * step, 0, FLOW_BYTES) for zone in range(1, senders + 1)]
     progress("uncontended flow")
     alone = incast[:1]
     free_ps = run(alone, "sender=none").time_ps
-    late_ps = run(alone).time_ps - free_ps
-    laws = [PolicyLaw("uncontended flow, delay", late_ps, 0, "ps", late_ps == 0)]
+    target_ps = round(free_ps / find_policy(name).target_use)
+    late_ps, most_ps = run(alone).time_ps - free_ps, target_ps - free_ps
+    laws = [PolicyLaw("uncontended flow, delay", late_ps, most_ps, "ps", late_ps <= most_ps)]
     progress("two flows")
-    laws += _sharing(flow_rates(run(_two_flows(incast, free_ps))), FLOW_BYTES * 1e3 / free_ps)
+    laws += _sharing(flow_rates(run(_two_flows(incast, free_ps))), FLOW_BYTES * 1e3 / target_ps)
     progress(f"incast of {senders}")
-    laws += _incast(run(incast), free_ps)
+    result = run(incast)
+    laws += _incast(result, target_ps)
+    progress("reaction")
+    reacts = result.fingerprint != run(incast, LineRate).fingerprint
+    why = "" if reacts else "never reacted: equal to flows at the line rate"
+    laws.append(PolicyLaw(f"incast of {senders}, reaction", int(reacts), 1, "", reacts, why))
     progress(f"engines on {networks} networks")
-    different = [seed for seed in range(networks) if not _equal(policy, random.Random(seed))]
+    different = [seed for seed in range(networks) if not _equal(checked, random.Random(seed))]
     equal, note = networks - len(different), f"network {different[0]}" if different else ""
     laws.append(PolicyLaw("engines, equal networks", equal, networks, "", not different, note))
     progress("threads")

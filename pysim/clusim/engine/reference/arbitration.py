@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clusim.engine.abi import Beyond, Kind, Policy
+from clusim.engine.abi import MOST_HOPS, Beyond, Kind, Policy
 from clusim.engine.reference import units
 from clusim.engine.reference.machine import Class, Machine
 from clusim.engine.reference.model import Model
@@ -25,6 +25,7 @@ from clusim.engine.reference.units import (
     targets_at,
 )
 from clusim.engine.reference.wires import Wire
+from clusim.policies.sender import Hop
 
 _RESPONSES: dict[int, int] = {Kind.READ_REQ: Kind.READ_RESP, Kind.RED_FETCH: Kind.RED_DATA}
 _STORED = (Kind.WRITE, Kind.FETCH, Kind.MCAST, Kind.AGG_DOWN)
@@ -404,6 +405,7 @@ def _grant(machine: Machine, wire: Wire, candidate: _Candidate) -> None:
     tail_ps = end_ps + wire.spec.latency_ps
     if candidate.flow is None:
         wire.dequeue(candidate.index, model)
+        _record_hop(machine, wire, packet)
     if packet.buffer is not None:  # 5.
         machine.release(packet.buffer, end_ps, granted=True)
     packet.buffer = Buffer(wire.index, packet.vc, wire_bytes)
@@ -413,13 +415,24 @@ def _grant(machine: Machine, wire: Wire, candidate: _Candidate) -> None:
     wire.count_grant(packet, model, wire_bytes, end_ps - now_ps)  # 7.
     wire.last_granted = candidate.index  # 8.
     if packet.repeated:
-        _repeated(machine, packet)
+        _count_repeat(machine, packet)
     if candidate.flow is not None:
         _inject(machine, candidate, wire, end_ps)
     wire.count_arbitration(bool(_ready_candidates(machine, wire)), end_ps - now_ps)
 
 
-def _repeated(machine: Machine, packet: Packet) -> None:
+def _record_hop(machine: Machine, wire: Wire, packet: Packet) -> None:
+    """Let a switch of the network tell the sender's policy about its output (section 5, telemetry)."""
+    node, spec = machine.model.nodes[wire.spec.src], wire.spec
+    if node.endpoint is not None or node.bridge or not (spec.xoff_bytes or spec.ecn_max_bytes):
+        return
+    if len(packet.hops) < MOST_HOPS:
+        queue_bytes, sent_bytes = wire.counters.queued_bytes, wire.counters.bytes
+        rate = (wire.num << 30) // wire.den
+        packet.hops.append(Hop(machine.now_ps, queue_bytes, sent_bytes, rate, wire.index))
+
+
+def _count_repeat(machine: Machine, packet: Packet) -> None:
     """Let the flow continue after its last repeat."""
     line, packet.repeated = packet.transfer.line, False
     line.repeats -= 1

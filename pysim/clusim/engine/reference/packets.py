@@ -14,6 +14,7 @@ from clusim.base.errors import InternalError
 from clusim.engine.abi import NONE, Kind, Policy
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.specs import FlowRate, SpreadSpec, UnitSpec, VertexSpec, ceil_div
+from clusim.policies.sender import Hop
 
 
 class TransferOwner(Protocol):
@@ -321,6 +322,8 @@ class Packet:
         True if it waits to be sent again.
     promised : bool
         True if it waits, with credit, on a minimal path.
+    hops : list
+        Its telemetry (section 5).
     """
 
     transfer: Transfer
@@ -343,6 +346,7 @@ class Packet:
     decided: bool = False
     repeated: bool = False
     promised: bool = False
+    hops: list[Hop] = field(default_factory=list)
 
     @property
     def on_last_wire(self) -> bool:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from clusim.engine.abi import NEVER, Beyond, SenderCall, Word, policy_failed
+from clusim.engine.abi import NEVER, Beyond, SenderCall, SenderMode, Word, policy_failed
 from clusim.engine.ranges import TIME_END_PS
 from clusim.engine.reference.machine import Class, Machine
 from clusim.engine.reference.packets import Packet, Transfer
 from clusim.engine.reference.specs import ControlSpec, ceil_div
-from clusim.policies.sender import RAISED, WORDS
+from clusim.policies.sender import RAISED, WORDS, Hop
 
 _MOST_RATE = 2**40 - 1
 _INT64 = range(-(2**63), 2**63)
@@ -37,7 +37,8 @@ class SenderRate:
         self._policy, self._machine = spec.bound.policy, machine
         self._flow: Any = object.__new__(self._policy.cls)
         for name, value in zip(self._policy.fields, spec.bound.record, strict=True):
-            setattr(self._flow, name, value)
+            setattr(self._flow, name, list(value) if isinstance(value, tuple) else value)
+        self._telemetry = self._policy.mode == SenderMode.TELEMETRY
         self._acknowledged = "acked" in self._policy.functions
         self.injecting: Transfer | None = None
         self.in_flight = self.pace_ps = self.next_ps = 0
@@ -78,15 +79,14 @@ class SenderRate:
             return
         sent_ps = self._sent_ps.pop((id(packet.transfer), packet.number), now_ps)
         notice_ps = now_ps + self._spec.cnp_delay_ps
-        arrive = partial(
-            self._take_notice, packet.p, notice_ps - sent_ps, int(packet.marked), notifies
-        )
+        arrive = partial(self._take_notice, packet, notice_ps - sent_ps, notifies)
         self._machine.plan(notice_ps, Class.NOTIFY, arrive, self.who)
 
-    def _take_notice(self, p: int, rtt_ps: int, marked: int, notifies: bool) -> None:
+    def _take_notice(self, packet: Packet, rtt_ps: int, notifies: bool) -> None:
         if self._acknowledged:
-            self.in_flight -= p
-            self._call(SenderCall.ACKED, p, rtt_ps, marked)
+            self.in_flight -= packet.p
+            hops = (packet.hops,) if self._telemetry else ()
+            self._call(SenderCall.ACKED, packet.p, rtt_ps, int(packet.marked), *hops)
         if notifies:
             self._call(SenderCall.NOTIFIED)
         self._update()
@@ -99,7 +99,7 @@ class SenderRate:
             for wire in transfer.wires:
                 self._machine.expect(transfer, wire)
 
-    def _call(self, call: SenderCall, *arguments: int) -> None:
+    def _call(self, call: SenderCall, *arguments: int | list[Hop]) -> None:
         """Call a function of the policy, if it has it, and check its answers."""
         function = self._policy.functions.get(call.name.lower())
         if function is None or self._failed:
@@ -108,7 +108,7 @@ class SenderRate:
         flow.in_flight = self.in_flight
         try:
             function(flow, now_ps, *arguments)
-        except (ArithmeticError, ValueError):
+        except (ArithmeticError, ValueError, IndexError):
             flow.rate = RAISED
         word, value = self._illegal(now_ps)
         if word is not None:
@@ -122,8 +122,10 @@ class SenderRate:
         """Return the first field with an illegal value, and the value."""
         flow = self._flow
         for name in self._policy.fields:
-            if getattr(flow, name) not in _INT64:
-                return name, getattr(flow, name)
+            value = getattr(flow, name)
+            for word in value if isinstance(value, list) else (value,):
+                if word not in _INT64:
+                    return name, word
         if not 1 <= flow.rate <= _MOST_RATE:
             return WORDS[Word.RATE], flow.rate
         if flow.window < 1:
