@@ -16,7 +16,7 @@ from clusim.jobs import joint
 from clusim.jobs.joint import RATES_ERROR, JointTimes, SeparateCalls
 from clusim.jobs.model import CallWork, DelayWork, JobGraph, KernelWork, RankOperation, Work
 from clusim.jobs.peers import groups_on, split_of, whole_groups
-from clusim.jobs.player import ONE, BundleStart, CallBundle, JobTimes, Player
+from clusim.jobs.player import ONE, BundleStart, CallBundle, JobTimes, Player, RunningKernel
 from clusim.jobs.times import Times
 from clusim.replays.api import replay_alike
 from clusim.replays.full_job import replay_recording
@@ -169,6 +169,22 @@ def test_kernels_of_a_rank_divide_its_sms(seed: int) -> None:
     assert sorted(range(6), key=player.ends_ps.__getitem__) == sorted(
         range(6), key=times.__getitem__
     )
+
+
+def test_kernels_in_isolation_are_divided_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work of a play grows with its operations, not with those in flight on other ranks: 3 x 10 divisions."""
+    divided: list[int] = []
+    settle = RunningKernel.settle
+
+    def count(kernel: RunningKernel, now_ps: int, share16: int) -> None:
+        divided.append(kernel.operation)
+        settle(kernel, now_ps, share16)
+
+    monkeypatch.setattr(RunningKernel, "settle", count)
+    rows = [(rank, "a", KernelWork(10 + rank), (), -1) for _ in range(10) for rank in range(3)]
+    player = player_of(job_with(*rows), HalvedCalls())
+    assert player.play() == 120
+    assert sorted(divided) == list(range(30))
 
 
 def test_a_pause_is_before_everything_with_a_predecessor() -> None:

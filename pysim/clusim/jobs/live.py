@@ -177,6 +177,7 @@ class LiveClock(Player):
             flying = (call for island in self._islands for call in island.flying)
             call = next(call for call in flying if meeting.operations[0] in call.operations)
             call.operations.append(at)
+            self._enter(call, self.job.rank[at])
             return
         meeting.operations.append(at)
         meeting.missing -= 1

@@ -93,6 +93,7 @@ class RunningCall:
     operations: list[int]
     start_ps: int
     since_ps: int
+    island: CallIsland | None = None
     left16: int = 0
     end_ps: int = ABSENT
 
@@ -118,19 +119,18 @@ class CallIsland:
         It had several calls.
     is_exact : bool
         It is timed by simulations with its starts.
-    is_changed : bool
-        A call started or ended at the present time.
     """
 
     calls: list[RunningCall]
     flying: list[RunningCall]
     overlaps: bool = False
     is_exact: bool = True
-    is_changed: bool = True
 
     def absorb(self, other: CallIsland) -> None:
         """Add the calls of another island."""
         self.calls = sorted((*other.calls, *self.calls), key=lambda call: call.start_ps)
+        for call in other.flying:
+            call.island = self
         self.flying = [*other.flying, *self.flying]
         self.is_exact = self.is_exact and other.is_exact
         self.overlaps = True
@@ -207,6 +207,10 @@ class Player:
     _events: list[tuple[int, int, bool]] = field(default_factory=list)
     _kernels: dict[int, list[RunningKernel]] = field(default_factory=lambda: defaultdict(list))
     _islands: list[CallIsland] = field(default_factory=list)
+    _ends: list[tuple[int, bool, int, RunningCall | RunningKernel]] = field(default_factory=list)
+    _changed: list[CallIsland] = field(default_factory=list)
+    _unshared: set[int] = field(default_factory=set)
+    _calls_on: dict[int, list[RunningCall]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
         """Count the predecessors of every operation, and match its calls."""
@@ -266,27 +270,48 @@ class Player:
     @property
     def next_ps(self) -> int | None:
         """Time of the next event [ps]; None without one."""
-        times = [call.end_ps for island in self._islands for call in island.flying]
-        times += [kernel.end_ps for kernels in self._kernels.values() for kernel in kernels]
-        times += [event[0] for event in self._events[:1]]
-        return min(times, default=None)
+        ends = self._ends
+        while ends and ends[0][0] != ends[0][3].end_ps:
+            heappop(ends)
+        return min((heap[0][0] for heap in (ends, self._events) if heap), default=None)
+
+    def _expect(self, running: RunningCall | RunningKernel, operation: int) -> None:
+        """Note the end of a call or kernel; earlier notes of other times are void."""
+        heappush(
+            self._ends, (running.end_ps, isinstance(running, RunningKernel), operation, running)
+        )
 
     def _end_running(self) -> None:
         """End the calls and kernels that end now."""
         done: list[int] = []
-        for island in self._islands:
-            for call in [call for call in island.flying if call.end_ps <= self.now_ps]:
-                island.flying.remove(call)
-                island.is_changed = True
-                done += call.operations
-            if island.overlaps and not island.flying:
-                self.overlaps["exact" if island.is_exact else "rates"] += 1
-        self._islands = [island for island in self._islands if island.flying]
-        for rank, kernels in self._kernels.items():
-            ended = [kernel for kernel in kernels if kernel.end_ps <= self.now_ps]
-            done += [kernel.operation for kernel in ended]
-            self._kernels[rank] = [kernel for kernel in kernels if kernel not in ended]
+        ends = self._ends
+        while ends and ends[0][0] <= self.now_ps:
+            end_ps, _, operation, running = heappop(ends)
+            if end_ps != running.end_ps:
+                continue
+            running.end_ps = ABSENT
+            if isinstance(running, RunningKernel):
+                self._kernels[self.job.rank[operation]].remove(running)
+                self._unshared.add(self.job.rank[operation])
+                done.append(operation)
+            else:
+                self._end_call(running)
+                done += running.operations
         self._complete(done)
+
+    def _end_call(self, call: RunningCall) -> None:
+        """Remove a call from its island and ranks."""
+        island = call.island
+        assert island is not None
+        for rank in {self.job.rank[at] for at in call.operations}:
+            self._calls_on[rank].remove(call)
+            self._unshared.add(rank)
+        island.flying.remove(call)
+        self._changed.append(island)
+        if not island.flying:
+            self._islands.remove(island)
+            if island.overlaps:
+                self.overlaps["exact" if island.is_exact else "rates"] += 1
 
     def _handle_events(self) -> None:
         """Begin and end other operations."""
@@ -329,6 +354,7 @@ class Player:
         if sms and time_ps > 0:
             kernel = RunningKernel(at, sms, time_ps * sms << FRACTION, self.now_ps)
             self._kernels[self.job.rank[at]].append(kernel)
+            self._unshared.add(self.job.rank[at])
         else:
             heappush(self._events, (self.now_ps + time_ps, at, True))
 
@@ -342,41 +368,55 @@ class Player:
 
     def _start(self, bundle: CallBundle, operations: Sequence[int]) -> None:
         """Start a call of operations."""
-        mine = self._join_equal(bundle, operations)
-        if mine is None:
+        call = self._join_equal(bundle, operations)
+        if call is None:
             call = RunningCall(bundle, list(operations), self.now_ps, self.now_ps)
-            mine = CallIsland([call], [call])
-        apart = [island for island in self._islands if island is not mine]
-        for island in apart:
-            if any(self.calls.is_shared(own.bundle, bundle) for own in island.flying):
+            call.island = CallIsland([call], [call])
+            self._islands.append(call.island)
+            self._changed.append(call.island)
+        mine = call.island
+        assert mine is not None
+        for rank in {self.job.rank[at] for at in call.operations}:
+            self._enter(call, rank)
+        for island in [island for island in self._islands if island is not mine]:
+            if any(self.calls.is_shared(other.bundle, bundle) for other in island.flying):
                 mine.absorb(island)
                 island.flying = []
-        self._islands = [*(island for island in apart if island.flying), mine]
+                self._islands.remove(island)
 
-    def _join_equal(self, bundle: CallBundle, operations: Sequence[int]) -> CallIsland | None:
-        """Add a bundle to an equal one that starts now; return its island."""
+    def _enter(self, call: RunningCall, rank: int) -> None:
+        """Note that a call is in flight on a rank."""
+        self._unshared.add(rank)
+        if call not in self._calls_on[rank]:
+            self._calls_on[rank].append(call)
+
+    def _join_equal(self, bundle: CallBundle, operations: Sequence[int]) -> RunningCall | None:
+        """Add a bundle to an equal one that starts now; return its call."""
         for island in self._islands:
             for call in island.flying:
                 if call.start_ps == self.now_ps and call.bundle.is_joinable(bundle):
                     call.bundle, call.end_ps = call.bundle.joined(bundle), ABSENT
                     call.operations += operations
-                    island.is_changed = True
-                    return island
+                    self._changed.append(island)
+                    return call
         return None
 
     def _settle(self) -> None:
         """Set the ends of calls and kernels after all changes of a time."""
-        for island in self._islands:
-            if island.is_changed:
+        for island in dict.fromkeys(self._changed):
+            if island.flying:
                 self._retime(island)
-        for rank, kernels in self._kernels.items():
+        self._changed.clear()
+        for rank in sorted(self._unshared):
+            kernels = self._kernels[rank]
             # Kernels of a rank are later than the present time while other ranks catch up.
-            if kernels and all(kernel.since_ps <= self.now_ps for kernel in kernels):
-                self._share(rank, kernels)
+            if all(kernel.since_ps <= self.now_ps for kernel in kernels):
+                self._unshared.remove(rank)
+                if kernels:
+                    self._share(rank, kernels)
 
     def _retime(self, island: CallIsland) -> None:
         """Set the ends of the calls in flight of an island."""
-        island.is_changed = False
         started = [call for call in island.flying if call.end_ps == ABSENT]
         if island.is_exact and not started:
             return
@@ -390,6 +430,7 @@ class Player:
         rates = self.calls.rates16([call.bundle for call in island.flying])
         for call, rate16 in zip(island.flying, rates, strict=True):
             call.end_ps = self.now_ps - (-call.left16 // rate16)
+            self._expect(call, call.operations[0])
 
     def _by_starts(self, island: CallIsland) -> bool:
         """Set the ends by one simulation of the island; return False if it is too large."""
@@ -399,16 +440,17 @@ class Player:
         if ends is None:
             return False
         for call, end_ps in zip(island.calls, ends, strict=True):
-            call.end_ps = max(self.now_ps, first_ps + end_ps)
+            if call in island.flying:
+                call.end_ps = max(self.now_ps, first_ps + end_ps)
+                self._expect(call, call.operations[0])
         return True
 
     def _share(self, rank: int, kernels: Sequence[RunningKernel]) -> None:
         """Divide the free SMs of a rank among its kernels."""
-        flying = (call for island in self._islands for call in island.flying)
-        own = (call for call in flying if rank in map(self.job.rank.__getitem__, call.operations))
-        held16 = sum(self.calls.held16(call.bundle) for call in own)
+        held16 = sum(self.calls.held16(call.bundle) for call in self._calls_on[rank])
         free16 = max(ONE, (self.needs.sms << FRACTION) - held16)
         # The engine divides complete SMs; one kernel uses the mean of the free SMs.
         each16 = free16 if len(kernels) == 1 else free16 // ONE // len(kernels) * ONE
         for kernel in kernels:
             kernel.settle(self.now_ps, min(kernel.sms * ONE, max(ONE, each16)))
+            self._expect(kernel, kernel.operation)
