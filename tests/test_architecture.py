@@ -103,6 +103,7 @@ LAZY_HOMES = (
                 "adapted",
                 "cuda",
                 "data",
+                "eager",
                 "flex",
                 "graphs",
                 "groups",

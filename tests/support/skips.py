@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 EXPECTED = {
     r"could not import '(pyarrow|distributed|mpi4py|torch|jax)'": "no wheel of an optional library for this Python",
+    r"could not import '(transformers|accelerate|deepspeed|lightning|torchtitan)'": "a framework without a lock",
     r"no mpiexec beside this Python": "mpi4py without MPICH's wheel",
     r"CLUSIM_NCCL_TESTS: no folder": "binaries of nccl-tests, which need nvcc",
     r"CLUSIM_SCRIPTS: no folder": "public programs, which are fetched into it",

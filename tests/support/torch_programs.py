@@ -56,6 +56,7 @@ def result(tmp_path: Path, text: str, *options: str) -> tuple[dict[str, Any], li
     *lines, last = run.stdout.splitlines()
     done = json.loads(last)
     Draft202012Validator(schema("torchrun")).validate(done)
+    print(f"step {done['step_us'] or done['time_us']:,.1f} us", *sorted(calls(done)))
     return done, lines
 
 

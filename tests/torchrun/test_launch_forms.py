@@ -1,6 +1,6 @@
-"""Sixteen forms of distributed programs: their collectives by arithmetic.
+"""Forms of distributed programs: their collectives by arithmetic. `pytest -s` prints the step of each.
 
-Sizes are of all steps. A gathered or scattered tensor counts complete.
+Sizes are of all steps. A gathered or scattered tensor counts complete. `test_frameworks` has five frameworks.
 """
 
 from __future__ import annotations
@@ -106,6 +106,20 @@ blocks = ModuleWrapPolicy({Block})
 train(FullyShardedDataParallel(model, auto_wrap_policy=blocks, mixed_precision=half, device_id=local))
 """
 
+OFFLOADED_FORM = """
+from torch.distributed.fsdp import CPUOffload
+half = MixedPrecision(torch.bfloat16, torch.bfloat16, torch.bfloat16)
+sharded = FullyShardedDataParallel(
+    model, auto_wrap_policy=ModuleWrapPolicy({Block}), mixed_precision=half, device_id=local,
+    cpu_offload=CPUOffload(offload_params=True), use_orig_params=ORIGINAL
+)
+train(sharded)
+assert {p.device.type for p in sharded.parameters()} == {"cpu"}
+sharded(torch.randn(8, 64, device="cuda")).float().sum().backward()
+assert {p.grad.device.type for p in sharded.parameters() if p.numel()} == {"cpu"}
+sharded.zero_grad()
+"""
+
 SECOND_FORM = """
 model.cuda()
 half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -115,17 +129,27 @@ train(fully_shard(model, mp_policy=half))
 """
 
 
-@pytest.mark.parametrize(("form", "reduced_bytes"), [(FIRST_FORM, 2), (SECOND_FORM, 4)])
+@pytest.mark.parametrize(
+    ("form", "reduced_bytes", "passes"),
+    [
+        pytest.param(FIRST_FORM, 2, STEPS, id="FSDP1"),
+        pytest.param(SECOND_FORM, 4, STEPS, id="FSDP2"),
+        pytest.param(OFFLOADED_FORM.replace("ORIGINAL", "False"), 2, STEPS + 1, id="CPUOffload"),
+        pytest.param(
+            OFFLOADED_FORM.replace("ORIGINAL", "True"), 2, STEPS + 1, id="use_orig_params"
+        ),
+    ],
+)
 def test_sharded_blocks_are_gathered_twice_and_the_rest_once_in_half_precision(
-    tmp_path: Path, form: str, reduced_bytes: int
+    tmp_path: Path, form: str, reduced_bytes: int, passes: int
 ) -> None:
     """Every shape is divisible by four ranks, so shards have no padding."""
     done, _ = result(tmp_path, BEGIN + SHARDED + form, "--nproc-per-node", "4")
     block, rest = 64 * 128 + 128 + 128 * 64 + 64, 64 * 8 + 8
     gathered = 2 * (2 * 2 * block + rest)
-    assert calls(done)["all_gather", 4] == (STEPS * 5, STEPS * gathered)
+    assert calls(done)["all_gather", 4] == (passes * 5, passes * gathered)
     scattered = reduced_bytes * (2 * block + rest)
-    assert calls(done)["reduce_scatter", 4] == (STEPS * 3, STEPS * scattered)
+    assert calls(done)["reduce_scatter", 4] == (passes * 3, passes * scattered)
 
 
 TENSOR_PARALLEL = """
@@ -180,6 +204,40 @@ def test_experts_with_a_capacity_exchange_full_slots_in_both_passes(tmp_path: Pa
     """Two slots per token of 8 tokens, whatever the gate chooses; no value is read."""
     done, _ = result(tmp_path, BEGIN + EXCHANGE + EXPERTS, "--nproc-per-node", "4")
     assert calls(done)["alltoall", 4] == (4 * STEPS, 4 * STEPS * 2 * 8 * 64 * 4)
+    assert not done["placeholders"]
+
+
+DROPLESS = """
+gate = nn.Linear(64, ranks, bias=False).cuda()
+experts = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64)).cuda()
+x = torch.randn(32, 64, device="cuda")
+expert = gate(x).argmax(-1)
+counts = torch.bincount(expert, minlength=ranks)
+others = torch.empty_like(counts)
+dist.all_to_all_single(others, counts)
+sent, received = counts.tolist(), others.tolist()
+tokens = torch.empty(sum(received), 64, device="cuda")
+dist.all_to_all_single(tokens, x[expert.argsort()], received, sent)
+back = torch.empty_like(x)
+dist.all_to_all_single(back, experts(tokens), sent, received)
+print("tokens", dist.get_rank(), sum(sent), sum(received))
+"""
+
+
+def test_dropless_experts_exchange_as_many_tokens_as_the_gate_sends_with_real_data(
+    tmp_path: Path,
+) -> None:
+    """A rank sends its 32 tokens and receives others: the larger sum counts, forth and back."""
+    done, lines = result(
+        tmp_path, BEGIN + EXCHANGE + DROPLESS, "--nproc-per-node", "4", "--data", "real"
+    )
+    exchanged = {}
+    for line in lines:
+        rank, sent, received = map(int, line.partition("tokens ")[2].split())
+        assert sent == 32
+        exchanged[rank] = max(sent, received)
+    assert len(exchanged) == 4
+    assert calls(done)["alltoall", 4] == (3, 4 * 8 + 2 * exchanged[0] * 64 * 4)
     assert not done["placeholders"]
 
 
@@ -376,3 +434,23 @@ def test_interleaved_and_zero_bubble_pipelines_send_over_three_boundaries(tmp_pa
             # The shapes of activations and gradients precede them as objects.
             assert 0 <= count - 2 * STEPS * 4 * 3 <= 18
             assert 0 <= size - 2 * STEPS * 3 * 16 * 64 * 4 < 10_000
+
+
+COMPILED = """
+@torch.compile
+def never_called(x):
+    return x
+@torch.compile(mode="max-autotune")
+def activation(x):
+    return torch.relu(x)
+train(torch.compile(DDP(nn.Sequential(nn.Linear(64, 32), nn.ReLU()).cuda())))
+activation(torch.randn(8, 64, device="cuda"))
+"""
+
+
+def test_compiled_models_and_called_functions_run_eagerly_and_are_named(tmp_path: Path) -> None:
+    done, _ = result(tmp_path, BEGIN + COMPILED, "--nproc-per-node", "4")
+    assert calls(done)["allreduce", 4] == (STEPS, STEPS * 4 * DENSE)
+    lines = (tmp_path / "script.py").read_text(encoding="utf-8").splitlines()
+    named = [lines[int(where.rpartition(":")[2]) - 1] for where in done["eager_at"]]
+    assert [line.partition("(")[0] for line in named] == ["train", "activation"]

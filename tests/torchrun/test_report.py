@@ -19,6 +19,7 @@ def test_the_report_names_step_communication_kernels_and_assumptions() -> None:
         *(Counter({call: 3}), Counter({call: 3 << 20}), Counter({call: 6 * MS})),
         placeholders=Counter({"train.py:9": 2}),
         unused={"own::scan": "train.py:3"},
+        eager=["train.py:5"],
         unpriced_ps=Counter(sort=3 * MS),
         unpriced_at={"sort": "train.py:7"},
     )
@@ -50,6 +51,7 @@ GOLDEN = """
 
   time    30 ms of virtual time
   step    9 ms, median of 1 after the first, 20 ms
+          eager: torch.compile is not simulated
   memory  5 GiB at the peak of 80 GiB
 
 communication
@@ -66,6 +68,8 @@ notes
     train.py:9
   * 20.0% of the kernel time is priced by memory traffic only, which is too low; clusim.torch.annotate sets other times
     sort: train.py:7
+  torch.compile runs eagerly: kernels and launches are those of eager PyTorch
+    train.py:5
   annotations without effect: these operators were not called
     train.py:3: own::scan
   overlaps of calls of several communicators: 2 simulated together

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils.weak import TensorWeakRef
 
 
 def rebuilt(
@@ -55,25 +56,69 @@ def _never(*_given: Any, **_more: Any) -> Any:
 def install_moves() -> None:
     """Let a tensor of the host become one of the GPU when its data are replaced, as ``Module.to`` does.
 
-    A parameter stays the same object for modules that share it and for optimizers.
+    A parameter stays the same object for modules that share it and for optimizers, with the attributes that FSDP1 and
+    programs add to it. FSDP1 with ``CPUOffload`` moves it between the passes of a step: each pass finds the tensor of
+    autograd's graph again (`_other`), and the gradient of that tensor is the parameter's.
     """
     data = torch._C.TensorBase.data
+    with FakeTensorMode():
+        state = vars(torch.empty(0)).keys()
 
     def replace(tensor: torch.Tensor, value: torch.Tensor) -> None:
         if value is tensor or isinstance(value, FakeTensor) == isinstance(tensor, FakeTensor):
             data.__set__(tensor, value)
             return
         grad, parameter = tensor.requires_grad, isinstance(tensor, torch.nn.Parameter)
-        given = value.detach()
-        tensor.__class__, given.__class__ = given.__class__, tensor.__class__
-        tensor.__dict__, given.__dict__ = given.__dict__, tensor.__dict__
-        torch._C._swap_tensor_impl(tensor, given)
+        other = _other(tensor)
+        if other is None:
+            other = data.__get__(
+                value
+            )  # not `detach`: later changes of `value` would count as its own
+        else:
+            data.__set__(other, value)
+        of_kind, before = vars(other), vars(tensor)
+        attributes = {name: item for name, item in of_kind.items() if name in state}
+        attributes |= {name: item for name, item in before.items() if name not in state}
+        tensor.__class__, other.__class__ = other.__class__, tensor.__class__
+        tensor.__dict__, other.__dict__ = attributes, before
+        torch._C._swap_tensor_impl(tensor, other)
         tensor.requires_grad_(grad)
+        tensor._other = TensorWeakRef(other)
         if parameter:
             tensor._is_param = True  # an instance of Parameter for isinstance
 
     torch.Tensor.data = property(data.__get__, replace)
+    torch.Tensor.grad = property(_gradient, _set_gradient, _GRADIENT.__delete__)
     torch.nn.Module._apply = _apply
+
+
+_GRADIENT = torch._C.TensorBase.grad
+
+
+def _other(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the tensor that a moved tensor was before its last move, if autograd still refers to it."""
+    reference = vars(tensor).get("_other")
+    return None if reference is None else reference()
+
+
+def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
+    gradient = _GRADIENT.__get__(tensor)
+    if gradient is not None or (other := _other(tensor)) is None:
+        return gradient
+    return _GRADIENT.__get__(other)
+
+
+def _set_gradient(tensor: torch.Tensor, gradient: torch.Tensor | None) -> None:
+    """Set the gradient of a tensor, or of the one on the gradient's device that it was before a move."""
+    other = _other(tensor)
+    if other is not None:
+        _GRADIENT.__set__(other, None)
+        if gradient is not None and isinstance(gradient, FakeTensor) != isinstance(
+            tensor, FakeTensor
+        ):
+            tensor, other = other, tensor
+            _GRADIENT.__set__(other, None)
+    _GRADIENT.__set__(tensor, gradient)
 
 
 def _apply(module: Any, function: Callable[[Any], Any], recurse: bool = True) -> Any:

@@ -212,8 +212,7 @@ class Peers(Protocol):
 class Totals:
     """Work since the start: kernel time [ps] and count by operator, calls with their bytes, time read by the host.
 
-    `call_ps` has the times of calls in isolation. `placeholders` are values read that are not simulated, by line of the
-    program; `unused` are annotations of operators that were not called, with their lines.
+    `call_ps` is of isolated calls. Lines of the program: `placeholders` (unknown values), `unused` annotations, `eager`.
     """
 
     kernel_ps: Counter[str] = field(default_factory=Counter)
@@ -224,6 +223,7 @@ class Totals:
     synchronised: int = 0
     placeholders: Counter[str] = field(default_factory=Counter)
     unused: dict[str, str] = field(default_factory=dict)
+    eager: list[str] = field(default_factory=list)
     unpriced_ps: Counter[str] = field(default_factory=Counter)
     unpriced_at: dict[str, str] = field(default_factory=dict)
 

@@ -432,6 +432,7 @@ def install(groups: SimulatedGroups, world_size: int, store: Any) -> None:
     dist.Logger.set_runtime_stats_and_log = lambda self: None
     dist.Logger.set_construction_data_and_log = lambda self, *given: None
     FakeProcessGroup._set_sequence_number_for_group = lambda self: None
+    FakeProcessGroup._set_default_timeout = lambda self, timeout: None
     FakeProcessGroup.options = property(lambda self: _Unconnected.Options())
     started = module.init_process_group
 

@@ -93,6 +93,8 @@ class StepEnds:
 
 def run_rank(rank: int, task: RankTask, link: JobLink) -> None:
     """Run the program as a rank, and report its result."""
+    from clusim.programs.eager import eager_lines
+
     setup = Setup(*task.system)
     fabric = setup.fabric
     compiled = library()
@@ -102,7 +104,7 @@ def run_rank(rank: int, task: RankTask, link: JobLink) -> None:
         _execute(task.program)
         rest = ended.record() if task.record and not ended.count else None
         files = _program_files()
-        clock.totals.unused = unused_annotations()
+        clock.totals.unused, clock.totals.eager = unused_annotations(), eager_lines()
         result = RankResult(clock.totals, [], 0, memory.peak_bytes, rest, files)
         link.done(result, clock.host_ps)
 
@@ -187,7 +189,7 @@ def _adapt(torch: Any) -> None:
     """Let parts of PyTorch that test the types of tensors accept tensors without data."""
     from torch._subclasses.fake_tensor import FakeTensor
 
-    from clusim.programs import flex, triton
+    from clusim.programs import eager, flex, triton
     from clusim.programs.adapted import install_kernels, install_moves, install_saving
 
     for place in map(import_module, ("torch.utils._foreach_utils", "torch.optim.optimizer")):
@@ -211,14 +213,8 @@ def _adapt(torch: Any) -> None:
         made(self, *given, **more)
 
     loader.__init__ = without_workers
-    torch.compile = _eager
-    torch.nn.Module.compile = lambda self, *given, **more: None
+    eager.install()
     torch.multiprocessing.spawn = _spawn
-
-
-def _eager(model: Any = None, **_more: Any) -> Any:
-    """Replacement for ``torch.compile``: the model runs eagerly."""
-    return model if model is not None else lambda function: function
 
 
 def _spawn(

@@ -169,12 +169,15 @@ class ProgramRun(JsonObject):
         Comparison of other ranks with their representatives.
     overlaps : list of str
         Ways in which calls that overlap were timed.
+    eager_at : list of str
+        Lines that compile a model, or call a compiled function, which runs eagerly.
     """
 
     KEYS = (
         *("system", "ranks", "rank", "time_us", "step_us", "steps", "calls", "kernels"),
         *("peak_bytes", "memory_bytes", "synchronised", "placeholders", "unmeasured", "recorded"),
         *("others", "symmetry", "placeholders_at", "unused_annotations", "overlaps"),
+        "eager_at",
     )
 
     system: str
@@ -195,6 +198,7 @@ class ProgramRun(JsonObject):
     placeholders_at: list[str] = field(default_factory=list)
     unused_annotations: list[str] = field(default_factory=list)
     overlaps: list[str] = field(default_factory=list)
+    eager_at: list[str] = field(default_factory=list)
 
     @property
     def untimed(self) -> bool:
@@ -290,6 +294,7 @@ def run_of(system: str, of: Sequence[int], results: Mapping[int, RankResult]) ->
         placeholders=totals.placeholders.total(),
         placeholders_at=[line for line, _ in totals.placeholders.most_common()],
         unused_annotations=[f"{line}: {name}" for name, line in totals.unused.items()],
+        eager_at=totals.eager,
         unmeasured=sum(totals.unpriced_ps.values()) / max(1, sum(totals.kernel_ps.values())),
         others=[
             ProgramRank(
@@ -336,6 +341,8 @@ def _summary(run: ProgramRun) -> list[str]:
         count = len(run.steps)
         others = f", median of {count - 1} after the first, {format_time(run.steps[0].time_ps)}"
         rows.append(("step", format_time(step) + (others if count > 1 else "")))
+    if run.eager_at:
+        rows.append(("", "eager: torch.compile is not simulated"))
     if run.peak_bytes:
         rows.append(
             (
@@ -399,6 +406,9 @@ def _notes(run: ProgramRun) -> list[str]:
             " clusim.torch.annotate sets other times"
         )
         notes += [f"  {k.operator}: {k.where}" for k in run.kernels if k.where]
+    if run.eager_at:
+        notes.append("torch.compile runs eagerly: kernels and launches are those of eager PyTorch")
+        notes += [f"  {line}" for line in run.eager_at[:MOST_LINES] if line]
     if run.unused_annotations:
         notes.append("annotations without effect: these operators were not called")
         notes += [f"  {text}" for text in run.unused_annotations]
