@@ -212,7 +212,7 @@ class Peers(Protocol):
 class Totals:
     """Work since the start: kernel time [ps] and count by operator, calls with their bytes, time read by the host.
 
-    `call_ps` is of isolated calls. Lines of the program: `placeholders` (unknown values), `unused` annotations, `eager`.
+    `call_ps` is of isolated calls. Program lines: `placeholders` (unknown values), `unused` annotations, `eager` code.
     """
 
     kernel_ps: Counter[str] = field(default_factory=Counter)
