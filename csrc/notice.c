@@ -112,6 +112,7 @@ static STATUS send_notice(clusim_sim *s, flow_id flow, const packet *p) {
 STATUS notice_delivered(clusim_sim *s, const packet *p) {
     flow_id flow = xfer_at(s, p->xfer)->flow;
     if (flow_none(flow)) return CLUSIM_OK;
+    if (p->marked) flow_at(s, flow)->marked_bytes += p->payload;
     if (UNLIKELY(congestion_control(s, flow)->sender)) return send_notice(s, flow, p);
     return congestion_notify(s, flow);
 }

@@ -1,6 +1,6 @@
 /* samples.h - counters of wires and endpoints at given times, which do not end windows.
  *
- * Hardware  Periodic reading of port counters.
+ * Hardware  Periodic reading of port counters, and of the rates of queue pairs.
  * Model     Values up to and including a time, as read in a pause at that time.
  * Not modelled  Cost and skew of reading.
  *

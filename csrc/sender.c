@@ -105,6 +105,7 @@ static STATUS policy_granted(clusim_sim *s, flow_id flow, sent_packet p, uint32_
 
 STATUS sender_granted(clusim_sim *s, xfer_id id, uint32_t number, uint32_t payload) {
     flow_id flow = xfer_at(s, id)->flow;
+    flow_at(s, flow)->sent_bytes += payload;
     if (UNLIKELY(congestion_control(s, flow)->sender)) {
         sent_packet p = {s->scheduler.now_ps, id, number};
         return policy_granted(s, flow, p, payload);
@@ -133,6 +134,7 @@ STATUS sender_notify_event(clusim_sim *s, flow_id flow) {
     delivery_notice n = notice_take(f, &hops);
     if (f->policy->functions[CLUSIM_SENDER_CALL_ACKED] != NULL) {
         f->in_flight -= n.bytes;
+        f->rtt_ps = n.rtt_ps;
         TRY(call(s, flow, CLUSIM_SENDER_CALL_ACKED, &n, hops));
     }
     return n.notifies ? call(s, flow, CLUSIM_SENDER_CALL_NOTIFIED, &n, hops) : CLUSIM_OK;

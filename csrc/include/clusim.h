@@ -135,6 +135,16 @@ typedef struct clusim_wire_sample {
     uint64_t queued_bytes;
 } clusim_wire_sample;
 
+/* State of a flow with rate control at a time during a run. */
+typedef struct clusim_flow_sample {
+    uint64_t sent_bytes;   /* payload granted */
+    uint64_t marked_bytes; /* payload delivered with a mark */
+    int64_t rate;          /* bytes per 2^30 ps, as set at its last packet or notice */
+    int64_t window;        /* most bytes in flight; 2^62 is unlimited */
+    int64_t in_flight;     /* bytes; 0 if its policy reads no notices */
+    int64_t rtt_ps;        /* of the last notice; 0 before the first, and without notices */
+} clusim_flow_sample;
+
 typedef struct clusim_record {
     int64_t time_ps;
     int64_t gate_ps; /* time at which its gate opened */
@@ -207,16 +217,27 @@ int clusim_sim_sender_fault(const clusim_sim *sim, clusim_sender_fault *out);
  * destroyed. Stops only between timestamps. */
 CLUSIM_CHECKED int clusim_sim_run(clusim_sim *sim, int64_t until_ps, uint64_t max_events);
 
-/* Record samples at `count` times in the course of later runs, which do not pause there: at
- * `first_ps`, in the future, and then every `width_ps`, below 2^62. Replaces former samples.
- * Returns a clusim_status. */
-CLUSIM_CHECKED int clusim_sim_sample(clusim_sim *sim, int64_t first_ps, int64_t width_ps,
-                                     uint32_t count);
+/* Times of samples: `first_ps`, in the future, and then every `width_ps`, below 2^62. */
+typedef struct clusim_sample_times {
+    int64_t first_ps;
+    int64_t width_ps;
+    uint32_t count;
+    uint32_t num_flows; /* of the array given with it */
+} clusim_sample_times;
 
-/* Copy samples of the times passed, [time * num_wires + wire] and [time * num_endpoints +
- * endpoint]; returns their number. The end of a run is not sampled. */
+/* Record samples in the course of later runs, which do not pause there: of all wires and endpoints,
+ * and of `flows` (connections, then sources) with rate control. Replaces former samples. Returns a
+ * clusim_status. */
+CLUSIM_CHECKED int clusim_sim_sample(clusim_sim *sim, const clusim_sample_times *times,
+                                     const uint32_t *flows);
+
+/* Copy samples of the times passed, [time * num_wires + wire], [time * num_endpoints + endpoint]
+ * and [time * num_flows + flow]; returns their number. The end of a run is not sampled. */
 uint32_t clusim_sim_read_samples(const clusim_sim *sim, clusim_wire_sample *wires,
-                                 uint64_t *mem_bytes_256);
+                                 uint64_t *mem_bytes_256, clusim_flow_sample *flows);
+
+/* Copy the present state of the flows of the last clusim_sim_sample. */
+void clusim_sim_read_flows(const clusim_sim *sim, clusim_flow_sample *out);
 
 /* After CLUSIM_ERR_RANGE: kind (clusim_beyond) and index of the owner of the excessive time or
  * number. */

@@ -19,9 +19,10 @@ typedef struct congestion_counters { /* of one wire */
 /* DCQCN state of one flow; rates in bytes per 2^30 ps. */
 typedef struct flow_control {
     uint64_t rate, target, sent;
-    int64_t next_at;               /* earliest start of the next packet */
-    int64_t alpha_at, increase_at; /* next timers, or NEVER */
-    int64_t notified_at;           /* last notification sent, or -1 */
+    uint64_t sent_bytes, marked_bytes; /* of the run, for samples */
+    int64_t next_at;                   /* earliest start of the next packet */
+    int64_t alpha_at, increase_at;     /* next timers, or NEVER */
+    int64_t notified_at;               /* last notification sent, or -1 */
     uint64_t timer_count, byte_count;
     uint32_t alpha;
 } flow_control;

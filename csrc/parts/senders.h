@@ -53,6 +53,7 @@ typedef struct sender_state { /* of one flow */
     const sender_policy *policy;
     int64_t in_flight; /* bytes granted, without arrived notices; 0 without notices */
     int64_t pace_ps;   /* earliest start of the next packet at the rate */
+    int64_t rtt_ps;    /* of the last notice, or 0 */
     int64_t alarm_ps;  /* of the earliest event of its timer, or NEVER */
     xfer_id xfer;      /* being injected, or NONE */
     bool started, failed;

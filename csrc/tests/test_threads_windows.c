@@ -160,9 +160,10 @@ static result run(uint32_t threads, int what) {
     assert(clusim_sim_create(model, 0, &sim) == CLUSIM_OK);
     assert(clusim_sim_use_windows(sim, 1) == what);
     assert(clusim_sim_use_threads(sim, threads, 0) == (int)threads);
-    assert(clusim_sim_sample(sim, EVERY_PS, EVERY_PS, SAMPLES) == CLUSIM_OK);
+    assert(clusim_sim_sample(sim, &(clusim_sample_times){EVERY_PS, EVERY_PS, SAMPLES, 0}, NULL) ==
+           CLUSIM_OK);
     assert(clusim_sim_run(sim, INT64_MAX, UINT64_MAX) == CLUSIM_STOP_DONE);
-    r.sampled = clusim_sim_read_samples(sim, r.samples, r.memory);
+    r.sampled = clusim_sim_read_samples(sim, r.samples, r.memory, NULL);
     assert(r.sampled == SAMPLES);
     r.end_ps = clusim_sim_now_ps(sim);
     r.fingerprint = clusim_sim_fingerprint(sim);

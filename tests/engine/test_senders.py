@@ -6,9 +6,10 @@ import os
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 
-from clusim.base.errors import ClusimError, InputError, ScheduleError
+from clusim.base.errors import ClusimError, InputError, InternalError, ScheduleError
 from clusim.engine.abi import NONE, Stop
 from clusim.engine.image import Image
 from clusim.engine.simulation import Simulation
@@ -17,22 +18,28 @@ from support import sender_policies
 from support.engines import CHOSEN, maker
 from support.images import ImageBuilder
 from support.random_images import random_image
-from support.random_senders import sender_image
+from support.random_senders import controlled, sender_image
 
 FABRICS = 2000 if os.environ.get("CLUSIM_THOROUGH") else 60
+
+
+SAMPLE_PS = 7001
 
 
 def _result(engine: str, image: Image) -> tuple[Any, ...]:
     """Return the end and the counters of a run, or its error."""
     sim = maker(engine)(image)
+    sim.sample(SAMPLE_PS, SAMPLE_PS, 20, controlled(image))
     try:
         stop = sim.run()
     except ClusimError as error:
         return (str(error),)
     if stop != Stop.DONE:
         return (stop,)
+    flows = *(rows.tolist() for rows in sim.samples()), sim.flows().tolist()
     sim.check_conservation()
-    return stop, sim.fingerprint(), sim.now_ps, sim.records().tolist(), sim.wires().tolist()
+    counters = sim.records().tolist(), sim.wires().tolist()
+    return stop, sim.fingerprint(), sim.now_ps, *counters, flows
 
 
 @pytest.mark.parametrize("seed", range(FABRICS))
@@ -134,3 +141,32 @@ def test_a_policy_without_limits_changes_no_time() -> None:
     plain = Simulation(image)
     assert free.run() == plain.run() == Stop.DONE
     assert free.message_times().tolist() == plain.message_times().tolist()
+
+
+@pytest.mark.parametrize("engine", CHOSEN)
+def test_a_sample_of_a_flow_has_its_payload_rate_window_and_round_trip(engine: str) -> None:
+    """Packets of 99 bytes leave every 1,000 ps; the first notice needs as long, the wire's latency, and 1 ps.
+
+    It widens the window of `Narrow` from 300 to 400 bytes.
+    """
+    sim = maker(engine)(_two_hosts(_local("Narrow")))
+    sim.sample(999, 1, 2, np.array([0]))
+    assert sim.run(until_ps=1500) == Stop.TIME
+    _, _, flows = sim.samples()
+    assert flows["sent_bytes"].tolist() == [[99], [198]]
+    now = sim.flows()
+    assert now["sent_bytes"].tolist() == [198]
+    assert now["window"].tolist() == [300]
+    assert now["in_flight"].tolist() == [198]
+    assert now["rtt_ps"].tolist() == [0]
+    assert sim.run(until_ps=2001) == Stop.TIME
+    assert sim.flows().tolist() == [(297, 0, now["rate"][0], 400, 198, 2001)]
+    assert sim.run() == Stop.DONE
+    assert sim.flows()["sent_bytes"].tolist() == [2000]
+
+
+def test_a_flow_without_rate_control_has_no_samples() -> None:
+    image = _two_hosts("swift")
+    image.sources["control"] = 2**32 - 1
+    with pytest.raises(InternalError, match="a flow without rate control"):
+        Simulation(image).sample(1, 1, 1, np.array([0]))

@@ -29,5 +29,11 @@ def traffic(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def controlled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the trace of an incast of 24 senders, 16 of them on other nodes, with a policy."""
+    return traces.write_incast(tmp_path_factory.mktemp("traces") / "incast.h5")
+
+
+@pytest.fixture(scope="session")
 def feed(training: Path) -> Feed:
     return Feed.open(training)

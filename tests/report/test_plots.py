@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from clusim.base.errors import InputError
 from clusim.report.page_data import Feed
 from clusim.report.plots import FIGURES, Look, save_figure
+from clusim.results.trace.reader import read_result
 
 
 def png_size(path: Path) -> tuple[int, int]:
@@ -21,12 +23,13 @@ def png_size(path: Path) -> tuple[int, int]:
 
 @pytest.mark.parametrize("what", FIGURES)
 def test_a_figure_has_the_width_of_a_column_and_white_margins(
-    what: str, feed: Feed, tmp_path: Path
+    what: str, feed: Feed, controlled: Path, tmp_path: Path
 ) -> None:
     from matplotlib import image
 
     path = tmp_path / "figure.png"
-    save_figure(feed, what, path, Look(dpi=200))
+    drawn = Feed.open(controlled, findings=False) if what == "flows" else feed
+    save_figure(drawn, what, path, Look(dpi=200))
     assert png_size(path)[0] == 680
     pixels = image.imread(path)[:, :, :3]
     edge = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
@@ -65,7 +68,22 @@ def test_what_cannot_be_drawn_is_said(traffic: Path, feed: Feed, tmp_path: Path)
         save_figure(without, "timeline", tmp_path / "f.png")
     with pytest.raises(InputError, match="overlap: no tasks of ranks"):
         save_figure(without, "overlap", tmp_path / "f.png")
+    with pytest.raises(InputError, match="flows: no flow with rate control"):
+        save_figure(without, "flows", tmp_path / "f.png")
     with pytest.raises(InputError, match=r"f.gif: pictures are .png, .svg or .pdf"):
         save_figure(feed, "heatmap", tmp_path / "f.gif")
     with pytest.raises(InputError, match="measure 'heat': unknown"):
         save_figure(feed, "heatmap", tmp_path / "f.png", Look(measure="heat"))
+
+
+def test_few_flows_have_a_line_each_and_many_a_row(controlled: Path) -> None:
+    from matplotlib.figure import Figure
+
+    from clusim.report.plots import SCREEN_IN, plot_result
+
+    result = read_result(controlled)
+    many: Figure = plot_result(result, "flows")
+    assert many.axes[0].get_ylabel() == "16 flows"
+    few = replace(result, bins=replace(result.bins, flows=result.bins.flows.spaced(3)))
+    lines = plot_result(few, "flows", width_in=SCREEN_IN).axes[0].get_lines()
+    assert [line.get_label() for line in lines] == result.bins.flows.spaced(3).names

@@ -5,11 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusim.engine.abi import WIRE_COUNTERS
+from clusim.engine.abi import FLOW_SAMPLE, WIRE_COUNTERS
 from clusim.results.bins import COLUMNS, BinRecorder
+from clusim.results.flows import FLOW_COLUMNS, UNLIMITED_BYTES, Flows
 
 WIDTH_PS = 100_000
 """Of the first bins."""
+
+NO_SAMPLES = np.zeros(0, FLOW_SAMPLE)
 
 
 def record(steps: list[int], queued: list[int], end_ps: int, max_bins: int = 16) -> BinRecorder:
@@ -22,7 +25,7 @@ def record(steps: list[int], queued: list[int], end_ps: int, max_bins: int = 16)
         counters["bytes"] += np.uint64(step)
         counters["queued_bytes"] = queue
         memory += np.uint64(step * 256)
-        recorder.sample(now, counters, memory)
+        recorder.sample(now, counters, memory, NO_SAMPLES)
         if now == end_ps:
             break
     return recorder
@@ -41,7 +44,7 @@ def test_a_single_bin_is_the_whole_run() -> None:
     counters = np.zeros(1, WIRE_COUNTERS)
     counters["bytes"] = 7
     assert recorder.next_edge_ps >= 1 << 62
-    recorder.sample(10**15, counters, np.zeros(1, np.uint64))
+    recorder.sample(10**15, counters, np.zeros(1, np.uint64), NO_SAMPLES)
     bins = recorder.bins()
     assert bins.edge_ps.tolist() == [0, 10**15]
     assert bins.wires["bytes"].tolist() == [[7]]
@@ -66,7 +69,7 @@ def test_a_run_known_to_be_long_begins_with_the_bins_that_it_ends_with(
     counters = np.zeros(1, WIRE_COUNTERS)
     while (now_ps := min(recorder.next_edge_ps, 7_000_000)) < 7_000_000:
         counters["bytes"] = (now_ps // WIDTH_PS) ** 2
-        recorder.sample(now_ps, counters, np.zeros(1, np.uint64))
+        recorder.sample(now_ps, counters, np.zeros(1, np.uint64), NO_SAMPLES)
     bins = recorder.bins()
     assert bins.edge_ps.tolist() == list(range(0, 64 * WIDTH_PS + 1, 8 * WIDTH_PS))
     assert bins.wires["bytes"].tolist() == [[64 * (2 * n + 1) for n in range(8)]]
@@ -90,3 +93,42 @@ def test_nothing_is_lost_however_often_bins_merge(steps: list[int]) -> None:
 def test_many_wires_get_fewer_bins() -> None:
     assert BinRecorder(100_000, 8).max_bins == 16
     assert BinRecorder(10, 8).max_bins == 512
+
+
+def some_flows(count: int) -> Flows:
+    """Return flows of endpoint 0 to endpoint 1."""
+    numbers = np.arange(count)
+    names = [f"flow {number}" for number in range(count)]
+    ends = np.zeros(count, np.int64), np.ones(count, np.int64)
+    return Flows(numbers, names, *ends, ["swift"] * count, np.full(count, 1e9))
+
+
+def test_bins_of_flows_have_sums_and_values_at_their_end() -> None:
+    """Merged bins add what was sent, and keep the later rate; 2^30 bytes per 2^30 ps are 10^12 bytes/s."""
+    recorder = BinRecorder(1, 1, max_bins=16)
+    recorder.follow(some_flows(1))
+    sample = np.zeros(1, FLOW_SAMPLE)
+    sample["window"] = UNLIMITED_BYTES
+    for number in range(1, 17):
+        sample["sent_bytes"] += np.uint64(number)
+        sample["rate"] = number << 30
+        if number == 4:
+            sample["window"], sample["rtt_ps"] = 99, 7
+        recorder.sample(
+            recorder.next_edge_ps, np.zeros(1, WIRE_COUNTERS), np.zeros(1, np.uint64), sample
+        )
+    tables = recorder.bins().flows.tables
+    assert set(tables) == set(FLOW_COLUMNS)
+    assert tables["sent"].tolist() == [[3, 7, 11, 15, 19, 23, 27, 31]]
+    assert tables["rate"].tolist() == [[n * 10**12 for n in range(2, 17, 2)]]
+    assert tables["window"].tolist() == [[-1, *[99] * 7]]
+    assert tables["rtt"].tolist() == [[-1, *[7] * 7]]
+
+
+def test_histories_of_flows_have_a_limit() -> None:
+    """Six columns of 16 bins are 768 bytes a flow: of 1,000 flows, 42 evenly spaced ones fit into 32 KiB."""
+    recorder = BinRecorder(1, 1, max_bins=16, limit_bytes=32 << 10)
+    recorder.follow(some_flows(1000))
+    assert len(recorder.flows) == 42
+    assert recorder.flows.numbers[:3].tolist() == [0, 23, 47]
+    assert recorder.flows.names[1] == "flow 23"

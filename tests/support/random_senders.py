@@ -48,6 +48,11 @@ def sender_image(image: Image, rng: random.Random) -> Image:
     )
 
 
+def controlled(image: Image) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return the flows with rate control: connections, then sources."""
+    return np.flatnonzero(np.append(image.conns["control"], image.sources["control"]) != NONE)
+
+
 def _control(rng: random.Random) -> dict[str, int]:
     line = rng.choice([LINE_RATE, LINE_RATE // 4, 5 * LINE_RATE])
     return {

@@ -54,6 +54,14 @@ def write_training(path: Path) -> Path:
     return path
 
 
+def write_incast(path: Path) -> Path:
+    """Write the trace of an incast over NICs with a sender policy."""
+    clusim.traffic(
+        "hgx-h20", "incast", "256KiB", nodes=3, policy="sender=dctcp", trace_out=path, confirm=False
+    )
+    return path
+
+
 def write_traffic(path: Path, fabric: str = "fat-tree:k=4") -> Path:
     """Write the trace of synthetic traffic."""
     traffic = clusim.Traffic("permutation", 64 << 10, 4096)

@@ -59,6 +59,15 @@ def congestion(trace: Path, over_time: bool, **form: Any) -> None:
     _show(table, form, ("bytes", *never))
 
 
+@command.command("flows")
+@_form("clusim.analysis.tablejson:FlowUseJson")
+def flows(trace: Path, **form: Any) -> None:
+    """Rates, marks and round trips of flows with rate control, and the time in which it holds them."""
+    from clusim.analysis.flows import flow_use
+
+    _show(flow_use(trace), form)
+
+
 @command.command("overlap")
 @_form("clusim.analysis.tablejson:OverlapJson")
 def overlap(trace: Path, **form: Any) -> None:

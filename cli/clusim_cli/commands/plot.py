@@ -13,7 +13,7 @@ from clusim_cli.params import one_of
 
 @click.command("plot", cls=GuardedCommand, short_help="Draw a figure of a trace.")
 @click.argument("trace", type=click.Path(path_type=Path))
-@click.argument("figure", type=one_of("heatmap", "timeline", "overlap", "topology"))
+@click.argument("figure", type=one_of("heatmap", "timeline", "overlap", "topology", "flows"))
 @options.output(more="Its ending is .png, .svg or .pdf.", said="FIGURE.png", type=PICTURE)
 @click.option("--width", type=click.FloatRange(1, 60), default=3.4, show_default=True,
               help="Width in inches: 3.4 is a column, 10 fills a slide.")  # fmt: skip
@@ -30,7 +30,7 @@ def command(
     trace: Path, figure: str, output: Path | None, width: float, measure: str, dpi: int
 ) -> None:
     """Draw FIGURE of TRACE: heatmap of wires over time, timeline of ranks, overlap of computation and communication,
-    or topology with links coloured by load."""
+    topology with links coloured by load, or flows with rate control: their rates, and queues, marks and round trips."""
     from clusim.base.files import is_stream, refuse_inputs
     from clusim.report.page_data import Feed
     from clusim.report.plots import Look, save_figure

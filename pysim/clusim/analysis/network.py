@@ -133,6 +133,14 @@ class Network:
             hop = hops[0] if key is not None and hops else sorted({w for one in hops for w in one})
         return result, key
 
+    def stages_of_source(self, number: int) -> list[Stage]:
+        """Return the stages of the first message of a traffic source."""
+        source = self.image["sources"][number]
+        message = self.image["messages"][int(source["msg_lo"])]
+        goals = [*self._vias(message), int(message["dst"])]
+        key = int(message["key"]) if int(source["policy"]) == Policy.PINNED else None
+        return self._legs(int(source["endpoint"]), goals, key=key)[0]
+
     def stages_of(self, connection: int, endpoint: int, flags: int) -> list[Stage]:
         """Return the stages of a transfer's data on a connection, requested by an endpoint."""
         key = (connection, endpoint, flags)
@@ -178,9 +186,9 @@ class Network:
         return (stage, target, True) if endpoint == target else (source, stage, False)
 
     @staticmethod
-    def _vias(conn: Any) -> tuple[int, ...]:
-        """Return the NICs that the writes of a connection are steered over."""
-        return tuple(int(via) for via in (conn["via_first"], conn["via_last"]) if int(via) != NONE)
+    def _vias(row: Any) -> tuple[int, ...]:
+        """Return the NICs that the writes of a connection, or a message, are steered over."""
+        return tuple(int(via) for via in (row["via_first"], row["via_last"]) if int(via) != NONE)
 
     def _up_and_down(self, vertex: int) -> list[int]:
         """Return the wires from a member of an aggregation tree to its root and back."""

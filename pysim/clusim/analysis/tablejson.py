@@ -68,6 +68,52 @@ class CongestionRowJson(_OfClass):
     bytes: int
 
 
+class FlowUseRowJson(TypedDict):
+    """A flow with rate control.
+
+    Attributes
+    ----------
+    flow : str
+        Its ends.
+    control : str
+        Sender policy, or ``DCQCN``.
+    sent_bytes : int
+        Payload [bytes].
+    rate_GBps : float
+        Payload over the time from its first to its last payload [10^9 bytes/s].
+    line, held, marked : float
+        Its rate as a share of its NIC's port; part of this time in which its policy held it; part of its payload
+        that was marked.
+    rtt_ps, window_bytes : int or None
+        Medians of samples [ps, bytes]; None without notices, or an unlimited window.
+    wire : str
+        Fullest wire on its way.
+    busy : float
+        Utilisation of this wire in this time.
+    queue_max_bytes : int
+        Longest queue for this wire [bytes].
+    """
+
+    flow: str
+    control: str
+    sent_bytes: int
+    rate_GBps: float
+    line: float
+    held: float
+    marked: float
+    rtt_ps: int | None
+    window_bytes: int | None
+    wire: str
+    busy: float
+    queue_max_bytes: int
+
+
+class FlowUseJson(_Answer):
+    """Flows with rate control in the order of their payload, the largest first."""
+
+    rows: list[FlowUseRowJson]
+
+
 class ServerRowJson(TypedDict):
     """Serial servers of a class; shares are parts of the run.
 

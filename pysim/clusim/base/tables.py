@@ -33,7 +33,7 @@ Value = TypeVar("Value")
 
 SHARES = (
     "share", "busy", "peak", "no_credit", "contended", "full", "limit_busy", "bubble", "communication", "kernels",
-    "left", "mean",
+    "left", "mean", "line", "held", "marked",
 )  # fmt: skip
 """Columns of shares, which texts show in percent."""
 
@@ -127,6 +127,8 @@ def _plain(value: Any) -> Any:
 
 def _shown(name: str, value: Any) -> str:
     """Return a value as people read it, by the unit in its column's name."""
+    if value is None:
+        return ""
     if isinstance(value, list):
         return f"{value[0]} +{len(value) - 1}" if len(value) > 1 else (value[0] if value else "")
     if isinstance(value, str):

@@ -243,6 +243,9 @@ ORDER_COUNTERS = _layout(ffi.typeof("clusim_order_counters"))
 WIRE_SAMPLE = _layout(ffi.typeof("clusim_wire_sample"))
 """Counters of one wire at a time during the run, with the names of `WIRE_COUNTERS`."""
 
+FLOW_SAMPLE = _layout(ffi.typeof("clusim_flow_sample"))
+"""State of one flow with rate control at a time during the run."""
+
 RECORD = _layout(ffi.typeof("clusim_record"))
 """Completion of slice `seq` of an instance, with its cause (contract, section 7)."""
 
@@ -329,11 +332,17 @@ class Engine(Protocol):
         """Counters of receivers in order of every target at `now_ps` (`ORDER_COUNTERS`)."""
         ...
 
-    def sample(self, first_ps: int, width_ps: int, count: int) -> None:
-        """Schedule samples at `count` times [ps] during the next runs; discards earlier samples."""
+    def sample(self, first_ps: int, width_ps: int, count: int, flows: Array) -> None:
+        """Schedule samples at `count` times [ps] during the next runs; discards earlier samples.
+
+        Parameters
+        ----------
+        flows : ndarray
+            Sampled flows: connections, then sources, with rate control.
+        """
         ...
 
-    def samples(self) -> tuple[Array, Array]:
+    def samples(self) -> tuple[Array, Array, Array]:
         """Return the samples of times passed; `run` may have stopped at the last one, but not ended.
 
         Returns
@@ -341,7 +350,13 @@ class Engine(Protocol):
         wires : ndarray, shape (times, wires)
             `WIRE_SAMPLE`.
         mem_bytes_256 : ndarray of uint64, shape (times, endpoints)
+        flows : ndarray, shape (times, flows)
+            `FLOW_SAMPLE`.
         """
+        ...
+
+    def flows(self) -> Array:
+        """Present state of the flows of the last `sample` (`FLOW_SAMPLE`)."""
         ...
 
     def task_times(self) -> tuple[Array, Array]:

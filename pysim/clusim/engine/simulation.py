@@ -15,6 +15,7 @@ from clusim._engine import ffi, lib
 from clusim.base.arrays import Array
 from clusim.base.errors import InternalError, ScheduleError
 from clusim.engine.abi import (
+    FLOW_SAMPLE,
     INSTANCE_STATE,
     NEVER,
     ORDER_COUNTERS,
@@ -125,7 +126,7 @@ class Simulation:
         self._sizes = {name: len(getattr(image, name)) for name in DTYPES}
         self._seed = int(image.seed)
         self._controls = image.conns["control"], image.sources["control"]
-        self._times = 0
+        self._times = self._flows = 0
         model, sim = _checked_model(image), ffi.new("clusim_sim **")
         if lib.clusim_sim_create(model, int(records), sim) < 0:
             lib.clusim_model_destroy(model)
@@ -221,21 +222,40 @@ class Simulation:
         )
         return out
 
-    def sample(self, first_ps: int, width_ps: int, count: int) -> None:
+    def sample(self, first_ps: int, width_ps: int, count: int, flows: Array) -> None:
         """Schedule samples at `count` times [ps] during the next runs; discards earlier samples."""
-        self._raise_failure(lib.clusim_sim_sample(self._sim, first_ps, width_ps, count))
+        rows = np.ascontiguousarray(flows, np.uint32)
+        times = ffi.new("clusim_sample_times *")
+        times.first_ps = first_ps
+        times.width_ps = width_ps
+        times.count = count
+        times.num_flows = len(rows)
+        borrowed = ffi.cast("uint32_t *", ffi.from_buffer(rows)) if len(rows) else ffi.NULL
+        status = lib.clusim_sim_sample(self._sim, times, borrowed)
+        self._raise_failure(status)
+        if status < 0:
+            raise InternalError("samples: the engine refuses a flow without rate control")
         self._times = count
+        self._flows = len(rows)
 
-    def samples(self) -> tuple[Array, Array]:
-        """Return the samples of times passed: `WIRE_SAMPLE` and memory traffic, one row per time."""
+    def samples(self) -> tuple[Array, Array, Array]:
+        """Return the samples of times passed, one row per time; see `clusim.engine.abi.Engine.samples`."""
         wires = np.empty((self._times, self._sizes["wires"]), WIRE_SAMPLE)
         memory = np.empty((self._times, self._sizes["endpoints"]), np.uint64)
+        flows = np.empty((self._times, self._flows), FLOW_SAMPLE)
         passed = lib.clusim_sim_read_samples(
             self._sim,
             ffi.cast("clusim_wire_sample *", ffi.from_buffer(wires)),
             ffi.cast("uint64_t *", ffi.from_buffer(memory)),
+            ffi.cast("clusim_flow_sample *", ffi.from_buffer(flows)),
         )
-        return wires[:passed], memory[:passed]
+        return wires[:passed], memory[:passed], flows[:passed]
+
+    def flows(self) -> Array:
+        """Present state of the flows of the last `sample` (`FLOW_SAMPLE`)."""
+        out = np.zeros(self._flows, FLOW_SAMPLE)
+        lib.clusim_sim_read_flows(self._sim, ffi.cast("clusim_flow_sample *", ffi.from_buffer(out)))
+        return out
 
     def task_times(self) -> tuple[Array, Array]:
         """Start and end of every task [ps]; -1 where not yet."""

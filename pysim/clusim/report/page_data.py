@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from clusim.analysis.blame import blame, server_table
 from clusim.analysis.calls import collectives
 from clusim.analysis.diff import judged_trace
+from clusim.analysis.flows import flow_use
 from clusim.analysis.path import GROUPS, PathRows, RowSpans, path_rows
 from clusim.base.arrays import Array
 from clusim.base.drawing.boxes import Picture
@@ -206,8 +207,9 @@ class Feed:
         Rows of the heatmap.
     picture : Picture
         Picture of the system; ``picture.lines`` are its lines.
-    blame, calls, servers : ColumnTable or None
-        Time breakdown of the critical path, the collectives, and the serial servers, if the trace has them.
+    blame, calls, servers, flows : ColumnTable or None
+        Time breakdown of the critical path, the collectives, the serial servers, and flows with rate control, if
+        the trace has them.
     idle_classes : tuple of str
         Classes of wires without traffic, omitted from all of the above.
     path : PathLanes or None
@@ -224,6 +226,7 @@ class Feed:
     blame: ColumnTable | None = None
     calls: ColumnTable | None = None
     servers: ColumnTable | None = None
+    flows: ColumnTable | None = None
     idle_classes: tuple[str, ...] = ()
     path: PathLanes | None = None
 
@@ -241,7 +244,8 @@ class Feed:
             result = judged_trace(path)
         results = _findings(path) if findings and inputs is not None else {}
         servers = results.pop("servers", None)
-        feed = replace(cls.of(result, inputs, rows, **results), servers=servers)
+        flows = results.pop("flows", None)
+        feed = replace(cls.of(result, inputs, rows, **results), servers=servers, flows=flows)
         if "blame" not in results or not feed.lanes.ranks:
             return feed
         lanes = PathLanes.of(path_rows(path, MOST_ROWS), feed.lanes, feed.schedule)
@@ -387,7 +391,8 @@ class Feed:
 def _findings(path: str | Path) -> dict[str, ColumnTable]:
     """Return the results of analyses, without those for which the trace does not hold enough."""
     result: dict[str, ColumnTable] = {}
-    for name, analyse in (("blame", blame), ("calls", collectives), ("servers", server_table)):
+    analyses = {"blame": blame, "calls": collectives, "servers": server_table, "flows": flow_use}
+    for name, analyse in analyses.items():
         with suppress(TraceError):
             result[name] = analyse(path)
     return result

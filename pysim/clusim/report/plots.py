@@ -1,4 +1,4 @@
-"""Figures for papers and slides by matplotlib: heatmap, timeline, overlap, topology."""
+"""Figures for papers and slides by matplotlib: heatmap, timeline, overlap, topology, flows."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from clusim.base.arrays import Array
 from clusim.base.display import Plot, need_matplotlib, picture_format
 from clusim.base.errors import InputError, suggest
 from clusim.base.units import format_size
+from clusim.report.flowcurves import NAMED_FLOWS, Band, FlowCurves, most_shown
 from clusim.report.histories import FULL, MEASURES, history
 from clusim.report.lanes import window
 from clusim.report.page_data import Feed
@@ -352,10 +353,115 @@ def _line_values(feed: Feed, measure: str) -> tuple[Array, int]:
     return FULL * np.asarray(merge(counters[name] / time_ps)), 0
 
 
+FLOW_COLOURS = (
+    *("#3b7dbd", "#cc4a26", "#62bf9f", "#8a6fb3", "#d9a82b", "#1b1f27", "#9aa1ad", "#a82a55"),
+)
+"""Colours of flows with a name, and of queues."""
+
+BAND_LABEL = "median of the flows, 10% to 90%"
+
+
+def _flows(figure: Any, feed: Feed, _measure: str, width_in: float) -> None:
+    curves = FlowCurves.of(feed.result)
+    if curves is None:
+        raise InputError(
+            "flows: no flow with rate control in the trace; NICs with DCQCN or a policy have them"
+        )
+    panels = [_flow_heatmap, _flow_band]
+    if len(curves.names) <= NAMED_FLOWS:
+        panels = [_flow_lines]
+    panels.append(_flow_queues)
+    if curves.has_round_trips:
+        panels.append(_flow_trips)
+    heights = [1.5 if panel is _flow_heatmap else 1.0 for panel in panels]
+    figure.set_size_inches(width_in, width_in * (0.14 + 0.19 * sum(heights)))
+    rows = figure.subplots(len(panels), 1, sharex=True, height_ratios=heights, squeeze=False)
+    scale = _time_axis(rows[-1][0], feed.result.time_ps)
+    for (axes,), panel in zip(rows, panels, strict=True):
+        axes.spines[["top", "right"]].set_visible(False)
+        panel(figure, axes, curves, scale)
+        if axes.get_autoscaley_on():
+            axes.set_ylim(bottom=0)
+
+
+def _flow_lines(_figure: Any, axes: Any, curves: FlowCurves, scale: float) -> None:
+    for name, rates, colour in zip(curves.names, curves.rate_GBps, FLOW_COLOURS, strict=False):
+        axes.plot(curves.middle_ps / scale, rates, color=colour, linewidth=0.9, label=name)
+    axes.set_ylabel("rate [GB/s]")
+    _named_curves(axes)
+
+
+def _flow_heatmap(figure: Any, axes: Any, curves: FlowCurves, scale: float) -> None:
+    from matplotlib.colors import PowerNorm
+
+    rows = np.arange(len(curves.names) + 1)
+    image = axes.pcolormesh(
+        curves.edge_ps / scale,
+        rows,
+        curves.rate_GBps,
+        cmap=_colours(),
+        # A flow that begins at the line rate must not hide the differences afterwards.
+        norm=PowerNorm(0.5, 0),
+        rasterized=True,
+        linewidth=0,
+    )
+    axes.set_ylabel(f"{len(curves.names)} flows")
+    axes.set_yticks([])
+    axes.set_ylim(len(curves.names), 0)
+    bar = figure.colorbar(image, ax=axes, location="top", pad=0.02, fraction=0.07, aspect=60)
+    bar.outline.set_linewidth(0.3)
+    bar.set_label("rate of each flow [GB/s]")
+
+
+def _flow_band(_figure: Any, axes: Any, curves: FlowCurves, scale: float) -> None:
+    band = Band.of(curves.active_GBps)
+    time = curves.middle_ps / scale
+    axes.fill_between(time, band.low, band.high, color=FLOW_COLOURS[0], alpha=0.25, linewidth=0)
+    axes.plot(time, band.median, color=FLOW_COLOURS[0], linewidth=1, label=BAND_LABEL)
+    axes.set_ylim(0, most_shown(band))
+    axes.set_ylabel("rate [GB/s]")
+    _named_curves(axes)
+
+
+def _flow_queues(_figure: Any, axes: Any, curves: FlowCurves, scale: float) -> None:
+    time = curves.middle_ps / scale
+    most = max((float(queue.max()) for queue in curves.queues.values()), default=0.0)
+    unit, factor = "KiB", 1 << 10
+    if most >= 1 << 20:
+        unit, factor = "MiB", 1 << 20
+    for (name, queue), colour in zip(curves.queues.items(), FLOW_COLOURS, strict=False):
+        axes.plot(time, queue / factor, color=colour, linewidth=0.9, label=name)
+    axes.set_ylabel(f"queue [{unit}]")
+    _named_curves(axes)
+    if curves.marked.any():
+        share = axes.twinx()
+        share.fill_between(time, 100 * curves.marked, color="#9aa1ad", alpha=0.3, linewidth=0)
+        share.set_ylim(0, 100)
+        share.set_ylabel("marked [%]")
+        share.spines["top"].set_visible(False)
+        axes.set_zorder(share.get_zorder() + 1)
+        axes.patch.set_visible(False)
+
+
+def _flow_trips(_figure: Any, axes: Any, curves: FlowCurves, scale: float) -> None:
+    band = Band.of(curves.rtt_us)
+    time = curves.middle_ps / scale
+    axes.fill_between(time, band.low, band.high, color=FLOW_COLOURS[3], alpha=0.25, linewidth=0)
+    axes.plot(time, band.median, color=FLOW_COLOURS[3], linewidth=1, label=BAND_LABEL)
+    axes.set_ylabel("round trip [us]")
+    _named_curves(axes)
+
+
+def _named_curves(axes: Any) -> None:
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="best", frameon=False, fontsize="small", handlelength=1.2, labelspacing=0.3)
+
+
 FIGURES: dict[str, Callable[[Any, Feed, str, float], None]] = {
     "heatmap": _heatmap,
     "timeline": _timeline,
     "overlap": _overlap,
     "topology": _topology,
+    "flows": _flows,
 }
 """Figures by name."""

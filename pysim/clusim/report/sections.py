@@ -17,6 +17,7 @@ from clusim.base.tables import ColumnTable, grouped
 from clusim.base.terms.glossary import glossary
 from clusim.base.terms.links import kind_of, named, several
 from clusim.base.units import format_rate, format_size, format_time
+from clusim.report.flowcurves import FlowCurves, flows_svg
 from clusim.report.lanes import Shares
 from clusim.report.markup import Content, Markup, element, fill, joined, latency_svg, machine_svg
 from clusim.report.page_data import Feed
@@ -99,6 +100,9 @@ SHOWN_RANKS = 24
 """Maximum number of ranks with individual overlap rows."""
 
 SHOWN_BLAME = 12
+SHOWN_FLOWS = 12
+"""Flows with a row: the slowest."""
+
 LEAST_BLAME = 0.002
 """Rows of blame that are shown, and the least share of the run to be shown."""
 
@@ -125,6 +129,9 @@ def sections(feed: Feed) -> Markup:
         parts.append(_calls(rows))
     if feed.result.messages is not None:
         parts.append(_latency(feed))
+    curves = FlowCurves.of(feed.result)
+    if feed.flows is not None and curves is not None:
+        parts.append(_flows(feed.flows, curves))
     if feed.servers is not None:
         parts.append(_servers(feed.servers))
     parts += [_wires(feed), _provenance(feed)]
@@ -316,6 +323,52 @@ def _latency(feed: Feed) -> Markup:
     hint = "From the moment a message is due until its last byte is visible."
     picture = element("figure", latency_svg(messages))
     return _headed("Latency of messages", element("p", hint, class_="hint"), picture)
+
+
+def _flows(flows: ColumnTable, curves: FlowCurves) -> Markup:
+    """Return the flows with rate control: their curves, and the slowest flows."""
+    head = [
+        "Slowest flows",
+        "Rate control",
+        "#Payload",
+        "#GB/s",
+        "#Of its port",
+        "#Held",
+        "#Marked",
+        "#Round trip",
+        "#Window",
+        "Fullest wire",
+        "#Busy",
+        "#Queue",
+    ]
+    slowest = sorted(flows.rows(), key=lambda row: float(row["rate_GBps"]))[:SHOWN_FLOWS]
+    rows: list[Cells] = []
+    for row in slowest:
+        trip_ps = row["rtt_ps"]
+        window_bytes = row["window_bytes"]
+        cells = [
+            row["flow"],
+            row["control"],
+            format_size(row["sent_bytes"]),
+            f"{row['rate_GBps']:.2f}",
+            f"{row['line']:.1%}",
+            f"{row['held']:.1%}",
+            f"{row['marked']:.1%}",
+            "" if trip_ps is None else format_time(trip_ps),
+            "" if window_bytes is None else format_size(window_bytes),
+            row["wire"],
+            f"{row['busy']:.1%}",
+            format_size(row["queue_max_bytes"]),
+        ]
+        rows.append(cells)
+    hint = (
+        "A flow is held while its rate is below that of its NIC's port, or its window is full. Rates are from its first"
+        " to its last payload, round trip and window medians."
+    )
+    summary = joined(element("p", f"{note[:1].upper()}{note[1:]}.") for note in flows.notes)
+    picture = element("figure", flows_svg(curves))
+    parts = (element("p", hint, class_="hint"), summary, picture, table(head, rows))
+    return _headed("Rate control", *parts)
 
 
 def _rate(use: WireUse) -> str:

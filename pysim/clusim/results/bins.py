@@ -6,6 +6,7 @@ length ends with between half of and all the bins used.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +14,8 @@ import numpy as np
 
 from clusim.base.arrays import Array
 from clusim.base.records import dataclass
+from clusim.engine.abi import FLOW_SAMPLE
+from clusim.results.flows import FLOW_COLUMNS, FLOW_SUMS, NO_FLOWS, Flows, flow_values
 
 MAX_BINS = 512
 """Default maximum of time bins per wire."""
@@ -48,11 +51,14 @@ class Bins:
         One array for each name in `COLUMNS`.
     hbm_bytes : ndarray, shape (endpoints, bins)
         Memory traffic caused by communication [bytes].
+    flows : Flows
+        Flows with rate control, with their histories.
     """
 
     edge_ps: Array
     wires: dict[str, Array]
     hbm_bytes: Array
+    flows: Flows = NO_FLOWS
 
 
 class BinRecorder:
@@ -60,6 +66,11 @@ class BinRecorder:
 
     If `max_bins` is 1, one bin covers the complete run. For a run of at least `least_ps`, the first bins have the width
     that such a run needs, because each edge costs time.
+
+    Attributes
+    ----------
+    flows : Flows
+        Flows with histories.
     """
 
     def __init__(
@@ -70,7 +81,8 @@ class BinRecorder:
         limit_bytes: int = MEMORY_LIMIT_BYTES,
         least_ps: int = 0,
     ) -> None:
-        affordable = min(limit_bytes, MEMORY_LIMIT_BYTES) // (8 * len(COLUMNS) * max(1, num_wires))
+        self._limit_bytes = min(limit_bytes, MEMORY_LIMIT_BYTES)
+        affordable = self._limit_bytes // (8 * len(COLUMNS) * max(1, num_wires))
         whole = max_bins == 1
         self.max_bins = 1 if whole else max(16, min(max_bins, affordable)) & ~1
         self.width_ps = WHOLE_PS if whole else FIRST_WIDTH_PS
@@ -82,6 +94,15 @@ class BinRecorder:
         self._hbm = np.zeros((self.max_bins, num_endpoints), np.int64)
         self._last = {name: np.zeros((1, num_wires), np.int64) for name in COLUMNS}
         self._last_hbm = np.zeros((1, num_endpoints), np.int64)
+        self.follow(NO_FLOWS)
+
+    def follow(self, flows: Flows) -> None:
+        """Record flows from the start of a run on, evenly spaced flows if the memory limit excludes some."""
+        least = 8 * len(FLOW_COLUMNS) * self.max_bins
+        self.flows = flows.spaced(0 if self.max_bins == 1 else max(1, self._limit_bytes // least))
+        shape = self.max_bins, len(self.flows.names)
+        self._flow_tables = {name: np.zeros(shape, np.int64) for name in FLOW_COLUMNS}
+        self._last_flows = np.zeros((1, shape[1]), FLOW_SAMPLE)
 
     @property
     def next_edge_ps(self) -> int:
@@ -93,18 +114,18 @@ class BinRecorder:
         """Number of bins, this one included, before the width changes."""
         return self.max_bins - self.count
 
-    def sample(self, now_ps: int, counters: Array, mem_bytes_256: Array) -> None:
+    def sample(self, now_ps: int, counters: Array, mem_bytes_256: Array, flows: Array) -> None:
         """Close the present bin at `now_ps` with the cumulative counters of that time."""
         if now_ps > self._end_ps:
-            self._close(now_ps, counters[None], mem_bytes_256[None])
+            self._close(now_ps, counters[None], mem_bytes_256[None], flows[None])
 
-    def add(self, samples: Array, mem_bytes_256: Array) -> None:
+    def add(self, samples: Array, mem_bytes_256: Array, flows: Array) -> None:
         """Close bins at the next edges, at most `edges_left`, with cumulative counters: a row per edge."""
         if len(samples):
             end_ps = (self.count + len(samples)) * self.width_ps
-            self._close(end_ps, samples, mem_bytes_256)
+            self._close(end_ps, samples, mem_bytes_256, flows)
 
-    def _close(self, end_ps: int, samples: Array, mem_bytes_256: Array) -> None:
+    def _close(self, end_ps: int, samples: Array, mem_bytes_256: Array, flows: Array) -> None:
         new = slice(self.count, self.count + len(samples))
         for name, counter in COLUMNS.items():
             value = samples[counter].astype(np.int64)
@@ -114,6 +135,9 @@ class BinRecorder:
         hbm = (mem_bytes_256 >> np.uint64(8)).astype(np.int64)
         self._hbm[new] = np.diff(hbm, axis=0, prepend=self._last_hbm)
         self._last_hbm = hbm[-1:]
+        for name, values in flow_values(flows, self._last_flows).items():
+            self._flow_tables[name][new] = values
+        self._last_flows = flows[-1:].copy()
         self._end_ps = end_ps
         self.count = new.stop
         if self.count == self.max_bins > 1:
@@ -125,17 +149,28 @@ class BinRecorder:
             pairs = table.reshape(half, 2, -1)
             table[:half] = pairs.max(axis=1) if name == "queue" else pairs.sum(axis=1)
             table[half:] = 0
+        for name, table in self._flow_tables.items():
+            pairs = table.reshape(half, 2, -1)
+            table[:half] = pairs.sum(axis=1) if name in FLOW_SUMS else pairs[:, 1]
+            table[half:] = 0
         self.count = half
         self.width_ps *= 2
 
     def bins(self) -> Bins:
         """Return the data collected so far."""
         edges = np.minimum(np.arange(self.count + 1, dtype=np.int64) * self.width_ps, self._end_ps)
+        wires = {name: self._table(table) for name, table in self._wires.items()}
+        flows = {name: self._table(table) for name, table in self._flow_tables.items()}
         return Bins(
-            edges,
-            {name: table[: self.count].T.copy() for name, table in self._wires.items()},
-            self._hbm[: self.count].T.copy(),
+            edge_ps=edges,
+            wires=wires,
+            hbm_bytes=self._table(self._hbm),
+            flows=replace(self.flows, tables=flows),
         )
+
+    def _table(self, rows: Array) -> Array:
+        """Return a history with a row for each wire, endpoint or flow."""
+        return rows[: self.count].T.copy()
 
 
 class Usage:

@@ -22,14 +22,9 @@ from clusim.lowering.controls import policy_notes
 from clusim.lowering.faults import on_redirected
 from clusim.results.bins import MAX_BINS, BinRecorder
 from clusim.results.diagnosis import Verdict
+from clusim.results.flows import Flows, flows_of
 from clusim.results.replicated import BlockRows
-from clusim.results.result import (
-    Messages,
-    Provenance,
-    Result,
-    Tasks,
-    Wires,
-)
+from clusim.results.result import Messages, Provenance, Result, Tasks, Wires
 from clusim.results.resultjson import Call, InOrderNic, Unfinished
 from clusim.results.trace.held import HeldRecords
 from clusim.schedule import Schedule, to_arrays, to_text
@@ -337,7 +332,9 @@ def _most_records(job: Job, options: RunOptions) -> int:
     return room if slice_count(job.image) <= min(room, AUTO_RECORDS) else 0
 
 
-def _open_trace(job: Job, options: RunOptions, max_records: int) -> TraceWriter | None:
+def _open_trace(
+    job: Job, options: RunOptions, max_records: int, flows: Flows
+) -> TraceWriter | None:
     if options.trace_out is None:
         return None
     from clusim.results.trace.writer import Begun, TraceWriter
@@ -347,6 +344,7 @@ def _open_trace(job: Job, options: RunOptions, max_records: int) -> TraceWriter 
         Begun(
             *(job.provenance, job.wires, job.tasks, len(job.image.endpoints)),
             call=job.call,
+            flows=flows,
             inputs=job.inputs() if job.inputs is not None else {},
         ),
         max_records=max_records,
@@ -369,16 +367,9 @@ def run_job(job: Job, options: RunOptions) -> Result:
     max_records = _most_records(job, options)
     held = _held(job, options)
     keep = checker is not None or max_records > 0 or held is not None
-    trace = _open_trace(job, options, max_records)
+    recorder = _recorder(job, options)
+    trace = _open_trace(job, options, max_records, recorder.flows)
     sinks: list[Sink] = [sink for sink in (checker, trace, held) if sink is not None]
-    recorder = BinRecorder(
-        len(job.image.wires),
-        len(job.image.endpoints),
-        options.bins if options.histories else 1,
-        limit_bytes=options.trace_limit_bytes // 2,
-        # A run with a time limit keeps narrow bins of its first part.
-        least_ps=job.least_ps if options.watch.limit_ps is None else 0,
-    )
     session: Session | None = None
     try:
         options.watch.begins(_PARTS[bool(job.image.senders)])
@@ -397,7 +388,7 @@ def run_job(job: Job, options: RunOptions) -> Result:
         elif checker is not None:
             verified, note = checker.outcome()
             result = replace(result, verified=verified, verify_note=note)
-        unwanted = trace is not None and result.complete and not _kept(result, options)
+        is_kept = options.keep is None or not result.complete or options.keep(result)
     except BaseException as error:
         if trace is not None and session is None:
             trace.discard()
@@ -410,7 +401,7 @@ def run_job(job: Job, options: RunOptions) -> Result:
         raise
     if trace is None:
         return result
-    if unwanted:
+    if not is_kept:
         trace.discard()
     elif result.complete:
         trace.finish(result)
@@ -419,9 +410,19 @@ def run_job(job: Job, options: RunOptions) -> Result:
     return result
 
 
-def _kept(result: Result, options: RunOptions) -> bool:
-    """Return True if the trace of a completed run is kept."""
-    return options.keep is None or options.keep(result)
+def _recorder(job: Job, options: RunOptions) -> BinRecorder:
+    """Return the recorder of a run's histories."""
+    recorder = BinRecorder(
+        len(job.image.wires),
+        len(job.image.endpoints),
+        options.bins if options.histories else 1,
+        limit_bytes=options.trace_limit_bytes // 2,
+        # A run with a time limit keeps narrow bins of its first part.
+        least_ps=job.least_ps if options.watch.limit_ps is None else 0,
+    )
+    if options.histories:
+        recorder.follow(flows_of(job.image.tables(), job.image.senders, job.wires.names))
+    return recorder
 
 
 def _held(job: Job, options: RunOptions) -> HeldRecords | None:

@@ -302,20 +302,22 @@ class Session:
         """Have the engine sample the next edges of bins, and stop at the last one."""
         recorder = self.recorder
         count = min(recorder.edges_left, EDGES)
-        self.engine.sample(recorder.next_edge_ps, recorder.width_ps, count)
+        flows = recorder.flows.numbers
+        self.engine.sample(recorder.next_edge_ps, recorder.width_ps, count, flows)
         self._until_ps = recorder.next_edge_ps + (count - 1) * recorder.width_ps
         self._taken = 0
 
     def _take(self) -> None:
         """Close the bins that have ended."""
-        wires, memory = self.engine.samples()
-        self.recorder.add(wires[self._taken :], memory[self._taken :])
-        self._taken = len(wires)
+        samples = self.engine.samples()
+        self.recorder.add(*(rows[self._taken :] for rows in samples))
+        self._taken = len(samples[0])
 
     def sample(self) -> None:
         """Close the current bin at the present time."""
         engine = self.engine
-        self.recorder.sample(engine.now_ps, engine.wires(), engine.mem_bytes_256())
+        state = engine.wires(), engine.mem_bytes_256(), engine.flows()
+        self.recorder.sample(engine.now_ps, *state)
 
     def part_done(self) -> float:
         """Return the fraction of packet-hops that is done, from 0 to 1.

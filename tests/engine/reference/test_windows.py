@@ -12,6 +12,7 @@ from clusim.engine.abi import Stop
 from clusim.engine.ranges import DURATION_END_PS
 from clusim.engine.simulation import Simulation
 from support.engines import Wanted
+from support.random_senders import controlled
 from support.shifted import later, without_times
 from support.windowed import choosing_image, led_image, paired_image, windowed_image
 
@@ -134,13 +135,14 @@ def test_samples_equal_the_counters_of_a_run_that_pauses(image_of, seed):
     width_ps = max(1, whole.now_ps // (times + seed % 5 - 1))
     sims = events(image), windows(image), threads(image), Wanted(image)
     for sim in sims:
-        sim.sample(width_ps, width_ps, times)
+        sim.sample(width_ps, width_ps, times, controlled(image))
         while (found := sim.run(until_ps=LIMIT_PS, max_events=997)) == Stop.EVENTS:
             pass
         assert found == stop
         if stop == Stop.DONE:
             assert len(sim.samples()[0]) == min(times, (whole.now_ps - 1) // width_ps)
     samples = [sim.samples() for sim in sims]
+    paused.sample(10**12, 1, 0, controlled(image))
     for k in range(times):
         paused.run(until_ps=(k + 1) * width_ps)
         wires, memory = paused.wires(), paused.mem_bytes_256()
@@ -148,6 +150,7 @@ def test_samples_equal_the_counters_of_a_run_that_pauses(image_of, seed):
             if k >= len(found[0]):
                 continue
             assert np.array_equal(found[1][k], memory)
+            assert np.array_equal(found[2][k], paused.flows())
             for name in found[0].dtype.names:
                 assert np.array_equal(found[0][name][k], wires[name]), name
     if stop != Stop.DEADLOCK:
@@ -166,7 +169,7 @@ def test_windows_end_before_the_end_of_time(image_of, seed):
         sims = events(late_image), threads(late_image)
         width_ps = max(1, early.now_ps // 7)
         for sim in sims:
-            sim.sample(until_ps - LIMIT_PS + width_ps, width_ps, 6)
+            sim.sample(until_ps - LIMIT_PS + width_ps, width_ps, 6, controlled(late_image))
         stops = [sim.run(until_ps=until_ps) for sim in sims]
         assert stops[0] == stops[1]
         _assert_same(sims[0], sims[1], stops[0])

@@ -199,6 +199,21 @@ def test_traffic_has_counters_only(traffic: Path, tmp_path: Path) -> None:
     assert counts.samples > 0
 
 
+def test_flows_have_counters_below_their_senders_and_a_table(
+    controlled: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.pftrace"
+    write_perfetto(controlled, path)
+    paths = track_paths(path)
+    below = "hgx-h20:nodes=3/n1/gpu2/flow n1/gpu2->n0/gpu0"
+    for name in ("payload rate", "rate limit", "marked", "window", "round trip"):
+        assert f"{below}: {name}" in paths
+    flows = read_result(controlled).bins.flows
+    rows = [row for piece in iterate_table(controlled, "flows") for row in piece["sent"]]
+    assert len(rows) == flows.tables["sent"].size
+    assert sum(rows) == 16 * (256 << 10)
+
+
 def test_a_rank_has_a_file_of_kernels_with_nccl_names(training: Path, tmp_path: Path) -> None:
     files = write_kineto(training, tmp_path / "out")
     assert [file.name for file in files] == [f"rank-{rank}.json.gz" for rank in range(8)]

@@ -29,6 +29,7 @@ from clusim.engine.reference.packets import (
     UnitState,
     Vertex,
 )
+from clusim.engine.reference.specs import FlowRate
 from clusim.engine.reference.wires import Pause, Wire
 
 
@@ -189,6 +190,8 @@ class Machine:
         Object that left the ranges in this timestamp: the run ends with it.
     failures : dict
         Errors of policies by owner.
+    controls : dict
+        Rate control of connections and sources that have one.
     payload : Payload
         Payload of complete transfers.
     flowlets : dict
@@ -220,6 +223,7 @@ class Machine:
         self.examine: set[int] = set()
         self.beyond: Who | None = None
         self.failures: dict[Who, Exception] = {}
+        self.controls: dict[Who, FlowRate] = {}
         self.payload = Payload(len(model.endpoints))
         self.orders = [OrderCounters() for _ in model.targets]
         self.lines: dict[tuple[int, tuple[int, ...], int], Line] = {}

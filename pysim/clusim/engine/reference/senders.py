@@ -30,11 +30,16 @@ class SenderRate:
         Payload granted whose notices have not arrived [bytes]; 0 without them.
     pace_ps : int
         Earliest start of the next packet at the rate [ps].
+    sent_bytes, marked_bytes : int
+        Payload granted, and payload delivered with a mark [bytes].
+    rtt_ps : int
+        Round trip of the last notice [ps]; 0 before the first.
     """
 
     def __init__(self, spec: ControlSpec, who: tuple[Beyond, int], machine: Machine) -> None:
         self._spec, self.who = spec, who
         self._policy, self._machine = spec.bound.policy, machine
+        machine.controls[who] = self
         self._flow: Any = object.__new__(self._policy.cls)
         for name, value in zip(self._policy.fields, spec.bound.record, strict=True):
             setattr(self._flow, name, list(value) if isinstance(value, tuple) else value)
@@ -42,6 +47,7 @@ class SenderRate:
         self._acknowledged = "acked" in self._policy.functions
         self.injecting: Transfer | None = None
         self.in_flight = self.pace_ps = self.next_ps = 0
+        self.sent_bytes = self.marked_bytes = self.rtt_ps = 0
         self._last_ps: int | None = None
         self._started = self._failed = False
         self._sent_ps: dict[tuple[int, int], int] = {}
@@ -49,6 +55,17 @@ class SenderRate:
 
     def _set_next(self) -> None:
         self.next_ps = NEVER if self.in_flight >= self._flow.window else self.pace_ps
+
+    def sample(self) -> tuple[int, ...]:
+        """Return the present state as a row of `clusim.engine.abi.FLOW_SAMPLE`."""
+        return (
+            self.sent_bytes,
+            self.marked_bytes,
+            self._flow.rate,
+            self._flow.window,
+            self.in_flight,
+            self.rtt_ps,
+        )
 
     def start(self, transfer: Transfer) -> None:
         """Begin a transfer; the first starts the policy."""
@@ -60,6 +77,7 @@ class SenderRate:
     def count_sent(self, packet: Packet) -> None:
         """Count a packet granted now; the next one waits for its time."""
         now_ps = self._machine.now_ps
+        self.sent_bytes += packet.p
         if self._acknowledged:
             self.in_flight += packet.p
             self._sent_ps[id(packet.transfer), packet.number] = now_ps
@@ -71,6 +89,7 @@ class SenderRate:
     def notice_delivery(self, packet: Packet) -> None:
         """Send the notice of a packet delivered now, if the policy reads it."""
         now_ps = self._machine.now_ps
+        self.marked_bytes += packet.p * packet.marked
         last_ps, interval_ps = self._last_ps, self._spec.cnp_interval_ps
         notifies = packet.marked and (last_ps is None or now_ps - last_ps >= interval_ps)
         if notifies:
@@ -85,6 +104,7 @@ class SenderRate:
     def _take_notice(self, packet: Packet, rtt_ps: int, notifies: bool) -> None:
         if self._acknowledged:
             self.in_flight -= packet.p
+            self.rtt_ps = rtt_ps
             hops = (packet.hops,) if self._telemetry else ()
             self._call(SenderCall.ACKED, packet.p, rtt_ps, int(packet.marked), *hops)
         if notifies:

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from clusim.base.errors import ScheduleError
 from clusim.engine.abi import (
+    FLOW_SAMPLE,
     INSTANCE_STATE,
     NEVER,
     NONE,
     ORDER_COUNTERS,
     RECORD,
     WIRE_COUNTERS,
-    WIRE_SAMPLE,
     Beyond,
     FaultKind,
     Kind,
@@ -43,6 +43,7 @@ from clusim.engine.reference.instances import first_group, loop_count
 from clusim.engine.reference.machine import Class, Machine, may_wait
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.packets import OrderCounters, Terms, Transfer, demand, steered
+from clusim.engine.reference.sampling import Samples
 from clusim.engine.reference.schedule import ScheduleState
 from clusim.engine.reference.senders import SenderRate
 from clusim.engine.reference.specs import (
@@ -341,8 +342,7 @@ class ReferenceSimulation:
         for i, fault in enumerate(model.faults):
             self._plan_fault(i, fault)
         self._machine.scheduler.add(0, Class.TIMER, lambda: None)
-        self._times_ps: list[int] = []
-        self._samples: list[tuple[list[dict[str, int]], list[int]]] = []
+        self._samples = Samples(self._machine, (), ())
         self._final: list[dict[str, int]] | None = None
         self._final_orders: list[OrderCounters] = []
         self._final_memory: list[int] = []
@@ -355,7 +355,7 @@ class ReferenceSimulation:
             time_ps = self._machine.scheduler.next_time()
             if time_ps is None:
                 return Stop.DEADLOCK
-            self._pass(min(time_ps, until_ps + 1))
+            self._samples.record_until(min(time_ps, until_ps + 1))
             if time_ps > until_ps:
                 self.now_ps = max(self.now_ps, until_ps)
                 return Stop.TIME
@@ -367,31 +367,18 @@ class ReferenceSimulation:
                 self._finish()
         return Stop.DONE
 
-    def sample(self, first_ps: int, width_ps: int, count: int) -> None:
+    def sample(self, first_ps: int, width_ps: int, count: int, flows: NDArray[Any]) -> None:
         """Schedule samples at `count` times [ps] during the next runs; discards earlier samples."""
-        self._times_ps = [first_ps + k * width_ps for k in range(count)]
-        self._samples = []
+        times_ps = range(first_ps, first_ps + count * width_ps, width_ps)
+        self._samples = Samples(self._machine, times_ps, flows.tolist())
 
-    def _pass(self, end_ps: int) -> None:
-        """Record the samples of times before `end_ps`."""
-        while self._times_ps and self._times_ps[0] < end_ps:
-            time_ps = self._times_ps.pop(0)
-            wires = [wire.read(time_ps) for wire in self._machine.wires]
-            self._samples.append((wires, [memory.bytes_256 for memory in self._machine.memories]))
+    def samples(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Return the samples of times passed, one row per time; see `clusim.engine.abi.Engine.samples`."""
+        return self._samples.read()
 
-    def samples(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the samples of times passed: `WIRE_SAMPLE` and memory traffic, one row per time."""
-        assert WIRE_SAMPLE.names is not None
-        rows = [
-            [tuple(wire[name] for name in WIRE_SAMPLE.names) for wire in wires]
-            for wires, _ in self._samples
-        ]
-        shape = (len(rows), len(self._machine.wires))
-        memory = np.array([values for _, values in self._samples], np.uint64)
-        return (
-            np.array(rows, WIRE_SAMPLE).reshape(shape),
-            memory.reshape(len(rows), len(self._machine.memories)),
-        )
+    def flows(self) -> NDArray[Any]:
+        """Return the present state of the flows of the last `sample` (`FLOW_SAMPLE`)."""
+        return np.array(self._samples.flows(), FLOW_SAMPLE)
 
     def _timestamp(self, time_ps: int) -> int:
         """Do everything that happens at one time; return the number of events."""

@@ -357,6 +357,10 @@ class FlowRate(Protocol):
     injecting: Any
     """Transfer with packets to grant."""
 
+    def sample(self) -> tuple[int, ...]:
+        """Return the present state as a row of `clusim.engine.abi.FLOW_SAMPLE`."""
+        ...
+
     def start(self, transfer: Any) -> None:
         """A transfer starts, now."""
         ...

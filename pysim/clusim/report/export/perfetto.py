@@ -3,7 +3,8 @@
 Tracks: the fabric, below it the machines if there are several, below these their nodes; below the node of a rank its
 streams and, if the trace holds slices, its channels, with an arrow from a send to the receive that waited for it, and
 the memory traffic that communication causes. Below each machine (and, for wires between switches, below the fabric)
-the wires that carried anything, by class, with counters of load, credit stalls and queue. Perfetto's clock has
+the wires that carried anything, by class, with counters of load, credit stalls and queue. Below the node of a sender
+the flows with rate control: payload rate, rate limit, window, round trip and marks. Perfetto's clock has
 nanoseconds: times are rounded down to them.
 
 Packets contain tracks, names that are sent once, and slices and samples by columns. In the protobuf encoding
@@ -243,7 +244,7 @@ def write_perfetto(
     slices : bool
         Write completed slices on tracks of channels, with arrows, if the trace holds them.
     counters : bool
-        Write the histories of wires and memories.
+        Write the histories of wires, memories and flows.
     """
     run = Run.open(path)
     with replacing(target, [path]) as out:
@@ -261,6 +262,7 @@ def _write(writer: PacketWriter, run: Run, *, slices: bool, counters: bool) -> N
     if counters:
         _write_memory(writer, run, nodes)
         _write_wires(writer, run, nodes)
+        _write_flows(writer, run, nodes)
 
 
 class _Nodes:
@@ -435,6 +437,33 @@ def _write_wires(writer: PacketWriter, run: Run, nodes: _Nodes) -> None:
             ):
                 track = writer.track(group, f"{name}: {title}", 4 * place + number + 1, _unit(unit))
                 writer.samples(track, bins.edge_ps, values)
+
+
+def _write_flows(writer: PacketWriter, run: Run, nodes: _Nodes) -> None:
+    """Write the flows with rate control that sent payload, below their senders."""
+    flows, edge_ps = run.result.bins.flows, run.result.bins.edge_ps
+    width_ps = np.maximum(np.diff(edge_ps), 1)
+    endpoint_nodes = run.inputs.image["endpoints"]["node"]
+    for row, name in enumerate(flows.names):
+        values = {column: table[row] for column, table in flows.tables.items()}
+        if not values["sent"].any():
+            continue
+        below = nodes[run.inputs.nodes[int(endpoint_nodes[flows.source[row]])]]
+        counters = [
+            ("payload rate", "GB/s", np.round(values["sent"] * 1e3 / width_ps, 3)),
+            ("rate limit", "GB/s", np.round(values["rate"] / 1e9, 3)),
+            ("marked", "B", values["marked"]),
+        ]
+        window_bytes = values["window"]
+        if (window_bytes >= 0).any():
+            counters.append(("window", "B", np.maximum(window_bytes, 0)))
+        rtt_ps = values["rtt"]
+        if (rtt_ps >= 0).any():
+            counters.append(("round trip", "ns", np.maximum(rtt_ps, 0) / PS_PER_NS))
+        for number, (title, unit, samples) in enumerate(counters):
+            place = 9100 + 5 * row + number
+            track = writer.track(below, f"flow {name}: {title}", place, _unit(unit))
+            writer.samples(track, edge_ps, samples)
 
 
 def _counters(

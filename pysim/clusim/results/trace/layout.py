@@ -108,6 +108,16 @@ META_NAMES = (
 MESSAGES = ("source", "destination", "bytes", "start", "end", "flow")
 """Columns of /messages, in the order of the fields of `clusim.results.result.Messages`."""
 
+FLOWS = {
+    "flow": "names",
+    "number": "numbers",
+    "source": "source",
+    "destination": "destination",
+    "control": "control",
+    "line_rate": "line_Bps",
+}
+"""Columns of /flows without histories, and the fields of `clusim.results.flows.Flows`."""
+
 _ANY = Rule("any", low=-(1 << 63), high=1 << 63)
 _FIRST = {
     "calls": "/schedule/calls/operation",

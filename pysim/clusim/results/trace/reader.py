@@ -24,6 +24,7 @@ from clusim.base.files import destination, note_input
 from clusim.engine.abi import WIRE_COUNTERS, FaultKind
 from clusim.results.bins import COLUMNS, Bins
 from clusim.results.diagnosis import Verdict
+from clusim.results.flows import FLOW_COLUMNS, NO_FLOWS, Flows
 from clusim.results.replicated import BLOCK_COLUMNS, BLOCK_TEXTS, BlockRows
 from clusim.results.result import (
     LaunchContext,
@@ -38,11 +39,13 @@ from clusim.results.resultjson import Call, InOrderNic
 from clusim.results.trace.held import BLOCK_ROWS, Records
 from clusim.results.trace.layout import (
     AMOUNT_END,
+    FLOWS,
     FORMAT,
     IMAGE,
     MESSAGES,
     META_NAMES,
     PRIMITIVES,
+    RULES,
     WIRE_TOTALS,
 )
 from clusim.results.trace.rules import attribute, length, read, read_texts
@@ -308,7 +311,22 @@ def _bins(file: Opened, count: int, now_ps: int) -> Bins:
                 f"{file.filename}: /wires/time: bins must ascend from 0 to {now_ps} ps"
             )
     wires = {name: read(file, f"/wires/{name}", bins=count) for name in COLUMNS}
-    return Bins(edge_ps, wires, read(file, "/hbm/bytes", bins=count))
+    return Bins(edge_ps, wires, read(file, "/hbm/bytes", bins=count), _flows(file, count))
+
+
+def _flows(file: Opened, count: int) -> Flows:
+    """Return the flows with rate control, with `count` bins of their histories."""
+    if "/flows" not in file:
+        return NO_FLOWS
+    columns: dict[str, Any] = {}
+    for column, field in FLOWS.items():
+        name = f"/flows/{column}"
+        if RULES[name].kind == "text":
+            columns[field] = read_texts(file, name)
+        else:
+            columns[field] = read(file, name)
+    tables = {name: read(file, f"/flows/{name}", bins=count) for name in FLOW_COLUMNS}
+    return Flows(**columns, tables=tables)
 
 
 def _messages(file: Opened, time_ps: int) -> Messages | None:

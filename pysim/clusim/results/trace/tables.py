@@ -10,6 +10,7 @@ import numpy as np
 from clusim.base.arrays import Array
 from clusim.base.errors import InputError
 from clusim.results.bins import COLUMNS
+from clusim.results.flows import FLOW_COLUMNS
 from clusim.results.trace.reader import open_trace, progress
 from clusim.results.trace.rules import length, read
 from clusim.results.trace.structure import Opened
@@ -19,8 +20,14 @@ PIECE_ROWS = 1 << 18
 
 _FIRST = {
     name: i
-    for i, name in enumerate(("wire", "endpoint", "name", "rank", "stream", "time", "start", "end"))
+    for i, name in enumerate(
+        ("wire", "endpoint", "flow", "name", "rank", "stream", "time", "start", "end")
+    )
 }
+
+
+_HISTORIES = {"history": "/wires/wire", "hbm": "/hbm/endpoint", "flows": "/flows/flow"}
+"""Tables of histories, and the columns that they repeat for each bin."""
 
 
 def table_names(path: str | Path) -> dict[str, list[str]]:
@@ -36,7 +43,7 @@ def iterate_table(path: str | Path, name: str) -> Iterator[dict[str, Array]]:
         if name not in tables:
             known = ", ".join(tables)
             raise InputError(f"table {name!r}: not in {path}; it has {known}")
-        if name in ("history", "hbm"):
+        if name in _HISTORIES:
             yield from _history_rows(file, name)
             return
         columns = tables[name]
@@ -59,6 +66,9 @@ def _tables(file: Opened) -> dict[str, dict[str, str]]:
     tables["history"] = {"wire": "/wires/wire", "time": "/wires/time"}
     tables["history"] |= {name: f"/wires/{name}" for name in COLUMNS if f"/wires/{name}" in file}
     tables["hbm"] = {"endpoint": "/hbm/endpoint", "time": "/wires/time", "bytes": "/hbm/bytes"}
+    if "/flows" in file:
+        tables["flows"] = {"flow": "/flows/flow", "time": "/flows/time"}
+        tables["flows"] |= {name: f"/flows/{name}" for name in FLOW_COLUMNS}
     schedule = {name.partition("/")[0] for name in file.columns("/schedule") if "/" in name}
     groups = ("tasks", "primitives", "messages", *(f"schedule/{name}" for name in sorted(schedule)))
     tables |= {name: _columns(file, f"/{name}") for name in groups if f"/{name}" in file}
@@ -99,8 +109,9 @@ def _columns(file: Opened, group: str) -> dict[str, str]:
 
 
 def _history_rows(file: Opened, name: str) -> Iterator[dict[str, Array]]:
-    """Yield a history as rows of (wire or endpoint, time, values)."""
-    key, names = ("wire", "/wires/wire") if name == "history" else ("endpoint", "/hbm/endpoint")
+    """Yield a history as rows of (wire, endpoint or flow, time, values)."""
+    names = _HISTORIES[name]
+    key = names.rpartition("/")[2]
     who = _plain(read(file, names))
     values = {c: where for c, where in _tables(file)[name].items() if c not in (key, "time")}
     bins = progress(file)[1]

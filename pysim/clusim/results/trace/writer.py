@@ -24,11 +24,13 @@ from clusim.base.arrays import Array
 from clusim.base.errors import EnvironmentFailure, InputError
 from clusim.engine.abi import Engine
 from clusim.results.bins import COLUMNS, BinRecorder, Bins
+from clusim.results.flows import FLOW_COLUMNS, NO_FLOWS, Flows
 from clusim.results.result import Provenance, Result, Tasks, Wires
 from clusim.results.resultjson import Call, InOrderNic
 from clusim.results.trace.journal import Journal
 from clusim.results.trace.layout import (
     CHUNK_BYTES,
+    FLOWS,
     FORMAT,
     MESSAGES,
     META_NAMES,
@@ -45,7 +47,7 @@ FLUSH_SHARE = 20
 
 _CHUNK_ROWS = 65536
 
-_TIMES = ("/wires/time", "/hbm/time")
+_TIMES = ("/wires/time", "/hbm/time", "/flows/time")
 """Scales of histories; xarray looks for them in the group of the history."""
 
 _PACKED = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
@@ -57,7 +59,7 @@ class Begun:
 
     Attributes
     ----------
-    wires, tasks : Wires, Tasks
+    wires, tasks, flows : Wires, Tasks, Flows
         Only their names and constants are used.
     inputs : dict
         Dataset name -> input of the run: schedule, image, nodes; stored unchanged.
@@ -68,6 +70,7 @@ class Begun:
     tasks: Tasks
     num_endpoints: int
     call: Call | None = None
+    flows: Flows = NO_FLOWS
     inputs: Mapping[str, Array | list[str]] = field(default_factory=dict)
 
 
@@ -122,7 +125,8 @@ class TraceWriter:
             for column in ("start", "end"):
                 times = self._put(f"/tasks/{column}", np.full(len(tasks.names), -1, np.int64))
                 times.dims[0].attach_scale(names)
-            self._make_histories(len(wires.names), begun.num_endpoints)
+            self._write_flows(begun.flows)
+            self._make_histories(len(wires.names), begun.num_endpoints, len(begun.flows))
             if self._max_records:
                 for column, (_, dtype) in PRIMITIVES.items():
                     self._growing(f"/primitives/{column}", (0,), dtype)
@@ -310,16 +314,26 @@ class TraceWriter:
         for name in WIRE_TOTALS:
             self._put(f"/wires/total/{name}", np.zeros(len(wires.names), np.int64))
 
-    def _make_histories(self, num_wires: int, num_endpoints: int) -> None:
+    def _write_flows(self, flows: Flows) -> None:
+        """Write the flows with rate control, if there are any."""
+        if flows:
+            for column, name in FLOWS.items():
+                self._put(f"/flows/{column}", getattr(flows, name))
+            self._file["/flows/flow"].make_scale("flow")
+
+    def _make_histories(self, num_wires: int, num_endpoints: int, num_flows: int) -> None:
         file = self._file
-        for name in _TIMES:
+        for name in _TIMES[: 2 + bool(num_flows)]:
             self._growing(name, (0,), "<i8")
             file[name].make_scale("time")
         file["/wires/wire"].make_scale("wire")
         self._put("/hbm/endpoint", np.arange(num_endpoints, dtype=np.uint32))
         file["/hbm/endpoint"].make_scale("endpoint")
         tables = [(f"/wires/{name}", num_wires, "/wires/wire") for name in COLUMNS]
-        for name, rows, scale in [*tables, ("/hbm/bytes", num_endpoints, "/hbm/endpoint")]:
+        tables.append(("/hbm/bytes", num_endpoints, "/hbm/endpoint"))
+        columns = FLOW_COLUMNS if num_flows else ()
+        tables += [(f"/flows/{name}", num_flows, "/flows/flow") for name in columns]
+        for name, rows, scale in tables:
             self._growing(name, (rows, 0), "<i8")
             file[name].dims[0].attach_scale(file[scale])
             file[name].dims[1].attach_scale(file[f"{scale.rpartition('/')[0]}/time"])
@@ -338,7 +352,10 @@ class TraceWriter:
         count = len(bins.edge_ps) - 1
         tables = {f"/wires/{name}": table for name, table in bins.wires.items()}
         tables |= {"/hbm/bytes": bins.hbm_bytes, **dict.fromkeys(_TIMES, bins.edge_ps[:-1])}
+        tables |= {f"/flows/{name}": table for name, table in bins.flows.tables.items()}
         for name, table in tables.items():
+            if name not in self._file:
+                continue  # of flows, in a run without
             dataset = self._file[name]
             dataset.resize(count, axis=dataset.ndim - 1)
             dataset[...] = table
