@@ -41,16 +41,16 @@ STATUS notice_sent(sender_state *f, sent_packet p) {
     return CLUSIM_OK;
 }
 
-/* Remove a packet; returns the time of its grant. Mostly it is the first. */
-static int64_t take_sent(sent_list *sent, xfer_id id, uint32_t number) {
+/* Remove a packet. Mostly it is the first. */
+static sent_packet take_sent(sent_list *sent, xfer_id id, uint32_t number) {
     uint32_t k = sent->first;
     while (!xfer_is(sent->items[k].xfer, id) || sent->items[k].number != number) k++;
     CLUSIM_ASSERT(k < sent->len);
-    int64_t at_ps = sent->items[k].at_ps;
+    sent_packet taken = sent->items[k];
     sent->items[k].xfer = NO(xfer);
     while (sent->first < sent->len && xfer_none(sent->items[sent->first].xfer)) sent->first++;
     if (sent->first == sent->len) sent->first = sent->len = 0;
-    return at_ps;
+    return taken;
 }
 
 /* ---- telemetry ---------------------------------------------------------------------------------
@@ -99,7 +99,9 @@ static STATUS send_notice(clusim_sim *s, flow_id flow, const packet *p) {
     delivery_notice n = {.bytes = p->payload, .marked = p->marked};
     n.notifies = p->marked && congestion_notifies(s, flow);
     if (p->acknowledged) {
-        n.rtt_ps = notice_ps - take_sent(&f->sent, p->xfer, p->number);
+        sent_packet sent = take_sent(&f->sent, p->xfer, p->number);
+        n.rtt_ps = notice_ps - sent.at_ps;
+        n.path = sent.path;
     } else if (!n.notifies) {
         return CLUSIM_OK;
     }

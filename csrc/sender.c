@@ -32,6 +32,7 @@ static void fail(clusim_sim *s, flow_id flow, enum clusim_sender_call call, enum
     f->record[CLUSIM_WORD_RATE] = 1;
     f->record[CLUSIM_WORD_WINDOW] = 1;
     f->record[CLUSIM_WORD_TIMER_PS] = 0;
+    f->record[CLUSIM_WORD_PATH] = f->path;
     scheduler_flow_beyond(s, flow);
 }
 
@@ -43,6 +44,27 @@ static STATUS set_alarm(clusim_sim *s, flow_id flow) {
     return scheduler_event(s, timer_ps, EV_ALARM, 0, flow.i);
 }
 
+/* Route the next packets of the flow's transfer by the path of its record. */
+static void take_path(clusim_sim *s, const sender_state *f) {
+    xfer *x = xfer_at(s, f->xfer);
+    if (x->policy != CLUSIM_POLICY_PINNED || x->num_queues || !path_none(x->path)) return;
+    x->stripe = f->key;
+    if (f->path == 0) return;
+    uint32_t n = x->group_size, drawn = base_hash32(s->model->image.seed, f->key, f->path);
+    x->stripe = drawn / (2 * n) * n + f->key % n;
+}
+
+static void change_path(clusim_sim *s, flow_id flow, enum clusim_sender_call which) {
+    sender_state *f = sender_at(s, flow);
+    int64_t path = f->record[CLUSIM_WORD_PATH];
+    if (path < 0 || path > UINT32_MAX) {
+        fail(s, flow, which, CLUSIM_WORD_PATH);
+        return;
+    }
+    f->path = (uint32_t)path;
+    if (!xfer_none(f->xfer)) take_path(s, f);
+}
+
 /* Call a function of the policy, if it has it, and check its answers. */
 static STATUS call(clusim_sim *s, flow_id flow, enum clusim_sender_call which,
                    const delivery_notice *notice, const clusim_hop *hops) {
@@ -51,7 +73,7 @@ static STATUS call(clusim_sim *s, flow_id flow, enum clusim_sender_call which,
     if (function == NULL || f->failed) return CLUSIM_OK;
     int64_t now_ps = s->scheduler.now_ps;
     f->record[CLUSIM_WORD_IN_FLIGHT] = f->in_flight;
-    function(f->record, now_ps, notice->bytes, notice->rtt_ps, notice->marked, hops,
+    function(f->record, now_ps, notice->bytes, notice->rtt_ps, notice->marked, notice->path, hops,
              notice->num_hops);
     int64_t rate = f->record[CLUSIM_WORD_RATE], timer_ps = f->record[CLUSIM_WORD_TIMER_PS];
     if (rate < 1 || rate > MOST_RATE) {
@@ -60,6 +82,8 @@ static STATUS call(clusim_sim *s, flow_id flow, enum clusim_sender_call which,
         fail(s, flow, which, CLUSIM_WORD_WINDOW);
     } else if (timer_ps != 0 && (timer_ps <= now_ps || timer_ps >= RANGE_TIME_END)) {
         fail(s, flow, which, CLUSIM_WORD_TIMER_PS);
+    } else if (f->record[CLUSIM_WORD_PATH] != f->path) {
+        change_path(s, flow, which);
     }
     return set_alarm(s, flow);
 }
@@ -81,6 +105,8 @@ STATUS sender_transfer(clusim_sim *s, flow_id flow, xfer_id id) {
     sender_state *f = sender_at(s, flow);
     if (f->record == NULL) return CLUSIM_ERR_BAD_IMAGE;
     f->xfer = id;
+    f->key = xfer_at(s, id)->stripe;
+    if (f->path) take_path(s, f);
     if (f->started) return CLUSIM_OK;
     f->started = true;
     return call(s, flow, CLUSIM_SENDER_CALL_START, &(delivery_notice){0}, NULL);
@@ -107,7 +133,7 @@ STATUS sender_granted(clusim_sim *s, xfer_id id, uint32_t number, uint32_t paylo
     flow_id flow = xfer_at(s, id)->flow;
     flow_at(s, flow)->sent_bytes += payload;
     if (UNLIKELY(congestion_control(s, flow)->sender)) {
-        sent_packet p = {s->scheduler.now_ps, id, number};
+        sent_packet p = {s->scheduler.now_ps, id, number, sender_at(s, flow)->path};
         return policy_granted(s, flow, p, payload);
     }
     congestion_granted(s, flow, payload);
@@ -205,6 +231,7 @@ int clusim_sim_use_sender(clusim_sim *s, uint32_t control, const clusim_sender *
         flow_id flow = ID(flow, i);
         if (congestion_row(im, i) != control) continue;
         TRY(give_record(sender_at(s, flow), policy, sender));
+        sender_at(s, flow)->record[CLUSIM_WORD_KEY] = base_hash32(im->seed, NONE, i);
     }
     return CLUSIM_OK;
 }

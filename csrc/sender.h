@@ -2,8 +2,8 @@
  *
  * Hardware  Programmable congestion control of NICs.
  * Model     Contract, section 5 (sender policies). A policy sees one flow only.
- * Not modelled  Losses, the path key of the next packet; the time that a NIC needs to run the
- * policy. Parameters  `sender` of the image's `controls`. */
+ * Not modelled  Losses; the time that a NIC needs to run the policy. Parameters  `sender` of the
+ * image's `controls`. */
 #ifndef CLUSIM_SENDER_H
 #define CLUSIM_SENDER_H
 

@@ -80,9 +80,11 @@ enum clusim_word {
     CLUSIM_WORD_RATE = 0,      /* bytes per 2^30 ps */
     CLUSIM_WORD_WINDOW = 1,    /* most bytes in flight */
     CLUSIM_WORD_TIMER_PS = 2,  /* next call of the timer, or 0 */
-    CLUSIM_WORD_IN_FLIGHT = 3, /* bytes; set before each call */
-    CLUSIM_WORD_LINE_RATE = 4,
-    CLUSIM_WORD_MIN_RATE = 5,
+    CLUSIM_WORD_PATH = 3,      /* of the next packet; 0: that of the flow */
+    CLUSIM_WORD_IN_FLIGHT = 4, /* bytes; set before each call */
+    CLUSIM_WORD_LINE_RATE = 5,
+    CLUSIM_WORD_MIN_RATE = 6,
+    CLUSIM_WORD_KEY = 7, /* a hash of the flow */
 };
 
 /* What a switch tells of its output `wire` when it grants a packet there (contract, section 5). */
@@ -164,7 +166,7 @@ typedef struct clusim_instance_state {
 
 /* Addresses of the functions of a sender policy, or 0, and the record of a flow at its start. A
  * function is void (*)(int64_t *record, int64_t now_ps, int64_t bytes, int64_t rtt_ps,
- * int64_t marked, const clusim_hop *hops, int64_t num_hops). */
+ * int64_t marked, int64_t path, const clusim_hop *hops, int64_t num_hops). */
 typedef struct clusim_sender {
     uint64_t functions[CLUSIM_SIZE_CALLS]; /* by clusim_sender_call */
     const int64_t *words;                  /* copied */

@@ -29,7 +29,7 @@ enum clusim_size {
     CLUSIM_SIZE_KINDS = 11,
     CLUSIM_SIZE_OPCODES = 20, /* entries of a cost table; maximum entries of op_flags */
     CLUSIM_SIZE_CALLS = 5,    /* functions of a sender policy */
-    CLUSIM_SIZE_WORDS = 6,    /* first words of a flow's record: clusim_word */
+    CLUSIM_SIZE_WORDS = 8,    /* first words of a flow's record: clusim_word */
     CLUSIM_SIZE_HOPS = 8,     /* of which a packet has telemetry */
 };
 

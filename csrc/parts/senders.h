@@ -7,7 +7,8 @@
 
 /* A function of a policy; it ignores arguments that it does not need. */
 typedef void sender_function(int64_t *record, int64_t now_ps, int64_t bytes, int64_t rtt_ps,
-                             int64_t marked, const clusim_hop *hops, int64_t num_hops);
+                             int64_t marked, int64_t path, const clusim_hop *hops,
+                             int64_t num_hops);
 
 typedef struct sender_policy { /* of one row of `controls` */
     sender_function *functions[CLUSIM_SIZE_CALLS];
@@ -17,12 +18,12 @@ typedef struct sender_policy { /* of one row of `controls` */
 typedef struct sent_packet { /* granted, not yet delivered */
     int64_t at_ps;
     xfer_id xfer; /* NONE: delivered before an older one */
-    uint32_t number;
+    uint32_t number, path;
 } sent_packet;
 
 typedef struct delivery_notice { /* on its way to the sender */
     int64_t rtt_ps;
-    uint32_t bytes;
+    uint32_t bytes, path;
     uint8_t marked, notifies, num_hops;
 } delivery_notice;
 
@@ -56,6 +57,8 @@ typedef struct sender_state { /* of one flow */
     int64_t rtt_ps;    /* of the last notice, or 0 */
     int64_t alarm_ps;  /* of the earliest event of its timer, or NEVER */
     xfer_id xfer;      /* being injected, or NONE */
+    uint32_t key;      /* of its queue pair */
+    uint32_t path;     /* of the next packet */
     bool started, failed;
     sent_list sent;
     notice_list notices;

@@ -71,6 +71,7 @@ def _local(name: str) -> str:
     [
         (sender_policies.Stuck, "rate = 0 at 3 ns, source 0; must be 1 to 2^40 - 1"),
         (sender_policies.Outside, "failed at 3 ns, source 0; divided by zero, shifted by"),
+        (sender_policies.Astray, "path = 4294967296 at 0 ps, source 0; must be 0 to 2^32 - 1"),
         (sender_policies.Late, "timer_ps = 1000 at 1 ns, source 0; must be later than now"),
     ],
 )

@@ -13,8 +13,8 @@ from clusim.policies.choice import BoundSender, Sender, find_policy
 from support import sender_policies
 from support.images import LINE_RATE
 
-NAMES = ("swift", "timely", "nscc", "dctcp", "dcqcn-policy", "hpcc")
-CLASSES = ("Free", "Narrow", "Pulse", "Traced", "Traced")
+NAMES = ("swift", "timely", "nscc", "dctcp", "dcqcn-policy", "hpcc", "plb", "reps")
+CLASSES = ("Free", "Narrow", "Pulse", "Traced", "Traced", "Wander", "Wander")
 
 
 def sender_image(image: Image, rng: random.Random) -> Image:

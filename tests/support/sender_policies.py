@@ -101,6 +101,45 @@ class Traced(SenderFlow):
 
 
 @clusim.policy
+class Wander(SenderFlow):
+    """Another path after every packet, by the paths of acknowledged ones."""
+
+    def start(self, now_ps: int) -> None:
+        """Begin with a path of the flow's own."""
+        self.path = self.key & 7
+
+    def sent(self, now_ps: int, size_bytes: int) -> None:
+        """Take the next path."""
+        self.path = (self.path * 5 + size_bytes + 1) & 0xFFFF
+
+    def acked(self, now_ps: int, size_bytes: int, rtt_ps: int, marked: int, path: int) -> None:
+        """Go back to the path of the flow now and then, and let the rate tell the path."""
+        self.rate = max(self.min_rate, self.line_rate * (64 + path % 192) >> 8)
+        if path % 5 == 0:
+            self.path = 0
+
+
+@clusim.policy
+class Fixed(SenderFlow):
+    """One path for all packets."""
+
+    chosen: Final = 0
+
+    def start(self, now_ps: int) -> None:
+        """Take it."""
+        self.path = self.chosen
+
+
+@clusim.policy
+class Astray(SenderFlow):
+    """A path out of range."""
+
+    def sent(self, now_ps: int, size_bytes: int) -> None:
+        """Answer a path of 33 bits."""
+        self.path = 1 << 32
+
+
+@clusim.policy
 class Reveal(SenderFlow):
     """An illegal window that tells a value of the telemetry of a packet: its number from 0, its field from 0."""
 

@@ -103,7 +103,7 @@ class SenderMode(IntEnum):
 class Word(IntEnum):
     """First words of the record of a flow with a sender policy (section 5)."""
 
-    RATE, WINDOW, TIMER_PS, IN_FLIGHT, LINE_RATE, MIN_RATE = _values("clusim_word")
+    RATE, WINDOW, TIMER_PS, PATH, IN_FLIGHT, LINE_RATE, MIN_RATE, KEY = _values("clusim_word")
 
 
 @_all_of("clusim_kind")
@@ -293,7 +293,12 @@ def policy_failed(
 ) -> InputError:
     """Return the error of an illegal answer, a field and its value, of a sender policy."""
     field, value = answer
-    limit = {"timer_ps": "later than now", "rate": "1 to 2^40 - 1", "window": "at least 1"}
+    limit = {
+        "timer_ps": "later than now",
+        "rate": "1 to 2^40 - 1",
+        "window": "at least 1",
+        "path": "0 to 2^32 - 1",
+    }
     subject, remedy = f"{field} = {value}", f"must be {limit.get(field, 'an integer of 64 bits')}"
     if value == RAISED:
         subject, remedy = (

@@ -26,7 +26,7 @@ GROUP = "clusim.policies"
 @cache
 def shipped() -> dict[str, SenderPolicy]:
     """Return the shipped policies by name."""
-    from clusim.policies import dcqcn, hpcc, nscc, timely, windows
+    from clusim.policies import dcqcn, hpcc, nscc, paths, timely, windows
 
     classes = {
         "dcqcn-policy": dcqcn.Dcqcn,
@@ -35,6 +35,8 @@ def shipped() -> dict[str, SenderPolicy]:
         "timely": timely.Timely,
         "nscc": nscc.Nscc,
         "hpcc": hpcc.Hpcc,
+        "plb": paths.Plb,
+        "reps": paths.Reps,
     }
     return {name: read_class(name, cls) for name, cls in classes.items()}
 

@@ -28,13 +28,15 @@ import numpy as np
 
 RECORD = from_dtype(np.dtype([{fields}]))
 HOP = from_dtype(np.dtype([{hop}]))
-ENTRY = types.void(types.CPointer(RECORD), int64, int64, int64, int64, types.CPointer(HOP), int64)
+ENTRY = types.void(
+    types.CPointer(RECORD), int64, int64, int64, int64, int64, types.CPointer(HOP), int64
+)
 """
 
 _ENTRY = """
 
 @cfunc(ENTRY, cache=True)
-def {name}_entry(record, now_ps, size_bytes, rtt_ps, marked, first_hop, num_hops):
+def {name}_entry(record, now_ps, size_bytes, rtt_ps, marked, path, first_hop, num_hops):
     flow = carray(record, 1)[0]
     hops = carray(first_hop, num_hops)
     try:

@@ -4,9 +4,9 @@
 
 **Model** Section 5 of the timing contract. A class has constants (``name: Final = 3``), state (``name: int = 0``, one
 value per flow, or ``name: list[int] = [0] * 8``) and any of the functions `CALLS`. They read and set fields of `self`;
-`rate`, `window` and `timer_ps` are answers.
+`rate`, `window`, `timer_ps` and `path` are answers.
 
-**Not modelled** Losses and the path key of the next packet; bytes of telemetry in packets; the time that a NIC needs to
+**Not modelled** Losses; bytes of telemetry in packets; the time that a NIC needs to
 run the policy.
 """
 
@@ -31,13 +31,13 @@ CALLS: dict[str, tuple[str, ...]] = {
 }
 """Functions of a sender policy, in the order of the engine, and their arguments after `self` and `now_ps`."""
 
-OPTIONAL = {"acked": ("hops",)}
+OPTIONAL = {"acked": ("path", "hops")}
 """Further arguments that a function may have."""
 
-WORDS = ("rate", "window", "timer_ps", "in_flight", "line_rate", "min_rate")
+WORDS = ("rate", "window", "timer_ps", "path", "in_flight", "line_rate", "min_rate", "key")
 """Fields that every flow has: the first words of its record."""
 
-ANSWERS = WORDS[:3]
+ANSWERS = WORDS[:4]
 
 UNLIMITED_BYTES = 2**62
 """Window of a flow until its policy sets it [bytes]."""
@@ -84,18 +84,24 @@ class SenderFlow:
         Most payload in flight [bytes]; unlimited at first; at least 1. Effective if the policy has `acked`.
     timer_ps : int
         Time of the next call of `timer` [ps], later than now; 0 is none, and what it is after each call.
+    path : int
+        Path of the next packet: 0, at first, is that of the flow; another number draws another path (ECMP).
     in_flight : int
         Payload granted whose notice has not arrived [bytes]; 0 without `acked`.
     line_rate, min_rate : int
         Rates of the NIC's port and its lowest rate of a flow [bytes per 2^30 ps].
+    key : int
+        Hash of the flow, for choices that differ between flows.
     """
 
     rate: int
     window: int
     timer_ps: int
+    path: int
     in_flight: int
     line_rate: int
     min_rate: int
+    key: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +164,9 @@ class SenderPolicy:
         constants : mapping
             Constants in place of the class's.
         """
-        fixed = {"rate": rates["line_rate"], "window": UNLIMITED_BYTES, "timer_ps": 0}
-        fixed |= {"in_flight": 0, "line_rate": rates["line_rate"], "min_rate": rates["min_rate"]}
+        first = {"rate": rates["line_rate"], "window": UNLIMITED_BYTES}
+        first |= {"line_rate": rates["line_rate"], "min_rate": rates["min_rate"]}
+        fixed = {name: first.get(name, 0) for name in WORDS}
         values = {
             name: constants.get(name, rates.get(name, value))
             for name, value in self.constants.items()
@@ -226,7 +233,8 @@ def read_class(name: str, cls: type[Any]) -> SenderPolicy:
         raise InputError(f"{name}: without a function; a sender has {', '.join(CALLS)}")
     for call, function in result.functions.items():
         names, more = ("self", "now_ps", *CALLS[call]), OPTIONAL.get(call, ())
-        if tuple(inspect.signature(function).parameters) not in (names, (*names, *more)):
+        present = tuple(inspect.signature(function).parameters)
+        if present != (*names, *(name for name in more if name in present)):
             must = ", ".join((*names, *(f"or also {name}" for name in more)))
             raise InputError(f"{result.place(call)}: arguments; must be {must}")
     for problem, line in _problems(result):

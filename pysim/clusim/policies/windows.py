@@ -63,21 +63,27 @@ class Dctcp(SenderFlow):
     round_bytes: int = 0
 
     def acked(self, now_ps: int, size_bytes: int, rtt_ps: int, marked: int) -> None:
-        """Count marks; at the end of each window of data estimate their share and set the window."""
-        self.acked_bytes += size_bytes
-        self.marked_bytes += size_bytes * marked
-        if marked and self.window == UNLIMITED_BYTES:
-            self.window = self.in_flight + size_bytes
-            self.round_bytes = 0
-        if self.acked_bytes < self.round_bytes:
-            return
-        share = (self.marked_bytes << 16) // self.acked_bytes
-        self.share_65536 += (self.g_65536 * (share - self.share_65536)) >> 16
-        if self.marked_bytes > 0:
-            cut = (self.window * self.share_65536) >> 17
-            self.window = max(size_bytes, self.window - cut)
-        elif self.window < UNLIMITED_BYTES:
-            self.window += self.step_bytes
-        self.acked_bytes = 0
-        self.marked_bytes = 0
-        self.round_bytes = min(self.window, self.in_flight)
+        """Count the packet; the end of each window of data sets the next one."""
+        count_marks(self, size_bytes, marked)
+
+
+def count_marks(flow: Dctcp, size_bytes: int, marked: int) -> int:
+    """Count a packet; at the end of a window of data set the next one, and return the share of marked bytes, or -1."""
+    flow.acked_bytes += size_bytes
+    flow.marked_bytes += size_bytes * marked
+    if marked and flow.window == UNLIMITED_BYTES:
+        flow.window = flow.in_flight + size_bytes
+        flow.round_bytes = 0
+    if flow.acked_bytes < flow.round_bytes:
+        return -1
+    share = (flow.marked_bytes << 16) // flow.acked_bytes
+    flow.share_65536 += (flow.g_65536 * (share - flow.share_65536)) >> 16
+    if flow.marked_bytes > 0:
+        cut = (flow.window * flow.share_65536) >> 17
+        flow.window = max(size_bytes, flow.window - cut)
+    elif flow.window < UNLIMITED_BYTES:
+        flow.window += flow.step_bytes
+    flow.acked_bytes = 0
+    flow.marked_bytes = 0
+    flow.round_bytes = min(flow.window, flow.in_flight)
+    return share

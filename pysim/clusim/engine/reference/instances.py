@@ -84,7 +84,7 @@ class InstanceHost(Protocol):
         """Record the completion of a slice, now."""
         ...
 
-    def finished(self, instance: InstanceState) -> None:
+    def free_slot(self, instance: InstanceState) -> None:
         """Note that the instance is after its last slice."""
         ...
 
@@ -195,7 +195,7 @@ class InstanceState:
             yield from self._slice(step)
             self.sequence += 1
         self.state = State.DONE
-        self._host.finished(self)
+        self._host.free_slot(self)
 
     def _slice(self, step: InstanceStep) -> Iterator[None]:
         """Execute one slice; the numbers refer to section 7."""

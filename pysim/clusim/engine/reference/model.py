@@ -41,7 +41,7 @@ def _numbers(array: Any) -> tuple[int, ...]:
     return tuple(int(value) for value in array)
 
 
-def _ragged(off: Any, flat: Any) -> tuple[tuple[int, ...], ...]:
+def _split_rows(off: Any, flat: Any) -> tuple[tuple[int, ...], ...]:
     return tuple(_numbers(flat[off[i] : off[i + 1]]) for i in range(len(off) - 1))
 
 
@@ -80,8 +80,8 @@ class Model:
     def __init__(self, image: Image) -> None:
         self.nvc = int(image.nvc)
         self.seed = int(image.seed)
-        self.groups = _ragged(image.group_off, image.group_wires)
-        self._paths = dict(enumerate(_ragged(image.path_off, image.path_wires)))
+        self.groups = _split_rows(image.group_off, image.group_wires)
+        self._paths = dict(enumerate(_split_rows(image.path_off, image.path_wires)))
         self._read_fabric(image)
         self._read_vertices(image)
         self._read_connections(image)
@@ -151,7 +151,7 @@ class Model:
         self._spreads = dict(enumerate(_specs(SpreadSpec, spreads, detours=detours)))
 
     def _read_connections(self, image: Image) -> None:
-        mgroups, conns = _ragged(image.mgroup_off, image.mgroup_members), image.conns
+        mgroups, conns = _split_rows(image.mgroup_off, image.mgroup_members), image.conns
         self.conns = _specs(
             ConnSpec,
             conns,

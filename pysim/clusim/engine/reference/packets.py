@@ -215,8 +215,11 @@ class Transfer:
     def route_key(self, i: int) -> int:
         """Return the route key of packet `i`."""
         if self.terms.policy == Policy.PINNED:
-            key = self.queues[i % len(self.queues)] if self.queues else self.base
-            return key // len(self.wires)
+            if self.queues:
+                return self.queues[i % len(self.queues)] // len(self.wires)
+            if self.rate is not None and self.terms.path is None:
+                return self.rate.route_key(self.base, len(self.wires))
+            return self.base // len(self.wires)
         count = (self.base + i) % 2**32
         return count // len(self.wires) if self.terms.policy == Policy.STRIPE else count
 

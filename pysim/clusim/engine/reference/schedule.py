@@ -242,7 +242,7 @@ class ScheduleState(InstanceHost):
             row = (now_ps, done.gate_ps, instance, sequence, done.wire, int(done.cause))
             self.records.append(row)
 
-    def finished(self, instance: InstanceState) -> None:
+    def free_slot(self, instance: InstanceState) -> None:
         """Free the slot and the SMs of an instance that is done; its task counts down."""
         endpoint, task = instance.spec.endpoint, instance.spec.task
         self._free_slots[endpoint].add(instance.slot)

@@ -8,11 +8,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from clusim.engine.abi import NEVER, Beyond, SenderCall, SenderMode, Word, policy_failed
+from clusim.engine.abi import NEVER, NONE, Beyond, SenderCall, Word, policy_failed
 from clusim.engine.ranges import TIME_END_PS
 from clusim.engine.reference.machine import Class, Machine
 from clusim.engine.reference.packets import Packet, Transfer
-from clusim.engine.reference.specs import ControlSpec, ceil_div
+from clusim.engine.reference.specs import ControlSpec, ceil_div, hash32
 from clusim.policies.sender import RAISED, WORDS, Hop
 
 _MOST_RATE = 2**40 - 1
@@ -43,15 +43,30 @@ class SenderRate:
         self._flow: Any = object.__new__(self._policy.cls)
         for name, value in zip(self._policy.fields, spec.bound.record, strict=True):
             setattr(self._flow, name, list(value) if isinstance(value, tuple) else value)
-        self._telemetry = self._policy.mode == SenderMode.TELEMETRY
+        self._flow.key = self._key()
+        self._more = (
+            self._policy.arguments("acked")[3:] if "acked" in self._policy.functions else ()
+        )
         self._acknowledged = "acked" in self._policy.functions
         self.injecting: Transfer | None = None
         self.in_flight = self.pace_ps = self.next_ps = 0
         self.sent_bytes = self.marked_bytes = self.rtt_ps = 0
         self._last_ps: int | None = None
         self._started = self._failed = False
-        self._sent_ps: dict[tuple[int, int], int] = {}
+        self._sent: dict[tuple[int, int], tuple[int, int]] = {}
         self._alarm_ps: int | None = None
+
+    def _key(self) -> int:
+        """Return the hash of the flow."""
+        kind, index = self.who
+        model = self._machine.model
+        number = index + len(model.conns) * (kind == Beyond.SOURCE)
+        return hash32(model.seed, NONE, number)
+
+    def route_key(self, key: int, wires: int) -> int:
+        """Return the route key of the next packet of a pinned transfer, of its queue pair's key."""
+        path = self._flow.path
+        return hash32(self._machine.model.seed, key, path) // (2 * wires) if path else key // wires
 
     def _set_next(self) -> None:
         self.next_ps = NEVER if self.in_flight >= self._flow.window else self.pace_ps
@@ -80,7 +95,7 @@ class SenderRate:
         self.sent_bytes += packet.p
         if self._acknowledged:
             self.in_flight += packet.p
-            self._sent_ps[id(packet.transfer), packet.number] = now_ps
+            self._sent[id(packet.transfer), packet.number] = now_ps, self._flow.path
         self._call(SenderCall.SENT, packet.p)
         self.pace_ps = max(self.pace_ps, now_ps) + ceil_div(packet.p << 30, self._flow.rate)
         self._machine.in_range(self.pace_ps, self.who)
@@ -96,17 +111,18 @@ class SenderRate:
             self._last_ps = now_ps
         if not self._acknowledged and not notifies:
             return
-        sent_ps = self._sent_ps.pop((id(packet.transfer), packet.number), now_ps)
+        sent_ps, path = self._sent.pop((id(packet.transfer), packet.number), (now_ps, 0))
         notice_ps = now_ps + self._spec.cnp_delay_ps
-        arrive = partial(self._take_notice, packet, notice_ps - sent_ps, notifies)
+        arrive = partial(self._take_notice, packet, (notice_ps - sent_ps, path), notifies)
         self._machine.plan(notice_ps, Class.NOTIFY, arrive, self.who)
 
-    def _take_notice(self, packet: Packet, rtt_ps: int, notifies: bool) -> None:
+    def _take_notice(self, packet: Packet, trip: tuple[int, int], notifies: bool) -> None:
         if self._acknowledged:
             self.in_flight -= packet.p
-            self.rtt_ps = rtt_ps
-            hops = (packet.hops,) if self._telemetry else ()
-            self._call(SenderCall.ACKED, packet.p, rtt_ps, int(packet.marked), *hops)
+            self.rtt_ps, path = trip
+            more: dict[str, int | list[Hop]] = {"path": path, "hops": packet.hops}
+            further = [more[name] for name in self._more]
+            self._call(SenderCall.ACKED, packet.p, self.rtt_ps, int(packet.marked), *further)
         if notifies:
             self._call(SenderCall.NOTIFIED)
         self._update()
@@ -135,7 +151,7 @@ class SenderRate:
             self._failed = True
             error = policy_failed(self._policy, call, (word, value), self.who, now_ps)
             self._machine.fail(self.who, error)
-            flow.rate, flow.window, flow.timer_ps = 1, 1, 0
+            flow.rate, flow.window, flow.timer_ps, flow.path = 1, 1, 0, 0
         self._set_alarm()
 
     def _illegal(self, now_ps: int) -> tuple[str | None, int]:
@@ -152,6 +168,8 @@ class SenderRate:
             return WORDS[Word.WINDOW], flow.window
         if flow.timer_ps != 0 and not now_ps < flow.timer_ps < TIME_END_PS:
             return WORDS[Word.TIMER_PS], flow.timer_ps
+        if not 0 <= flow.path < 2**32:
+            return WORDS[Word.PATH], flow.path
         return None, 0
 
     def _set_alarm(self) -> None:

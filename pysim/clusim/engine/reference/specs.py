@@ -372,3 +372,7 @@ class FlowRate(Protocol):
     def notice_delivery(self, packet: Any) -> None:
         """A packet was delivered, now."""
         ...
+
+    def route_key(self, key: int, wires: int) -> int:
+        """Return the route key of the next packet of a pinned transfer."""
+        ...

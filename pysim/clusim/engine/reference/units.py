@@ -66,7 +66,7 @@ def forward(machine: Machine, over: Wire, vc: int, out: int, packet: Packet) -> 
     """Forward a packet, or a copy, that arrived over a wire on `vc`; congestion may mark it."""
     out, packet.vc = _path(machine, over, out, packet)
     enter(machine, out, over.spec.in_local * machine.model.nvc + vc, packet)
-    if machine.wires[out].congested(machine.model.seed):
+    if machine.wires[out].marks_packet(machine.model.seed):
         packet.marked = True
 
 

@@ -139,7 +139,7 @@ class Wire:
             counters.stall_arbitration_ps += self.free_at_ps - now_ps
             self.arbitration_counted = True
 
-    def congested(self, seed: int) -> bool:
+    def marks_packet(self, seed: int) -> bool:
         """True if the packet just forwarded into a queue is marked (section 4); counts the packet."""
         least, most = self.spec.ecn_min_bytes, self.spec.ecn_max_bytes
         if most == 0:
