@@ -21,6 +21,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -109,20 +110,14 @@ def clusim_us(pattern: Pattern, policy: str, routing: str, seed: int) -> list[fl
         system.write_text(SYSTEM.replace("POLICY", policy), encoding="ascii")
         rows = [f"{a},{b},{pattern.size_bytes}B,0" for a, b in pattern.pairs]
         table.write_text("\n".join(["source,destination,bytes,start", *rows]), encoding="ascii")
-        result = clusim.traffic(
-            system,
-            nodes=HOSTS,
-            flows=table,
-            routing=routing,
-            packet=PACKET_BYTES,
-            seed=seed,
-            confirm=False,
-        )
+        options: dict[str, Any] = {"routing": routing, "packet": PACKET_BYTES, "seed": seed}
+        options["confirm"] = False
+        result = clusim.traffic(system, nodes=HOSTS, flows=table, **options)
     messages = result.messages
     assert messages is not None
     ends = np.zeros(len(pattern.pairs))
     np.maximum.at(ends, messages.flow, messages.end_ps / 1e6)
-    return (ends + ACK_US).tolist()
+    return [float(end_us) + ACK_US for end_us in ends]
 
 
 CONTROLS = (

@@ -68,17 +68,17 @@ def test_a_flow_is_held_by_a_full_window_or_a_low_rate(traffic: Path) -> None:
     assert use.flows.names == ["n1/gpu0->n0/gpu0", "n2/gpu0->n0/gpu0"]
     assert use.active.tolist() == [[True, True, True, False], [False, True, True, True]]
     assert use.held.tolist() == [[False, True, True, False], [False, False, False, True]]
-    # The first wire of a way is as full as the last: half in the first bin.
-    assert use.fullest.tolist() == [[0.5, 0.5, 1.0, 0.0], [0.25, 0.5, 1.0, 0.0]]
+    # The wire to the receiver is half and completely busy in the held bins of the first flow, idle in the second's.
+    assert use.fullest.tolist() == [0.75, 0.0]
     # Two of three bins of the first flow are held, one of three of the second.
     assert use.held_flows.tolist() == [0]
-    assert use.busy_while_held == 0.75
+    assert use.busy_while_held(use.held_flows) == 0.75
 
 
 def test_the_time_lost_to_held_flows_is_that_of_idle_wires(traffic: Path) -> None:
-    """Bins 1 and 3: one of two flows leaves its wires half idle, one of one leaves them idle."""
+    """Bins 1 and 2: one of two flows leaves a quarter of its wire idle; bin 3: the only flow leaves it all."""
     use = FlowUse(open_traced(traffic))
-    assert use.lost_ps == US // 4 + US
+    assert use.lost_ps == {"swift": US // 4 + US}
 
 
 def test_flows_have_a_row_each_and_a_summary(traffic: Path) -> None:

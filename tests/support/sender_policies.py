@@ -21,6 +21,17 @@ class Free(SenderFlow):
 
 
 @clusim.policy
+class Slow(SenderFlow):
+    """A small part of the line rate."""
+
+    share: Final = 64
+
+    def start(self, now_ps: int) -> None:
+        """Set the rate."""
+        self.rate = self.line_rate // self.share
+
+
+@clusim.policy
 class Narrow(SenderFlow):
     """A window of a few packets, by marks and round trips."""
 

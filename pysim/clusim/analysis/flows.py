@@ -20,6 +20,7 @@ from clusim.analysis.tablejson import FlowUseRowJson
 from clusim.base.arrays import Array
 from clusim.base.tables import ColumnTable
 from clusim.base.units import format_rate, format_time
+from clusim.results.causes import Census
 from clusim.results.flows import Flows
 
 HELD_HALF = 0.5
@@ -45,7 +46,7 @@ class FlowUse:
         begun = np.logical_or.accumulate(moving, axis=1)
         self.active = begun & np.logical_or.accumulate(moving[:, ::-1], axis=1)[:, ::-1]
         self.held = self.active & self.flows.held
-        self._busy = bins.wires["busy"] / np.maximum(1, self._width_ps)
+        self._busy_ps = bins.wires["busy"]
 
     def _stages(self, number: int) -> list[Stage]:
         """Return the wires of a flow, hop by hop."""
@@ -63,9 +64,15 @@ class FlowUse:
 
     @cached_property
     def fullest(self) -> Array:
-        """Utilisation of the fullest wire on the way of a flow, shape (flows, bins)."""
-        rows = [self._busy[wires].max(axis=0, initial=0.0) for wires in self.wires]
-        return np.array(rows).reshape(self.active.shape)
+        """Utilisation of the fullest wire on the way of each flow, over the time in which it is held."""
+        result = np.zeros(len(self.flows))
+        for row, way in enumerate(self.wires):
+            bins = self.held[row]
+            held_ps = self._width_ps[bins].sum()
+            if held_ps and len(way):
+                busy_ps = self._busy_ps[way][:, bins].sum(axis=1)
+                result[row] = min(1.0, busy_ps.max() / held_ps)
+        return result
 
     def time_ps(self, which: Array) -> Array:
         """Return the time of chosen bins of each flow [ps]."""
@@ -77,18 +84,31 @@ class FlowUse:
         active_ps = self.time_ps(self.active)
         return np.flatnonzero((active_ps > 0) & (self.time_ps(self.held) >= HELD_HALF * active_ps))
 
-    @cached_property
-    def busy_while_held(self) -> float:
-        """Utilisation of the fullest wire on the way of held flows, mean over the time in which they are held."""
-        weights = self.held[self.held_flows] * self._width_ps
-        total = float((self.fullest[self.held_flows] * weights).sum())
-        return total / float(weights.sum()) if len(self.held_flows) else 0.0
+    def busy_while_held(self, rows: Array) -> float:
+        """Return the utilisation of the fullest wire on the way of flows, mean over the time in which they are held."""
+        held_ps = self.time_ps(self.held)[rows]
+        return float(self.fullest[rows] @ held_ps) / max(1.0, float(held_ps.sum()))
 
     @cached_property
-    def lost_ps(self) -> int:
-        """Time in which wires were idle because flows were held: mean over the active flows, summed over bins."""
-        lost = (self.held * (1.0 - np.minimum(1.0, self.fullest))).sum(axis=0)
-        return int((lost / np.maximum(1, self.active.sum(axis=0))) @ self._width_ps)
+    def lost_ps(self) -> dict[str, int]:
+        """Time in which wires were idle because a policy held flows [ps].
+
+        It is the mean over the active flows, summed over bins.
+        """
+        lost = self.held * (1.0 - self.fullest[:, None])
+        mean = lost / np.maximum(1, self.active.sum(axis=0)) @ self._width_ps
+        result: dict[str, int] = {}
+        for name, ps in zip(self.flows.control, mean.tolist(), strict=True):
+            result[name] = result.get(name, 0) + round(ps)
+        return result
+
+    def census(self, control: str) -> Census:
+        """Count the flows of a policy: all, and held ones, with the utilisation of their fullest wires meanwhile."""
+        mine = np.array([name == control for name in self.flows.control])
+        active = np.flatnonzero(mine & self.active.any(axis=1))
+        held = np.array([row for row in self.held_flows.tolist() if mine[row]], np.int64)
+        unit = f"flows at {self.busy_while_held(held):.0%} of the wire"
+        return Census(unit, len(active), tuple(self.flows.names[row] for row in held.tolist()))
 
     def sentences(self) -> list[str]:
         """Return the summary of all flows."""
@@ -109,7 +129,7 @@ class FlowUse:
         if len(self.held_flows):
             result.append(
                 f"rate control holds {len(self.held_flows)} of {len(used)} flows; their fullest wires are then"
-                f" {self.busy_while_held:.0%} busy"
+                f" {self.busy_while_held(self.held_flows):.0%} busy"
             )
         marked = tables["marked"].sum() / max(1, sent.sum())
         sentence = f"{marked:.1%} of their payload was marked"

@@ -17,10 +17,13 @@ import numpy as np
 
 from clusim.analysis.charge import Charge
 from clusim.analysis.critical import Critical, Traced
+from clusim.analysis.flows import FlowUse
 from clusim.analysis.limits import limit
 from clusim.analysis.network import Network
 from clusim.analysis.remedies import (
     HALF_FULL,
+    LEAST_PART,
+    WITHOUT_RATE_CONTROL,
     OnPath,
     Remedy,
     faster_hardware,
@@ -46,6 +49,7 @@ from clusim.results.causes import (
     VerdictCause,
     also_limiting,
     by_cause,
+    scaled,
     summed,
     wire_key,
 )
@@ -89,9 +93,17 @@ class CausePlaces:
         self._image = self._network.image
         self._counted: dict[str, Census] = {}
         self._servers = servers
+        self._traced = traced
+
+    @cached_property
+    def flows(self) -> FlowUse:
+        """Flows of the run with rate control."""
+        return FlowUse(self._traced)
 
     def of(self, charge: Charge, step: Step) -> tuple[str, str]:
         """Return the resource and the instance of a charge."""
+        if charge.cause is CauseKind.RATE:
+            return charge.resource, self.flows.flows.name_of(step.connection)
         if charge.wire >= 0:
             return self.of_wire(charge.wire)
         resource = _OWNER.split(charge.resource, maxsplit=1)[0]
@@ -124,6 +136,8 @@ class CausePlaces:
     def census(self, key: tuple[CauseKind, str], resource: str) -> Census:
         """Count the instances of a resource of a cause."""
         kind, servers = key[0], self._servers
+        if kind is CauseKind.RATE:
+            return self.flows.census(key[1])
         if resource in self._classes:
             if resource not in self._counted:
                 self._counted[resource] = self._wires(resource)
@@ -242,6 +256,7 @@ LEAST_MIDDLE = 0.2
 _WIRES = (CauseKind.WIRE, CauseKind.NIC, CauseKind.PCIE)
 _MOVING = {*_WIRES, CauseKind.CTA, CauseKind.MEMORY, CauseKind.UNIT}
 _MOVING |= {CauseKind.FAULT, CauseKind.CONTENTION, CauseKind.CREDIT, CauseKind.WINDOW}
+_MOVING |= {CauseKind.RATE}
 _WORKING = {CauseKind.COMPUTE, CauseKind.SHARING, CauseKind.STRAGGLER}
 
 
@@ -287,21 +302,42 @@ def judged_by_servers(traced: Traced, why: str) -> Judged:
     wire, places = int(np.argmax(busy)), CausePlaces(traced, servers)
     busy_ps = min(result.time_ps, int(busy[wire]))
     parts: dict[PartKey, int] = {(*wire_key(network.classes[wire]), *places.of_wire(wire)): busy_ps}
-    parts[CauseKind.OTHER, "", "", ""] = result.time_ps - busy_ps
+    rate_control = _rate_control(result, places, result.time_ps - busy_ps)
+    for what, ps in rate_control.items():
+        parts[CauseKind.RATE, what, "rate control", ""] = ps
+    parts[CauseKind.OTHER, "", "", ""] = result.time_ps - busy_ps - sum(rate_control.values())
     sums = {key: ps for key, ps in by_cause(parts).items() if key[0] is not CauseKind.OTHER}
-    changes = faster_hardware(traced, dict.fromkeys(sums, OnPath()))
+    hardware = [key for key in sums if key[0] is not CauseKind.RATE]
+    changes = faster_hardware(traced, dict.fromkeys(hardware, OnPath()))
     full = {words for one in servers.classes if one.busy >= HALF_FULL for words in one.remedies}
     remedies = []
     for (words, change), keys in changes.items():
         if words in full and words != "slots x2":
             most_ps = max(0, result.time_ps - int(servers.least_ps(words)))
             remedies.append(Remedy(words, change, tuple(keys), most_ps, most_ps))
+    if rate_control:
+        words, change = WITHOUT_RATE_CONTROL
+        causes = tuple((CauseKind.RATE, what) for what in rate_control)
+        most_ps = max(0, result.time_ps - int(servers.least_ps(words)))
+        estimate_ps = min(sum(rate_control.values()), most_ps)
+        remedies.append(Remedy(words, change, causes, estimate_ps, most_ps))
     remedies.sort(key=lambda one: (-one.most_ps, one.words))
-    if not remedies or busy_ps < HALF_FULL * result.time_ps:
+    if not remedies or (busy_ps < HALF_FULL * result.time_ps and not rate_control):
         return Judged(replace(without_path(result, why), servers=servers.classes))
     spans = [SplitSpan("", 0, result.time_ps, parts)]
     found = _diagnosed(traced, servers, (spans, places), remedies)
     return Judged(replace(found.verdict, order=f"by busy time; {why}"), found.remedies)
+
+
+def _rate_control(result: Result, places: CausePlaces, most_ps: int) -> dict[str, int]:
+    """Return the time in which held flows left their wires idle, by policy, at most `most_ps` in all [ps]."""
+    if not result.bins.flows:
+        return {}
+    lost = {
+        what: ps for what, ps in places.flows.lost_ps.items() if ps >= LEAST_PART * result.time_ps
+    }
+    total_ps = sum(lost.values())
+    return scaled(lost, min(total_ps, most_ps)) if total_ps else {}
 
 
 def _diagnosed(
@@ -366,6 +402,8 @@ def _detail(run: Critical, charge: Charge, step: Step) -> str:
         return joined(network.classes[charge.wire])
     if charge.cause is CauseKind.CONTENTION and rivals is not None:
         return several(sorted({rivals.name(call) for call in charge.rivals}))
+    if charge.cause is CauseKind.RATE:
+        return run.traced.result.bins.flows.control_of(step.connection)
     if charge.cause is CauseKind.STRAGGLER:
         return f"rank {network.ranks[step.endpoint]}"
     if charge.cause is CauseKind.MEMORY:

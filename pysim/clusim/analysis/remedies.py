@@ -8,7 +8,7 @@ from dataclasses import field
 from fractions import Fraction
 
 from clusim.analysis.critical import Critical, Traced
-from clusim.analysis.whatif import Change, is_in_image, mended
+from clusim.analysis.whatif import REPAIRS, Change, is_in_image, mended
 from clusim.base.records import dataclass
 from clusim.base.terms.links import kind_of
 from clusim.results.causes import WHAT_IF, CauseKind, Key, wire_key
@@ -65,7 +65,7 @@ def remedies_of(run: Critical, sums: Mapping[Key, int], changes: Changes) -> lis
     result = []
     for (words, change), keys in changes.items():
         longest = sorted(keys, key=lambda key: (-sums.get(key, 0), key))
-        whole = change.what in ("mended", "straggler", "without")
+        whole = change.what in REPAIRS
         estimate_ps = sum(sums.get(key, 0) for key in keys) // (1 if whole else 2)
         if estimate_ps < LEAST_PART * time_ps and words not in full:
             continue
@@ -97,13 +97,18 @@ def faster_hardware(traced: Traced, found: Mapping[Key, OnPath]) -> Changes:
     return changes
 
 
+WITHOUT_RATE_CONTROL = "--policy sender=none", Change("uncontrolled", Fraction(1))
+"""Remedy of flows that are held by their policy."""
+
 _DETAILS = {CauseKind.MEMORY: "of GPUs"}
 """Detail of a cause that is not on the critical path."""
 
 
 def repair_of(run: Critical, key: Key, entry: OnPath) -> tuple[str, Change] | None:
-    """Return the change that removes a fault, a slow rank or other collectives; None for other causes."""
+    """Return the change that removes a fault, a slow rank, rate control or other collectives; None for other causes."""
     (kind, what), network = key, run.traced.network
+    if kind is CauseKind.RATE:
+        return WITHOUT_RATE_CONTROL
     if kind is CauseKind.FAULT:
         return f"{what} repaired", mended(network.wires, network.classes, entry.wires)
     if kind is CauseKind.STRAGGLER:

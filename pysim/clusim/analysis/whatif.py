@@ -63,6 +63,10 @@ _MOST = {"window_bytes": 2**31 - 1, "cta_slots": 256}
 """Columns that a factor multiplies -> their largest value."""
 
 
+REPAIRS = ("mended", "straggler", "without", "uncontrolled")
+"""Changes that remove a cause, instead of scaling a resource."""
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """Change that makes a resource `factor` times as fast.
@@ -71,7 +75,8 @@ class Change:
     ----------
     what : str
         A key of `THINGS`, or with `wires` any name. ``mended`` removes faults from wires and sets the best rate of
-        their class, ``straggler`` sets `endpoints` to nominal speed, ``without`` removes the traffic of `tasks`.
+        their class, ``straggler`` sets `endpoints` to nominal speed, ``without`` removes the traffic of `tasks`,
+        ``uncontrolled`` the rate control of all flows.
     wires, endpoints, tasks : frozenset of int
         Affected elements; empty for `THINGS`.
     like : tuple of (int, int)
@@ -165,7 +170,7 @@ def _costs(image: Mapping[str, Array], *, threads: bool) -> Array:
 
 
 def _repair(image: dict[str, Array], change: Change) -> None:
-    """Remove faults, slow rates or competing traffic from an image."""
+    """Remove faults, slow rates, rate control or competing traffic from an image."""
     faults = image["faults"]
     gone = np.zeros(len(faults), bool)
     if change.what == "mended":
@@ -173,6 +178,9 @@ def _repair(image: dict[str, Array], change: Change) -> None:
         for wire, best in change.like:
             for name in ("rate_num", "rate_den"):
                 image["wires"][name][wire] = image["wires"][name][best]
+    elif change.what == "uncontrolled":
+        for table in ("conns", "sources"):
+            image[table]["control"] = NONE
     elif change.what == "straggler":
         endpoints = list(change.endpoints)
         image["endpoints"]["slow_1024"][endpoints] = 1024
@@ -188,7 +196,7 @@ def changed_image(image: Mapping[str, Array], change: Change) -> dict[str, Array
     """Return a copy of an image in which something is faster."""
     new = {name: np.array(values) for name, values in image.items()}
     factor = change.factor
-    if change.what in ("mended", "straggler", "without"):
+    if change.what in REPAIRS:
         _repair(new, change)
         return new
     paced = frozenset[int]() if change.what == "wire latency" else change.wires

@@ -186,6 +186,9 @@ class Usage:
         }
         if unit_busy_ps is not None:
             self._sums["unit"] = _running(unit_busy_ps)
+        self._flows = {flow: row for row, flow in enumerate(bins.flows.numbers.tolist())}
+        if self._flows:
+            self._sums["held"] = _running(bins.flows.held * np.diff(self.edge_ps))
         # Segments of a path share their ends, and their resources the spans.
         self._at = lru_cache(64)(self._sums_at)
         self.all_of = lru_cache(64)(self._shares)
@@ -205,7 +208,7 @@ class Usage:
         Parameters
         ----------
         what : str
-            ``wire``, ``credit``, ``hbm`` (by communication; resources are endpoints) or ``unit``.
+            ``wire``, ``credit``, ``hbm`` (by communication; resources are endpoints), ``unit`` or ``held`` (flows).
         """
         if what not in self._sums or len(self.edge_ps) < 2 or end_ps <= start_ps:
             return _UNUSED
@@ -221,6 +224,11 @@ class Usage:
         """Return the share of one resource; 0 if unknown."""
         shares = self.all_of(what, start_ps, end_ps)
         return 0.0 if shares is _UNUSED else float(shares[number])
+
+    def held(self, flow: int, start_ps: int, end_ps: int) -> float:
+        """Return the part of a span in which a flow is held by its policy; 0 if unknown."""
+        row = self._flows.get(flow, -1)
+        return self.one("held", row, start_ps, end_ps) if row >= 0 else 0.0
 
 
 _UNUSED = np.zeros(0)

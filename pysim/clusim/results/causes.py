@@ -36,6 +36,7 @@ class CauseKind(StrEnum):
     SHARING = "sharing"
     CREDIT = "credit"
     WINDOW = "window"
+    RATE = "rate"
     SLOTS = "slots"
     COMPUTE = "compute"
     EXPOSED = "exposed"
@@ -62,6 +63,7 @@ _WORDS = {
     CauseKind.SHARING: ("GPU sharing of kernels and communication", "without sharing"),
     CauseKind.CREDIT: ("credit stalls on", "without them"),
     CauseKind.WINDOW: ("in-flight window full", "with twice the window"),
+    CauseKind.RATE: ("rate control by", "without it"),
     CauseKind.SLOTS: ("CTA slots in use", "with twice the slots"),
     CauseKind.COMPUTE: ("compute", "if 2x faster"),
     CauseKind.EXPOSED: ("exposed communication", "if all hidden"),
@@ -302,7 +304,7 @@ class CausePart(JsonObject):
     @property
     def _is_named(self) -> bool:
         """Return True if the detail is the place."""
-        counted = (*_BANDWIDTHS, CauseKind.MEMORY, CauseKind.CREDIT)
+        counted = (*_BANDWIDTHS, CauseKind.MEMORY, CauseKind.CREDIT, CauseKind.RATE)
         return bool(self.what) and self.kind not in counted
 
     def parts(self) -> dict[PartKey, int]:

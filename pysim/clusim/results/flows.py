@@ -85,6 +85,17 @@ class Flows:
         """Return the number of flows."""
         return len(self.names)
 
+    def _row(self, number: int) -> int:
+        return int(np.searchsorted(self.numbers, number))
+
+    def name_of(self, number: int) -> str:
+        """Return the name of the flow with a row of the engine's input."""
+        return self.names[self._row(number)]
+
+    def control_of(self, number: int) -> str:
+        """Return the sender policy of the flow with a row of the engine's input, or ``DCQCN``."""
+        return self.control[self._row(number)]
+
     @property
     def held(self) -> Array:
         """True where a policy limits a flow at the end of a bin: a rate below the port's, or a full window."""

@@ -7,7 +7,7 @@ is printed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -24,6 +24,7 @@ from clusim.engine.abi import Engine, FaultKind, Stop
 from clusim.engine.image import DTYPES, Image, image_of
 from clusim.results.bins import MAX_BINS, BinRecorder
 from clusim.results.diagnosis import Verdict
+from clusim.results.flows import flows_of
 from clusim.results.result import Result, Wires, mean_rates_Bps
 from clusim.results.sensitivity import Sensitivity
 from clusim.results.trace.held import HeldRecords, Inputs
@@ -151,11 +152,15 @@ def _simulated(
     engine: EngineName,
     records: HeldRecords | None = None,
     how: Repeats | None = None,
+    wires: Sequence[str] = (),
 ) -> Session:
+    """Simulate an image; with the names of its wires, flows with rate control have histories."""
     how = how or Repeats()
     recorder = BinRecorder(
         len(image.wires), len(image.endpoints), 16 if records is None else MAX_BINS
     )
+    if wires:
+        recorder.follow(flows_of(image.tables(), image.senders, wires))
     session = Session(image, start_engine(image, engine, records is not None, None), recorder)
     sinks: list[Sink] = [] if records is None else [records]
     stop = session.run(sinks, how.progress, how.watch)
@@ -394,7 +399,7 @@ def _trial(result: Result, inputs: Inputs, image: Image, how: Repeats) -> Remedy
     from clusim.simulation.proof import RemedyTrial
 
     records = HeldRecords()
-    session = _simulated(image, _engine_of(result), records, how)
+    session = _simulated(image, _engine_of(result), records, how, result.wires.names)
     after = _changed(result, session)
     tables = {name: getattr(image, name) for name in DTYPES}
 
