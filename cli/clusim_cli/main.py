@@ -23,7 +23,7 @@ import click
 
 from clusim.base import resources
 from clusim.base.errors import ClusimError, InternalError, TimeLimitReached, TopologyError, suggest
-from clusim.base.files import guarded
+from clusim.base.files import guard_inputs
 from clusim_cli import commands
 from clusim_cli.terminal import fitted
 
@@ -196,7 +196,7 @@ def run(args: list[str] | None = None) -> int:
         # Names of files need not be Unicode; printing one must not fail.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        with guarded():
+        with guard_inputs():
             code = cli.main(args, prog_name="clusim", standalone_mode=False)
         sys.stdout.flush()
     except SystemExit:

@@ -12,7 +12,7 @@ import click
 
 from clusim.base import files
 from clusim.base.errors import suggest
-from clusim.base.tables import WIDTH, folded
+from clusim.base.tables import WIDTH, wrap_line
 from clusim_cli.params import Value
 from clusim_cli.terminal import fitting
 
@@ -182,9 +182,9 @@ def working(jobs: int | None, address: str | None) -> Iterator[Jobs]:
         return
     if jobs is not None:
         raise click.UsageError("--jobs (local processes) and --executor exclude each other")
-    from clusim.base.executors import connected
+    from clusim.base.executors import connect_executor
 
-    with connected(address) as executor:
+    with connect_executor(address) as executor:
         yield executor
 
 
@@ -200,13 +200,13 @@ def doubts(setup: Setup, strict: bool, *, mark: str = "", quiet: bool = False) -
     quiet : bool
         Only return the doubts, for inclusion in an object.
     """
-    from clusim.topology.model import refuse, shown
+    from clusim.topology.model import doubt_lines, refuse
 
     result = setup.doubts
     if strict:
         refuse(result, setup.name)
-    for line in shown(result) if not quiet else ():
-        click.echo("\n".join(folded(f"{mark}{line}")))
+    for line in doubt_lines(result) if not quiet else ():
+        click.echo("\n".join(wrap_line(f"{mark}{line}")))
     return result
 
 

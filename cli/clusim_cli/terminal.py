@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-from clusim.base.tables import WIDTH, folded
+from clusim.base.tables import WIDTH, wrap_line
 
 
 def draws(stream: TextIO) -> bool:
@@ -23,7 +23,7 @@ def fitted(text: str, stream: TextIO, most: int | None = None) -> str:
     width = min((columns for columns in (most, terminal) if columns is not None), default=None)
     if width is None:
         return text
-    return "\n".join(part for line in text.split("\n") for part in folded(line, width))
+    return "\n".join(part for line in text.split("\n") for part in wrap_line(line, width))
 
 
 class _Fitting:

@@ -123,7 +123,7 @@ def replay(
         asked=tuple((name, as_bytes(size)) for name, size in given.pop("asked", ())),
         **given,
     )
-    with files.guarded(), counted_in_notebook(counted) as progress:
+    with files.guard_inputs(), counted_in_notebook(counted) as progress:
         for name in names:
             files.note_input(name)
         return replayed(request, how, progress)

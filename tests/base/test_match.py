@@ -111,9 +111,9 @@ def test_launches_that_share_messages_are_joined_transitively() -> None:
         graph.add(launch, message, f"{launch}{message}")
     assert graph.complete(1) is None
     graph.add(3, "b", "3b")
-    assert set(graph.joined(1)) == {1, 2, 3}
+    assert set(graph.component(1)) == {1, 2, 3}
     assert graph.complete(1) == [[(1, "1a"), (2, "2a")], [(2, "2b"), (3, "3b")]]
-    assert set(graph.joined(9)) == {9}
+    assert set(graph.component(9)) == {9}
 
 
 @pytest.mark.parametrize(

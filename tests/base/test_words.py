@@ -148,8 +148,8 @@ def test_every_name_of_a_type_finds_it() -> None:
         for word in filter(None, (item.name, item.short, *item.tables, *item.others)):
             for spelled in (word, word.upper(), f"nccl{word}", f"torch.{word}", f"c10::{word}"):
                 assert find_dtype(spelled) is item, spelled
-        assert item.moved in DTYPES
-        assert DTYPES[item.moved].storage
+        assert item.carrier in DTYPES
+        assert DTYPES[item.carrier].storage
     assert find_dtype("f8") is None
 
 
@@ -157,16 +157,16 @@ def test_a_float_of_8_bits_has_one_name() -> None:
     words = ("f8e4m3", "fp8_e4m3", "fp8", "float8_e4m3fn", "ncclFloat8e4m3", "Float8_e4m3fn")
     found = {getattr(find_dtype(word), "name", "") for word in words}
     assert found == {"float8e4m3"}
-    assert (DTYPES["float8e4m3"].moved, DTYPES["float8e4m3"].peak) == ("uint8", "f8")
+    assert (DTYPES["float8e4m3"].carrier, DTYPES["float8e4m3"].peak) == ("uint8", "f8")
 
 
 def test_algorithms_and_protocols_have_every_spelling() -> None:
     for item in ALGORITHMS:
-        for word in (item.value, item.name, item.own, item.plugin):
+        for word in (item.value, item.name, item.key, item.plugin):
             assert find_algorithm(word) is item
     assert find_protocol("SIMPLE") is Protocol.SIMPLE
     assert PROTOCOL_NAMES == ("simple", "ll", "ll128")
-    assert own_word("NVLS_Tree") == Algorithm.NVLS_TREE.own == "nvlstree"
+    assert own_word("NVLS_Tree") == Algorithm.NVLS_TREE.key == "nvlstree"
     assert own_word("Oneshot-LL") == "oneshot-ll"
     assert [kernel_word(word) for word in ("nvlstree", "simple", "oneshot")] == [
         *("NVLS_TREE", "SIMPLE", "ONESHOT")

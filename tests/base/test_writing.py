@@ -236,7 +236,7 @@ def test_what_a_file_is_made_from_is_not_replaced_under_any_name(target: Path) -
 
 
 def test_what_was_read_is_not_replaced_while_it_is_guarded(target: Path) -> None:
-    with files.guarded():
+    with files.guard_inputs():
         files.note_input(target)
         with pytest.raises(InputError, match="file: is an input"):
             files.write_text(target, "new")
@@ -249,7 +249,7 @@ def test_standard_input_is_an_input(target: Path) -> None:
     try:
         with target.open("rb") as file:
             os.dup2(file.fileno(), 0)
-        with files.guarded():
+        with files.guard_inputs():
             files.note_input("-")
             with pytest.raises(InputError, match="is the input - under another name"):
                 files.write_text(target, "new")

@@ -89,9 +89,9 @@ def test_all_parts_of_cached_answers_are_listed(folder: Path) -> None:
     for name in names:
         fabric = load(name)
         pickled = pickle.dumps(fabric)
-        assert shelf.restored(pickled) == fabric, name
+        assert shelf.restore_object(pickled) == fabric, name
     graphs = tuple(communicator(load("dgx-1v")).graphs.values())
-    assert shelf.restored(pickle.dumps(graphs)) == graphs
+    assert shelf.restore_object(pickle.dumps(graphs)) == graphs
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o1707])

@@ -10,7 +10,7 @@ import pytest
 from cli.conftest import Clusim
 from clusim.base.kept import PLACE
 from clusim.studies.sweep import read_grid
-from clusim.studies.sweep.grid import answered
+from clusim.studies.sweep.grid import answer_point
 
 WORK = """
 model: {base: gpt3-1.3b, layers: 2, hidden: 256, heads: 8, head_size: 32, kv_heads: 8, intermediate: 1024, vocab: 1024}
@@ -62,7 +62,7 @@ def test_points_of_a_sweep_share_the_parts_of_estimates(clusim: Clusim, work: Pa
     )
     rows, kept = [], []
     for point in read_grid(grid).points:
-        rows.append(answered(point))
+        rows.append(answer_point(point))
         kept.append(json.loads(clusim("cache", "--json").out)["parts"])
     assert [row["microbatches"] for row in rows] == [8, 16, 32]
     assert kept[0] == kept[1] == kept[2] > 0

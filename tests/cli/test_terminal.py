@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clusim.base.tables import WIDTH, folded
+from clusim.base.tables import WIDTH, wrap_line
 from clusim_cli.main import COMMANDS
 from support.calls import CALLS
 from support.terminal import at_terminal, terminal
@@ -171,4 +171,4 @@ def test_json_and_csv_are_not_folded(files: dict[str, Path]) -> None:
     ],
 )
 def test_lines_break_between_words_but_not_before_units(line: str, parts: list[str]) -> None:
-    assert folded(line, 12) == parts
+    assert wrap_line(line, 12) == parts

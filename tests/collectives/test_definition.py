@@ -60,7 +60,7 @@ def test_any_number_of_ranks_and_ragged_sizes(pair: tuple[str, str]) -> None:
 @pytest.mark.parametrize("pair", PAIRS, ids="/".join)
 def test_groups_in_any_order_and_any_root(pair: tuple[str, str]) -> None:
     group = (11, 3, 17, 0, 8)[: fitting(pair, 5, 4)[0]]
-    for root in group if REGISTRY[pair].rooted else (None,):
+    for root in group if REGISTRY[pair].has_root else (None,):
         schedule = make(pair, group, 5000, channels=2, root=root)
         assert schedule.num_ranks == 20
         assert {task.rank for task in schedule.tasks} == set(group)

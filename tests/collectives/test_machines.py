@@ -152,7 +152,7 @@ OTHERS = [
 @pytest.mark.parametrize("pair", OTHERS, ids="/".join)
 def test_other_collectives_over_machines_are_right(pair: tuple[str, str]) -> None:
     size = 0 if pair[0] == "barrier" else 50_004
-    root = {"root": 11} if REGISTRY[pair].rooted else {}
+    root = {"root": 11} if REGISTRY[pair].has_root else {}
     proven(pod(), *pair, size, channels=2, **root)
     group = (9, 2, 0, 14, 1)[: fitting(pair, 5, 4)[0]]
     proven(pod(), *pair, size, channels=1, ranks=group, **({"root": 2} if root else {}))

@@ -157,16 +157,16 @@ def test_the_output_in_the_readme_is_that_of_the_main_job(
 def test_the_glossary_is_generated_and_has_the_words_of_a_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from clusim.base.terms.glossary import defined, page
+    from clusim.base.terms.glossary import find_terms, page
 
     assert (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8") == page()
     shown = (ROOT / "README.md").read_text(encoding="utf-8")
     for word in ("algbw", "busbw", "bottleneck", "busy", "credit stall", "idle", "contended"):
         assert word in shown
-        assert len(defined(word)) == 1, word
+        assert len(find_terms(word)) == 1, word
     for word in ("link class", "granularity", "fingerprint", "per-slice CTA overhead"):
         assert word in shown
-        assert defined(word), word
+        assert find_terms(word), word
     assert run(["glossary", "BUSBW"]) == 0
     assert capsys.readouterr().out.startswith("busbw: algbw times")
     assert run(["glossary", "buswb"]) == 2

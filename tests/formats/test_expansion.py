@@ -21,8 +21,8 @@ from clusim.formats.opened import (
     TRUST,
     _BoundedStream,
     _CountedInput,
-    opened,
-    unpacked,
+    open_file,
+    unpack_stream,
 )
 from clusim.formats.recordings.source import lines
 from clusim_cli.main import run
@@ -70,11 +70,11 @@ def test_every_way_to_read_has_the_limit(suffix: str, tmp_path: Path) -> None:
         lambda stream: list(iter(lambda: stream.readline(1 << 16), b"")),
     ]
     for way in ways:
-        with opened(str(path)) as stream, pytest.raises(InputError, match="expands"):
+        with open_file(str(path)) as stream, pytest.raises(InputError, match="expands"):
             way(stream)
     pipe = io.BufferedReader(io.BytesIO(path.read_bytes()))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="standard input: expands"):
-        unpacked(pipe, "standard input").read()
+        unpack_stream(pipe, "standard input").read()
 
 
 def test_the_limit_is_the_free_bytes_and_a_hundred_times_the_input() -> None:
@@ -103,7 +103,7 @@ def test_a_file_that_is_not_there_or_cannot_be_opened_is_one_line(
         "socket": "No such device or address",
     }
     for name, why in told.items():
-        with pytest.raises(InputError) as error, opened(name):
+        with pytest.raises(InputError) as error, open_file(name):
             pass
         assert str(error.value) == f"{name}: {why}"
     place.close()
@@ -117,7 +117,7 @@ def test_ordinary_logs_are_below_the_limit(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"log.{suffix}"
     path.write_bytes(PACKERS[suffix](many))
     if len(many) < MOST_EXPANSION * path.stat().st_size:
-        with opened(str(path)) as stream:
+        with open_file(str(path)) as stream:
             assert stream.read() == many
 
 

@@ -17,7 +17,7 @@ from clusim.nccl import Version, communicator, parse_env
 from clusim.nccl.topology import build_system, direct_rdma
 from clusim.replays.machine_match import infer_machine
 from clusim.topology.arrays import arrays_of
-from clusim.topology.loading import joined
+from clusim.topology.loading import join_nodes
 from clusim.topology.rails import Rails
 from clusim_cli.main import run
 
@@ -62,7 +62,7 @@ def test_an_accelerator_of_an_unknown_vendor_is_refused_unless_a_chip_is_given()
 @pytest.mark.parametrize("release", [Version(2, 27, 7), Version(2, 29)])
 def test_the_nics_of_a_superchip_write_to_its_gpus(release: Version) -> None:
     """Measured: 175 GB/s over four functions of 200 Gb/s each, their line rate."""
-    tray = joined(import_file(FOLDER / "gb300_tray_4vf.xml").fabric(), 2)
+    tray = join_nodes(import_file(FOLDER / "gb300_tray_4vf.xml").fabric(), 2)
     system = build_system(tray, release, parse_env({"NCCL_NVLS_ENABLE": "0"}))
     assert all(
         direct_rdma(system, gpu, net) for gpu, net in zip(system.gpus, system.adapters, strict=True)
@@ -82,7 +82,7 @@ def test_a_gpu_of_a_rack_without_links_leaves_one_ring_and_no_nvls() -> None:
 def test_gpus_of_a_table_are_at_their_nics_and_cpus() -> None:
     found = import_file(FOLDER / "r6000d_topo.txt", chip="rtx-pro-6000-server", cpu="epyc-turin")
     rails = Rails(arrays_of(found.fabric()))
-    assert [rails.near(rank) for rank in range(8)] == [(rank,) for rank in range(8)]
+    assert [rails.nearest_rails(rank) for rank in range(8)] == [(rank,) for rank in range(8)]
 
 
 @pytest.mark.parametrize(

@@ -188,9 +188,9 @@ def _imported(path: Path) -> object:
 
 
 def _measured_paths(path: Path) -> object:
-    from clusim_formats.topologies.nvbandwidth import compared, read_nvbandwidth
+    from clusim_formats.topologies.nvbandwidth import compare_tests, read_nvbandwidth
 
-    return compared(_machine("dgx-a100"), read_nvbandwidth(_only(path)))
+    return compare_tests(_machine("dgx-a100"), read_nvbandwidth(_only(path)))
 
 
 def _topology(path: Path) -> object:

@@ -20,7 +20,7 @@ from clusim.hardware.figures import (
     calibrated,
     figure,
     published,
-    scaled,
+    scale_value,
     scaled_figures,
 )
 
@@ -111,7 +111,7 @@ def test_every_bound_contains_its_value_and_scales_it() -> None:
     assert len({str(item) for item in bounded}) > 100
     for item in bounded:
         for factor in item.bounds or ():
-            entry(scaled(item.value, factor), "0%")
+            entry(scale_value(item.value, factor), "0%")
 
 
 def test_scaled_figures_apply_to_systems_created_within_the_context() -> None:

@@ -23,7 +23,7 @@ from clusim.hardware import (
     gpu_by_product,
     gpu_by_words,
 )
-from clusim.hardware.catalog import _found
+from clusim.hardware.catalog import _read_gpus
 from clusim.hardware.figures import Figure, assumed
 from clusim.hardware.gpu import FIGURES, gpu_of
 
@@ -132,7 +132,7 @@ def test_a_wrong_file_is_one_line_that_names_file_and_key(
     (tmp_path / "t9.yaml").write_text(text.replace(old, new, 1), encoding="utf-8")
     monkeypatch.setenv("CLUSIM_GPUS", str(tmp_path))
     with pytest.raises(InputError) as caught:
-        _found()
+        _read_gpus()
     (line,) = str(caught.value).splitlines()
     assert "t9.yaml: " in line
     assert error in line

@@ -184,8 +184,8 @@ class TestTraining:
 class TestOneRule:
     def test_nothing_down_leaves_the_fabric_itself(self) -> None:
         machine = clusim.load("dgx-a100")
-        assert Broken(arrays_of(machine), [HALF, f"{DEAD} at 1us"]).known is machine
-        known: Fabric = Broken(arrays_of(machine), [DEAD]).known
+        assert Broken(arrays_of(machine), [HALF, f"{DEAD} at 1us"]).planning_fabric is machine
+        known: Fabric = Broken(arrays_of(machine), [DEAD]).planning_fabric
         assert len(known.links) == len(machine.links) - 8
 
     def test_a_change_of_several_collectives_is_counted(self) -> None:

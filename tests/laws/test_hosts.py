@@ -42,7 +42,7 @@ def ends(host: list[int], gpu: list[int], *, queue: int = 1024, wait: bool = Fal
     for issue_us, work_us in zip(host, gpu, strict=True):
         issued = threads.issue(0, Issue(issue_us * US, 1), "run")
         task = builder.kernel(0, compute_ps=work_us * US, name="run", after=tail)
-        threads.issued(0, task, 1)
+        threads.record_launches(0, task, 1)
         tail = (task, issued)
         if wait:
             threads.wait(0, tail)

@@ -167,7 +167,7 @@ class TestAttention:
 
     def test_grouped_keys_are_read_once_for_their_queries(self) -> None:
         own = Fused(2, 8, 8, 1024, 1024, 64, 64)
-        assert replace(own, kv_heads=2).moved == own.moved - 2 * 6 * 1024 * 128
+        assert replace(own, kv_heads=2).elements_moved == own.elements_moved - 2 * 6 * 1024 * 128
 
 
 class TestClock:

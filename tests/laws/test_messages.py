@@ -18,7 +18,7 @@ from clusim.lowering import Lowered, lower
 from clusim.lowering.rank_paths import Places
 from clusim.nccl import programs
 from clusim.nccl.env import Settings
-from clusim.nccl.transports import transported
+from clusim.nccl.transports import restrict_transports
 from clusim.schedule.ir import Schedule
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
@@ -89,12 +89,12 @@ def test_releases_that_send_control_messages_cost_the_thread_more(tmp_path, rele
     """The thread serves one message after the other; its work after the last one delays none."""
     settings = Settings(plugin=plugin_release(release) if release else ())
     quick, slow = (
-        transported(pair(tmp_path, nic=f"plugin: efa, control: {control}us"), settings)
+        restrict_transports(pair(tmp_path, nic=f"plugin: efa, control: {control}us"), settings)
         for control in (300, 500)
     )
     schedule = stream(quick, 5)
     assert time_ps(slow, schedule) - time_ps(quick, schedule) == 4 * added * US
-    assert transported(slow, settings) is slow
+    assert restrict_transports(slow, settings) is slow
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_flush_by_completions_costs_the_thread_per_message_of_simple(
     settings = Settings(plugin=plugin_release(release) if release else ())
     figures = "plugin: efa, control: 300us, control_flush: {}us"
     quick, slow = (
-        transported(pair(tmp_path, nic=figures.format(us)), settings) for us in (300, 500)
+        restrict_transports(pair(tmp_path, nic=figures.format(us)), settings) for us in (300, 500)
     )
     schedule = stream(quick, 5, protocol)
     assert time_ps(slow, schedule) - time_ps(quick, schedule) == 4 * added * US

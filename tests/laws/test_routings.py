@@ -13,7 +13,7 @@ import clusim
 from clusim.base.errors import InputError, TopologyError
 from clusim.engine.abi import Stop
 from clusim.engine.simulation import Simulation
-from clusim.lowering.spreads import rerouted
+from clusim.lowering.spreads import reroute
 from clusim.results.result import Result
 from clusim.results.resultjson import in_order_text
 from clusim.results.trace.reader import read_result
@@ -244,7 +244,7 @@ def test_minimal_paths_of_a_torus_need_an_escape_channel_free_of_cycles(
 
 
 def test_the_check_proves_the_escape_channels_free_of_cycles() -> None:
-    fabric = rerouted(load("torus:5x4"), "minimal")
+    fabric = reroute(load("torus:5x4"), "minimal")
     assert "escape channels cannot deadlock" in check_deadlock(arrays_of(fabric))[0].what
     undated = tuple(replace(link, dateline=(False, False)) for link in fabric.links)
     finding = check_deadlock(arrays_of(replace(fabric, links=undated)))[0]

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from clusim import topology
 from clusim.base.errors import InputError
 from clusim.nccl import Collective, communicator, parse_env, parse_version, programs
-from clusim.nccl.env import _OLD_NAMES, _READERS, WITHOUT_EFFECT, forced, windows
+from clusim.nccl.env import _OLD_NAMES, _READERS, WITHOUT_EFFECT, force_variables, windows
 from clusim.nccl.symmetric import pick, why_not
 from clusim.nccl.symmetriccosts import SymmetricCall
 from clusim.nccl.variables import VARIABLES, page
@@ -242,7 +242,7 @@ def test_a_release_does_not_obey_a_variable_that_it_does_not_read() -> None:
 def test_channels_bind_every_algorithm() -> None:
     machine = machines("dgx-h100", 1)
     for algorithm in ("Ring", "Tree", "NVLS"):
-        env = dict(forced(algorithm, channels=3))
+        env = dict(force_variables(algorithm, channels=3))
         comm = communicator(machine, parse_version("2.27"), parse_env(env))
         assert comm.plan(Collective.ALLREDUCE, 1 << 26).num_channels == 3
     ctas = parse_env({"NCCL_MAX_CTAS": "5"})

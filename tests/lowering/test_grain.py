@@ -50,7 +50,7 @@ def test_long_steps_are_cut_into_complete_slices(monkeypatch: pytest.MonkeyPatch
 def test_runs_that_share_a_budget_have_the_burst_hops_of_one() -> None:
     """Four equal runs of 4 M packet-hops: bursts of 8 packets give 0.5 M in one, bursts of 32 in all together."""
     hops, limits = [4_000_000], lambda factor: [1 << 10]
-    assert grain.shared("coarse", 3) == "coarse/4"
+    assert grain.share_granularity("coarse", 3) == "coarse/4"
     assert grain.automatic(hops, limits, "coarse") == [8]
     assert grain.automatic(hops, limits, "coarse/4") == [32]
     assert 4 * (hops[0] // 32) <= grain.COARSE_HOPS
@@ -64,10 +64,10 @@ def test_runs_that_share_a_budget_have_the_burst_hops_of_one() -> None:
     ("word", "runs", "same"), [("coarse", 1, "coarse"), ("packet", 9, "packet"), (4096, 9, 4096)]
 )
 def test_other_granularities_are_not_shared(word: str | int, runs: int, same: str | int) -> None:
-    assert grain.shared(word, runs) == same
+    assert grain.share_granularity(word, runs) == same
 
 
 @pytest.mark.parametrize("word", ["coarse/0", "coarse/", "coarse/x", "packet/2", "other/2"])
 def test_an_unknown_share_is_rejected(word: str) -> None:
     with pytest.raises(InputError, match="unknown; use packet"):
-        grain.checked(word)
+        grain.check_granularity(word)

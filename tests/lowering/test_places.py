@@ -97,11 +97,11 @@ def test_path_types_are_those_of_nvidia_smi() -> None:
     fabric = load("dgx-h100")
     arrays = arrays_of(fabric)
     rails = Rails(arrays)
-    assert rails.way(0, 0)[0] is PathType.PIX
-    assert rails.way(0, 1)[0] is PathType.PHB
-    assert rails.way(0, 7)[0] is PathType.SYS
+    assert rails.path(0, 0)[0] is PathType.PIX
+    assert rails.path(0, 1)[0] is PathType.PHB
+    assert rails.path(0, 7)[0] is PathType.SYS
     assert path_type(arrays, arrays.path(0, 1)) is PathType.NVL
-    assert [rails.near(rank) for rank in range(8)] == [(rank,) for rank in range(8)]
+    assert [rails.nearest_rails(rank) for rank in range(8)] == [(rank,) for rank in range(8)]
 
 
 def test_ranks_with_the_same_nics_share_them() -> None:
@@ -110,8 +110,10 @@ def test_ranks_with_the_same_nics_share_them() -> None:
     assert [rails.choice(rank, 0) for rank in range(8)] == list(range(8))
     four = load("aws-p5", nodes=2)
     rails = Rails(arrays_of(four))
-    assert sorted(rails.choice(3, channel) for channel in range(4)) == sorted(rails.near(3))
-    assert len(rails.near(3)) == 4
+    assert sorted(rails.choice(3, channel) for channel in range(4)) == sorted(
+        rails.nearest_rails(3)
+    )
+    assert len(rails.nearest_rails(3)) == 4
     one = Rails(arrays_of(load("aws-p4d", nodes=2)))
     assert one.choice(0, 0) == one.choice(1, 5)
 

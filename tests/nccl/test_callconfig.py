@@ -73,7 +73,7 @@ def test_the_call_uses_the_selected_algorithm(size: int) -> None:
         (Algorithm.NVLS, Protocol.SIMPLE, ""),
     ):
         config = CallConfig(general_name(algorithm, protocol) + others)
-        found = choose(comm(), "allreduce", size, wanted=config).plan
+        found = choose(comm(), "allreduce", size, overrides=config).plan
         assert found is not None
         assert (found.selection.algorithm, found.selection.protocol) == (algorithm, protocol)
 
@@ -82,9 +82,9 @@ def test_the_call_uses_the_selected_algorithm(size: int) -> None:
 @pytest.mark.parametrize("count", [1, 3, 8, 40])
 def test_equal_limits_are_the_number_of_channels(select: str, most: int, count: int) -> None:
     """Within the communicator's: 24 rings and trees, 16 of NVLS on 8 H100. Nothing else of the plan changes."""
-    free = choose(comm(), "allreduce", 64 << 20, wanted=CallConfig(select)).plan
+    free = choose(comm(), "allreduce", 64 << 20, overrides=CallConfig(select)).plan
     config = CallConfig(select, min_ctas=count, max_ctas=count)
-    bound = choose(comm(), "allreduce", 64 << 20, wanted=config).plan
+    bound = choose(comm(), "allreduce", 64 << 20, overrides=config).plan
     assert free is not None
     assert bound is not None
     assert bound.num_channels == min(count, most)
@@ -94,7 +94,7 @@ def test_equal_limits_are_the_number_of_channels(select: str, most: int, count: 
 
 def test_a_minimum_above_the_maximum_is_ignored() -> None:
     config = CallConfig("RING_LL", min_ctas=8, max_ctas=2)
-    found = choose(comm(), "allreduce", 1024, wanted=config).plan
+    found = choose(comm(), "allreduce", 1024, overrides=config).plan
     assert found is not None
     assert found.selection.threads.num_channels == 1
 
@@ -102,7 +102,7 @@ def test_a_minimum_above_the_maximum_is_ignored() -> None:
 def test_variables_precede_the_call() -> None:
     """NCCL_ALGO decides instead of the selection, NCCL_MAX_CTAS instead of the call's limit."""
     config = CallConfig("TREE", max_ctas=2)
-    found = choose(comm(ALGO="Ring", MAX_CTAS="5"), "allreduce", 64 << 20, wanted=config).plan
+    found = choose(comm(ALGO="Ring", MAX_CTAS="5"), "allreduce", 64 << 20, overrides=config).plan
     assert found is not None
     assert (found.selection.algorithm, found.num_channels) == (Algorithm.RING, 5)
 
@@ -112,10 +112,11 @@ def test_a_selection_that_cannot_be_met() -> None:
     with pytest.raises(
         InputError, match="no algorithm of 'COLLNET' can do the call; possible: TREE"
     ):
-        choose(comm(), "allreduce", 1 << 20, wanted=CallConfig("COLLNET"))
+        choose(comm(), "allreduce", 1 << 20, overrides=CallConfig("COLLNET"))
     free = comm().plan(Collective.ALLREDUCE, 1 << 20)
     assert (
-        choose(comm(), "allreduce", 1 << 20, wanted=CallConfig("COLLNET", force=False)).plan == free
+        choose(comm(), "allreduce", 1 << 20, overrides=CallConfig("COLLNET", force=False)).plan
+        == free
     )
 
 
@@ -131,7 +132,7 @@ def test_calls_without_a_configuration(
     machine: str, version: str, operation: str, message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        choose(comm(machine, version), operation, 1 << 20, wanted=CallConfig(max_ctas=2))
+        choose(comm(machine, version), operation, 1 << 20, overrides=CallConfig(max_ctas=2))
 
 
 def test_named_algorithms_refuse_it() -> None:
@@ -175,7 +176,7 @@ def test_fewer_channels_take_longer() -> None:
             "allreduce",
             "8MiB",
             version="2.31",
-            wanted=CallConfig("RING_SIMPLE", min_ctas=count, max_ctas=count),
+            overrides=CallConfig("RING_SIMPLE", min_ctas=count, max_ctas=count),
         ).time_ps
         for count in (4, 24)
     ]

@@ -36,7 +36,7 @@ def with_file(
 
 def written(name: str, nodes: int | None = None) -> tuple[Communicator, str]:
     found = communicator(topology.load(name, nodes=nodes))
-    return found, write_graphs(found.searched)
+    return found, write_graphs(found.node_graphs)
 
 
 def plans(comm: Communicator) -> list[object]:
@@ -67,7 +67,7 @@ def test_so_are_those_of_two_nodes(name: str, tmp_path: Path) -> None:
 def test_channels_and_rates_of_the_file_are_used(tmp_path: Path) -> None:
     """Half of the channels, backwards: the ring of rank 0 is what the file has, and half as many are searched."""
     found, _ = written("dgx-a100")
-    ring, tree = found.searched[:2]
+    ring, tree = found.node_graphs[:2]
     half = ring.num_channels // 2
     channel = "".join(f'<gpu dev="{gpu:#x}"/>' for gpu in reversed(range(8)))
     graph = (
@@ -80,8 +80,8 @@ def test_channels_and_rates_of_the_file_are_used(tmp_path: Path) -> None:
     )
     comm = with_file("dgx-a100", f'<graphs version="1">{body}</graphs>', tmp_path)
     assert comm.num_searched == half == tree.num_channels // 2
-    assert comm.searched[0].orders == (tuple(reversed(range(8))),) * half
-    assert comm.searched[0].intra_GBps == 20
+    assert comm.node_graphs[0].orders == (tuple(reversed(range(8))),) * half
+    assert comm.node_graphs[0].intra_GBps == 20
 
 
 def test_a_graph_that_the_file_lacks_is_searched(tmp_path: Path) -> None:

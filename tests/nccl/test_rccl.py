@@ -152,7 +152,7 @@ def test_workgroups_keep_their_threads_and_ll_has_half_of_nccls_fifo() -> None:
 
 @pytest.mark.parametrize("order", [[3, 2, 1, 0, 7, 6, 5, 4], [6, 7, 4, 5, 2, 3, 0, 1]])
 def test_a_known_node_is_found_in_any_order_of_its_gpus(order: list[int]) -> None:
-    node = rccl("mi250x").known
+    node = rccl("mi250x").recognised_node
     assert node is not None
     links = {tuple(sorted((order[a], order[b]))): count for (a, b), count in node.links.items()}
     found = recognise(0, {(a, b): count for (a, b), count in links.items()}, 8)
@@ -164,7 +164,7 @@ def test_a_known_node_is_found_in_any_order_of_its_gpus(order: list[int]) -> Non
 
 
 def test_a_node_with_a_missing_link_is_not_known() -> None:
-    node = rccl("mi300x").known
+    node = rccl("mi300x").recognised_node
     assert node is not None
     links = {pair: count for pair, count in node.links.items() if pair != (0, 1)}
     assert recognise(0, links, 8) is None

@@ -21,7 +21,7 @@ from clusim.shim import launcher
 from clusim.shim.calls import MessagePattern, NcclCall, pattern_of, peers_of
 from clusim.shim.launcher import library_folder
 from clusim.shim.memory import Work, without_dead
-from clusim.shim.reductions import reduced
+from clusim.shim.reductions import reduce_inputs
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 
@@ -170,7 +170,7 @@ def test_sums_have_the_bits_of_the_plan_s_order() -> None:
     rng = np.random.default_rng(1)
     inputs = [rng.standard_normal(1 << 14).astype(np.float32) for _ in range(8)]
     calls = [NcclCall("allreduce", 0, 0, 1 << 14, 7, 0, 0)] * 8
-    ring = reduced(calls, inputs, request)
+    ring = reduce_inputs(calls, inputs, request)
     assert all(np.array_equal(part, ring[0]) for part in ring)
     in_order = inputs[0]
     for values in inputs[1:]:

@@ -14,7 +14,7 @@ import clusim
 from clusim.base.drawing.boxes import Picture
 from clusim.base.drawing.layout import draw
 from clusim.base.drawing.machine import DrawnMachine, WireGroups, machine_of, natural_key, span
-from clusim.base.terms.links import described
+from clusim.base.terms.links import wire_class_name
 from clusim.base.units import format_size
 from clusim.report.histories import FULL, group_wires, history
 from clusim.report.lanes import Lanes, LaneTasks, lanes_of, shares_of, window
@@ -217,7 +217,7 @@ def test_lines_of_a_row_hang_down_only_past_other_boxes() -> None:
     ],
 )
 def test_classes_of_wires_have_words(wire_class: str, words: str) -> None:
-    assert described(wire_class) == words
+    assert wire_class_name(wire_class) == words
 
 
 def test_what_crossed_nothing_is_left_out_but_the_network_stays(cluster: Path) -> None:

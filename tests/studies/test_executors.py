@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from clusim.base.errors import ClusimError, EnvironmentFailure, InputError
-from clusim.base.executors import _elsewhere, connected, workers
+from clusim.base.executors import _elsewhere, connect_executor, workers
 from clusim.base.kept import model_digest
 from clusim.simulation.setup import Setup
 from clusim.studies.crossover import crossover
@@ -58,7 +58,10 @@ def test_a_process_that_is_killed_is_said() -> None:
 
 @pytest.mark.parametrize("address", ["ray://a:1", "dask:", "dask://", "dask", "", "dask:nowhere"])
 def test_what_is_no_address_is_said(address: str) -> None:
-    with pytest.raises(InputError, match=r"use dask://|needs distributed"), connected(address):
+    with (
+        pytest.raises(InputError, match=r"use dask://|needs distributed"),
+        connect_executor(address),
+    ):
         pass
 
 
@@ -174,5 +177,8 @@ def test_mpi_alone_says_how_to_start(capfd: pytest.CaptureFixture[str]) -> None:
 def test_nobody_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
     monkeypatch.setattr("clusim.base.executors.PATIENCE_S", 0.5)
-    with pytest.raises(ClusimError, match="executor dask://127"), connected("dask://127.0.0.1:9"):
+    with (
+        pytest.raises(ClusimError, match="executor dask://127"),
+        connect_executor("dask://127.0.0.1:9"),
+    ):
         pass

@@ -10,7 +10,7 @@ import pytest
 
 from clusim.base.errors import ClusimError
 from clusim.studies.sweep import SweepReport, grid, read_grid, sweep
-from clusim.studies.sweep.grid import answered
+from clusim.studies.sweep.grid import answer_point
 from clusim.studies.sweep.tables import read_rows, write_rows
 from clusim_cli.main import run
 
@@ -62,7 +62,7 @@ def test_a_row_of_training_is_what_the_command_says(
 
 def test_a_table_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = swept(tmp_path)
-    assert (whole.known, len(whole.rows), whole.failed) == (0, 6, [])
+    assert (whole.known, len(whole.rows), whole.failures) == (0, 6, [])
     (tmp_path / "out.parquet").unlink()
     made: list[str] = []
 
@@ -70,13 +70,13 @@ def test_a_table_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         if len(made) == 4:
             raise KeyboardInterrupt
         made.append(point.name)
-        return answered(point)
+        return answer_point(point)
 
-    monkeypatch.setattr("clusim.studies.sweep.runner.answered", counted)
+    monkeypatch.setattr("clusim.studies.sweep.runner.answer_point", counted)
     with pytest.raises(KeyboardInterrupt):
         swept(tmp_path)
     assert [row["point"] for row in read_rows(tmp_path / "out.parquet")] == made
-    monkeypatch.setattr("clusim.studies.sweep.runner.answered", answered)
+    monkeypatch.setattr("clusim.studies.sweep.runner.answer_point", answer_point)
     rest = swept(tmp_path)
     assert rest.known == 4
     assert timeless(rest.rows) == timeless(whole.rows)
@@ -89,9 +89,9 @@ def test_progress_is_saved_while_it_runs(tmp_path: Path, monkeypatch: pytest.Mon
 
     def look(point: grid.SweepPoint) -> dict[str, grid.Cell]:
         seen.append(len(read_rows(tmp_path / "out.parquet")))
-        return answered(point)
+        return answer_point(point)
 
-    monkeypatch.setattr("clusim.studies.sweep.runner.answered", look)
+    monkeypatch.setattr("clusim.studies.sweep.runner.answer_point", look)
     swept(tmp_path)
     assert seen == [0, 1, 2, 3, 4, 5]
 
@@ -155,9 +155,9 @@ def test_two_sweeps_do_not_write_one_table(tmp_path: Path, monkeypatch: pytest.M
     def second(point: grid.SweepPoint) -> dict[str, grid.Cell]:
         with pytest.raises(ClusimError, match="another sweep"):
             swept(tmp_path)
-        return answered(point)
+        return answer_point(point)
 
-    monkeypatch.setattr("clusim.studies.sweep.runner.answered", second)
+    monkeypatch.setattr("clusim.studies.sweep.runner.answer_point", second)
     assert len(swept(tmp_path).rows) == 6
 
 

@@ -130,9 +130,9 @@ def test_a_dead_nic_that_makes_a_run_faster_explains_itself() -> None:
 
 def test_one_that_is_slower_either_way_does_not() -> None:
     base, slow = ChangeOutcome(100, "a"), ChangeOutcome(110, "b")
-    assert ChangeRow("x", base, slow, slow).told() == []
+    assert ChangeRow("x", base, slow, slow).note_lines() == []
     fast = ChangeOutcome(90, "b")
-    assert any("faster only" in line for line in ChangeRow("x", base, slow, fast).told())
+    assert any("faster only" in line for line in ChangeRow("x", base, slow, fast).note_lines())
 
 
 def test_a_change_that_cannot_run_says_why_in_its_row() -> None:

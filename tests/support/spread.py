@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from clusim.base.errors import ClusimError
-from clusim.base.executors import connected, workers
+from clusim.base.executors import connect_executor, workers
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
@@ -41,7 +41,7 @@ def run_all(names: Sequence[str], executor: str | None) -> int:
     bad = done = 0
     here = nullcontext(max(2, len(os.sched_getaffinity(0))))
     with (
-        connected(executor) if executor else here as pool,
+        connect_executor(executor) if executor else here as pool,
         workers(pool, max(2, len(names))) as spread,
     ):
         assert spread is not None

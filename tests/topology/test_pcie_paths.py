@@ -13,7 +13,13 @@ from clusim.lowering import parse_faults
 from clusim.lowering.faults import on_redirected
 from clusim.topology import Fabric
 from clusim.topology.arrays import FabricArrays, arrays_of
-from clusim.topology.pcie_paths import acs_on, down_name, downward_wires, redirected, rooted_nics
+from clusim.topology.pcie_paths import (
+    acs_on,
+    down_name,
+    downward_wires,
+    redirect_peers,
+    rooted_nics,
+)
 from clusim.topology.rails import PathType, Rails, path_type
 from clusim.topology.save import to_yaml
 
@@ -35,7 +41,7 @@ def nic_target(arrays: FabricArrays, name: str) -> int:
 
 
 def test_peers_of_a_switch_pass_the_root_complex_and_hosts_do_not_turn(node: Fabric) -> None:
-    arrays = arrays_of(redirected(acs_on(node)))
+    arrays = arrays_of(redirect_peers(acs_on(node)))
     way = arrays.steps(arrays.node_of(0), (nic_target(arrays, "nic0"),))
     assert names(arrays, way) == ["gpu0", "pcie0", "cpu0", down_name("pcie0"), "nic0"]
     to_memory = arrays.steps(arrays.node_of(0), (arrays.memory_of(0),))
@@ -49,9 +55,9 @@ def test_peers_of_a_switch_pass_the_root_complex_and_hosts_do_not_turn(node: Fab
 def test_path_classes_are_those_of_the_original(name: str) -> None:
     """NCCL reads the tree of devices, in which ACS is not visible."""
     fabric = load(name)
-    before, after = arrays_of(fabric), arrays_of(redirected(acs_on(fabric)))
+    before, after = arrays_of(fabric), arrays_of(redirect_peers(acs_on(fabric)))
     for rank in range(fabric.num_ranks):
-        assert Rails(after).near(rank) == Rails(before).near(rank)
+        assert Rails(after).nearest_rails(rank) == Rails(before).nearest_rails(rank)
         for target in before.nic_targets.tolist():
             ways = [one.steps(one.node_of(rank), (target,)) for one in (before, after)]
             kinds = [path_type(one, way) for one, way in zip((before, after), ways, strict=True)]
@@ -60,7 +66,7 @@ def test_path_classes_are_those_of_the_original(name: str) -> None:
 
 
 def test_wires_of_the_original_keep_their_ids(node: Fabric) -> None:
-    before, after = arrays_of(node), arrays_of(redirected(acs_on(node)))
+    before, after = arrays_of(node), arrays_of(redirect_peers(acs_on(node)))
     for field in ("src", "dst", "rate_num", "rate_den", "reverse"):
         assert np.array_equal(after.wires[field][: len(before.wires)], before.wires[field])
     replaced = downward_wires(acs_on(node))
@@ -75,7 +81,7 @@ def test_wires_of_the_original_keep_their_ids(node: Fabric) -> None:
 def test_a_fault_of_a_downward_wire_hits_its_replacement(node: Fabric) -> None:
     fabric = acs_on(node)
     faults = parse_faults(fabric, ["lanes gpu3:pcie 1/2"])
-    after = arrays_of(redirected(fabric))
+    after = arrays_of(redirect_peers(fabric))
     moved = [int(item.wire) for item in on_redirected(fabric, faults) if item.wire is not None]
     assert [names(after, [wire]) for wire in moved] == [
         ["gpu3", "pcie3"],
@@ -105,7 +111,7 @@ def test_acs_needs_a_pcie_switch_and_is_saved(node: Fabric) -> None:
     with pytest.raises(InputError, match="acs on: rtx4090x8-pcie lacks PCIe switches"):
         acs_on(load("rtx4090x8-pcie"))
     assert "acs: true" in to_yaml(acs_on(node))
-    assert redirected(node) is node
+    assert redirect_peers(node) is node
 
 
 def test_nics_move_to_a_root_complex(node: Fabric) -> None:
@@ -124,7 +130,7 @@ def test_nics_move_to_a_root_complex(node: Fabric) -> None:
 
 def test_data_to_a_nic_and_from_it_have_separate_credits_with_acs() -> None:
     """As completions and posted writes: both pass the same uplinks, and one may not wait for the other."""
-    arrays = arrays_of(redirected(acs_on(load("hgx-a100-hdr4", nodes=2))))
+    arrays = arrays_of(redirect_peers(acs_on(load("hgx-a100-hdr4", nodes=2))))
     kinds = [node.kind for node in arrays.fabric.nodes]
     wires = arrays.wires
     into = [

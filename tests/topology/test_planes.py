@@ -42,7 +42,7 @@ def test_planes_of_deepseek_have_the_switches_of_its_table() -> None:
 def test_no_switch_joins_two_planes() -> None:
     arrays = arrays_of(topology.load(MULTI_PLANE))
     first, second = arrays.nics(0), arrays.nics(1)
-    joined = [[arrays.joined(one, two) for two in second] for one in first]
+    joined = [[arrays.on_same_plane(one, two) for two in second] for one in first]
     assert joined == [[row == column for column in range(8)] for row in range(8)]
 
 

@@ -149,7 +149,7 @@ def test_only_switches_between_nodes_are_used(
         fabric = subset.on_nodes(clusim.load("dgx-a100", nodes=64), zones)
         times.append(clusim.collective(fabric, "allreduce", "64KiB", algorithm="ring").time_ps)
         sizes.append(len(fabric.nodes))
-        fabric.derived.clear()
-        clusim.load("dgx-a100", nodes=64).derived.clear()
+        fabric.cache.clear()
+        clusim.load("dgx-a100", nodes=64).cache.clear()
     assert sizes[1] < sizes[0]
     assert times[0] == times[1]

@@ -31,7 +31,7 @@ from clusim.validation.collectives.causes import (
     FoundCauses,
     SimulatedCause,
     misfit_pct,
-    ranked,
+    rank_causes,
 )
 from clusim.validation.collectives.hypotheses import hypotheses
 
@@ -71,21 +71,21 @@ def write(path: Path, text: str = TABLE) -> Path:
 def test_a_curve_brings_sizes_type_and_launch(tmp_path: Path) -> None:
     curve = read_curve(write(tmp_path / "m.txt"), program_named("all_reduce"))
     assert curve.times_us == {MIB: 52.43, 64 * MIB: 447.39}
-    options = curve.applied(parse_flags({}))
+    options = curve.apply_to(parse_flags({}))
     assert (options.sizes(), options.datatype, options.ngpus) == ([MIB, 64 * MIB], "half", 4)
     assert curve.notes == ()
     # Given flags have priority.
-    given = curve.applied(parse_flags({"datatype": "float", "nthreads": "2"}))
+    given = curve.apply_to(parse_flags({"datatype": "float", "nthreads": "2"}))
     assert (given.datatype, given.ngpus, given.nthreads) == ("float", 1, 2)
 
 
 def test_flags_select_measured_sizes(tmp_path: Path) -> None:
     curve = read_curve(write(tmp_path / "m.txt"), program_named("all_reduce"))
-    assert curve.applied(parse_flags({"minbytes": "2M", "maxbytes": "1G"})).sizes() == [64 * MIB]
+    assert curve.apply_to(parse_flags({"minbytes": "2M", "maxbytes": "1G"})).sizes() == [64 * MIB]
     with pytest.raises(InputError, match="no row from 1073741824 to"):
-        curve.applied(parse_flags({"minbytes": "1G", "maxbytes": "2G"}))
+        curve.apply_to(parse_flags({"minbytes": "1G", "maxbytes": "2G"}))
     with pytest.raises(InputError, match=r"-f: sizes are read from .*m.txt; select with -b and -e"):
-        curve.applied(parse_flags({"stepfactor": "2"}))
+        curve.apply_to(parse_flags({"stepfactor": "2"}))
 
 
 def test_rows_of_another_type_are_omitted_and_noted(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_misfit_by_hand() -> None:
         SimulatedCause(("a",), "", {1: 10.0, 2: 10.0}),
         SimulatedCause(("b",), "", {1: 19.0, 2: 10.0}),
     ]
-    assert [item.titles[0] for item in ranked(causes, measured)] == ["b", "a"]
+    assert [item.titles[0] for item in rank_causes(causes, measured)] == ["b", "a"]
 
 
 def test_a_regime_decides_whether_a_system_deviates() -> None:
@@ -196,7 +196,7 @@ def test_causes_of_degraded_systems_are_among_the_first_two(
             lines = table(system, nodes, program, faults).lines
             times = {line.size: line.halves[0].time_us for line in lines}
         measured = {size: us * math.exp(random_of.gauss(0, 0.03)) for size, us in times.items()}
-        found += cause.titles in [item.titles for item in ranked(causes, measured)[:2]]
+        found += cause.titles in [item.titles for item in rank_causes(causes, measured)[:2]]
     assert found >= 0.9 * len(causes)
 
 
@@ -316,11 +316,11 @@ def test_a_time_limit_keeps_the_hypotheses_simulated_before_it() -> None:
     measured = {line.size: 2 * line.halves[0].time_us for line in sound.lines}
     search = CauseSearch(sound, SIZES, measured, watch=_Limit(30))
     found = search.causes(1)
-    assert "time limit of 1 s reached" in found.unfinished
+    assert "time limit of 1 s reached" in found.omitted_part
     assert found.sizes == SIZES[:1]
     assert 0 < len(found.causes) < len(search.possible)
     complete = CauseSearch(sound, SIZES[:1], measured).causes(1)
-    assert complete.unfinished == ""
+    assert complete.omitted_part == ""
     assert len(complete.causes) > len(found.causes)
 
 

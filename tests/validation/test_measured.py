@@ -21,7 +21,7 @@ from clusim.validation.steps.cases import case_of
 from clusim.validation.steps.predict import (
     StepPoint,
     kendall_tau,
-    predicted,
+    predict_row,
     step_score,
 )
 from clusim.validation.steps.rows import StepRow, is_step_table, model_spec, read_steps
@@ -280,12 +280,12 @@ class TestCases:
         ],
     )
     def test_what_cannot_be_predicted_says_why(self, changes: dict[str, Any], words: str) -> None:
-        found = predicted(row(**changes), "quick")
+        found = predict_row(row(**changes), "quick")
         assert isinstance(found, Unpredicted)
         assert words in found.reason
 
     def test_more_machines_are_continued_from_two_numbers_of_replicas(self) -> None:
-        found = predicted(row(n_gpus=32, tensor=8, global_batch=16), "quick")
+        found = predict_row(row(n_gpus=32, tensor=8, global_batch=16), "quick")
         assert isinstance(found, StepPoint)
         assert "1 and 2 of 4 replicas simulated" in found.notes
 
@@ -460,7 +460,7 @@ def test_rows_are_spread_over_the_table() -> None:
     seen: list[str] = []
     found = validate_steps(
         rows,
-        most=2,
+        limit=2,
         jobs=1,
         tell=lambda item, done, total: seen.append(f"{item.row.id} {done} of {total}"),
     )

@@ -10,7 +10,7 @@ import pytest
 from clusim.base.errors import InputError
 from clusim.validation.measured import Unpredicted
 from clusim.validation.steps.cases import case_of, machines_of
-from clusim.validation.steps.predict import StepPoint, counted_flops, predicted
+from clusim.validation.steps.predict import StepPoint, counted_flops, predict_row
 from clusim.validation.steps.rows import StepRow
 from clusim.workload import make_plan
 from support.measured_steps import GPT
@@ -97,15 +97,15 @@ class TestMachines:
     ) -> None:
         found = machines_of(row(hardware="DGX-GB200", n_gpus=gpus), [])
         assert (found.topology, found.nodes, found.each) == ("gb200-nvl72", nodes, each)
-        assert found.placed(gpus)[0] == nodes
-        ranks = found.placed(gpus)[1]
+        assert found.place_gpus(gpus)[0] == nodes
+        ranks = found.place_gpus(gpus)[1]
         if gpus == 72:
             assert ranks is None
         else:
             assert ranks == [72 * rack + gpu for rack in range(nodes) for gpu in range(each)]
 
     def test_part_of_a_rack_is_predicted(self) -> None:
-        found = predicted(row(hardware="DGX-GB200", n_gpus=16), "quick")
+        found = predict_row(row(hardware="DGX-GB200", n_gpus=16), "quick")
         assert isinstance(found, StepPoint), found
 
 
@@ -133,9 +133,9 @@ class TestRates:
         assert counted_flops(own, case_of(own).workload, 7.0)[0] == 7.0
 
     def test_a_row_with_its_rate_alone_is_scored(self) -> None:
-        timed = predicted(row(framework="NeMo container 25.04"), "quick")
+        timed = predict_row(row(framework="NeMo container 25.04"), "quick")
         assert isinstance(timed, StepPoint)
-        rated = predicted(
+        rated = predict_row(
             row(framework="NeMo container 25.04", step_s=0.0, tflops_per_gpu=50.0), "quick"
         )
         assert isinstance(rated, StepPoint)
@@ -143,7 +143,7 @@ class TestRates:
         assert any(note.startswith("measured: from TFLOP/s per GPU") for note in rated.notes)
 
     def test_how_others_count_is_not_guessed(self) -> None:
-        found = predicted(row(framework="Colossal-AI", step_s=0.0, tflops_per_gpu=50.0), "quick")
+        found = predict_row(row(framework="Colossal-AI", step_s=0.0, tflops_per_gpu=50.0), "quick")
         assert isinstance(found, Unpredicted)
         assert "Colossal-AI of GPT: unknown count of operations" in found.reason
 

@@ -31,10 +31,10 @@ def test_a_blank_launch_is_any_and_the_likeliest_is_predicted() -> None:
         Launch(1),
         Launch(1, True),
     ]
-    assert "launch not given: -g 8 assumed" in BLANK.assumed
+    assert "launch not given: -g 8 assumed" in BLANK.assumptions
     apart = replace(BLANK, n_nodes=2, n_gpus=16)
     assert launches(apart)[0] == Launch(1)
-    assert "launch not given: one process per GPU assumed" in apart.assumed
+    assert "launch not given: one process per GPU assumed" in apart.assumptions
     assert launches(replace(BLANK, harness="own"))[0] == Launch(1)
 
 
@@ -42,7 +42,7 @@ def test_a_launch_that_is_known_is_not_doubted() -> None:
     for known in ({"gpus_per_process": 8}, {"threads_per_process": 8}, {"harness": "torch"}):
         group = replace(BLANK, **known)
         assert launches(group) == [group.launch]
-        assert not [said for said in group.assumed if "launch" in said]
+        assert not [said for said in group.assumptions if "launch" in said]
 
 
 def test_the_span_is_that_of_all_launches() -> None:
@@ -129,7 +129,7 @@ def test_rows_whose_plan_depends_on_the_release_exclude_releases(monkeypatch, me
         replace(large, group=replace(group, n_nodes=2, n_gpus=16), time_us=1.0),
     )
     other = replace(large, source="b", time_us=1000.0 + launch_us)
-    told = narrowing.narrowed([large, small, far, other], granularity="quick")
+    told = narrowing.narrow_rows([large, small, far, other], granularity="quick")
     assert [row.group.release for row in told] == [range_, range_, range_, OPEN]
     assert {bool(row.unused) for row in told[:3]} == {range_ != OPEN}
     assert told[0].group.version == ("2.16" if range_ != OPEN else "2.28.9")

@@ -20,7 +20,12 @@ from clusim.validation.collectives.classtables import class_tables
 from clusim.validation.collectives.measurements import CurveGroup, Row, groups, read_measurements
 from clusim.validation.collectives.standing import INDEPENDENT, LAUNCH, standings
 from clusim.validation.collectives.systems import setup_of
-from clusim.validation.collectives.validate import CollectiveReport, by_campaign, thinned, validate
+from clusim.validation.collectives.validate import (
+    CollectiveReport,
+    by_campaign,
+    thin_rows,
+    validate,
+)
 from clusim.validation.measured import FAILED, UNKNOWN
 from clusim_cli.main import run
 
@@ -46,15 +51,15 @@ def test_worst_counts_factors_up_and_down_alike() -> None:
 
 def test_thinning_keeps_all_regimes_and_the_largest() -> None:
     rows = [Row(GROUP, 8 << power, 1.0) for power in range(31)]
-    kept = thinned(rows, 6)
+    kept = thin_rows(rows, 6)
     sizes = [row.size_bytes for row in kept]
     assert len(kept) == 6
     assert sizes == sorted(sizes)
     assert sum(size < MIB for size in sizes) == 2
     assert sum(size >= 64 * MIB for size in sizes) == 2
     assert sizes[-1] == 8 << 30
-    assert thinned(rows[:3], 6) == rows[:3]
-    assert len(thinned(rows[:10], 6)) == 6
+    assert thin_rows(rows[:3], 6) == rows[:3]
+    assert len(thin_rows(rows[:10], 6)) == 6
 
 
 def campaign_row(nodes: int, size_bytes: int, source: str = "mine", **group: Any) -> Row:
@@ -166,7 +171,7 @@ def test_software_of_a_run_is_an_input(tmp_path: Path) -> None:
     assert buffers == [None, 1 << 20, 8 << 20]
     assert setup_of(given).comm.settings.cross_nic == 0
     assert setup_of(old).version == "2.28.9"
-    assert old.assumed[:2] == (
+    assert old.assumptions[:2] == (
         "release of NCCL only known as 2.27.3 to 2.28.9: 2.28.9 assumed",
         "release of aws-ofi-nccl <1.16 not given: the newest below assumed",
     )

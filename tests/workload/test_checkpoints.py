@@ -114,7 +114,7 @@ def test_long_copies_are_all_there_is_before_the_optimiser() -> None:
     text = "parallel: {data: 1}"
     found = saved(text, OVERLAP, steps=2, batch="{global: 1, micro: 1}")
     plan = found.plan
-    optimizer = plan.chip.time_ps(plan.optimizer.kernel(plan.stepped(0))) / 1e12
+    optimizer = plan.chip.time_ps(plan.optimizer.kernel(plan.optimizer_parameters(0))) / 1e12
     copy = 14 * plan.model.parameters / RATE
     assert copy > found.step_time_s
     assert found.saved is not None
@@ -128,7 +128,7 @@ def test_copies_share_the_way_with_offloaded_activations() -> None:
     found = saved(text, OVERLAP, model=model, batch="{global: 1024, micro: 1024}")
     plan = found.plan
     kept = 3 * plan.stages[0][0][0].activations.none
-    optimizer = plan.chip.time_ps(plan.optimizer.kernel(plan.stepped(0))) / 1e12
+    optimizer = plan.chip.time_ps(plan.optimizer.kernel(plan.optimizer_parameters(0))) / 1e12
     states = 10 * plan.model.parameters
     assert states > 4 * kept
     assert found.saved is not None

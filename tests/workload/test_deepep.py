@@ -159,7 +159,7 @@ def test_tokens_go_once_to_each_machine_and_once_to_each_rank_there() -> None:
     plan, steps = deepseek(16, 256, "machines: 4")
     own = plan.shard.deepep
     assert own is not None
-    routed = own.routed(256, 7168, 16, (256, 8))
+    routed = own.route_tokens(256, 7168, 16, (256, 8))
     token = 7168 + 7168 // 128 * 4
     _, emitter, found = exchanged(plan, steps["dispatch"], 65536)
     over = float(routed.visits) * token / 2
@@ -215,7 +215,7 @@ def test_published_exchanges_between_machines() -> None:
         took, _, _ = exchanged(plan, steps[way], 4096 if quick else 65536)
         if not quick:
             assert plan.shard.deepep is not None
-            routed = plan.shard.deepep.routed(tokens, 7168, ranks, (256, 8))
+            routed = plan.shard.deepep.route_tokens(tokens, 7168, ranks, (256, 8))
             token = 7168 + 224 if way == "dispatch" else 2 * 7168
             published = float(routed.visits) * token / published / 1e3
         errors.append(took / published - 1)

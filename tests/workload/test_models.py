@@ -384,7 +384,7 @@ class TestChip:
 def test_bytes_per_parameter(name: str, precision: str, bits: int, total_bytes: int) -> None:
     optimizer = find_optimizer(name, PRECISIONS[precision], bits)
     assert optimizer.total == total_bytes
-    assert optimizer.kernel(1000).bytes >= 1000 * (optimizer.state + optimizer.reduced)
+    assert optimizer.kernel(1000).bytes >= 1000 * (optimizer.state + optimizer.sum_bytes)
 
 
 class TestRecipes:

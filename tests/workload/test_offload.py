@@ -45,7 +45,7 @@ def test_tiles_go_through_copy_step_and_copy(bucket: str, tiles: int) -> None:
     assert len(tasks) == 3 * tiles
     start, end = found.tasks.start_ps, found.tasks.end_ps
     took = max(int(end[i]) for i in tasks) - min(int(start[i]) for i in tasks)
-    count, way = plan.stepped(0), host_way(A100)
+    count, way = plan.optimizer_parameters(0), host_way(A100)
     # Adam: 2 + 8 bytes of a gradient and its sweeps, 12 of states read and written, 2 of weights.
     each = [
         2 * count / way.rate_Bps / tiles,
@@ -98,7 +98,7 @@ def layers_of(seconds: float) -> tuple[float, float, float, float]:
     plan = one.plan
     layer = plan.stages[0][0][0]
     time = {part: sum(plan.chip.time_ps(k) for k in layer.kernels(part)) for part in ("forward", "input", "weight")}  # type: ignore[arg-type]  # fmt: skip
-    optimizer = plan.chip.time_ps(plan.optimizer.kernel(plan.stepped(0))) / 1e12
+    optimizer = plan.chip.time_ps(plan.optimizer.kernel(plan.optimizer_parameters(0))) / 1e12
     copy = layer.activations.none / host_way(A100).rate_Bps
     both = time["forward"] / 1e12, (time["input"] + time["weight"]) / 1e12
     alone = 4 * sum(both) + optimizer
@@ -126,7 +126,7 @@ def test_copies_that_nothing_hides_are_exposed() -> None:
     found = clusim.train(
         tiny(text, batch="{global: 1, micro: 1}"), A100, steps=1, granularity=65536, fold="none"
     )
-    count, way = found.plan.stepped(0), host_way(A100)
+    count, way = found.plan.optimizer_parameters(0), host_way(A100)
     assert found.mean("exposed") == pytest.approx(2 * 2 * count / way.rate_Bps, rel=1e-3)
     idle = (2 * 5 + 2 * 12 + 2) * count / way.memory_Bps
     assert found.mean("idle") == pytest.approx(idle, rel=1e-3)

@@ -12,9 +12,9 @@ from clusim.workload.pipeline_schedules import (
     Action,
     PassTimes,
     StageLayout,
-    beside,
     layout_of,
     order,
+    parallel_places,
     timeline,
 )
 
@@ -148,7 +148,7 @@ def in_v(schedule: str, stages: int, microbatches: int, **slots: int) -> PassTim
     orders: list[list[Action | list[Action]]] = []
     for stage in range(stages):
         own = order(schedule, stage, stages, microbatches)
-        pairs = beside(schedule, stage, stages, microbatches)
+        pairs = parallel_places(schedule, stage, stages, microbatches)
         orders.append(
             [
                 own[i : i + 2] if i in pairs else own[i]
@@ -228,7 +228,7 @@ def test_both_parts_of_a_stage_do_every_pass_once(
             first = part * microbatches // 2 if half else 0
             assert each == list(range(first, first + microbatches // (2 if half else 1)))
         # What runs beside each other is of different directions.
-        for place in beside(schedule, stage, stages, microbatches):
+        for place in parallel_places(schedule, stage, stages, microbatches):
             one, two = own[place : place + 2]
             assert (one.kind, two.kind, one.chunk + two.chunk) == ("F", "BW", 1)
 

@@ -12,7 +12,7 @@ from clusim.base.errors import ClusimError, InputError
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import backward_steps
 from clusim.workload.parallel.plan import ParallelPlan, make_plan
-from clusim.workload.parallel.stages import LayerCost, WorkerRates, balanced, replicated
+from clusim.workload.parallel.stages import LayerCost, WorkerRates, balance_layers, replicate_stages
 from support.workloads import tiny, written
 
 A100 = clusim.load("dgx-a100")
@@ -28,7 +28,7 @@ def test_no_cut_is_better(seed: int) -> None:
     draw = random.Random(seed)
     times = [draw.randrange(0, 50) for _ in range(draw.randrange(1, 9))]
     parts = draw.randrange(1, len(times) + 1)
-    sizes = balanced(times, [1] * parts)
+    sizes = balance_layers(times, [1] * parts)
     assert len(sizes) == parts
     assert sum(sizes) == len(times)
     assert min(sizes) >= 1
@@ -40,11 +40,11 @@ def test_no_cut_is_better(seed: int) -> None:
 
 
 def test_by_hand() -> None:
-    assert balanced([1, 1, 1, 3], [1, 1]) == [3, 1]
-    assert balanced([4, 1, 1, 1, 1], [1, 1]) == [1, 4]
-    assert balanced([1, 1, 1, 1, 1, 1], [2, 1]) == [4, 2]
+    assert balance_layers([1, 1, 1, 3], [1, 1]) == [3, 1]
+    assert balance_layers([4, 1, 1, 1, 1], [1, 1]) == [1, 4]
+    assert balance_layers([1, 1, 1, 1, 1, 1], [2, 1]) == [4, 2]
     with pytest.raises(InputError, match="2 layers cannot be divided into 3 parts"):
-        balanced([1, 2], [1, 1, 1])
+        balance_layers([1, 2], [1, 1, 1])
 
 
 def compositions(number: int) -> list[list[int]]:
@@ -89,9 +89,9 @@ def test_no_cut_with_replicas_is_better(seed: int) -> None:
     ]
     if not every:
         with pytest.raises(InputError, match="cannot be divided"):
-            replicated(layers, rates, microbatches)
+            replicate_stages(layers, rates, microbatches)
         return
-    found = replicated(layers, rates, microbatches)
+    found = replicate_stages(layers, rates, microbatches)
     assert sum(count for count, _ in found) == len(layers)
     assert sum(own for _, own in found) == workers
     assert all(count >= 1 and not microbatches % own for count, own in found)
@@ -102,11 +102,11 @@ def test_replicas_by_hand() -> None:
     """Large weights stay on one worker, as in PipeDream's fully connected layers; without them all share everything."""
     layers = [LayerCost(3, 0, 0), LayerCost(1, 1000, 0)]
     rates = WorkerRates(10, 10, (0, 0, 0, 0))
-    assert replicated(layers, rates, 12) == [(1, 3), (1, 1)]
+    assert replicate_stages(layers, rates, 12) == [(1, 3), (1, 1)]
     free = [layer._replace(gradient_bytes=0) for layer in layers]
-    assert takes(free, rates, replicated(free, rates, 12)) == 1
+    assert takes(free, rates, replicate_stages(free, rates, 12)) == 1
     across = WorkerRates(10, 0.001, (0, 0, 1, 1))
-    assert replicated([LayerCost(2, 1, 0)] * 2, across, 12) == [(1, 2), (1, 2)]
+    assert replicate_stages([LayerCost(2, 1, 0)] * 2, across, 12) == [(1, 2), (1, 2)]
 
 
 def plan_of(text: str, **fields: str) -> ParallelPlan:

@@ -62,7 +62,7 @@ def test_two_workers_keep_up_with_one_of_half_the_layers() -> None:
     plan = found.plan
     layer = plan.stages[0][0][1]
     passes = sum(plan.chip.time_ps(k) for part in ("forward", "input", "weight") for k in layer.kernels(part))  # type: ignore[arg-type]  # fmt: skip
-    optimizer = plan.chip.time_ps(plan.optimizer.kernel(plan.stepped(0)))
+    optimizer = plan.chip.time_ps(plan.optimizer.kernel(plan.optimizer_parameters(0)))
     summed = found.ranks[0].exposed_ps
     assert 0 < summed < 0.02 * found.step_ps[-1]
     expected = 64 * passes + 32 * optimizer + summed

@@ -14,9 +14,9 @@ def command(words: tuple[str, ...]) -> None:
 
     A part of a term is enough.
     """
-    from clusim.base.terms.glossary import defined, glossary
+    from clusim.base.terms.glossary import find_terms, glossary
 
-    groups = [dict(defined(word)) for word in words] or list(glossary().values())
+    groups = [dict(find_terms(word)) for word in words] or list(glossary().values())
     for terms in groups:
         for term, text in terms.items():
             click.echo(f"{term}: {text}")

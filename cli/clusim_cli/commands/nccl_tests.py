@@ -122,7 +122,7 @@ def command(
         check_place(plot)
     curve = None if against is None else read_curve(against, test)
     if curve is not None:
-        wanted = curve.applied(wanted)
+        wanted = curve.apply_to(wanted)
     setup = Setup(topology, nodes, version=version, env=env, policy=policy)
     doubtful = doubts(setup, strict, mark="# ", quiet=as_json)
     where = place(setup, wanted, procs_per_node, harness, domains)

@@ -144,7 +144,7 @@ def _expected(replay: Replay) -> list[tuple[Expected, int, MeasuredError | None]
     """Return the expected errors of the calls, with the number and the error of the calls of each."""
     from dataclasses import replace
 
-    from clusim.base.tables import grouped
+    from clusim.base.tables import group_values
     from clusim.simulation.expected import Expected, MeasuredError, RunPlace, expected_error
 
     machines = {comm.number: comm.machines for comm in replay.communicators}
@@ -164,5 +164,5 @@ def _expected(replay: Replay) -> list[tuple[Expected, int, MeasuredError | None]
             sum(call.count for call in calls),
             MeasuredError.of(100 * call.error for call in calls if call.error is not None),
         )
-        for item, calls in grouped((of(call), call) for call in replay.calls).items()
+        for item, calls in group_values((of(call), call) for call in replay.calls).items()
     ]

@@ -65,7 +65,7 @@ def command(
     ):
         report = sweep(points, target, jobs=workers, again=again, progress=progress)
     click.echo(json.dumps(report.to_json()) if as_json else "\n".join(_lines(report, target)))
-    return 2 if report.failed and (strict or len(report.failed) == len(report.rows)) else 0
+    return 2 if report.failures and (strict or len(report.failures) == len(report.rows)) else 0
 
 
 def _beside(grid: Path) -> Path:

@@ -147,16 +147,16 @@ def check(
     topologies: tuple[str, ...], nodes: int | None, measured: Path | None, as_json: bool
 ) -> None:
     """Check that TOPOLOGIES can be read, are connected, and can be simulated."""
-    from clusim.base.extensions import required
+    from clusim.base.extensions import find_extension
     from clusim.topology import check, load
     from clusim.topology.arrays import arrays_of
 
     compare: Callable[[Fabric], list[Finding]] | None = None
     if measured is not None:
         subject = f"{measured}: measurements of nvbandwidth"
-        source = required("clusim.measurements", "nvbandwidth", subject)
+        source = find_extension("clusim.measurements", "nvbandwidth", subject)
         tests = source.function("read_nvbandwidth")(measured)
-        compare = partial(source.function("compared"), tests=tests)
+        compare = partial(source.function("compare_tests"), tests=tests)
     result: list[dict[str, Any]] = []
     for name in topologies:
         machine = load(name, nodes=nodes)
@@ -221,7 +221,7 @@ def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
 def export(topology: str, nodes: int | None, form: str, output: Path | None) -> None:
     """Write one node of TOPOLOGY as NCCL does (NCCL_TOPO_DUMP_FILE), its graphs (NCCL_GRAPH_DUMP_FILE), or all of
     TOPOLOGY as InfraGraph."""
-    from clusim.base.extensions import required
+    from clusim.base.extensions import find_extension
     from clusim.base.files import write_text
     from clusim.formats.topologies.nccl_dump import dump_system
     from clusim.topology import load
@@ -232,9 +232,11 @@ def export(topology: str, nodes: int | None, form: str, output: Path | None) -> 
         from clusim.nccl.communicator import communicator
         from clusim.nccl.graphfile import write_graphs
 
-        text = write_graphs(communicator(machine).searched)
+        text = write_graphs(communicator(machine).node_graphs)
     elif form == "infragraph":
-        text = required("clusim.topologies", "infragraph", "InfraGraph").function("dump")(machine)
+        text = find_extension("clusim.topologies", "infragraph", "InfraGraph").function("dump")(
+            machine
+        )
     else:
         text = dump_system(machine)
     if output is None:

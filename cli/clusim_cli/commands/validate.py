@@ -99,9 +99,9 @@ def _collectives(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) 
 
     rows, grain = read_measurements(files, system=given["system"]), given["granularity"]
     if given["row"] is not None:
-        from clusim.validation.collectives.explained import explained, row_named
+        from clusim.validation.collectives.explained import explain_row, row_named
 
-        result = explained(row_named(rows, given["row"]), grain)
+        result = explain_row(row_named(rows, given["row"]), grain)
         click.echo(json.dumps(result.to_json()) if as_json else "\n".join(result.lines()))
         return 0
     if given["infer"]:
@@ -158,7 +158,7 @@ def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int
     ):
         report = validate_steps(
             read_steps(files),
-            most=given["rows"] or 0,
+            limit=given["rows"] or 0,
             jobs=jobs,
             granularity=given["granularity"],
             tell=tell,

@@ -83,9 +83,9 @@ def _split(text: str) -> list[str]:
 def _change(kind: str, words: list[str], text: str, base: AnyAsked) -> AnyAsked | AnyChange:
     """Return the request of a change."""
     from clusim.simulation.speed import speed_of
-    from clusim.studies.whatif.api import repaired, switch_of
+    from clusim.studies.whatif.api import repair_fault, switch_of
 
-    change = speed_of(text) or switch_of(text) or repaired(base, text)
+    change = speed_of(text) or switch_of(text) or repair_fault(base, text)
     return _asked(kind, words, text) if change is None else change
 
 

@@ -12,7 +12,7 @@ from clusim.analysis.servers import Servers
 from clusim.analysis.slices import Slices, all_starts
 from clusim.analysis.tablejson import ServerRowJson
 from clusim.analysis.whatif import Change, parse_change
-from clusim.base.tables import ColumnTable, grouped
+from clusim.base.tables import ColumnTable, group_values
 from clusim.results.servers import FULL
 
 COLUMNS = ("group", "resource", "reason", "time_ps", "share", "steps", "class", "wires")
@@ -69,7 +69,7 @@ def blame(path: str | Path) -> ColumnTable:
 def largest(table: ColumnTable, least: float = 0.01) -> ColumnTable:
     """Return a time breakdown with a single row per group for the rows with shares below `least`."""
     rows = []
-    for group, members in grouped((row["group"], row) for row in table.rows()).items():
+    for group, members in group_values((row["group"], row) for row in table.rows()).items():
         small = [row for row in members if row["share"] < least]
         rows += [tuple(row.values()) for row in members if len(small) < 2 or row not in small]
         if len(small) > 1:
@@ -129,7 +129,7 @@ def alike(table: ColumnTable) -> list[dict[str, Any]]:
     The resource of a merged row is the common part of the names, and the number of merged rows.
     """
     kinds = ((row["class"] or str(row["resource"]).partition(" ")[0], row) for row in table.rows())
-    groups = grouped(((row["group"], kind, row["reason"]), row) for kind, row in kinds)
+    groups = group_values(((row["group"], kind, row["reason"]), row) for kind, row in kinds)
     result = []
     for (group, kind, reason), rows in groups.items():
         sums = {name: sum(row[name] for row in rows) for name in ("time_ps", "share", "steps")}

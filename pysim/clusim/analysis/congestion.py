@@ -13,7 +13,7 @@ import numpy as np
 from clusim.analysis.critical import Traced, open_traced
 from clusim.analysis.tablejson import HistoryRowJson
 from clusim.base.arrays import Array
-from clusim.base.tables import ColumnTable, grouped
+from clusim.base.tables import ColumnTable, group_values
 from clusim.base.units import format_size
 
 COLUMNS = (
@@ -94,7 +94,7 @@ def tiers(traced: Traced) -> dict[str, Array]:
         stems = "->".join(re.sub(r"[\d.]+$", "", end) or end for end in ends)
         return wires.classes[wire].replace("switch->switch", stems)
 
-    result = grouped((tier(wire), wire) for wire in used.tolist())
+    result = group_values((tier(wire), wire) for wire in used.tolist())
     return {name: np.array(ids) for name, ids in result.items()}
 
 

@@ -34,7 +34,7 @@ from clusim.analysis.servers import Servers
 from clusim.analysis.slices import Slices
 from clusim.analysis.walk import Step, StepKind
 from clusim.base.records import dataclass
-from clusim.base.terms.links import joined, several
+from clusim.base.terms.links import link_class_name, several
 from clusim.base.terms.times import includes
 from clusim.engine.abi import NONE, FaultKind
 from clusim.results.causes import (
@@ -399,7 +399,7 @@ def _detail(run: Critical, charge: Charge, step: Step) -> str:
     if charge.cause is CauseKind.FAULT:
         return network.link(charge.wire)
     if charge.cause is CauseKind.CREDIT:
-        return joined(network.classes[charge.wire])
+        return link_class_name(network.classes[charge.wire])
     if charge.cause is CauseKind.CONTENTION and rivals is not None:
         return several(sorted({rivals.name(call) for call in charge.rivals}))
     if charge.cause is CauseKind.RATE:

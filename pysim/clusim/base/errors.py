@@ -23,7 +23,7 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def suggest(word: str, known: Iterable[str], synonyms: Mapping[str, str] | None = None) -> str:
+def suggest(word: str, choices: Iterable[str], synonyms: Mapping[str, str] | None = None) -> str:
     """Return ``; did you mean 'x'?`` for a word, ignoring case, or a list of the known names.
 
     Suggested are, in this order: the name for a synonym, names with this prefix, names with this part
@@ -31,30 +31,30 @@ def suggest(word: str, known: Iterable[str], synonyms: Mapping[str, str] | None 
 
     `synonyms` maps alternative words to known names.
     """
-    words, word = list(dict.fromkeys(known)), word.lower()
+    words, word = list(dict.fromkeys(choices)), word.lower()
     meant = {name.lower(): name for name in words}
     meant |= {
         name: key for name, key in (synonyms or {}).items() if key in words and name not in meant
     }
-    near = [word] if word in (synonyms or {}) and word in meant else []
-    near = near or [name for name in meant if word and name.startswith(word)]
+    matches = [word] if word in (synonyms or {}) and word in meant else []
+    matches = matches or [name for name in meant if word and name.startswith(word)]
     # A missing letter is more likely than a missing rest of a name.
-    near = difflib.get_close_matches(word, near, 1, 0.9) or near
-    near = near or [name for name in meant if word in name.split("-")]
-    near = near or difflib.get_close_matches(word, meant, 1, 0.6)
-    if near:
-        *others, last = [repr(name) for name in dict.fromkeys(meant[name] for name in near)][
-            :MOST_NEAR
-        ]
+    matches = difflib.get_close_matches(word, matches, 1, 0.9) or matches
+    matches = matches or [name for name in meant if word in name.split("-")]
+    matches = matches or difflib.get_close_matches(word, meant, 1, 0.6)
+    if matches:
+        *first_names, last = [
+            repr(name) for name in dict.fromkeys(meant[name] for name in matches)
+        ][:MOST_NEAR]
         return (
-            f"; did you mean {', '.join(others)} or {last}?"
-            if others
+            f"; did you mean {', '.join(first_names)} or {last}?"
+            if first_names
             else f"; did you mean {last}?"
         )
     if not words:
         return ""
-    shown = ", ".join(words[:MOST_LISTED]) + (", ..." if len(words) > MOST_LISTED else "")
-    return f"; there are {shown}"
+    listing = ", ".join(words[:MOST_LISTED]) + (", ..." if len(words) > MOST_LISTED else "")
+    return f"; there are {listing}"
 
 
 class ClusimError(Exception):
@@ -96,7 +96,7 @@ class RangeExceeded(ClusimError):
         super().__init__(f"{what} {name or index}: {why}")
         self.what, self.index, self.why = what, index, why
 
-    def named(self, name: str) -> RangeExceeded:
+    def with_name(self, name: str) -> RangeExceeded:
         """Return the same error with a name in place of the index."""
         return RangeExceeded(self.what, self.index, self.why, name)
 

@@ -41,7 +41,7 @@ FORMS = "use dask://HOST:PORT, dask:SCHEDULER_FILE, or mpi"
 
 
 @contextmanager
-def connected(address: str) -> Iterator[Executor]:
+def connect_executor(address: str) -> Iterator[Executor]:
     """Connect to the executor at an address, and leave it running.
 
     Parameters
@@ -186,7 +186,7 @@ class Workers:
                 "several workers were lost on the same task, perhaps because memory ran out"
             ) from None
 
-    def each(self, work: Callable[[Given], Made], items: Iterable[Given]) -> Iterator[Made]:
+    def map_items(self, work: Callable[[Given], Made], items: Iterable[Given]) -> Iterator[Made]:
         """Yield the results of the items, in their order."""
         for future in [self.submit(work, item) for item in items]:
             yield self.outcome(future)
@@ -229,8 +229,8 @@ def _end_with_parent() -> None:
 
 
 @contextmanager
-def workers(jobs: Jobs, most: int) -> Iterator[Workers | None]:
-    """Open workers for `most` tasks; None if this process should run them.
+def workers(jobs: Jobs, max_workers: int) -> Iterator[Workers | None]:
+    """Open workers for `max_workers` tasks; None if this process should run them.
 
     If an exception leaves the block, local processes are killed, and an executor cancels tasks that have not
     started.
@@ -243,7 +243,7 @@ def workers(jobs: Jobs, most: int) -> Iterator[Workers | None]:
             away.give_up()
             raise
         return
-    count = min(jobs or len(os.sched_getaffinity(0)), max(1, most))
+    count = min(jobs or len(os.sched_getaffinity(0)), max(1, max_workers))
     if count == 1:
         yield None
         return

@@ -117,7 +117,7 @@ def extensions(group: str) -> dict[str, Extension]:
     return dict(sorted(result.items()))
 
 
-def required(group: str, name: str, subject: str) -> Extension:
+def find_extension(group: str, name: str, subject: str) -> Extension:
     """Return an extension of `FORMATS`.
 
     Raises
@@ -131,7 +131,7 @@ def required(group: str, name: str, subject: str) -> Extension:
     return result
 
 
-def added(group: str, names: Collection[str]) -> dict[str, Extension]:
+def further_extensions(group: str, names: Collection[str]) -> dict[str, Extension]:
     """Return the extensions of a group that add to the names that clusim defines.
 
     Raises

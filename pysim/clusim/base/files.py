@@ -38,7 +38,7 @@ _inputs: dict[Identity, str] | None = None
 
 
 @contextmanager
-def guarded() -> Iterator[None]:
+def guard_inputs() -> Iterator[None]:
     """Refuse to write over files that are read in this context; every command runs in one."""
     global _inputs
     before, _inputs = _inputs, dict(_inputs or {})
@@ -63,7 +63,7 @@ def noting() -> Iterator[list[str]]:
 
 
 def note_input(path: Name) -> None:
-    """Note that a file is read; within `guarded` it cannot be written afterwards."""
+    """Note that a file is read; within `guard_inputs` it cannot be written afterwards."""
     for names in _noting:
         names.append(os.path.abspath(path))
     if _inputs is not None and (result := _identity(path)) is not None:
@@ -75,12 +75,12 @@ def refuse_inputs(target: Name, sources: Iterable[Name] = ()) -> None:
     result = _identity(target) if _stream(target) is None else None
     if result is None:
         return
-    known = {same: os.fspath(path) for path in sources if (same := _identity(path)) is not None}
-    known |= _inputs or {}
-    if result in known:
-        name, shown = known[result], os.fspath(target)
-        problem = "is an input" if name == shown else f"is the input {name} under another name"
-        raise InputError(f"{shown}: {problem} and would be replaced; use another output file")
+    inputs = {same: os.fspath(path) for path in sources if (same := _identity(path)) is not None}
+    inputs |= _inputs or {}
+    if result in inputs:
+        name, output = inputs[result], os.fspath(target)
+        problem = "is an input" if name == output else f"is the input {name} under another name"
+        raise InputError(f"{output}: {problem} and would be replaced; use another output file")
 
 
 def _identity(path: Name) -> Identity | None:
@@ -118,7 +118,7 @@ def is_stream(path: Name) -> bool:
 
 
 @contextmanager
-def _explained(path: Name) -> Iterator[None]:
+def _explain_os_errors(path: Name) -> Iterator[None]:
     """Convert OS errors to one-line failures, except that of a closed pipe."""
     try:
         yield
@@ -139,7 +139,7 @@ def replacing(path: Name, sources: Iterable[Name] = ()) -> Iterator[BinaryIO]:
         Inputs of the file, which are never replaced; `InputError` if `path` is among them.
     """
     refuse_inputs(path, sources)
-    with _explained(path):
+    with _explain_os_errors(path):
         if (number := _stream(path)) is not None:
             yield from _to_stream(number)
             return
@@ -155,7 +155,7 @@ def replacing(path: Name, sources: Iterable[Name] = ()) -> Iterator[BinaryIO]:
 def check_place(path: Name, sources: Iterable[Name] = ()) -> None:
     """Raise the errors of `replacing` in advance, for runs that write their file at the end."""
     refuse_inputs(path, sources)
-    with _explained(path):
+    with _explain_os_errors(path):
         if _stream(path) is None and not _is_special(real := destination(path)):
             if not real.parent.is_dir():
                 raise NotADirectoryError(errno.ENOTDIR, f"no directory {real.parent}")
@@ -208,10 +208,10 @@ def _no_formula(text: str) -> str:
 
 def append_line(path: Name, line: bytes) -> None:
     """Append a line, usually in one write: later lines follow it even if this process is killed now."""
-    with _explained(path), open(path, "ab", buffering=0) as out:
-        rest = memoryview(line + b"\n")
-        while rest:  # a disk that is nearly full takes a part
-            rest = rest[out.write(rest) or 0 :]
+    with _explain_os_errors(path), open(path, "ab", buffering=0) as out:
+        remainder = memoryview(line + b"\n")
+        while remainder:  # a disk that is nearly full takes a part
+            remainder = remainder[out.write(remainder) or 0 :]
 
 
 def write_bytes(path: Name, data: bytes, sources: Iterable[Name] = ()) -> None:
@@ -251,7 +251,7 @@ class Staging:
 
     def folder(self, path: Path) -> None:
         """Create a folder with its parents; created folders are removed after an error."""
-        with _explained(path):
+        with _explain_os_errors(path):
             missing = [parent for parent in (path, *path.parents) if not parent.exists()]
             path.mkdir(parents=True, exist_ok=True)
             self._made += missing
@@ -259,12 +259,12 @@ class Staging:
     @contextmanager
     def open(self, target: Path) -> Iterator[BinaryIO]:
         """Open a file for writing that becomes `target` at the end."""
-        with _explained(target):
+        with _explain_os_errors(target):
             real = destination(target)
             check_replaceable(real)
             _remove_orphans(real.parent)
-            beside, descriptor = _beside(real)
-            self._ready.append((beside, real))
+            temporary, descriptor = _open_new_file(real)
+            self._ready.append((temporary, real))
             # The lock outlives the writing: until the rename, the file must not look like an orphan.
             self._locks.append(os.dup(descriptor))
             with os.fdopen(descriptor, "wb") as out:
@@ -278,23 +278,23 @@ class Staging:
         try:
             if kind is None:
                 while self._ready:
-                    beside, target = self._ready[0]
-                    with _explained(target):
-                        os.replace(beside, target)
+                    temporary, target = self._ready[0]
+                    with _explain_os_errors(target):
+                        os.replace(temporary, target)
                     self._ready.pop(0)
                     sync_folder(target.parent)
                 self._made.clear()
         finally:
-            for beside, _target in self._ready:
-                beside.unlink(missing_ok=True)
-            for made in self._made:
+            for temporary, _target in self._ready:
+                temporary.unlink(missing_ok=True)
+            for path in self._made:
                 with suppress(OSError):  # something else is in it by now
-                    made.rmdir()
+                    path.rmdir()
             for descriptor in self._locks:
                 os.close(descriptor)
 
 
-def _beside(real: Path) -> tuple[Path, int]:
+def _open_new_file(real: Path) -> tuple[Path, int]:
     """Return a new file in the folder of `real`, and its descriptor, which holds its lock."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     while True:
@@ -432,13 +432,13 @@ class Lock:
 
 def distinct(targets: Sequence[tuple[str, Name]]) -> None:
     """Raise `InputError` if two targets, given by option and name, are the same file."""
-    seen: dict[Path, str] = {}
+    originals: dict[Path, str] = {}
     for option, target in targets:
         if _stream(target) is not None:
             continue
         real = Path(os.path.realpath(target))
-        if real in seen:
+        if real in originals:
             raise InputError(
-                f"{option} {os.fspath(target)}: is written by {seen[real]}, too; give another file"
+                f"{option} {os.fspath(target)}: is written by {originals[real]}, too; give another file"
             )
-        seen[real] = option
+        originals[real] = option

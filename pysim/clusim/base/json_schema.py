@@ -152,34 +152,34 @@ class JsonObject:
     @classmethod
     def __get_pydantic_core_schema__(cls, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Return the schema of a dictionary with these keys."""
-        made: Any = cls
-        return handler.generate_schema(_form(made))
+        copy: Any = cls
+        return handler.generate_schema(_form(copy))
 
 
-def _plain(value: Any, written: Written | None) -> Any:
+def _plain(value: Any, annotation: Written | None) -> Any:
     """Return a value for `json.dumps`, in its unit and rounded."""
     if isinstance(value, JsonObject):
         return value.to_json()
     if isinstance(value, list | tuple):
-        return [_plain(item, written) for item in value]
+        return [_plain(item, annotation) for item in value]
     if isinstance(value, Mapping):
-        return {name: _plain(item, written) for name, item in value.items()}
-    if written is None or not isinstance(value, int | float):
+        return {name: _plain(item, annotation) for name, item in value.items()}
+    if annotation is None or not isinstance(value, int | float):
         return value
-    value = value / written.per if written.per else value
-    return round(value, written.digits or None)
+    value = value / annotation.per if annotation.per else value
+    return round(value, annotation.digits or None)
 
 
 @cache
 def _keys(cls: Any) -> tuple[_Key, ...]:
     """Return the keys of a class."""
-    own = [field.name for field in fields(cls) if field.name not in cls.KEYS]
-    said = [name for key in cls.KEYS or "*" for name in (own if key == "*" else [key])]
-    return tuple(_key(cls, key) for key in said)
+    field_names = [field.name for field in fields(cls) if field.name not in cls.KEYS]
+    selected = [name for key in cls.KEYS or "*" for name in (field_names if key == "*" else [key])]
+    return tuple(_key(cls, key) for key in selected)
 
 
-def _key(cls: Any, said: str) -> _Key:
-    name, _, path = said.removesuffix("?").partition("=")
+def _key(cls: Any, text: str) -> _Key:
+    name, _, path = text.removesuffix("?").partition("=")
     if name.startswith("*"):
         return _Key("", name[1:], _hint(cls, name[1:]), None)
     path = path or name
@@ -187,12 +187,12 @@ def _key(cls: Any, said: str) -> _Key:
     if "." not in path and path not in _names(cls):
         path = f"{stem}_ps"
     hint = _hint(cls, path)
-    if said.endswith("?"):
+    if text.endswith("?"):
         hint = Annotated[hint, _NULL]
-    written = _written(hint)
+    annotation = _read_annotation(hint)
     if path.endswith("_ps") and f"_{unit}" in _PER:
-        written = Written(written.digits if written else 12, _PER[f"_{unit}"])
-    return _Key(name, path, hint, written)
+        annotation = Written(annotation.digits if annotation else 12, _PER[f"_{unit}"])
+    return _Key(name, path, hint, annotation)
 
 
 def _names(cls: Any) -> set[str]:
@@ -201,20 +201,22 @@ def _names(cls: Any) -> set[str]:
 
 def _hint(cls: Any, path: str) -> Any:
     """Return the type of an attribute, or of an attribute of an attribute; of a union, in its first type."""
-    first, _, rest = path.partition(".")
+    first, _, remainder = path.partition(".")
     if get_origin(cls) in (Union, UnionType):
         cls = get_args(cls)[0]
-    made = getattr(cls, first, None)
-    getter = getattr(made, "fget", getattr(made, "func", made if isfunction(made) else None))
+    attribute = getattr(cls, first, None)
+    getter = getattr(
+        attribute, "fget", getattr(attribute, "func", attribute if isfunction(attribute) else None)
+    )
     hint = get_type_hints(getter or cls, include_extras=True)["return" if getter else first]
-    return _hint(hint, rest) if rest else hint
+    return _hint(hint, remainder) if remainder else hint
 
 
-def _written(hint: Any) -> Written | None:
+def _read_annotation(hint: Any) -> Written | None:
     """Return the annotation of a type or its items."""
     if isinstance(hint, Written):
         return hint
-    return next(filter(None, map(_written, get_args(hint))), None)
+    return next(filter(None, map(_read_annotation, get_args(hint))), None)
 
 
 def _in_json(hint: Any, number: type) -> Any:
@@ -244,12 +246,12 @@ def _form(cls: Any) -> Any:
         part = _form(kinds[0] if kinds else key.hint)
         words |= _words_of(part)
         for name, form in get_type_hints(part, include_extras=True).items():
-            known = get_origin(form) is NotRequired or not kinds
-            forms[name] = form if known else NotRequired[form]
+            is_plain = get_origin(form) is NotRequired or not kinds
+            forms[name] = form if is_plain else NotRequired[form]
     make: Any = TypedDict
-    made = make(cls.__name__, forms)
-    made.__doc__, made.__module__, made.__words__ = cls.__doc__, cls.__module__, words
-    return made
+    result = make(cls.__name__, forms)
+    result.__doc__, result.__module__, result.__words__ = cls.__doc__, cls.__module__, words
+    return result
 
 
 def schema_of(form: Any, title: str) -> dict[str, Any]:
@@ -267,25 +269,26 @@ def schema_of(form: Any, title: str) -> dict[str, Any]:
     class Closed(GenerateJsonSchema):
         def typed_dict_schema(self, schema: TypedDictSchema) -> dict[str, Any]:
             generated = super().typed_dict_schema(schema)
-            return _said(generated, schema["cls"])
+            return _describe_object(generated, schema["cls"])
 
     adapter: TypeAdapter[Any] = TypeAdapter(form)
     generated = adapter.json_schema(mode="serialization", schema_generator=Closed)
     return {"$schema": DIALECT, **generated, "title": title}
 
 
-def _said(schema: dict[str, Any], cls: type) -> dict[str, Any]:
+def _describe_object(schema: dict[str, Any], cls: type) -> dict[str, Any]:
     """Return the schema of an object with the descriptions of its class, without further keys."""
     text = cleandoc(cls.__doc__ or "")
     words = _words_of(cls)
     properties = {
-        name: _named(field, words.get(name)) for name, field in schema.get("properties", {}).items()
+        name: _describe_field(field, words.get(name))
+        for name, field in schema.get("properties", {}).items()
     }
     about = re.sub(r"\bNone\b", "null", " ".join(text.split("\n\n")[0].split()))
     return {**schema, "description": about, "properties": properties, "additionalProperties": False}
 
 
-def _named(field: Mapping[str, Any], words: str | None) -> dict[str, Any]:
+def _describe_field(field: Mapping[str, Any], words: str | None) -> dict[str, Any]:
     """Return a field with its description, without the redundant title."""
     result = {key: value for key, value in field.items() if key != "title"}
     return result | ({"description": words} if words else {})

@@ -84,10 +84,10 @@ def _model_files() -> list[tuple[str, str]]:
 def _stamp(path: str) -> tuple[int, ...]:
     """Return size, inode and times of a file [ns]; every change of its content alters one."""
     try:
-        known = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return ()
-    return known.st_size, known.st_ino, known.st_mtime_ns, known.st_ctime_ns
+    return status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
 PLACE = "CLUSIM_CACHE"
@@ -96,8 +96,8 @@ PLACE = "CLUSIM_CACHE"
 
 def user_folder() -> Path:
     """Return the folder of all versions: `PLACE`, or the platform's user cache folder."""
-    if given := os.environ.get(PLACE):
-        return Path(given)
+    if folder := os.environ.get(PLACE):
+        return Path(folder)
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "clusim"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "clusim"
@@ -138,8 +138,8 @@ def own_bytes(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb", buffering=0) as file:
         about = os.fstat(descriptor)
-        own = stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid()
-        if not own or about.st_size > MOST_BYTES:
+        is_own_file = stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid()
+        if not is_own_file or about.st_size > MOST_BYTES:
             raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
         return file.read()
 

@@ -25,10 +25,10 @@ def fail(where: str, line: int, message: str) -> TopologyError:
     return TopologyError(f"{place}: {message}")
 
 
-def printable(text: object, most: int = 60) -> str:
+def printable(text: object, limit: int = 60) -> str:
     """Return foreign text as one short line for a message."""
-    shown = one_line(str(text))
-    return shown if len(shown) <= most else f"{shown[: most - 3]}..."
+    line = one_line(str(text))
+    return line if len(line) <= limit else f"{line[: limit - 3]}..."
 
 
 _DIGITS = re.compile(r"([0-9]+)")
@@ -40,7 +40,7 @@ def natural(text: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(part[:18]), "") if i % 2 else (-1, part) for i, part in enumerate(parts))
 
 
-def whole(text: str | None) -> int | None:
+def parse_integer(text: str | None) -> int | None:
     """Return the integer in `text` (decimal, or hexadecimal with ``0x``), or None."""
     text = (text or "").strip()
     if re.fullmatch(r"-?[0-9]{1,9}", text):
@@ -91,7 +91,7 @@ _REAL = re.compile(r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE]
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def pause_collector() -> Iterator[None]:
     """Disable the garbage collector, which would repeatedly scan the many objects of a file."""
     was_on = gc.isenabled()
     gc.disable()

@@ -53,14 +53,14 @@ def by_number(group: Hashable, number: Hashable, rank: int) -> MatchedEnd:
     return MatchedEnd((group, number), rank)
 
 
-def by_pair(group: Hashable, kind: str, own: int, peer: int, tag: int = 0) -> MatchedEnd:
+def by_pair(group: Hashable, kind: str, rank: int, peer: int, tag: int = 0) -> MatchedEnd:
     """Return the end of a ``send`` or ``recv`` of one rank, with its peer."""
-    return MatchedEnd((group, *message_ends(kind, own, peer), tag), kind)
+    return MatchedEnd((group, *message_ends(kind, rank, peer), tag), kind)
 
 
-def message_ends(kind: str, own: int, peer: int) -> tuple[int, int]:
+def message_ends(kind: str, rank: int, peer: int) -> tuple[int, int]:
     """Return source and target of a ``send`` or ``recv`` of one rank, with its peer."""
-    return (own, peer) if kind == "send" else (peer, own)
+    return (rank, peer) if kind == "send" else (peer, rank)
 
 
 class MatchCounts:
@@ -148,11 +148,11 @@ def find_cycle(start: T, waits: Callable[[T], Iterable[T]]) -> list[T]:
 
     Every operation that is reached from `start` must wait for another.
     """
-    seen: dict[T, int] = {}
-    while start not in seen:
-        seen[start] = len(seen)
+    order: dict[T, int] = {}
+    while start not in order:
+        order[start] = len(order)
         start = next(iter(waits(start)))
-    return [*list(seen)[seen[start] :], start]
+    return [*list(order)[order[start] :], start]
 
 
 class LaunchGraph(Generic[T, V]):
@@ -167,24 +167,24 @@ class LaunchGraph(Generic[T, V]):
         self._messages[launch].append(message)
         self._ends[message].append((launch, end))
 
-    def joined(self, launch: T) -> dict[T, None]:
+    def component(self, launch: T) -> dict[T, None]:
         """Return the launches that messages connect with one, which is the first."""
-        found = {launch: None}
+        connected = {launch: None}
         waiting = [launch]
         for other in waiting:
             for message in self._messages.get(other, ()):
-                peers = [peer for peer, _ in self._ends[message] if peer not in found]
-                found.update(dict.fromkeys(peers))
+                peers = [peer for peer, _ in self._ends[message] if peer not in connected]
+                connected.update(dict.fromkeys(peers))
                 waiting += peers
-        return found
+        return connected
 
     def complete(self, launch: T) -> list[list[tuple[T, V]]] | None:
         """Remove the connected launches and return the ends of their messages; None if one lacks an end."""
-        together = self.joined(launch)
-        messages = dict.fromkeys(m for other in together for m in self._messages[other])
+        component = self.component(launch)
+        messages = dict.fromkeys(m for other in component for m in self._messages[other])
         if any(len(self._ends[message]) < 2 for message in messages):
             return None
-        for other in together:
+        for other in component:
             del self._messages[other]
         return [self._ends.pop(message) for message in messages]
 
@@ -212,13 +212,13 @@ class Mailbox(Generic[V]):
         return end
 
 
-def suitable(address: Address, known: Collection[Address]) -> list[Address]:
+def suitable(address: Address, addresses: Collection[Address]) -> list[Address]:
     """Return the known addresses of messages that may be this one; both may contain wildcards."""
     source, tag = address
     if ANY in address:
-        return [at for at in known if source in (ANY, at[0]) and tag in (ANY, at[1])]
+        return [at for at in addresses if source in (ANY, at[0]) and tag in (ANY, at[1])]
     fits = (address, (source, ANY), (ANY, tag), (ANY, ANY))
-    return [at for at in fits if at in known]
+    return [at for at in fits if at in addresses]
 
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)

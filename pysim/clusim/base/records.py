@@ -22,34 +22,34 @@ else:
 
     def dataclass(cls=None, /, **options):
         """Define a data class; options as of `dataclasses.dataclass`, without ``order`` and ``unsafe_hash``."""
-        return partial(_processed, **options) if cls is None else _processed(cls, **options)
+        return partial(_process_class, **options) if cls is None else _process_class(cls, **options)
 
 
-def _processed(cls: type[Any], **options: bool) -> type[Any]:
+def _process_class(cls: type[Any], **options: bool) -> type[Any]:
     comparable, frozen = options.pop("eq", True), options.pop("frozen", False)
-    shown = options.pop("repr", True)
+    with_repr = options.pop("repr", True)
     hashed = "__hash__" in vars(cls) and not (cls.__hash__ is None and "__eq__" in vars(cls))
     options |= {"init": False, "repr": False, "eq": False}
     inherits = any(map(dataclasses.is_dataclass, cls.__mro__[1:]))
-    made = dataclasses.dataclass(cls, frozen=frozen and inherits, **options)
+    record = dataclasses.dataclass(cls, frozen=frozen and inherits, **options)
     # Also for classes of `dataclasses` that inherit from this one.
-    vars(made)["__dataclass_params__"].frozen = frozen
-    fields: tuple[Field[Any], ...] = dataclasses.fields(made)
-    methods: dict[str, Any] = {"__init__": _first_init(made, frozen)}
-    if shown:
+    vars(record)["__dataclass_params__"].frozen = frozen
+    fields: tuple[Field[Any], ...] = dataclasses.fields(record)
+    methods: dict[str, Any] = {"__init__": _first_init(record, frozen)}
+    if with_repr:
         methods["__repr__"] = _repr(tuple(item.name for item in fields if item.repr))
     if comparable:
         methods["__eq__"] = _eq(_values(tuple(item.name for item in fields if item.compare)))
     for name, method in methods.items():
         if name not in cls.__dict__:
             method.__qualname__ = f"{cls.__qualname__}.{name}"
-            setattr(made, name, method)
+            setattr(record, name, method)
     if comparable and not hashed:
         values = _values(tuple(i.name for i in fields if (i.compare if i.hash is None else i.hash)))
-        type.__setattr__(made, "__hash__", (lambda self: hash(values(self))) if frozen else None)
+        type.__setattr__(record, "__hash__", (lambda self: hash(values(self))) if frozen else None)
     if frozen:
-        _freeze(made, tuple(item.name for item in fields), options.get("slots", False))
-    return made
+        _freeze(record, tuple(item.name for item in fields), options.get("slots", False))
+    return record
 
 
 def _values(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
@@ -117,17 +117,17 @@ def _init(cls: type[Any], frozen: bool) -> Callable[..., None]:
     positional, named, body = ["self"], list[str](), list[str]()
     for item in dataclasses.fields(cls):
         name, value = item.name, item.name
-        made, plain = item.default_factory is not MISSING, item.default is not MISSING
-        scope[f"_{name}_"] = item.default_factory if made else item.default
+        has_factory, plain = item.default_factory is not MISSING, item.default is not MISSING
+        scope[f"_{name}_"] = item.default_factory if has_factory else item.default
         if item.init:
-            default = "=_missing" if made else f"=_{name}_" if plain else ""
+            default = "=_missing" if has_factory else f"=_{name}_" if plain else ""
             (named if item.kw_only else positional).append(name + default)
-            if made:
+            if has_factory:
                 value = f"_{name}_() if {name} is _missing else {name}"
-        elif not (made or plain):
+        elif not (has_factory or plain):
             continue
         else:
-            value = f"_{name}_()" if made else f"_{name}_"
+            value = f"_{name}_()" if has_factory else f"_{name}_"
         body.append(f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
     if hasattr(cls, "__post_init__"):
         body.append("self.__post_init__()")

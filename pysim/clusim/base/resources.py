@@ -41,22 +41,22 @@ def _dirs(kind: str) -> Iterator[Path]:
 
 def shipped_topologies() -> dict[str, Path]:
     """Return the topology files by name: the shipped, then those of ``CLUSIM_TOPOLOGIES``."""
-    return _shipped("topologies")
+    return _shipped_files("topologies")
 
 
 def shipped_workloads() -> dict[str, Path]:
     """Return the shipped workload files by name, with large clusters last."""
-    return _shipped("traces") | cluster_workloads()
+    return _shipped_files("traces") | cluster_workloads()
 
 
 def cluster_workloads() -> dict[str, Path]:
     """Return the shipped workload files of clusters too large to simulate in full, by name."""
-    return _shipped(CLUSTERS)
+    return _shipped_files(CLUSTERS)
 
 
 def shipped_sweeps() -> dict[str, Path]:
     """Return the shipped grids of sweeps by name."""
-    return _shipped("traces/sweeps")
+    return _shipped_files("traces/sweeps")
 
 
 def shipped_recordings() -> dict[str, Path]:
@@ -64,19 +64,19 @@ def shipped_recordings() -> dict[str, Path]:
 
     A name is complete, or ends before a dot if only one file begins with it: ``nccl-8xh100`` is ``nccl-8xh100.log``.
     """
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for directory in _dirs("traces"):
         for path in sorted(directory.iterdir()) if directory.is_dir() else ():
             if path.suffix != ".yaml" and path.name not in _FOLDERS:
-                found.setdefault(path.name, path)
-    shorter = Counter(name[:at] for name in found for at, sign in enumerate(name) if sign == ".")
+                paths.setdefault(path.name, path)
+    shorter = Counter(name[:at] for name in paths for at, sign in enumerate(name) if sign == ".")
     named = {
         name[:at]: path
-        for name, path in found.items()
+        for name, path in paths.items()
         for at, sign in enumerate(name)
         if sign == "." and shorter[name[:at]] == 1
     }
-    return named | found
+    return named | paths
 
 
 def or_shipped(name: str) -> str:
@@ -86,7 +86,7 @@ def or_shipped(name: str) -> str:
     return str(shipped_recordings().get(name, name))
 
 
-def _shipped(kind: str) -> dict[str, Path]:
+def _shipped_files(kind: str) -> dict[str, Path]:
     result: dict[str, Path] = {}
     for directory in _dirs(kind):
         if directory.is_dir():

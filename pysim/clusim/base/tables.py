@@ -46,7 +46,7 @@ class _Words(TextWrapper):
     )
 
 
-def folded(line: str, width: int = WIDTH, hang: str | None = None) -> list[str]:
+def wrap_line(line: str, width: int = WIDTH, hang: str | None = None) -> list[str]:
     """Return a line as lines of at most `width` columns; words and numbers are not split.
 
     The continuation is indented by `hang`, by default below the value of a label (``label: value``, ``label  value``),
@@ -96,28 +96,28 @@ def text_table(layout: str, rows: Iterable[Sequence[Any]], *, strip: bool = True
         for row in rows
     ]
     columns = []
-    for index, (before, align, _, least, grows, _) in enumerate(fields):
+    for index, (before, align, _, min_width, grows, _) in enumerate(fields):
         cells = [len(line[index]) for line in lines if grows and index < len(line)]
-        width = max([int(least or 0), *cells])
+        width = max([int(min_width or 0), *cells])
         columns.append((before, f"{align}{width}" if width else ""))
-    shown = [
+    formatted = [
         "".join(
             before + format(cell, pad) for cell, (before, pad) in zip(line, columns, strict=False)
         )
         for line in lines
     ]
     if not strip:
-        return shown
+        return formatted
     start = max(
         (
             len(line) - len(cells[-1])
-            for line, cells in zip(shown, lines, strict=True)
+            for line, cells in zip(formatted, lines, strict=True)
             if len(cells) == len(fields)
         ),
         default=0,
     )
     hang = " " * start if start <= WIDTH // 2 else None
-    return [part for line in shown for part in folded(line.rstrip(), hang=hang)]
+    return [part for line in formatted for part in wrap_line(line.rstrip(), hang=hang)]
 
 
 def _plain(value: Any) -> Any:
@@ -125,7 +125,7 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def _shown(name: str, value: Any) -> str:
+def _format_value(name: str, value: Any) -> str:
     """Return a value as people read it, by the unit in its column's name."""
     if value is None:
         return ""
@@ -148,8 +148,8 @@ def _fits(lines: Iterable[str]) -> bool:
     return all(len(line) <= WIDTH for line in lines)
 
 
-def _cut(cell: str, most: int = 40) -> str:
-    return cell if len(cell) <= most else f"{cell[: most - 4]} ..."
+def _cut(cell: str, limit: int = 40) -> str:
+    return cell if len(cell) <= limit else f"{cell[: limit - 4]} ..."
 
 
 def _title(name: str) -> str:
@@ -158,16 +158,16 @@ def _title(name: str) -> str:
     return _TITLES.get(name, name.replace("_", " ").replace("GBps", "GB/s"))
 
 
-def _aligned(gap: str, columns: Sequence[tuple[str, list[str], list[str]]]) -> list[str]:
+def _align_columns(gap: str, columns: Sequence[tuple[str, list[str], list[str]]]) -> list[str]:
     """Return the lines of columns: alignment with least width, words of the title, cells."""
     deep = max((len(title) for _, title, _ in columns), default=0)
     layout = "  " + gap.join(f"{{:{size}..}}" for size, _, _ in columns)
     cells = ([""] * (deep - len(title)) + title + rows for _, title, rows in columns)
-    shown = text_table(layout, zip(*cells, strict=True), strip=False)
-    return [line.rstrip() for line in shown]
+    lines = text_table(layout, zip(*cells, strict=True), strip=False)
+    return [line.rstrip() for line in lines]
 
 
-def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+def group_values(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
     """Return the values of each key, in the order in which keys and values appear."""
     result: dict[Key, list[Value]] = {}
     for key, value in pairs:
@@ -253,11 +253,11 @@ class ColumnTable(Shown):
         """
         columns = []
         for name, values in self.columns.items():
-            cells = [_shown(name, value) for value in values]
+            cells = [_format_value(name, value) for value in values]
             if name not in hidden and any(cells):
                 align = "<" if all(isinstance(value, str | list) for value in values) else ">"
                 columns.append((f"{align}{len(name)}", [_title(name)], cells))
-        lines = _aligned("  ", columns)
+        lines = _align_columns("  ", columns)
         if _fits(lines):
             return lines
         columns = [
@@ -266,12 +266,12 @@ class ColumnTable(Shown):
         ]
         omitted: list[str] = []
         for gap in ("  ", " "):
-            lines = _aligned(gap, columns)
+            lines = _align_columns(gap, columns)
             if _fits(lines):
                 return lines
         while not _fits(lines):
             omitted.insert(0, " ".join(columns.pop()[1]))
-            lines = _aligned(" ", columns)
+            lines = _align_columns(" ", columns)
         return [*lines, f"  ... more columns with --csv: {', '.join(omitted)}"]
 
     def to_csv(self) -> str:

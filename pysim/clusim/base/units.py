@@ -88,8 +88,8 @@ def _number(text: str, noun: str, example: str) -> tuple[Fraction, str]:
 
 
 def _show(text: str) -> str:
-    shown = repr(text)
-    return shown if len(shown) <= 60 else f"{shown[:56]}...'"
+    quoted = repr(text)
+    return quoted if len(quoted) <= 60 else f"{quoted[:56]}...'"
 
 
 def _plain(value: Fraction) -> str:
@@ -99,7 +99,7 @@ def _plain(value: Fraction) -> str:
     return f"{float(value):g}"
 
 
-def _whole(value: Fraction, text: str, unit: str) -> int:
+def _to_integer(value: Fraction, text: str, unit: str) -> int:
     if value.denominator != 1:
         raise UnitError(
             f"{_show(text)}: is {float(value):g} {unit}; must be an integer number of {unit}"
@@ -137,7 +137,7 @@ def parse_size(text: str | int, *, binary_suffix: bool = False) -> int:
             f"{_show(text)}: {unit!r} are bits, not bytes; write {value}{big.rstrip('i')}B"
         )
     if lower in ("k", "m", "g", "t") and binary_suffix:
-        return _whole(number * _BINARY[lower + "i"], text, "bytes")
+        return _to_integer(number * _BINARY[lower + "i"], text, "bytes")
     if lower in ("k", "m", "g", "t", "p") or lower in _BINARY:
         one = unit[0].upper() if lower[0] != "k" else "K"
         binary, decimal = number * _BINARY[one.lower() + "i"], number * _DECIMAL[one.lower()]
@@ -152,7 +152,7 @@ def parse_size(text: str | int, *, binary_suffix: bool = False) -> int:
             f"{_show(text)}: unknown unit {unit!r} of size; use B, KB, MB, GB or KiB, MiB, GiB"
         )
     scale = _PREFIXES[lower[:-1]] if lower.endswith("b") else 1
-    return _whole(number * scale, text, "bytes")
+    return _to_integer(number * scale, text, "bytes")
 
 
 def parse_rate(text: str) -> Rate:
@@ -192,12 +192,12 @@ def parse_rate(text: str) -> Rate:
 
 def parse_percent(text: str) -> float:
     """Return the part written in `text`, above 0 and below 1: ``"20%"``, ``"0.2"``."""
-    number, sign, rest = text.strip().partition("%")
+    number, sign, remainder = text.strip().partition("%")
     try:
         part = float(number) / (100 if sign else 1)
     except ValueError:
         part = 0.0
-    if rest or not 0 < part < 1:
+    if remainder or not 0 < part < 1:
         raise UnitError(f"{_show(text)}: must be above 0% and below 100%; write 20% or 0.2")
     return part
 
@@ -214,7 +214,7 @@ def parse_time(text: str | int) -> int:
         return 0
     value = _plain(number)
     if unit in _TIMES:
-        return _whole(number * _TIMES[unit], text, "ps")
+        return _to_integer(number * _TIMES[unit], text, "ps")
     if not unit:
         raise UnitError(
             f"{_show(text)}: a time needs a unit; write {value}ns, {value}us or {value}ms"
@@ -230,14 +230,14 @@ def parse_time(text: str | int) -> int:
     raise UnitError(f"{_show(text)}: unknown unit {unit!r} of time; use ps, ns, us, ms or s")
 
 
-def _scaled(value: Fraction, units: tuple[tuple[str, int], ...], exact: bool) -> str:
+def _write_scaled(value: Fraction, units: tuple[tuple[str, int], ...], exact: bool) -> str:
     """Write `value` in the largest unit not above it, with `exact` in a unit without rounding."""
     fitting = [item for item in units if value >= item[1]] or [units[-1]]
     for name, scale in fitting:
         scaled = value / scale
-        shown = f"{float(scaled):.3f}".rstrip("0").rstrip(".")
-        if Fraction(shown) == scaled:
-            return f"{shown} {name}"
+        digits = f"{float(scaled):.3f}".rstrip("0").rstrip(".")
+        if Fraction(digits) == scaled:
+            return f"{digits} {name}"
         if not exact:
             return f"{float(scaled):.4g} {name}" if scaled < 1000 else f"{float(scaled):.0f} {name}"
     return f"{_digits(value / fitting[-1][1])} {fitting[-1][0]}"
@@ -245,9 +245,9 @@ def _scaled(value: Fraction, units: tuple[tuple[str, int], ...], exact: bool) ->
 
 def _digits(value: Fraction) -> str:
     """Write a value with all its digits (at most 20 after the decimal point)."""
-    whole, rest = divmod(value, 1)
-    digits = f"{int(rest * 10**20):020d}".rstrip("0")
-    return f"{int(whole)}.{digits}" if digits else str(int(whole))
+    quotient, remainder = divmod(value, 1)
+    digits = f"{int(remainder * 10**20):020d}".rstrip("0")
+    return f"{int(quotient)}.{digits}" if digits else str(int(quotient))
 
 
 _SIZE_NAMES = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
@@ -257,13 +257,13 @@ _RATE_NAMES = (("TB/s", 10**12), ("GB/s", 10**9), ("MB/s", 10**6), ("KB/s", 10**
 
 def format_size(size_bytes: int, *, exact: bool = False) -> str:
     """Write a size with a binary unit; with `exact` it reads back as the same number."""
-    return _scaled(Fraction(size_bytes), _SIZE_NAMES, exact)
+    return _write_scaled(Fraction(size_bytes), _SIZE_NAMES, exact)
 
 
 def format_rate(rate: Rate | float, *, exact: bool = False) -> str:
     """Write a rate (or a number of bytes per second) in decimal bytes per second."""
     value = Fraction(rate.num * PS_PER_S, rate.den) if isinstance(rate, Rate) else Fraction(rate)
-    return _scaled(value, _RATE_NAMES, exact)
+    return _write_scaled(value, _RATE_NAMES, exact)
 
 
 # Large systems have few rates, and many links whose texts are compared.
@@ -272,7 +272,7 @@ _rate_text = lru_cache(1024)(format_rate)
 
 def format_time(time_ps: int, *, exact: bool = False) -> str:
     """Write a time; with `exact` it reads back as the same number."""
-    return _scaled(Fraction(time_ps), _TIME_NAMES, exact)
+    return _write_scaled(Fraction(time_ps), _TIME_NAMES, exact)
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:

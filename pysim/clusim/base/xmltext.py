@@ -17,7 +17,7 @@ from xml.sax.saxutils import quoteattr
 from xml.sax.xmlreader import AttributesImpl, Locator
 
 from clusim.base.errors import TopologyError
-from clusim.base.limits import fail, printable, whole
+from clusim.base.limits import fail, parse_integer, printable
 
 MAX_DEPTH = 64
 MAX_ELEMENTS = 500_000
@@ -43,12 +43,12 @@ class XmlElement:
         """Return the error `message` about the element."""
         return fail(self.where, self.line, message)
 
-    def whole(self, name: str) -> int | None:
+    def integer(self, name: str) -> int | None:
         """Return an integer attribute, None if it is missing; other text is an error."""
         text = self.get(name)
         if not text:
             return None
-        value = whole(text)
+        value = parse_integer(text)
         if value is None:
             message = f"{name}={printable(text)!r} of <{printable(self.tag)}>: must be an integer"
             raise self.fail(message)
@@ -73,11 +73,13 @@ class XmlElement:
 
     def lines(self, depth: int = 0) -> Iterator[str]:
         """Yield its text, of tags and attributes."""
-        said = "".join(f" {name}={quoteattr(value)}" for name, value in self.attributes.items())
+        attributes = "".join(
+            f" {name}={quoteattr(value)}" for name, value in self.attributes.items()
+        )
         if not self.children:
-            yield f"{'  ' * depth}<{self.tag}{said}/>"
+            yield f"{'  ' * depth}<{self.tag}{attributes}/>"
             return
-        yield f"{'  ' * depth}<{self.tag}{said}>"
+        yield f"{'  ' * depth}<{self.tag}{attributes}>"
         for child in self.children:
             yield from child.lines(depth + 1)
         yield f"{'  ' * depth}</{self.tag}>"
@@ -85,8 +87,8 @@ class XmlElement:
     @classmethod
     def of(cls, tag: str, *children: XmlElement, **attributes: object) -> XmlElement:
         """Return a new element outside any file; a trailing underscore of a name is removed."""
-        said = {name.rstrip("_"): str(value) for name, value in attributes.items()}
-        return cls(tag, said, 0, "", list(children))
+        attributes_text = {name.rstrip("_"): str(value) for name, value in attributes.items()}
+        return cls(tag, attributes_text, 0, "", list(children))
 
 
 class _Builder(ContentHandler):

@@ -138,8 +138,8 @@ def _over_machines(channels: int, fabric: Fabric | None, ranks: Sequence[int], k
     if layout is None:
         return channels
     if key in ("p2p", "twoshot"):
-        most = max(len(positions) for positions in layout.machines)
-        return max(1, min(channels, MESSAGE_CHANNELS, NIC_CHANNELS // most))
+        max_ranks = max(len(positions) for positions in layout.machines)
+        return max(1, min(channels, MESSAGE_CHANNELS, NIC_CHANNELS // max_ranks))
     rails = max(1, len(layout.live))
     return max(channels, min(MOST_CHANNELS, -(-channels // rails) * rails))
 
@@ -152,11 +152,11 @@ def _check_nics(channels: int, fabric: Fabric | None, ranks: Sequence[int]) -> N
     layout = find_layout(fabric, ranks)
     if fabric is None or layout is None or not fabric.pxn or len(layout.live) < 2:
         return
-    most = max(len(positions) for positions in layout.machines)
-    if channels * (most + 1) > MOST_PROGRAMS:
+    max_ranks = max(len(positions) for positions in layout.machines)
+    if channels * (max_ranks + 1) > MOST_PROGRAMS:
         raise ScheduleError(
-            f"{channels} channels of messages between nodes of {most} ranks: a GPU has room for {MOST_PROGRAMS}"
-            f" programs and proxies; use at most {MOST_PROGRAMS // (most + 1)} channels"
+            f"{channels} channels of messages between nodes of {max_ranks} ranks: a GPU has room for {MOST_PROGRAMS}"
+            f" programs and proxies; use at most {MOST_PROGRAMS // (max_ranks + 1)} channels"
         )
 
 
@@ -178,10 +178,10 @@ def make_call(
     algorithm = REGISTRY[operation, name]
     if not isinstance(bytes, int):
         raise InputError(f"{operation}: size {bytes!r}; must be an integer number of bytes")
-    given = options.get("ranks")
-    ranks = tuple(range(num_ranks) if given is None else given)
+    rank_list = options.get("ranks")
+    ranks = tuple(range(num_ranks) if rank_list is None else rank_list)
     first = algorithm.protocols[0] if algorithm.protocols else "simple"
-    protocol = protocol_named(options.get("protocol") or first).own
+    protocol = protocol_named(options.get("protocol") or first).key
     if algorithm.protocols and protocol not in algorithm.protocols:
         raise InputError(
             f"{name}: not with protocol {protocol}; use {', '.join(algorithm.protocols)}"
@@ -204,7 +204,7 @@ def make_call(
             if algorithm.paired and channels > 1:
                 channels += channels % 2
     root = options.get("root")
-    if not algorithm.rooted:
+    if not algorithm.has_root:
         if root is not None:
             raise InputError(f"{operation}: takes no root; leave out root {root}")
         root = ABSENT

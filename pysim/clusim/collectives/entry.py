@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypeVar
 
 from clusim.base.errors import InputError
 from clusim.base.records import dataclass
@@ -40,16 +40,19 @@ def chunk_prims(prim: Prim, chunks: Sequence[int], position: int, nchunks: int) 
     while start < len(chunks):
         end, step = start + 1, 0
         if end < len(chunks):
-            step = _signed(chunks[end] - chunks[start], nchunks)
-            while end < len(chunks) and _signed(chunks[end] - chunks[end - 1], nchunks) == step:
+            step = _signed_difference(chunks[end] - chunks[start], nchunks)
+            while (
+                end < len(chunks)
+                and _signed_difference(chunks[end] - chunks[end - 1], nchunks) == step
+            ):
                 end += 1
-        base = _signed(chunks[start] - position, nchunks)
+        base = _signed_difference(chunks[start] - position, nchunks)
         prims.append(replace(prim, base=base, coef=1, step=step, repeat=end - start))
         start = end
     return prims
 
 
-def _signed(difference: int, modulus: int) -> int:
+def _signed_difference(difference: int, modulus: int) -> int:
     """Return the representative of a difference that is nearest to zero."""
     wrapped = difference % modulus
     return wrapped - modulus if wrapped > modulus // 2 else wrapped
@@ -96,8 +99,8 @@ def connect_all(
     **fields: Any,
 ) -> dict[tuple[int, int], int]:
     """Return a connection from every source to every other target; `fields` as in `Connection`."""
-    wanted = list(targets)
-    pairs = [(a, b) for a in sources for b in wanted if a != b]
+    peers = list(targets)
+    pairs = [(a, b) for a in sources for b in peers if a != b]
     return {(a, b): writer.connect(a, b, channel, **fields) for a, b in pairs}
 
 
@@ -182,7 +185,7 @@ class AlgorithmEntry:
     growth: str = ""
 
     @property
-    def rooted(self) -> bool:
+    def has_root(self) -> bool:
         """True if its operation has a root."""
         return OPERATIONS[self.operation].rooted
 
@@ -193,30 +196,15 @@ class AlgorithmEntry:
     def check_ranks(self, num_ranks: int) -> None:
         """Raise `InputError` unless the algorithm is defined for a number of ranks."""
         if not self.fits(num_ranks):
-            others = [
+            alternatives = [
                 entry.name
                 for entry in sorted(ENTRIES.values(), key=lambda entry: not entry.default)
                 if entry.operation == self.operation and entry.fits(num_ranks)
             ]
             raise InputError(
                 f"{self.operation} by {self.name}: {num_ranks} ranks; it needs {self.ranks}"
-                + (f", use {' or '.join(others[:2])}" if others else "")
+                + (f", use {' or '.join(alternatives[:2])}" if alternatives else "")
             )
-
-
-class EntryOptions(TypedDict, total=False):
-    """Fields of an `AlgorithmEntry` that a decorator may give."""
-
-    ranks: str
-    default: bool
-    channels: str
-    drop_channels: bool
-    paired: bool
-    many_peers: bool
-    protocols: tuple[str, ...]
-    blocks: Callable[[int, int], int] | None
-    prelude_ps: int | None
-    growth: str
 
 
 ENTRIES: dict[tuple[str, str], AlgorithmEntry] = {}
@@ -239,15 +227,16 @@ def message_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
 
 
 def algorithm(
-    operation: str, name: str, shape: Shaper = step_shape, **options: Unpack[EntryOptions]
+    operation: str, name: str, shape: Shaper = step_shape, **options: Any
 ) -> Callable[[W], W]:
-    """Register the decorated function as an algorithm of an operation; see `AlgorithmEntry`."""
+    """Register the decorated function; `options` are further fields of its `AlgorithmEntry`."""
 
     def register(write: W) -> W:
         assert (operation, name) not in ENTRIES, f"{operation} has two algorithms {name}"
-        assert options.get("ranks", "any number") in RANKS, f"ranks: one of {', '.join(RANKS)}"
-        assert options.get("growth", "") in GROWTHS, f"growth: one of {', '.join(GROWTHS)}"
-        ENTRIES[operation, name] = AlgorithmEntry(operation, name, write, shape, **options)
+        entry = AlgorithmEntry(operation, name, write, shape, **options)
+        assert entry.ranks in RANKS, f"ranks: one of {', '.join(RANKS)}"
+        assert entry.growth in GROWTHS, f"growth: one of {', '.join(GROWTHS)}"
+        ENTRIES[operation, name] = entry
         return write
 
     return register

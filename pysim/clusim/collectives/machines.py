@@ -134,10 +134,11 @@ def _near_rails(
     NCCL's search starts from the NICs that are near to the GPUs of the communicator: one GPU per node uses its local
     NIC, not those of idle neighbours. If no rail is near in all nodes, all remain.
     """
-    near = [
-        set().union(*(rails.near(ranks[position]) for position in machine)) for machine in machines
+    nearest = [
+        set().union(*(rails.nearest_rails(ranks[position]) for position in machine))
+        for machine in machines
     ]
-    common = set.intersection(*near) if near else set()
+    common = set.intersection(*nearest) if nearest else set()
     return [rail for rail in live if rail in common] or live
 
 

@@ -33,8 +33,8 @@ def one_sided(
     task = builder.task(Task("program", rank, stream, name=f"{call.algorithm} {peer}"), after)
     memory = builder.task(Task("program", peer, f"{stream} of {rank}", name=f"memory {rank}"))
     index = builder.call(call)
-    for each in (task, memory):
-        builder.assign(each, index)
+    for item in (task, memory):
+        builder.assign(item, index)
     writer = CollectiveWriter(builder, call, engine_shape(call, None), (task, memory))
     (write_put if call.algorithm == "put" else write_signal)(writer, None)
     return task, memory

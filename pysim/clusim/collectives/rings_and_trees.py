@@ -50,7 +50,7 @@ class Ring:
     rail: int = -1
     rails: tuple[tuple[int, int], ...] | None = None
 
-    def rotated(self, first: int) -> Ring:
+    def rotate(self, first: int) -> Ring:
         """Return the same ring, starting at position `first`."""
         at = self.order.index(first)
         links = None if self.links is None else self.links[at:] + self.links[:at]
@@ -171,7 +171,7 @@ def hamiltonian_cycles(size: int, links: Links) -> list[tuple[int, ...]]:
     """
     if size == 2:
         return [(0, 1)] * sum(count for _, _, count in links)
-    left = {(a, b): count for a, b, count in links}
+    unused = {(a, b): count for a, b, count in links}
     degree = [sum(count for a, b, count in links if node in (a, b)) for node in range(size)]
     bound = min(degree) // 2
     candidates = _cycles(size, links) if bound else []
@@ -187,12 +187,12 @@ def hamiltonian_cycles(size: int, links: Links) -> list[tuple[int, ...]]:
             if len(best) == bound or budget[0] < 0:
                 return
             edges = _edges(candidates[index])
-            if all(left[edge] for edge in edges):
+            if all(unused[edge] for edge in edges):
                 for edge in edges:
-                    left[edge] -= 1
+                    unused[edge] -= 1
                 extend(index, [*chosen, candidates[index]])
                 for edge in edges:
-                    left[edge] += 1
+                    unused[edge] += 1
 
     extend(0, [])
     return best
@@ -237,7 +237,7 @@ def find_rings(fabric: Fabric | None, ranks: Sequence[int], channels: int) -> li
     layout = find_layout(fabric, ranks)
     if fabric is not None and layout is not None:
         passages = _passages(fabric, layout, channels)
-        return [_joined(rail, parts) for rail, parts in passages]
+        return [_join_passages(rail, parts) for rail, parts in passages]
     rings: Sequence[Ring] = ()
     if fabric is not None:
         rings = _given_rings(fabric, ranks)
@@ -286,7 +286,7 @@ def _cut_open(
     ring, positions = rings[channel % len(rings)], layout.machines[machine]
     best: tuple[int, Passage] | None = None
     for first in ring.order:
-        turned = ring.rotated(first)
+        turned = ring.rotate(first)
         links = turned.links or (-1,) * len(positions)
         passage = Passage(tuple(positions[index] for index in turned.order), links[:-1])
         fit = 2 * layout.fit(machine, passage, rail) + (
@@ -298,7 +298,7 @@ def _cut_open(
     return best[1]
 
 
-def _joined(rail: int, parts: Sequence[Passage]) -> Ring:
+def _join_passages(rail: int, parts: Sequence[Passage]) -> Ring:
     """Return the ring through all nodes; hops between them are not pinned."""
     order = tuple(position for part in parts for position in part.order)
     links = tuple(link for part in parts for link in (*part.links, -1))
@@ -402,7 +402,7 @@ def find_trees(
         return _machine_trees(fabric, layout, channels, root)
     if fabric is not None and direct_links(fabric, ranks):
         rings = find_rings(fabric, ranks, channels)
-        return [_chain(ring if root is None else ring.rotated(root)) for ring in rings]
+        return [_chain(ring if root is None else ring.rotate(root)) for ring in rings]
     pair = double_binary_trees(len(ranks))
     if root is not None:
         pair = _rooted_trees(len(ranks), root)

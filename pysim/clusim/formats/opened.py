@@ -48,7 +48,7 @@ _PACKERS: tuple[tuple[bytes, Callable[[Any], Any]], ...] = (
 
 
 @contextmanager
-def opened(name: str) -> Iterator[IO[bytes]]:
+def open_file(name: str) -> Iterator[IO[bytes]]:
     """Open a file through its decompressor, if it has one.
 
     Raises
@@ -69,11 +69,11 @@ def opened(name: str) -> Iterator[IO[bytes]]:
         raw = path.open("rb")
     except OSError as error:
         raise InputError(f"{name}: {error.strerror or error}") from None
-    with raw, closing(unpacked(raw, name)) as stream:
+    with raw, closing(unpack_stream(raw, name)) as stream:
         yield stream
 
 
-def unpacked(raw: IO[bytes], name: str) -> IO[bytes]:
+def unpack_stream(raw: IO[bytes], name: str) -> IO[bytes]:
     """Return a stream, decompressed if necessary; errors name the file."""
     peek = getattr(raw, "peek", None)
     magic = peek(6)[:6] if peek is not None else b""
@@ -117,18 +117,18 @@ class _BoundedStream:
         """Return the next bytes; all for a negative size."""
         if size < 0:
             return b"".join(iter(lambda: self.read(_STEP), b""))
-        return self._checked(self._stream.read(size))
+        return self._check_size(self._stream.read(size))
 
     def read1(self, size: int) -> bytes:
         """Return bytes that are available, at most `size`."""
         some: Callable[[int], bytes] = getattr(self._stream, "read1", self._stream.read)
-        return self._checked(some(size))
+        return self._check_size(some(size))
 
     def readline(self, size: int = -1) -> bytes:
         """Return the next line."""
-        return self._checked(self._stream.readline(size))
+        return self._check_size(self._stream.readline(size))
 
-    def _checked(self, data: bytes) -> bytes:
+    def _check_size(self, data: bytes) -> bytes:
         position = self._stream.tell()
         if position > FREE_BYTES + MOST_EXPANSION * self._source.size and not self._trusted:
             raise InputError(

@@ -28,7 +28,7 @@ from clusim.hardware.catalog import (
     gpu_by_product,
     gpu_by_words,
     stand_in,
-    standing,
+    stand_ins,
 )
 from clusim.hardware.cpu import HOST, Cpu, HostCosts
 from clusim.hardware.ctas import CTAS, DEEPEP
@@ -109,7 +109,7 @@ __all__ = [
     "nccl_link_GBps",
     "nearest_gpu",
     "stand_in",
-    "standing",
+    "stand_ins",
     "unknown_gpu",
 ]
 

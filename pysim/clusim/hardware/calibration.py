@@ -88,8 +88,8 @@ class RowSet:
 
     def has_system(self, row: Mapping[str, Value]) -> bool:
         """Return True if the set has rows of the system of a row of a table."""
-        known = (selector.columns.get("system") for selector in self.selectors)
-        return any(values is None or row["system"] in values for values in known)
+        systems = (selector.columns.get("system") for selector in self.selectors)
+        return any(values is None or row["system"] in values for values in systems)
 
 
 def _selector(row: dict[str, Any]) -> Selector:

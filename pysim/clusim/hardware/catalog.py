@@ -36,8 +36,8 @@ def _file(name: str) -> dict[str, Any]:
 def _hosts() -> dict[str, HostCosts]:
     entries = _file("processors")["hosts"]
     intel = host_of("intel", entries["intel"], None)
-    others = (vendor for vendor in entries if vendor != "intel")
-    return {"intel": intel, **{name: host_of(name, entries[name], intel) for name in others}}
+    vendors = (vendor for vendor in entries if vendor != "intel")
+    return {"intel": intel, **{name: host_of(name, entries[name], intel) for name in vendors}}
 
 
 PROCESSORS: Mapping[str, Cpu] = OnDemand(
@@ -147,24 +147,26 @@ def _paths() -> dict[str, Path]:
 
 
 def _read(
-    name: str, paths: Mapping[str, Path], known: dict[str, Gpu], above: tuple[str, ...] = ()
+    name: str, paths: Mapping[str, Path], gpus: dict[str, Gpu], above: tuple[str, ...] = ()
 ) -> Gpu:
     """Return a GPU after the one that its file starts from."""
-    if name in known:
-        return known[name]
+    if name in gpus:
+        return gpus[name]
     entry = read(paths[name])
     try:
         start, base = entry.pop("base", None), None
         if start is not None:
             if start not in paths or start in (*above, name):
-                near = suggest(str(start), [item for item in paths if item not in (*above, name)])
-                raise InputError(f"base is {start!r}, which is not another GPU{near}")
-            base = _read(start, paths, known, (*above, name))
-        known[name] = gpu_of(name, entry, FAMILIES, base)
+                suggestions = suggest(
+                    str(start), [item for item in paths if item not in (*above, name)]
+                )
+                raise InputError(f"base is {start!r}, which is not another GPU{suggestions}")
+            base = _read(start, paths, gpus, (*above, name))
+        gpus[name] = gpu_of(name, entry, FAMILIES, base)
     except InputError as error:
         text = str(error)
         raise InputError(text if ".yaml: " in text else f"{paths[name].name}: {text}") from None
-    return known[name]
+    return gpus[name]
 
 
 _READ: dict[str, Gpu] = {}
@@ -180,10 +182,10 @@ def _of_file(name: str) -> Gpu:
     return _read_named(name, paths, _READ)
 
 
-def _read_named(name: str, paths: Mapping[str, Path], known: dict[str, Gpu]) -> Gpu:
+def _read_named(name: str, paths: Mapping[str, Path], gpus: dict[str, Gpu]) -> Gpu:
     """Return a GPU; the error of an extension's file has its distribution."""
     try:
-        return _read(name, paths, known)
+        return _read(name, paths, gpus)
     except InputError as error:
         raise _problem(name, str(error)) from None
 
@@ -201,17 +203,17 @@ def _one(name: str) -> Gpu | None:
     return _READ[name] if name in _READ else _of_file(name)
 
 
-def _found() -> dict[str, Gpu]:
+def _read_gpus() -> dict[str, Gpu]:
     """Return the GPUs in order of preference for short names: usual chip, modules, cards."""
     claimed: dict[object, str] = {}
-    known: dict[str, Gpu] = {} if os.environ.get("CLUSIM_GPUS") else _READ
+    gpus: dict[str, Gpu] = {} if os.environ.get("CLUSIM_GPUS") else _READ
     paths = _all_paths()
     for name, path in paths.items():
-        for claim in _claims(_read_named(name, paths, known)):
+        for claim in _claims(_read_named(name, paths, gpus)):
             if claim in claimed:
                 raise _problem(name, f"{path.name}: {claim} is taken by {claimed[claim]}")
             claimed[claim] = path.name
-    order = sorted(known.values(), key=lambda item: (not item.usual, item.form != "sxm", item.name))
+    order = sorted(gpus.values(), key=lambda item: (not item.usual, item.form != "sxm", item.name))
     return {item.name: item for item in order}
 
 
@@ -226,7 +228,7 @@ def _claims(item: Gpu) -> Iterable[str]:
         yield f"{kind} of compute capability {item.compute_capability / 10:g}"
 
 
-GPUS: Mapping[str, Gpu] = OnDemand(_found, _one)
+GPUS: Mapping[str, Gpu] = OnDemand(_read_gpus, _one)
 """GPUs by name."""
 
 
@@ -236,7 +238,7 @@ def _by_pci() -> dict[tuple[int, int], Gpu]:
 
 
 @cache
-def _standing() -> dict[str, Gpu]:
+def _read_stand_ins() -> dict[str, Gpu]:
     return {what: item for item in GPUS.values() for what in item.stands_for}
 
 
@@ -272,14 +274,14 @@ def gfx_of(item: Gpu) -> str:
 
 def stand_in(kind: str) -> Gpu | None:
     """Return the stand-in for an unnamed GPU (`Gpu.stands_for`); None if there is none."""
-    return _standing().get(kind)
+    return _read_stand_ins().get(kind)
 
 
-def standing(kind: str) -> dict[int, Gpu]:
+def stand_ins(kind: str) -> dict[int, Gpu]:
     """Return the stand-ins of a kind by number of links or PCIe generation."""
-    known = _standing()
-    result = (link.split(":") for link in known if link.startswith(f"{kind}:"))
-    return {int(number): known[f"{kind}:{number}"] for _, number in sorted(result)}
+    all_stand_ins = _read_stand_ins()
+    result = (link.split(":") for link in all_stand_ins if link.startswith(f"{kind}:"))
+    return {int(number): all_stand_ins[f"{kind}:{number}"] for _, number in sorted(result)}
 
 
 VENDOR_WORDS = frozenset(
@@ -335,8 +337,8 @@ def _split(text: str) -> list[str]:
 
 
 def _is_form(word: str) -> bool:
-    known = word == BRIDGED or any(word in words for words in FORM_WORDS.values())
-    return known or _SXM.fullmatch(word) is not None
+    is_form_word = word == BRIDGED or any(word in words for words in FORM_WORDS.values())
+    return is_form_word or _SXM.fullmatch(word) is not None
 
 
 def _name(words: Iterable[str]) -> _Name:
@@ -386,7 +388,7 @@ class _Known:
         return size in self.sizes or abs(size - self.size) <= SIZE_TOLERANCE * self.size
 
 
-def _known(item: Gpu) -> _Known:
+def _names_of_gpu(item: Gpu) -> _Known:
     texts = (item.name, item.model, *item.products, *item.names)
     names = [_name(_split(text)) for text in texts]
     words = {word for text in texts for word in _split(text)}
@@ -405,7 +407,7 @@ def _known(item: Gpu) -> _Known:
 
 @cache
 def _all_known() -> list[_Known]:
-    return [_known(item) for item in GPUS.values()]
+    return [_names_of_gpu(item) for item in GPUS.values()]
 
 
 @cache
@@ -420,7 +422,7 @@ def _complete() -> dict[tuple[str, ...], Gpu]:
 
 @cache
 def _models() -> frozenset[tuple[str, ...]]:
-    return frozenset(model for known in _all_known() for model in known.models)
+    return frozenset(model for entry in _all_known() for model in entry.models)
 
 
 @cache
@@ -443,7 +445,7 @@ def _match(words: Sequence[str]) -> Gpu | None:
     if complete is not None:
         return complete
     name = _name(words)
-    return next((known.item for known in _all_known() if known.agrees(name)), None)
+    return next((entry.item for entry in _all_known() if entry.agrees(name)), None)
 
 
 def gpu_by_words(text: str) -> tuple[Gpu | None, str] | None:
@@ -481,8 +483,8 @@ def _is_part(word: str) -> bool:
     size = _SIZE.fullmatch(word)
     if size is not None:
         return int(size[1]) not in _PORT_RATES
-    known = word in _model_words() or word in VENDOR_WORDS or word in OTHER_MODELS
-    return known or _is_form(word) or _MEMORY.fullmatch(word) is not None
+    is_known_word = word in _model_words() or word in VENDOR_WORDS or word in OTHER_MODELS
+    return is_known_word or _is_form(word) or _MEMORY.fullmatch(word) is not None
 
 
 def _has_model(words: tuple[str, ...]) -> bool:

@@ -158,19 +158,19 @@ def _is_number(value: Value) -> bool:
     return bool(numbers) and all(numbers)
 
 
-def _bounds(value: Value, given: object) -> tuple[float, float] | None:
+def _bounds(value: Value, bounds: object) -> tuple[float, float] | None:
     """Return bounds of a file as factors of the value."""
-    if given is None:
+    if bounds is None:
         return None
     if not _is_number(value):
         raise InputError(f"bounds belong to numbers, and this figure is {value!r}")
-    share = re.fullmatch(r"[0-9.]+%", str(given))
-    ends = [f"-{given}", given] if share else given
+    share = re.fullmatch(r"[0-9.]+%", str(bounds))
+    ends = [f"-{bounds}", bounds] if share else bounds
     if not isinstance(ends, list) or len(ends) != 2:
-        raise InputError(f"bounds is {given!r}; write [low, high], or 10% of the value")
+        raise InputError(f"bounds is {bounds!r}; write [low, high], or 10% of the value")
     low, high = (_factor(value, end) for end in ends)
     if not 0 <= low <= 1 <= high:
-        raise InputError(f"bounds is {given!r}; the value {value!r} is not between them")
+        raise InputError(f"bounds is {bounds!r}; the value {value!r} is not between them")
     return low, high
 
 
@@ -182,12 +182,12 @@ def _factor(value: Value, end: object) -> float:
     if isinstance(value, Mapping):
         raise InputError(f"bound {end!r} of several numbers; write a percentage, such as -10%")
     try:
-        (number, write), (whole, unit) = _quantity(end), _quantity(value)
+        (number, write), (nominal, unit) = _quantity(end), _quantity(value)
     except (UnitError, TypeError, ValueError):
         raise InputError(f"bound {end!r}: not a number; write it as the value, {value!r}") from None
-    if write is not unit or not whole:
+    if write is not unit or not nominal:
         raise InputError(f"bound {end!r} of the value {value!r}; use its unit, or a percentage")
-    return number / whole
+    return number / nominal
 
 
 def _quantity(value: Any) -> tuple[float, Callable[[float], str] | None]:
@@ -214,10 +214,10 @@ def _write_rate(rate_Bps: float) -> str:
     return f"{round(rate_Bps)} B/s"
 
 
-def scaled(value: Value, factor: float) -> Value:
+def scale_value(value: Value, factor: float) -> Value:
     """Return a value times a factor; counts of 20 and more are rounded."""
     if isinstance(value, Mapping):
-        return {key: cast("Any", scaled(part, factor)) for key, part in value.items()}
+        return {key: cast("Any", scale_value(part, factor)) for key, part in value.items()}
     number, write = _quantity(value)
     if write is not None:
         return write(number * factor)
@@ -266,7 +266,7 @@ def value_of(figure: Figure) -> Value:
     """Return the value of a figure, scaled within `scaled_figures`."""
     factors = _FACTORS.get()
     factor = factors.get(str(figure)) if factors else None
-    return figure.value if factor is None else scaled(figure.value, factor)
+    return figure.value if factor is None else scale_value(figure.value, factor)
 
 
 def any_scaled(figures: Iterable[Figure] | None = None) -> bool:
@@ -366,7 +366,7 @@ def figure(entry: Any, sources: Mapping[str, Any] | None = None) -> Figure:
         if key not in {"value", "mark", "source", "rows", "bounds"}:
             raise InputError(f"no key of a figure is called {key!r}")
     mark, rows = entry["mark"], entry.get("rows", ())
-    value = _filled(entry["value"], sources) if sources else entry["value"]
+    value = _fill_value(entry["value"], sources) if sources else entry["value"]
     parts = list(value.values()) if isinstance(value, dict) else [value]
     if not all(isinstance(part, (str, int, float)) for part in parts):
         raise InputError(f"value is {value!r}; it must be a number, a word, or numbers by name")
@@ -376,30 +376,30 @@ def figure(entry: Any, sources: Mapping[str, Any] | None = None) -> Figure:
         raise InputError(f"mark is {mark!r}; it must be one of {', '.join(MARKS)}")
     if bool(rows) and mark != "calibrated":
         raise InputError(f"rows belong to calibrated figures, and this one is {mark}")
-    source = expanded(entry, sources or {})
+    source = expand_source(entry, sources or {})
     return _MAKERS[mark](value, source, *rows, bounds=entry.get("bounds"))
 
 
-def _filled(value: Any, values: Mapping[str, Any]) -> Any:
+def _fill_value(value: Any, values: Mapping[str, Any]) -> Any:
     """Return a value of a file with the named values; one that is only ``{name}`` keeps the type."""
     if isinstance(value, dict):
-        return {key: _filled(part, values) for key, part in value.items()}
+        return {key: _fill_value(part, values) for key, part in value.items()}
     if not isinstance(value, str) or "{" not in value:
         return value
     alone = values.get(value[1:-1])
     return value.format_map(values) if alone is None else alone
 
 
-def expanded(entry: Entry, sources: Mapping[str, Any]) -> str:
+def expand_source(entry: Entry, sources: Mapping[str, Any]) -> str:
     """Return the source of an entry; every ``{name}`` in it is replaced by that text."""
     if "{" not in (text := str(entry.get("source") or "")):
         return text
-    known = {**SOURCES, **sources}
+    texts = {**SOURCES, **sources}
 
     def named(match: re.Match[str]) -> str:
-        if match[1] not in known:
-            raise InputError(f"no source is called {match[1]!r}{suggest(match[1], known)}")
-        return str(known[match[1]])
+        if match[1] not in texts:
+            raise InputError(f"no source is called {match[1]!r}{suggest(match[1], texts)}")
+        return str(texts[match[1]])
 
     before, after = "", text
     while after != before:
@@ -442,22 +442,24 @@ def build(kind: type[T], entry: Entry, **given: Any) -> T:
     InputError
         Unknown and missing keys, values of another type.
     """
-    known = {item.name: item for item in fields(cast("Any", kind)) if item.init}
+    declared = {item.name: item for item in fields(cast("Any", kind)) if item.init}
     values: dict[str, Any] = {**{key: plain(value) for key, value in entry.items()}, **given}
     for key, value in values.items():
-        if key not in known:
-            raise InputError(f"no key is called {key!r}{suggest(key, known)}")
-        typed = str(known[key].type)
-        wanted = tuple if typed.startswith("tuple") else _TYPES.get(typed, object)
-        if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+        if key not in declared:
+            raise InputError(f"no key is called {key!r}{suggest(key, declared)}")
+        typed = str(declared[key].type)
+        expected_type = tuple if typed.startswith("tuple") else _TYPES.get(typed, object)
+        if not isinstance(value, expected_type) or (
+            expected_type is int and isinstance(value, bool)
+        ):
             raise InputError(f"{key} is {value!r}; it must be {_word(typed)}")
-        many = re.match(r"tuple\[(int|str), \.\.\.\]", typed)
+        sequence = re.match(r"tuple\[(int|str), \.\.\.\]", typed)
         parts = list(value) if isinstance(value, tuple) else []
-        if many and not all(isinstance(part, _TYPES[many[1]]) for part in parts):
+        if sequence and not all(isinstance(part, _TYPES[sequence[1]]) for part in parts):
             raise InputError(
-                f"{key} is {parts!r}; it must be a list of {'integers' if many[1] == 'int' else 'words'}"
+                f"{key} is {parts!r}; it must be a list of {'integers' if sequence[1] == 'int' else 'words'}"
             )
-    for key, item in known.items():
+    for key, item in declared.items():
         if key not in values and item.default is MISSING and item.default_factory is MISSING:
             raise InputError(f"key {key!r} is missing")
     return kind(**values)

@@ -162,8 +162,8 @@ def _as_assumed(item: Architecture) -> Architecture:
         name: {key: guess(figure) for key, figure in preset.items()}
         for name, preset in item.protocols.items()
     }
-    own: dict[str, Any] = {key: guess(figure) for key, figure in item.named_figures()}
-    return replace(item, **own, protocols=table)
+    assumptions: dict[str, Any] = {key: guess(figure) for key, figure in item.named_figures()}
+    return replace(item, **assumptions, protocols=table)
 
 
 Form = Literal["sxm", "superchip", "card", "oam", "apu"]
@@ -286,7 +286,7 @@ class Gpu:
         return self.link.startswith("nvlink") and 90 <= self.compute_capability < 120
 
     @property
-    def soldered(self) -> bool:
+    def has_fixed_links(self) -> bool:
         """True if all links are always connected (modules, and GPUs attached to switches)."""
         return bool(self.planes) or self.form == "sxm"
 
@@ -357,9 +357,11 @@ def gpu_of(
     entry = dict(entry)
     texts = mapping("sources", entry.pop("sources", {}))
     sources = {str(key): str(text) for key, text in texts.items()}
-    given = mapping("figures", entry.pop("figures", {}))
-    without = [key for key, value in given.items() if value is None]
-    given_figures = figures({key: item for key, item in given.items() if item is not None}, sources)
+    entries = mapping("figures", entry.pop("figures", {}))
+    without = [key for key, value in entries.items() if value is None]
+    given_figures = figures(
+        {key: item for key, item in entries.items() if item is not None}, sources
+    )
     if "sms" in given_figures:
         given_figures.setdefault("cta_slots", _cta_slots(given_figures["sms"]))
     usual = _latencies(str(entry.get("link", ""))) if base is None else dict(base.figures)

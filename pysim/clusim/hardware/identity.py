@@ -68,9 +68,9 @@ def identify_gpu(identity: Identity) -> Gpu | None:
     InputError
         The facts belong to no known GPU.
     """
-    known = named_gpu(identity)
-    if known is not None:
-        return known
+    gpu = named_gpu(identity)
+    if gpu is not None:
+        return gpu
     if identity.product:
         raise InputError(f"{unknown_gpu(identity.product)}; {CHOOSE}")
     vendor = identity.vendor or 0
@@ -79,14 +79,14 @@ def identify_gpu(identity: Identity) -> Gpu | None:
         raise InputError(f"{pci}: not a GPU of NVIDIA or AMD, and not known; {CHOOSE}")
     if identity.gfx:
         result = gpu_by_gfx(identity.gfx, identity.capability)
-        said = f"gcn {one_line(identity.gfx[:16])}"
+        description = f"gcn {one_line(identity.gfx[:16])}"
     elif identity.capability:
         result = _by_capability(identity.capability, coherent=identity.coherent)
-        said = f"sm {identity.capability}"
+        description = f"sm {identity.capability}"
     else:
         return None
     if result is None:
-        raise InputError(f"no known GPU has {said}; {CHOOSE}")
+        raise InputError(f"no known GPU has {description}; {CHOOSE}")
     return result
 
 
@@ -120,9 +120,9 @@ def nearest_gpu(text: str) -> Gpu | None:
                 continue
             if len(series) == 1 and len(number) == 4 and digits[:2] != number[:2]:
                 continue
-            near = SequenceMatcher(None, plain, words).ratio()
-            key = (round(near, 2), item.form == "sxm")
-            if near >= _NEAR and (best is None or key > best[0]):
+            similarity = SequenceMatcher(None, plain, words).ratio()
+            key = (round(similarity, 2), item.form == "sxm")
+            if similarity >= _NEAR and (best is None or key > best[0]):
                 best = key, item
     return best[1] if best is not None else None
 
@@ -152,6 +152,8 @@ _ASIDE |= {"server", "workstation", "gcd", "oam"}
 
 def unknown_gpu(text: str) -> str:
     """Return the message for a GPU that is named but not known, with the nearest known one."""
-    near = nearest_gpu(text)
+    suggestion = nearest_gpu(text)
     named = one_line(text[:60])
-    return f"the GPU {named} is not known" + (f"; the nearest is {near.name}" if near else "")
+    return f"the GPU {named} is not known" + (
+        f"; the nearest is {suggestion.name}" if suggestion else ""
+    )

@@ -115,8 +115,8 @@ class Transport:
         """Return the number of rails of a NIC over which a message is spread."""
         if not self.stripe_bytes:
             return 1
-        most = max(1, min(-(-num_bytes // self.stripe_bytes), rails))
-        return next(count for count in range(most, 0, -1) if rails % count == 0)
+        max_stripes = max(1, min(-(-num_bytes // self.stripe_bytes), rails))
+        return next(count for count in range(max_stripes, 0, -1) if rails % count == 0)
 
     def sends_control(self, release: tuple[int, ...]) -> bool:
         """Return True if a release of the plugin sends control messages; empty is the newest release."""
@@ -131,8 +131,8 @@ class Transport:
         """
         result: dict[str, str] = {}
         for table in (self.variables, self.paired if paired else {}):
-            for least, variables in sorted(table.items()):
-                if capability >= least:
+            for min_size, variables in sorted(table.items()):
+                if capability >= min_size:
                     result |= variables
         return {
             name: value
@@ -152,7 +152,7 @@ def transport_of(name: str, entry: Entry, usual: Entry) -> Transport:
         **figures(entry.get("figures", {})),
     }
     tables = {
-        table: {int(least): some for least, some in entry.get(table, {}).items()}
+        table: {int(min_size): some for min_size, some in entry.get(table, {}).items()}
         for table in ("variables", "paired")
     }
     return build(Transport, {**entry, **tables, "name": name}, figures=costs)
@@ -235,8 +235,8 @@ def nic_of(name: str, entry: Entry, transports: Mapping[str, Transport]) -> Nic:
 def pci_of(entry: Entry) -> Pci:
     """Return the PCI identity of an entry of ``nics.yaml``."""
     vendor, device = pci_id(entry["id"])
-    rest = {key: value for key, value in entry.items() if key != "id"}
-    return build(Pci, rest, vendor=vendor, device=device)
+    other_keys = {key: value for key, value in entry.items() if key != "id"}
+    return build(Pci, other_keys, vendor=vendor, device=device)
 
 
 _PAPER = "DCQCN (Zhu et al., SIGCOMM 2015)"

@@ -20,7 +20,7 @@ from clusim.hardware.figures import (
     Preset,
     assumed,
     calibrated,
-    expanded,
+    expand_source,
     figures,
     published,
 )
@@ -71,7 +71,7 @@ class Pace:
     fifo: Mapping[str, tuple[str, int, float, str]] = field(default_factory=dict)
 
 
-def _fixed(arch: str, name: str, pace: Pace) -> Figure:
+def _fixed_cost(arch: str, name: str, pace: Pace) -> Figure:
     """Return the fixed cost of a slice step."""
     if name == "direct" and pace.direct_us:
         return assumed(f"{round(pace.direct_us * 1000)}ns", f"as LL on {arch}", "12%")
@@ -79,7 +79,7 @@ def _fixed(arch: str, name: str, pace: Pace) -> Figure:
         own_us, source = pace.fixed[name]
         return calibrated(f"{round(own_us * 1000)}ns", source, *pace.rows)
     hopper = _DATA[name]["fixed"]
-    value, source = f"{round(hopper['us'] * pace.cost * 1000)}ns", expanded(hopper, _SOURCES)
+    value, source = f"{round(hopper['us'] * pace.cost * 1000)}ns", expand_source(hopper, _SOURCES)
     if pace.cost != 1:
         source += f"; x {pace.cost:g} on {arch}: {pace.why}"
         return assumed(value, source, hopper["elsewhere"])
@@ -95,7 +95,7 @@ def _rates(arch: str, name: str, pace: Pace) -> Figure:
         return calibrated({"default": f"{GBps:g} GB/s"}, source, *pace.rows)
     hopper = _DATA[name]["throughput"]
     ops = {op: f"{rate * pace.speed:g} GB/s" for op, rate in hopper["GBps"].items()}
-    source = expanded(hopper, _SOURCES)
+    source = expand_source(hopper, _SOURCES)
     if pace.speed != 1:
         source += f"; x {pace.speed:g} on {arch}: {pace.why}"
     if pace.why and not (pace.measured and name == "simple"):
@@ -109,17 +109,17 @@ def _protocol(arch: str, name: str, pace: Pace) -> Preset:
     flags = "no flags among the data" if expand == 1 else explanation
     measured = _MEASURED.get(arch, {})
     parts = (_OF_ALL, _DATA[name]["figures"], measured.get("all", {}), measured.get(name, {}))
-    rest = {key: item for part in parts for key, item in figures(part, _SOURCES).items()}
+    values = {key: item for part in parts for key, item in figures(part, _SOURCES).items()}
     if name in pace.flight:
         own_us, source = pace.flight[name]
-        rest["tail_fence"] = calibrated(f"{round(own_us * 1000)}ns", source, *pace.rows)
+        values["tail_fence"] = calibrated(f"{round(own_us * 1000)}ns", source, *pace.rows)
     return {
-        "fixed": _fixed(arch, name, pace),
+        "fixed": _fixed_cost(arch, name, pace),
         "throughput": _rates(arch, name, pace),
         "expand": published(round(expand * 120), f"wire bytes per 120 bytes of data: {flags}"),
         "buffer": published(buffer, nccl),
         "grain": published(f"{grain}B", "NCCL protocol grain"),
-        **rest,
+        **values,
     }
 
 

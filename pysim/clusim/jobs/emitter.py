@@ -42,7 +42,7 @@ class NcclEmitter:
 
     def collective(self, site: Site, group: Sequence[int], call: CallWork) -> list[int]:
         """Append a collective of ranks of the job; return the task of each."""
-        moved = CollectivePayload.recorded(call)
+        moved = CollectivePayload.from_recording(call)
         wanted = _wanted(call) if self._recorded else None
         return self.nccl.collective(site, self._places(group), moved, wanted)
 

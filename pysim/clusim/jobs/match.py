@@ -82,7 +82,7 @@ class Matcher:
         for number in range(len(units)):
             if number in done:
                 continue
-            together = sorted(launches.joined(number))
+            together = sorted(launches.component(number))
             done.update(together)
             ranks = {self.job.rank[units[other][0]] for other in together}
             if len(ranks) < len(together):

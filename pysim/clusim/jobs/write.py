@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from clusim.base.errors import InputError
-from clusim.base.limits import uncollected
+from clusim.base.limits import pause_collector
 from clusim.base.match import find_cycle
 from clusim.base.terms.dtypes import DTYPES
 from clusim.base.terms.operations import OF_NCCL, ROOTED
@@ -75,7 +75,7 @@ def to_schedule(
     InputError
         The operations cannot be ordered, or name ranks or groups that do not exist.
     """
-    with uncollected():
+    with pause_collector():
         return _Writer(job, emitter, gap, most).translation()
 
 

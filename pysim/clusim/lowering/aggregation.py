@@ -21,7 +21,7 @@ from clusim.base.arrays import Array
 from clusim.base.errors import ScheduleError
 from clusim.engine.abi import NONE
 from clusim.engine.image import empty
-from clusim.lowering.paths import remembered
+from clusim.lowering.paths import remember_result
 from clusim.topology.arrays import FabricArrays
 
 DEFAULT_SLOTS = 64
@@ -45,7 +45,7 @@ class Trees:
     def add(self, members: Sequence[tuple[int, int]], turn: int) -> list[int]:
         """Add the tree of (endpoint, NIC target) members and return the vertex of each."""
         ups = [self.way_up(endpoint, nic) for endpoint, nic in members]
-        leaves = [int(self.arrays.wires["dst"][way[-1]]) for way in ups]
+        leaves = [int(self.arrays.wires["dst"][path[-1]]) for path in ups]
         shapes = self._shapes(tuple(sorted(set(leaves))))
         parents = shapes[turn % len(shapes)]
         root = next(node for node in parents if parents[node] == node)
@@ -64,11 +64,11 @@ class Trees:
             for number in hanging.get(node, ()):
                 vertex_of[number] = self._member(members[number][0], vertex, ups[number])
             for child in below.get(node, ()):
-                way = [child]
-                while not hanging.get(way[-1]) and len(below.get(way[-1], ())) == 1:
-                    way.append(below[way[-1]][0])
-                wires = self._wires([*way[::-1], node], turn)
-                waiting.append((way[-1], self._vertex(way[-1], vertex, wires)))
+                path = [child]
+                while not hanging.get(path[-1]) and len(below.get(path[-1], ())) == 1:
+                    path.append(below[path[-1]][0])
+                wires = self._wires([*path[::-1], node], turn)
+                waiting.append((path[-1], self._vertex(path[-1], vertex, wires)))
             self._rows[vertex]["child_lo"], self._rows[vertex]["child_hi"] = low, len(self._rows)
         return vertex_of
 
@@ -85,8 +85,8 @@ class Trees:
             result["slots"] = np.where(result["unit"] == NONE, 1, slots)
         return result
 
-    def _member(self, endpoint: int, parent: int, way: list[int]) -> int:
-        row = self._row(parent, way)
+    def _member(self, endpoint: int, parent: int, path: list[int]) -> int:
+        row = self._row(parent, path)
         row["endpoint"] = endpoint
         return len(self._rows) - 1
 
@@ -112,11 +112,11 @@ class Trees:
         self.paths.append(wires)
         return len(self.paths) - 1
 
-    @remembered
+    @remember_result
     def way_up(self, endpoint: int, nic: int) -> list[int]:
         """Return the wires from a member over its NIC to the leaf switch."""
         arrays = self.arrays
-        way = arrays.steps(int(arrays.endpoints["node"][endpoint]), (nic,))
+        path = arrays.steps(int(arrays.endpoints["node"][endpoint]), (nic,))
         adapter = int(arrays.targets["node"][nic])
         away = arrays.wires_from(adapter)
         switches = arrays.nodes[arrays.wires["dst"][away]]
@@ -126,7 +126,7 @@ class Trees:
             raise ScheduleError(
                 f"{arrays.fabric.name}: the switch at NIC {name} lacks a reduction unit; use ring or tree"
             )
-        return [*way, int(usable[0])]
+        return [*path, int(usable[0])]
 
     @cached_property
     def _graph(self) -> dict[int, dict[int, list[int]]]:
@@ -139,8 +139,8 @@ class Trees:
             result.setdefault(int(src[wire]), {}).setdefault(int(dst[wire]), []).append(wire)
         return result
 
-    @remembered
-    def _reached(self, start: int) -> dict[int, tuple[int, int]]:
+    @remember_result
+    def _reach_switches(self, start: int) -> dict[int, tuple[int, int]]:
         """Return the distance from `start` and the node before it on a shortest path, of every reachable switch."""
         reached, queue = {start: (0, start)}, deque([start])
         while queue:
@@ -151,12 +151,12 @@ class Trees:
                     queue.append(other)
         return reached
 
-    @remembered
+    @remember_result
     def _shapes(self, leaves: tuple[int, ...]) -> list[dict[int, int]]:
         """Return the equally good trees over leaf switches as parents by node; the root's parent is the root."""
         if len(leaves) == 1:
             return [{leaves[0]: leaves[0]}]
-        maps = [self._reached(leaf) for leaf in leaves]
+        maps = [self._reach_switches(leaf) for leaf in leaves]
         common = set(maps[0]).intersection(*maps[1:])
         if not common:
             names = ", ".join(self.arrays.fabric.nodes[leaf].name for leaf in leaves[:4])
@@ -173,14 +173,14 @@ class Trees:
 
     def _from_root(self, root: int, leaves: tuple[int, ...]) -> dict[int, int]:
         """Return the shortest-path tree from `root`, cut to the branches to `leaves`."""
-        reached, kept = self._reached(root), {root: root}
+        reached, parents = self._reach_switches(root), {root: root}
         for leaf in leaves:
             node = leaf
-            while node not in kept:
+            while node not in parents:
                 parent = reached[node][1]
-                kept[node] = parent
+                parents[node] = parent
                 node = parent
-        return kept
+        return parents
 
     def _wires(self, nodes: Sequence[int], turn: int) -> list[int]:
         result = []

@@ -37,7 +37,7 @@ from clusim.lowering.grain import (
     STEP,
     Grain,
     automatic,
-    checked,
+    check_granularity,
     name_of,
     power_below,
     rule_of,
@@ -96,19 +96,19 @@ def lower(
     ScheduleError
         The schedule cannot run on this topology: a missing path, protocol or reduction unit, too many CTAs.
     """
-    arrays, given = arrays_of(fabric), list(faults)
+    arrays, faults_list = arrays_of(fabric), list(faults)
     if schedule.num_ranks > arrays.num_ranks:
         raise ScheduleError(
             f"{schedule.name}: needs {schedule.num_ranks} ranks; {fabric.name} has {arrays.num_ranks}"
         )
-    dead = dead_wires(arrays, given)
+    dead = dead_wires(arrays, faults_list)
     _check_alive(arrays, schedule, dead)
     links = LinkLowering(without_wires(arrays, dead), schedule, seed)
     programs = ProgramLowering(links)
     cut = _cut(links, granularity)
-    packets = cut.used()
+    packets = cut.distinct_packets()
     shared = shared_formats(arrays, links.legs)
-    wires = roomy_wires(arrays, worn_wires(arrays, given), packets, shared)
+    wires = roomy_wires(arrays, worn_wires(arrays, faults_list), packets, shared)
     image = Image(
         nvc=links.spreads.num_vcs,
         seed=seed,
@@ -121,10 +121,12 @@ def lower(
         units=roomy_units(arrays, packets),
         **links.connection_arrays(cut.packets, cut.bursts),
         **programs.program_arrays(),
-        faults=lower_faults(arrays, given),
+        faults=lower_faults(arrays, faults_list),
     )
     single = [item._replace(burst=1) for item in packets]
-    exact = wires if single == packets else roomy_wires(arrays, worn_wires(arrays, given), single)
+    exact = (
+        wires if single == packets else roomy_wires(arrays, worn_wires(arrays, faults_list), single)
+    )
     return Lowered(
         image,
         cut.grain(cut.word or str(granularity), growth(wires, exact)),
@@ -184,7 +186,7 @@ class _Cut:
         """Payload limit of the packets of every connection [bytes]."""
         return [leg.packet_bytes for leg in self.legs]
 
-    def used(self) -> list[Packets]:
+    def distinct_packets(self) -> list[Packets]:
         """Return the distinct (payload limit, burst, formats) of connections with traffic."""
         rows = zip(self.legs, self.bursts, self.traffic, strict=True)
         kinds = {
@@ -196,7 +198,7 @@ class _Cut:
 
     def grain(self, requested: str, buffer_growth: float) -> Grain:
         """Return the granularity of the run."""
-        used = self.used()
+        used = self.distinct_packets()
         sizes = [item.packet_bytes * item.burst for item in used] or [0]
         return Grain(
             requested,
@@ -215,28 +217,28 @@ def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
     pairs = zip(traffic, legs, strict=True)
     hops = [item.packets(leg.packet_bytes) * item.hops for item, leg in pairs]
     cut = _Cut(traffic, legs, hops, [1] * len(legs))
-    word = checked(granularity)
+    word = check_granularity(granularity)
     if word == "packet":
         return cut
     # A named rule is for connections with payload only.
-    given = isinstance(word, int)
-    moving = [number for number, item in enumerate(traffic) if given or item.slices]
+    is_size = isinstance(word, int)
+    moving = [number for number, item in enumerate(traffic) if is_size or item.slices]
 
-    crowded = _crowded(links, moving)
+    crowded = _find_crowded(links, moving)
 
     def limits(factor: int, word: str | int = word) -> list[int]:
         # Bursts of more than the last of `FACTORS` times the limit stall in the buffer.
         share = BURSTS_PER_BUFFER // min(factor, FACTORS[-1])
         of_leg = largest_bursts(links.arrays, links.legs, share)
-        most_of_leg = _unblocked(links, word, crowded)
+        most_of_leg = _limit_bursts(links, word, crowded)
         result = []
         for number, code in zip(moving, links.codes[moving].tolist(), strict=True):
             leg = links.legs[code]
             if isinstance(word, int):
-                most = max(1, word // leg.packet_bytes)
+                limit = max(1, word // leg.packet_bytes)
             else:
-                most = _largest(traffic[number], leg, SLICE_SHARE // _factor(leg, word, factor))
-            result.append(min(most, *filter(None, (of_leg[code], most_of_leg[code])), most))
+                limit = _largest(traffic[number], leg, SLICE_SHARE // _factor(leg, word, factor))
+            result.append(min(limit, *filter(None, (of_leg[code], most_of_leg[code])), limit))
         return result
 
     moving_hops = [hops[number] for number in moving]
@@ -255,9 +257,9 @@ def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
             cut.word = step
     for number, burst in zip(moving, bursts, strict=True):
         cut.bursts[number] = burst
-    if not given:
+    if not is_size:
         cut.least_hops = sum(
-            -(-count // most) for count, most in zip(moving_hops, limits(1), strict=True)
+            -(-count // limit) for count, limit in zip(moving_hops, limits(1), strict=True)
         )
     return cut
 
@@ -268,14 +270,14 @@ def _is_in_slices(step: str, burst_hops: int) -> bool:
     return rule is not None and burst_hops > (rule.slices_hops or 0)
 
 
-def _crowded(links: LinkLowering, moving: Sequence[int]) -> frozenset[int]:
+def _find_crowded(links: LinkLowering, moving: Sequence[int]) -> frozenset[int]:
     """Return the endpoints of `crowded_senders` among connections with payload."""
     conns = [links.schedule.connections[links.owner[number]] for number in moving]
     ends = ((item.src, item.dst) for item in conns)
     return crowded_senders(zip((links.leg_of[number] for number in moving), ends, strict=True))
 
 
-def _unblocked(
+def _limit_bursts(
     links: LinkLowering, word: str | int, crowded: frozenset[int]
 ) -> Sequence[int | None]:
     """Return the limit of `unblocked_bursts` of every leg; `crowded` are the senders that ``step`` limits."""

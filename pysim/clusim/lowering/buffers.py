@@ -45,14 +45,14 @@ def burst_bytes(
 ) -> int:
     """Return the largest size of a burst on a wire over `kinds` of packets, cut at the format's limits [bytes]."""
     flit, payload = int(form["flit_bytes"]), packet_bytes * burst
-    most = 0
+    largest = 0
     for kind in kinds:
         header, piece = int(form["header_bytes"][kind]), int(form["limit_bytes"][kind])
         piece = min(packet_bytes, piece)
-        full, rest = divmod(payload, piece)
+        full, remainder = divmod(payload, piece)
         size = full * -(-(header + piece) // flit) * flit
-        most = max(most, size + (-(-(header + rest) // flit) * flit if rest else 0))
-    return most
+        largest = max(largest, size + (-(-(header + remainder) // flit) * flit if remainder else 0))
+    return largest
 
 
 def shared_formats(arrays: FabricArrays, legs: Iterable[Leg]) -> frozenset[int]:
@@ -82,16 +82,16 @@ def largest_bursts(
         ]
         if len(of_format):
             room[index] = int(of_format["buffer_bytes"].min())
-    known: dict[tuple[int, frozenset[int]], int | None] = {}
+    sizes: dict[tuple[int, frozenset[int]], int | None] = {}
     for leg in legs:
         key = leg.packet_bytes, leg.forms
-        if key not in known:
+        if key not in sizes:
             fits = [
                 room[index] // (share * burst_bytes(arrays.formats[index], leg.packet_bytes, 1))
                 for index in leg.forms & room.keys()
             ]
-            known[key] = 1 << (max(1, min(fits)).bit_length() - 1) if fits else None
-    return [known[leg.packet_bytes, leg.forms] for leg in legs]
+            sizes[key] = 1 << (max(1, min(fits)).bit_length() - 1) if fits else None
+    return [sizes[leg.packet_bytes, leg.forms] for leg in legs]
 
 
 MOST_PAIRS = 4
@@ -110,7 +110,7 @@ def crowded_senders(legs: Iterable[tuple[Leg, tuple[int, int]]]) -> frozenset[in
     for leg, ranks in legs:
         if leg.via_first != NONE:
             pairs[leg.src].add(ranks)
-    return frozenset(src for src, found in pairs.items() if len(found) > MOST_PAIRS)
+    return frozenset(src for src, receivers in pairs.items() if len(receivers) > MOST_PAIRS)
 
 
 def unblocked_bursts(
@@ -123,13 +123,13 @@ def unblocked_bursts(
     others share its PCIe link and block each other in its receive buffers. All-to-all of 64 MiB over 2 `aws-p5` in
     buffers 38 times as large is 27% too short.
     """
-    known: dict[tuple[int, frozenset[int], bool], int | None] = {}
+    limits: dict[tuple[int, frozenset[int], bool], int | None] = {}
     result = []
     for leg in legs:
         key = leg.packet_bytes, leg.forms, leg.src in senders and leg.via_first != NONE
-        if key not in known:
-            known[key] = unblocked_burst(arrays, leg.forms, leg.packet_bytes, buffers=key[2])
-        result.append(known[key])
+        if key not in limits:
+            limits[key] = unblocked_burst(arrays, leg.forms, leg.packet_bytes, buffers=key[2])
+        result.append(limits[key])
     return result
 
 
@@ -137,7 +137,7 @@ def unblocked_burst(
     arrays: FabricArrays, forms: Iterable[int], packet_bytes: int, *, buffers: bool = False
 ) -> int | None:
     """Return the most packets per burst by the least thresholds, and buffers, of the wires of formats."""
-    most = []
+    burst_limits = []
     names = ("xoff_bytes", "ecn_min_bytes", *(("buffer_bytes",) if buffers else ()))
     for index in forms:
         wires = arrays.wires[arrays.wires["format"] == index]
@@ -149,8 +149,8 @@ def unblocked_burst(
             sizes = wires[name][wires[name] > 0]
             if len(sizes):
                 grown = int(MOST_GROWTH * max(int(sizes.min()), exact * single))
-                most.append(power_below(grown // (bursts * single)))
-    return min(most, default=None)
+                burst_limits.append(power_below(grown // (bursts * single)))
+    return min(burst_limits, default=None)
 
 
 def roomy_wires(
@@ -171,14 +171,16 @@ def roomy_wires(
             (item.burst, burst_bytes(form, item.packet_bytes, item.burst)) for item in crossing
         ]
         fitting = SHARED_BURSTS if index in shared else BURSTS_PER_BUFFER
-        least = max((least_buffer(burst, size, fitting) for burst, size in sizes), default=0)
+        min_buffer = max((least_buffer(burst, size, fitting) for burst, size in sizes), default=0)
         coarse = max((size for burst, size in sizes if burst > 1), default=0)
         of_format = wires["format"] == index
         _hit_bursts(wires, of_format, max((item.burst for item in crossing), default=1))
         pausing = of_format & (wires["xoff_bytes"] > 0)
         plain = of_format & ~pausing
-        wires["buffer_bytes"][plain] = np.maximum(wires["buffer_bytes"][plain], np.uint64(least))
-        _grow_pausing(wires, np.flatnonzero(pausing), least, coarse)
+        wires["buffer_bytes"][plain] = np.maximum(
+            wires["buffer_bytes"][plain], np.uint64(min_buffer)
+        )
+        _grow_pausing(wires, np.flatnonzero(pausing), min_buffer, coarse)
         if coarse:
             marking = np.flatnonzero(of_format & (wires["ecn_max_bytes"] > 0))
             low = wires["ecn_min_bytes"][marking]
@@ -202,12 +204,12 @@ def _hit_bursts(wires: Array, chosen: Array, burst: int) -> None:
         wires["error_threshold"][rows] = np.minimum(np.round(hit * 2**32), 2**32 - 1)
 
 
-def _grow_pausing(wires: Array, rows: Array, least: int, coarse: int) -> None:
+def _grow_pausing(wires: Array, rows: Array, min_buffer: int, coarse: int) -> None:
     """Raise pause thresholds to the size for bursts, and add headroom for bursts."""
-    if not len(rows) or not least:
+    if not len(rows) or not min_buffer:
         return
     xoff = wires["xoff_bytes"][rows]
-    grown = np.maximum(xoff, np.uint64(least)) - xoff
+    grown = np.maximum(xoff, np.uint64(min_buffer)) - xoff
     wires["xoff_bytes"][rows] += grown
     wires["xon_bytes"][rows] += grown
     wires["buffer_bytes"][rows] += grown + np.uint64(3 * coarse)

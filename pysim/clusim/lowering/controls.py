@@ -87,8 +87,8 @@ def with_policy(fabric: Fabric, text: str) -> Fabric:
     """
     if not text:
         return fabric
-    known: dict[str, Fabric] = fabric.derived.setdefault("policies", {})
-    if text not in known:
+    cache: dict[str, Fabric] = fabric.cache.setdefault("policies", {})
+    if text not in cache:
         sender = parse_policy(text)
         if not any(node.nic is not None for node in fabric.nodes):
             raise InputError(f"policy {text}: {fabric.name} lacks NICs, which have senders")
@@ -97,8 +97,8 @@ def with_policy(fabric: Fabric, text: str) -> Fabric:
             for node in fabric.nodes
         )
         # A changed system of a run has the run's policy already.
-        known[text] = fabric if nodes == fabric.nodes else replace(fabric, nodes=nodes)
-    return known[text]
+        cache[text] = fabric if nodes == fabric.nodes else replace(fabric, nodes=nodes)
+    return cache[text]
 
 
 def policy_notes(text: str, senders: Senders) -> tuple[str, ...]:

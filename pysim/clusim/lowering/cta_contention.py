@@ -90,14 +90,14 @@ def rounds_1024(protocol: Protocol, chunk_bytes: int, *, by_bytes: bool = False)
     by_bytes : bool
         True if they are stored byte by byte (`stores_bytes`).
     """
-    further = -(-chunk_bytes // ROUND_BYTES) - 1
+    extra_rounds = -(-chunk_bytes // ROUND_BYTES) - 1
     per_byte_ps = protocol.expand_120 / 120 * 1e12 / protocol.rate_Bps("send")
     linear_ps = time_ps = chunk_bytes * per_byte_ps
     if not linear_ps:
         return CROWD_ONE
-    if protocol.round_ps and further > 0:
+    if protocol.round_ps and extra_rounds > 0:
         more_ps = max(0, protocol.round_ps - protocol.fixed_ps)
-        time_ps = ROUND_BYTES * per_byte_ps + further * more_ps
+        time_ps = ROUND_BYTES * per_byte_ps + extra_rounds * more_ps
     if by_bytes and STORE_BYTES in protocol.op_Bps:
         stored = min(chunk_bytes, ROUND_BYTES) * protocol.expand_120 / 120
         time_ps += stored * 1e12 / protocol.op_Bps[STORE_BYTES]

@@ -91,14 +91,14 @@ class NicTransfers:
             )
         return self._lines[leg.line_wire]
 
-    def beside(self, call: int, endpoint: int) -> int:
+    def concurrent_programs(self, call: int, endpoint: int) -> int:
         """Return the programs of a call with messages over the link of an endpoint."""
         return self._programs[call, endpoint]
 
-    def message_ps(self, call: int, endpoint: int, way: tuple[int, ...], size_bytes: int) -> float:
+    def message_ps(self, call: int, endpoint: int, path: tuple[int, ...], size_bytes: int) -> float:
         """Return the transfer of a message over the first wire of an endpoint's way to its host memory [ps]."""
-        if not way or self._arrays.wire_class[way[0]] != "pcie":
+        if not path or self._arrays.wire_class[path[0]] != "pcie":
             return 0.0
-        wire, line = self._arrays.wires[way[0]], self._rate.get((call, endpoint), 0.0)
+        wire, line = self._arrays.wires[path[0]], self._rate.get((call, endpoint), 0.0)
         link = int(wire["rate_num"]) / int(wire["rate_den"])
         return size_bytes / min(link, line) if line >= NEARLY * link else 0.0

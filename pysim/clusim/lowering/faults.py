@@ -108,9 +108,9 @@ def worn_wires(arrays: FabricArrays, faults: Iterable[Fault]) -> Array:
             continue
         wire = _wire(arrays, fault.wire)
         form = arrays.fabric.formats[arrays.format_names[int(wires["format"][wire])]]
-        most = max(form.payload_bytes.values())
-        limit = min((value for value in form.limit_bytes), default=most)
-        bits = 8 * (max(form.header_bytes) + min(most, limit))
+        largest_payload = max(form.payload_bytes.values())
+        limit = min((value for value in form.limit_bytes), default=largest_payload)
+        bits = 8 * (max(form.header_bytes) + min(largest_payload, limit))
         hit = -np.expm1(bits * np.log1p(-min(fault.bit_errors, 0.999999)))
         wires["error_threshold"][wire] = min(max(1, round(float(hit) * 2**32)), 2**32 - 1)
         if not wires["replay_ps"][wire]:
@@ -177,9 +177,9 @@ def _effect(arrays: FabricArrays, faults: Sequence[Fault]) -> str:
         words = [f"x{float(f.factor):g} {_since(f.time_ps)}" for f in faults]
         return f"CTAs and kernels of rank {faults[0].rank} take " + ", ".join(words)
     wires = {_wire(arrays, fault.wire) for fault in faults}
-    many = f"{len(wires)} wire{'s' if len(wires) > 1 else ''}"
+    count_text = f"{len(wires)} wire{'s' if len(wires) > 1 else ''}"
     if faults[0].bit_errors:
-        return f"{many} with a bit error rate of {faults[0].bit_errors:g}"
+        return f"{count_text} with a bit error rate of {faults[0].bit_errors:g}"
     changes: dict[tuple[int, float, float], int] = {}
     for fault in sorted(faults, key=lambda item: item.time_ps):
         row = arrays.wires[_wire(arrays, fault.wire)]

@@ -108,10 +108,10 @@ def parse_faults(fabric: Fabric, texts: Iterable[str]) -> list[Fault]:
     InputError
         A text is not a fault of this topology; the message has the correct form.
     """
-    return _parsed(arrays_of(fabric), texts)
+    return _parse_faults(arrays_of(fabric), texts)
 
 
-def _parsed(arrays: FabricArrays, texts: Iterable[str]) -> list[Fault]:
+def _parse_faults(arrays: FabricArrays, texts: Iterable[str]) -> list[Fault]:
     return _changes([span for text in texts for span in _spans(arrays, text)])
 
 
@@ -157,11 +157,11 @@ def _spans(arrays: FabricArrays, text: str) -> list[_Span]:
         )
     match = _TAIL.match(words)
     assert match is not None
-    kind, _, rest = match["body"].partition(" ")
+    kind, _, arguments = match["body"].partition(" ")
     if kind not in FORMS:
         raise InputError(f"fault {words!r}: unknown kind {kind!r}{_meant(kind)}")
     shape, word = FORMS[kind]
-    parts = rest.rsplit(" ", 2 if kind == "rank" else 1)
+    parts = arguments.rsplit(" ", 2 if kind == "rank" else 1)
     expected = f"fault {words!r}: write '{kind} {shape} [at TIME] [for TIME]'"
     if kind == "nic" and len(parts) == 2 and parts[1] == "down":
         word = "down"
@@ -207,7 +207,7 @@ class _Reader:
 
     def number(self, kind: str, text: str) -> Fraction:
         """Return the number of a fault of `kind`."""
-        example, least, most, bounds = _NUMBERS[kind]
+        example, low, high, bounds = _NUMBERS[kind]
         digits = text.removeprefix("x") if kind == "rank" else text
         try:
             value = Fraction(digits) if len(digits) <= 40 else None
@@ -215,7 +215,7 @@ class _Reader:
                 raise ValueError
         except (ValueError, ZeroDivisionError, OverflowError):
             raise self.error(f"{digits[:40]!r} is not {example}") from None
-        if not Fraction(least) <= value <= Fraction(most):
+        if not Fraction(low) <= value <= Fraction(high):
             raise self.error(bounds.format(text))
         return value
 
@@ -258,10 +258,10 @@ class _Reader:
         if "->" in name:
             return self._between(name, "->")
         port = re.fullmatch(r"(.+):([a-z0-9]*[a-z])(\d{1,5})?", name)
-        there = self._between(name, "-") if port is None else self._of_node(*port.groups())
-        return sorted({*there, *(int(self.arrays.wires["reverse"][wire]) for wire in there)})
+        wires = self._between(name, "-") if port is None else self._of_node(*port.groups())
+        return sorted({*wires, *(int(self.arrays.wires["reverse"][wire]) for wire in wires)})
 
-    def _numbered(self, name: str, arrow: str) -> tuple[tuple[str, str], int | None]:
+    def _split_number(self, name: str, arrow: str) -> tuple[tuple[str, str], int | None]:
         """Return the two graph nodes of ``A-B.k`` and k; names may contain ``-`` and ``.``."""
         forms: list[tuple[str, int | None]] = [(name, None)]
         head, _, tail = name.rpartition(".")
@@ -282,14 +282,14 @@ class _Reader:
         raise self.error(f"{name!r} is not a link; write A-B, A-B.0, A->B.0 or NODE:nvl1")
 
     def _between(self, name: str, arrow: str) -> list[int]:
-        (a, b), number = self._numbered(name, arrow)
+        (a, b), number = self._split_number(name, arrow)
         parallel = self.arrays.parallel_wires(a, b)
         if not parallel:
             leaving = self.arrays.wires_from(self.fabric.node_index[a])
             ends = dict.fromkeys(self.arrays.wires["dst"][leaving].tolist())
-            known = [self.fabric.nodes[end].name for end in ends]
+            names = [self.fabric.nodes[end].name for end in ends]
             raise self.error(
-                f"no link from {a} to {b}; {a} is linked to {', '.join(known[:8]) or 'nothing'}"
+                f"no link from {a} to {b}; {a} is linked to {', '.join(names[:8]) or 'nothing'}"
             )
         if number is None:
             return parallel
@@ -303,15 +303,16 @@ class _Reader:
         """Return the wires from a node of a class, all or one numbered from 1."""
         outgoing = self.arrays.wires_from(self.node(name)).tolist()
         classes = {wire: self.arrays.wire_class[wire] for wire in outgoing}
-        wanted = _SHORT.get(short, short)
+        link_class = _SHORT.get(short, short)
         result = [
             wire
             for wire in outgoing
-            if classes[wire].startswith(wanted) or (short == "net" and classes[wire] in _NETWORK)
+            if classes[wire].startswith(link_class)
+            or (short == "net" and classes[wire] in _NETWORK)
         ]
         if not result:
-            known = ", ".join(sorted(set(classes.values()))) or "no links"
-            raise self.error(f"{name} has no {short} links; it has {known}")
+            listing = ", ".join(sorted(set(classes.values()))) or "no links"
+            raise self.error(f"{name} has no {short} links; it has {listing}")
         if number is None:
             return result
         if not 1 <= int(number) <= len(result):
@@ -342,12 +343,12 @@ class Broken:
     def faults(self) -> list[Fault]:
         """Faults by wire and rank; raises `InputError` for an invalid text."""
         return [
-            *_parsed(self.arrays, self._texts),
+            *_parse_faults(self.arrays, self._texts),
             *(item for item in self.own if not isinstance(item, str)),
         ]
 
     @cached_property
-    def known(self) -> Fabric:
+    def planning_fabric(self) -> Fabric:
         """Topology that planning sees; unchanged if all links are up at the start."""
         return known_at_start(self.arrays, self.faults)
 

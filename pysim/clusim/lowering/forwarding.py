@@ -121,7 +121,7 @@ def route_keys(
     if len(away):
         pairs = [(connections[number], legs[number]) for number in away.tolist()]
         flows = _flows(arrays, pairs, ends[away], seed)
-        keys[away] = _followed(arrays, flows, seed).reshape(-1, queues)
+        keys[away] = _follow_flows(arrays, flows, seed).reshape(-1, queues)
     return keys
 
 
@@ -134,8 +134,8 @@ def _flows(
     row = np.repeat(np.arange(len(pairs)), forwarding.queues)
     line = np.array([leg.line_wire for _, leg in pairs], np.int64)
     hashes = np.array([forwarding.hashes(name) for name in arrays.format_names])
-    known = hashes[arrays.wires["format"][np.where(line == NONE, 0, line)]]
-    hashed = np.where(line == NONE, forwarding.hashes(""), known)
+    line_hashes = hashes[arrays.wires["format"][np.where(line == NONE, 0, line)]]
+    hashed = np.where(line == NONE, forwarding.hashes(""), line_hashes)
     rank = np.full(len(arrays.endpoints), -1, np.int64)
     rank[arrays.rank_endpoint] = np.arange(arrays.num_ranks)
     sender = rank[[leg.src for _, leg in pairs]]
@@ -143,11 +143,11 @@ def _flows(
     sender = np.where(sender >= 0, sender, src)
     first, last = ends[row].T
     number = (channel * forwarding.queues)[row] + queue
-    here = flow_hash(sender[row], dst[row], number, seed) % _NUMBERS
-    there = flow_hash(dst[row], sender[row], number, seed) % _NUMBERS
-    fields = source_port(here, there) * (forwarding.fields != "addresses")
+    forward_hash = flow_hash(sender[row], dst[row], number, seed) % _NUMBERS
+    reverse_hash = flow_hash(dst[row], sender[row], number, seed) % _NUMBERS
+    fields = source_port(forward_hash, reverse_hash) * (forwarding.fields != "addresses")
     if forwarding.fields == "queue-pair":
-        fields += there.astype(np.int64) << 16
+        fields += reverse_hash.astype(np.int64) << 16
     flow = flow_hash(first, last, fields, 0).astype(np.int64)
     start = arrays.endpoints["node"][[leg.src for _, leg in pairs]].astype(np.int64)
     destination = _destination_numbers(arrays)[last]
@@ -175,7 +175,7 @@ def source_port(local: Array, remote: Array) -> Array:
     return np.asarray(low ^ high, np.int64) + FIRST_PORT
 
 
-def _followed(arrays: FabricArrays, flows: _Flows, seed: int) -> Array:
+def _follow_flows(arrays: FabricArrays, flows: _Flows, seed: int) -> Array:
     """Follow all flows from the sender to the receiver's NIC; return their route keys [uint32]."""
     forwarding, wires = arrays.fabric.forwarding, arrays.wires
     switch = np.arange(len(arrays.nodes)) * (forwarding.seeds != "equal")
@@ -246,8 +246,8 @@ class _Pins:
                     onward = np.flatnonzero(self.arrays.wires["dst"][wires] == following)
                     if not len(onward):
                         self._refuse(number, at, following)
-                    wanted = int(onward[digit[item] % len(onward)])
-                    result[item] = (wanted - ordinal[item]) % len(wires)
+                    target = int(onward[digit[item] % len(onward)])
+                    result[item] = (target - ordinal[item]) % len(wires)
                     self._met.add((number, at))
         return result
 

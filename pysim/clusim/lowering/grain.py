@@ -212,7 +212,7 @@ def step_error(granularity: str, burst: int) -> float | None:
     return 0.0 if burst == 1 else None if rule is None else rule.step_error
 
 
-def checked(granularity: str | int) -> str | int:
+def check_granularity(granularity: str | int) -> str | int:
     """Return a valid granularity: ``packet``, a word of `rule_of` or a size [bytes]."""
     if isinstance(granularity, int):
         if granularity < 1:
@@ -234,7 +234,7 @@ def name_of(granularity: str | int) -> str | int:
     return granularity.partition(SHARE)[0] if isinstance(granularity, str) else granularity
 
 
-def shared(granularity: str | int, runs: int) -> str | int:
+def share_granularity(granularity: str | int, runs: int) -> str | int:
     """Return the granularity of each of `runs` runs that share the burst-hops of one; others than names are unchanged.
 
     The number of runs is rounded up to a power of two, so that similar groups of runs have equal granularities; above
@@ -280,23 +280,23 @@ def automatic(hops: Sequence[int], limits: Limits, word: str | int = "auto") -> 
     burst = 1
     if sum(hops) <= rule.exact_hops:
         return [1] * len(hops)
-    counts, most = np.asarray(hops, np.int64), np.ones(len(hops), np.int64)
+    counts, packets = np.asarray(hops, np.int64), np.ones(len(hops), np.int64)
     enough = [rule.most_hops] * len(rule.factors)
     factors = [*rule.factors]
     if rule.slices_hops is not None:
         enough[-1], factors = rule.slices_hops, [*factors, SLICE_SHARE]
     for factor, most_hops in zip(factors, [*enough, 0], strict=False):
-        most = np.asarray(limits(factor), np.int64)
-        while burst < most.max(initial=1) and _total(counts, most, burst) > rule.target_hops:
+        packets = np.asarray(limits(factor), np.int64)
+        while burst < packets.max(initial=1) and _total(counts, packets, burst) > rule.target_hops:
             burst *= 2
-        if _total(counts, most, burst) <= most_hops:
+        if _total(counts, packets, burst) <= most_hops:
             break
-    result: list[int] = np.minimum(burst, most).tolist()
+    result: list[int] = np.minimum(burst, packets).tolist()
     return result
 
 
-def _total(hops: NDArray[np.int64], most: NDArray[np.int64], burst: int) -> int:
-    return int((hops // np.minimum(burst, most)).sum())
+def _total(hops: NDArray[np.int64], packets: NDArray[np.int64], burst: int) -> int:
+    return int((hops // np.minimum(burst, packets)).sum())
 
 
 def power_below(number: int) -> int:

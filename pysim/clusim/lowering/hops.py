@@ -17,8 +17,8 @@ def protocol_of(arrays: FabricArrays, name: str) -> Protocol:
     protocols = arrays.fabric.protocols
     result = protocols.get(name)
     if result is None:
-        known = ", ".join(protocols) or "none"
-        raise ScheduleError(f"{arrays.fabric.name}: has no protocol {name!r}; it has {known}")
+        listing = ", ".join(protocols) or "none"
+        raise ScheduleError(f"{arrays.fabric.name}: has no protocol {name!r}; it has {listing}")
     return result
 
 

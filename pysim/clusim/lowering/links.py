@@ -23,7 +23,7 @@ from clusim.lowering.controls import ControlTable
 from clusim.lowering.cta_contention import asking_warps
 from clusim.lowering.forwarding import route_keys
 from clusim.lowering.hops import CarriedTraffic, Leg, protocol_of
-from clusim.lowering.paths import remembered
+from clusim.lowering.paths import remember_result
 from clusim.lowering.proxies import ProxiedConnection, largest_messages
 from clusim.lowering.rank_paths import places_of
 from clusim.lowering.spreads import SpreadTable, policy_of, spreads_of
@@ -161,7 +161,7 @@ class LinkLowering:
         end = places.endpoint(rank)
         return Leg(end, end, ConnKind.FLAG, tail, head)
 
-    @remembered
+    @remember_result
     def _adapter(self, rank: int, channel: int) -> tuple[int, NicTraits]:
         """Return the NIC (target index) that aggregates for a rank on a channel."""
         rail = self.places.rails.choice(rank, channel)
@@ -181,7 +181,7 @@ class LinkLowering:
     def _aggregation_leg(self, connection: Connection) -> Leg:
         nic, adapter = self._adapter(connection.src, connection.channel)
         end = self.places.endpoint(connection.src)
-        way = self.trees.way_up(end, nic)
+        path = self.trees.way_up(end, nic)
         if connection.key not in self._tree_packets:
             adapters = (self._adapter(rank, connection.channel)[1] for rank in connection.members)
             self._tree_packets[connection.key] = min(item.mtu_bytes for item in adapters)
@@ -189,9 +189,9 @@ class LinkLowering:
             src=end,
             dst=end,
             kind=ConnKind.AGGREGATION,
-            hops=2 * len(way),
+            hops=2 * len(path),
             packet_bytes=self._tree_packets[connection.key],
-            forms=self.places.formats(way),
+            forms=self.places.formats(path),
             nic=adapter,
         )
 
@@ -212,13 +212,13 @@ class LinkLowering:
         hops = 3 + 3 * len(connection.members)
         return Leg(end, 0, ConnKind.MULTIMEM, 0, 0, hops, packet, len(wires), forms)
 
-    @remembered
+    @remember_result
     def _unit_packets(self, rank: int) -> tuple[int, frozenset[int]]:
         """Return the payload limit [bytes] and the formats of packets of a rank to reduction units."""
         wires = self.unit_wires(rank)
         return self.places.packet_limit(rank, wires), self.places.formats(wires)
 
-    @remembered
+    @remember_result
     def unit_wires(self, rank: int) -> list[int]:
         """Return the wires a multimem connection of `rank` may leave on, to switches that reach its partners."""
         members = [self.places.endpoint(other) for other in self._partners.get(rank, ())]
@@ -261,7 +261,7 @@ class LinkLowering:
                 item = result[number]
                 if leg.kind == ConnKind.MULTIMEM:
                     item.hops = max(_multimem_hops(connections[number], prim.op) for prim in prims)
-                moved_bytes, slices = self._moved(instance, slot)
+                moved_bytes, slices = self._slot_traffic(instance, slot)
                 expand_120 = self._expand_120[connections[number].protocol]
                 item.wire_bytes += -(-moved_bytes * expand_120 // 120)
                 item.slices += slices
@@ -283,13 +283,13 @@ class LinkLowering:
             result.append(by_slot)
         return result
 
-    def _moved(self, instance: Instance, slot: int) -> tuple[int, int]:
+    def _slot_traffic(self, instance: Instance, slot: int) -> tuple[int, int]:
         """Return the bytes and slices that an instance sends on a slot."""
         totals = chunk_totals(instance, self.schedule.templates[instance.template])
         rotation = 0 if totals.even else instance.rotation
         return self._sum_chunks(totals, instance.template, slot, rotation)
 
-    @remembered
+    @remember_result
     def _sum_chunks(
         self, totals: ChunkTotals, template: int, slot: int, rotation: int
     ) -> tuple[int, int]:
@@ -363,10 +363,10 @@ class LinkLowering:
         width = np.array([leg.width for leg in self.legs], np.int64)[self.codes]
         result = np.zeros(len(rows), np.int64)
         if window:
-            least = WINDOW_BURSTS * np.where(pinned, 1, width) * size
+            min_window = WINDOW_BURSTS * np.where(pinned, 1, width) * size
             reads = (kind == ConnKind.READ) | (rows["stage"] != NONE)
-            asked = window * np.array(asking_warps(self.schedule))[self.owner] // CTA_WARPS
-            result[reads] = np.where(burst > 1, np.maximum(asked, least), asked)[reads]
+            requested = window * np.array(asking_warps(self.schedule))[self.owner] // CTA_WARPS
+            result[reads] = np.where(burst > 1, np.maximum(requested, min_window), requested)[reads]
             for members, group in self._mgroups.items():
                 of_group = (kind == ConnKind.MULTIMEM) & (rows["mgroup"] == group)
                 result[of_group] = window * nvls_warps(len(members)).reduce // CTA_WARPS
@@ -394,13 +394,13 @@ class LinkLowering:
         if row["stage"] != NONE or row["via_last"] != NONE:
             return
         if row["kind"] == ConnKind.WRITE:
-            ways = {"path": forward}
+            paths = {"path": forward}
         elif row["kind"] == ConnKind.READ:
-            ways = {"path": backward, "path_back": forward}
+            paths = {"path": backward, "path_back": forward}
         else:
             return
         row["queue_hi"] = row["queue_lo"]
-        for name, wires in ways.items():
+        for name, wires in paths.items():
             row[name] = len(self._paths)
             self._paths.append(wires)
 

@@ -105,12 +105,12 @@ class MemoryTraffic:
 
     def _add(self, instance: Instance) -> None:
         """Add the traffic of a program."""
-        here = int(self.arrays.rank_endpoint[instance.rank])
+        endpoint = int(self.arrays.rank_endpoint[instance.rank])
         accessed_bytes, stored_bytes, sends = self._sums(instance)
-        self.needed[here] += accessed_bytes
+        self.needed[endpoint] += accessed_bytes
         if stored_bytes:
-            held = max(self.schedule.connections[number].slots for number in instance.connections)
-            self._add_buffer(instance, here, stored_bytes, held * len(instance.connections))
+            slots = max(self.schedule.connections[number].slots for number in instance.connections)
+            self._add_buffer(instance, endpoint, stored_bytes, slots * len(instance.connections))
         for prim, size_bytes in sends:
             number = instance.connections[prim.send]
             kind = self.schedule.connections[number].kind
@@ -130,19 +130,19 @@ class MemoryTraffic:
         offset = 0 if template.mode == "interleaved" else instance.offset
         key = instance.template, offset, instance.rotation, *shape
         if key not in self._known:
-            each = [prim for prim in template.prims if not prim.sync]
-            sizes = [prim_totals(instance, template, prim)[0] for prim in each]
+            prims = [prim for prim in template.prims if not prim.sync]
+            sizes = [prim_totals(instance, template, prim)[0] for prim in prims]
             accessed: dict[Access, int] = {}
-            for prim, size in zip(each, sizes, strict=True):
+            for prim, size in zip(prims, sizes, strict=True):
                 accessed |= dict.fromkeys(user_accesses(prim), size)
-            stored = sum(size for p, size in zip(each, sizes, strict=True) if fills_scratch(p))
-            sends = [(p, size) for p, size in zip(each, sizes, strict=True) if p.send != ABSENT]
+            stored = sum(size for p, size in zip(prims, sizes, strict=True) if fills_scratch(p))
+            sends = [(p, size) for p, size in zip(prims, sizes, strict=True) if p.send != ABSENT]
             self._known[key] = sum(accessed.values()), stored, sends
         return self._known[key]
 
     def _add_multimem(self, instance: Instance, prim: Prim, size_bytes: int) -> None:
         """Add loads from and stores to the memory of all members."""
-        here = int(self.arrays.rank_endpoint[instance.rank])
+        endpoint = int(self.arrays.rank_endpoint[instance.rank])
         connection = self.schedule.connections[instance.connections[prim.send]]
         members = self.arrays.rank_endpoint[list(connection.members)]
         for flag, buffer in ((Op.REDUCE, prim.src), (Op.MCAST, prim.dst)):
@@ -155,7 +155,7 @@ class MemoryTraffic:
                 slots = 0 if prim.src == "scratch" == prim.dst else connection.slots
                 for member in members.tolist():
                     self._add_buffer(instance, member, size_bytes, slots)
-        self.moved[here] += size_bytes
+        self.moved[endpoint] += size_bytes
 
     def _add_fifos(self, instance: Instance, number: int, size_bytes: int) -> None:
         """Add the FIFOs of a connection, in the memory of the ends that have one."""

@@ -25,13 +25,13 @@ def route_groups(arrays: FabricArrays, node: Array, target: Array) -> Array:
     Numbers are those of `FabricArrays.group_number`.
     """
     rows, goals = arrays.nodes[node], arrays.targets[target]
-    near = rows["route_lo"].astype(np.int64) + goals["local"]
+    rows_of_goal = rows["route_lo"].astype(np.int64) + goals["local"]
     far = rows["wide_lo"].astype(np.int64) + goals["wide"].astype(np.int64) * rows["wide_stride"]
-    result: Array = arrays.routes[np.where(rows["zone"] == goals["zone"], near, far)]
+    result: Array = arrays.routes[np.where(rows["zone"] == goals["zone"], rows_of_goal, far)]
     return result.astype(np.int64)
 
 
-def remembered(method: Callable[..., Value]) -> Callable[..., Value]:
+def remember_result(method: Callable[..., Value]) -> Callable[..., Value]:
     """Compute the result of a method once per object and positional arguments."""
     name = f"_results_of_{method.__name__}"
 
@@ -60,21 +60,21 @@ class WireWays:
         self.rails = Rails(arrays)
         self.zones = [arrays.zone_of(rank) for rank in range(arrays.num_ranks)]
 
-    @remembered
+    @remember_result
     def live(self, zone: int) -> frozenset[int]:
         """Return the rails of a node that are on the network."""
         return frozenset(self.rails.live((zone,)))
 
-    @remembered
+    @remember_result
     def steps(self, node: int, targets: tuple[int, ...]) -> tuple[int, ...]:
         """Return the first shortest path from a graph node over targets."""
         return tuple(self.arrays.steps(node, targets))
 
-    def way(self, rank: int, target: int) -> tuple[int, ...]:
+    def path(self, rank: int, target: int) -> tuple[int, ...]:
         """Return the path from a rank to a target."""
         return self.steps(self.arrays.node_of(rank), (target,))
 
-    @remembered
+    @remember_result
     def reaches(self, node: int, target: int) -> bool:
         """Return True if there is a path from a graph node to a target."""
         return self.arrays.distance(node, target) >= 0
@@ -83,23 +83,23 @@ class WireWays:
         """Return the formats of wires."""
         return frozenset(int(self.arrays.wires["format"][wire]) for wire in wires)
 
-    def packet_limit(self, rank: int, way: Sequence[int]) -> int:
+    def packet_limit(self, rank: int, path: Sequence[int]) -> int:
         """Return the payload limit of packets of a rank, on all wires of a way [bytes].
 
         Packets that pass a root complex from PCIe to PCIe are cut to its peer payload.
         """
         arrays, nodes = self.arrays, self.fabric.nodes
         requester = "sm" if nodes[arrays.node_of(rank)].kind == "gpu" else "nic"
-        names = (arrays.format_names[int(arrays.wires["format"][wire])] for wire in way)
+        names = (arrays.format_names[int(arrays.wires["format"][wire])] for wire in path)
         limits = [self.fabric.formats[name].payload_bytes[requester] for name in names]
-        for before, after in pairwise(way):
+        for before, after in pairwise(path):
             node = nodes[int(arrays.wires["dst"][before])]
             peers = arrays.wire_class[before] == arrays.wire_class[after] == "pcie"
             if peers and node.peer_payload_bytes:
                 limits.append(node.peer_payload_bytes)
         return min(limits, default=128)
 
-    @remembered
+    @remember_result
     def memory(self, rank: int) -> int:
         """Return the host memory nearest to a rank, or NONE."""
         return self.arrays.memory_of(rank)
@@ -109,14 +109,14 @@ class WireWays:
         memory = self.memory(rank)
         if memory == NONE:
             return HostTraits()
-        root = int(self.arrays.wires["src"][self.way(rank, memory)[-1]])
+        root = int(self.arrays.wires["src"][self.path(rank, memory)[-1]])
         return self.fabric.nodes[root].host or HostTraits()
 
-    @remembered
+    @remember_result
     def to_host(self, rank: int) -> int:
         """Return the time from a GPU's write of a flag until the host can see it [ps]."""
         memory = self.memory(rank)
-        return 0 if memory == NONE else self.arrays.latency_ps(self.way(rank, memory))
+        return 0 if memory == NONE else self.arrays.latency_ps(self.path(rank, memory))
 
     def to_gpu(self, rank: int) -> int:
         """Return the time from a host's write of a flag until a polling GPU has seen it [ps]."""
@@ -150,19 +150,19 @@ class WireWays:
         """Return True if a rank is a host without a GPU."""
         return self.fabric.nodes[self.arrays.node_of(rank)].kind == "host"
 
-    @remembered
+    @remember_result
     def helper(self, rank: int, rail: int) -> int:
         """Return a GPU next to a NIC that a rank reaches over NVLink (PXN), or -1."""
         zone = self.zones[rank]
-        others = [other for other, home in enumerate(self.zones) if home == zone and other != rank]
-        for other in self.rails.heads(others, rail) if others else ():
+        peers = [other for other, home in enumerate(self.zones) if home == zone and other != rank]
+        for other in self.rails.heads(peers, rail) if peers else ():
             if not self.rails.direct(other, rail):
                 continue
-            if path_type(self.arrays, self.way(rank, self.endpoint(other))) == PathType.NVL:
+            if path_type(self.arrays, self.path(rank, self.endpoint(other))) == PathType.NVL:
                 return other
         return -1
 
-    @remembered
+    @remember_result
     def stage(self, rank: int, nic: int) -> int:
         """Return the host memory reachable by a rank and nearest to a NIC of its node, or NONE.
 

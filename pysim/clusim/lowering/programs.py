@@ -157,7 +157,7 @@ class ProgramLowering:
         """Return the most programs any task runs at each endpoint; too many CTAs are refused."""
         programs = Counter(item.task for item in self.schedule.instances)
         ctas = Counter(item.task for item in self.schedule.instances if item.sm > 0)
-        most = [0] * len(self.arrays.endpoints)
+        max_slots = [0] * len(self.arrays.endpoints)
         for task, count in programs.items():
             rank = self.schedule.tasks[task].rank
             endpoint = int(self.arrays.rank_endpoint[rank])
@@ -167,8 +167,8 @@ class ProgramLowering:
                     f"{self.schedule.name}: rank {rank} runs more than its {slots} CTAs at once;"
                     " use fewer channels"
                 )
-            most[endpoint] = max(most[endpoint], count)
-        return most
+            max_slots[endpoint] = max(max_slots[endpoint], count)
+        return max_slots
 
     def program_arrays(self) -> dict[str, Any]:
         """Return templates, instances, costs and tasks."""
@@ -224,7 +224,7 @@ class ProgramLowering:
                 item.rotation,
                 len(conns),
             )
-            row = _instance_row(whole_messages(item), 0, where, self._served(item, link), 0)
+            row = _instance_row(whole_messages(item), 0, where, self._proxy_cost_row(item, link), 0)
             rows.append((*row[:-2], link.proxy.thread, 0))
             conns.extend(proxy_connections(proxy))
         layout = empty("instances").dtype
@@ -271,11 +271,11 @@ class ProgramLowering:
         places, call = self.links.places, self.schedule.tasks[item.task].call
         endpoint = int(self.arrays.rank_endpoint[item.rank])
         memory = places.memory(item.rank)
-        programs = self._transfers.beside(call, endpoint)
+        programs = self._transfers.concurrent_programs(call, endpoint)
         if not programs or memory == NONE:
             return 0
-        way = places.way(item.rank, memory)
-        message_ps = self._transfers.message_ps(call, endpoint, way, size_bytes)
+        path = places.path(item.rank, memory)
+        message_ps = self._transfers.message_ps(call, endpoint, path, size_bytes)
         rate_Bps = protocol_of(self.arrays, item.protocol).rate_Bps("send")
         copy_ps = size_bytes * 1e12 / rate_Bps * CTA_WARPS / item.warps
         return waits_ps(fixed_ps + copy_ps, LOADS + SHARED_LOADS, programs, message_ps)
@@ -283,7 +283,7 @@ class ProgramLowering:
     def _row(self, cost: _Cost) -> int:
         return self._costs.setdefault(cost, len(self._costs))
 
-    def _served(self, item: Instance, link: ProxiedConnection) -> int:
+    def _proxy_cost_row(self, item: Instance, link: ProxiedConnection) -> int:
         """Return the cost row of a proxy: the thread's work per message, and per byte of LL."""
         host = link.proxy.host
         look_ps = host.look_ps if item.protocol == "ll" else 0
@@ -365,9 +365,9 @@ class ProgramLowering:
             return sms, task.compute_ps
         peak = endpoint.peak_flops.get(task.precision)
         if peak is None:
-            known = ", ".join(endpoint.peak_flops) or "none"
+            listing = ", ".join(endpoint.peak_flops) or "none"
             raise ScheduleError(
-                f"task {task.name!r}: {self.fabric.name}: no peak rate for {task.precision!r}; choose {known}"
+                f"task {task.name!r}: {self.fabric.name}: no peak rate for {task.precision!r}; choose {listing}"
             )
         return sms, -(-task.flops * 10**12 * endpoint.sms // (int(peak) * sms))
 

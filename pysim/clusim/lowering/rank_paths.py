@@ -30,14 +30,14 @@ from clusim.topology.rails import PathType, path_type
 class Networked:
     """Path of one connection over one rail."""
 
-    def __init__(self, ways: WireWays, connection: Connection, rail: int) -> None:
-        self.ways, self.connection = ways, connection
-        self.arrays, self.fabric = ways.arrays, ways.fabric
-        self.protocol = protocol_of(ways.arrays, connection.protocol)
+    def __init__(self, wire_ways: WireWays, connection: Connection, rail: int) -> None:
+        self.ways, self.connection = wire_ways, connection
+        self.arrays, self.fabric = wire_ways.arrays, wire_ways.fabric
+        self.protocol = protocol_of(wire_ways.arrays, connection.protocol)
         self.src, self.dst = connection.src, connection.dst
         self.rails = self._choose(rail)
         self.nics = [
-            ways.rails.nics(ways.zones[rank])[rank_rails]
+            wire_ways.rails.nics(wire_ways.zones[rank])[rank_rails]
             for rank, rank_rails in zip((self.src, self.dst), self.rails, strict=True)
         ]
         nodes = [self.fabric.nodes[int(self.arrays.targets["node"][nic])] for nic in self.nics]
@@ -55,11 +55,14 @@ class Networked:
                     f"{self.fabric.name}: {self.fabric.ranks[rank]} (rank {rank}) lacks a NIC on the"
                     " network between nodes; add one, or use ranks of one node"
                 )
-        asked = connection.rail_out
-        if not self.fabric.pxn and asked == ABSENT:
+        requested = connection.rail_out
+        if not self.fabric.pxn and requested == ABSENT:
             return self._without_pxn(theirs[rail], rail), rail
-        for near, far in ((rail if asked == ABSENT else asked, rail), *((o, o) for o in live)):
-            sender_rail = rails.partner(self.src, near, theirs[far])
+        for local, far in (
+            (rail if requested == ABSENT else requested, rail),
+            *((o, o) for o in live),
+        ):
+            sender_rail = rails.partner(self.src, local, theirs[far])
             if sender_rail >= 0:
                 return sender_rail, far
         raise ScheduleError(
@@ -72,7 +75,7 @@ class Networked:
         rails = self.ways.rails
         sender_rail = rails.choice(self.src, self.connection.channel)
         nics = rails.nics(self.ways.zones[self.src])
-        if sender_rail >= 0 and self.arrays.joined(nics[sender_rail], nic):
+        if sender_rail >= 0 and self.arrays.on_same_plane(nics[sender_rail], nic):
             return sender_rail
         raise ScheduleError(
             f"{self.fabric.name}: no network joins NIC {sender_rail} of rank {self.src} and NIC {rail} of rank"
@@ -82,27 +85,35 @@ class Networked:
 
     def place(self) -> Place:
         """Return the legs of the connection."""
-        ways, nic = self.ways, self.adapters[0]
+        wire_ways, nic = self.ways, self.adapters[0]
         if self.connection.kind == "flag":
             return Place("network", (self._flag(),))
-        relayed = self._reads() and self.fabric.pxn and not self._near(self.src, 0)
-        helper = ways.helper(self.src, self.rails[0]) if relayed else -1
+        relayed = self._reads() and self.fabric.pxn and not self._accesses_memory(self.src, 0)
+        helper = wire_ways.helper(self.src, self.rails[0]) if relayed else -1
         first, at = self._first_leg(helper)
         server = self.src if helper < 0 else helper
         proxy = Proxied(
-            at, ways.endpoint(server), nic, ways.host(server), self._back_ps(self.adapters[1])
+            at,
+            wire_ways.endpoint(server),
+            nic,
+            wire_ways.host(server),
+            self._back_ps(self.adapters[1]),
         )
         return Place("network", (first, self._second_leg(at)), proxy)
 
     def _flag(self) -> Leg:
         """Return the leg of a flag without data."""
-        ways, src, dst = self.ways, self.src, self.dst
-        there = self._message_ps(0) + self.adapters[1].completion_ps + ways.to_gpu(dst)
-        there += ways.to_host(src) + ways.host(src).thread_ps + self.adapters[0].post_ps
-        back = ways.to_host(dst) + self._message_ps(1) + ways.to_gpu(src)
-        return Leg(ways.endpoint(src), ways.endpoint(dst), ConnKind.FLAG, there, back)
+        wire_ways, src, dst = self.ways, self.src, self.dst
+        forward_ps = self._message_ps(0) + self.adapters[1].completion_ps + wire_ways.to_gpu(dst)
+        forward_ps += (
+            wire_ways.to_host(src) + wire_ways.host(src).thread_ps + self.adapters[0].post_ps
+        )
+        back = wire_ways.to_host(dst) + self._message_ps(1) + wire_ways.to_gpu(src)
+        return Leg(
+            wire_ways.endpoint(src), wire_ways.endpoint(dst), ConnKind.FLAG, forward_ps, back
+        )
 
-    def _near(self, rank: int, side: int) -> bool:
+    def _accesses_memory(self, rank: int, side: int) -> bool:
         """Return True if the NIC of the sender (0) or receiver (1) accesses its GPU's memory."""
         able = self.adapters[1].gpudirect if side else self._reads()
         direct = able and self.ways.rails.direct(rank, self.rails[side])
@@ -133,64 +144,68 @@ class Networked:
         LL is sent from host memory, where the proxy checks its lines: no flag follows the data. A slot is free when
         the NIC reports that the message has arrived.
         """
-        ways, src, lines = self.ways, self.src, self.connection.protocol == "ll"
-        endpoint = ways.endpoint(src)
+        wire_ways, src, lines = self.ways, self.src, self.connection.protocol == "ll"
+        endpoint = wire_ways.endpoint(src)
         simple = self.fabric.protocols.get("simple", self.protocol)
         fence = 0 if lines else simple.tail_fence_ps
         nic = self.adapters[0]
         head = self._message_ps(0) + self._back_ps(nic) + nic.completion_ps
-        head += ways.to_gpu(src) + self.protocol.head_fence_ps
-        tail = ways.to_host(src) + fence
+        head += wire_ways.to_gpu(src) + self.protocol.head_fence_ps
+        tail = wire_ways.to_host(src) + fence
         flag = Leg(endpoint, endpoint, ConnKind.FLAG, tail, head)
-        if ways.is_host(src) or (self._near(src, 0) and not lines):
+        if wire_ways.is_host(src) or (self._accesses_memory(src, 0) and not lines):
             return flag, endpoint
-        near = helper >= 0 and not lines
-        target = ways.endpoint(helper) if near else ways.stage(src, self.nics[0])
+        uses_helper = helper >= 0 and not lines
+        target = wire_ways.endpoint(helper) if uses_helper else wire_ways.stage(src, self.nics[0])
         if target == NONE:
             return flag, endpoint
-        way = ways.way(src, target)
+        path = wire_ways.path(src, target)
         leg = Leg(
             src=endpoint,
             dst=target,
             kind=ConnKind.WRITE,
-            tail_ps=0 if lines else max(tail, self.arrays.latency_ps(way) + fence),
+            tail_ps=0 if lines else max(tail, self.arrays.latency_ps(path) + fence),
             head_ps=head,
-            hops=len(way),
-            packet_bytes=ways.packet_limit(src, way),
+            hops=len(path),
+            packet_bytes=wire_ways.packet_limit(src, path),
             width=len(self.arrays.group(self.arrays.node_of(src), target)),
-            forms=ways.formats(way),
+            forms=wire_ways.formats(path),
         )
         return leg, target
 
     def _second_leg(self, proxy: int) -> Leg:
         """Return the leg from the proxy over both NICs to the receiver, or to host memory near it."""
-        ways, arrays, dst = self.ways, self.arrays, self.dst
-        endpoint = ways.endpoint(dst)
+        wire_ways, arrays, dst = self.ways, self.arrays, self.dst
+        endpoint = wire_ways.endpoint(dst)
         sending, adapter = self.adapters
-        gpudirect = self._near(dst, 1)
-        stage = NONE if gpudirect else ways.stage(dst, self.nics[1])
+        gpudirect = self._accesses_memory(dst, 1)
+        stage = NONE if gpudirect else wire_ways.stage(dst, self.nics[1])
         start = int(arrays.endpoints["node"][proxy])
-        way = ways.steps(start, (*self.nics, endpoint if stage == NONE else stage))
+        path = wire_ways.steps(start, (*self.nics, endpoint if stage == NONE else stage))
         answer: tuple[int, ...] = ()
         if stage != NONE:
-            back = ways.steps(int(arrays.endpoints["node"][stage]), (endpoint,))
-            answer = (*ways.way(dst, stage), *back)
-        near = gpudirect and not ways.is_host(dst)
-        if near and self.connection.protocol != "simple":
+            back = wire_ways.steps(int(arrays.endpoints["node"][stage]), (endpoint,))
+            answer = (*wire_ways.path(dst, stage), *back)
+        is_direct = gpudirect and not wire_ways.is_host(dst)
+        if is_direct and self.connection.protocol != "simple":
             tail = self.protocol.tail_fence_ps
         else:
-            tail = adapter.completion_ps + ways.to_gpu(dst) + (adapter.flush_ps if near else 0)
-        to_nic = len(ways.steps(start, (self.nics[0],)))
+            tail = (
+                adapter.completion_ps
+                + wire_ways.to_gpu(dst)
+                + (adapter.flush_ps if is_direct else 0)
+            )
+        to_nic = len(wire_ways.steps(start, (self.nics[0],)))
         return Leg(
             src=proxy,
             dst=endpoint,
             kind=ConnKind.WRITE,
             tail_ps=tail + sending.post_ps + sending.transit_ps,
-            head_ps=ways.to_host(dst) + self._back_ps(adapter) + self.protocol.head_fence_ps,
-            hops=len(way) + len(answer),
+            head_ps=wire_ways.to_host(dst) + self._back_ps(adapter) + self.protocol.head_fence_ps,
+            hops=len(path) + len(answer),
             packet_bytes=sending.mtu_bytes,
             width=len(arrays.group(start, self.nics[0])),
-            forms=ways.formats([*way, *answer]),
+            forms=wire_ways.formats([*path, *answer]),
             via_first=self.nics[0],
             via_last=self.nics[1],
             stage=stage,
@@ -198,7 +213,7 @@ class Networked:
             nak_ps=self._network_ps(),
             reorder_bytes=adapter.reorder_bytes,
             nic=sending,
-            line_wire=way[to_nic],
+            line_wire=path[to_nic],
         )
 
 
@@ -208,12 +223,12 @@ MOST_KEPT = 1 << 16
 
 def places_of(arrays: FabricArrays) -> Places:
     """Return the path finder of a topology, shared by all runs without faults."""
-    known = arrays.fabric.derived
-    if known.get("arrays") is not arrays:
+    cache = arrays.fabric.cache
+    if cache.get("arrays") is not arrays:
         return Places(arrays)
-    result: Places | None = known.get("places")
+    result: Places | None = cache.get("places")
     if result is None or result.full:
-        result = known["places"] = Places(arrays)
+        result = cache["places"] = Places(arrays)
     return result
 
 
@@ -264,25 +279,25 @@ class Places(WireWays):
             return Place("direct", (Leg(end, end, ConnKind.FLAG, *flags),))
         if self.zones[src] != self.zones[dst]:
             return Networked(self, connection, rail).place()
-        way = self.way(src, self.endpoint(dst))
-        kind = path_type(self.arrays, way)
+        path = self.path(src, self.endpoint(dst))
+        kind = path_type(self.arrays, path)
         memory = self.memory(dst)
-        if kind == PathType.NVL and self._over_nvlink(way):
-            return Place("direct", (self._linked(connection, way, self.is_read(connection)),))
+        if kind == PathType.NVL and self._over_nvlink(path):
+            return Place("direct", (self._link_leg(connection, path, self.is_read(connection)),))
         if kind != PathType.NVL and self._over_pcie(kind, memory):
-            return Place("peer", (self._linked(connection, way, read=False),))
+            return Place("peer", (self._link_leg(connection, path, read=False),))
         self._check_staged(src, dst, memory)
-        return Place("staged", (self._staged(connection, protocol, memory),))
+        return Place("staged", (self._staged_leg(connection, protocol, memory),))
 
     def _over_pcie(self, kind: PathType, memory: int) -> bool:
         """Return True if P2P may use PCIe; it must without host memory, if a level allows it."""
         return kind <= self.p2p_level or (memory == NONE and self.p2p_level > PathType.LOC)
 
-    def _over_nvlink(self, way: Sequence[int]) -> bool:
+    def _over_nvlink(self, path: Sequence[int]) -> bool:
         """Return True if P2P may use NVLink here: through another GPU from level NVB on."""
         if self.p2p_level >= PathType.NVB and self.fabric.nvb:
             return True
-        between = (self.fabric.nodes[int(self.arrays.wires["src"][wire])] for wire in way[1:])
+        between = (self.fabric.nodes[int(self.arrays.wires["src"][wire])] for wire in path[1:])
         return self.p2p_level >= PathType.NVL and all(node.kind != "gpu" for node in between)
 
     def _check_staged(self, src: int, dst: int, memory: int) -> None:
@@ -300,41 +315,41 @@ class Places(WireWays):
             " NICs inside a node need --env NCCL_SHM_DISABLE=1, which splits it into nodes"
         )
 
-    def _linked(self, connection: Connection, way: Sequence[int], read: bool) -> Leg:
+    def _link_leg(self, connection: Connection, path: Sequence[int], read: bool) -> Leg:
         """Return the leg over NVLink or another network without hosts, or of PCIe writes to the peer's memory."""
-        back = self.way(connection.dst, self.endpoint(connection.src))
-        leg = self._plain(connection, way, back, read)
-        there_ps, back_ps = self.arrays.latency_ps(way), self.arrays.latency_ps(back)
+        back = self.path(connection.dst, self.endpoint(connection.src))
+        leg = self._plain(connection, path, back, read)
+        there_ps, back_ps = self.arrays.latency_ps(path), self.arrays.latency_ps(back)
         protocol = protocol_of(self.arrays, connection.protocol)
         # Data of LL and LL128 contain their flags.
         in_data = connection.kind == "data" and connection.protocol != "simple"
         tail_ps = protocol.tail_fence_ps + (0 if in_data else there_ps)
         return replace(leg, tail_ps=tail_ps, head_ps=back_ps + protocol.head_fence_ps)
 
-    def _staged(self, connection: Connection, protocol: Protocol, memory: int) -> Leg:
+    def _staged_leg(self, connection: Connection, protocol: Protocol, memory: int) -> Leg:
         """Return the leg through host memory near the receiver: one writes, the other reads."""
         arrays, src, dst = self.arrays, connection.src, connection.dst
-        there, fetch = self.way(src, memory), self.way(dst, memory)
+        write_path, fetch = self.path(src, memory), self.path(dst, memory)
         answer = self.steps(int(arrays.endpoints["node"][memory]), (self.endpoint(dst),))
         flags = connection.kind == "flag"
-        limits = self.packet_limit(src, there), self.packet_limit(dst, [*fetch, *answer])
+        limits = self.packet_limit(src, write_path), self.packet_limit(dst, [*fetch, *answer])
         return Leg(
             src=self.endpoint(src),
             dst=self.endpoint(dst),
             kind=ConnKind.FLAG if flags else ConnKind.WRITE,
-            tail_ps=arrays.latency_ps(there) + self.to_gpu(dst) + protocol.tail_fence_ps,
+            tail_ps=arrays.latency_ps(write_path) + self.to_gpu(dst) + protocol.tail_fence_ps,
             head_ps=self.to_host(dst) + self.to_gpu(src) + protocol.head_fence_ps,
-            hops=0 if flags else len(there) + len(fetch) + len(answer),
+            hops=0 if flags else len(write_path) + len(fetch) + len(answer),
             packet_bytes=min(limits),
             width=len(arrays.group(arrays.node_of(dst), memory)),
-            forms=self.formats([*there, *fetch, *answer]),
+            forms=self.formats([*write_path, *fetch, *answer]),
             stage=NONE if flags else memory,
         )
 
     def _plain(
-        self, connection: Connection, way: Sequence[int], back: Sequence[int], read: bool
+        self, connection: Connection, path: Sequence[int], back: Sequence[int], read: bool
     ) -> Leg:
-        """Return a leg that carries the data of a connection over `way`, without flags."""
+        """Return a leg that carries the data of a connection over `path`, without flags."""
         src, dst = self.endpoint(connection.src), self.endpoint(connection.dst)
         flags = connection.kind == "flag"
         asks = connection.dst if read else connection.src
@@ -342,11 +357,11 @@ class Places(WireWays):
             src=src,
             dst=dst,
             kind=ConnKind.FLAG if flags else ConnKind.READ if read else ConnKind.WRITE,
-            hops=0 if flags else len(way) * (2 if read else 1),
-            packet_bytes=128 if flags else self.packet_limit(asks, back if read else way),
+            hops=0 if flags else len(path) * (2 if read else 1),
+            packet_bytes=128 if flags else self.packet_limit(asks, back if read else path),
             routing=None if flags or read else self._between_hosts(connection),
             width=len(self.arrays.group(self.arrays.node_of(asks), src if read else dst)),
-            forms=self.formats([*way, *(back if read else ())]),
+            forms=self.formats([*path, *(back if read else ())]),
         )
 
     def _between_hosts(self, connection: Connection) -> str | None:

@@ -177,7 +177,7 @@ def spreads_of(arrays: FabricArrays, legs: Sequence[Leg]) -> SpreadTable:
     return SpreadTable(rows, numbers, spreading.num_vcs(arrays.fabric))
 
 
-def rerouted(
+def reroute(
     fabric: Fabric, routing: str = "auto", gap_ps: int | None = None, order: int | str | None = None
 ) -> Fabric:
     """Return the topology with other paths between its nodes.
@@ -198,10 +198,10 @@ def rerouted(
     """
     routing = routing.strip().lower()
     check_routing(routing, gap_ps)
-    known: dict[Any, Fabric] = fabric.derived.setdefault("rerouted", {})
+    cache: dict[Any, Fabric] = fabric.cache.setdefault("rerouted", {})
     key = routing, gap_ps, order
-    if key in known:
-        return known[key]
+    if key in cache:
+        return cache[key]
     changes: dict[str, Any] = {}
     if routing != "auto":
         if not _has_network(fabric):
@@ -218,8 +218,8 @@ def rerouted(
             else replace(node, nic=replace(node.nic, reorder_bytes=reorder_bytes))
             for node in fabric.nodes
         )
-    known[key] = replace(fabric, **changes) if changes else fabric
-    return known[key]
+    cache[key] = replace(fabric, **changes) if changes else fabric
+    return cache[key]
 
 
 def _has_network(fabric: Fabric) -> bool:

@@ -59,28 +59,28 @@ class Builder:
             "compares_heads": int(since(system.version, "nvls compares bandwidth")),
             **self._peer,
         }
-        known = {
+        conditions_met = {
             **{"intra": best.intra_GBps, "inter": best.inter_GBps, "cross": best.cross_nic},
             **{"pattern": int(best.pattern), "num_channels": best.num_channels, "hops": best.hops},
         }
         node = {**self._node, **self._adapters[draft.type_inter]}
-        found, left = attempt(node, conditions, known, steps)
-        if found is None:
-            return best, left
+        result, steps_left = attempt(node, conditions, conditions_met, steps)
+        if result is None:
+            return best, steps_left
         heads = draft.pattern in HEADS
         graph = Graph(
             draft.pattern,
-            len(found.orders),
+            len(result.orders),
             *(draft.intra, draft.inter),
             *(draft.type_intra, draft.type_inter),
             draft.same,
             draft.cross,
-            found.latency_us if system.adapters else 0.0,
-            tuple(order[:1] for order in found.orders) if heads else found.orders,
-            found.ends if system.adapters else (),
-            found.hops,
+            result.latency_us if system.adapters else 0.0,
+            tuple(order[:1] for order in result.orders) if heads else result.orders,
+            result.ends if system.adapters else (),
+            result.hops,
         )
-        return graph, left
+        return graph, steps_left
 
 
 def _node(system: System) -> dict[str, Any]:
@@ -140,8 +140,10 @@ def _nets(system: System) -> dict[str, Any]:
     nets = np.zeros(max(1, len(system.adapters)), NETS)
     starts = np.zeros((max(1, len(system.adapters)), len(system.gpus)), np.uint8)
     for net in system.adapters:
-        ways = [(system.route(net, gpu), gpu.index) for gpu in system.gpus]
-        keys = {i: (way.rate, -way.hops) for way, i in ways if way is not None and way.hops}
+        routes = [(system.route(net, gpu), gpu.index) for gpu in system.gpus]
+        keys = {
+            i: (route.rate, -route.hops) for route, i in routes if route is not None and route.hops
+        }
         best = max(keys.values(), default=(0.0, 0))
         for index, key in keys.items():
             starts[net.index, index] = key == best
@@ -185,9 +187,9 @@ def _rank(system: System, gpu: Device, net: Device | None) -> list[tuple[int, in
 
 def _adapters_to_try(system: System, longest: Path) -> dict[str, Any]:
     """Return the NICs to try of all GPUs, then of each GPU, within a path type."""
-    found = [_find_adapters(system, gpu, longest) for gpu in (None, *system.gpus)]
-    first = np.cumsum([0, *map(len, found)])
-    return {"nets_first": first, "nets_to_try": [i for nets in found for i in nets] or [0]}
+    candidates = [_find_adapters(system, gpu, longest) for gpu in (None, *system.gpus)]
+    first = np.cumsum([0, *map(len, candidates)])
+    return {"nets_first": first, "nets_to_try": [i for nets in candidates for i in nets] or [0]}
 
 
 def _find_adapters(system: System, gpu: Device | None, longest: Path) -> list[int]:
@@ -214,5 +216,5 @@ def _find_adapters(system: System, gpu: Device | None, longest: Path) -> list[in
                 route = system.route(one, net)
                 if route is not None and route.type == kind:
                     chosen.setdefault(net.index)
-    most = (system.settings.netdevs_policy or 0) * len(gpus) or None
-    return list(chosen)[:most]
+    limit = (system.settings.netdevs_policy or 0) * len(gpus) or None
+    return list(chosen)[:limit]

@@ -70,7 +70,7 @@ class CallConfig:
             value = getattr(self, name)
             if value is not None and not 1 <= value <= _MOST:
                 raise InputError(f"{name} of a call: {value} is outside 1 to {_MOST}")
-        _ = _selected(self.select)
+        _ = _parse_selection(self.select)
 
     def check(self, comm: Communicator, operation: str) -> None:
         """Raise `InputError` if the release or the operation lacks configurations."""
@@ -87,7 +87,7 @@ class CallConfig:
         """Return NCCL's names of the selected algorithms; None without a selection, or where variables decide."""
         if not self.select.strip() or settings.algo is not None or settings.proto is not None:
             return None
-        return _selected(self.select)
+        return _parse_selection(self.select)
 
     def kernels(self, settings: Settings) -> frozenset[str] | None:
         """Return the short names of selected kernels for symmetric memory; None as of `names`."""
@@ -98,14 +98,16 @@ class CallConfig:
 
     def on(self, comm: Communicator) -> Communicator:
         """Return a communicator with the limits of this call on CTAs; variables precede them."""
-        own = comm.settings
-        low, high = own.min_ctas or self.min_ctas, own.max_ctas or self.max_ctas
+        settings = comm.settings
+        low, high = settings.min_ctas or self.min_ctas, settings.max_ctas or self.max_ctas
         if low and high and low > high:
             low = None
         nvls = comm.nvls_channels
-        if self.nvls_ctas and own.nvls_nchannels is None:
+        if self.nvls_ctas and settings.nvls_nchannels is None:
             nvls = min(nvls, self.nvls_ctas)
-        return replace(comm, nvls_channels=nvls, settings=replace(own, min_ctas=low, max_ctas=high))
+        return replace(
+            comm, nvls_channels=nvls, settings=replace(settings, min_ctas=low, max_ctas=high)
+        )
 
     def choose(self, comm: Communicator, collective: Collective, num_bytes: int) -> Selection:
         """Return NCCL's choice for `num_bytes`, as of `Communicator.select`.
@@ -120,9 +122,9 @@ class CallConfig:
         names = self.names(comm.settings)
         if names is None:
             return result
-        kept = {key for key in result.times_us if general_name(*key) in names}
-        if kept:
-            return comm.select(collective, num_bytes, lanes, kept)
+        allowed = {key for key in result.times_us if general_name(*key) in names}
+        if allowed:
+            return comm.select(collective, num_bytes, lanes, allowed)
         if self.force:
             possible = ", ".join(general_name(*key) for key in result.times_us)
             raise InputError(
@@ -133,12 +135,12 @@ class CallConfig:
 
 def general_name(algorithm: Algorithm, protocol: Protocol) -> str:
     """Return the name of an algorithm and protocol in a selection: ``NVLSTREE_SIMPLE``."""
-    own = algorithm.name.replace("NVLS_", "NVLS")
-    return f"{own}_{protocol.name}"
+    name = algorithm.name.replace("NVLS_", "NVLS")
+    return f"{name}_{protocol.name}"
 
 
 @cache
-def _known() -> frozenset[str]:
+def _selectable_names() -> frozenset[str]:
     """Return the names of a selection."""
     pairs = (
         (algorithm, protocol)
@@ -151,22 +153,22 @@ def _known() -> frozenset[str]:
 
 
 @cache
-def _selected(text: str) -> frozenset[str]:
+def _parse_selection(text: str) -> frozenset[str]:
     """Return the names that a selection has; each name for an empty one."""
-    known = _known()
+    names = _selectable_names()
     words = "".join(text.split())
     result: set[str] = set()
     for term in filter(None, words.split(",")):
-        left = set(known)
+        remaining = set(names)
         for factor in filter(None, term.split("+")):
             tag = factor.removeprefix("^").upper()
-            found = {name for name in known if tag and name.upper().startswith(tag)}
-            if not found:
+            matches = {name for name in names if tag and name.upper().startswith(tag)}
+            if not matches:
                 raise InputError(
-                    f"selection {text!r}: {factor!r} is no algorithm; names: {', '.join(sorted(known))}"
+                    f"selection {text!r}: {factor!r} is no algorithm; names: {', '.join(sorted(names))}"
                 )
-            left = left - found if factor.startswith("^") else left & found
-        if not left or not term.strip("+"):
+            remaining = remaining - matches if factor.startswith("^") else remaining & matches
+        if not remaining or not term.strip("+"):
             raise InputError(f"selection {text!r}: {term!r} selects no algorithm")
-        result |= left
-    return frozenset(result) or known
+        result |= remaining
+    return frozenset(result) or names

@@ -13,12 +13,12 @@ def num_channels(group: RankGroup, ring: Graph, chain: Graph, system: System, se
     version, settings = system.version, system.settings
     if settings.library is not None:
         count = settings.library.channels(group.num_ranks, group.num_nodes, searched)
-        return _limited(count, settings, settings.library.most[group.num_nodes > 1])
-    most = max_channels(version)
-    count = min(most, 2 * searched)
+        return _limit_channels(count, settings, settings.library.most[group.num_nodes > 1])
+    limit = max_channels(version)
+    count = min(limit, 2 * searched)
     collnet = group.collnet and settings.collnet_enable and group.num_ranks > group.num_nodes
     if collnet and chain.intra_GBps > chain.inter_GBps:
-        count = min(most, count + count // 2)
+        count = min(limit, count + count // 2)
     if (
         since(version, "doubled channels")
         and group.lowest_capability >= 90
@@ -27,13 +27,13 @@ def num_channels(group: RankGroup, ring: Graph, chain: Graph, system: System, se
         and count < 16
     ):
         count *= 2
-    return _limited(count, settings, most)
+    return _limit_channels(count, settings, limit)
 
 
-def _limited(count: int, settings: Settings, most: int) -> int:
+def _limit_channels(count: int, settings: Settings, limit: int) -> int:
     """Return a number of channels within the limits of the settings."""
-    count = min(count, settings.max_nchannels or most, settings.max_ctas or most)
-    return min(most, max(count, settings.min_nchannels or 1, settings.min_ctas or 1))
+    count = min(count, settings.max_nchannels or limit, settings.max_ctas or limit)
+    return min(limit, max(count, settings.min_nchannels or 1, settings.min_ctas or 1))
 
 
 def _up(number: int) -> int:
@@ -60,8 +60,8 @@ def p2p_channels(system: System, group: RankGroup, count: int) -> tuple[int, int
         lanes = 2
         if late:
             rates = [r.rate for n in system.adapters if (r := system.route(system.gpus[0], n))]
-            near = len(system.nearest(system.gpus[0], system.adapters))
-            lanes = max(near, -(-int(max(rates, default=0.0)) // 14), 2)
+            nearest_nics = len(system.nearest(system.gpus[0], system.adapters))
+            lanes = max(nearest_nics, -(-int(max(rates, default=0.0)) // 14), 2)
         elif since(system.version, "p2p channels by ranks") and 2 * group.num_ranks > 4 * count:
             lanes = 1
         per_peer = min(per_peer, lanes)

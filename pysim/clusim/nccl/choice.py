@@ -93,7 +93,7 @@ def choose(
     size_bytes: int,
     *,
     element_bytes: int = 4,
-    wanted: Wanted | None = None,
+    overrides: Wanted | None = None,
 ) -> Choice:
     """Return the plan of an operation of a size.
 
@@ -109,67 +109,69 @@ def choose(
     InputError
         No algorithm that the communicator could use has a program, or the release lacks configurations.
     """
-    if isinstance(wanted, CallConfig):
-        wanted.check(comm, operation)
+    if isinstance(overrides, CallConfig):
+        overrides.check(comm, operation)
     if operation not in COLLECTIVE_OF:
         return Choice(None)
     collective = COLLECTIVE_OF[operation]
-    given = None
-    if isinstance(wanted, CallConfig):
-        chosen = wanted.choose(comm, collective, size_bytes)
+    requested = None
+    if isinstance(overrides, CallConfig):
+        chosen = overrides.choose(comm, collective, size_bytes)
     else:
         chosen = comm.select(collective, size_bytes)
-        given = None if wanted is None else _given(comm, chosen, wanted)
-    best = given or chosen
+        requested = None if overrides is None else _requested_selection(comm, chosen, overrides)
+    best = requested or chosen
     note = ""
-    if isinstance(wanted, NcclOverrides) and given is None:
-        note = f"{wanted.algorithm.value} {wanted.protocol.value} cannot run here"
+    if isinstance(overrides, NcclOverrides) and requested is None:
+        note = f"{overrides.algorithm.value} {overrides.protocol.value} cannot run here"
     if (best.algorithm, collective) not in WRITERS:
         best, note = _nearest(operation, chosen, best.algorithm)
-        given = None
+        requested = None
     plan = comm.plan_of(best, element_bytes=min(element_bytes, size_bytes))
-    return Choice(plan, note, given is not None)
+    return Choice(plan, note, requested is not None)
 
 
-def _given(comm: Communicator, chosen: Selection, wanted: NcclOverrides) -> Selection | None:
+def _requested_selection(
+    comm: Communicator, chosen: Selection, overrides: NcclOverrides
+) -> Selection | None:
     """Return the request as a selection; None if the system cannot run it."""
-    if wanted.algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE) and not comm.group.nvls:
+    if overrides.algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE) and not comm.group.nvls:
         return None
     threads = channels_and_threads(
         comm.table,
-        (chosen.collective, wanted.algorithm, wanted.protocol),
+        (chosen.collective, overrides.algorithm, overrides.protocol),
         chosen.num_bytes,
         comm.lanes,
     )
-    if wanted.channels:
-        threads = replace(threads, num_channels=min(wanted.channels, 64), why=wanted.why)
-    key = wanted.algorithm, wanted.protocol
-    time_us = wanted.model_us if wanted.model_us >= 0 else chosen.times_us.get(key, 0.0)
+    if overrides.channels:
+        threads = replace(threads, num_channels=min(overrides.channels, 64), why=overrides.why)
+    key = overrides.algorithm, overrides.protocol
+    time_us = overrides.model_us if overrides.model_us >= 0 else chosen.times_us.get(key, 0.0)
     return Selection(
         *(chosen.collective, chosen.num_bytes, *key),
-        *(threads, time_us, chosen.times_us, wanted.why),
+        *(threads, time_us, chosen.times_us, overrides.why),
     )
 
 
 def _nearest(operation: str, chosen: Selection, missing: Algorithm) -> tuple[Selection, str]:
     """Return the best algorithm with a program by the cost model, and a note on the missing one."""
-    known = [key for key in _written(chosen) if chosen.times_us[key] > 0]
-    if not known:
+    priced = [key for key in _algorithm_keys(chosen) if chosen.times_us[key] > 0]
+    if not priced:
         raise InputError(
             f"{operation}: {missing.value} has no program here and is the only algorithm allowed"
         )
-    algorithm, protocol = min(known, key=lambda key: chosen.times_us[key])
+    algorithm, protocol = min(priced, key=lambda key: chosen.times_us[key])
     note = f"{algorithm.value} {protocol.value} in place of {missing.value}"
     return replace(chosen, algorithm=algorithm, protocol=protocol), note
 
 
-def _written(chosen: Selection) -> list[tuple[Algorithm, Protocol]]:
+def _algorithm_keys(chosen: Selection) -> list[tuple[Algorithm, Protocol]]:
     return [key for key in chosen.times_us if (key[0], chosen.collective) in WRITERS]
 
 
 def runnable(comm: Communicator, operation: str) -> list[tuple[Algorithm, Protocol]]:
     """Return NCCL's candidates for a collective on this communicator that have programs."""
-    return _written(comm.select(COLLECTIVE_OF[operation], 1 << 20))
+    return _algorithm_keys(comm.select(COLLECTIVE_OF[operation], 1 << 20))
 
 
 def way_of(comm: Communicator, plan: NcclPlan | None) -> Way:
@@ -180,7 +182,7 @@ def way_of(comm: Communicator, plan: NcclPlan | None) -> Way:
     return Way(chosen.algorithm.value, chosen.protocol.value, plan.num_channels)
 
 
-def ways(comm: Communicator, collective: Collective | None, sizes: Sequence[int]) -> list[Way]:
+def plan_ways(comm: Communicator, collective: Collective | None, sizes: Sequence[int]) -> list[Way]:
     """Return the plans of a collective at every size, or of sends and receives without a collective."""
     if collective is None:
         return [way_of(comm, None)]
@@ -244,16 +246,16 @@ class Communicators:
         self._known[tuple(ranks)] = members
 
     def choice(
-        self, group: GroupLike, moved: CollectivePayload, wanted: Wanted | None = None
+        self, group: GroupLike, moved: CollectivePayload, overrides: Wanted | None = None
     ) -> Choice:
         """Return the plan of a collective."""
         members = self.of(group)
-        key = (id(members), moved.operation, moved.bytes, moved.dtype, wanted)
+        key = (id(members), moved.operation, moved.bytes, moved.dtype, overrides)
         if key not in self._choices:
             result = choose(
                 *(members.comm, moved.operation, moved.bytes),
                 element_bytes=element(moved.dtype).size_bytes,
-                wanted=wanted,
+                overrides=overrides,
             )
             # Keeps the communicator alive while its id is a key.
             self._choices[key] = members, result
@@ -264,7 +266,7 @@ class Communicators:
         site: Site,
         group: GroupLike,
         moved: CollectivePayload,
-        wanted: Wanted | None = None,
+        overrides: Wanted | None = None,
     ) -> list[int]:
         """Append a collective; dependencies in `site` and the returned tasks are per rank in the given order.
 
@@ -276,8 +278,8 @@ class Communicators:
         members = self.of(group)
         root = members.position[moved.root] if moved.root >= 0 else ABSENT
         tasks = programs.emit(
-            *(_turned(site, members.position), self.fabric, members.comm),
-            *(replace(moved, root=root), self.choice(members, moved, wanted).plan),
+            *(_reorder_site(site, members.position), self.fabric, members.comm),
+            *(replace(moved, root=root), self.choice(members, moved, overrides).plan),
         )
         return [tasks[at] for at in members.position]
 
@@ -288,7 +290,9 @@ class Communicators:
         members = self.of(group)
         position = members.position
         placed = [(position[src], position[dst], size) for src, dst, size in messages]
-        tasks = programs.emit_messages(_turned(site, position), self.fabric, members.comm, placed)
+        tasks = programs.emit_messages(
+            _reorder_site(site, position), self.fabric, members.comm, placed
+        )
         return [tasks[at] for at in position]
 
     def puts(
@@ -308,7 +312,7 @@ def shared_communicators(
     return Communicators(fabric, version, parse_env(dict(env)))
 
 
-def _turned(site: Site, position: Sequence[int]) -> Site:
+def _reorder_site(site: Site, position: Sequence[int]) -> Site:
     """Return a site with its dependencies in the order of the communicator."""
     if site.after is None:
         return site

@@ -70,13 +70,13 @@ def buffers(
     algorithm: Algorithm, protocol: Protocol, collective: Collective, settings: Settings
 ) -> Buffers:
     """Return the FIFO of a connection; Simple rings move four steps a chunk and two a slice."""
-    given = {
+    sizes = {
         Protocol.LL: settings.ll_buffsize,
         Protocol.LL128: settings.ll128_buffsize,
         Protocol.SIMPLE: settings.buffsize,
     }[protocol]
     default, line, data, grain = (FIFO if settings.library is None else RCCL_FIFO)[protocol]
-    step = (total := given or default) // STEPS
+    step = (total := sizes or default) // STEPS
     looping = (
         protocol is Protocol.SIMPLE
         and algorithm is Algorithm.RING
@@ -110,17 +110,19 @@ def nvls_tuning(group: RankGroup, graph: Graph, version: Version, settings: Sett
     in 2.20 and before, NVLSTree starts with a step of the FIFO.
     """
     several, blackwell = group.num_nodes > 1, group.lowest_capability >= 100
-    channels, chunk, most = 16, 128 << 10, 0
+    channels, chunk, max_chunk = 16, 128 << 10, 0
     if blackwell and since(version, "nvls channels of blackwell"):
         channels = 32 if several else 24
     if blackwell and several and since(version, "nvls trees of blackwell"):
-        channels, chunk, most = _blackwell_trees(group, graph)
+        channels, chunk, max_chunk = _blackwell_trees(group, graph)
     chunk = settings.nvls_chunksize or chunk
     start = chunk
     if not since(version, "nvls trees chunk as nvls"):
         start = (settings.buffsize or FIFO[Protocol.SIMPLE].total_bytes) // STEPS
-    most = settings.nvlstree_max_chunksize or most or (65536 if group.num_nodes >= 4 else start)
-    return NvlsTuning(settings.nvls_nchannels or channels, chunk, min(start, most))
+    max_chunk = (
+        settings.nvlstree_max_chunksize or max_chunk or (65536 if group.num_nodes >= 4 else start)
+    )
+    return NvlsTuning(settings.nvls_nchannels or channels, chunk, min(start, max_chunk))
 
 
 def _blackwell_trees(group: RankGroup, graph: Graph) -> tuple[int, int, int]:
@@ -292,7 +294,7 @@ def traffic_per_byte(collective: Collective, num_ranks: int) -> int:
     """Return the bytes that pass a rank per byte of the count: all-reduce 2, all-gather and reduce-scatter n."""
     if collective is Collective.ALLREDUCE:
         return 2
-    return num_ranks if collective.blocked else 1
+    return num_ranks if collective.has_blocks else 1
 
 
 def min_traffic(version: Version) -> int:
@@ -323,33 +325,35 @@ def continuous_parts(
         Channels the tuner allows; `most_channels` those the communicator has.
     """
     collective, num_ranks = cutting.collective, cutting.shape.num_ranks
-    most = most_channels or num_channels
+    channel_limit = most_channels or num_channels
     heavy = traffic_per_byte(collective, num_ranks)
     if cutting.protocol is Protocol.LL and since(cutting.version, "traffic of ll counts fourfold"):
         heavy *= 4
-    least = min_traffic(cutting.version)
-    per_channel = max(least, count_bytes * heavy // num_channels)
+    min_bytes = min_traffic(cutting.version)
+    per_channel = max(min_bytes, count_bytes * heavy // num_channels)
     by_traffic = since(cutting.version, "channels by 16 KiB of traffic")
-    cell = _up(max(1, -(-least // heavy)), 16) if by_traffic else 16
+    cell = _up(max(1, -(-min_bytes // heavy)), 16) if by_traffic else 16
     cell = max(element_bytes, cell // element_bytes * element_bytes)
     cells = -(-count_bytes // cell)
-    each = min(cells, -(-per_channel // (cell * heavy)))
-    if each == 0:
+    cells_each = min(cells, -(-per_channel // (cell * heavy)))
+    if cells_each == 0:
         return []
     # Full channels are skipped; the last channel of a communicator gets the remainder.
-    counts = [each] * (cells // each) + ([cells % each] if cells % each else [])
-    if len(counts) > most:
-        middle = max(0, most - 2)
-        rest = cells - each
-        each_middle = rest // (middle + 1)
-        counts = [each, *[each_middle] * middle, each_middle + rest % (middle + 1)]
-        counts = counts if most > 1 else [cells]
+    counts = [cells_each] * (cells // cells_each) + (
+        [cells % cells_each] if cells % cells_each else []
+    )
+    if len(counts) > channel_limit:
+        middle = max(0, channel_limit - 2)
+        remainder = cells - cells_each
+        each_middle = remainder // (middle + 1)
+        counts = [cells_each, *[each_middle] * middle, each_middle + remainder % (middle + 1)]
+        counts = counts if channel_limit > 1 else [cells]
     parts, offset = [], 0
-    global_factor = num_ranks if collective.blocked else 1
+    global_factor = num_ranks if collective.has_blocks else 1
     for channel, number in enumerate(counts):
         length = min(number * cell, count_bytes - offset)
-        whole = length * global_factor
-        chunk_bytes = plan_chunks(cutting, whole, 1).chunk_bytes
+        total_bytes = length * global_factor
+        chunk_bytes = plan_chunks(cutting, total_bytes, 1).chunk_bytes
         parts.append(ChannelPart(channel, offset, length, chunk_bytes))
         offset += length
     return parts

@@ -37,7 +37,7 @@ from clusim.nccl.rcclgraphs import known_graphs, known_node
 from clusim.nccl.search import search
 from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
-from clusim.nccl.transports import check_network, transported, with_plugins
+from clusim.nccl.transports import check_network, restrict_transports, with_plugins
 from clusim.nccl.tuner import ChannelSupply, Selection, select
 from clusim.topology import shelf
 from clusim.topology.model import Fabric
@@ -111,7 +111,7 @@ class Communicator:
     p2p_least_bytes: int = 0
 
     @property
-    def searched(self) -> tuple[Graph, ...]:
+    def node_graphs(self) -> tuple[Graph, ...]:
         """Return the graphs of the first node by their id in files: ring, tree, CollNet chain, NVLS, CollNet direct."""
         first = self.machines[0]
         collnet = self.graphs[Algorithm.COLLNET_CHAIN], self.graphs[Algorithm.COLLNET_DIRECT]
@@ -132,15 +132,15 @@ class Communicator:
             later_notes(self.version)
             + notes_on_chips((gpu.chip, gpu.architecture, gpu.capability) for gpu in gpus)
             if library is None
-            else library.missing(self.known)
+            else library.missing(self.recognised_node)
         )
         unknown = [cpu.name for s in self.systems for cpu in s.cpus if cpu.cpu.vendor == "other"]
         if unknown:
             notes.append(
                 f"unknown processor {unknown[0]}: NCCL's defaults for unknown processors are used"
             )
-        told = dict.fromkeys(line for system in self.systems for line in system.told)
-        return (*notes, *told, *notes_on_variables(self.settings))
+        lines = dict.fromkeys(line for system in self.systems for line in system.told)
+        return (*notes, *lines, *notes_on_variables(self.settings))
 
     @cached_property
     def machine_of(self) -> tuple[int, ...]:
@@ -160,13 +160,13 @@ class Communicator:
         """Return the cost table."""
         if self.settings.library is None:
             return cost_table(self.group, self.graphs, self.version, self.settings)
-        return rccl_table(self.group, self.graphs, self.settings, self.known)
+        return rccl_table(self.group, self.graphs, self.settings, self.recognised_node)
 
     @cached_property
-    def known(self) -> KnownNode | None:
+    def recognised_node(self) -> KnownNode | None:
         """Return the node that RCCL recognises; None with NCCL or on other nodes."""
-        found = known_node(self.systems[0])
-        return found[0] if found else None
+        node = known_node(self.systems[0])
+        return node[0] if node else None
 
     @property
     def library(self) -> str:
@@ -231,7 +231,7 @@ class Communicator:
         parts: list[ChannelPart] = []
         if distributes_continuously(self.version) and algorithm not in LOOPS_OVER_HEADS:
             ranks = self.group.num_ranks
-            count_bytes = max(1, num_bytes // ranks) if collective.blocked else num_bytes
+            count_bytes = max(1, num_bytes // ranks) if collective.has_blocks else num_bytes
             parts = continuous_parts(
                 how,
                 count_bytes,
@@ -278,7 +278,7 @@ def communicator(
     version = version if library is None else library.version
     settings = with_plugins(fabric, settings or Settings(), version)
     settings = replace(settings, library=library)
-    fabric = transported(fabric, settings)
+    fabric = restrict_transports(fabric, settings)
     members = _members(fabric, ranks)
     if sum(len(numbers) for numbers in members.values()) < 2:
         raise InputError(f"{fabric.name}: one GPU; a collective needs at least two")
@@ -297,7 +297,7 @@ def communicator(
     first = 0
     for zone, system in by_zone.items():
         if id(system) not in result:
-            result[id(system)] = _searched(_Looked(system.key(), system))
+            result[id(system)] = _search_graphs(_Looked(system.key(), system))
         ring, tree, nvls, *_ = result[id(system)]
         count = len(system.gpus)
         name = {_short(name): name for name in parts_of(fabric, zone).nodes}
@@ -306,10 +306,10 @@ def communicator(
         ranks_here = tuple(range(first, first + count))
         machines.append(SearchedMachine(ranks_here, ring, tree, nvls, adapters, gpus))
         first += count
-    made = _agree(fabric, systems, machines, list(result.values()))
+    agreed = _agree(fabric, systems, machines, list(result.values()))
     number = {name: rank for rank, name in enumerate(fabric.ranks)}
     on_fabric = tuple(number[name] for machine in machines for name in machine.gpus)
-    return replace(made, ranks=on_fabric)
+    return replace(agreed, ranks=on_fabric)
 
 
 def _endpoints(fabric: Fabric) -> list[Endpoint]:
@@ -318,12 +318,12 @@ def _endpoints(fabric: Fabric) -> list[Endpoint]:
 
 def _members(fabric: Fabric, ranks: Sequence[int] | None) -> dict[int, list[int]]:
     """Return a map from node to the numbers of its participating GPUs."""
-    seen: dict[int, int] = {}
+    counts: dict[int, int] = {}
     place: dict[str, tuple[int, int]] = {}
     for node in fabric.nodes:
         if node.kind == "gpu":
-            place[node.name] = node.zone, seen.get(node.zone, 0)
-            seen[node.zone] = seen.get(node.zone, 0) + 1
+            place[node.name] = node.zone, counts.get(node.zone, 0)
+            counts[node.zone] = counts.get(node.zone, 0) + 1
     members: dict[int, list[int]] = {}
     for name in place if ranks is None else _names(fabric, ranks):
         if name not in place:
@@ -358,8 +358,8 @@ def _systems(
 
 def _visible(fabric: Fabric, zone: int) -> tuple[tuple[object, ...], ...]:
     """Return the parts of a node that NCCL distinguishes, by their names in the node."""
-    known: dict[int, tuple[tuple[object, ...], ...]] = fabric.derived.setdefault("visible", {})
-    if zone not in known:
+    cache: dict[int, tuple[tuple[object, ...], ...]] = fabric.cache.setdefault("visible", {})
+    if zone not in cache:
         parts = parts_of(fabric, zone)
         result: list[tuple[object, ...]] = []
         for node in parts.nodes.values():
@@ -369,8 +369,8 @@ def _visible(fabric: Fabric, zone: int) -> tuple[tuple[object, ...], ...]:
         for link in parts.inside:
             rate = link.rate.bytes_per_s
             result.append((_short(link.a), _short(link.b), link.count, link.cls, link.name, rate))
-        known[zone] = tuple(result)
-    return known[zone]
+        cache[zone] = tuple(result)
+    return cache[zone]
 
 
 def _short(name: str) -> str:
@@ -386,39 +386,41 @@ class _Looked:
 
 
 @lru_cache(512)
-def _searched(looked: _Looked) -> tuple[Graph, ...]:
+def _search_graphs(looked: _Looked) -> tuple[Graph, ...]:
     """Return the result of `_search_all`, cached because a rack of 72 GPUs needs half a second."""
     build = partial(_search_all, looked.system)
-    return shelf.cached(("graphs", looked.key), build) if resources.cached else build()
+    return shelf.cached_answer(("graphs", looked.key), build) if resources.cached else build()
 
 
 def _search_all(system: System) -> tuple[Graph, ...]:
     """Return ring, tree, NVLS, CollNet chain and CollNet direct of a node."""
     settings = system.settings
-    known = known_graphs(system)
-    ring = _given(system, 0) or (known[0] if known else search(system, Pattern.RING))
+    recognised = known_graphs(system)
+    ring = _read_graph(system, 0) or (recognised[0] if recognised else search(system, Pattern.RING))
     count = ring.num_channels
-    tree = _given(system, 1) or (
-        known[1] if known else search(system, Pattern.BALANCED_TREE, least=count, most=count)
+    tree = _read_graph(system, 1) or (
+        recognised[1]
+        if recognised
+        else search(system, Pattern.BALANCED_TREE, min_channels=count, channel_limit=count)
     )
     nvls = Graph(Pattern.NVLS)
     if since(system.version, "nvls") and settings.nvls_enable:
-        nvls = _given(system, NVLS_ID) or search(system, Pattern.NVLS)
+        nvls = _read_graph(system, NVLS_ID) or search(system, Pattern.NVLS)
     chain, direct = Graph(Pattern.TREE), Graph(Pattern.COLLNET_DIRECT)
     chain = replace(chain, type_intra=ring.type_intra)
     direct = replace(direct, type_intra=ring.type_intra)
     if settings.collnet_enable and system.adapters and all(n.collective for n in system.adapters):
-        chain = _given(system, 2) or search(
-            system, Pattern.TREE, least=count, most=count, collective=True
+        chain = _read_graph(system, 2) or search(
+            system, Pattern.TREE, min_channels=count, channel_limit=count, collective=True
         )
-        most = max_channels(system.version)
-        direct = _given(system, 4) or search(
-            system, Pattern.COLLNET_DIRECT, most=most, collective=True
+        limit = max_channels(system.version)
+        direct = _read_graph(system, 4) or search(
+            system, Pattern.COLLNET_DIRECT, channel_limit=limit, collective=True
         )
     return ring, tree, nvls, chain, direct
 
 
-def _given(system: System, number: int) -> Graph | None:
+def _read_graph(system: System, number: int) -> Graph | None:
     """Return the graph of ``NCCL_GRAPH_FILE`` with an id; None leaves it to the search."""
     settings = system.settings
     if settings.graph_file is None:
@@ -429,7 +431,7 @@ def _given(system: System, number: int) -> Graph | None:
     return settings.graph_file.find(number, devices, settings.cross_nic)
 
 
-def _least(graphs: list[Graph]) -> Graph:
+def _reduce_to_minimum(graphs: list[Graph]) -> Graph:
     """Return the first graph, reduced to the minimum over all nodes."""
     return replace(
         graphs[0],
@@ -449,7 +451,9 @@ def _agree(
     per_node: list[tuple[Graph, ...]],
 ) -> Communicator:
     version, settings = systems[0].version, systems[0].settings
-    ring, tree, nvls, chain, direct = (_least([g[i] for g in per_node]) for i in range(5))
+    ring, tree, nvls, chain, direct = (
+        _reduce_to_minimum([g[i] for g in per_node]) for i in range(5)
+    )
     searched = min(ring.num_channels, tree.num_channels)
     ring, tree = replace(ring, num_channels=searched), replace(tree, num_channels=searched)
     capabilities = [system.capabilities for system in systems]
@@ -476,8 +480,8 @@ def _agree(
     nvls_count = 0
     if group.nvls:
         requested = nvls_tuning(group, nvls, version, settings).channels
-        most, least = settings.max_ctas or max_channels(version), settings.min_ctas or 1
-        nvls_count = max(least, min(most, requested))
+        max_ctas, min_ctas = settings.max_ctas or max_channels(version), settings.min_ctas or 1
+        nvls_count = max(min_ctas, min(max_ctas, requested))
     p2p, per_peer = p2p_channels(systems[0], group, count)
     collnet = count if since(version, "ll is half the bandwidth") else 0
     return Communicator(

@@ -104,19 +104,21 @@ def tree_detour_ps(fabric: Fabric, num_nodes: int) -> int:
 
     Of the tree and the node with the longest way; first NICs stand for all, neighbours in a tree for near nodes.
     """
-    longest, near = [], []
+    longest, local = [], []
     for which in (0, 1):
         parents = [double_tree(num_nodes, node)[which][0] for node in range(num_nodes)]
         hops = _hops_ps(fabric, parents)
         if not hops:
             return 0
-        near += [hop for hop in hops if hop]
+        local += [hop for hop in hops if hop]
         for leaf in range(num_nodes):
-            way = [leaf]
-            while parents[way[-1]] != NONE:
-                way.append(parents[way[-1]])
-            longest.append((sum(hops[node] for node in way), len(way) - 1))
-    return 2 * max((way_ps - levels * min(near) for way_ps, levels in longest if levels), default=0)
+            path = [leaf]
+            while parents[path[-1]] != NONE:
+                path.append(parents[path[-1]])
+            longest.append((sum(hops[node] for node in path), len(path) - 1))
+    return 2 * max(
+        (way_ps - levels * min(local) for way_ps, levels in longest if levels), default=0
+    )
 
 
 def ring_trip_ps(fabric: Fabric, num_nodes: int) -> int:
@@ -147,7 +149,7 @@ def _hops_ps(fabric: Fabric, targets: Sequence[int]) -> list[int]:
     ]
 
 
-def _paired(graph: Graph, number: int, channels: int, version: Version) -> int:
+def _channel_parity(graph: Graph, number: int, channels: int, version: Version) -> int:
     """Return 1 if a node uses the other channel of each pair.
 
     Where rings leave by another NIC than they enter, odd nodes swap the channels of a pair, so that every hop
@@ -195,7 +197,7 @@ def _ring(
     order: list[int] = []
     adapters: list[tuple[int, int]] = []
     for number, machine in enumerate(machines):
-        c = channel ^ _paired(machine.ring, number, searched, version)
+        c = channel ^ _channel_parity(machine.ring, number, searched, version)
         step = -1 if machine.ring.alternating and number % 2 else 1
         order += [machine.ranks[gpu] for gpu in machine.ring.orders[c][::step]]
         if machine.ring.adapters:

@@ -101,8 +101,8 @@ def later_notes(version: Version) -> list[str]:
         if release_of(text) <= version[:2]
         for change in names
     ]
-    known = min(version[:2], NEWEST[:2])
-    constants = f", with constants of {Version(*known)}"
+    release = min(version[:2], NEWEST[:2])
+    constants = f", with constants of {Version(*release)}"
     return [f"NCCL {version}: planned as {LATEST}{constants}; not modelled: {'; '.join(changes)}"]
 
 
@@ -195,8 +195,8 @@ def cpu_of(name: str) -> CpuModel:
 
 def socket_GBps(cpu: CpuModel, version: Version) -> float:
     """Return NCCL's bandwidth of the link between two sockets [GB/s]."""
-    known = (p for p in PROCESSORS.values() if (p.vendor, p.model) == (cpu.vendor, cpu.model))
-    figure = next((p.socket_GBps for p in known), None)
+    processors = (p for p in PROCESSORS.values() if (p.vendor, p.model) == (cpu.vendor, cpu.model))
+    figure = next((p.socket_GBps for p in processors), None)
     if figure is None:
         return LOCAL_GBps
     rate = float(str(figure.value))

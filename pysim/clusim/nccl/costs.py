@@ -84,9 +84,9 @@ class CostTable:
             return None
         key = collective, algorithm, protocol
         latency *= self.plateau(key, num_bytes, num_channels)
-        return latency + num_bytes / (1000 * self.corrected(key, num_bytes, bandwidth))
+        return latency + num_bytes / (1000 * self.correct_bandwidth(key, num_bytes, bandwidth))
 
-    def corrected(self, key: Key, num_bytes: int, bandwidth: float) -> float:
+    def correct_bandwidth(self, key: Key, num_bytes: int, bandwidth: float) -> float:
         """Return a bandwidth with the correction of a size [GB/s]."""
         collective, algorithm, protocol = key
         steps = (num_bytes >> 6).bit_length() - 1
@@ -107,7 +107,7 @@ class CostTable:
             large = num_bytes // (num_channels * group.num_ranks) >= 64
         return self.tables.plateau[group.lowest_capability >= 80] if large else 1.0
 
-    def settled(
+    def settle_choice(
         self, collective: Collective, num_bytes: int, best: tuple[Algorithm, Protocol]
     ) -> tuple[Algorithm, Protocol]:
         """Return the choice after rules that replace the fastest entry; NCCL has none."""
@@ -156,7 +156,7 @@ class CostModel:
         n = self.group.num_ranks
         if collective is Collective.ALLREDUCE:
             return 2 * (n - 1)
-        return n - 1 if collective.blocked else n
+        return n - 1 if collective.has_blocks else n
 
     def exists(self, collective: Collective, algorithm: Algorithm) -> bool:
         """Return True if the release has this algorithm for this collective at all."""
@@ -175,12 +175,12 @@ class CostModel:
             return since(version, "nvls")
         if algorithm is Algorithm.NVLS_TREE:
             return reduce_all and since(version, "trees of nvls")
-        return collective.blocked and since(version, "pat") and self.group.ranks_per_node == 1
+        return collective.has_blocks and since(version, "pat") and self.group.ranks_per_node == 1
 
     def bandwidth(self, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> float:
         graph, group = self.graphs[algorithm], self.group
-        near = group.num_nodes <= 2 or algorithm in _COLLNET
-        bus = graph.num_channels * (graph.intra_GBps if near else graph.inter_GBps)
+        few_nodes = group.num_nodes <= 2 or algorithm in _COLLNET
+        bus = graph.num_channels * (graph.intra_GBps if few_nodes else graph.inter_GBps)
         if algorithm in _IN_SWITCH:
             return self.in_switch(collective, algorithm, protocol, bus)
         if self.row == 1 and not since(self.version, "no ceiling on a100"):
@@ -197,7 +197,7 @@ class CostModel:
             bus = self.direct(collective, bus)
         if algorithm is Algorithm.RING:
             return bus * group.num_ranks / self.steps(collective)
-        return bus if collective.blocked else bus * 0.5
+        return bus if collective.has_blocks else bus * 0.5
 
     def ring(self, collective: Collective, protocol: Protocol, bus: float) -> float:
         group, version = self.group, self.version
@@ -278,8 +278,8 @@ class CostModel:
         p = PROTOCOLS.index(protocol)
         graph, nodes = self.graphs[algorithm], group.num_nodes
         local = group.num_ranks // nodes
-        near = tables.nvlink_us if graph.type_intra == Path.NVL else tables.pcie_us
-        base, intra = tables.base_us[algorithm][p], near[algorithm][p]
+        intra_us = tables.nvlink_us if graph.type_intra == Path.NVL else tables.pcie_us
+        base, intra = tables.base_us[algorithm][p], intra_us[algorithm][p]
         alone = group.ranks_per_node == 1 and since(self.version, "lone gpus as trees")
         network = Algorithm.TREE if alone else algorithm
         inter = tables.network_us[network][p]
@@ -310,8 +310,8 @@ class CostModel:
         steps = self.steps(collective)
         if collective in ROOTED:
             graph = self.graphs[Algorithm.RING]
-            near = tables.nvlink_us if graph.type_intra == Path.NVL else tables.pcie_us
-            table = near if nodes == 1 else tables.network_us
+            intra_us = tables.nvlink_us if graph.type_intra == Path.NVL else tables.pcie_us
+            table = intra_us if nodes == 1 else tables.network_us
             if graph.same_channels:
                 return table[Algorithm.RING][p]
             slow = protocol is Protocol.SIMPLE
@@ -333,23 +333,27 @@ class CostModel:
     def why_not(self, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> str:
         """Return why an entry must not be used; empty if it may."""
         settings, group, version = self.settings, self.group, self.version
-        reason = self.unsupported(algorithm)
+        reason = self.limitation(algorithm)
         if reason:
             return reason
-        said = allows(settings, collective, protocol)
-        if said is False:
+        refusal = allows(settings, collective, protocol)
+        if refusal is False:
             return f"NCCL_PROTO={settings.proto.text if settings.proto else ''}"
-        if said is None and protocol is Protocol.LL128:
+        if refusal is None and protocol is Protocol.LL128:
             reason = self.ll128_unsafe(algorithm)
             if reason:
                 return reason
-        said = allows(settings, collective, algorithm)
+        refusal = allows(settings, collective, algorithm)
         spared = (
             algorithm is Algorithm.RING
             and collective is not Collective.ALLREDUCE
             and not since(version, "algorithms per collective")
         )
-        if said is False and not spared and not self.restored(collective, algorithm):
+        if (
+            refusal is False
+            and not spared
+            and not self.restores_ring_and_tree(collective, algorithm)
+        ):
             return f"NCCL_ALGO={settings.algo.text if settings.algo else ''}"
         if algorithm in _IN_SWITCH and self.graphs[algorithm].num_channels < 2:
             return "fewer than two heads"
@@ -359,7 +363,7 @@ class CostModel:
             return "NCCL_PAT_ENABLE=0"
         return ""
 
-    def restored(self, collective: Collective, algorithm: Algorithm) -> bool:
+    def restores_ring_and_tree(self, collective: Collective, algorithm: Algorithm) -> bool:
         """Return True if NCCL re-enables Ring and Tree because no algorithm in ``NCCL_ALGO`` can run.
 
         Releases 2.8 to 2.23 do so without CollNet (``src/graph/tuning.cc``) for any value of the variable; later ones
@@ -371,17 +375,17 @@ class CostModel:
         late = since(version, "algorithms per collective")
         if late or not since(version, "collnet is ignored") or self._collnet:
             return False
-        left = [Algorithm.RING, Algorithm.TREE]
+        remaining = [Algorithm.RING, Algorithm.TREE]
         if since(version, "trees of nvls"):
-            left.append(Algorithm.NVLS if group.num_nodes == 1 else Algorithm.NVLS_TREE)
-        return not any(allows(settings, collective, name) for name in left)
+            remaining.append(Algorithm.NVLS if group.num_nodes == 1 else Algorithm.NVLS_TREE)
+        return not any(allows(settings, collective, name) for name in remaining)
 
     @property
     def _collnet(self) -> bool:
         """True if in-network reduction is available and enabled."""
         return self.group.collnet and self.settings.collnet_enable
 
-    def unsupported(self, algorithm: Algorithm) -> str:
+    def limitation(self, algorithm: Algorithm) -> str:
         settings, group = self.settings, self.group
         if algorithm in _COLLNET:
             if not group.collnet:
@@ -390,8 +394,8 @@ class CostModel:
                 return "NCCL_COLLNET_ENABLE is not 1"
             if group.num_nodes < settings.collnet_node_threshold:
                 return "one node" if group.num_nodes == 1 else "NCCL_COLLNET_NODE_THRESHOLD"
-            most = group.max_local or group.num_ranks // group.num_nodes
-            if algorithm is Algorithm.COLLNET_DIRECT and most > MAX_DIRECT_HEADS + 1:
+            max_local = group.max_local or group.num_ranks // group.num_nodes
+            if algorithm is Algorithm.COLLNET_DIRECT and max_local > MAX_DIRECT_HEADS + 1:
                 return f"more than {MAX_DIRECT_HEADS + 1} ranks per node"
         if algorithm in _IN_SWITCH:
             if not settings.nvls_enable:
@@ -448,8 +452,8 @@ def cost_model(
 ) -> CostModel:
     """Return the inputs of all entries, with an empty graph for algorithms without one."""
     none = Graph(Pattern.TREE)
-    whole = {algorithm: graphs.get(algorithm, none) for algorithm in ALGORITHMS}
-    return CostModel(version, group, whole, settings, tables_for(version))
+    all_graphs = {algorithm: graphs.get(algorithm, none) for algorithm in ALGORITHMS}
+    return CostModel(version, group, all_graphs, settings, tables_for(version))
 
 
 def entries(model: CostModel) -> dict[Key, Cost]:

@@ -64,7 +64,7 @@ def _fail(name: str, value: str, problem: str) -> InputError:
     return InputError(f"{name}={value}: {problem}")
 
 
-def _whole(low: int, high: int) -> Callable[[str, str], int]:
+def _integer_reader(low: int, high: int) -> Callable[[str, str], int]:
     def read(name: str, value: str) -> int:
         try:
             number = int(value, 0)
@@ -79,7 +79,7 @@ def _whole(low: int, high: int) -> Callable[[str, str], int]:
 
 def _threads(highest: int) -> Callable[[str, str], int]:
     def read(name: str, value: str) -> int:
-        number = _whole(64 if highest == 512 else 160, highest)(name, value)
+        number = _integer_reader(64 if highest == 512 else 160, highest)(name, value)
         if number % 32:
             raise _fail(name, value, "not a multiple of 32, the size of a warp")
         return number
@@ -88,17 +88,17 @@ def _threads(highest: int) -> Callable[[str, str], int]:
 
 
 def _flag(name: str, value: str) -> bool:
-    return _whole(-2, 2)(name, value) not in (0, -2)
+    return _integer_reader(-2, 2)(name, value) not in (0, -2)
 
 
 def _one(name: str, value: str) -> bool:
     """Return True for 1, the only value by which NCCL disables a transport."""
-    return _whole(-2, 2)(name, value) == 1
+    return _integer_reader(-2, 2)(name, value) == 1
 
 
-def _enabled(name: str, value: str) -> bool:
+def _is_enabled(name: str, value: str) -> bool:
     """Return True unless a value is 0; negative values select NCCL's default, which is enabled."""
-    return _whole(-2, 2)(name, value) != 0
+    return _integer_reader(-2, 2)(name, value) != 0
 
 
 def _policy(name: str, value: str) -> str:
@@ -110,7 +110,7 @@ def _policy(name: str, value: str) -> str:
 
 
 def _reads(name: str, value: str) -> bool | None:
-    number = _whole(-2, 2)(name, value)
+    number = _integer_reader(-2, 2)(name, value)
     return None if number < 0 else number != 0
 
 
@@ -161,23 +161,23 @@ def _thresholds(name: str, value: str) -> tuple[int, ...]:
 
 
 def _list(names: tuple[Name, ...], noun: str) -> Callable[[str, str], Allowed]:
-    known: dict[str, Name] = {str(name.value).lower(): name for name in names}
+    by_name: dict[str, Name] = {str(name.value).lower(): name for name in names}
 
     def one(variable: str, value: str, text: str) -> frozenset[Name]:
         inverted = text.startswith("^")
         chosen: set[Name] = set()
         for word in text.removeprefix("^").split(","):
-            name = known.get(word.strip().lower())
+            name = by_name.get(word.strip().lower())
             if name is None:
                 raise _fail(
-                    variable, value, f"{word.strip()!r} is no {noun}; give {', '.join(known)}"
+                    variable, value, f"{word.strip()!r} is no {noun}; give {', '.join(by_name)}"
                 )
             chosen.add(name)
         return frozenset(names) - chosen if inverted else frozenset(chosen)
 
     def read(variable: str, value: str) -> Allowed:
         if not value.strip():
-            raise _fail(variable, value, f"empty; use a list of {', '.join(known)}")
+            raise _fail(variable, value, f"empty; use a list of {', '.join(by_name)}")
         allowed: dict[Collective, frozenset[Name]] = {}
         for part in value.strip().rstrip(";").split(";"):
             where, colon, text = part.partition(":")
@@ -187,8 +187,8 @@ def _list(names: tuple[Name, ...], noun: str) -> Callable[[str, str], Allowed]:
                 continue
             operation = find_operation(where)
             if operation is None or operation.name not in COLLECTIVE_OF:
-                given = ", ".join(str(collective).lower() for collective in COLLECTIVES)
-                raise _fail(variable, value, f"{where.strip()!r} is no collective; give {given}")
+                listing = ", ".join(str(collective).lower() for collective in COLLECTIVES)
+                raise _fail(variable, value, f"{where.strip()!r} is no collective; give {listing}")
             allowed[COLLECTIVE_OF[operation.name]] = one(variable, value, text.strip())
         return Allowed(value, allowed)
 
@@ -205,7 +205,7 @@ def _graphs(name: str, value: str) -> GraphFile:
     return graph_file(name, value)
 
 
-_Channels = Annotated[int | None, _whole(1, 128)]
+_Channels = Annotated[int | None, _integer_reader(1, 128)]
 _Size = Annotated[int | None, _size]
 _Level = Annotated[Path | None, _level]
 
@@ -242,25 +242,25 @@ class Settings:
     p2p_net_chunksize: _Size = None
     net_gdr_level: _Level = None
     net_gdr_read: Annotated[bool | None, _reads] = None
-    net_overhead_ns: Annotated[int | None, _whole(0, 1_000_000)] = None
+    net_overhead_ns: Annotated[int | None, _integer_reader(0, 1_000_000)] = None
     pxn_disable: Annotated[bool, _flag] = False
-    cross_nic: Annotated[int, _whole(0, 2)] = 2
+    cross_nic: Annotated[int, _integer_reader(0, 2)] = 2
     netdevs_policy: Annotated[int | None, _devices_policy] = None
     ib_hca: Annotated[str, _text] = ""
-    ib_qps_per_connection: Annotated[int, _whole(1, MOST_QUEUES)] = 1
+    ib_qps_per_connection: Annotated[int, _integer_reader(1, MOST_QUEUES)] = 1
     ib_split_data_on_qps: Annotated[bool | None, _flag] = None
     ib_disable: Annotated[bool, _flag] = False
     net: Annotated[str, _text] = ""
-    mnnvl_enable: Annotated[int, _whole(0, 2)] = 2
-    pat_enable: Annotated[int, _whole(0, 2)] = 2
-    win_enable: Annotated[bool, _enabled] = True
-    cumem_enable: Annotated[bool, _enabled] = True
-    nvls_enable: Annotated[bool, _enabled] = True
+    mnnvl_enable: Annotated[int, _integer_reader(0, 2)] = 2
+    pat_enable: Annotated[int, _integer_reader(0, 2)] = 2
+    win_enable: Annotated[bool, _is_enabled] = True
+    cumem_enable: Annotated[bool, _is_enabled] = True
+    nvls_enable: Annotated[bool, _is_enabled] = True
     nvls_nchannels: _Channels = None
     nvls_chunksize: _Size = None
     nvlstree_max_chunksize: _Size = None
     collnet_enable: Annotated[bool, _flag] = False
-    collnet_node_threshold: Annotated[int, _whole(1, 1_000_000)] = 2
+    collnet_node_threshold: Annotated[int, _integer_reader(1, 1_000_000)] = 2
     sym_kernel: Annotated[str, _text] = ""
     sym_ctas: _Channels = None
     cta_policy: Annotated[str, _policy] = ""
@@ -276,7 +276,7 @@ class Settings:
     by_plugin: tuple[str, ...] = field(default=(), compare=False)
 
     @property
-    def given(self) -> tuple[str, ...]:
+    def changed_names(self) -> tuple[str, ...]:
         """Return the names of settings that differ from NCCL's default."""
         none = Settings()
         names = (item.name for item in fields(self) if item.compare)
@@ -306,8 +306,8 @@ class Settings:
         none = Settings()
         reset = {key: getattr(none, key) for key in (_READERS[name][0] for name in unread)}
         names = tuple(name for name in self.names if name not in unread)
-        told = [name for name in unread if name not in _CHANNEL_LIMITS]
-        return replace(self, **reset, names=names, unread=(*self.unread, *told))
+        ignored = [name for name in unread if name not in _CHANNEL_LIMITS]
+        return replace(self, **reset, names=names, unread=(*self.unread, *ignored))
 
 
 _READERS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
@@ -347,7 +347,7 @@ def parse_assignments(words: Iterable[str]) -> dict[str, str]:
     return env
 
 
-def forced(
+def force_variables(
     algorithm: str = "", protocol: str = "", channels: int | None = None
 ) -> tuple[tuple[str, str], ...]:
     """Return the variables that force NCCL to use the given algorithm and protocol; CollNet is off by default."""
@@ -372,15 +372,15 @@ def parse_env(env: Mapping[str, str]) -> Settings:
 
 def _read(env: Mapping[str, str], without_effect: list[str]) -> dict[str, Any]:
     result: dict[str, Any] = {}
-    for given, value in env.items():
-        name = _OLD_NAMES.get(given, given)
+    for variable, value in env.items():
+        name = _OLD_NAMES.get(variable, variable)
         if name == SYMMETRIC:
             result["symmetric"] = True
         if name == PLUGIN:
             result["plugin"] = plugin_release(value)
         if not name.startswith(PREFIXES):
             continue
-        if _obeyed(name, value):
+        if _is_obeyed(name, value):
             key, reader = _READERS[name]
             result[key] = reader(name, value)
         elif name in WITHOUT_EFFECT:
@@ -392,15 +392,15 @@ def _read(env: Mapping[str, str], without_effect: list[str]) -> dict[str, Any]:
     return result
 
 
-def _obeyed(name: str, value: str) -> bool:
+def _is_obeyed(name: str, value: str) -> bool:
     """Return True if a variable is obeyed; raise `InputError` if it is unknown, or refused with this value."""
     variable = VARIABLES.get(name)
     if variable is None:
         from difflib import get_close_matches
 
-        near = get_close_matches(name, VARIABLES, 1)
+        matches = get_close_matches(name, VARIABLES, 1)
         raise InputError(
-            f"{name}: unknown NCCL variable" + (f"; did you mean {near[0]}?" if near else "")
+            f"{name}: unknown NCCL variable" + (f"; did you mean {matches[0]}?" if matches else "")
         )
     if variable.effect == "refused" and value not in variable.harmless:
         default = f"; its default, {variable.harmless[0]}, is accepted" if variable.harmless else ""
@@ -438,8 +438,8 @@ def notes_on_chips(chips: Iterable[tuple[str, str, int]]) -> list[str]:
     chips : iterable of (str, str, int)
         Name, architecture and compute capability times ten of every GPU.
     """
-    known = list(chips)
-    like = {name: assumed_like(architecture).capitalize() for name, architecture, _ in known}
+    chip_names = list(chips)
+    like = {name: assumed_like(architecture).capitalize() for name, architecture, _ in chip_names}
     lines = [
         f"{name}: not measured; planned and timed as {other}"
         for name, other in sorted(like.items())
@@ -447,10 +447,10 @@ def notes_on_chips(chips: Iterable[tuple[str, str, int]]) -> list[str]:
     ]
     foreign = {
         name: number
-        for name, architecture, number in known
+        for name, architecture, number in chip_names
         if FAMILIES[architecture].vendor == "amd"
     }
-    if not foreign or library_of([architecture for _, architecture, _ in known], LATEST):
+    if not foreign or library_of([architecture for _, architecture, _ in chip_names], LATEST):
         return lines
     number = min(foreign.values())
     return [

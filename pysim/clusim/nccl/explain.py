@@ -317,15 +317,15 @@ def _lines(data: ExplainJson, max_ranks: int) -> Iterator[str]:
         for net in data["adapters"]:
             first, last = net["fabric_nodes"][0], net["fabric_nodes"][-1]
             which = first if first == last else f"{first}..{last}"
-            near = f"GPU {net['gpu']}" if net["gpu"] is not None else "no dedicated GPU"
-            yield f"  {net['name']:<7} {which:<18} {net['speed_GBps']:g} GB/s, next to {near}"
+            gpu_text = f"GPU {net['gpu']}" if net["gpu"] is not None else "no dedicated GPU"
+            yield f"  {net['name']:<7} {which:<18} {net['speed_GBps']:g} GB/s, next to {gpu_text}"
     if data["plugin_env"]:
         yield "set by the network plugin"
         yield f"  {' '.join(data['plugin_env'])}"
     yield "rings"
-    yield from _grouped([_order(ring, max_ranks) for ring in data["rings"]])
+    yield from _group_texts([_order(ring, max_ranks) for ring in data["rings"]])
     yield "trees (root, and parent of each rank)"
-    yield from _grouped([_tree_text(tree, max_ranks) for tree in data["trees"]])
+    yield from _group_texts([_tree_text(tree, max_ranks) for tree in data["trees"]])
     if data["nvls_heads"]:
         heads = ", ".join(_order(ranks, 8) for ranks in data["nvls_heads"][:max_ranks])
         yield f"NVLS heads\n  {heads}"
@@ -370,10 +370,10 @@ def _symmetric_lines(rows: Sequence[SymmetricChoiceJson]) -> Iterator[str]:
             yield f"  {_size(row['size_bytes']):>9}  as above: {row['why_not']}"
             continue
         kernel, channels, times = row["kernel"], row["channels"], row["model_us"]
-        others = ", ".join(f"{name} {us:.1f}" for name, us in times.items() if name != kernel)
+        alternatives = ", ".join(f"{name} {us:.1f}" for name, us in times.items() if name != kernel)
         yield (
             f"  {_size(row['size_bytes']):>9}  {kernel:<26} {channels:>3} CTAs"
-            f" {times[kernel]:>10.1f} us" + (f"  (of {others})" if others else "")
+            f" {times[kernel]:>10.1f} us" + (f"  (of {alternatives})" if alternatives else "")
         )
 
 
@@ -415,7 +415,7 @@ def _size(number: float) -> str:
     return format_size(round(number))
 
 
-def _grouped(texts: list[str]) -> Iterator[str]:
+def _group_texts(texts: list[str]) -> Iterator[str]:
     """Yield each different text once, with the channels it is for."""
     places: dict[str, list[int]] = {}
     for channel, text in enumerate(texts):
@@ -424,14 +424,14 @@ def _grouped(texts: list[str]) -> Iterator[str]:
         yield f"  {format_ranges(channels):<11} {text}"
 
 
-def _order(ranks: Sequence[int], most: int) -> str:
-    text = " ".join(str(rank) for rank in ranks[:most])
-    return text + (f" ... ({len(ranks)})" if len(ranks) > most else "")
+def _order(ranks: Sequence[int], limit: int) -> str:
+    text = " ".join(str(rank) for rank in ranks[:limit])
+    return text + (f" ... ({len(ranks)})" if len(ranks) > limit else "")
 
 
-def _tree_text(tree: TreeJson, most: int) -> str:
+def _tree_text(tree: TreeJson, limit: int) -> str:
     links = [
-        f"{rank}>{parent}" for rank, parent in enumerate(tree["parent"][: most + 1]) if parent >= 0
+        f"{rank}>{parent}" for rank, parent in enumerate(tree["parent"][: limit + 1]) if parent >= 0
     ]
-    more = " ..." if len(tree["parent"]) > most + 1 else ""
+    more = " ..." if len(tree["parent"]) > limit + 1 else ""
     return f"root {tree['root']}: {' '.join(links)}{more}"

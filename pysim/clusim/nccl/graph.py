@@ -26,17 +26,17 @@ class CollectivePayload:
     root: int = ABSENT
 
     @classmethod
-    def recorded(cls, call: Any) -> CollectivePayload:
+    def from_recording(cls, call: Any) -> CollectivePayload:
         """Return the payload of a recorded call, which has these fields, that programs can run.
 
         Unsupported types are moved as bytes, sizes are rounded to elements; a barrier is an all-reduce of one element.
         """
         if call.operation == "barrier":
             return cls("allreduce", 4)
-        known = call.dtype if call.dtype in ELEMENTS else "uint8"
-        size = element(known).size_bytes
+        dtype = call.dtype if call.dtype in ELEMENTS else "uint8"
+        size = element(dtype).size_bytes
         moved = max(size, call.bytes // size * size)
-        return cls(call.operation, moved, known, call.redop, call.root)
+        return cls(call.operation, moved, dtype, call.redop, call.root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +121,16 @@ class GraphFile:
         TopologyError
             Channels without the GPUs and NICs of the node.
         """
-        found = None
-        for known, graph, channels in self.graphs:
-            if known != number or not channels or (graph.cross_nic == 1 and cross_nic == 0):
+        best = None
+        for speed, graph, channels in self.graphs:
+            if speed != number or not channels or (graph.cross_nic == 1 and cross_nic == 0):
                 continue
             for channel in channels:
                 self._check(number, channel, devices)
             orders = tuple(channel.gpus for channel in channels)
             ends = [(channel.nets[0], channel.nets[1]) for channel in channels if devices[1]]
-            found = replace(graph, orders=orders, adapters=tuple(ends))
-        return found
+            best = replace(graph, orders=orders, adapters=tuple(ends))
+        return best
 
     def _check(self, number: int, channel: GraphChannel, devices: tuple[int, int]) -> None:
         count, num_nets = devices

@@ -42,7 +42,7 @@ def graph_file(variable: str, path: str) -> GraphFile:
 def _read(path: str, _changed_ns: int) -> GraphFile:
     text = read_text(FilePath(path), _MAX_BYTES, advice="is it a graph of NCCL?", where=path)
     root = parse_root(text, path, "graphs", "NCCL_GRAPH_FILE")
-    if root.whole("version") != _VERSION:
+    if root.integer("version") != _VERSION:
         raise root.fail(
             f"version {printable(root.get('version')) or 'missing'}; NCCL reads version {_VERSION}"
         )
@@ -52,21 +52,21 @@ def _read(path: str, _changed_ns: int) -> GraphFile:
 def _graph(element: XmlElement) -> tuple[int, Graph, tuple[GraphChannel, ...]]:
     """Return id, values and channels of a ``<graph>``."""
     channels = tuple(_channel(child) for child in element.all("channel"))
-    count = _bounded(element, "nchannels", 0, _MAX_CHANNELS)
+    count = _read_bounded(element, "nchannels", 0, _MAX_CHANNELS)
     if count != len(channels):
         raise element.fail(f"nchannels={count}, but {len(channels)} <channel>; give as many")
     graph = Graph(
-        Pattern(_bounded(element, "pattern", 1, len(Pattern))),
+        Pattern(_read_bounded(element, "pattern", 1, len(Pattern))),
         count,
         _rate(element, "speedintra"),
         _rate(element, "speedinter"),
         _path(element, "typeintra"),
         _path(element, "typeinter"),
-        bool(_bounded(element, "samechannels", 0, 1)),
-        _bounded(element, "crossnic", 0, 2),
+        bool(_read_bounded(element, "samechannels", 0, 1)),
+        _read_bounded(element, "crossnic", 0, 2),
         _rate(element, "latencyinter", missing=0.0),
     )
-    return _bounded(element, "id", 0, len(IDS) - 1), graph, channels
+    return _read_bounded(element, "id", 0, len(IDS) - 1), graph, channels
 
 
 def _channel(element: XmlElement) -> GraphChannel:
@@ -78,7 +78,7 @@ def _channel(element: XmlElement) -> GraphChannel:
 def _device(element: XmlElement, names: Sequence[str]) -> int:
     """Return the number of a device by the first attribute that is there; `dev` is hexadecimal."""
     for name in names:
-        value = element.bits(name) if name == "dev" else element.whole(name)
+        value = element.bits(name) if name == "dev" else element.integer(name)
         if value is not None and value >= 0:
             return value
     raise element.fail(
@@ -86,8 +86,8 @@ def _device(element: XmlElement, names: Sequence[str]) -> int:
     )
 
 
-def _bounded(element: XmlElement, name: str, low: int, high: int) -> int:
-    value = element.whole(name)
+def _read_bounded(element: XmlElement, name: str, low: int, high: int) -> int:
+    value = element.integer(name)
     if value is None or not low <= value <= high:
         text = printable(element.get(name)) or "missing"
         raise element.fail(f"{name} of <graph>: {text}; must be {low} to {high}")

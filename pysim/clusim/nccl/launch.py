@@ -79,8 +79,8 @@ def _ps(figure: Figure) -> int:
 
 def _gpus(host: Host, launch: Launch) -> int:
     """Return the GPUs that one thread launches kernels on."""
-    each = max(1, launch.gpus_per_thread) * (1 if host.alone else max(1, launch.threads))
-    return min(each, host.num_ranks)
+    per_process = max(1, launch.gpus_per_thread) * (1 if host.alone else max(1, launch.threads))
+    return min(per_process, host.num_ranks)
 
 
 def overhead_ps(host: Host, launch: Launch) -> int:

@@ -151,13 +151,17 @@ class Rccl:
         """Return library, release, ROCm and target, for people."""
         return f"RCCL {self.version} (ROCm {self.rocm}, {self.gfx})"
 
-    def known(self, node: KnownNode | None) -> bool:
+    def has_cost_model(self, node: KnownNode | None) -> bool:
         """Return True if RCCL has a cost model of a node on this architecture."""
         return node is not None and self.architecture in node.tuning
 
     def tuning(self, node: KnownNode | None) -> Tuning:
         """Return the cost model for a node; a node that is not known has the untuned one."""
-        name = node.tuning[self.architecture] if node is not None and self.known(node) else UNTUNED
+        name = (
+            node.tuning[self.architecture]
+            if node is not None and self.has_cost_model(node)
+            else UNTUNED
+        )
         return _tuning(name, self.version[:2])
 
     def copies_of(self, num_ranks: int, num_nodes: int, searched: int) -> int:
@@ -169,10 +173,10 @@ class Rccl:
 
     def channels(self, num_ranks: int, num_nodes: int, searched: int) -> int:
         """Return the channels of a communicator: searched channels doubled if they fit, or copied."""
-        most = self.most[num_nodes > 1]
-        doubled = 2 * searched if searched <= most // 2 else searched
-        copies = min(max(1, most // searched), self.copies_of(num_ranks, num_nodes, searched))
-        return max(min(most, doubled), copies * searched)
+        limit = self.most[num_nodes > 1]
+        doubled = 2 * searched if searched <= limit // 2 else searched
+        copies = min(max(1, limit // searched), self.copies_of(num_ranks, num_nodes, searched))
+        return max(min(limit, doubled), copies * searched)
 
     def missing(self, node: KnownNode | None) -> list[str]:
         """Return notes on default algorithms of RCCL that are not modelled."""
@@ -225,8 +229,8 @@ def library_of(architectures: Sequence[str], version: Version) -> Rccl | None:
     entry = dict(_DATA["architectures"][architecture])
     newest = max(map(release_of, _DATA["releases"]))
     release = version if version[:2] <= newest else Version(*newest)
-    known = {release_of(text): rocm for text, rocm in _DATA["releases"].items()}
-    first = max((one for one in known if one <= release[:2]), default=min(known))
+    releases = {release_of(text): rocm for text, rocm in _DATA["releases"].items()}
+    first = max((one for one in releases if one <= release[:2]), default=min(releases))
     return Rccl(
         **{
             key: plain(value)
@@ -235,11 +239,11 @@ def library_of(architectures: Sequence[str], version: Version) -> Rccl | None:
         },
         architecture=architecture,
         version=release,
-        rocm=known[first],
+        rocm=releases[first],
         extra_crossings=next(
             count
             for text, count in reversed(_DATA["extra_crossings"].items())
-            if release_of(text) <= max(release[:2], min(known))
+            if release_of(text) <= max(release[:2], min(releases))
         ),
         ll128=release_of(entry["ll128"]),
         copies_by_ranks={int(n): c for n, c in entry.get("copies_by_ranks", {}).items()},
@@ -261,16 +265,16 @@ def recognise(
             links.values()
         ):
             continue
-        place = _matched(node.links, links, num_gpus)
+        place = _match_order(node.links, links, num_gpus)
         if place is not None:
             return node, place
     return None
 
 
-def _matched(
-    wanted: Mapping[tuple[int, int], int], links: Mapping[tuple[int, int], int], count: int
+def _match_order(
+    pattern: Mapping[tuple[int, int], int], links: Mapping[tuple[int, int], int], count: int
 ) -> tuple[int, ...] | None:
-    """Return the first order of GPUs, lexicographically, in which `links` equal `wanted`."""
+    """Return the first order of GPUs, lexicographically, in which `links` equal `pattern`."""
 
     def between(table: Mapping[tuple[int, int], int], a: int, b: int) -> int:
         return table.get((min(a, b), max(a, b)), 0)
@@ -281,12 +285,12 @@ def _matched(
             return place
         for gpu in range(count):
             if gpu not in place and all(
-                between(wanted, at, other) == between(links, gpu, place[other])
+                between(pattern, at, other) == between(links, gpu, place[other])
                 for other in range(at)
             ):
-                found = extended((*place, gpu))
-                if found is not None:
-                    return found
+                complete = extended((*place, gpu))
+                if complete is not None:
+                    return complete
         return None
 
     return extended(())
@@ -318,26 +322,26 @@ def _node(entry: Mapping[str, Any]) -> KnownNode:
 
 @cache
 def _tuning(name: str, release: tuple[int, int]) -> Tuning:
-    known: dict[str, Any] = {}
+    tables: dict[str, Any] = {}
     for first, changes in _releases(name):
-        if not known or first <= release:
-            known |= changes
+        if not tables or first <= release:
+            tables |= changes
     names = {item.name.lower(): item for item in (*Algorithm, *Protocol, *Collective)}
     rules = {
         names[collective]: SizeRule(
             row["ll"], row["ll128"], row.get("growth", 0), tuple(row.get("threads", ()))
         )
-        for collective, row in known.get("sizes", {}).items()
+        for collective, row in tables.get("sizes", {}).items()
     }
 
     def rows(key: str) -> Any:
         return {
             where: {names[one]: tuple(row) for one, row in table.items()}
-            for where, table in known[key].items()
+            for where, table in tables[key].items()
         }
 
     def factors(key: str) -> Any:
-        return {names[one]: tuple(row) for one, row in known[key].items()}
+        return {names[one]: tuple(row) for one, row in tables[key].items()}
 
     return Tuning(
         rows("hop_us"), rows("share"), factors("tree_correction"), factors("ring_correction"), rules

@@ -29,7 +29,7 @@ class RcclTable(CostTable):
 
     tuning: Tuning
 
-    def corrected(
+    def correct_bandwidth(
         self, key: tuple[Collective, Algorithm, Protocol], num_bytes: int, bandwidth: float
     ) -> float:
         """Return a bandwidth with the correction of a size [GB/s]."""
@@ -49,19 +49,19 @@ class RcclTable(CostTable):
         """Return the factor on the latency of large multi-node rings, which RCCL does not have: 1."""
         return 1.0
 
-    def settled(
+    def settle_choice(
         self, collective: Collective, num_bytes: int, best: tuple[Algorithm, Protocol]
     ) -> tuple[Algorithm, Protocol]:
         """Return the choice with the protocol that a size has over nodes, since ROCm 7 (rccl_wrap.cc)."""
         rule = self.rule(collective)
         if rule is None:
             return best
-        size = num_bytes // self.group.num_ranks if collective.blocked else num_bytes
+        size = num_bytes // self.group.num_ranks if collective.has_blocks else num_bytes
         protocol = Protocol.LL if size <= rule.ll_bytes else Protocol.SIMPLE
         doublings = binary_log(self.group.num_nodes) - 1
-        most = rule.ll128_bytes + doublings * rule.growth_bytes
+        limit_bytes = rule.ll128_bytes + doublings * rule.growth_bytes
         usable = self.costs[collective, best[0], Protocol.LL128].bandwidth_GBps > 0
-        if usable and rule.ll_bytes < size <= most:
+        if usable and rule.ll_bytes < size <= limit_bytes:
             protocol = Protocol.LL128
         return best[0], protocol
 
@@ -99,15 +99,15 @@ class RcclModel(CostModel):
     def bandwidth(self, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> float:
         """Return the bandwidth of an entry [GB/s]."""
         group, graph = self.group, self.graphs[algorithm]
-        few = group.num_nodes <= 2
+        few_nodes = group.num_nodes <= 2
         if (algorithm, protocol) == (Algorithm.TREE, Protocol.SIMPLE) and not (
             group.num_nodes > 1 or self.library.tree_simple
         ):
             return 0.0
-        share = self.tuning.share["two" if few else "more"].get(algorithm)
+        share = self.tuning.share["two" if few_nodes else "more"].get(algorithm)
         if share is None:
             return super().bandwidth(collective, algorithm, protocol)
-        bus = graph.num_channels * (graph.intra_GBps if few else graph.inter_GBps)
+        bus = graph.num_channels * (graph.intra_GBps if few_nodes else graph.inter_GBps)
         bus *= share[PROTOCOLS.index(protocol)]
         if algorithm is not Algorithm.RING:
             return bus * 0.5
@@ -120,8 +120,8 @@ class RcclModel(CostModel):
         if algorithm not in self.tuning.hop_us["nvlink"]:
             return super().latency(collective, algorithm, protocol)
         group, graph, p = self.group, self.graphs[algorithm], PROTOCOLS.index(protocol)
-        near = "nvlink" if graph.type_intra == Path.NVL else "pcie"
-        intra = self.tuning.hop_us[near][algorithm][p]
+        link = "nvlink" if graph.type_intra == Path.NVL else "pcie"
+        intra = self.tuning.hop_us[link][algorithm][p]
         network = self.tuning.hop_us["network"][algorithm][p]
         network += graph.latency_us * (2 if protocol is Protocol.SIMPLE else 1)
         if algorithm is Algorithm.TREE:

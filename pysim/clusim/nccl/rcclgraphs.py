@@ -18,8 +18,8 @@ def known_node(system: System) -> tuple[KnownNode, tuple[int, ...]] | None:
         for link in gpu.links:
             if link.kind == "nvl" and link.remote.kind == "gpu" and gpu.index < link.remote.index:
                 links[gpu.index, link.remote.index] = round(link.rate / library.link_GBps)
-    found = recognise(len(system.adapters), links, len(system.gpus))
-    return found if found is not None and library.known(found[0]) else None
+    order = recognise(len(system.adapters), links, len(system.gpus))
+    return order if order is not None and library.has_cost_model(order[0]) else None
 
 
 def known_graphs(system: System) -> tuple[Graph, Graph] | None:
@@ -27,16 +27,19 @@ def known_graphs(system: System) -> tuple[Graph, Graph] | None:
 
     Every channel has the same part of a GPU's xGMI bandwidth; trees are the chains of the rings.
     """
-    found = known_node(system)
-    if found is None:
+    recognised = known_node(system)
+    if recognised is None:
         return None
-    node, place = found
+    node, place = recognised
     orders = tuple(tuple(place[gpu] for gpu in order) for order in node.orders)
     total = max(sum(link.rate for link in gpu.links if link.kind == "nvl") for gpu in system.gpus)
     kind = _farthest(system)
     graphs = []
     for pattern, second in ((Pattern.RING, -1), (Pattern.BALANCED_TREE, 1)):
-        ends = [(_near(system, order[0]), _near(system, order[second])) for order in orders]
+        ends = [
+            (_nearest_nic(system, order[0]), _nearest_nic(system, order[second]))
+            for order in orders
+        ]
         graphs.append(
             Graph(
                 pattern,
@@ -54,7 +57,7 @@ def known_graphs(system: System) -> tuple[Graph, Graph] | None:
     return graphs[0], graphs[1]
 
 
-def _near(system: System, gpu: int) -> int:
+def _nearest_nic(system: System, gpu: int) -> int:
     """Return the NIC of a GPU; 0 without NICs."""
     net = system.local_adapter(system.gpus[gpu], 0)
     return net.index if net is not None else 0

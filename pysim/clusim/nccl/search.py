@@ -65,13 +65,13 @@ def _split_sockets(system: System) -> bool:
         return False
     domains: list[set[int]] = []
     for gpu in system.gpus:
-        near = {
+        local_gpus = {
             other.index
             for other in system.gpus
             if other is gpu or ((r := system.route(gpu, other)) and r.type == Path.NVL)
         }
-        if near not in domains:
-            domains.append(near)
+        if local_gpus not in domains:
+            domains.append(local_gpus)
     return len(domains) == 2 and all(len(domain) > 1 for domain in domains)
 
 
@@ -79,8 +79,8 @@ def search(
     system: System,
     pattern: Pattern,
     *,
-    least: int = 1,
-    most: int | None = None,
+    min_channels: int = 1,
+    channel_limit: int | None = None,
     collective: bool = False,
 ) -> Graph:
     """Return the channels of a pattern.
@@ -92,20 +92,20 @@ def search(
     collective : bool
         Only NICs whose network reduces.
     """
-    most = most or max_channels(system.version) // 2
+    channel_limit = channel_limit or max_channels(system.version) // 2
     if pattern is Pattern.NVLS:
-        most = min(MAX_NVLS_HEADS, len(system.gpus))
+        channel_limit = min(MAX_NVLS_HEADS, len(system.gpus))
         if system.switch is None or system.capabilities[0] < 90:
             return Graph(pattern)
         if not system.adapters:
-            least = most
+            min_channels = channel_limit
     elif pattern is Pattern.COLLNET_DIRECT:
-        most = min(MAX_DIRECT_HEADS + 1, len(system.gpus))
+        channel_limit = min(MAX_DIRECT_HEADS + 1, len(system.gpus))
     if len(system.gpus) == 1 and pattern is not Pattern.RING:
         pattern = Pattern.TREE
-    if pattern is Pattern.RING and _split_sockets(system) and most >= 2:
-        least = max(least, 2)
-    result = _Plan(system, pattern, least, most, collective).run()
+    if pattern is Pattern.RING and _split_sockets(system) and channel_limit >= 2:
+        min_channels = max(min_channels, 2)
+    result = _Plan(system, pattern, min_channels, channel_limit, collective).run()
     if not result.num_channels and not collective and pattern not in HEADS:
         order = tuple(range(len(system.gpus)))
         ends = ((0, 0),) if system.adapters else ()
@@ -118,7 +118,12 @@ class _Plan:
     """The order of the attempts."""
 
     def __init__(
-        self, system: System, pattern: Pattern, least: int, most: int, collective: bool
+        self,
+        system: System,
+        pattern: Pattern,
+        min_channels: int,
+        channel_limit: int,
+        collective: bool,
     ) -> None:
         self.system, self.pattern = system, pattern
         self.fastest, self.total = _totals(system)
@@ -130,7 +135,9 @@ class _Plan:
         crossing = pattern in (Pattern.RING, Pattern.BALANCED_TREE, Pattern.SPLIT_TREE)
         self.crossing = system.settings.cross_nic if crossing and len(system.adapters) > 1 else 0
         self.best = Graph(pattern)
-        self.draft = GraphDraft(pattern, least=least, most=most, collective=collective)
+        self.draft = GraphDraft(
+            pattern, least=min_channels, most=channel_limit, collective=collective
+        )
         self.builder = Builder(system)
         self.draft.same = self.try_same = pattern is not Pattern.NVLS
         self.draft.cross = 1 if self.crossing == 1 else 0
@@ -151,8 +158,8 @@ class _Plan:
             self.least_intra, self.most_intra = Path.LOC if alone else Path.NVL, Path.SYS
             self.least_inter, self.most_inter = Path.PIX, Path.SYS
         self.draft.type_intra, self.draft.type_inter = self.least_intra, self.least_inter
-        known = path_types(system.version)
-        self.after = {a: b for a, b in pairwise(known)}
+        types = path_types(system.version)
+        self.after = {a: b for a, b in pairwise(types)}
 
     def _first_speed(self) -> int:
         total = self.total
@@ -170,8 +177,8 @@ class _Plan:
         """Build channels under the conditions of the draft; return the steps that are left."""
         steps = _SAME_STEPS if self.draft.same else _STEPS
         self.steps_left -= steps
-        self.best, left = self.builder.attempt(self.draft, self.best, steps)
-        return left
+        self.best, steps_left = self.builder.attempt(self.draft, self.best, steps)
+        return steps_left
 
     def _enough(self) -> bool:
         return self.best.num_channels * self.best.inter_GBps >= self.total
@@ -183,28 +190,28 @@ class _Plan:
             self.draft.intra = self.draft.inter = self.speeds[index]
             if self._at_speed():
                 break
-            further = index < len(self.speeds) - 1
+            has_slower = index < len(self.speeds) - 1
             close = not self.best.num_channels or (
-                further and self.speeds[index + 1] / self.best.inter_GBps > 0.49
+                has_slower and self.speeds[index + 1] / self.best.inter_GBps > 0.49
             )
-            if not (further and close):
+            if not (has_slower and close):
                 break
             index += 1
-        return self._faster(self._duplicated())
+        return self._faster(self._duplicate_channels())
 
     def _at_speed(self) -> bool:
         """Try everything at one bandwidth; return whether the search is over."""
         draft = self.draft
         while True:
-            left = self._attempt()
-            if left == -1 or self._enough():
+            steps_left = self._attempt()
+            if steps_left == -1 or self._enough():
                 return True
             over_amd = self.system.cpu.vendor == "amd" and draft.type_intra == Path.SYS
             if draft.same and not over_amd:
                 draft.same = False
                 continue
             draft.same = self.try_same
-            self.steps_left += max(0, left)
+            self.steps_left += max(0, steps_left)
             if self.steps_left < 0 and self.best.num_channels:
                 return True
             if self._simpler_tree() or self._longer_paths() or self._other_adapters():
@@ -221,8 +228,8 @@ class _Plan:
 
     def _longer_paths(self) -> bool:
         draft, best = self.draft, self.best
-        most = draft.type_inter if self.system.adapters else self.most_intra
-        if draft.type_intra < most and (
+        longest = draft.type_inter if self.system.adapters else self.most_intra
+        if draft.type_intra < longest and (
             not best.num_channels or draft.type_intra < best.type_intra
         ):
             draft.type_intra = self.after[draft.type_intra]
@@ -258,7 +265,7 @@ class _Plan:
         draft.cross = 1 if self.crossing == 1 else 0
         return False
 
-    def _duplicated(self) -> Graph:
+    def _duplicate_channels(self) -> Graph:
         """Return the best channels doubled at half the bandwidth, if one CTA could not drive the full rate."""
         best, capability = self.best, self.system.capabilities[0]
         count = best.num_channels
@@ -270,12 +277,12 @@ class _Plan:
             or not since(self.system.version, "channels duplicated by the search")
         ):
             return best
-        many = min(2 * count, self.draft.most)
-        parts = -(-many // count)
-        more = many - count
+        count_doubled = min(2 * count, self.draft.most)
+        parts = -(-count_doubled // count)
+        more = count_doubled - count
         return replace(
             best,
-            num_channels=many,
+            num_channels=count_doubled,
             intra_GBps=best.intra_GBps / parts,
             inter_GBps=best.inter_GBps / parts,
             orders=best.orders + best.orders[:more],
@@ -295,8 +302,8 @@ class _Plan:
         draft.type_intra, draft.type_inter = best.type_intra, best.type_inter
         draft.intra = draft.inter = self.speeds[index]
         draft.least = best.num_channels
-        left = -1
-        while left != 0 and index > 0:
+        steps_left = -1
+        while steps_left != 0 and index > 0:
             best = self.best
             if draft.pattern is Pattern.RING:
                 index -= 1
@@ -312,5 +319,5 @@ class _Plan:
                 draft.intra = self.speeds[index]
             else:
                 break
-            left = self._attempt()
+            steps_left = self._attempt()
         return self.best

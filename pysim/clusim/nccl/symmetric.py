@@ -99,7 +99,7 @@ def why_not(comm: Communicator, call: SymmetricCall) -> str:
     return ""
 
 
-def _copied(comm: Communicator, call: SymmetricCall) -> bool:
+def _uses_copy_engines(comm: Communicator, call: SymmetricCall) -> bool:
     """Return True if copy engines gather: by policy, or above 8 Mi elements a rank on Blackwell."""
     if call.collective is not AG:
         return False
@@ -107,9 +107,13 @@ def _copied(comm: Communicator, call: SymmetricCall) -> bool:
         return True
     kind = find_dtype(call.dtype)
     assert kind is not None
-    each = call.num_bytes // comm.group.num_ranks // kind.size_bytes
+    elements_per_rank = call.num_bytes // comm.group.num_ranks // kind.size_bytes
     blackwell = comm.group.lowest_capability >= 100
-    return blackwell and since(comm.version, "gathers by copy engines") and each > _COPY_ELEMENTS
+    return (
+        blackwell
+        and since(comm.version, "gathers by copy engines")
+        and elements_per_rank > _COPY_ELEMENTS
+    )
 
 
 def possible(
@@ -127,8 +131,8 @@ def possible(
         result = [kernel for kernel in result if not kernel.low_latency]
     if selected is not None:
         result = [kernel for kernel in result if kernel.short in selected]
-    wanted = comm.settings.sym_kernel
-    return [kernel for kernel in result if wanted in ("", "^", kernel.name)]
+    requested = comm.settings.sym_kernel
+    return [kernel for kernel in result if requested in ("", "^", kernel.name)]
 
 
 def _by_tma(comm: Communicator) -> bool:
@@ -148,22 +152,22 @@ def pick(comm: Communicator, call: SymmetricCall, selected: Container[str] | Non
         No kernel supports the call, or the kernel in ``NCCL_SYM_KERNEL`` does not.
     """
     reason = why_not(comm, call)
-    if not reason and selected is None and _copied(comm, call):
+    if not reason and selected is None and _uses_copy_engines(comm, call):
         time_us = copy_us(comm, call)
         return Picked(COPIES, 0, time_us, {COPIES.name: time_us})
     kernels = [] if reason else possible(comm, call, selected)
     if not kernels:
         raise InputError(reason or f"NCCL_SYM_KERNEL={comm.settings.sym_kernel}: cannot do it here")
-    found: dict[str, KernelEstimate] = {}
+    estimates: dict[str, KernelEstimate] = {}
     for kernel in kernels:
         if (its := estimate(comm, kernel, call)) is not None:
-            found[kernel.name] = its
-    if not found:
+            estimates[kernel.name] = its
+    if not estimates:
         raise InputError("every kernel for symmetric memory left needs more bytes for its TMA")
     order = list(reversed(kernels)) if since(comm.version, "symmetric kernels by tma") else kernels
     best = min(
-        (kernel for kernel in order if kernel.name in found),
-        key=lambda kernel: found[kernel.name].cost_us,
+        (kernel for kernel in order if kernel.name in estimates),
+        key=lambda kernel: estimates[kernel.name].cost_us,
     )
-    times = {name: its.time_us for name, its in found.items()}
-    return Picked(best, found[best.name].blocks, found[best.name].time_us, times)
+    times = {name: its.time_us for name, its in estimates.items()}
+    return Picked(best, estimates[best.name].blocks, estimates[best.name].time_us, times)

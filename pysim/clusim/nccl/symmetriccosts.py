@@ -131,7 +131,7 @@ class KernelRates:
 
 
 @cache
-def _measured() -> dict[int, dict[str, KernelRates]]:
+def _read_rates() -> dict[int, dict[str, KernelRates]]:
     """Return the rates by compute capability and kernel."""
     rows = read(Path(__file__).with_name("symmetric.yaml"))
     return {
@@ -145,7 +145,7 @@ def _rates(comm: Communicator, kernel: SymmetricKernel, call: SymmetricCall) -> 
     if not since(comm.version, "symmetric kernels by measured rates"):
         return None
     lowest = comm.group.lowest_capability
-    rows = _measured().get(_RUBIN if lowest > _RUBIN else lowest, {})
+    rows = _read_rates().get(_RUBIN if lowest > _RUBIN else lowest, {})
     kind = find_dtype(call.dtype)
     assert kind is not None
     word = {1: "1 byte", 2: "2 bytes"}.get(kind.size_bytes, "") if call.redop == "sum" else ""
@@ -173,16 +173,16 @@ def estimate(
         return _measured_us(rates, kernel, call, (ranks, blocks, comm.group.lowest_capability))
 
     best = time_us(high)
-    found = best, high
+    selected = best, high
     for blocks in _numbers(comm, low, high):
         if (less := time_us(blocks)) <= _TOLERANCE * best:
-            found = less, blocks
+            selected = less, blocks
             break
     penalty = _PENALTY
     if rates is not None:
         rubin = comm.group.lowest_capability == _RUBIN and call.collective is not AG
         penalty = _RUBIN_PENALTY if rubin else _MEASURED_PENALTY
-    return KernelEstimate(*found, found[0] * (1 + penalty * found[1]))
+    return KernelEstimate(*selected, selected[0] * (1 + penalty * selected[1]))
 
 
 COPY_FLOOR_US = {0: (17.50, 1.957), 100: (32.04, 0.130)}
@@ -194,8 +194,8 @@ COPY_GBPS = {0: 392.0, 100: 779.0}
 
 def copy_floor_us(comm: Communicator) -> float:
     """Return the least time of a gather by copy engines: commands of the streams and two barriers [us]."""
-    base, each = COPY_FLOOR_US[100 if comm.group.lowest_capability >= 100 else 0]
-    return base + each * comm.group.num_ranks
+    base, per_peer_us = COPY_FLOOR_US[100 if comm.group.lowest_capability >= 100 else 0]
+    return base + per_peer_us * comm.group.num_ranks
 
 
 def copy_us(comm: Communicator, call: SymmetricCall) -> float:
@@ -208,19 +208,19 @@ def copy_us(comm: Communicator, call: SymmetricCall) -> float:
 def _limits(comm: Communicator, kernel: SymmetricKernel) -> tuple[int, int]:
     """Return the fewest and the most CTAs."""
     settings, ranks = comm.settings, comm.group.num_ranks
-    most = MOST_BLOCKS
-    few = not since(comm.version, "symmetric kernels by measured rates")
-    if few and kernel.multicast and not kernel.low_latency:
-        most = -(-(16 if comm.group.lowest_capability < 100 else 32) // ranks)
-    most, least = min(most, settings.max_ctas or MOST_BLOCKS), settings.min_ctas or 1
+    high = MOST_BLOCKS
+    is_older = not since(comm.version, "symmetric kernels by measured rates")
+    if is_older and kernel.multicast and not kernel.low_latency:
+        high = -(-(16 if comm.group.lowest_capability < 100 else 32) // ranks)
+    high, low = min(high, settings.max_ctas or MOST_BLOCKS), settings.min_ctas or 1
     if settings.sym_ctas:
-        most = least = min(MOST_BLOCKS, settings.sym_ctas)
+        high = low = min(MOST_BLOCKS, settings.sym_ctas)
     if since(comm.version, "symmetric kernels by tma"):
-        least = min(least, most)
-        if least != most:
-            least = least if least == 1 else least + least % 2
-            most = most if most == 1 else most - most % 2
-    return least, most
+        low = min(low, high)
+        if low != high:
+            low = low if low == 1 else low + low % 2
+            high = high if high == 1 else high - high % 2
+    return low, high
 
 
 def _numbers(comm: Communicator, low: int, high: int) -> Iterator[int]:
@@ -314,12 +314,12 @@ def _measured_us(
 
 def _copies(kernel: SymmetricKernel, call: SymmetricCall, ranks: int) -> tuple[float, float]:
     """Return how often a CTA moves a byte of the call, and how often wires do."""
-    others = float(ranks - 1)
+    num_peers = float(ranks - 1)
     if kernel.low_latency:
-        return float(ranks), others
+        return float(ranks), num_peers
     if call.collective is AR:
-        return (2.0 / ranks if kernel.multicast else 2.0), 2 * others / ranks
-    return (1.0 if kernel.multicast else float(ranks)), others
+        return (2.0 / ranks if kernel.multicast else 2.0), 2 * num_peers / ranks
+    return (1.0 if kernel.multicast else float(ranks)), num_peers
 
 
 def _in_portions(
@@ -332,12 +332,12 @@ def _in_portions(
     """
     (size, group), (moved, top) = sizes, times
     chunk = group * (_TMA_BYTES if kernel.tma else _LOAD_BYTES)
-    whole = size // chunk * chunk
-    small = (size - whole) // (group * _SMALL_BYTES) * (group * _SMALL_BYTES)
+    full_bytes = size // chunk * chunk
+    small = (size - full_bytes) // (group * _SMALL_BYTES) * (group * _SMALL_BYTES)
     portions = (
-        (whole, rates.cta),
+        (full_bytes, rates.cta),
         (small, rates.small_cta),
-        (size - whole - small, rates.tail_cta),
+        (size - full_bytes - small, rates.tail_cta),
     )
     return sum(
         max(moved * rates.cta / (rate or rates.cta), top) * part / size for part, rate in portions
@@ -359,8 +359,8 @@ def _scale(rates: KernelRates, kernel: SymmetricKernel, ranks: int, active: int)
     points = ((2.0, 1.0), (3.0, rates.curve[0]), (5.0, rates.curve[1]), (6.0, 1.0))
     at = log2(active)
     index = next(i for i in range(1, 4) if at <= points[i][0])
-    (left, below), (right, above) = points[index - 1], points[index]
-    return below + (at - left) / (right - left) * (above - below)
+    (low, below), (right, above) = points[index - 1], points[index]
+    return below + (at - low) / (right - low) * (above - below)
 
 
 def _softmin(x: float, ceiling: float, softness: float) -> float:

@@ -156,10 +156,10 @@ class System:
                     back for back in b.links if back.remote is a and back.kind == kind
                 ).rate += rate
                 return
-        there, back = self.num_links, self.num_links + 1
+        forward, back = self.num_links, self.num_links + 1
         self.num_links += 2
-        a.links.append(DeviceLink(kind, rate, b, there, back))
-        b.links.append(DeviceLink(kind, rate, a, back, there))
+        a.links.append(DeviceLink(kind, rate, b, forward, back))
+        b.links.append(DeviceLink(kind, rate, a, back, forward))
 
     def trim_network(self) -> None:
         """Forget the NICs: all ranks are on this node."""

@@ -67,16 +67,16 @@ class Tables:
 def _by_release() -> list[tuple[tuple[int, int], Tables]]:
     """Return the tables by first release, each with the changes to the previous ones."""
     names = {item.name.lower(): item for item in (*Algorithm, *Protocol)}
-    known: dict[str, Any] = {}
+    by_version: dict[str, Any] = {}
     result = []
     for release, changes in read(Path(__file__).with_name("tables.yaml")).items():
         for key, value in changes.items():
             if isinstance(value, dict):
                 rows = {names[name]: tuple(row) for name, row in value.items()}
-                known[key] = known.get(key, {}) | rows
+                by_version[key] = by_version.get(key, {}) | rows
             else:
-                known[key] = plain(value)
-        result.append((release_of(release), Tables(**known)))
+                by_version[key] = plain(value)
+        result.append((release_of(release), Tables(**by_version)))
     return result
 
 

@@ -23,7 +23,12 @@ from clusim.nccl.constants import (
 )
 from clusim.nccl.env import Settings
 from clusim.nccl.system import Device, Route, System, unknown
-from clusim.nccl.transports import allowed_nics, stated_latency_us, transport_of, transported
+from clusim.nccl.transports import (
+    allowed_nics,
+    restrict_transports,
+    stated_latency_us,
+    transport_of,
+)
 from clusim.topology.model import Fabric, Link
 from clusim.topology.nccl_overrides import SWITCH, told_lines, told_of, told_slot
 from clusim.topology.node import NETWORK, Node
@@ -65,8 +70,8 @@ def _reach(system: System, goal: Device) -> None:
                     if not (hop and through_gpu):
                         continue
                 rate = min(path.rate, link.rate)
-                known = result.get(other)
-                if known is not None and (known.hops <= path.hops or known.rate >= rate):
+                previous = result.get(other)
+                if previous is not None and (previous.hops <= path.hops or previous.rate >= rate):
                     continue
                 back = next(back for back in other.links if back.number == link.back)
                 kind = max(path.type, _type(device, link.kind, other, path))
@@ -203,12 +208,12 @@ def peer_access(system: System, a: Device, b: Device, route: Route, level: Path)
     """Return True if two GPUs reach each other directly over a path."""
     if level is Path.LOC:
         return False
-    given = system.settings.p2p_level is not None
+    is_set = system.settings.p2p_level is not None
     if not since(system.version, "peer access by driver"):
-        level = level if given else max(level, Path.PXB)
+        level = level if is_set else max(level, Path.PXB)
     elif route.type > Path.NVB and not (_has_peer_access(a) and _has_peer_access(b)):
         return False
-    if not given and system.cpu.vendor == "amd" and len(system.gpus) <= 2:
+    if not is_set and system.cpu.vendor == "amd" and len(system.gpus) <= 2:
         level = Path.SYS
     return route.type <= level
 
@@ -245,7 +250,7 @@ def build_system(
         Participating GPUs, by their index in the node; None is all.
     """
     settings = settings or Settings()
-    fabric = transported(fabric, settings)
+    fabric = restrict_transports(fabric, settings)
     system = System(version, settings, pxn=fabric.pxn, nvb=fabric.nvb)
     parts = parts_of(fabric, zone)
     nodes, links = parts.nodes, parts.inside
@@ -271,16 +276,16 @@ def _devices(
     links: list[Link],
     ranks: Iterable[int] | None,
 ) -> dict[str, Device]:
-    wanted = None if ranks is None else set(ranks)
+    selected = None if ranks is None else set(ranks)
     nvlinked = {
         end for link in links if link.cls in ("nvlink", "xgmi", "trunk") for end in (link.a, link.b)
     }
     devices: dict[str, Device] = {}
-    seen = 0
+    count = 0
     for node in nodes.values():
         if node.kind == "gpu":
-            seen += 1
-            if wanted is not None and seen - 1 not in wanted:
+            count += 1
+            if selected is not None and count - 1 not in selected:
                 continue
             devices[node.name] = gpu = _gpu(node, len(system.gpus))
             system.gpus.append(gpu)
@@ -341,26 +346,29 @@ def _join_all(
 def _tell(system: System, fabric: Fabric) -> None:
     """Replace the NVLinks by the overrides that NCCL reads, separately for each direction."""
     gpus = {gpu.name: gpu for gpu in system.gpus}
-    told = {
+    overrides = {
         gpu: links for gpu in system.gpus if (links := told_of(fabric.told, gpu.name)) is not None
     }
-    if not told:
+    if not overrides:
         return
     system.told += told_lines(fabric)
     counts: dict[tuple[Device, Device], float] = {}
     for gpu in system.gpus:
         rate = system.link_GBps(gpu)
-        there = {link.remote: link.rate for link in gpu.links if link.kind == "nvl"}
-        if gpu in told:
+        existing = {link.remote: link.rate for link in gpu.links if link.kind == "nvl"}
+        if gpu in overrides:
             ends = {
-                (system.switch if to == SWITCH else gpus.get(to)): n for to, n in told[gpu].items()
+                (system.switch if to == SWITCH else gpus.get(to)): n
+                for to, n in overrides[gpu].items()
             }
-            there = {end: n * rate for end, n in ends.items() if end is not None and end is not gpu}
-        for other, most in there.items():
-            if most:
-                counts[gpu, other] = most
-            if most and other.kind != "gpu":
-                counts[other, gpu] = most
+            existing = {
+                end: n * rate for end, n in ends.items() if end is not None and end is not gpu
+            }
+        for other, existing_rate in existing.items():
+            if existing_rate:
+                counts[gpu, other] = existing_rate
+            if existing_rate and other.kind != "gpu":
+                counts[other, gpu] = existing_rate
     for device in (*system.gpus, *system.others):
         device.links = [link for link in device.links if link.kind != "nvl"]
     for (a, b), rate in counts.items():
@@ -410,9 +418,9 @@ def _add_adapters(
     system.told += [allowed.note] if allowed.note else []
     for place, names in _by_place(places).items():
         names = [name for name in names if name in allowed.names]
-        together = _grouped(names, nodes, place)
+        merged_nics = _count_merged_nics(names, nodes, place)
         for number, name in enumerate(names):
-            groups.setdefault((place.name, number // together), []).append(name)
+            groups.setdefault((place.name, number // merged_nics), []).append(name)
     rank = {name: number for number, name in enumerate(nodes)}
     for members in sorted(groups.values(), key=lambda names: rank[names[0]]):
         first = nodes[members[0]]
@@ -449,7 +457,7 @@ def _by_place(places: dict[str, tuple[Device, float]]) -> dict[Device, list[str]
     return result
 
 
-def _grouped(names: list[str], nodes: dict[str, Node], place: Device) -> int:
+def _count_merged_nics(names: list[str], nodes: dict[str, Node], place: Device) -> int:
     """Return the number of NICs that the network plugin merges into one: the NICs of the same GPU."""
     if not names or not transport_of(nodes[names[0]].nic).stripe_bytes:
         return 1

@@ -63,22 +63,22 @@ def plugin_variables(fabric: Fabric, release: tuple[int, ...] = ()) -> dict[str,
     result: dict[str, str] = {}
     for name in sorted({node.nic.plugin for node in fabric.nodes if node.nic is not None}):
         transport = TRANSPORTS[name]
-        paired = bool(transport.paired) and _paired(fabric)
+        paired = bool(transport.paired) and _has_gpu_pairs(fabric)
         result |= transport.environment(min(capabilities, default=0), release, paired=paired)
     return result
 
 
-def _paired(fabric: Fabric) -> bool:
+def _has_gpu_pairs(fabric: Fabric) -> bool:
     """Return True if PCIe switches of a fabric's nodes have several GPUs."""
     nodes = {node.name: node for node in fabric.nodes}
-    seen: set[str] = set()
+    switches: set[str] = set()
     for link in fabric.links:
-        for near, far in ((nodes[link.a], nodes[link.b]), (nodes[link.b], nodes[link.a])):
-            if near.kind == "gpu" and far.tier == "pcie" and link.cls == "pcie":
+        for end, far in ((nodes[link.a], nodes[link.b]), (nodes[link.b], nodes[link.a])):
+            if end.kind == "gpu" and far.tier == "pcie" and link.cls == "pcie":
                 switch = far.half_of or far.name
-                if switch in seen:
+                if switch in switches:
                     return True
-                seen.add(switch)
+                switches.add(switch)
     return False
 
 
@@ -87,7 +87,7 @@ def with_plugins(fabric: Fabric, settings: Settings, version: Version) -> Settin
     settings = settings.of_release(version)
     none, free, set_by = Settings(), {}, []
     for variable, text in plugin_variables(fabric, settings.plugin).items():
-        for name in parse_env({variable: text}).given:
+        for name in parse_env({variable: text}).changed_names:
             if getattr(settings, name) == getattr(none, name):
                 free[name] = getattr(parse_env({variable: text}), name)
                 set_by.append(f"{variable}={text}")
@@ -105,7 +105,7 @@ _FAMILY = re.compile(r"mlx\d|hfi\d|.*\D")
 """Device name prefixes that match all devices of a driver: ``mlx5``, ``mlx5_``, ``bnxt_re``."""
 
 
-def transported(fabric: Fabric, settings: Settings) -> Fabric:
+def restrict_transports(fabric: Fabric, settings: Settings) -> Fabric:
     """Return a fabric restricted to the transports that the variables allow; unchanged if they allow all.
 
     Raises
@@ -115,36 +115,36 @@ def transported(fabric: Fabric, settings: Settings) -> Fabric:
     """
     if not settings.mnnvl_enable:
         fabric = by_host(fabric)
-    result = _allowed(fabric, settings)
+    result = _apply_variables(fabric, settings)
     return result if result.shm else by_peers(result)
 
 
-def _allowed(fabric: Fabric, settings: Settings) -> Fabric:
+def _apply_variables(fabric: Fabric, settings: Settings) -> Fabric:
     """Return a fabric with the variables' keys, links and costs of plugins."""
     changes = _changes(fabric, settings)
     if not changes and not settings.ib_hca and not settings.plugin:
         return fabric
-    known: dict[Any, Fabric] = fabric.derived.setdefault("transported", {})
+    cache: dict[Any, Fabric] = fabric.cache.setdefault("transported", {})
     key = (*changes.items(), settings.ib_hca, settings.plugin)
-    if key not in known:
-        links = _linked(fabric, settings)
+    if key not in cache:
+        links = _used_links(fabric, settings)
         if links is not None:
             changes["links"] = links
         nodes = tuple(_of_plugin(node, settings.plugin) for node in fabric.nodes)
         if nodes != tuple(fabric.nodes):
             changes["nodes"] = nodes
-        known[key] = replace(fabric, **changes) if changes else fabric
-    return known[key]
+        cache[key] = replace(fabric, **changes) if changes else fabric
+    return cache[key]
 
 
 def _changes(fabric: Fabric, settings: Settings) -> dict[str, Any]:
-    wanted: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     p2p = Path.LOC if settings.p2p_disable else settings.p2p_level
     if p2p is not None:
-        wanted["p2p_level"] = _P2P[p2p]
+        changes["p2p_level"] = _P2P[p2p]
     if settings.net_gdr_level is not None:
         level = _P2P[settings.net_gdr_level]
-        wanted["gdr_level"] = "loc" if level in ("nvl", "nvb") else level
+        changes["gdr_level"] = "loc" if level in ("nvl", "nvb") else level
     for name, off in (
         ("gdr_read", settings.net_gdr_read is False),
         ("pxn", settings.pxn_disable),
@@ -152,16 +152,16 @@ def _changes(fabric: Fabric, settings: Settings) -> dict[str, Any]:
         ("shm", settings.shm_disable),
     ):
         if off:
-            wanted[name] = False
+            changes[name] = False
     if settings.ib_qps_per_connection > 1 and any(
         node.nic is not None and node.nic.plugin == "verbs" for node in fabric.nodes
     ):
-        wanted["forwarding"] = replace(
+        changes["forwarding"] = replace(
             fabric.forwarding,
             queues=settings.ib_qps_per_connection,
             split=bool(settings.ib_split_data_on_qps),
         )
-    return {name: value for name, value in wanted.items() if getattr(fabric, name) != value}
+    return {name: value for name, value in changes.items() if getattr(fabric, name) != value}
 
 
 def _of_plugin(node: Node, release: tuple[int, ...]) -> Node:
@@ -175,7 +175,7 @@ def _of_plugin(node: Node, release: tuple[int, ...]) -> Node:
     return replace(node, nic=replace(sent, control_ps=0, control_flush_ps=0))
 
 
-def _linked(fabric: Fabric, settings: Settings) -> tuple[Any, ...] | None:
+def _used_links(fabric: Fabric, settings: Settings) -> tuple[Any, ...] | None:
     """Return the links except those from unused NICs to the network; None if every NIC is used."""
     if not settings.ib_hca:
         return None
@@ -189,9 +189,10 @@ def _linked(fabric: Fabric, settings: Settings) -> tuple[Any, ...] | None:
         used = allowed_nics(settings.ib_hca, names, fabric.nic_names).names
         if not used and fabric.num_zones > 1:
             devices = (name.rpartition("/")[2] for name in names)
-            shown = ", ".join(fabric.nic_names.get(name, name) for name in devices)
+            listing = ", ".join(fabric.nic_names.get(name, name) for name in devices)
             raise InputError(
-                f"NCCL_IB_HCA={settings.ib_hca}: allows no NIC of node {number} of {fabric.name}; its NICs are {shown}"
+                f"NCCL_IB_HCA={settings.ib_hca}: allows no NIC of node {number} of {fabric.name};"
+                f" its NICs are {listing}"
             )
         unused |= set(names) - set(used)
     links = tuple(
@@ -216,7 +217,7 @@ class AllowedNics:
     note: str = ""
 
 
-def allowed_nics(rule: str, nics: Iterable[str], known: Mapping[str, str]) -> AllowedNics:
+def allowed_nics(rule: str, nics: Iterable[str], device_names: Mapping[str, str]) -> AllowedNics:
     """Return the NICs of a node that a value of ``NCCL_IB_HCA`` allows.
 
     As in NCCL, names are prefixes, a leading ``=`` requires an exact match, ``^`` excludes names, and ``:port`` follows
@@ -236,8 +237,13 @@ def allowed_nics(rule: str, nics: Iterable[str], known: Mapping[str, str]) -> Al
     exact = rule.removeprefix("^").startswith("=")
     words = rule.removeprefix("^").removeprefix("=").split(",")
     words = [word.strip() for word in words if word.strip()]
-    devices = {name: known.get(name) or known.get(name.rpartition("/")[2], "") for name in names}
-    hit = {name for name in names if _named(name.rpartition("/")[2], devices[name], words, exact)}
+    devices = {
+        name: device_names.get(name) or device_names.get(name.rpartition("/")[2], "")
+        for name in names
+    }
+    hit = {
+        name for name in names if _names_nic(name.rpartition("/")[2], devices[name], words, exact)
+    }
     if any(devices.values()) or hit:
         return AllowedNics(tuple(name for name in names if (name in hit) != excluded))
     if excluded:
@@ -253,15 +259,17 @@ def allowed_nics(rule: str, nics: Iterable[str], known: Mapping[str, str]) -> Al
     return AllowedNics(chosen, note)
 
 
-def _named(nic: str, device: str, words: Iterable[str], exact: bool) -> bool:
+def _names_nic(nic: str, device: str, words: Iterable[str], exact: bool) -> bool:
     """Return True if one of the words names a NIC by its device name and port, or by its name in the topology."""
     name, _, port = device.partition(":")
     for word in words:
-        prefix, _, asked = word.partition(":")
-        if asked and asked != (port or "1"):
+        prefix, _, port_text = word.partition(":")
+        if port_text and port_text != (port or "1"):
             continue
         if any(
-            known == prefix if exact else known.startswith(prefix) for known in (name, nic) if known
+            candidate == prefix if exact else candidate.startswith(prefix)
+            for candidate in (name, nic)
+            if candidate
         ):
             return True
     return False
@@ -278,11 +286,13 @@ def check_network(fabric: Fabric, settings: Settings) -> None:
     net = settings.net.lower()
     net = "ib" if net.startswith("ibext") else net  # HPC-X's plugin, verbs as well
     names = {"verbs": ("ib",), _SOCKETS: ("socket",), "efa": ("aws libfabric", "libfabric")}
-    known = {word for name, network in reached.items() for word in (name, network.in_logs.lower())}
-    known |= {word for name in reached for word in names.get(name, ())}
-    if net == "socket" and net not in known:
+    networks = {
+        word for name, network in reached.items() for word in (name, network.in_logs.lower())
+    }
+    networks |= {word for name in reached for word in names.get(name, ())}
+    if net == "socket" and net not in networks:
         raise InputError(f"NCCL_NET={settings.net}: not simulated: {where}, and sockets {_ON_THEM}")
-    if net and net not in known:
+    if net and net not in networks:
         raise InputError(f"NCCL_NET={settings.net}: {where}; leave out NCCL_NET")
 
 

@@ -68,8 +68,8 @@ def max_threads(
 ) -> int:
     """Return the most threads of a CTA; `ring_GBps` is the bandwidth of all rings together."""
     if settings.library is not None:
-        given = settings.ll128_nthreads if protocol is Protocol.LL128 else settings.nthreads
-        return min(given or THREADS, THREADS)
+        threads = settings.ll128_nthreads if protocol is Protocol.LL128 else settings.nthreads
+        return min(threads or THREADS, THREADS)
     if protocol is Protocol.LL128:
         return settings.ll128_nthreads or _MAX_THREADS
     default = 512
@@ -92,9 +92,9 @@ def thread_thresholds(num_ranks: int, settings: Settings) -> dict[tuple[Algorith
     for algorithm in (Algorithm.COLLNET_DIRECT, Algorithm.COLLNET_CHAIN):
         limits[algorithm, Protocol.SIMPLE] = 512
     limits[Algorithm.RING, Protocol.LL] *= num_ranks
-    given = settings.thread_thresholds or ()
+    thresholds = settings.thread_thresholds or ()
     keys = [(a, p) for a in (Algorithm.TREE, Algorithm.RING) for p in PROTOCOLS]
-    limits.update({key: value for key, value in zip(keys, given, strict=False) if value >= 0})
+    limits.update({key: value for key, value in zip(keys, thresholds, strict=False) if value >= 0})
     return limits
 
 
@@ -129,7 +129,7 @@ def channels_and_threads(
     limit = thread_thresholds(table.group.num_ranks, settings)[algorithm, protocol]
     limit = table.thread_bytes(collective, protocol, limit)
     same = settings.library is not None
-    channels, most, why = num_channels, threads, "all channels"
+    channels, thread_limit, why = num_channels, threads, "all channels"
     if algorithm in _IN_SWITCH:
         channels, why = lanes.nvls_channels, "separate NVLS channels"
     elif algorithm is Algorithm.COLLNET_DIRECT:
@@ -142,14 +142,14 @@ def channels_and_threads(
             why = f"fewer channels for {limit} B per thread"
         while not same and num_bytes < channels * threads * limit and threads % 128 == 0:
             threads //= 2
-    if threads < most:
+    if threads < thread_limit:
         why = f"one channel; fewer threads for {limit} B each"
     if same:
         return Threads(channels, threads, why)
     if since(table.version, "configured calls"):
         supply = lanes.nvls_channels if algorithm in _IN_SWITCH else num_channels
-        least, top = settings.min_ctas or 1, settings.max_ctas or supply
-        bounded = min(max(channels, least), top, supply)
+        low, top = settings.min_ctas or 1, settings.max_ctas or supply
+        bounded = min(max(channels, low), top, supply)
         channels, why = bounded, (why if bounded == channels else "limits on CTAs")
     if protocol is Protocol.SIMPLE and algorithm is Algorithm.RING:
         threads += WARP
@@ -193,21 +193,21 @@ def select(
             if time is not None and (allowed is None or (algorithm, protocol) in allowed):
                 times[algorithm, protocol] = time
     if not times:
-        asked = [c.text for c in (settings.algo, settings.proto) if c is not None]
+        requested = [c.text for c in (settings.algo, settings.proto) if c is not None]
         named = [a for a in ALGORITHMS if allows(settings, collective, a)]
         reasons = [(a, table.cost(collective, a, Protocol.SIMPLE).why_not) for a in named]
         why = "; ".join(f"{a.value}: {reason}" for a, reason in reasons if reason)
         raise InputError(
             f"NCCL {table.version}: no algorithm is left for {collective.value}"
-            + (f" with {', '.join(asked)}" if asked else "")
+            + (f" with {', '.join(requested)}" if requested else "")
             + (f" ({why})" if why else "")
-            + ("; allow Ring or Simple" if asked else "")
+            + ("; allow Ring or Simple" if requested else "")
         )
-    ruled = _ruled(table, (collective, num_bytes), lanes, times)
+    ruled = _select_by_rule(table, (collective, num_bytes), lanes, times)
     if ruled is not None:
         return ruled
     fastest = min(times, key=lambda pair: times[pair])
-    best = table.settled(collective, num_bytes, fastest)
+    best = table.settle_choice(collective, num_bytes, fastest)
     threads = channels_and_threads(table, (collective, *best), num_bytes, lanes)
     why = (
         _reason(times, best)
@@ -217,7 +217,7 @@ def select(
     return Selection(collective, num_bytes, *best, threads, times.get(best, 0.0), times, why)
 
 
-def _ruled(
+def _select_by_rule(
     table: CostTable,
     call: tuple[Collective, int],
     lanes: ChannelSupply,
@@ -227,8 +227,8 @@ def _ruled(
     rules, group = lanes.settings.tuner_config_file, table.group
     if rules is None:
         return None
-    asked = (*call, (group.num_nodes, group.num_ranks))
-    rule = rules.find(asked, times, rccl=lanes.settings.library is not None)
+    question = (*call, (group.num_nodes, group.num_ranks))
+    rule = rules.find(question, times, rccl=lanes.settings.library is not None)
     if rule is None:
         return None
     best, why = (rule.algorithm, rule.protocol), f"line {rule.line} of {rules.name}"
@@ -243,8 +243,8 @@ def _ruled(
 def _reason(
     times: dict[tuple[Algorithm, Protocol], float], best: tuple[Algorithm, Protocol]
 ) -> str:
-    others = [pair for pair in times if pair != best]
-    if not others:
+    alternatives = [pair for pair in times if pair != best]
+    if not alternatives:
         return "the only one left"
-    second = min(others, key=lambda pair: times[pair])
+    second = min(alternatives, key=lambda pair: times[pair])
     return f"next: {second[0].value} {second[1].value} x{times[second] / times[best]:.2f}"

@@ -30,7 +30,7 @@ _ALONE, _NOT_REGISTERED = 1, 0
 
 _COLLECTIVES = {str(item.value).lower(): item for item in Collective}
 _ALGORITHMS = {algorithm.plugin: algorithm for algorithm in ALGORITHMS}
-_PROTOCOLS = {protocol.own: protocol for protocol in PROTOCOLS}
+_PROTOCOLS = {protocol.key: protocol for protocol in PROTOCOLS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +170,6 @@ def _is_number(words: list[str]) -> bool:
 
 def _applies(words: list[str]) -> bool:
     """Return True if a line is for groups of a single operation and for unregistered buffers."""
-    given = [int(word) for word in words[8:10]]
+    limits = [int(word) for word in words[8:10]]
     usual = (_ALONE, _NOT_REGISTERED)
-    return all(value in (_ANY, own) for value, own in zip(given, usual, strict=False))
+    return all(value in (_ANY, actual) for value, actual in zip(limits, usual, strict=False))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from clusim.base.display import Columns, Shown, Summary
 from clusim.base.errors import InputError
 from clusim.base.executors import Jobs
-from clusim.base.tables import folded, grouped
+from clusim.base.tables import group_values, wrap_line
 from clusim.base.terms.operations import COLLECTIVE_OF
 from clusim.base.terms.times import LAUNCHED
 from clusim.base.units import format_size
@@ -111,7 +111,7 @@ class Table(Shown):
     @property
     def expected(self) -> dict[Expected, list[int]]:
         """Return the distinct expected errors of the rows, with their sizes [bytes]."""
-        return grouped((self._expected(line), line.size) for line in self.lines if line.size)
+        return group_values((self._expected(line), line.size) for line in self.lines if line.size)
 
     def _expected(self, line: PerfLine) -> Expected:
         return expected_on(self.where.setup, line.size, line.algorithm)
@@ -204,7 +204,7 @@ class Table(Shown):
             self.verdicts.append(replace(verdict, expected=self._expected(line).text()))
             yield "#"
             for text in verdict_lines(self.verdicts[-1], format_size(line.size)):
-                yield from folded(f"#{text}")
+                yield from wrap_line(f"#{text}")
 
 
 def table_of(

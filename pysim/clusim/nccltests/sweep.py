@@ -420,7 +420,7 @@ def _data(dtype: DataType, op: str, *, verify: bool) -> dict[str, Any]:
     """
     known = bool(dtype.storage) and op not in NO_DATA
     return {
-        "dtype": dtype.moved,
+        "dtype": dtype.carrier,
         "redop": op if op not in ("none", "mulsum") else "sum",
         "verify": verify and known,
     }

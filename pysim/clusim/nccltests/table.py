@@ -9,7 +9,7 @@ from typing import Any
 
 from clusim.base.errors import one_line
 from clusim.base.json_schema import JsonObject
-from clusim.base.tables import folded
+from clusim.base.tables import wrap_line
 from clusim.nccltests.options import PerfOptions
 
 TESTS_VERSION = "2.17.9"
@@ -160,7 +160,7 @@ def foot(program: str, lines: Sequence[PerfLine], notes: Sequence[str] = ()) -> 
 
 def _comments(mark: str, notes: Sequence[str]) -> Iterator[str]:
     for note in notes:
-        yield from folded(f"# {mark}{one_line(note)}")
+        yield from wrap_line(f"# {mark}{one_line(note)}")
 
 
 def _bool(value: object) -> str:

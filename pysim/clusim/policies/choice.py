@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from clusim.base.errors import InputError, suggest
-from clusim.base.extensions import added, extensions
+from clusim.base.extensions import extensions, further_extensions
 from clusim.base.records import dataclass
 from clusim.policies.sender import DEFINED, SenderPolicy, read_class
 
@@ -60,7 +60,7 @@ def find_policy(name: str) -> SenderPolicy:
     if not colon:
         if name in shipped():
             return shipped()[name]
-        points = added(GROUP, shipped())
+        points = further_extensions(GROUP, shipped())
         if name not in points:
             hint = suggest(name, [*shipped(), *points])
             raise InputError(f"policy {name!r}: unknown{hint}, or file.py:Class")

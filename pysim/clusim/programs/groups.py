@@ -174,7 +174,7 @@ class SimulatedGroups:
         dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else "int32"
         if operation == "barrier":
             operation, larger, dtype = "allreduce", BARRIER_BYTES, "int32"
-        moved = DTYPES[dtype].moved if dtype in DTYPES else "uint8"
+        moved = DTYPES[dtype].carrier if dtype in DTYPES else "uint8"
         return IssuedCall(operation, larger, (), moved, _redop(given), where=program_line())
 
     def _addressed(self, call: IssuedCall, given: Any) -> IssuedCall:

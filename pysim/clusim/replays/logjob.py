@@ -204,7 +204,7 @@ def replay_log(
     log = read_logs(request.files)
     add_runs(log)
     most = request.calls or MOST_CALLS
-    table = call_table(log, most=most)
+    table = call_table(log, limit=most)
     ranks = job_ranks(log)
     if not table.call and request.asked:
         _add_asked(log, table, ranks, request)

@@ -23,7 +23,7 @@ from clusim.nccl.topology import build_system
 from clusim.replays.machine_match import Guess
 from clusim.topology import Fabric, load
 from clusim.topology.cluster_names import machine_traits
-from clusim.topology.loading import joined
+from clusim.topology.loading import join_nodes
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ def machine_of_log(log: Log, ranks: JobRanks, guess: Guess, version: Version) ->
         preset.lines.insert(1, f"  NCCL's topology print ({place}) is the same")
         preset.doubts = []
         return preset
-    machine = joined(printed, len(ranks.machines))
+    machine = join_nodes(printed, len(ranks.machines))
     chip = _chip(log, guess.topology).name
     named = any(name for gpus in log.hosts.values() for name in gpus)
     lines = [

@@ -18,7 +18,7 @@ from clusim.report.markup import Content, element, joined
 from clusim.report.runreport import verdict_lines
 from clusim.report.sections import table
 from clusim.report.verdictcard import AxisRow, axis, verdict_card
-from clusim.topology.model import doubts_of, refuse, shown
+from clusim.topology.model import doubt_lines, doubts_of, refuse
 
 FAR = 0.5
 """Median relative error above which predicted times are doubtful."""
@@ -157,7 +157,7 @@ SHOWN = 60
 def replay_report(replay: Replay, *, everything: bool = False) -> str:
     """Return the report."""
     lines = [
-        *shown(replay.doubts),
+        *doubt_lines(replay.doubts),
         f"{replay.kind} {replay.source}",
         f"  {replay.ranks} ranks on {replay.machines} node{'s' * (replay.machines != 1)}"
         + (f", NCCL {replay.nccl_version}" if replay.nccl_version else ""),

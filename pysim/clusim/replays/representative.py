@@ -95,7 +95,7 @@ class Representative:
         setup = replace(
             self.setup, nodes=machines if machines > 1 else None, gpus=parts[0], beside=parts[1:]
         )
-        moved = CollectivePayload.recorded(event)
+        moved = CollectivePayload.from_recording(event)
         asked = Request(setup, moved.operation, moved.bytes, dtype=moved.dtype, redop=moved.redop)
         return self.times.kernel(asked)
 

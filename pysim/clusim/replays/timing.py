@@ -105,7 +105,7 @@ class Timed:
 
 def moved_of(call: LoggedCall) -> CollectivePayload:
     """Return the payload of a call for programs."""
-    return CollectivePayload.recorded(call)
+    return CollectivePayload.from_recording(call)
 
 
 def wanted_of(call: LoggedCall) -> NcclOverrides | None:

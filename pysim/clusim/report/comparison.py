@@ -8,7 +8,7 @@ from pathlib import Path
 
 from clusim.analysis.diff import judged_trace
 from clusim.analysis.limits import class_traffic
-from clusim.base.terms.links import joined as links_joined
+from clusim.base.terms.links import link_class_name as links_joined
 from clusim.base.units import format_time
 from clusim.report.html import page_policy, page_script, page_style
 from clusim.report.markup import Content, Markup, element, fill, joined

@@ -13,9 +13,9 @@ import numpy as np
 
 from clusim.analysis.blame import alike
 from clusim.analysis.limits import WireUse, busiest_wires, class_traffic
-from clusim.base.tables import ColumnTable, grouped
+from clusim.base.tables import ColumnTable, group_values
 from clusim.base.terms.glossary import glossary
-from clusim.base.terms.links import kind_of, named, several
+from clusim.base.terms.links import kind_of, link_name, several
 from clusim.base.units import format_rate, format_size, format_time
 from clusim.report.flowcurves import FlowCurves, flows_svg
 from clusim.report.lanes import Shares
@@ -69,7 +69,7 @@ def call_rows(calls: ColumnTable | None, limit: int = 60) -> list[CallRow]:
         return []
     rows = calls.rows()
     names = _KIND if len(rows) > limit else (*_KIND, "call")
-    kinds = grouped((tuple(row[name] for name in names), row) for row in rows)
+    kinds = group_values((tuple(row[name] for name in names), row) for row in rows)
     return sorted(map(_row, kinds.values()), key=lambda row: row.start_ps)[: 4 * limit]
 
 
@@ -226,7 +226,9 @@ def _not_shown(feed: Feed) -> str:
     used = set(feed.result.wires.classes)
     kinds = dict.fromkeys(map(kind_of, feed.idle_classes))
     kept = {kind_of(name) for name in used}
-    names = [f"the rest of {named(kind)}" if kind in kept else named(kind) for kind in kinds]
+    names = [
+        f"the rest of {link_name(kind)}" if kind in kept else link_name(kind) for kind in kinds
+    ]
     return f" Not shown, without traffic: {several(names)}."
 
 
@@ -249,12 +251,12 @@ def _heatmap(feed: Feed) -> Markup:
 
 def _class_options(classes: Iterable[str]) -> Markup:
     """Return the classes of wires to choose from; kinds of links with several can be chosen, too."""
-    groups = grouped((kind_of(name), name) for name in classes)
+    groups = group_values((kind_of(name), name) for name in classes)
     parts = []
     for kind, names in groups.items():
         options = _options((name, name.replace("->", " → ")) for name in names)
         if len(names) > 1 < len(groups):
-            parts.append(_options([(kind, f"all {named(kind)}")]))
+            parts.append(_options([(kind, f"all {link_name(kind)}")]))
         parts.append(options)
     return joined(parts)
 

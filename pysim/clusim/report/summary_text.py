@@ -8,7 +8,14 @@ import numpy as np
 
 from clusim.analysis.flowrates import summarise
 from clusim.analysis.limits import class_traffic, limit, machines_of, wire_use
-from clusim.base.terms.links import described, is_network, kind_of, named, several, tier_of
+from clusim.base.terms.links import (
+    is_network,
+    kind_of,
+    link_name,
+    several,
+    tier_of,
+    wire_class_name,
+)
 from clusim.base.units import format_rate, format_size, format_time
 from clusim.report.lanes import Shares
 from clusim.results.result import Result
@@ -108,15 +115,15 @@ def _crossed(result: Result, idle: Sequence[str]) -> list[str]:
             said.append("No data crossed the network between the nodes.")
     kinds: dict[str, tuple[float, int]] = {}
     for row in rows:
-        known = described(row.wire_class) != row.wire_class
+        known = wire_class_name(row.wire_class) != row.wire_class
         key = kind_of(row.wire_class) if known else tier_of(row.wire_class)
         busy, wires = kinds.get(key, (0.0, 0))
         kinds[key] = (busy + row.mean_busy * row.wires, wires + row.wires)
     if len(kinds) > 1:
-        parts = [f"{named(kind)} {busy / wires:.1%}" for kind, (busy, wires) in kinds.items()]
+        parts = [f"{link_name(kind)} {busy / wires:.1%}" for kind, (busy, wires) in kinds.items()]
         said.append(f"By kind of link, wires were busy on average: {', '.join(parts)}.")
     unused = [
-        named(kind)
+        link_name(kind)
         for kind in dict.fromkeys(map(kind_of, idle))
         if kind not in kinds and not (is_network(kind) and machines_of(result) > 1)
     ]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from clusim.base.json_schema import IfKnown, JsonObject, Round6
 from clusim.base.records import dataclass
-from clusim.base.terms.links import is_network, joined, kind_of, named, tier_of
+from clusim.base.terms.links import is_network, kind_of, link_class_name, link_name, tier_of
 from clusim.base.units import format_time
 
 
@@ -395,9 +395,9 @@ def wire_key(wire_class: str) -> Key:
     """Return kind and detail of traffic on the wires of a class: PCIe is one, however it branches."""
     kind, tier = kind_of(wire_class), tier_of(wire_class)
     if kind == "pcie":
-        return CauseKind.PCIE, named(kind)
+        return CauseKind.PCIE, link_name(kind)
     at_nic = is_network(kind) and "nic" in tier.split("-")
-    return CauseKind.NIC if at_nic else CauseKind.WIRE, joined(wire_class)
+    return CauseKind.NIC if at_nic else CauseKind.WIRE, link_class_name(wire_class)
 
 
 def also_limiting(busy: Iterable[tuple[str, float]], bottleneck: Key) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from clusim.base.display import Columns, Shown, Summary
 from clusim.base.json_schema import IfKnown, JsonObject, Round6
 from clusim.base.records import dataclass
-from clusim.base.tables import folded, text_table
+from clusim.base.tables import text_table, wrap_line
 from clusim.base.units import format_time
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Interval(JsonObject):
         hidden = len(self.figures) - len(shown)
         lines += [f"  {hidden} figures below {LEAST_SHOWN:.0%}"] if hidden else []
         unknown = f"  no bounds known for: {'; '.join(self.unknown)}"
-        return lines + (folded(unknown, hang="    ") if self.unknown else [])
+        return lines + (wrap_line(unknown, hang="    ") if self.unknown else [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class MeasuredInterval(JsonObject):
         ends = f"{format_time(self.low_ps)} to {format_time(self.high_ps)}"
         time = format_time(self.time_ps)
         text = f"measured  {ends} (5% to 95%; with launch {time}; {self.origin})"
-        return folded(text, hang="  ")
+        return wrap_line(text, hang="  ")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

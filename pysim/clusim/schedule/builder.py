@@ -144,8 +144,8 @@ class ProgramBuilder:
 
     def wait(self, rank: int, tasks: int | Iterable[int], *, stream: str = "compute") -> None:
         """Make all later tasks of the stream depend on `tasks` as well."""
-        wanted = (tasks,) if isinstance(tasks, int) else tuple(tasks)
-        self._last[(rank, stream)] = self._last.get((rank, stream), ()) + wanted
+        awaited = (tasks,) if isinstance(tasks, int) else tuple(tasks)
+        self._last[(rank, stream)] = self._last.get((rank, stream), ()) + awaited
 
     def push(
         self, operation: Callable[[Awaited], object], *, read: Names = (), mutate: Names = ()
@@ -208,8 +208,8 @@ class ProgramBuilder:
         key = id(prims), name, nchunks, mode
         if key in self._by_tuple:
             return self._by_tuple[key][1]
-        wanted = Template(name, tuple(prims), nchunks, mode)
-        index = self._templates.setdefault(wanted, len(self._templates))
+        template = Template(name, tuple(prims), nchunks, mode)
+        index = self._templates.setdefault(template, len(self._templates))
         if isinstance(prims, tuple):  # keeps the tuple alive while its id is a key
             self._by_tuple[key] = prims, index
         return index
@@ -295,13 +295,13 @@ class Site:
 
 
 def _check_ranks(ranks: Sequence[int], num_ranks: int) -> None:
-    seen: set[int] = set()
+    first_use: set[int] = set()
     for rank in ranks:
         if not 0 <= rank < num_ranks:
             raise InputError(f"rank {rank}: out of range; this fabric has ranks 0..{num_ranks - 1}")
-        if rank in seen:
+        if rank in first_use:
             raise InputError(f"rank {rank}: named twice in the group; name each rank once")
-        seen.add(rank)
+        first_use.add(rank)
 
 
 MAX_BYTES = 2**40
@@ -465,7 +465,7 @@ class CollectiveWriter:
             )
         )
 
-    def rotated(
+    def add_rotated(
         self,
         position: int,
         part: Part,

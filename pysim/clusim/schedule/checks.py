@@ -16,9 +16,9 @@ from clusim.schedule.ir import ABSENT, Connection, Instance, Schedule, Template
 
 def validate(schedule: Schedule) -> None:
     """Raise `ScheduleError` unless every index, size and connection of `schedule` is valid."""
-    known: set[int] = set()
+    endpoints: set[int] = set()
     for index, connection in enumerate(schedule.connections):
-        _check_connection(index, connection, schedule.num_ranks, known)
+        _check_connection(index, connection, schedule.num_ranks, endpoints)
     for index, task in enumerate(schedule.tasks):
         _check_range(task.rank, schedule.num_ranks, "task", index, "rank")
         if task.call != ABSENT:
@@ -49,12 +49,14 @@ def _check_range(value: int, size: int, table: str, index: int, field: str) -> N
         )
 
 
-def _check_connection(index: int, connection: Connection, num_ranks: int, known: set[int]) -> None:
-    """Check a connection; `known` are the members that were checked, as objects: all of a group share them."""
-    fresh = () if id(connection.members) in known else connection.members
+def _check_connection(
+    index: int, connection: Connection, num_ranks: int, endpoints: set[int]
+) -> None:
+    """Check a connection; `endpoints` are the members that were checked, as objects: all of a group share them."""
+    fresh = () if id(connection.members) in endpoints else connection.members
     for rank in (connection.src, connection.dst, *fresh):
         _check_range(rank, num_ranks, "connection", index, "rank")
-    known.add(id(connection.members))
+    endpoints.add(id(connection.members))
     if connection.slots < 1:
         raise ScheduleError(f"connection {index}: slots={connection.slots}; must be >= 1")
     if (connection.kind in ("multimem", "aggregation")) != bool(connection.members):
@@ -115,8 +117,8 @@ def _check_groups(schedule: Schedule) -> None:
             by_rank[connection.src] = members
     for key, by_rank in groups.items():
         members = next(iter(by_rank.values()))
-        others = {id(other): other for other in by_rank.values()}.values()
-        if any(other != members for other in others) or sets[id(members)] != set(by_rank):
+        distinct = {id(other): other for other in by_rank.values()}.values()
+        if any(other != members for other in distinct) or sets[id(members)] != set(by_rank):
             raise ScheduleError(
                 f"aggregation group {key}: connections of ranks {sorted(by_rank)}, members {sorted(members)};"
                 " every member needs one connection, with the same members"

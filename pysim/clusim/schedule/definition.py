@@ -48,7 +48,7 @@ def _root(call: CollectiveCall) -> int:
     return call.ranks.index(call.root)
 
 
-def _reduced(
+def _reduce_part(
     call: CollectiveCall,
     kind: Element,
     inputs: Sequence[Array],
@@ -87,7 +87,7 @@ def _store(kind: Element, wide: Array) -> Array:
         return kind.narrow(wide.astype(np.float32) if kind.name == "bfloat16" else wide)
 
 
-def expected(call: CollectiveCall, inputs: Sequence[Array]) -> list[Region]:
+def expected_outputs(call: CollectiveCall, inputs: Sequence[Array]) -> list[Region]:
     """Return the outputs that `call` must leave, from the inputs of all positions (stored elements)."""
     maker = _DEFINITIONS.get(call.operation)
     if maker is None:
@@ -98,22 +98,22 @@ def expected(call: CollectiveCall, inputs: Sequence[Array]) -> list[Region]:
 
 
 def _allreduce(call: CollectiveCall, kind: Element, inputs: Sequence[Array]) -> list[Region]:
-    region = _reduced(call, kind, inputs, 0, (0, call.bytes))
+    region = _reduce_part(call, kind, inputs, 0, (0, call.bytes))
     return [replace(region, position=position) for position in range(len(call.ranks))]
 
 
 def _reduce(call: CollectiveCall, kind: Element, inputs: Sequence[Array]) -> list[Region]:
-    return [_reduced(call, kind, inputs, _root(call), (0, call.bytes))]
+    return [_reduce_part(call, kind, inputs, _root(call), (0, call.bytes))]
 
 
 def _reduce_scatter(call: CollectiveCall, kind: Element, inputs: Sequence[Array]) -> list[Region]:
     positions = range(len(call.ranks))
     return [
-        _reduced(call, kind, inputs, position, _block(call, position)) for position in positions
+        _reduce_part(call, kind, inputs, position, _block(call, position)) for position in positions
     ]
 
 
-def _copied(
+def _copy_block(
     call: CollectiveCall, kind: Element, source: Array, position: int, block: int
 ) -> Region:
     low, high = _block(call, block)
@@ -122,15 +122,15 @@ def _copied(
 
 def _all_gather(call: CollectiveCall, kind: Element, inputs: Sequence[Array]) -> list[Region]:
     size = len(call.ranks)
-    return [_copied(call, kind, inputs[b], p, b) for p in range(size) for b in range(size)]
+    return [_copy_block(call, kind, inputs[b], p, b) for p in range(size) for b in range(size)]
 
 
 def _gather(call: CollectiveCall, kind: Element, inputs: Sequence[Array]) -> list[Region]:
-    return [_copied(call, kind, inputs[b], _root(call), b) for b in range(len(call.ranks))]
+    return [_copy_block(call, kind, inputs[b], _root(call), b) for b in range(len(call.ranks))]
 
 
 def _scatter(call: CollectiveCall, kind: Element, inputs: Sequence[Array]) -> list[Region]:
-    return [_copied(call, kind, inputs[_root(call)], p, p) for p in range(len(call.ranks))]
+    return [_copy_block(call, kind, inputs[_root(call)], p, p) for p in range(len(call.ranks))]
 
 
 def _broadcast(call: CollectiveCall, kind: Element, inputs: Sequence[Array]) -> list[Region]:
@@ -142,7 +142,7 @@ def _alltoall(call: CollectiveCall, kind: Element, inputs: Sequence[Array]) -> l
     regions = []
     for source in range(len(call.ranks)):
         for target in range(len(call.ranks)):
-            region = _copied(call, kind, inputs[source], target, target)
+            region = _copy_block(call, kind, inputs[source], target, target)
             regions.append(Region(target, source * call.block_bytes, region.values))
     return regions
 
@@ -208,8 +208,8 @@ def random_inputs(call: CollectiveCall, seed: int = 0) -> list[Array]:
     count = call.bytes // kind.size_bytes
     rng = np.random.default_rng([seed, len(call.ranks)])
     if kind.is_float and call.redop == "prod":
-        most = min(1.0, 8 / len(call.ranks))
-        sizes = (np.exp2(rng.uniform(-most, most, count)) for _ in call.ranks)
+        max_exponent = min(1.0, 8 / len(call.ranks))
+        sizes = (np.exp2(rng.uniform(-max_exponent, max_exponent, count)) for _ in call.ranks)
         return [kind.narrow(size * rng.choice((-1.0, 1.0), count)) for size in sizes]
     if kind.is_float:
         return [kind.narrow(rng.standard_normal(count)) for _ in call.ranks]

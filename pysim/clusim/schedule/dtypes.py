@@ -91,17 +91,17 @@ UFUNCS: dict[str, Callable[..., Any]] = {
 
 def element(name: str) -> Element:
     """Return the element type of a name in any spelling."""
-    known = find_dtype(name)
-    result = ELEMENTS.get(known.name) if known is not None else None
+    data_type = find_dtype(name)
+    result = ELEMENTS.get(data_type.name) if data_type is not None else None
     if result is None:
         raise InputError(f"dtype {name!r}: unknown{suggest(name, ELEMENTS)}")
     return result
 
 
-def combine(kind: Element, redop: str, left: Array, right: Array) -> Array:
+def combine(kind: Element, redop: str, first: Array, right: Array) -> Array:
     """Return ``left op right`` for stored arrays, rounded once; integers wrap around."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return kind.narrow(UFUNCS[redop](kind.widen(left), kind.widen(right)))
+        return kind.narrow(UFUNCS[redop](kind.widen(first), kind.widen(right)))
 
 
 def combine_all(kind: Element, redop: str, parts: Sequence[Array]) -> Array:

@@ -26,7 +26,13 @@ from clusim.base.errors import InternalError, ScheduleError
 from clusim.base.terms.operations import OF_NCCL, REDUCING
 from clusim.engine.abi import Op
 from clusim.engine.image import OPCODES
-from clusim.schedule.definition import Region, buffer_bytes, exact_inputs, expected, random_inputs
+from clusim.schedule.definition import (
+    Region,
+    buffer_bytes,
+    exact_inputs,
+    expected_outputs,
+    random_inputs,
+)
 from clusim.schedule.dtypes import Element, combine, combine_all, divide, element
 from clusim.schedule.ir import ABSENT, CollectiveCall, Connection, Instance, Schedule
 from clusim.schedule.iteration import Slice, iter_slices
@@ -63,9 +69,9 @@ class AggregationGroup:
     def take(self, rank: int) -> Array:
         """Return the result for `rank` and step it to its next aggregate."""
         number = self.done[rank]
-        result, left = self._results.pop(number)
-        if left > 1:
-            self._results[number] = (result, left - 1)
+        result, readers = self._results.pop(number)
+        if readers > 1:
+            self._results[number] = (result, readers - 1)
         self.done[rank] += 1
         return result
 
@@ -163,8 +169,8 @@ class _Buffers:
         if result is None:
             result = np.full(self._bytes, POISON, np.uint8)
             if name == "output" and self.call.in_place:
-                given = self._views["input", rank]
-                result[: len(given)] = given
+                view = self._views["input", rank]
+                result[: len(view)] = view
             self._views[name, rank] = result
         return result
 
@@ -200,9 +206,9 @@ class Executor:
     ) -> None:
         self.schedule = schedule
         make = random_inputs if data == "random" else exact_inputs
-        given = inputs or [make(call, seed + index) for index, call in enumerate(schedule.calls)]
+        arrays = inputs or [make(call, seed + index) for index, call in enumerate(schedule.calls)]
         rooms = _rooms(schedule)
-        self._calls = [_Buffers(*each) for each in zip(schedule.calls, given, rooms, strict=True)]
+        self._calls = [_Buffers(*pair) for pair in zip(schedule.calls, arrays, rooms, strict=True)]
         self._fifos = [_Fifo(connection.slots) for connection in schedule.connections]
         self._groups = find_groups(schedule)
         templates = schedule.templates
@@ -244,7 +250,7 @@ class Executor:
             opened += [("members", connection) for connection in group.connections.values()]
         return opened
 
-    def finished(self, index: int) -> bool:
+    def is_finished(self, index: int) -> bool:
         """Return True if all slices of instance `index` are finished."""
         return self._runners[index].done
 
@@ -275,8 +281,8 @@ class Executor:
         absent = []
         for member in group.members:
             item = self._runners[group.users[member]].next if member in group.users else None
-            there = item is not None and OPCODES[item.prim.op].flags & Op.AGGREGATE
-            if not there or group.done[member] != group.done[rank]:
+            is_aggregate = item is not None and OPCODES[item.prim.op].flags & Op.AGGREGATE
+            if not is_aggregate or group.done[member] != group.done[rank]:
                 absent.append(member)
         return absent
 
@@ -356,8 +362,8 @@ class Executor:
         if incoming is not None and local is not None:
             result = combine(kind, buffers.call.redop, incoming, local)
         if op == "reduce":
-            held = buffers.read(prim.dst, rank, item.dst_offset, item.size)
-            result = combine(kind, buffers.call.redop, held, result)
+            current = buffers.read(prim.dst, rank, item.dst_offset, item.size)
+            result = combine(kind, buffers.call.redop, current, result)
         if op not in ("send", "sendMore", "recvReduceSend"):
             buffers.write(prim.dst, rank, item.dst_offset, result)
         return result
@@ -452,7 +458,7 @@ class Executor:
             )
         if call.operation not in _CHECKED:
             return CallCheck(index, call.operation, True, 0, 0.0, "")
-        for region in expected(call, buffers.inputs):
+        for region in expected_outputs(call, buffers.inputs):
             rank = call.ranks[region.position]
             low = region.offset // kind.size_bytes
             got = self.output(index, rank)[low : low + len(region.values)]

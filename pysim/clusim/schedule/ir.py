@@ -275,9 +275,9 @@ class Schedule(Shown):
             f"{operation} {format_size(size)} ({algorithm}, {ranks} ranks)": f"{count} x"
             for (operation, size, algorithm, ranks), count in result.most_common(8)
         }
-        said = [*calls][:1] if len(result) == 1 else [f"{len(self.calls):,} collectives"]
+        lines = [*calls][:1] if len(result) == 1 else [f"{len(self.calls):,} collectives"]
         counts = (f"{len(self.tasks):,} tasks", f"{len(self.instances):,} programs")
-        return Summary(self.name, (*said, f"{self.num_ranks} ranks", *counts), rows=calls)
+        return Summary(self.name, (*lines, f"{self.num_ranks} ranks", *counts), rows=calls)
 
     def tables(self) -> Mapping[str, Callable[[], Columns]]:
         """Return its tasks, calls, programs of single ranks and channels, and connections."""

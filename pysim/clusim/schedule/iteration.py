@@ -58,12 +58,12 @@ class _Cut(NamedTuple):
             end = min(chunk * self.stride + self.offset + self.length, self.limit)
             return low, max(0, min(low + self.chunk_bytes, end) - low)
         span = self.nchunks * self.chunk_bytes
-        rest, size = self.length - loop * span, self.chunk_bytes
-        if rest < span:
-            even = -(-rest // self.nchunks)
+        remaining, size = self.length - loop * span, self.chunk_bytes
+        if remaining < span:
+            even = -(-remaining // self.nchunks)
             size = min(size, -(-even // self.align) * self.align)
-        left = min(rest, span) - chunk * size
-        return self.offset + loop * span + chunk * size, min(max(left, 0), size)
+        chunk_bytes_left = min(remaining, span) - chunk * size
+        return self.offset + loop * span + chunk * size, min(max(chunk_bytes_left, 0), size)
 
     def slice_size(self, size: int) -> int:
         """Return the largest slice of a piece [bytes]."""
@@ -79,8 +79,8 @@ class _Cut(NamedTuple):
         else:
             block = chunk * self.stride + self.offset
             moved = max(0, min(block + self.length, self.limit) - block)
-            full, rest = divmod(moved, self.chunk_bytes)
-            sizes = [(self.chunk_bytes, full), (rest, 1)]
+            full, remainder = divmod(moved, self.chunk_bytes)
+            sizes = [(self.chunk_bytes, full), (remainder, 1)]
         slices = sum(-(-size // self.slice_size(size)) * count for size, count in sizes if size)
         return sum(size * count for size, count in sizes), slices
 
@@ -118,10 +118,10 @@ def iter_slices(instance: Instance, template: Template) -> Iterator[Slice]:
                 shift = cut.piece(loop, target)[0] - offset if target != chunk else 0
                 step = cut.slice_size(size)
                 for place, start in enumerate(range(0, size, step)):
-                    where, left = offset + start, size - start
-                    count = 1 if left > step else instance.slices - place
+                    where, remaining = offset + start, size - start
+                    count = 1 if remaining > step else instance.slices - place
                     slots = count * instance.slots_per_slice
-                    yield Slice(prim, where, where + shift, min(step, left), slots)
+                    yield Slice(prim, where, where + shift, min(step, remaining), slots)
 
 
 class ChunkTotals:
@@ -137,19 +137,19 @@ class ChunkTotals:
 
     __slots__ = ("_before", "each", "even")
 
-    def __init__(self, each: tuple[tuple[int, int], ...]) -> None:
-        self.each = each
-        self.even = len(set(each)) == 1
-        sizes, slices = zip(*each, strict=True)
+    def __init__(self, totals: tuple[tuple[int, int], ...]) -> None:
+        self.each = totals
+        self.even = len(set(totals)) == 1
+        sizes, slices = zip(*totals, strict=True)
         self._before = tuple(
             zip(accumulate(sizes, initial=0), accumulate(slices, initial=0), strict=True)
         )
 
-    def around(self, first: int, count: int) -> tuple[int, int]:
+    def wrapped_sum(self, first: int, count: int) -> tuple[int, int]:
         """Return (bytes, slices) of `count` chunks from `first` on, chunk 0 following the last."""
-        laps, rest = divmod(first + count, len(self.each))
-        whole, end, start = self._before[-1], self._before[rest], self._before[first]
-        return laps * whole[0] + end[0] - start[0], laps * whole[1] + end[1] - start[1]
+        laps, remainder = divmod(first + count, len(self.each))
+        total, end, start = self._before[-1], self._before[remainder], self._before[first]
+        return laps * total[0] + end[0] - start[0], laps * total[1] + end[1] - start[1]
 
 
 @lru_cache(maxsize=4096)
@@ -178,20 +178,20 @@ def sum_chunks(totals: ChunkTotals, prims: Iterable[Prim], rotation: int) -> tup
     """
     total_bytes = slices = 0
     for prim in prims:
-        for own_bytes, own_slices in _moved(totals, prim, rotation):
+        for own_bytes, own_slices in _moved_parts(totals, prim, rotation):
             total_bytes += own_bytes
             slices += own_slices
     return total_bytes, slices
 
 
-def _moved(totals: ChunkTotals, prim: Prim, rotation: int) -> Iterator[tuple[int, int]]:
+def _moved_parts(totals: ChunkTotals, prim: Prim, rotation: int) -> Iterator[tuple[int, int]]:
     """Yield (bytes, slices) of the parts that `prim` moves."""
     count = len(totals.each)
     first = chunk_of(prim, rotation, 0, count)
     if prim.step % count == 1 % count:
-        yield totals.around(first, prim.repeat)
+        yield totals.wrapped_sum(first, prim.repeat)
     elif prim.step % count == count - 1:
-        yield totals.around((first - prim.repeat + 1) % count, prim.repeat)
+        yield totals.wrapped_sum((first - prim.repeat + 1) % count, prim.repeat)
     else:
         for index in range(prim.repeat):
             yield totals.each[chunk_of(prim, rotation, index, count)]

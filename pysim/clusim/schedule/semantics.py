@@ -46,7 +46,7 @@ class _Untimed:
         while ready := self.order.get_ready():
             for task in ready:
                 for index in self.executor.schedule.instances_of(task):
-                    if self.executor.finished(index):
+                    if self.executor.is_finished(index):
                         self.left[task] -= 1
                     else:
                         self.queue.append(index)
@@ -63,7 +63,7 @@ class _Untimed:
     def _advance(self, index: int) -> None:
         """Advance an instance until it blocks, or by one slice if the order is random."""
         executor = self.executor
-        while not executor.finished(index):
+        while not executor.is_finished(index):
             blocked = executor.blocked_on(index)
             if blocked is not None:
                 self.waiting[blocked] = index
@@ -72,7 +72,7 @@ class _Untimed:
                 woken = self.waiting.pop(gate, ABSENT)
                 if woken != ABSENT:
                     self.queue.append(woken)
-            if self.rng is not None and not executor.finished(index):
+            if self.rng is not None and not executor.is_finished(index):
                 self.queue.append(index)
                 return
         task = executor.schedule.instances[index].task
@@ -81,11 +81,11 @@ class _Untimed:
             self._start()
 
     def _report(self) -> str:
-        stuck = [index for index in self.waiting.values() if not self.executor.finished(index)]
-        shown = "; ".join(self.executor.describe_block(index) for index in sorted(stuck)[:8])
+        stuck = [index for index in self.waiting.values() if not self.executor.is_finished(index)]
+        listing = "; ".join(self.executor.describe_block(index) for index in sorted(stuck)[:8])
         more = f"; and {len(stuck) - 8} more" if len(stuck) > 8 else ""
         return (
-            f"{self.executor.schedule.name}: {self.unfinished} tasks cannot finish: {shown}{more}"
+            f"{self.executor.schedule.name}: {self.unfinished} tasks cannot finish: {listing}{more}"
         )
 
 
@@ -104,5 +104,5 @@ def verify(schedule: Schedule, *, data: str = "exact", seed: int = 0) -> list[Ca
     """
     executor = Executor(schedule, data=data, seed=seed)
     run_untimed(executor)
-    most = max((len(call.ranks) for call in schedule.calls), default=1)
-    return executor.check(float(most) if data == "random" else None)
+    max_ranks = max((len(call.ranks) for call in schedule.calls), default=1)
+    return executor.check(float(max_ranks) if data == "random" else None)

@@ -116,16 +116,18 @@ def shape_of(
     """
     protocol = (protocols or _STANDARD).get(name)
     if name not in PROTOCOL_NAMES or protocol is None:
-        known = ", ".join(protocols or PROTOCOL_NAMES)
-        raise InputError(f"protocol {name!r}: not known here; use one of {known}")
+        listing = ", ".join(protocols or PROTOCOL_NAMES)
+        raise InputError(f"protocol {name!r}: not known here; use one of {listing}")
     step = protocol.step_bytes // 16 * 16
     cut = _CUTS[name]
     pieces = max(1, min(cut.pieces, MAX_SLOTS // protocol.slots))
     if cut.least:
         return Shape(step, pieces, protocol.slots * pieces, 1, min(step, cut.least))
     chunk_steps, slice_steps = (protocol.chunk_steps, protocol.slice_steps) if ring else (1, 1)
-    least = max(16, step * slice_steps // 32 // 16 * 16)
-    return Shape(step * chunk_steps, chunk_steps // slice_steps, protocol.slots, slice_steps, least)
+    min_chunk = max(16, step * slice_steps // 32 // 16 * 16)
+    return Shape(
+        step * chunk_steps, chunk_steps // slice_steps, protocol.slots, slice_steps, min_chunk
+    )
 
 
 def whole_shape(length: int) -> Shape:
@@ -135,15 +137,15 @@ def whole_shape(length: int) -> Shape:
     )
 
 
-def default_channels(size_bytes: int, most: int, protocol: str, num_ranks: int) -> int:
-    """Return the number of useful channels, at most `most`: each thread should get enough bytes.
+def default_channels(size_bytes: int, limit: int, protocol: str, num_ranks: int) -> int:
+    """Return the number of useful channels, at most `limit`: each thread should get enough bytes.
 
     NCCL 2.30, ``src/enqueue.cc``: channels are dropped while ``bytes < channels * threads * threshold``; the
     threshold is 64 B per thread for Simple, 8 for LL128 and 8 per rank for LL.
     """
     cut = _CUTS[protocol]
     threshold = cut.thread_bytes * (num_ranks if protocol == "ll" else 1)
-    return max(1, min(most, size_bytes // (cut.threads * threshold)))
+    return max(1, min(limit, size_bytes // (cut.threads * threshold)))
 
 
 NVLS_WARPS = 20

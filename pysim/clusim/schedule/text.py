@@ -53,12 +53,12 @@ def _show_list(values: Sequence[Any]) -> str:
 
 
 def _pairs(item: Any, skip: Iterable[str] = ()) -> str:
-    shown = []
+    texts = []
     for spec in fields(item):
         value = getattr(item, spec.name)
         if spec.name not in skip and (spec.default is MISSING or value != spec.default):
-            shown.append(f"{spec.name}={_show(value)}")
-    return " ".join(shown)
+            texts.append(f"{spec.name}={_show(value)}")
+    return " ".join(texts)
 
 
 def to_text(schedule: Schedule) -> str:
@@ -122,23 +122,23 @@ class _Reader:
     def line(self, text: str) -> None:
         """Read one line that is not empty."""
         if text.startswith(" "):
-            op, _, rest = text.strip().partition(" ")
-            self.templates[-1][1].append(Prim(op, **_fields(rest, Prim)))
+            op, _, arguments = text.strip().partition(" ")
+            self.templates[-1][1].append(Prim(op, **_fields(arguments, Prim)))
             return
-        word, _, rest = text.partition(" ")
+        word, _, arguments = text.partition(" ")
         if word.startswith("name="):
             self.head = _fields(text, Schedule)
             return
-        number, _, rest = rest.partition(" ")
-        known = self.templates if word == "template" else self.tables.get(word)
-        if known is None:
+        number, _, arguments = arguments.partition(" ")
+        target_table = self.templates if word == "template" else self.tables.get(word)
+        if target_table is None:
             raise ValueError(f"unknown word {word!r}; expected template, {', '.join(_KINDS)}")
-        if number != str(len(known)):
-            raise ValueError(f"{word} {number}: out of order; expected number {len(known)}")
+        if number != str(len(target_table)):
+            raise ValueError(f"{word} {number}: out of order; expected number {len(target_table)}")
         if word == "template":
-            self.templates.append((_fields(rest, Template), []))
+            self.templates.append((_fields(arguments, Template), []))
         else:
-            self.tables[word].append(_KINDS[word](**_fields(rest, _KINDS[word])))
+            self.tables[word].append(_KINDS[word](**_fields(arguments, _KINDS[word])))
 
     def schedule(self) -> Schedule:
         """Return the schedule that was read."""

@@ -34,7 +34,7 @@ class Awaited(tuple[int, ...]):
         ranks: dict[int, list[int]] = defaultdict(list)
         for number in result:
             ranks[tasks[number].rank].append(number)
-        result.by_rank = {rank: tuple(found) for rank, found in ranks.items()}
+        result.by_rank = {rank: tuple(variables) for rank, variables in ranks.items()}
         return result
 
 

@@ -107,7 +107,7 @@ def pattern_of(messages: Mapping[int, Peers]) -> MessagePattern | None:
         for rank, peers in messages.items()
     }
     sizes = [size for peers in once.values() for _, _, size in peers]
-    least, root = min(sizes), max(once, key=lambda rank: (sum(once[rank].values()), -rank))
+    smallest, root = min(sizes), max(once, key=lambda rank: (sum(once[rank].values()), -rank))
     for name, blocks in (
         ("alltoall", number),
         ("sendrecv", 1),
@@ -115,15 +115,17 @@ def pattern_of(messages: Mapping[int, Peers]) -> MessagePattern | None:
         ("scatter", number),
         ("hypercube", number),
     ):
-        if once == {rank: _wanted(name, rank, (number, root, least)) for rank in range(number)}:
-            return MessagePattern(name, least * blocks, root, times)
+        if once == {
+            rank: _required_peers(name, rank, (number, root, smallest)) for rank in range(number)
+        }:
+            return MessagePattern(name, smallest * blocks, root, times)
     weighted = max(sizes) * number // 2
-    if once == {rank: _weighted(rank, number, weighted) for rank in range(number)}:
+    if once == {rank: _alltoallv_peers(rank, number, weighted) for rank in range(number)}:
         return MessagePattern("weighted_alltoall", weighted, times=times)
     return None
 
 
-def _weighted(rank: int, number: int, size_bytes: int) -> Peers:
+def _alltoallv_peers(rank: int, number: int, size_bytes: int) -> Peers:
     """Return the messages of a rank in nccl-tests' alltoallv."""
     hops = [(hop, size) for hop, size in enumerate(weighted_bytes(size_bytes, number)) if size]
     return Counter(
@@ -133,7 +135,7 @@ def _weighted(rank: int, number: int, size_bytes: int) -> Peers:
     )
 
 
-def _wanted(name: str, rank: int, case: tuple[int, int, int]) -> Peers:
+def _required_peers(name: str, rank: int, case: tuple[int, int, int]) -> Peers:
     """Return the messages of a rank in an operation; `case` is (ranks, root, size of a message)."""
     number, root, size = case
     everyone = range(number)
@@ -144,9 +146,9 @@ def _wanted(name: str, rank: int, case: tuple[int, int, int]) -> Peers:
     if name == "hypercube":
         masks = [1 << bit for bit in range((number - 1).bit_length())]
         return Counter((kind, rank ^ mask, size * mask) for kind in MESSAGES for mask in masks)
-    far, near = ("send", "recv") if name == "gather" else ("recv", "send")
+    far, root_call = ("send", "recv") if name == "gather" else ("recv", "send")
     result = Counter([(far, root, size)])
-    result.update((near, peer, size) for peer in everyone if rank == root)
+    result.update((root_call, peer, size) for peer in everyone if rank == root)
     return result
 
 
@@ -169,14 +171,14 @@ class CommTimes(Times):
         self, setup: Setup, pattern: MessagePattern, call: NcclCall | None = None
     ) -> Request:
         operation = OPERATIONS[pattern.operation]
-        given: dict[str, object] = {}
+        fields: dict[str, object] = {}
         if call is not None:
-            given["dtype"] = call.dtype.moved
+            fields["dtype"] = call.dtype.carrier
             reduction = call.redop if operation.reduces and call.redop < SCALED else 0
-            given["redop"] = REDUCTIONS[reduction]
+            fields["redop"] = REDUCTIONS[reduction]
         if operation.rooted:
-            given["root"] = self.setup.comm.ranks[pattern.root]
-        return Request(setup, pattern.operation, pattern.size, **given)  # type: ignore[arg-type]
+            fields["root"] = self.setup.comm.ranks[pattern.root]
+        return Request(setup, pattern.operation, pattern.size, **fields)  # type: ignore[arg-type]
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -235,8 +237,8 @@ def _guess(peers: Peers, number: int) -> str:
 
 def copy_ps(chip: str, size: int) -> int:
     """Return the time in which a GPU moves bytes through its memory [ps]."""
-    found = GPUS.get(chip)
-    if found is None or size == 0:
+    gpu = GPUS.get(chip)
+    if gpu is None or size == 0:
         return 0
-    rate = parse_rate(str(found.figures["memory_rate"].value)).bytes_per_s
-    return round(size / (rate * float(str(found.figures["memory_efficiency"].value))) * 1e12)
+    rate = parse_rate(str(gpu.figures["memory_rate"].value)).bytes_per_s
+    return round(size / (rate * float(str(gpu.figures["memory_efficiency"].value))) * 1e12)

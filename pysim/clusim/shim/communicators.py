@@ -30,10 +30,10 @@ from clusim.jobs.model import LaunchWork
 from clusim.jobs.player import CallBundle
 from clusim.nccl.launch import Host, host_of
 from clusim.shim.calls import MESSAGES, CommTimes, NcclCall, Peers, copy_ps, pattern_of, peers_of
-from clusim.shim.elements import stored
-from clusim.shim.memory import SharedMemory, Span, typed
+from clusim.shim.elements import element_type
+from clusim.shim.memory import SharedMemory, Span, as_elements
 from clusim.shim.queues import CudaStream, Operations, Queues
-from clusim.shim.reductions import reduced, scaled
+from clusim.shim.reductions import reduce_inputs, scale_inputs
 from clusim.simulation.plan import OVERLAPPING
 from clusim.simulation.setup import Setup
 
@@ -111,8 +111,8 @@ class ProgramComm:
         """Return the channels of a group's collectives, planned by simulation."""
         if self.alone or calls[0].operation in MESSAGES:
             return 1
-        asked = [call for call in calls if call.bytes]
-        requests = (self.times.request(c, symmetric=self._symmetric(rank, c)) for c in asked)
+        sized = [call for call in calls if call.bytes]
+        requests = (self.times.request(c, symmetric=self._symmetric(rank, c)) for c in sized)
         return max((self.times.kernel(request).channels for request in requests), default=1)
 
     def _symmetric(self, rank: int, call: NcclCall) -> bool:
@@ -247,8 +247,8 @@ class ProgramComm:
         for item in launches:
             peers[item.rank] += peers_of(item.calls)
         moved = tuple((a, b, sent.bytes) for a, b, sent, _ in pairs if a != b)
-        own = [sent.bytes for a, b, sent, _ in pairs if a == b]
-        time_ps, meeting = self._messages_ps(peers, moved, own), None
+        self_bytes = [sent.bytes for a, b, sent, _ in pairs if a == b]
+        time_ps, meeting = self._messages_ps(peers, moved, self_bytes), None
         if moved:
             bundle = CallBundle(
                 (self.times.ranks,),
@@ -265,15 +265,15 @@ class ProgramComm:
         self,
         peers: Sequence[Peers],
         moved: Sequence[tuple[int, int, int]],
-        own: Sequence[int],
+        self_bytes: Sequence[int],
     ) -> int:
-        """Return the time of messages: `moved` between ranks, and `own` bytes that ranks send to themselves [ps]."""
+        """Return the time of messages: `moved` between ranks, and `self_bytes` that ranks send to themselves [ps]."""
         if self.alone:
-            return copy_ps(self.chip, 2 * sum(own))
+            return copy_ps(self.chip, 2 * sum(self_bytes))
         pattern = pattern_of(dict(enumerate(peers)))
         if pattern is not None:
             return self.times.pattern_ps(pattern)
-        own_ps = copy_ps(self.chip, 2 * max(own, default=0))
+        own_ps = copy_ps(self.chip, 2 * max(self_bytes, default=0))
         return max(own_ps, self.times.other_ps(moved) if moved else 0)
 
     # ---- data
@@ -330,10 +330,14 @@ class ProgramComm:
     def _write_reduced(
         self, calls: Sequence[NcclCall], reads: Sequence[Span], writes: Mapping[int, Span]
     ) -> None:
-        storage, view = stored(calls[0].dtype.name).storage, self.memory.view
-        inputs = [typed(view(span), storage) for span in reads]
+        storage, view = element_type(calls[0].dtype.name).storage, self.memory.view
+        inputs = [as_elements(view(span), storage) for span in reads]
         request = None if self.alone else self.times.request(calls[0])
-        outputs = scaled(calls, inputs) if request is None else reduced(calls, inputs, request)
+        outputs = (
+            scale_inputs(calls, inputs)
+            if request is None
+            else reduce_inputs(calls, inputs, request)
+        )
         for rank, span in writes.items():
             view(span)[:] = np.ascontiguousarray(outputs[rank]).view(np.uint8)
 

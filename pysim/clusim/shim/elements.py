@@ -28,13 +28,13 @@ class Float8(Element):
         exponent, mantissa = codes % 128 // fraction, codes % fraction
         normal = np.ldexp(1.0 + mantissa / fraction, exponent - bias)
         values = np.where(exponent > 0, normal, np.ldexp(mantissa / fraction, 1 - bias))
-        values[np.arange(256) % 128 > self._most] = np.nan
+        values[np.arange(256) % 128 > self._largest_code] = np.nan
         if self.mantissa_bits == 2:
             values[[0x7C, 0xFC]] = np.inf
         return np.where(codes < 128, values, -values).astype(np.float32)
 
     @property
-    def _most(self) -> int:
+    def _largest_code(self) -> int:
         """Return the code of the largest number."""
         return 0x7E if self.mantissa_bits == 3 else 0x7B
 
@@ -44,9 +44,9 @@ class Float8(Element):
 
     def narrow(self, values: Array) -> Array:
         """Return the codes of the nearest numbers; larger ones become the largest."""
-        known = self._values[: self._most + 1].astype(np.float64)
-        middles = (known[:-1] + known[1:]) / 2
-        size = np.minimum(np.abs(values.astype(np.float64)), known[-1])
+        table = self._values[: self._largest_code + 1].astype(np.float64)
+        middles = (table[:-1] + table[1:]) / 2
+        size = np.minimum(np.abs(values.astype(np.float64)), table[-1])
         codes = np.searchsorted(middles, size, side="left")
         tie = (codes < len(middles)) & (codes % 2 == 1)
         codes = codes + (tie & (size == middles[np.minimum(codes, len(middles) - 1)]))
@@ -61,6 +61,6 @@ FLOAT8 = {
 """8-bit floats, by name."""
 
 
-def stored(name: str) -> Element:
+def element_type(name: str) -> Element:
     """Return the element type of a name."""
     return FLOAT8.get(name) or element(name)

@@ -32,13 +32,13 @@ def library_folder() -> Path:
     EnvironmentFailure
         The library is missing.
     """
-    given = os.environ.get(FOLDER)
-    if given:
-        if not (Path(given) / LIBRARY).is_file():
+    override = os.environ.get(FOLDER)
+    if override:
+        if not (Path(override) / LIBRARY).is_file():
             raise EnvironmentFailure(
-                f"{FOLDER}={given}: not a folder with {LIBRARY}; set it to the folder of the library, or unset it"
+                f"{FOLDER}={override}: not a folder with {LIBRARY}; set it to the folder of the library, or unset it"
             )
-        return Path(given).resolve()
+        return Path(override).resolve()
     engine = find_spec("clusim._engine")
     assert engine is not None
     assert engine.origin is not None

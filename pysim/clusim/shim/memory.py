@@ -97,8 +97,8 @@ class SharedMemory:
         moved = [(source, target) for source, target in pairs if source != target]
 
         def run() -> None:
-            held = [self.view(source).copy() for source, _ in moved]
-            for (_, target), values in zip(moved, held, strict=True):
+            contents = [self.view(source).copy() for source, _ in moved]
+            for (_, target), values in zip(moved, contents, strict=True):
                 self.view(target)[:] = values
 
         if moved:
@@ -119,22 +119,22 @@ class SharedMemory:
 def without_dead(work: Sequence[Work]) -> list[Work]:
     """Return the work without results that are completely overwritten unread."""
     overwritten: list[Span] = []
-    kept = []
+    alive = []
     for item in reversed(work):
-        if item.writes and all(_covered(span, overwritten) for span in item.writes):
+        if item.writes and all(_is_covered(span, overwritten) for span in item.writes):
             continue
-        kept.append(item)
-        overwritten = _joined([*overwritten, *item.writes])
+        alive.append(item)
+        overwritten = _merge_spans([*overwritten, *item.writes])
         for span in item.reads:
             overwritten = _cut(overwritten, span)
-    return kept[::-1]
+    return alive[::-1]
 
 
-def _covered(span: Span, spans: Sequence[Span]) -> bool:
+def _is_covered(span: Span, spans: Sequence[Span]) -> bool:
     return span[0] == span[1] or any(low <= span[0] and span[1] <= high for low, high in spans)
 
 
-def _joined(spans: list[Span]) -> list[Span]:
+def _merge_spans(spans: list[Span]) -> list[Span]:
     """Return disjoint spans of the same bytes, in order."""
     result: list[Span] = []
     for low, high in sorted(spans):
@@ -152,6 +152,6 @@ def _cut(spans: Sequence[Span], without: Span) -> list[Span]:
     return [part for part in parts if part[0] < part[1]]
 
 
-def typed(data: NDArray[np.uint8], storage: Any) -> NDArray[Any]:
+def as_elements(data: NDArray[np.uint8], storage: Any) -> NDArray[Any]:
     """Return bytes as elements."""
     return data.view(storage)

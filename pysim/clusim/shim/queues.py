@@ -163,11 +163,11 @@ class Queues:
         default = self._streams.get((stream.process, stream.device))
         if default is None or not stream.waits:
             return
-        others = [default]
+        other_streams = [default]
         if stream is default:
             streams = self.of_device(stream.process, stream.device)
-            others = [item for item in streams if item.waits and item is not default]
-        for other in others:
+            other_streams = [item for item in streams if item.waits and item is not default]
+        for other in other_streams:
             stream.wait(other.ends)
 
     # ---- graphs

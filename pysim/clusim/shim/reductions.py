@@ -17,7 +17,7 @@ from clusim.schedule.dtypes import ELEMENTS, combine, divide
 from clusim.schedule.executor import Executor
 from clusim.schedule.semantics import run_untimed
 from clusim.shim.calls import SCALED, NcclCall
-from clusim.shim.elements import stored
+from clusim.shim.elements import element_type
 from clusim.simulation.plan import nccl_choice
 from clusim.simulation.request import Request
 
@@ -26,11 +26,11 @@ EXECUTED_BYTES = 1 << 28
 are reduced in rank order."""
 
 
-def scaled(calls: Sequence[NcclCall], inputs: Sequence[Array]) -> list[Array]:
+def scale_inputs(calls: Sequence[NcclCall], inputs: Sequence[Array]) -> list[Array]:
     """Return the inputs, multiplied by the factors of the ranks if the reduction has them."""
     if calls[0].redop != SCALED:
         return list(inputs)
-    kind = stored(calls[0].dtype.name)
+    kind = element_type(calls[0].dtype.name)
     result = []
     for call, values in zip(calls, inputs, strict=True):
         bits = np.frombuffer(call.scalar.to_bytes(8, "little"), np.uint8)
@@ -39,17 +39,19 @@ def scaled(calls: Sequence[NcclCall], inputs: Sequence[Array]) -> list[Array]:
     return result
 
 
-def reduced(calls: Sequence[NcclCall], inputs: Sequence[Array], request: Request) -> list[Array]:
+def reduce_inputs(
+    calls: Sequence[NcclCall], inputs: Sequence[Array], request: Request
+) -> list[Array]:
     """Return the reduced elements that each rank gets: the vector, or its block of a reduce-scatter."""
-    kind = stored(calls[0].dtype.name)
+    kind = element_type(calls[0].dtype.name)
     redop = "sum" if calls[0].redop == SCALED else REDUCTIONS[calls[0].redop]
-    inputs = scaled(calls, inputs)
+    inputs = scale_inputs(calls, inputs)
     count, ranks = calls[0].count, len(calls)
     ordered = kind.is_float and kind.name in ELEMENTS and redop not in ("max", "min")
     if ordered and sum(values.nbytes for values in inputs) <= EXECUTED_BYTES:
-        found = _executed(inputs, request)
-        if found is not None:
-            return found
+        outputs = _execute_programs(inputs, request)
+        if outputs is not None:
+            return outputs
     total = reduce(lambda left, right: combine(kind, redop, left, right), inputs)
     if redop == "avg":
         total = divide(kind, total, ranks)
@@ -58,7 +60,7 @@ def reduced(calls: Sequence[NcclCall], inputs: Sequence[Array], request: Request
     return [total] * ranks
 
 
-def _executed(inputs: Sequence[Array], request: Request) -> list[Array] | None:
+def _execute_programs(inputs: Sequence[Array], request: Request) -> list[Array] | None:
     """Return the outputs of NCCL's programs; None if their blocks differ from the call's."""
     schedule = nccl_choice(request).schedule()
     call = schedule.calls[0]
@@ -68,8 +70,8 @@ def _executed(inputs: Sequence[Array], request: Request) -> list[Array] | None:
     ):
         return None
     ranks = request.setup.comm.ranks
-    given = {rank: values.copy() for rank, values in zip(ranks, inputs, strict=True)}
-    executor = Executor(schedule, [[given[rank] for rank in call.ranks]])
+    buffers = {rank: values.copy() for rank, values in zip(ranks, inputs, strict=True)}
+    executor = Executor(schedule, [[buffers[rank] for rank in call.ranks]])
     run_untimed(executor)
     outputs = {rank: executor.output(0, rank) for rank in call.ranks}
     if not scatters:

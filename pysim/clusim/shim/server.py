@@ -245,13 +245,13 @@ class Server:
 
     def do_join(self, link: ProgramThread, words: Sequence[str]) -> Waiting:
         """Create communicators: time, then ``init`` id ranks rank device, or ``split`` communicator colour key rank."""
-        asked = [
+        requests = [
             self._joins(link, words[at], list(map(int, words[at + 1 : at + 5])))
             for at in range(1, len(words), 5)
         ]
         return Waiting(
-            lambda: all(joining.made is not None for joining, _ in asked),
-            lambda: "0 0 " + " ".join(_handle(joining, rank) for joining, rank in asked),
+            lambda: all(joining.made is not None for joining, _ in requests),
+            lambda: "0 0 " + " ".join(_handle(joining, rank) for joining, rank in requests),
         )
 
     def _joins(self, link: ProgramThread, kind: str, numbers: Sequence[int]) -> tuple[Joining, int]:
@@ -262,8 +262,8 @@ class Server:
         number, colour, key, rank = numbers
         comm = self._comm(number)
         round_key = "split", number, comm.next_split(rank)
-        asked = comm.members[rank], colour, key
-        return self.world.join(round_key, len(comm.members), rank, asked), rank
+        request = comm.members[rank], colour, key
+        return self.world.join(round_key, len(comm.members), rank, request), rank
 
     def do_quit(self, link: ProgramThread, words: Sequence[str]) -> str:
         """Leave a communicator: time, communicator, rank."""
@@ -272,9 +272,9 @@ class Server:
 
     def do_window(self, link: ProgramThread, words: Sequence[str]) -> str:
         """Register a symmetric window, or remove it: communicator, address, size, 1 or 0."""
-        number, address, size, there = map(int, words)
+        number, address, size, offset = map(int, words)
         windows = self._comm(number).windows
-        if there:
+        if offset:
             windows[link.process, address] = size
         else:
             windows.pop((link.process, address), None)
@@ -291,8 +291,8 @@ class Server:
         now_ps = int(words[0])
         groups: dict[tuple[ProgramComm, int, CudaStream, bool], list[NcclCall]] = {}
         for at in range(1, len(words), _CALL_WORDS):
-            operation, *rest = words[at : at + _CALL_WORDS]
-            number, rank, device, handle, *numbers = map(int, rest)
+            operation, *arguments = words[at : at + _CALL_WORDS]
+            number, rank, device, handle, *numbers = map(int, arguments)
             stream = self.queues.stream(link.process, device, handle)
             key = self._comm(number), rank, stream, operation in MESSAGES
             groups.setdefault(key, []).append(NcclCall(operation, *numbers))

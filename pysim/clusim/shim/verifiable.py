@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from clusim.base.arrays import Array
 from clusim.base.errors import InputError
 from clusim.schedule.dtypes import Element, divide
-from clusim.shim.elements import stored
-from clusim.shim.memory import SharedMemory, Span, typed
+from clusim.shim.elements import element_type
+from clusim.shim.memory import SharedMemory, Span, as_elements
 
 PART = 1 << 20
 """Elements that are processed at a time."""
@@ -59,13 +59,13 @@ class Known:
 
 def known_kernel(mangled: str) -> Known:
     """Return the kernel of a mangled name; raise `InputError` for others."""
-    found = _NAME.search(mangled)
-    if found is None or (found[3] is None and found[1] != "verifyPrepared"):
+    match = _NAME.search(mangled)
+    if match is None or (match[3] is None and match[1] != "verifyPrepared"):
         raise InputError(f"kernel {mangled}: not simulated")
-    return Known(found[1], _TYPES[found[2]], (found[3] or "").lower())
+    return Known(match[1], _TYPES[match[2]], (match[3] or "").lower())
 
 
-def _hashed(seed: int, first: int, count: int) -> NDArray[np.uint64]:
+def _hash_elements(seed: int, first: int, count: int) -> NDArray[np.uint64]:
     """Return random bits of elements (splitmix64 of their index and the seed)."""
     with np.errstate(over="ignore"):
         bits = np.arange(first, first + count, dtype=np.uint64)
@@ -80,7 +80,7 @@ class Data:
 
     def __init__(self, kernel: Known, ranks: int, bits: NDArray[np.uint64]) -> None:
         self.redop, self.ranks, self.bits = kernel.redop, ranks, bits
-        self.kind: Element = stored(kernel.dtype)
+        self.kind: Element = element_type(kernel.dtype)
         self._first = (bits >> np.uint64(40)) % np.uint64(ranks)
         step = np.uint64(1) + (bits >> np.uint64(20)) % np.uint64(max(1, ranks - 1))
         self._second = (self._first + step) % np.uint64(ranks)
@@ -89,7 +89,7 @@ class Data:
         """Return numbers 1 to 3, exact in every type."""
         return 1 + (self.bits >> np.uint64(shift) & np.uint64(0xFFFF)).astype(np.float64) % 3
 
-    def _stored(self, values: Array) -> Array:
+    def _to_storage(self, values: Array) -> Array:
         if self.kind.storage.kind in "iu" and not self.kind.is_float:
             return values.astype(self.kind.storage)
         return self.kind.narrow(values)
@@ -97,38 +97,38 @@ class Data:
     def input(self, rank: int) -> Array:
         """Return the contribution of a rank."""
         if self.redop == "nil" or self.redop in ("min", "max"):
-            return self._ordered(rank)
+            return self._rank_numbers(rank)
         neutral = 1.0 if self.redop == "prod" else 0.0
         values = np.full(len(self.bits), neutral)
         for holder, shift in ((self._first, 0), (self._second, 16)):
             mine = holder == np.uint64(rank)
             values[mine] = 2.0 if self.redop == "prod" else self._small(shift)[mine]
-        return self._stored(values)
+        return self._to_storage(values)
 
-    def _ordered(self, rank: int) -> Array:
+    def _rank_numbers(self, rank: int) -> Array:
         """Return numbers that differ between ranks, 0 to 15."""
         mixed = (self.bits >> np.uint64(8)) + np.uint64(rank) * (
             np.uint64(1) + self.bits % np.uint64(7)
         )
-        return self._stored((mixed % np.uint64(16)).astype(np.float64))
+        return self._to_storage((mixed % np.uint64(16)).astype(np.float64))
 
-    def expected(self) -> Array:
+    def expected_result(self) -> Array:
         """Return the result."""
         if self.redop == "nil":
-            return self._ordered(0)
+            return self._rank_numbers(0)
         if self.redop in ("min", "max"):
             function = np.minimum if self.redop == "min" else np.maximum
-            wide = [self.kind.to_float64(self._ordered(rank)) for rank in range(self.ranks)]
-            return self._stored(function.reduce(wide))
+            wide = [self.kind.to_float64(self._rank_numbers(rank)) for rank in range(self.ranks)]
+            return self._to_storage(function.reduce(wide))
         if self.redop == "prod":
-            return self._stored(np.full(len(self.bits), 4.0))
+            return self._to_storage(np.full(len(self.bits), 4.0))
         first, second = self._small(0), self._small(16)
         if self.redop == "premulsum":
             first, second = (
                 values * (1.0 + (holder % np.uint64(2)).astype(np.float64))
                 for values, holder in ((first, self._first), (second, self._second))
             )
-        total = self._stored(first + second)
+        total = self._to_storage(first + second)
         return divide(self.kind, total, self.ranks) if self.redop == "avg" else total
 
 
@@ -137,18 +137,22 @@ def prepare(memory: SharedMemory, process: int, mangled: str, values: Sequence[i
     kernel = known_kernel(mangled)
     if kernel.name == "verifyPrepared":
         return _verify(memory, process, np.dtype(kernel.dtype).itemsize, values)
-    width = stored(kernel.dtype).size_bytes
-    address, count, *rest = values
-    ranks, rank, seed, first = (rest[0], 0, *rest[1:]) if len(rest) == 3 else tuple(rest)
+    width = element_type(kernel.dtype).size_bytes
+    address, count, *arguments = values
+    ranks, rank, seed, first = (
+        (arguments[0], 0, *arguments[1:]) if len(arguments) == 3 else tuple(arguments)
+    )
     span = memory.span(process, address, count * width)
 
     def run() -> None:
         into = memory.view(span)
         for start in range(0, count, PART):
             number = min(PART, count - start)
-            data = Data(kernel, ranks, _hashed(seed, first + start, number))
-            made = data.input(rank) if kernel.name == "prepareInput2" else data.expected()
-            into[start * width : (start + number) * width] = made.view(np.uint8)
+            data = Data(kernel, ranks, _hash_elements(seed, first + start, number))
+            elements = (
+                data.input(rank) if kernel.name == "prepareInput2" else data.expected_result()
+            )
+            into[start * width : (start + number) * width] = elements.view(np.uint8)
 
     memory.defer((), (span,), run)
     return count * width
@@ -168,11 +172,11 @@ def _difference(
     width, tolerance = how
 
     def run() -> None:
-        got, wanted = (typed(memory.view(span), f"<u{width}") for span in spans)
+        got, expected = (as_elements(memory.view(span), f"<u{width}") for span in spans)
         bad = 0
         for start in range(0, len(got), PART):
-            a, b = got[start : start + PART], wanted[start : start + PART]
+            a, b = got[start : start + PART], expected[start : start + PART]
             bad += int((np.where(a < b, b - a, a - b) > tolerance).sum())
-        typed(memory.view(total), np.int64)[0] += bad
+        as_elements(memory.view(total), np.int64)[0] += bad
 
     return run

@@ -104,17 +104,17 @@ class World:
 
         Processes of MPI are distributed over the nodes in order; others are on the first node.
         """
-        here = self.processes.setdefault(process, ProgramProcess())
+        program = self.processes.setdefault(process, ProgramProcess())
         nodes = len(self._gpus)
-        here.node = rank * nodes // size if 0 <= rank < size else 0
+        program.node = rank * nodes // size if 0 <= rank < size else 0
         listed = devices(place(self.setup, PerfOptions()), PerfOptions())
-        first = listed[sum(len(gpus) for gpus in self._gpus[: here.node])]
+        first = listed[sum(len(gpus) for gpus in self._gpus[: program.node])]
         end, gpu = self._endpoint, GPUS.get(self._endpoint.chip)
         numbers = [
             *(self.start_ps, self.offset_ps, wake_ps(self.host), end.mem_bytes),
-            *(len(self._gpus[here.node]), library_code(self.setup)),
+            *(len(self._gpus[program.node]), library_code(self.setup)),
             *(gpu.sms if gpu else 0, *divmod(end.compute_capability, 10)),
-            here.node,
+            program.node,
         ]
         return numbers, [first.hostname, first.device_info]
 
@@ -128,7 +128,7 @@ class World:
 
     # ---- communicators
     def join(
-        self, key: object, size: int, rank: int, asked: tuple[CommMember, int, int]
+        self, key: object, size: int, rank: int, request: tuple[CommMember, int, int]
     ) -> Joining:
         """Add a rank, with its colour and key, to communicators that are being created; -1: without colour."""
         joining = self._joining.setdefault(key, Joining(size))
@@ -136,20 +136,20 @@ class World:
             raise InputError(
                 f"rank {rank} of {size}: joins a communicator twice, or of another size"
             )
-        joining.asked[rank] = asked
+        joining.asked[rank] = request
         if len(joining.asked) == size:
             del self._joining[key]
             self._create_all(joining)
         return joining
 
     def _create_all(self, joining: Joining) -> None:
-        made: dict[int, tuple[ProgramComm, int]] = {}
+        created: dict[int, tuple[ProgramComm, int]] = {}
         for colour in sorted({colour for _, colour, _ in joining.asked.values()} - {NO_COLOUR}):
             ranks = [rank for rank, item in joining.asked.items() if item[1] == colour]
             ranks.sort(key=lambda rank: (joining.asked[rank][2], rank))
             comm = self._create([joining.asked[rank][0] for rank in ranks])
-            made |= {rank: (comm, position) for position, rank in enumerate(ranks)}
-        joining.made = made
+            created |= {rank: (comm, position) for position, rank in enumerate(ranks)}
+        joining.made = created
 
     def gpu(self, process: int, device: int) -> int:
         """Return the topology's rank of a device of a process."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
 from clusim.base.errors import InputError
-from clusim.base.files import guarded
+from clusim.base.files import guard_inputs
 from clusim.base.units import parse_size, parse_time
 from clusim.lowering.spreads import Routing
 from clusim.nccl import CallConfig, parse_assignments, parse_env
@@ -361,7 +361,7 @@ def collective(
     given |= _paths(given)
     given["policy"] = as_policy(given.pop("policy", ""))
     how = RunOptions(**taken(given, RunOptions, known=CollectiveOptions.__optional_keys__))
-    with guarded(), shown_in_notebook(how.progress) as progress:
+    with guard_inputs(), shown_in_notebook(how.progress) as progress:
         request = requested(fabric, operation=operation, size_bytes=as_bytes(size), **given)
         return result_of(request, replace(how, progress=progress))
 
@@ -423,7 +423,7 @@ def traffic(
         span=given.pop("span", None),
         **spread,
     )
-    with guarded():
+    with guard_inputs():
         return simulate_traffic(setup.fabric, drawn, **given)
 
 
@@ -452,5 +452,5 @@ def _flow_traffic(
     if isinstance(flows, (str, Path)):
         flows = read_flows(flows, fabric)
     drawn = Traffic.of_flows(flows, packets[0], **packets[1])
-    with guarded():
+    with guard_inputs():
         return simulate_traffic(fabric, drawn, **given)

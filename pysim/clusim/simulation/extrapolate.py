@@ -265,7 +265,7 @@ def _call(request: Request, cut: Cut) -> Call:
     else:
         names, channels = ("p2p", "simple"), way_of(request.setup.comm, cut).channels
         if cut is not None:
-            names = cut.selection.algorithm.own, cut.selection.protocol.own
+            names = cut.selection.algorithm.key, cut.selection.protocol.key
     return Call(
         *(request.operation, *names, request.dtype, request.size_bytes),
         *(ranks_of(request.setup, cut), channels, request.root or 0),

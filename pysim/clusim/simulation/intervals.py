@@ -34,7 +34,12 @@ from clusim.simulation.expected import expected_of
 from clusim.simulation.plan import Plan, lower_on, written
 from clusim.simulation.request import Request, ScheduleRequest
 from clusim.topology import Fabric, load
-from clusim.topology.uncertain import UncertainFigure, loaded_again, scaled, uncertain_figures
+from clusim.topology.uncertain import (
+    UncertainFigure,
+    loaded_again,
+    scale_figures,
+    uncertain_figures,
+)
 
 Arrays = Mapping[str, Array]
 
@@ -80,7 +85,7 @@ class Variants:
             The system is invalid with these figures, or cannot be built again.
         """
         asked = self.planned.options
-        with scaled(factors):
+        with scale_figures(factors):
             setup = asked.setup.on(self._fabric())
             schedule = self.planned.schedule
             if isinstance(asked, Request):

@@ -44,7 +44,7 @@ from clusim.simulation.session import Progress, Session, Sink, Watch, loop_count
 from clusim.simulation.traffic import grain_of, to_image
 from clusim.topology import FabricArrays
 from clusim.topology.arrays import arrays_of
-from clusim.topology.pcie_paths import redirected
+from clusim.topology.pcie_paths import redirect_peers
 
 if TYPE_CHECKING:
     from clusim.results.trace.writer import TraceWriter
@@ -183,7 +183,7 @@ def _planned_job(planned: Plan, options: RunOptions) -> Job:
 def _traffic_job(request: TrafficRequest, options: RunOptions) -> Job:
     """Draw the messages of synthetic traffic and lower them onto its fabric."""
     options.watch.begins("the fabric is built")
-    fabric, traffic = redirected(request.setup.fabric), request.traffic
+    fabric, traffic = redirect_peers(request.setup.fabric), request.traffic
     options.watch.begins("messages are drawn")
     arrays = arrays_of(fabric)
     drawn = traffic.plan(arrays)
@@ -289,7 +289,7 @@ def _the_call(schedule: Schedule) -> Call | None:
 
 def _wire_texts(arrays: FabricArrays) -> tuple[list[str], list[str]]:
     """Return names and classes of all wires, which the runs of one fabric share."""
-    known = arrays.fabric.derived
+    known = arrays.fabric.cache
     if "wire texts" not in known:
         tiers = [node.tier or node.kind for node in arrays.fabric.nodes]
         columns = arrays.wires["src"].tolist(), arrays.wires["dst"].tolist()
@@ -397,7 +397,7 @@ def run_job(job: Job, options: RunOptions) -> Result:
         if isinstance(error, ScheduleError) and session is None:
             raise ScheduleError(_with_names(str(error), job)) from None
         if isinstance(error, RangeExceeded) and error.what == "wire":
-            raise error.named(job.wires.names[error.index]) from None
+            raise error.with_name(job.wires.names[error.index]) from None
         raise
     if trace is None:
         return result

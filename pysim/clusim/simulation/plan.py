@@ -25,7 +25,7 @@ from clusim.lowering.faults import on_redirected
 from clusim.nccl import Communicator, NcclPlan, programs
 from clusim.nccl.callconfig import CallConfig
 from clusim.nccl.choice import Communicators, Way, choose, way_of
-from clusim.nccl.env import forced
+from clusim.nccl.env import force_variables
 from clusim.nccl.launch import (
     DEFAULT_ITERATIONS,
     Launch,
@@ -47,7 +47,7 @@ from clusim.schedule.shapes import Shape
 from clusim.simulation.request import Request, ScheduleRequest
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
-from clusim.topology.pcie_paths import redirected
+from clusim.topology.pcie_paths import redirect_peers
 
 NCCL = "nccl"
 
@@ -87,7 +87,7 @@ class Plan:
     @property
     def topology(self) -> Fabric:
         """Topology that packets see, with all parts that fail."""
-        return redirected(self.options.setup.fabric)
+        return redirect_peers(self.options.setup.fabric)
 
     @cached_property
     def program(self) -> PlannedProgram:
@@ -320,14 +320,14 @@ def _of_file(request: Request, machine: Fabric) -> PlannedProgram:
 
 def lower_on(setup: Setup, schedule: Schedule, options: Request | ScheduleRequest) -> Lowered:
     """Return the image of a schedule on a system with its faults, at the granularity and seed of `options`."""
-    fabric, faults = redirected(setup.fabric), on_redirected(setup.fabric, setup.broken.faults)
+    fabric, faults = redirect_peers(setup.fabric), on_redirected(setup.fabric, setup.broken.faults)
     return lower(fabric, schedule, options.granularity, options.seed, faults=faults)
 
 
 def _with_variables(request: Request) -> Request:
     """Return a NCCL request with its channels and protocol as environment variables."""
     setup = request.setup
-    told = forced(protocol=request.protocol, channels=request.channels)
+    told = force_variables(protocol=request.protocol, channels=request.channels)
     for name, _ in told:
         if name in dict(setup.env):
             option = "protocol" if name == "NCCL_PROTO" else "channels"
@@ -412,7 +412,7 @@ def nccl_choice(request: Request, *, healthy: bool = False) -> NcclChoice:
     result = choose(
         *(comm, operation, request.size_bytes),
         element_bytes=element(request.dtype).size_bytes,
-        wanted=request.wanted,
+        overrides=request.wanted,
     )
     used = way_of(comm, result.plan).channels
     other = ""

@@ -17,12 +17,12 @@ from clusim.base.terms.links import several
 from clusim.base.terms.operations import Collective
 from clusim.lowering import Broken, parse_faults, plan_change
 from clusim.lowering.controls import with_policy
-from clusim.lowering.spreads import rerouted
+from clusim.lowering.spreads import reroute
 from clusim.nccl import LATEST, Communicator, parse_env, parse_version
-from clusim.nccl.choice import Communicators, shared_communicators, ways
+from clusim.nccl.choice import Communicators, plan_ways, shared_communicators
 from clusim.nccl.constants import Version
 from clusim.nccl.env import SYMMETRIC
-from clusim.nccl.transports import transported, with_plugins
+from clusim.nccl.transports import restrict_transports, with_plugins
 from clusim.policies.choice import source_digest
 from clusim.topology import Fabric, load
 from clusim.topology.arrays import arrays_of
@@ -67,7 +67,7 @@ class Setup:
         GPUs of every node of further communicators that run the same operation concurrently, in
         `clusim.simulation.samples`.
     routing, gap_ps, reorder : str, int or None, int or str or None
-        Other paths between nodes, and receiving NICs (`clusim.lowering.spreads.rerouted`).
+        Other paths between nodes, and receiving NICs (`clusim.lowering.spreads.reroute`).
     policy : str
         Sender policy of all NICs (`clusim.lowering.controls.with_policy`); empty is the topology's.
     """
@@ -128,17 +128,17 @@ class Setup:
         """
         machine = loaded(self.topology, self.nodes)
         if (self.routing, self.gap_ps, self.reorder) != ("auto", None, None):
-            machine = rerouted(machine, self.routing, self.gap_ps, self.reorder)
+            machine = reroute(machine, self.routing, self.gap_ps, self.reorder)
         machine = with_policy(machine, self.policy)
         if self.zones is not None:
             machine = on_nodes(machine, self.zones)
-        return transported(machine, parse_env(dict(self.env)).of_release(self.release))
+        return restrict_transports(machine, parse_env(dict(self.env)).of_release(self.release))
 
     @cached_property
     def broken(self) -> Broken:
         """Return the faults of the topology's file and the given faults; setups share them."""
         arrays = arrays_of(self.fabric)
-        known: dict[tuple[Any, ...], Broken] = self.fabric.derived.setdefault("faults", {})
+        known: dict[tuple[Any, ...], Broken] = self.fabric.cache.setdefault("faults", {})
         if len(known) >= KEPT:
             known.clear()
         return known.setdefault(self.faults, Broken(arrays, self.faults))
@@ -201,7 +201,7 @@ class Setup:
     @property
     def known(self) -> Fabric:
         """Return the topology known to NCCL's plans: without parts that are down at time 0."""
-        return self.broken.known
+        return self.broken.planning_fabric
 
     def said(self, collective: Collective | None, sizes: Sequence[int]) -> tuple[str, ...]:
         """Return the notes on plans: substitutes, variables without effect, changes by faults.
@@ -214,8 +214,8 @@ class Setup:
         notes = self.comm.notes
         if self.known is self.fabric:
             return notes
-        healthy = ways(self.healthy, collective, sizes)
-        return (*notes, plan_change(healthy, ways(self.comm, collective, sizes)))
+        healthy = plan_ways(self.healthy, collective, sizes)
+        return (*notes, plan_change(healthy, plan_ways(self.comm, collective, sizes)))
 
     @cached_property
     def comm(self) -> Communicator:

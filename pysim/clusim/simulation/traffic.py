@@ -28,7 +28,7 @@ from clusim.engine.ranges import packets_refused
 from clusim.lowering import Grain
 from clusim.lowering.buffers import Packets, growth, roomy_wires, unblocked_burst
 from clusim.lowering.forwarding import flow_hash
-from clusim.lowering.grain import automatic, checked, power_below
+from clusim.lowering.grain import automatic, check_granularity, power_below
 from clusim.lowering.paths import route_groups
 from clusim.lowering.spreads import Routing, Spreading, check_routing
 from clusim.results.result import Messages
@@ -361,7 +361,7 @@ def grain_of(
     """
     whole = -(-traffic.message_bytes // traffic.packet_bytes)
     hops = round(whole * len(messages.source) * _mean_hops(arrays, messages))
-    burst, word = 1, checked(granularity)
+    burst, word = 1, check_granularity(granularity)
     if isinstance(word, int):
         burst = max(1, min(word // traffic.packet_bytes, whole))
     elif word != "packet":

@@ -121,17 +121,17 @@ def crossover(
 ) -> Crossover:
     """Simulate every candidate at every size."""
     if operation not in COLLECTIVE_OF:
-        known = ", ".join(COLLECTIVE_OF)
-        raise InputError(f"collective {operation!r}: no choice of algorithms; use one of {known}")
+        listing = ", ".join(COLLECTIVE_OF)
+        raise InputError(f"collective {operation!r}: no choice of algorithms; use one of {listing}")
     comm = setup.comm
-    ways = {f"{a.value} {p.value}": (a, p) for a, p in runnable(comm, operation)}
+    choices = {f"{a.value} {p.value}": (a, p) for a, p in runnable(comm, operation)}
     custom = CUSTOM if operation == "allreduce" and comm.group.num_nodes == 1 else ()
     # Custom kernels do not read NCCL's variables.
     plain = replace(setup, version="", env=(), per_node=None, ranks=comm.ranks)
     cases = {}
     for size in sizes:
-        for name, way in ways.items():
-            cases[size, name] = Request(setup, operation, size, wanted=NcclOverrides(*way))
+        for name, choice in choices.items():
+            cases[size, name] = Request(setup, operation, size, wanted=NcclOverrides(*choice))
         for name in custom:
             if size <= ONESHOT_MOST or not name.startswith("oneshot"):
                 cases[size, name] = Request(plain, operation, size, name)
@@ -152,7 +152,7 @@ def crossover(
         reason = next(iter(left_out.values()))
         raise InputError(f"{operation}: no candidate could be simulated: {reason}")
     names = [
-        name for name in (*ways, *custom) if any(name in row.times_us for row in rows.values())
+        name for name in (*choices, *custom) if any(name in row.times_us for row in rows.values())
     ]
     return Crossover(setup, operation, tuple(names), list(rows.values()), left_out)
 
@@ -232,7 +232,7 @@ def tuner_csv(result: Crossover) -> list[str]:
         end = LAST_BYTE if after is None else _between(row.size_bytes, after.size_bytes)
         algorithm, protocol = names[row.nccl_best]
         lines.append(
-            f"{collective},{first},{end},{algorithm.plugin},{protocol.own},"
+            f"{collective},{first},{end},{algorithm.plugin},{protocol.key},"
             f"-1,{group.num_nodes},{group.num_ranks},-1,-1"
         )
         first = end + 1

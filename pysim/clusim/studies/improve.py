@@ -103,9 +103,9 @@ class Improvement(JsonObject):
                 for row in self.elsewhere
             )
             lines += [f"elsewhere: {', '.join(rows)}"]
-        rest = [row for row in self.tried if row != self.chosen]
+        rejected = [row for row in self.tried if row != self.chosen]
         label = "best" if self.chosen is None else "others"
-        lines += [f"{label}: {self._words(row)}" for row in rest[:SHOWN]]
+        lines += [f"{label}: {self._words(row)}" for row in rejected[:SHOWN]]
         return lines + ([f"not simulated: {self.unfinished}"] if self.unfinished else [])
 
     def _words(self, row: SimulatedChanges) -> str:
@@ -147,8 +147,8 @@ def improve(
     if chosen is not None and not unfinished:
         elsewhere = tuple(search.elsewhere(chosen[0]))
     best = None if chosen is None else chosen[1]
-    left = unfinished or search.left
-    return Improvement(target, result.time_ps, best, elsewhere, tried, left)
+    omitted = unfinished or search.left
+    return Improvement(target, result.time_ps, best, elsewhere, tried, omitted)
 
 
 _Set = tuple[_Option, ...]
@@ -179,7 +179,7 @@ class _Search:
     def singles(self) -> Iterator[_Set]:
         """Yield single changes after they are simulated."""
         for option in _options(self.base, self.result):
-            time_ps = self._simulated((option,))
+            time_ps = self._simulate_changes((option,))
             if time_ps is not None:
                 if time_ps < self.result.time_ps:
                     self._good.append((time_ps, option))
@@ -190,7 +190,7 @@ class _Search:
         good = sorted(self._good, key=lambda item: item[0])[:PAIRED]
         for pair in combinations([option for _, option in good], 2):
             names = [option.words.partition("=")[0].rsplit(" ", 1)[0] for option in pair]
-            if names[0] != names[1] and self._simulated(pair) is not None:
+            if names[0] != names[1] and self._simulate_changes(pair) is not None:
                 yield pair
 
     def elsewhere(self, several: _Set) -> Iterator[TimeElsewhere]:
@@ -206,23 +206,23 @@ class _Search:
                 continue
             yield TimeElsewhere(size, before.time_ps, after.time_ps)
 
-    def _simulated(self, several: _Set) -> int | None:
+    def _simulate_changes(self, several: _Set) -> int | None:
         """Return the time with changes; None if they fail, do not change it, or too much was simulated."""
         if self._grants > MOST_GRANTS:
             self.left = f"further changes; more than {MOST_GRANTS:,} packet-hops"
             return None
         try:
-            found = self._run(self.base, several)
+            result = self._run(self.base, several)
         except TimeLimitReached:
             raise
         except ClusimError:
             return None
-        self._grants += found.grants
-        if found.time_ps == self.result.time_ps:
+        self._grants += result.grants
+        if result.time_ps == self.result.time_ps:
             return None
         words = tuple(option.words for option in several)
-        self.tried.append(SimulatedChanges(words, found.time_ps))
-        return found.time_ps
+        self.tried.append(SimulatedChanges(words, result.time_ps))
+        return result.time_ps
 
     def _run(self, base: Request, several: Sequence[_Option]) -> Result:
         for option in several:
@@ -231,22 +231,22 @@ class _Search:
         for option in several:
             if option.speed is not None:
                 job = option.speed.job(job)
-        found = run_job(job, self.options)
-        if found.unfinished is not None:
-            raise found.unfinished.reached("the run with changes")
-        return found
+        result = run_job(job, self.options)
+        if result.unfinished is not None:
+            raise result.unfinished.reached("the run with changes")
+        return result
 
 
 def _options(base: Request, result: Result) -> Iterator[_Option]:
     """Yield single changes: settings, then hardware that the verdict names, or that carries traffic."""
     yield from _settings(base, result)
-    known = [cause.remedy for cause in result.verdict.causes if cause.remedy.endswith(" x2")]
+    remedies = [cause.remedy for cause in result.verdict.causes if cause.remedy.endswith(" x2")]
     links = (
         f"{name.partition(' ')[0]} x2"
         for name, row in zip(result.wires.classes, result.wires.counters, strict=True)
         if row["packets"]
     )
-    for words in dict.fromkeys((*known, *links)):
+    for words in dict.fromkeys((*remedies, *links)):
         speed = speed_of(words)
         assert speed is not None
         if speed.what in THINGS:
@@ -266,7 +266,7 @@ def _on_links(speed: Speed) -> Callable[[Request], Request]:
 
 
 def _settings(base: Request, result: Result) -> Iterator[_Option]:
-    call, given = result.call, dict(base.setup.env)
+    call, environment = result.call, dict(base.setup.env)
     if call is None:
         return
     channels = (2 * call.channels, max(1, call.channels // 2))
@@ -285,7 +285,7 @@ def _settings(base: Request, result: Result) -> Iterator[_Option]:
         sizes = (4 * protocol.buffer_bytes, protocol.buffer_bytes // 4)
         texts += [("NCCL_BUFFSIZE", str(size)) for size in sizes]
     for name, value in texts:
-        if name not in given:
+        if name not in environment:
             yield _Option(f"--env {name}={value}", _in_env(name, value), free=True)
 
 

@@ -178,8 +178,8 @@ def lose_rank(
     InputError
         No such rank, fewer than three ranks, or a failure after the end of the job.
     """
-    others = _others(setup.comm.ranks, failure)
-    remaining = replace(setup, per_node=None, gpus=None, ranks=others)
+    survivors = _remaining_ranks(setup.comm.ranks, failure)
+    remaining = replace(setup, per_node=None, gpus=None, ranks=survivors)
     before, before_ps = _iteration(setup, operation, size_bytes)
     _refuse_late(failure, iterations * before_ps)
     after, after_ps = _iteration(remaining, operation, size_bytes)
@@ -189,7 +189,7 @@ def lose_rank(
         size_bytes=size_bytes,
         before=before,
         after=after,
-        **_times(setup, failure, iterations, len(others) + 1, (before_ps, after_ps)),
+        **_times(setup, failure, iterations, len(survivors) + 1, (before_ps, after_ps)),
     )
 
 
@@ -219,9 +219,9 @@ def lose_rank_in_training(
     if kind not in WHOLE_STATES:
         message = f"{kind}: the lost rank has states of its own, which need a checkpoint; use ddp"
         raise complain(work, ("data", "kind"), message)
-    others = _others(mesh.ranks, failure)
-    batch = work.batch.all // mesh.size * len(others)
-    parallel = work.parallel.model_copy(update={"data": len(others), "ranks": list(others)})
+    survivors = _remaining_ranks(mesh.ranks, failure)
+    batch = work.batch.all // mesh.size * len(survivors)
+    parallel = work.parallel.model_copy(update={"data": len(survivors), "ranks": list(survivors)})
     slow = {rank: by for rank, by in work.stragglers.ranks.items() if int(rank) != failure.rank}
     changes = {
         "parallel": parallel,
@@ -243,7 +243,7 @@ def lose_rank_in_training(
     )
 
 
-def _others(ranks: Sequence[int], failure: RankLoss) -> tuple[int, ...]:
+def _remaining_ranks(ranks: Sequence[int], failure: RankLoss) -> tuple[int, ...]:
     """Return the ranks without the lost one."""
     if failure.rank not in ranks:
         raise InputError(
@@ -295,17 +295,17 @@ def _detection(setup: Setup, failure: RankLoss) -> tuple[int, str]:
         return failure.detection_ps, "as given"
     if setup.num_nodes < 2:
         return WATCHDOG_PS, "PyTorch's watchdog: inside a node no call fails"
-    given = dict(setup.env)
-    exponent = _variable(given, "NCCL_IB_TIMEOUT", IB_TIMEOUT, 31)
-    retries = _variable(given, "NCCL_IB_RETRY_CNT", IB_RETRIES, 7)
+    environment = dict(setup.env)
+    exponent = _variable(environment, "NCCL_IB_TIMEOUT", IB_TIMEOUT, 31)
+    retries = _variable(environment, "NCCL_IB_RETRY_CNT", IB_RETRIES, 7)
     cause = f"NCCL_IB_TIMEOUT {exponent}, NCCL_IB_RETRY_CNT {retries}"
     return (IB_UNIT_PS << exponent) * retries, cause
 
 
-def _variable(given: dict[str, str], name: str, default: int, most: int) -> int:
-    text = given.get(name, str(default))
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= most:
-        raise InputError(f"{name}={text}: must be 1 to {most}")
+def _variable(environment: dict[str, str], name: str, default: int, limit: int) -> int:
+    text = environment.get(name, str(default))
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= limit:
+        raise InputError(f"{name}={text}: must be 1 to {limit}")
     return int(text)
 
 

@@ -120,14 +120,16 @@ class FabricArrays:
         node, target = self.node_of(src_rank), self._endpoint(dst_rank)
         if node == int(self.targets["node"][target]) or self.group_number(node, target) != NONE:
             return None
-        near, far = self._near_rails(src_rank), self._near_rails(dst_rank)
-        if not near or not far:
+        source_rails, far = self._near_rails(src_rank), self._near_rails(dst_rank)
+        if not source_rails or not far:
             return None
         ours, theirs = self.nics(self.zone_of(src_rank)), self.nics(self.zone_of(dst_rank))
         turns = [int(self.machines.position[self.node_of(r)]) for r in (src_rank, dst_rank)]
-        closest = [[item for item in rails if item[0] == rails[0][0]] for rails in (near, far)]
-        for firsts, lasts in (closest, (near, far)):
-            ways = [
+        closest = [
+            [item for item in rails if item[0] == rails[0][0]] for rails in (source_rails, far)
+        ]
+        for firsts, lasts in (closest, (source_rails, far)):
+            routes = [
                 (
                     weight + other,
                     first != last,
@@ -137,13 +139,13 @@ class FabricArrays:
                 )
                 for place, (weight, first) in enumerate(firsts)
                 for index, (other, last) in enumerate(lasts)
-                if self.joined(ours[first], theirs[last])
+                if self.on_same_plane(ours[first], theirs[last])
             ]
-            if ways:
-                return min(ways)[-1]
+            if routes:
+                return min(routes)[-1]
         return None
 
-    def joined(self, one: int, two: int) -> bool:
+    def on_same_plane(self, one: int, two: int) -> bool:
         """True if two NICs are different and on the same plane of the network."""
         if one == two:
             return False
@@ -197,10 +199,10 @@ class FabricArrays:
     def _walk(self, node: int, targets: Sequence[int]) -> list[int] | None:
         wires: list[int] = []
         for target in targets:
-            goal, most = int(self.targets["node"][target]), len(wires) + len(self.nodes)
+            goal, max_steps = int(self.targets["node"][target]), len(wires) + len(self.nodes)
             while node != goal:
                 group = self.group(node, target)
-                if not group or len(wires) > most:
+                if not group or len(wires) > max_steps:
                     return None
                 wires.append(group[0])
                 node = int(self.wires["dst"][group[0]])
@@ -311,10 +313,10 @@ def _some(fabric: Fabric) -> str:
 
 def arrays_of(fabric: Fabric) -> FabricArrays:
     """Return a topology as flat arrays, computed once."""
-    known = fabric.derived
-    if "arrays" not in known:
-        known["arrays"] = lower(fabric)
-    result: FabricArrays = known["arrays"]
+    cache = fabric.cache
+    if "arrays" not in cache:
+        cache["arrays"] = lower(fabric)
+    result: FabricArrays = cache["arrays"]
     return result
 
 

@@ -44,7 +44,7 @@ from clusim.topology.schema import (
     SwitchSpec,
     Topology,
 )
-from clusim.topology.tori import ordered
+from clusim.topology.tori import order_links
 from clusim.topology.validate import KeyPath, Problems
 
 MAX_NODES = 65_536
@@ -75,7 +75,7 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
     forwarding = forwarding_of(topology, nodes, links, problems)
     problems.raise_if_any()
     if topology.routing == "dimension-order":
-        links = ordered(links)
+        links = order_links(links)
     if topology.p2p is None:
         state.sources["p2p"] = str(P2P[architecture])
     if topology.window is None:
@@ -126,9 +126,9 @@ def forwarding_of(
     topology: Topology, nodes: Iterable[Node], links: Iterable[Link], problems: Problems
 ) -> Forwarding:
     """Return the choice among equal paths; report pinned paths over other graph nodes, or without links."""
-    given, kinds = topology.forwarding, {node.name: node.kind for node in nodes}
-    joined = {frozenset((link.a, link.b)) for link in links} if given.paths else set()
-    for number, path in enumerate(given.paths):
+    settings, kinds = topology.forwarding, {node.name: node.kind for node in nodes}
+    joined = {frozenset((link.a, link.b)) for link in links} if settings.paths else set()
+    for number, path in enumerate(settings.paths):
         ends = [("from", path.from_, "nic")] if path.from_ else []
         ends += [("to", path.to, "nic"), *(("via", name, "switch") for name in path.via)]
         for key, name, kind in ends:
@@ -137,16 +137,16 @@ def forwarding_of(
         for a, b in pairwise(path.via):
             if kinds.get(a) == kinds.get(b) == "switch" and frozenset((a, b)) not in joined:
                 problems.add(("forwarding", "paths", number, "via"), f"no link joins {a} and {b}")
-    several = given.choice not in ("auto", *ONE_PATH)
-    if (given.gap is not None) != (given.choice == "flowlet"):
-        word = "needs" if given.gap is None else "is without"
-        problems.add(("forwarding", "gap"), f"choice {given.choice} {word} a gap")
-    if several and given.paths:
-        problems.add(("forwarding", "paths"), f"choice {given.choice} leaves no path to pin")
-    values = {key: getattr(given, key) for key in ForwardingSpec.model_fields}
+    several = settings.choice not in ("auto", *ONE_PATH)
+    if (settings.gap is not None) != (settings.choice == "flowlet"):
+        word = "needs" if settings.gap is None else "is without"
+        problems.add(("forwarding", "gap"), f"choice {settings.choice} {word} a gap")
+    if several and settings.paths:
+        problems.add(("forwarding", "paths"), f"choice {settings.choice} leaves no path to pin")
+    values = {key: getattr(settings, key) for key in ForwardingSpec.model_fields}
     values["gap_ps"] = values.pop("gap")
     values["paths"] = tuple(
-        PinnedPath(path.from_, path.to, tuple(path.via)) for path in given.paths
+        PinnedPath(path.from_, path.to, tuple(path.via)) for path in settings.paths
     )
     return Forwarding(**values)
 
@@ -184,23 +184,23 @@ def _architecture(state: Catalogue, nodes: list[Node]) -> str:
 
     The description needs its key only if the GPUs have several architectures.
     """
-    problems, given = state.problems, state.topology.architecture
+    problems, name = state.problems, state.topology.architecture
     chips: dict[str, str] = {}
     for node in nodes:
         end = node.endpoint
         if end is not None and node.kind in ("gpu", "host") and end.architecture:
             chips.setdefault(end.architecture, end.chip)
     gpus = {arch: chip for arch, chip in chips.items() if arch != _IDEAL} or chips
-    if given is not None and given not in ARCHITECTURES:
-        hint = did_you_mean(given, ARCHITECTURES)
-        problems.add(("architecture",), f"unknown architecture {given!r}{hint}")
-    elif given is not None and gpus and given not in gpus:
+    if name is not None and name not in ARCHITECTURES:
+        hint = did_you_mean(name, ARCHITECTURES)
+        problems.add(("architecture",), f"unknown architecture {name!r}{hint}")
+    elif name is not None and gpus and name not in gpus:
         arch, chip = next(iter(gpus.items()))
         message = (
-            f"{given!r}, but chip {chip!r} is {arch}; leave the key out, or name the chips you mean"
+            f"{name!r}, but chip {chip!r} is {arch}; leave the key out, or name the chips you mean"
         )
         problems.add(("architecture",), message)
-    elif given is None and len(gpus) > 1:
+    elif name is None and len(gpus) > 1:
         message = " and ".join(f"{chip!r} is {arch}" for arch, chip in gpus.items())
         which = " or ".join(gpus)
         problems.add(
@@ -208,7 +208,7 @@ def _architecture(state: Catalogue, nodes: list[Node]) -> str:
             f"chip {message}; choose the protocols of all ranks with 'architecture: {which}'",
         )
     else:
-        return given or next(iter(gpus), _IDEAL)
+        return name or next(iter(gpus), _IDEAL)
     return _IDEAL
 
 
@@ -286,8 +286,8 @@ def _node(state: Catalogue, spec: NodeSpec, path: KeyPath) -> Node:
     if spec.kind == "nic":
         return _nic(state, spec, path)
     if spec.chip is None and spec.kind != "host":
-        known = MEMORY if spec.kind == "memory" else _gpu_chips()
-        problems.add(path, f"'chip' is missing; the presets are {', '.join(known)}")
+        chips = MEMORY if spec.kind == "memory" else _gpu_chips()
+        problems.add(path, f"'chip' is missing; the presets are {', '.join(chips)}")
         return Node("", spec.kind, tier=spec.tier or spec.kind)
     name = spec.chip or "host"
     chip = state.resolve("chips", name, (*path, "chip")) or ChipSpec()
@@ -306,14 +306,14 @@ def _node(state: Catalogue, spec: NodeSpec, path: KeyPath) -> Node:
 
 def _look_at_architecture(state: Catalogue, name: str, endpoint: Endpoint, path: KeyPath) -> None:
     """Report a chip of unknown architecture: protocols and launching depend on it."""
-    known = endpoint.architecture
-    if known in ARCHITECTURES:
+    architecture = endpoint.architecture
+    if architecture in ARCHITECTURES:
         return
     in_file = name in state.topology.chips
     place: KeyPath = ("chips", name) if in_file else (*path, "chip")
-    if known:
-        hint = did_you_mean(known, ARCHITECTURES)
-        state.problems.add((*place, "architecture"), f"unknown architecture {known!r}{hint}")
+    if architecture:
+        hint = did_you_mean(architecture, ARCHITECTURES)
+        state.problems.add((*place, "architecture"), f"unknown architecture {architecture!r}{hint}")
     elif not in_file:
         state.problems.add(
             place, f"unknown GPU {name!r}; the presets are {', '.join(_gpu_chips())}"
@@ -444,8 +444,8 @@ def _blocks(
 ) -> list[tuple[str, str, int]]:
     """Join graph nodes of the shorter list with equally long runs of the longer one."""
     longer = max(len(sources), len(targets))
-    each = (longer // len(sources), longer // len(targets))
-    ends = ((number // each[0], number // each[1]) for number in range(longer))
+    repeats = (longer // len(sources), longer // len(targets))
+    ends = ((number // repeats[0], number // repeats[1]) for number in range(longer))
     return [(sources[a], targets[b], counts[b]) for a, b in ends]
 
 

@@ -53,11 +53,11 @@ def carried_by(base: NicSpec, spec: NicSpec) -> NicSpec:
     if spec.plugin is None or spec.plugin == base.plugin:
         return base
     figures = TRANSPORTS[spec.plugin].figures
-    given = {key: figures[key].value for key in MESSAGE_UNITS if key in figures}
+    values = {key: figures[key].value for key in MESSAGE_UNITS if key in figures}
     cleared = {key: None for key in MESSAGE_UNITS if key not in figures}
-    result = NicSpec.model_validate(given)
+    result = NicSpec.model_validate(values)
     return base.model_copy(
-        update={**cleared, **{key: getattr(result, key) for key in given}, "plugin": spec.plugin}
+        update={**cleared, **{key: getattr(result, key) for key in values}, "plugin": spec.plugin}
     )
 
 
@@ -176,7 +176,7 @@ class Catalogue:
     resolved: dict[tuple[Section, str], Any] = field(default_factory=dict)
 
     def resolve(
-        self, section: Section, name: str, path: KeyPath, seen: tuple[str, ...] = ()
+        self, section: Section, name: str, path: KeyPath, visited: tuple[str, ...] = ()
     ) -> Any:
         """Return the spec called `name` with its bases merged in, or None if it does not exist."""
         if (section, name) in self.resolved:
@@ -184,15 +184,15 @@ class Catalogue:
         from_file: Spec | None = getattr(self.topology, section).get(name)
         noun = _WHAT[section]
         if from_file is None and name not in _PRESETS[section]:
-            known = [*getattr(self.topology, section), *_PRESETS[section]]
-            self.problems.add(path, f"unknown {noun} {name!r}{did_you_mean(name, known)}")
+            names = [*getattr(self.topology, section), *_PRESETS[section]]
+            self.problems.add(path, f"unknown {noun} {name!r}{did_you_mean(name, names)}")
             return None
         if from_file is None:
             result = preset(section, name)
             self._note(section, name)
         else:
             self._look_at(section, name, from_file)
-            result = self._derive(section, name, from_file, seen)
+            result = self._derive(section, name, from_file, visited)
         self.resolved[section, name] = result
         return result
 
@@ -228,16 +228,16 @@ class Catalogue:
 
     def _look_for_gaps(self, name: str, spec: ChipSpec) -> None:
         """Report the missing fields of a chip without a base."""
-        given = {key for key in spec.model_fields_set if getattr(spec, key) is not None}
-        missing = [key for key in ChipSpec.model_fields if key not in given | _OPTIONAL]
-        if not given & {"l2", *MEMORY_SHARES}:
+        keys = {key for key in spec.model_fields_set if getattr(spec, key) is not None}
+        missing = [key for key in ChipSpec.model_fields if key not in keys | _OPTIONAL]
+        if not keys & {"l2", *MEMORY_SHARES}:
             missing.append("l2")
         if missing:
-            shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
-            message = f"without base and {shown}; add a base, for example 'base: h100-sxm5'"
+            listing = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+            message = f"without base and {listing}; add a base, for example 'base: h100-sxm5'"
             self.problems.add(("chips", name), message, key=True)
 
-    def _derive(self, section: Section, name: str, spec: Spec, seen: tuple[str, ...]) -> Any:
+    def _derive(self, section: Section, name: str, spec: Spec, visited: tuple[str, ...]) -> Any:
         base_name: str | None = getattr(spec, "base", None)
         place: KeyPath = (section, name, "base")
         if isinstance(spec, ChipSpec) and base_name is None:
@@ -247,11 +247,11 @@ class Catalogue:
         if base_name == name and name in _PRESETS[section]:
             base = preset(section, name)
             self._note(section, name)
-        elif base_name in (*seen, name):
+        elif base_name in (*visited, name):
             self.problems.add(place, f"{base_name!r} is based on itself; name another")
             return spec
         else:
-            base = self.resolve(section, base_name, place, (*seen, name))
+            base = self.resolve(section, base_name, place, (*visited, name))
         if base is None:
             return spec
         if isinstance(spec, NicSpec):
@@ -267,29 +267,29 @@ class Catalogue:
 
 
 def make_endpoint(name: str, chip: ChipSpec) -> Endpoint:
-    given = attributes_of(Endpoint, chip)
+    attributes = attributes_of(Endpoint, chip)
     if any(getattr(chip, key) is not None for key in MEMORY_SHARES):
-        given["l2_bytes"] = 0
-    return Endpoint(chip=name, **given)
+        attributes["l2_bytes"] = 0
+    return Endpoint(chip=name, **attributes)
 
 
 def _make_unit(switch: SwitchSpec) -> Unit | None:
-    given = attributes_of(Unit, switch, "reduction_")
+    attributes = attributes_of(Unit, switch, "reduction_")
     if switch.reduction_rate is not None:
-        given["cost16"] = cost16(switch.reduction_rate)
-    return Unit(**given) if given else None
+        attributes["cost16"] = cost16(switch.reduction_rate)
+    return Unit(**attributes) if attributes else None
 
 
 def make_switch(switch: SwitchSpec, *, tier: str = "") -> Node:
     """Return a switch, PCIe switch or root complex of a type; `tier` replaces the type's."""
     host = attributes_of(HostTraits, switch)
-    given: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         **attributes_of(Node, switch),
         "latency_ps": switch.latency or 1,
         "tier": tier or switch.tier or "switch",
     }
     unit = _make_unit(switch)
-    return Node("", "switch", unit=unit, host=HostTraits(**host) if host else None, **given)
+    return Node("", "switch", unit=unit, host=HostTraits(**host) if host else None, **attributes)
 
 
 def _make_rate_control(spec: RateControlSpec | None) -> RateControl | None:
@@ -321,10 +321,12 @@ def _constant(name: str, value: int | str) -> int:
 
 def make_nic(spec: NicSpec, *, tier: str = "") -> Node:
     """Return a NIC of a type."""
-    given = attributes_of(NicTraits, spec) | {"rate_control": _make_rate_control(spec.rate_control)}
-    given["reorder_bytes"] = None if spec.reorder == "any" else spec.reorder
+    attributes = attributes_of(NicTraits, spec) | {
+        "rate_control": _make_rate_control(spec.rate_control)
+    }
+    attributes["reorder_bytes"] = None if spec.reorder == "any" else spec.reorder
     latency_ps, ports = spec.latency or 1, spec.ports or 0
-    nic = NicTraits(**given)
+    nic = NicTraits(**attributes)
     return Node("", "nic", latency_ps, tier=tier or "nic", ports=ports, nic=nic)
 
 
@@ -364,12 +366,12 @@ def make_format(name: str, spec: FormatSpec | None) -> Format:
         return Format(name)
 
     def table(values: Any, usual: int, scale: int = 1) -> tuple[int, ...]:
-        rest = (values or {}).get("default", usual)
-        return tuple(round((values or {}).get(kind, rest) * scale) for kind in KIND_NAMES)
+        default = (values or {}).get("default", usual)
+        return tuple(round((values or {}).get(kind, default) * scale) for kind in KIND_NAMES)
 
-    given: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     if spec.payload is not None:
-        given["payload_bytes"] = {"sm": 128, "ce": 128, "nic": 128, **spec.payload}
+        attributes["payload_bytes"] = {"sm": 128, "ce": 128, "nic": 128, **spec.payload}
     return Format(
         name=name,
         flit_bytes=spec.flit or 16,
@@ -377,7 +379,7 @@ def make_format(name: str, spec: FormatSpec | None) -> Format:
         control_256=table(spec.control, 0, 256),
         service_1024=table(spec.service, 1, 1024),
         limit_bytes=table(spec.limit, NO_LIMIT),
-        **given,
+        **attributes,
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.base.tables import grouped
+from clusim.base.tables import group_values
 from clusim.base.units import format_rate
 from clusim.topology.arrays import FabricArrays
 from clusim.topology.check_links import HOST_CLASSES, Finding
@@ -152,7 +152,7 @@ def _machine(fabric: Fabric, arrays: FabricArrays) -> Iterator[Finding]:
 def _network(fabric: Fabric, arrays: FabricArrays) -> Iterator[Finding]:
     if fabric.num_zones < 2 or not len(arrays.nic_targets):
         return
-    arcs = {(link.a, link.b) for near, _, link in fabric.ends() if near.zone == NETWORK}
+    arcs = {(link.a, link.b) for end, _, link in fabric.ends() if end.zone == NETWORK}
     if len(arcs) > MAX_NETWORK_ARCS:
         yield Finding("info", "network too large to find its bisection quickly")
         return
@@ -160,8 +160,8 @@ def _network(fabric: Fabric, arrays: FabricArrays) -> Iterator[Finding]:
     half = fabric.num_zones // 2
     injected = sum(
         link.rate.bytes_per_s * link.count
-        for near, other, link in fabric.ends()
-        if 0 <= near.zone < half and other.zone == NETWORK
+        for end, other, link in fabric.ends()
+        if 0 <= end.zone < half and other.zone == NETWORK
     )
     share = width / injected if injected else 0.0
     message = f"bisection of the network {format_rate(width)} one way, {share:.0%} of the rate of half of the nodes"
@@ -173,13 +173,13 @@ def _host_tiers(fabric: Fabric) -> Iterator[Finding]:
     below: Counter[str] = Counter()
     above: Counter[str] = Counter()
     fastest: dict[str, float] = {}
-    for near, other, link in fabric.ends():
-        if link.cls == "pcie" and near.tier == "pcie":
+    for end, other, link in fabric.ends():
+        if link.cls == "pcie" and end.tier == "pcie":
             rate_Bps = link.rate.bytes_per_s * link.count
             side = above if other.tier == "root" else below
-            side[near.name] += rate_Bps  # type: ignore[assignment]
+            side[end.name] += rate_Bps  # type: ignore[assignment]
             if other.tier != "root":
-                fastest[near.name] = max(fastest.get(near.name, 0.0), rate_Bps)
+                fastest[end.name] = max(fastest.get(end.name, 0.0), rate_Bps)
     groups = Counter(
         (
             fastest[name] > MAX_DEVICE_SHARE * up_Bps,
@@ -201,7 +201,7 @@ def _host_tiers(fabric: Fabric) -> Iterator[Finding]:
 def _network_tiers(fabric: Fabric) -> Iterator[Finding]:
     """Report the rates of each tier of network switches downwards, across and upwards."""
     tier = {node.name: node.tier for node in fabric.nodes}
-    groups = Counter((tier[name], _sides(rates)) for name, rates in _sided(fabric).items())
+    groups = Counter((tier[name], _sides(rates)) for name, rates in _side_rates(fabric).items())
     for (kind, text), count in groups.items():
         name = "network" if kind == "switch" else kind
         yield Finding("info", f"{name} switches ({count}): {text}")
@@ -209,24 +209,24 @@ def _network_tiers(fabric: Fabric) -> Iterator[Finding]:
 
 def never_tapers(fabric: Fabric) -> bool:
     """True if no links cross a tier and no switch with uplinks is oversubscribed; found once."""
-    known: dict[str, bool] = fabric.derived
-    if "never tapers" not in known:
-        known["never tapers"] = not any(
+    cache: dict[str, bool] = fabric.cache
+    if "never tapers" not in cache:
+        cache["never tapers"] = not any(
             rates["across"] or 0 < rates["up"] < rates["down"] / EVEN
-            for rates in _sided(fabric).values()
+            for rates in _side_rates(fabric).values()
         )
-    return known["never tapers"]
+    return cache["never tapers"]
 
 
-def _sided(fabric: Fabric) -> dict[str, Counter[str]]:
+def _side_rates(fabric: Fabric) -> dict[str, Counter[str]]:
     """Return the rates of network switches ``down``, ``across`` and ``up`` [bytes/s]."""
     result: dict[str, Counter[str]] = {}
     height = _heights(fabric)
-    for near, other, link in fabric.ends():
-        if near.zone == NETWORK and near.name in height:
-            rise = height.get(other.name, 0) - height[near.name]
+    for end, other, link in fabric.ends():
+        if end.zone == NETWORK and end.name in height:
+            rise = height.get(other.name, 0) - height[end.name]
             side = "up" if rise > 0 else "down" if rise else "across"
-            rates = result.setdefault(near.name, Counter())
+            rates = result.setdefault(end.name, Counter())
             rates[side] += link.rate.bytes_per_s * link.count  # type: ignore[assignment]
     return result
 
@@ -242,13 +242,13 @@ def _sides(rates: Counter[str]) -> str:
 
 def _heights(fabric: Fabric) -> dict[str, int]:
     """Return the distance of each network switch from the nearest NIC [links]."""
-    near = grouped(
+    neighbours = group_values(
         (one.name, other.name) for one, other, _ in fabric.ends() if other.zone == NETWORK
     )
     level = [node.name for node in fabric.nodes if node.kind == "nic"]
     height = dict.fromkeys(level, 0)
     for name in level:  # grows: breadth first
-        for other in near.get(name, []):
+        for other in neighbours.get(name, []):
             if other not in height:
                 height[other] = height[name] + 1
                 level.append(other)

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from clusim.base.json_schema import JsonObject
 from clusim.base.records import dataclass
-from clusim.base.tables import grouped
+from clusim.base.tables import group_values
 from clusim.base.units import format_rate, format_size
 from clusim.topology.model import Fabric, Link
 from clusim.topology.node import NETWORK
@@ -38,7 +38,7 @@ class Finding(JsonObject):
     what: str
 
 
-def listed(names: list[str]) -> str:
+def list_names(names: list[str]) -> str:
     """Return the first names and the number of the rest."""
     more = len(names) - MOST
     return ", ".join(names[:MOST]) + (f" and {more} more" if more > 0 else "")
@@ -75,8 +75,8 @@ def check_links(fabric: Fabric) -> list[Finding]:
 
 def _warnings(problems: Iterable[tuple[str, str]]) -> Iterator[Finding]:
     """Yield a warning for each problem, with the graph nodes or links that have it."""
-    for text, names in grouped(problems).items():
-        yield Finding("warning", f"{listed(names)}: {text}")
+    for text, names in group_values(problems).items():
+        yield Finding("warning", f"{list_names(names)}: {text}")
 
 
 def _ends(fabric: Fabric) -> dict[str, _Ends]:
@@ -182,7 +182,7 @@ def _largest_packet(fabric: Fabric, link: Link) -> int:
 def _buffers(fabric: Fabric) -> Iterator[tuple[str, str]]:
     """Compare buffers with the bytes in flight during a round trip: PFC headroom, or credits."""
     packets = {link.format: _largest_packet(fabric, link) for link in fabric.links}
-    seen: dict[tuple[object, ...], str | None] = {}
+    results: dict[tuple[object, ...], str | None] = {}
 
     for link in fabric.links:
         key = (
@@ -193,9 +193,9 @@ def _buffers(fabric: Fabric) -> Iterator[tuple[str, str]]:
             link.format,
             link.ecn_min_bytes,
         )
-        if key not in seen:
-            seen[key] = _buffer_text(link, packets[link.format])
-        if text := seen[key]:
+        if key not in results:
+            results[key] = _buffer_text(link, packets[link.format])
+        if text := results[key]:
             yield text, f"{link.a}-{link.b}"
 
 

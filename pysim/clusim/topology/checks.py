@@ -21,7 +21,7 @@ from clusim.base.errors import TopologyError
 from clusim.engine.abi import NONE
 from clusim.topology.arrays import FabricArrays, arrays_of
 from clusim.topology.check_flow import check_flow
-from clusim.topology.check_links import MOST, Finding, by_level, check_links, listed
+from clusim.topology.check_links import MOST, Finding, by_level, check_links, list_names
 from clusim.topology.hosts import GPU_LINKS, hosts_of
 from clusim.topology.model import Fabric
 from clusim.topology.nccl_overrides import told_lines
@@ -69,13 +69,13 @@ def _dependent_states(arrays: FabricArrays) -> set[tuple[int, int]]:
     }
     entering: dict[int, set[int]] = {}
     for nic in users:
-        others = (o for o in users if o != nic and not (several and zone[o] == zone[nic]))
-        onward = [_next(arrays, state, nic, result) for o in others for state in leaving[o]]
+        peers = (o for o in users if o != nic and not (several and zone[o] == zone[nic]))
+        onward = [_next(arrays, state, nic, result) for o in peers for state in leaving[o]]
         entering[nic] = _follow(arrays, nic, set[int]().union(*onward), result)
     for endpoint in range(len(arrays.endpoints)):
         sources = np.flatnonzero(arrays.targets["zone"][: len(arrays.endpoints)] == zone[endpoint])
         states = _sources(arrays, endpoint, sources.tolist()) | _entries(arrays, endpoint)
-        for nic in (nic for nic, near in users.items() if endpoint in near):
+        for nic in (nic for nic, neighbours in users.items() if endpoint in neighbours):
             states.update(*(_next(arrays, state, endpoint, result) for state in entering[nic]))
         _follow(arrays, endpoint, states, result)
     return result
@@ -113,10 +113,10 @@ def _users(arrays: FabricArrays) -> dict[int, list[int]]:
         nics = arrays.nics(int(arrays.nodes["zone"][node]))
         if fabric.nodes[node].kind == "memory":
             nics = [nic for nic in nics if not _gpudirect(arrays, nic)]
-        ways = [(arrays.distance(node, nic), nic) for nic in nics]
-        best = min((way for way, _ in ways if way >= 0), default=-1)
-        for way, nic in ways:
-            if way == best >= 0:
+        distances = [(arrays.distance(node, nic), nic) for nic in nics]
+        best = min((distance for distance, _ in distances if distance >= 0), default=-1)
+        for distance, nic in distances:
+            if distance == best >= 0:
                 users[nic].append(endpoint)
     return users
 
@@ -148,8 +148,8 @@ def _next(arrays: FabricArrays, state: int, target: int, pairs: set[tuple[int, i
     if node == int(arrays.targets["node"][target]):
         return states
     for after in arrays.group(node, target):
-        kept = late if wires["dim"][wire] == wires["dim"][after] else 0
-        following = after * 2 + max(kept, int(wires["dateline"][after]))
+        late_state = late if wires["dim"][wire] == wires["dim"][after] else 0
+        following = after * 2 + max(late_state, int(wires["dateline"][after]))
         pairs.add((state, following))
         states.add(following)
     return states
@@ -160,14 +160,14 @@ def _follow(
 ) -> set[int]:
     """Follow packets from `states` to a target; return the states in which they arrive there."""
     goal = int(arrays.targets["node"][target])
-    waiting, seen, last = deque(states), set(states), set()
+    waiting, visited, last = deque(states), set(states), set()
     while waiting:
         state = waiting.popleft()
         if int(arrays.wires["dst"][state >> 1]) == goal:
             last.add(state)
         for following in _next(arrays, state, target, pairs):
-            if following not in seen:
-                seen.add(following)
+            if following not in visited:
+                visited.add(following)
                 waiting.append(following)
     return last
 
@@ -191,15 +191,15 @@ def check_deadlock(arrays: FabricArrays) -> list[Finding]:
         escape = "escape channels" if arrays.fabric.forwarding.choice == "minimal" else "routes"
         return [Finding("info", f"{escape} cannot deadlock: buffer dependencies are acyclic")]
     names = [f"{arrays.wire_names[wire]} (VC {vc})" for wire, vc in cycle]
-    message = f"routes can deadlock: buffers wait in a circle {listed(names)};"
+    message = f"routes can deadlock: buffers wait in a circle {list_names(names)};"
     return [
         Finding("warning", f"{message} use routing: dimension-order, or more VCs with datelines")
     ]
 
 
-def unreachable(arrays: FabricArrays, most: int) -> list[tuple[int, int]]:
-    """Return pairs of ranks (from, to) without a route, at most about `most` pairs."""
-    return (_inside(arrays, most) + _between(arrays, most))[:most]
+def unreachable(arrays: FabricArrays, limit: int) -> list[tuple[int, int]]:
+    """Return pairs of ranks (from, to) without a route, at most about `limit` pairs."""
+    return (_inside(arrays, limit) + _between(arrays, limit))[:limit]
 
 
 def _ranks_of(arrays: FabricArrays) -> list[list[int]]:
@@ -211,7 +211,7 @@ def _ranks_of(arrays: FabricArrays) -> list[list[int]]:
     return zones
 
 
-def _inside(arrays: FabricArrays, most: int) -> list[tuple[int, int]]:
+def _inside(arrays: FabricArrays, limit: int) -> list[tuple[int, int]]:
     """Check one node of each kind."""
     result: list[tuple[int, int]] = []
     _, firsts = np.unique(arrays.machines.template, return_index=True)
@@ -223,14 +223,14 @@ def _inside(arrays: FabricArrays, most: int) -> list[tuple[int, int]]:
         missing = arrays.routes[entries] == NONE
         np.fill_diagonal(missing, False)
         for a, b in np.argwhere(missing).tolist():
-            if len(result) >= most:
+            if len(result) >= limit:
                 return result
             if arrays.vias(ranks[a], ranks[b]) is None:
                 result.append((ranks[a], ranks[b]))
     return result
 
 
-def _between(arrays: FabricArrays, most: int) -> list[tuple[int, int]]:
+def _between(arrays: FabricArrays, limit: int) -> list[tuple[int, int]]:
     """Find nodes without a common plane, ranks without a NIC, and holes in switch tables."""
     zones = _ranks_of(arrays)
     if len(zones) < 2:
@@ -240,7 +240,7 @@ def _between(arrays: FabricArrays, most: int) -> list[tuple[int, int]]:
     for zone, ranks in enumerate(zones):
         other = zones[zone - 1]
         for rank in ranks:
-            if len(result) < most and other and not arrays.nearest_nics(rank):
+            if len(result) < limit and other and not arrays.nearest_nics(rank):
                 result.append((rank, other[0]))
         planes = (
             arrays.machines.planes[int(arrays.machines.plane[nic])] for nic in arrays.nics(zone)
@@ -285,16 +285,20 @@ def errors(fabric: Fabric) -> list[Finding]:
         return [Finding("error", "without GPU or host; add nodes of kind gpu or host")]
     idle = [f"{link.a}-{link.b}" for link in fabric.links if link.rate.num == 0]
     if idle:
-        result.append(Finding("error", f"zero bandwidth on {listed(idle)}; give a rate above 0"))
+        result.append(
+            Finding("error", f"zero bandwidth on {list_names(idle)}; give a rate above 0")
+        )
         return result
     linked = {end for link in fabric.links for end in (link.a, link.b)}
     lonely = [node.name for node in fabric.nodes if node.name not in linked]
     if lonely and len(fabric.nodes) > 1:
-        result.append(Finding("error", f"{listed(lonely)}: without any link; connect or remove"))
+        result.append(
+            Finding("error", f"{list_names(lonely)}: without any link; connect or remove")
+        )
         return result
     missing = _unreachable(fabric)
     if missing:
-        where = f"disconnected: no route {listed(missing)}; add links"
+        where = f"disconnected: no route {list_names(missing)}; add links"
         if fabric.routing == "dimension-order":
             where += ", or use routing: shortest"
         if any(_ends_traffic(fabric, node) for node in fabric.nodes):
@@ -308,27 +312,27 @@ def _ends_traffic(fabric: Fabric, node: Node) -> bool:
     ends = {"gpu", "host"}
     if node.kind not in ends or node.relay:
         return False
-    others = {
+    reached = {
         link.b if link.a == node.name else link.a
         for link in fabric.links
         if node.name in (link.a, link.b)
     }
-    return sum(fabric.nodes[fabric.node_index[name]].kind in ends for name in others) > 1
+    return sum(fabric.nodes[fabric.node_index[name]].kind in ends for name in reached) > 1
 
 
 def _unreachable(fabric: Fabric) -> list[str]:
     """Return pairs of ranks without a route, except GPUs without NVLink beside other hosts of a rack."""
     pairs = unreachable(arrays_of(fabric), MOST + 100)
     cut = _cut_off(fabric) if pairs else frozenset()
-    own = hosts_of(fabric) if cut else {}
+    hosts = hosts_of(fabric) if cut else {}
     ends = ((fabric.ranks[a], fabric.ranks[b]) for a, b in pairs)
-    return [f"{a} to {b}" for a, b in ends if not (cut & {a, b}) or own[a] == own[b]]
+    return [f"{a} to {b}" for a, b in ends if not (cut & {a, b}) or hosts[a] == hosts[b]]
 
 
 def _cut_off(fabric: Fabric) -> frozenset[str]:
     """Return the GPUs of a rack without links to the others: their host reaches no other host."""
-    own = hosts_of(fabric)
-    several = len({own[node.name] for node in fabric.nodes if node.kind == "memory"}) > 1
+    hosts = hosts_of(fabric)
+    several = len({hosts[node.name] for node in fabric.nodes if node.kind == "memory"}) > 1
     linked = {end for link in fabric.links if link.cls in GPU_LINKS for end in (link.a, link.b)}
     gpus = {node.name for node in fabric.nodes if node.kind == "gpu"}
     return frozenset(gpus - linked) if several and gpus & linked else frozenset()
@@ -341,7 +345,7 @@ def _lost_gpus(fabric: Fabric) -> list[Finding]:
     return [
         Finding(
             "warning",
-            f"{listed(lost)}: no NVLink, unlike the other GPUs of the rack; NCCL falls back to one slow ring, and"
+            f"{list_names(lost)}: no NVLink, unlike the other GPUs of the rack; NCCL falls back to one slow ring, and"
             " other hosts cannot be reached",
         )
     ]
@@ -381,9 +385,7 @@ def _memory(fabric: Fabric) -> list[Finding]:
     ]
     if not lost:
         return []
-    message = (
-        f"{listed(lost)}: no host memory; data that PCIe peers may not exchange cannot be staged"
-    )
+    message = f"{list_names(lost)}: no host memory; data that PCIe peers may not exchange cannot be staged"
     return [Finding("warning", message)]
 
 

@@ -235,8 +235,8 @@ def _three_levels(drawing: Drawing, rails: list[list[str]], up: int, room: int) 
     spines, cables = _spread(per_block, size, up, below, room)
     above = max(1, ceil(size * cables * core_share - 1e-9))
     core_ports = drawing.parts.ports("core")
-    together, core_cables = _core_groups(drawing, len(blocks), spines, above)
-    groups, per_group = spines // together, above // core_cables
+    group_size, core_cables = _core_groups(drawing, len(blocks), spines, above)
+    groups, per_group = spines // group_size, above // core_cables
     names = [
         [drawing.switch(f"spine{b}.{i}", "spine") for i in range(spines)]
         for b in range(len(blocks))
@@ -250,7 +250,7 @@ def _three_levels(drawing: Drawing, rails: list[list[str]], up: int, room: int) 
                 drawing.trunk("spine", leaf, spine, cables)
     for group in names:
         for index, spine in enumerate(group):
-            for core in cores[index // together]:
+            for core in cores[index // group_size]:
                 drawing.trunk("core", spine, core, core_cables)
     modular = drawing.parts.ports("core")
     kind = f" (modular switches of {modular} ports, assumed)" if modular != core_ports else ""
@@ -262,34 +262,34 @@ def _three_levels(drawing: Drawing, rails: list[list[str]], up: int, room: int) 
 def _core_groups(drawing: Drawing, blocks: int, spines: int, above: int) -> tuple[int, int]:
     """Return the spines per block that share cores, and the cables from a spine to each core."""
     spec, ports = drawing.parts.spec, drawing.parts.ports("core")
-    wanted = spec.cores
+    cores = spec.cores
     if blocks > ports and spec.core_switch is None and spec.radix is None:
         switches = drawing.parts.switches
         core = replace(switches["core"], ports=blocks)
         drawing.parts = replace(drawing.parts, switches={**switches, "core": core})
         ports = blocks
     choices = [
-        (together * cables, together, cables)
-        for together in range(1, spines + 1)
-        if spines % together == 0
+        (group_size * cables, group_size, cables)
+        for group_size in range(1, spines + 1)
+        if spines % group_size == 0
         for cables in range(1, above + 1)
-        if above % cables == 0 and blocks * together * cables <= ports
+        if above % cables == 0 and blocks * group_size * cables <= ports
     ]
     if not choices:
         raise TopologyError(
             f"a core has {ports} ports, needs {blocks}: one for each block of spines;"
             " use a larger switch or fewer nodes"
         )
-    if wanted is None:
-        _, together, cables = max(choices)
-        return together, cables
+    if cores is None:
+        _, group_size, cables = max(choices)
+        return group_size, cables
     counts = {spines // t * (above // c): (t, c) for _, t, c in sorted(choices)}
-    if wanted not in counts:
+    if cores not in counts:
         raise TopologyError(
-            f"cores={wanted}: {spines} spines of a block with {above} uplinks each do not spread over them;"
+            f"cores={cores}: {spines} spines of a block with {above} uplinks each do not spread over them;"
             f" possible are {', '.join(map(str, sorted(counts)[:8]))}"
         )
-    return counts[wanted]
+    return counts[cores]
 
 
 MAX_RANKS = 131_072
@@ -332,13 +332,13 @@ def build_cluster(
         )
     problems.raise_if_any()
     machine = _machine(cluster.node, load, problems)
-    for size, noun, most in (
+    for size, noun, limit in (
         (machine.num_ranks, "ranks", MAX_RANKS),
         (len(machine.nodes), "nodes", MAX_NODES),
     ):
-        if size * cluster.nodes > most:
+        if size * cluster.nodes > limit:
             problems.add(
-                ("cluster", "nodes"), f"{cluster.nodes} x {size} {noun}; the limit is {most}"
+                ("cluster", "nodes"), f"{cluster.nodes} x {size} {noun}; the limit is {limit}"
             )
     problems.raise_if_any()
     spec = usual_network(machine)
@@ -355,12 +355,12 @@ def build_cluster(
         forwarding = forwarding_of(topology, fabric.nodes, fabric.links, problems)
         fabric = replace(fabric, forwarding=forwarding)
         problems.raise_if_any()
-    return replace(_adjusted(fabric, topology), source_text=source_text)
+    return replace(_adjust_cluster(fabric, topology), source_text=source_text)
 
 
-def _adjusted(fabric: Fabric, topology: Topology) -> Fabric:
+def _adjust_cluster(fabric: Fabric, topology: Topology) -> Fabric:
     """Return the cluster with the settings of its file other than node and network."""
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "name": topology.name,
         "description": topology.description.strip() or None,
         "p2p": topology.p2p,
@@ -373,7 +373,7 @@ def _adjusted(fabric: Fabric, topology: Topology) -> Fabric:
         fabric,
         sources={**fabric.sources, **topology.sources},
         num_vcs=max(fabric.num_vcs, topology.vcs),
-        **{key: value for key, value in given.items() if value is not None},
+        **{key: value for key, value in settings.items() if value is not None},
     )
 
 
@@ -398,20 +398,29 @@ def _machine(name: str, load: Callable[[str], Fabric], problems: Problems) -> Fa
     return machine
 
 
-def _merge(usual: NetworkSpec, given: NetworkSpec) -> NetworkSpec:
-    """Return `usual` overridden by `given`.
+def _merge(usual: NetworkSpec, spec: NetworkSpec) -> NetworkSpec:
+    """Return `usual` overridden by `spec`.
 
     A new kind or link discards the settings that depend on it.
     """
-    kept = {"link", "trunk", "switch", "spine_switch", "core_switch", "radix", "nics", "lengths"}
-    if "link" in given.model_fields_set and given.link != usual.link:
-        kept -= {"trunk", "switch", "spine_switch", "core_switch", "radix"}
-    if given.kind == usual.kind or "kind" not in given.model_fields_set:
-        kept |= set(NetworkSpec.model_fields) - {
+    inherited = {
+        "link",
+        "trunk",
+        "switch",
+        "spine_switch",
+        "core_switch",
+        "radix",
+        "nics",
+        "lengths",
+    }
+    if "link" in spec.model_fields_set and spec.link != usual.link:
+        inherited -= {"trunk", "switch", "spine_switch", "core_switch", "radix"}
+    if spec.kind == usual.kind or "kind" not in spec.model_fields_set:
+        inherited |= set(NetworkSpec.model_fields) - {
             "link", "trunk", "switch", "spine_switch", "core_switch", "radix"
         }  # fmt: skip
-    values = {key: getattr(usual, key) for key in kept & usual.model_fields_set} | {
-        key: getattr(given, key) for key in given.model_fields_set
+    values = {key: getattr(usual, key) for key in inherited & usual.model_fields_set} | {
+        key: getattr(spec, key) for key in spec.model_fields_set
     }
     return NetworkSpec(**values)
 

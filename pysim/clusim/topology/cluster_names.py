@@ -70,7 +70,7 @@ def machine_traits() -> list[Traits]:
 
 def superpods() -> dict[str, str]:
     """Return the names of scalable units (``superpod-h100``) with the preset of their nodes."""
-    named = ((_described(*file)[0].superpod, file[0]) for file in _files())
+    named = ((_describe_cluster(*file)[0].superpod, file[0]) for file in _files())
     return {unit: preset for unit, preset in named if unit is not None}
 
 
@@ -80,14 +80,14 @@ def _files() -> list[tuple[str, Path, int]]:
 
 
 @lru_cache(maxsize=256)
-def _described(name: str, path: Path, _changed: int) -> tuple[Topology, Catalogue]:
+def _describe_cluster(name: str, path: Path, _changed: int) -> tuple[Topology, Catalogue]:
     topology, problems = describe(path.read_text("utf-8"), path.name, name)
     return topology, Catalogue(topology, problems)
 
 
 @lru_cache(maxsize=256)
 def _traits(name: str, path: Path, changed: int) -> Traits | None:
-    topology, catalogue = _described(name, path, changed)
+    topology, catalogue = _describe_cluster(name, path, changed)
     nodes = topology.nodes.values()
     named = [node.chip for node in nodes if node.kind == "gpu" and node.chip is not None]
     chip = next((_standard(name, topology.chips, GPUS) for name in named), None)
@@ -111,13 +111,13 @@ def _traits(name: str, path: Path, changed: int) -> Traits | None:
     )
 
 
-def _standard(name: str, specs: Mapping[str, Spec], known: Mapping[str, T]) -> T | None:
+def _standard(name: str, specs: Mapping[str, Spec], entries: Mapping[str, T]) -> T | None:
     """Return the object of `clusim.hardware` of a type or of its base."""
-    seen: set[str] = set()
-    while name in specs and name not in seen:
-        seen.add(name)
+    names: set[str] = set()
+    while name in specs and name not in names:
+        names.add(name)
         name = str(getattr(specs[name], "base", None) or "")
-    return known.get(name)
+    return entries.get(name)
 
 
 def _linked_by(topology: Topology, catalogue: Catalogue, kinds: Mapping[str, str]) -> LinkedBy:
@@ -140,8 +140,8 @@ _LENGTH = "_length"
 
 def is_cluster_name(name: str) -> bool:
     """True if a name contains a number of nodes, or denotes a cluster."""
-    head, _, rest = name.partition(":")
-    keys = {part.partition("=")[0].strip() for part in rest.split(",")}
+    head, _, arguments = name.partition(":")
+    keys = {part.partition("=")[0].strip() for part in arguments.split(",")}
     if "nodes" in keys or (head in NETWORK_KINDS and "node" in keys):
         return True
     return head not in GENERATORS and head in superpods()
@@ -152,36 +152,36 @@ def cluster_data(name: str, nodes: int | None = None) -> dict[str, Any]:
 
     Its name is the cluster name, from which it can be generated again.
     """
-    head, _, rest = name.partition(":")
-    given = _pairs(rest)
+    head, _, arguments = name.partition(":")
+    pairs = _pairs(arguments)
     network: dict[str, Any] = {}
     if head in (units := superpods()):
         node = units[head]
         network = {"kind": "superpod"}
-    elif head in NETWORK_KINDS and "node" in given:
-        node = given.pop("node")
+    elif head in NETWORK_KINDS and "node" in pairs:
+        node = pairs.pop("node")
         network = {"kind": head}
     else:
         node = head
-    if nodes is None and "nodes" not in given:
+    if nodes is None and "nodes" not in pairs:
         raise TopologyError(f"needs nodes; for example {head}:nodes=32")
-    count = nodes if nodes is not None else _number("nodes", given["nodes"])
-    given.pop("nodes", None)
-    for key, text in given.items():
+    count = nodes if nodes is not None else _number("nodes", pairs["nodes"])
+    pairs.pop("nodes", None)
+    for key, text in pairs.items():
         _set(network, key, text)
     cluster: dict[str, Any] = {"node": node, "nodes": count}
     if network:
         cluster["network"] = network
-    shown = f"{head}:" + ",".join(
+    canonical = f"{head}:" + ",".join(
         [f"node={node}"] * (head in NETWORK_KINDS)
-        + [f"nodes={count}", *(f"{key}={text}" for key, text in given.items())]
+        + [f"nodes={count}", *(f"{key}={text}" for key, text in pairs.items())]
     )
-    return {"name": shown, "cluster": cluster}
+    return {"name": canonical, "cluster": cluster}
 
 
-def _pairs(rest: str) -> dict[str, str]:
+def _pairs(arguments: str) -> dict[str, str]:
     result: dict[str, str] = {}
-    for part in rest.split(",") if rest else []:
+    for part in arguments.split(",") if arguments else []:
         key, equals, value = (text.strip() for text in part.partition("="))
         if not equals or not value:
             raise TopologyError(f"{part!r}: must be option=value; for example nodes=32")
@@ -196,11 +196,11 @@ def _set(network: dict[str, Any], key: str, text: str) -> None:
     if key.endswith(_LENGTH) and key.removesuffix(_LENGTH) in tiers:
         network.setdefault("lengths", {})[key.removesuffix(_LENGTH)] = text
         return
-    known = [key for key in NetworkSpec.model_fields if key != "lengths"]
-    if key not in known:
+    keys = [key for key in NetworkSpec.model_fields if key != "lengths"]
+    if key not in keys:
         lengths = [f"{tier}{_LENGTH}" for tier in tiers]
         raise TopologyError(
-            f"unknown option {key!r}{did_you_mean(key, ['nodes', *known, *lengths])}"
+            f"unknown option {key!r}{did_you_mean(key, ['nodes', *keys, *lengths])}"
         )
     if key == "shape":
         network[key] = [_number(key, size) for size in text.split("x")]

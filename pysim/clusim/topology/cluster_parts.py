@@ -113,9 +113,9 @@ class Drawing:
         self.links.append(replace(self.parts.links[tier], a=a, b=b, count=count, **changes))
 
 
-def amount(count: int, one: str, many: str = "") -> str:
+def amount(count: int, one: str, noun: str = "") -> str:
     """Return ``1 leaf`` or ``4 leaves``."""
-    return f"{count} {one if count == 1 else many or one + 's'}"
+    return f"{count} {one if count == 1 else noun or one + 's'}"
 
 
 def usual_network(machine: Fabric) -> NetworkSpec:
@@ -167,7 +167,7 @@ def _check_types(
     spec: NetworkSpec, types: Topology, topology: Topology, problems: Problems
 ) -> None:
     """Resolve every type at its key, so that a problem is reported there, and once."""
-    wanted: list[tuple[Section, str]] = [
+    references: list[tuple[Section, str]] = [
         ("link_types", "link"),
         ("link_types", "trunk"),
         ("switches", "switch"),
@@ -175,18 +175,18 @@ def _check_types(
         ("switches", "core_switch"),
     ]
     catalogue = Catalogue(types, problems)
-    given = topology.cluster.network if topology.cluster else None
-    seen: set[tuple[str, str]] = set()
-    for section, key in wanted:
+    network = topology.cluster.network if topology.cluster else None
+    visited: set[tuple[str, str]] = set()
+    for section, key in references:
         name = getattr(spec, key)
-        if name is not None and (section, name) not in seen:
-            in_file = given is not None and key in given.model_fields_set
+        if name is not None and (section, name) not in visited:
+            in_file = network is not None and key in network.model_fields_set
             place: KeyPath = ("cluster", "network", key) if in_file else ("cluster", "network")
             result = catalogue.resolve(section, name, place)
             form = getattr(result, "format", None)
             if isinstance(form, str):
                 catalogue.resolve("formats", form, place)
-            seen.add((section, name))
+            visited.add((section, name))
     problems.raise_if_any()
 
 
@@ -334,8 +334,8 @@ def draw_torus(drawing: Drawing) -> None:
         for nic in machine:
             drawing.nic(nic, names[place])
     for place, following, axis, last in neighbours(shape, wrap=True):
-        here, there = names[place], names[following]
-        drawing.trunk("torus", here, there, cables, dim=axis + 1, dateline=(last, last))
+        source, target = names[place], names[following]
+        drawing.trunk("torus", source, target, cables, dim=axis + 1, dateline=(last, last))
     drawing.dimension_order = True
     drawing.facts.append(f"torus {text}, {amount(cables, 'link')} to each neighbour")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusim.base.json_schema import JsonObject
-from clusim.base.tables import grouped
+from clusim.base.tables import group_values
 from clusim.base.units import Rate, format_rate, format_size, format_time
 from clusim.topology.model import Fabric, Link
 from clusim.topology.node import Node
@@ -69,7 +69,7 @@ def _nodes(one: Fabric, other: Fabric) -> Iterator[Difference]:
     theirs = {node.name: node for node in other.nodes}
     yield from _only(mine, theirs, "only in the first")
     yield from _only(theirs, mine, "only in the second")
-    changes = grouped(
+    changes = group_values(
         (text, name)
         for name in mine
         if name in theirs
@@ -87,7 +87,9 @@ def _node_word(node: Node) -> str:
 
 
 def _only(mine: Mapping[str, Node], theirs: Mapping[str, Node], text: str) -> Iterator[Difference]:
-    groups = grouped((_node_word(item), name) for name, item in mine.items() if name not in theirs)
+    groups = group_values(
+        (_node_word(item), name) for name, item in mine.items() if name not in theirs
+    )
     for side, names in groups.items():
         yield Difference(ranges(names), f"{text} ({side})")
 
@@ -143,7 +145,9 @@ Ends = tuple[str, str]
 
 
 def _by_ends(fabric: Fabric) -> dict[Ends, list[Link]]:
-    result = grouped(((min(link.a, link.b), max(link.a, link.b)), link) for link in fabric.links)
+    result = group_values(
+        ((min(link.a, link.b), max(link.a, link.b)), link) for link in fabric.links
+    )
     for links in result.values():
         links.sort(key=lambda link: (link.cls, link.name, str(link.rate), link.latency_ps))
     return result
@@ -164,7 +168,7 @@ def _links(one: Fabric, other: Fabric) -> Iterator[Difference]:
         for ends, links in theirs.items()
         if ends not in mine and set(ends) <= both_nodes
     ]
-    for text, pairs in grouped(changes).items():
+    for text, pairs in group_values(changes).items():
         yield Difference(_pairs(pairs), text)
 
 
@@ -189,13 +193,13 @@ def _link_changes(mine: list[Link], theirs: list[Link]) -> Iterator[str]:
 
 def _pairs(pairs: list[Ends]) -> str:
     """Return pairs in compact form: a graph node or range, and the range of all its peers."""
-    near = grouped(pairs)
-    groups = grouped((tuple(others), a) for a, others in near.items())
-    if len(groups) > MOST_GROUPS and len(near) == len(pairs):
-        return f"{ranges(near)} - {ranges(b for _, b in pairs)}, in order"
-    shown = [f"{ranges(left)} - {ranges(right)}" for right, left in groups.items()]
-    more = len(shown) - MOST_GROUPS
-    return "; ".join(shown[:MOST_GROUPS]) + (f"; and {more} more" if more > 0 else "")
+    neighbours = group_values(pairs)
+    groups = group_values((tuple(targets), a) for a, targets in neighbours.items())
+    if len(groups) > MOST_GROUPS and len(neighbours) == len(pairs):
+        return f"{ranges(neighbours)} - {ranges(b for _, b in pairs)}, in order"
+    lines = [f"{ranges(sources)} - {ranges(right)}" for right, sources in groups.items()]
+    more = len(lines) - MOST_GROUPS
+    return "; ".join(lines[:MOST_GROUPS]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _settings(one: Fabric, other: Fabric) -> Iterator[Difference]:

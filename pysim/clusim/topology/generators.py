@@ -125,10 +125,10 @@ def _fat_tree(sketch: _Sketch, args: Arguments) -> None:
 
 def group_pairs(groups: int, ports: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield the links between any two groups of a dragonfly: both groups, and a port of each."""
-    others = groups - 1
+    num_others = groups - 1
     for i, j in combinations(range(groups), 2):
-        for copy in range(ports // others):
-            yield i, j, copy * others + j - 1, copy * others + i
+        for copy in range(ports // num_others):
+            yield i, j, copy * num_others + j - 1, copy * num_others + i
 
 
 def _grid(sketch: _Sketch, shape: tuple[int, ...], *, wrap: bool) -> None:
@@ -323,25 +323,25 @@ def generate(spec: str, **options: object) -> Fabric:
         packet owes to the reverse wire), ``store_and_forward``, ``vcs``, ``host_rate``, ``host_latency``,
         ``twist``; they override `spec`.
     """
-    name, _, rest = spec.partition(":")
+    name, _, arguments = spec.partition(":")
     if name not in GENERATORS:
         raise TopologyError(f"{spec!r}: no such generator{did_you_mean(name, GENERATORS)}")
     try:
-        return _generate(spec, name, rest, options)
+        return _generate(spec, name, arguments, options)
     except ClusimError as error:
-        shown = spec if len(spec) <= 80 else f"{spec[:77]}..."
-        raise TopologyError(f"{shown}: {error}") from None
+        excerpt = spec if len(spec) <= 80 else f"{spec[:77]}..."
+        raise TopologyError(f"{excerpt}: {error}") from None
 
 
-def _generate(spec: str, name: str, rest: str, options: Mapping[str, object]) -> Fabric:
+def _generate(spec: str, name: str, text: str, options: Mapping[str, object]) -> Fabric:
     from clusim.topology.catalogue import preset_endpoint, preset_protocols
 
     title = spec + "".join(f",{key}={value}" for key, value in options.items())
     generator = GENERATORS[name]
-    shape, args, given = _arguments(generator, rest)
-    given.update(options)
+    shape, args, keywords = _arguments(generator, text)
+    keywords.update(options)
     sketch = _Sketch(endpoint=preset_endpoint("host"))
-    for key, value in given.items():
+    for key, value in keywords.items():
         _known_option(generator, key)
         attribute, read = _OPTIONS[key]
         try:
@@ -370,20 +370,20 @@ def _generate(spec: str, name: str, rest: str, options: Mapping[str, object]) ->
 
 def _known_option(generator: _Generator, key: str, *, sized: bool = True) -> None:
     if key not in _OPTIONS:
-        known = [*generator.arguments, *_OPTIONS]
+        options = [*generator.arguments, *_OPTIONS]
         unsized = generator.grid is not None and not sized
         sizes = f"; sizes are not named: {generator.example}" if unsized else ""
-        raise TopologyError(f"unknown option {key!r}{did_you_mean(key, known)}{sizes}")
+        raise TopologyError(f"unknown option {key!r}{did_you_mean(key, options)}{sizes}")
 
 
 def _arguments(
-    generator: _Generator, rest: str
+    generator: _Generator, argument_text: str
 ) -> tuple[tuple[int, ...], Arguments, dict[str, object]]:
     """Split ``4x4,rate=...`` or ``k=8,...`` into shape, arguments and common options."""
     shape: tuple[int, ...] = ()
     args: Arguments = {key: value for key, value in generator.arguments.items() if value}
-    given: dict[str, object] = {}
-    for number, part in enumerate(rest.split(",") if rest else []):
+    options: dict[str, object] = {}
+    for number, part in enumerate(argument_text.split(",") if argument_text else []):
         key, equals, value = part.partition("=")
         key = key.strip()
         if not equals and not number and generator.grid is not None:
@@ -402,7 +402,7 @@ def _arguments(
             args[key] = _integer(key, value)
         else:
             _known_option(generator, key, sized=bool(shape))
-            given[key] = value.strip()
+            options[key] = value.strip()
     missing = [
         key for key, value in generator.arguments.items() if value is None and key not in args
     ]
@@ -412,7 +412,7 @@ def _arguments(
         )
     if generator.grid is not None and (prod(shape) < 2 or len(shape) > 8):
         raise TopologyError("needs at least 2 hosts in at most 8 dimensions")
-    return shape, args, given
+    return shape, args, options
 
 
 def _integer(name: str, text: str) -> int:

@@ -158,19 +158,21 @@ def known_data(
         Names of both ends, and attributes of edges.
     """
     node_keys, link_keys = _keys("NodeSpec"), _keys("LinkSpec", "from", "to", "pair")
-    data = _known(settings, _keys("Topology", "nodes", "links"))
-    data["nodes"] = {name: _known(attributes, node_keys) for name, attributes in nodes.items()}
+    data = _known_attributes(settings, _keys("Topology", "nodes", "links"))
+    data["nodes"] = {
+        name: _known_attributes(attributes, node_keys) for name, attributes in nodes.items()
+    }
     data["links"] = []
     for a, b, attributes in sorted(edges, key=lambda edge: number(edge[2].get("order")) or 0):
         ends = attributes.get("ends")
         if not isinstance(ends, list) or sorted(map(str, ends)) != sorted((a, b)):
             ends = [a, b]
         one, two = map(str, ends)
-        data["links"].append({**_known(attributes, link_keys), "from": one, "to": two})
+        data["links"].append({**_known_attributes(attributes, link_keys), "from": one, "to": two})
     return data
 
 
-def _known(attributes: Mapping[str, Any], keys: set[str]) -> dict[str, Any]:
+def _known_attributes(attributes: Mapping[str, Any], keys: set[str]) -> dict[str, Any]:
     return {key: value for key, value in attributes.items() if key in keys}
 
 

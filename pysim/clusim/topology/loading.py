@@ -46,10 +46,10 @@ def load(name_or_path: str | os.PathLike[str], *, nodes: int | None = None) -> F
     """
     name = os.fspath(name_or_path)
     if not resources.cached or not isinstance(name, str):
-        return _noted(name, nodes)
+        return _note_files(name, nodes)
     from clusim.topology import shelf
 
-    return shelf.fabric(name, nodes, partial(_noted, name, nodes))
+    return shelf.fabric(name, nodes, partial(_note_files, name, nodes))
 
 
 def rows() -> dict[str, Any]:
@@ -69,7 +69,7 @@ def rows() -> dict[str, Any]:
     return shelf.rows(read)
 
 
-def _noted(name: str, nodes: int | None) -> Fabric:
+def _note_files(name: str, nodes: int | None) -> Fabric:
     """Return a topology with the names of the files that it was read from."""
     with noting() as read:
         fabric = _load(name, nodes)
@@ -96,9 +96,9 @@ def names_machine(word: str) -> bool:
 
 
 def _load(name: str, nodes: int | None) -> Fabric:
-    shown = printable(name, 200)
+    excerpt = printable(name, 200)
     if not name or "\0" in name:
-        raise TopologyError(f"topology {shown!r}: not a name; choose a preset or a file")
+        raise TopologyError(f"topology {excerpt!r}: not a name; choose a preset or a file")
     if nodes is not None and (isinstance(nodes, bool) or nodes < 1):
         raise TopologyError(f"nodes={nodes}: must be at least 1")
     from clusim.topology.cluster_names import is_cluster_name
@@ -107,20 +107,20 @@ def _load(name: str, nodes: int | None) -> Fabric:
     preset = resources.find_topology(name)
     path = Path(name)
     if preset is None and not os.path.exists(name) and is_cluster_name(name):
-        return _named_cluster(name, shown, nodes)
+        return _named_cluster(name, excerpt, nodes)
     if is_generator(name):
         if nodes not in (None, 1):
-            raise TopologyError(f"{shown}: nodes need a preset or file with NICs")
+            raise TopologyError(f"{excerpt}: nodes need a preset or file with NICs")
         return generate(name)
     if preset is not None:
         return _load_file(preset, preset.name, name, nodes)
     if os.sep in name or path.suffix in (".yaml", ".yml") or os.path.exists(name):
-        return _load_file(path, shown, name, nodes)
+        return _load_file(path, excerpt, name, nodes)
     from clusim.topology.cluster_names import superpods
 
-    known = [*resources.shipped_topologies(), *GENERATORS, *superpods()]
-    hint = suggest(name.partition(":")[0], known, OF_CHIP)
-    raise TopologyError(f"topology {shown!r}: no such preset or file{hint}")
+    names = [*resources.shipped_topologies(), *GENERATORS, *superpods()]
+    hint = suggest(name.partition(":")[0], names, OF_CHIP)
+    raise TopologyError(f"topology {excerpt!r}: no such preset or file{hint}")
 
 
 def loads(
@@ -189,7 +189,7 @@ def from_data(data: dict[str, Any], machine: Fabric | None = None) -> Fabric:
     return build_cluster(topology, problems, lambda _: machine, source_text=text)
 
 
-def joined(machine: Fabric, nodes: int) -> Fabric:
+def join_nodes(machine: Fabric, nodes: int) -> Fabric:
     """Return a number of copies of a node, joined by its usual network."""
     if nodes < 2:
         return machine
@@ -208,19 +208,19 @@ def _load_file(path: Path, where: str, name: str, nodes: int | None) -> Fabric:
     from clusim.topology.validate import describe, read_text
 
     text = read_text(path, where)
-    others = importer_hook.reader()
-    kind = others.detect(text)
+    reader = importer_hook.reader()
+    kind = reader.detect(text)
     if kind is None:
         try:
             topology, problems = describe(text, where, printable(path.stem, 200))
         except TopologyError:
-            kind = others.detect_extension(text)
+            kind = reader.detect_extension(text)
             if kind is None:
                 raise
     if kind is not None:
         if nodes not in (None, 1):
             return _named_cluster(name, where, nodes)
-        return build(others.import_text(text, where))
+        return build(reader.import_text(text, where))
     if nodes is not None and topology.cluster is not None:
         cluster = topology.cluster.model_copy(update={"nodes": nodes})
         topology = topology.model_copy(update={"cluster": cluster})
@@ -229,14 +229,14 @@ def _load_file(path: Path, where: str, name: str, nodes: int | None) -> Fabric:
     return build_topology(topology, problems, text, path.parent)
 
 
-def _named_cluster(name: str, shown: str, nodes: int | None) -> Fabric:
+def _named_cluster(name: str, excerpt: str, nodes: int | None) -> Fabric:
     """Return the cluster of a name such as ``aws-p5:nodes=4``."""
     from clusim.topology.cluster_names import cluster_data
 
     try:
         data = cluster_data(name, nodes)
     except TopologyError as error:
-        raise TopologyError(f"{shown}: {error}") from None
+        raise TopologyError(f"{excerpt}: {error}") from None
     if data["cluster"]["nodes"] == 1 and "network" not in data["cluster"]:
         return load(data["cluster"]["node"])
     return from_data(data)

@@ -54,9 +54,9 @@ SYNONYMS = {
 """Common synonyms of keys, with the key that each denotes."""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, names: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for the nearest known word, otherwise all words."""
-    return suggest(word, known, SYNONYMS)
+    return suggest(word, names, SYNONYMS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,7 +442,7 @@ class Fabric(Shown):
         return self.channels.get(algorithm, self.channels.get("default", 1))
 
     @cached_property
-    def derived(self) -> dict[str, Any]:
+    def cache(self) -> dict[str, Any]:
         """Derived objects that are cached with the topology, by name; a changed copy starts empty."""
         return {}
 
@@ -488,7 +488,7 @@ def doubts_of(fabric: Fabric) -> list[str]:
     return [f"an assumption decides: {fabric.sources[name]}" for name in keys]
 
 
-def shown(doubts: Iterable[str]) -> list[str]:
+def doubt_lines(doubts: Iterable[str]) -> list[str]:
     """Return the doubts as lines of output."""
     return [f"doubt: {line}" for line in doubts]
 

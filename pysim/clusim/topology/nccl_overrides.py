@@ -17,12 +17,12 @@ SWITCH = "switch"
 """Key of all NVSwitches, which NCCL treats as one."""
 
 
-def told_of(told: Mapping[str, Mapping[str, int]], name: str) -> dict[str, int] | None:
+def told_of(overrides: Mapping[str, Mapping[str, int]], name: str) -> dict[str, int] | None:
     """Return NCCL's links of a GPU of any node in `Fabric.told`, by peer; None if not overridden."""
-    result = told.get(name)
+    result = overrides.get(name)
     if result is None and "/" in name:
         zone, _, local = name.partition("/")
-        result = told.get(local)
+        result = overrides.get(local)
         if result is not None:
             return {to if to == SWITCH else f"{zone}/{to}": n for to, n in result.items()}
     return None if result is None else dict(result)
@@ -37,13 +37,13 @@ def told_slot(fabric: Fabric, name: str) -> tuple[int, int] | None:
     return int(gen), int(lanes)
 
 
-def wired(fabric: Fabric) -> dict[str, Counter[str]]:
+def count_nvlinks(fabric: Fabric) -> dict[str, Counter[str]]:
     """Return the existing NVLinks: GPU -> GPU or `SWITCH` -> number."""
     gpus = [node.name for node in fabric.nodes if node.kind == "gpu"]
     result: dict[str, Counter[str]] = {name: Counter() for name in gpus}
-    for near, other, link in fabric.ends():
-        if link.cls in ("nvlink", "xgmi") and near.kind == "gpu":
-            result[near.name][other.name if other.kind == "gpu" else SWITCH] += link.count
+    for end, other, link in fabric.ends():
+        if link.cls in ("nvlink", "xgmi") and end.kind == "gpu":
+            result[end.name][other.name if other.kind == "gpu" else SWITCH] += link.count
     return result
 
 
@@ -53,26 +53,29 @@ def told_lines(fabric: Fabric) -> list[str]:
     slots: dict[tuple[str, str], list[str]] = {}
     links = {end: link for link in fabric.links for end in (link.a, link.b) if link.cls == "pcie"}
     for name, slot in fabric.told_pcie.items():
-        there = f"{links[name].rate.bytes_per_s / 1e9:.3g} GB/s" if name in links else "no slot"
-        slots.setdefault((slot, there), []).append(name)
-    for (slot, there), names in slots.items():
-        shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        actual = f"{links[name].rate.bytes_per_s / 1e9:.3g} GB/s" if name in links else "no slot"
+        slots.setdefault((slot, actual), []).append(name)
+    for (slot, actual), names in slots.items():
+        listing = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
         result.append(
-            f"NCCL reads other PCIe slots than the hardware has: {shown} at {slot}, not {there}"
+            f"NCCL reads other PCIe slots than the hardware has: {listing} at {slot}, not {actual}"
         )
     return result
 
 
 def _lines(fabric: Fabric) -> Iterator[str]:
-    there = wired(fabric)
-    for gpu, told in fabric.told.items():
-        present = there.get(gpu, Counter())
-        if dict(told) == {to: n for to, n in present.items() if n}:
+    existing = count_nvlinks(fabric)
+    for gpu, overrides in fabric.told.items():
+        present = existing.get(gpu, Counter())
+        if dict(overrides) == {to: n for to, n in present.items() if n}:
             continue
-        yield f"NCCL reads other NVLinks than the hardware has: {gpu} has {_shown(told)}, not {_shown(present)}"
+        yield (
+            f"NCCL reads other NVLinks than the hardware has: {gpu} has {_format_links(overrides)},"
+            f" not {_format_links(present)}"
+        )
 
 
-def _shown(links: object) -> str:
+def _format_links(links: object) -> str:
     assert isinstance(links, dict)
     words = [
         f"{n} to {'NVSwitches' if to == SWITCH else to}" for to, n in sorted(links.items()) if n

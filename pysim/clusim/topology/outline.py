@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from clusim.base.tables import grouped
+from clusim.base.tables import group_values
 from clusim.base.units import Rate
 from clusim.topology.model import Fabric, Link
 from clusim.topology.node import NETWORK, Node, kind_of
@@ -66,14 +66,14 @@ class OutlinedMachine:
     gpu_links: list[Link] = field(default_factory=list)
     side_links: list[Link] = field(default_factory=list)
 
-    def shown_roots(self, most: int) -> list[list[Branch]]:
-        """Return the trees to show; if more than `most` are equal, the first is followed by the omitted trees."""
-        alike = grouped((root.signature(), root) for root in self.roots)
+    def shown_roots(self, limit: int) -> list[list[Branch]]:
+        """Return the trees to show; if more than `limit` are equal, the first is followed by the omitted trees."""
+        alike = group_values((root.signature(), root) for root in self.roots)
         groups = [(alike[root.signature()], root) for root in self.roots]
         return [
-            same if len(same) > most else [root]
+            same if len(same) > limit else [root]
             for same, root in groups
-            if len(same) <= most or root is same[0]
+            if len(same) <= limit or root is same[0]
         ]
 
     def gpus(self) -> list[Node]:
@@ -112,7 +112,7 @@ class Outline:
 
     def alike(self) -> list[list[OutlinedMachine]]:
         """Return the nodes in groups with equal outlines."""
-        return list(grouped((one.signature(), one) for one in self.machines).values())
+        return list(group_values((one.signature(), one) for one in self.machines).values())
 
 
 def is_gpu_link(one: Node, other: Node) -> bool:
@@ -147,8 +147,8 @@ def outline(fabric: Fabric) -> Outline:
     }
     _sort_network(result, nodes, network)
     if is_machine:
-        zones = grouped((n.zone, n) for n in fabric.nodes if n.name not in network)
-        inside = grouped(
+        zones = group_values((n.zone, n) for n in fabric.nodes if n.name not in network)
+        inside = group_values(
             (nodes[link.a].zone, link)
             for link in fabric.links
             if network.isdisjoint((link.a, link.b))
@@ -158,7 +158,7 @@ def outline(fabric: Fabric) -> Outline:
 
 
 def _sort_network(result: Outline, nodes: dict[str, Node], network: set[str]) -> None:
-    tiers = grouped((n.tier or n.kind, n) for n in nodes.values() if n.name in network)
+    tiers = group_values((n.tier or n.kind, n) for n in nodes.values() if n.name in network)
     order = {tier: number for number, tier in enumerate(("host", "gpu", *TIERS))}
     result.tiers = sorted(tiers.items(), key=lambda item: order.get(item[0], len(order)))
     result.cables = [link for link in result.fabric.links if link.a in network or link.b in network]
@@ -172,36 +172,36 @@ def _machine(zone: int, members: list[Node], links: list[Link]) -> OutlinedMachi
     machine = OutlinedMachine(zone)
     nodes = {node.name: node for node in members}
     kinds = {node.name: kind_of(node) for node in members}
-    near: dict[str, list[tuple[str, Link]]] = {name: [] for name in nodes}
+    neighbours: dict[str, list[tuple[str, Link]]] = {name: [] for name in nodes}
     for link in links:
         if is_gpu_link(nodes[link.a], nodes[link.b]):
             machine.gpu_links.append(link)
         elif kinds[link.a] == kinds[link.b] == "cpu":
             machine.side_links.append(link)
         else:
-            near[link.a].append((link.b, link))
-            near[link.b].append((link.a, link))
+            neighbours[link.a].append((link.b, link))
+            neighbours[link.b].append((link.a, link))
     machine.switches = [node for node in members if kinds[node.name] == "nvswitch"]
-    seen: set[str] = set()
+    visited: set[str] = set()
     used = {id(link) for link in (*machine.gpu_links, *machine.side_links)}
-    rest = [node for node in members if kinds[node.name] != "nvswitch"]
-    for node in sorted(rest, key=lambda node: _ROOTS.get(kinds[node.name], len(_ROOTS))):
-        if node.name in seen:
+    devices = [node for node in members if kinds[node.name] != "nvswitch"]
+    for node in sorted(devices, key=lambda node: _ROOTS.get(kinds[node.name], len(_ROOTS))):
+        if node.name in visited:
             continue
-        seen.add(node.name)
+        visited.add(node.name)
         root = Branch(node)
         machine.roots.append(root)
         # Breadth first, so that every graph node is attached where it is nearest to a CPU.
         queue = [root]
         while queue:
             branch = queue.pop(0)
-            for name, _ in near[branch.node.name]:
-                if name in seen or kinds[name] == "cpu":
+            for name, _ in neighbours[branch.node.name]:
+                if name in visited or kinds[name] == "cpu":
                     continue
-                seen.add(name)
-                beside = [item for other, item in near[name] if other == branch.node.name]
-                used.update(map(id, beside))
-                child = Branch(nodes[name], beside)
+                visited.add(name)
+                attached = [item for other, item in neighbours[name] if other == branch.node.name]
+                used.update(map(id, attached))
+                child = Branch(nodes[name], attached)
                 branch.children.append(child)
                 queue.append(child)
     machine.side_links += [link for link in links if id(link) not in used]

@@ -31,37 +31,37 @@ def down_name(switch: str) -> str:
     return f"{switch}.down"
 
 
-def redirected(fabric: Fabric) -> Fabric:
+def redirect_peers(fabric: Fabric) -> Fabric:
     """Return the topology with redirected peer packets if `Fabric.acs` is set, otherwise `fabric`.
 
     Links, nodes and wires keep their indices; the halves of switches and their links follow. The result is cached.
     """
     if not fabric.acs:
         return fabric
-    known: Fabric | None = fabric.derived.get("redirected")
-    if known is None:
-        known = fabric.derived["redirected"] = _split(fabric)
-    return known
+    cached: Fabric | None = fabric.cache.get("redirected")
+    if cached is None:
+        cached = fabric.cache["redirected"] = _split(fabric)
+    return cached
 
 
 def acs_on(fabric: Fabric) -> Fabric:
     """Return a topology with ACS; raise `InputError` without a PCIe switch."""
     result = replace(fabric, acs=True)
-    redirected(result)
+    redirect_peers(result)
     return result
 
 
 def downward_wires(fabric: Fabric) -> dict[int, int]:
-    """Return the replacements of downward wires: wire of `fabric` -> wire of `redirected`."""
+    """Return the replacements of downward wires: wire of `fabric` -> wire of `redirect_peers`."""
     result: dict[int, int] = {}
-    taken, first = 0, sum(2 * link.count for link in fabric.links)
-    for link in redirected(fabric).links[: len(fabric.links)]:
+    num_used, first = 0, sum(2 * link.count for link in fabric.links)
+    for link in redirect_peers(fabric).links[: len(fabric.links)]:
         if link.routed != (True, True):
             old = 1 if link.routed[0] else 0
             for number in range(link.count):
-                result[taken + 2 * number + old] = first + 2 * number
+                result[num_used + 2 * number + old] = first + 2 * number
             first += 2 * link.count
-        taken += 2 * link.count
+        num_used += 2 * link.count
     return result
 
 
@@ -113,23 +113,23 @@ def _peer_format(form: Format, root: Node) -> Format:
 
 def _depths(fabric: Fabric) -> dict[str, int]:
     """Return the number of PCIe links from the next root complex to each node."""
-    near: dict[str, list[str]] = {}
+    neighbours: dict[str, list[str]] = {}
     for link in fabric.links:
         if link.cls == "pcie":
-            near.setdefault(link.a, []).append(link.b)
-            near.setdefault(link.b, []).append(link.a)
+            neighbours.setdefault(link.a, []).append(link.b)
+            neighbours.setdefault(link.b, []).append(link.a)
     depth = {node.name: 0 for node in fabric.nodes if node.tier == "root"}
     front = list(depth)
     switches = {node.name for node in fabric.nodes if node.tier == "pcie"}
     while front:
-        found = [
+        reached = [
             (other, depth[name] + 1)
             for name in front
-            for other in near.get(name, ())
+            for other in neighbours.get(name, ())
             if other not in depth
         ]
-        depth |= dict(found)
-        front = [name for name in dict(found) if name in switches]
+        depth |= dict(reached)
+        front = [name for name in dict(reached) if name in switches]
     return depth
 
 

@@ -76,9 +76,9 @@ def draw_fabric(fabric: Fabric) -> Figure:
     from clusim.base.drawing.paint import figure_of
 
     colours = _colours(fabric)
-    whole = _sheet(fabric, {node.name for node in fabric.nodes}, fabric.name, colours)
-    sheets = [whole]
-    if fabric.num_zones > 1 and not whole.picture.frames:
+    sheet = _sheet(fabric, {node.name for node in fabric.nodes}, fabric.name, colours)
+    sheets = [sheet]
+    if fabric.num_zones > 1 and not sheet.picture.frames:
         for group in outline(fabric).alike()[:MOST_KINDS]:
             names = {node.name for node in fabric.nodes if node.zone == group[0].zone}
             title = f"node n{group[0].zone}"
@@ -127,8 +127,8 @@ def _legend(fabric: Fabric, sheets: list[Sheet], colours: dict[str, str]) -> dic
     for name, rates in speeds.items():
         low, high = min(counts.get(name, (1,))), max(counts.get(name, (1,)))
         number = f"{low} to {high}" if low < high else str(high)
-        many = f", {number} links a line" if high > 1 else ""
-        legend[f"{name}: {' or '.join(rates)}{many}"] = colours[name]
+        per_line = f", {number} links a line" if high > 1 else ""
+        legend[f"{name}: {' or '.join(rates)}{per_line}"] = colours[name]
     return legend
 
 

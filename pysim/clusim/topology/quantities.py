@@ -228,7 +228,7 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, Rate):
         return format_rate(value, exact=True)
     if isinstance(value, Mapping):
-        return {key: _plain(name, each) for key, each in value.items()}
+        return {key: _plain(name, item) for key, item in value.items()}
     if name.endswith("_ps"):
         return f"{value}ps"
     if name.endswith(("_bytes", "byte_counter")):

@@ -95,17 +95,18 @@ class Rails:
         """Return the rail to `nic` of another node: `rail` if possible, then the nearest, or -1."""
         nics = self.nics(self.arrays.zone_of(rank))
         live = self._live[self.arrays.zone_of(rank)]
-        if rail in live and self.arrays.joined(nics[rail], nic):
+        if rail in live and self.arrays.on_same_plane(nics[rail], nic):
             return rail
         order = sorted(
             self.live((self.arrays.zone_of(rank),)),
-            key=lambda candidate: (candidate != rail, self.way(rank, candidate), candidate),
+            key=lambda candidate: (candidate != rail, self.path(rank, candidate), candidate),
         )
         return next(
-            (candidate for candidate in order if self.arrays.joined(nics[candidate], nic)), -1
+            (candidate for candidate in order if self.arrays.on_same_plane(nics[candidate], nic)),
+            -1,
         )
 
-    def way(self, rank: int, rail: int) -> tuple[PathType, int]:
+    def path(self, rank: int, rail: int) -> tuple[PathType, int]:
         """Return the class and the weight of the path from a rank to a NIC of its node."""
         key = (*self._alike(rank), rail)
         if key not in self._types:
@@ -125,18 +126,18 @@ class Rails:
         ``pxb``.
         """
         level = PathType[self.arrays.fabric.gdr_level.upper()]
-        return self.way(rank, rail)[0] <= (PathType.C2C if level == PathType.PXB else level)
+        return self.path(rank, rail)[0] <= (PathType.C2C if level == PathType.PXB else level)
 
-    def near(self, rank: int) -> tuple[int, ...]:
+    def nearest_rails(self, rank: int) -> tuple[int, ...]:
         """Return the rails that are nearest to a rank."""
         key = self._alike(rank)
         if key not in self._near:
             zone = self.arrays.zone_of(rank)
-            near = set(self.arrays.nearest_nics(rank))
-            known = [rail for rail, nic in enumerate(self.nics(zone)) if nic in near]
-            ways = {rail: self.way(rank, rail) for rail in known}
-            best = min(ways.values(), default=None)
-            self._near[key] = tuple(rail for rail, way in ways.items() if way == best)
+            nics = set(self.arrays.nearest_nics(rank))
+            rails = [rail for rail, nic in enumerate(self.nics(zone)) if nic in nics]
+            paths = {rail: self.path(rank, rail) for rail in rails}
+            best = min(paths.values(), default=None)
+            self._near[key] = tuple(rail for rail, path in paths.items() if path == best)
         return self._near[key]
 
     def choice(self, rank: int, channel: int) -> int:
@@ -144,17 +145,17 @@ class Rails:
 
         Ranks with the same nearest NICs alternate.
         """
-        near = self.near(rank)
-        if not near:
+        nearest = self.nearest_rails(rank)
+        if not nearest:
             return -1
         zone = self.arrays.zone_of(rank)
         if zone not in self._mates:
             mates: dict[tuple[int, ...], list[int]] = {}
             for other in self._ranks_in(zone):
-                mates.setdefault(self.near(other), []).append(other)
+                mates.setdefault(self.nearest_rails(other), []).append(other)
             self._mates[zone] = mates
-        sharers = self._mates[zone][near]
-        return near[(sharers.index(rank) + channel * len(sharers)) % len(near)]
+        sharers = self._mates[zone][nearest]
+        return nearest[(sharers.index(rank) + channel * len(sharers)) % len(nearest)]
 
     def _ranks_in(self, zone: int) -> list[int]:
         arrays = self.arrays
@@ -164,24 +165,24 @@ class Rails:
 
     def heads(self, ranks: Sequence[int], rail: int) -> list[int]:
         """Return the `ranks`, all of one node, that are nearest to a NIC, its assigned rank first."""
-        ways = {
-            rank: self.way(rank, rail)
+        paths = {
+            rank: self.path(rank, rail)
             for rank in ranks
             if rail < len(self.nics(self.arrays.zone_of(rank)))
         }
-        best = min(ways.values(), default=(PathType.NONE, 0))
-        result = [rank for rank, way in ways.items() if way == best and way[0] < PathType.NONE]
+        best = min(paths.values(), default=(PathType.NONE, 0))
+        result = [rank for rank, path in paths.items() if path == best and path[0] < PathType.NONE]
         if len(result) > 1:
-            first = self.near(result[0])
+            first = self.nearest_rails(result[0])
             turn = first.index(rail) if rail in first else rail
             result = result[turn % len(result) :] + result[: turn % len(result)]
         return result
 
     def _alike(self, rank: int) -> tuple[int, ...]:
         """Return a key shared by ranks in the same place of equal nodes."""
-        known = self._keys.get(rank)
-        if known is not None:
-            return known
+        cached = self._keys.get(rank)
+        if cached is not None:
+            return cached
         arrays = self.arrays
         node = arrays.node_of(rank)
         zone = int(arrays.nodes["zone"][node])

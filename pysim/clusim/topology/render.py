@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from clusim.base.tables import grouped
+from clusim.base.tables import group_values
 from clusim.base.units import format_rate, format_size, format_time
 from clusim.hardware import FAMILIES, HOST_COSTS, KERNELS, Figure
 from clusim.topology.model import KIND_NAMES, NO_LIMIT, STORE_BYTES, Fabric, Format, Link, Protocol
@@ -59,7 +59,7 @@ def describe(fabric: Fabric, *, sources: bool = True) -> str:
 
 
 def _nodes(fabric: Fabric) -> Iterator[str]:
-    groups = grouped((_node(node), node.name) for node in fabric.nodes)
+    groups = group_values((_node(node), node.name) for node in fabric.nodes)
     for text, names in groups.items():
         yield f"{ranges(names)} ({len(names)}): {text}"
 
@@ -110,7 +110,7 @@ def _nic(nic: NicTraits) -> str:
 
 
 def _links(fabric: Fabric) -> Iterator[str]:
-    groups = grouped((_link(link), link) for link in fabric.links)
+    groups = group_values((_link(link), link) for link in fabric.links)
     for number, (text, links) in enumerate(groups.items()):
         if number == MOST_LINES:
             yield f"... and {len(groups) - number} more kinds"
@@ -138,15 +138,15 @@ def _link(link: Link) -> str:
 
 
 def _bandwidth(fabric: Fabric) -> Iterator[str]:
-    links = grouped((node.name, link) for node, _, link in fabric.ends())
-    groups = grouped((_rates(links.get(name, [])), name) for name in fabric.ranks)
+    links = group_values((node.name, link) for node, _, link in fabric.ends())
+    groups = group_values((_rates(links.get(name, [])), name) for name in fabric.ranks)
     for text, names in groups.items():
         yield f"{ranges(names)}: {text}"
 
 
 def _rates(links: list[Link]) -> str:
     """Write the number and total rate of links by class."""
-    classes = grouped((link.cls, link) for link in links).items()
+    classes = group_values((link.cls, link) for link in links).items()
     parts = (
         f"{sum(link.count for link in of_class)} {cls}, {format_rate(total(of_class))} in each direction"
         for cls, of_class in classes
@@ -177,7 +177,7 @@ def _kinds(table: Iterable[int]) -> Iterator[tuple[str, int]]:
 
 def _by_value(values: dict[str, float], unit: str) -> str:
     """Write values with their names; the most frequent value applies to all others."""
-    groups = grouped((value, name) for name, value in values.items())
+    groups = group_values((value, name) for name, value in values.items())
     if len(values) == len(KIND_NAMES):
         common = max(groups, key=lambda value: len(groups[value]))
         groups[common] = ["others" if len(groups) > 1 else "all"]

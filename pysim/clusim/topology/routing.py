@@ -166,11 +166,11 @@ def _dimension_order(arcs: _Arcs, next_hops: Array) -> Array:
     Steps of different dimensions of a torus commute. So if no shortest path of a graph node begins with a dimension, no
     later step has it, and packets use dimensions in ascending order, in a twisted torus as well.
     """
-    taken = np.zeros((int(arcs.src.max(initial=0)) + 1, next_hops.shape[1]), np.uint64)
+    used = np.zeros((int(arcs.src.max(initial=0)) + 1, next_hops.shape[1]), np.uint64)
     for dim in sorted(np.unique(arcs.dim).tolist(), key=lambda dim: dim or np.inf):
         index = np.flatnonzero(arcs.dim == dim)
-        next_hops[index] &= ~taken[arcs.src[index]]
-        np.bitwise_or.at(taken, arcs.src[index], next_hops[index])
+        next_hops[index] &= ~used[arcs.src[index]]
+        np.bitwise_or.at(used, arcs.src[index], next_hops[index])
     return next_hops
 
 

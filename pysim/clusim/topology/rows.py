@@ -121,22 +121,22 @@ def lower_nodes(fabric: Fabric) -> tuple[Array, Array, Array]:
     endpoints["node"] = ends
     units["node"] = with_unit
     chips = [fabric.nodes[i].endpoint for i in ends]
-    for name in _shared("endpoints", Endpoint):
+    for name in _shared_columns("endpoints", Endpoint):
         endpoints[name] = _values(chips, name)
     reducers = [fabric.nodes[i].unit for i in with_unit]
-    for name in _shared("units", Unit):
+    for name in _shared_columns("units", Unit):
         units[name] = _values(reducers, name)
     return nodes, endpoints, units
 
 
 def _values(items: Sequence[Any], name: str) -> list[int]:
     """Return an attribute of every item, looked up once per distinct object."""
-    known: dict[int, int] = {}
+    indices: dict[int, int] = {}
     result = []
     for item in items:
-        value = known.get(id(item))
+        value = indices.get(id(item))
         if value is None:
-            value = known[id(item)] = getattr(item, name)
+            value = indices[id(item)] = getattr(item, name)
         result.append(value)
     return result
 
@@ -146,12 +146,12 @@ def lower_formats(fabric: Fabric, names: list[str]) -> Array:
     formats = empty("formats", len(names))
     for row, name in zip(formats, names, strict=True):
         form = fabric.formats[name]
-        for column in _shared("formats", Format):
+        for column in _shared_columns("formats", Format):
             row[column] = getattr(form, column)
     return formats
 
 
-def _shared(table: str, cls: type) -> list[str]:
+def _shared_columns(table: str, cls: type) -> list[str]:
     """Return the columns of a table that are fields or properties of a class with slots."""
     return [name for name in TABLES[table].names or () if hasattr(cls, name)]
 
@@ -165,7 +165,7 @@ def _threshold(probability: float) -> int:
 
 
 _WIRE_FIELDS: dict[str, Callable[[Link], int]] = {
-    **{name: attrgetter(name) for name in _shared("wires", Link) if name not in _OF_A_WIRE},
+    **{name: attrgetter(name) for name in _shared_columns("wires", Link) if name not in _OF_A_WIRE},
     "rate_num": lambda link: link.rate.num,
     "rate_den": lambda link: link.rate.den,
     "error_threshold": lambda link: _threshold(link.error_rate),

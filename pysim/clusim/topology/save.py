@@ -115,9 +115,9 @@ class _Names:
 
     def of(self, item: Any, key: object | None = None) -> str:
         """Return the name of an item; `key` is the object it belongs to, if many nodes share that."""
-        known = self.by_id.get(id(key)) if key is not None else None
-        if known is not None:
-            return known
+        existing = self.by_id.get(id(key)) if key is not None else None
+        if existing is not None:
+            return existing
         name = next((name for other, name in self.found if other == item), "")
         if not name:
             name = str(getattr(item, "chip", "")) or f"{self.prefix}{len(self.found)}"

@@ -59,27 +59,27 @@ def fabric(name: str, nodes: int | None, build: Callable[[], Fabric]) -> Fabric:
         built.append(build())
         return built[0]
 
-    result = cached(("topology", name, nodes, str(PACKAGE)), build_and_keep)
+    result = cached_answer(("topology", name, nodes, str(PACKAGE)), build_and_keep)
     for path in () if built else result.source_files:
         note_input(path)
     return result
 
 
-def cached(question: tuple[Any, ...], build: Callable[[], T]) -> T:
+def cached_answer(question: tuple[Any, ...], build: Callable[[], T]) -> T:
     """Return the answer to a question, which consists of `PARTS` and plain values."""
-    kept = SampleCache()
+    cache = SampleCache()
     try:
-        result: T = restored(b64decode(kept.get(question)))
+        result: T = restore_object(b64decode(cache.get(question)))
     except Exception:
         result = build()
         with suppress(OverflowError):
             file = _Bounded()
             pickle.dump(result, file)
-            kept.put(question, b64encode(file.getvalue()).decode())
+            cache.put(question, b64encode(file.getvalue()).decode())
     return result
 
 
-def restored(pickled: bytes) -> Any:
+def restore_object(pickled: bytes) -> Any:
     """Return an object of `PARTS`, or raise any exception."""
     return _Reader(io.BytesIO(pickled)).load()
 
@@ -88,12 +88,12 @@ def rows(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Return the rows of all presets, read and cached if they are not in the cache."""
     if any(map(os.environ.get, VARIABLES)):
         return read()
-    kept = SampleCache()
-    known: dict[str, Any] | None = kept.get("presets")
-    if known is None:
-        known = read()
-        kept.put("presets", known)
-    return known
+    cache = SampleCache()
+    presets: dict[str, Any] | None = cache.get("presets")
+    if presets is None:
+        presets = read()
+        cache.put("presets", presets)
+    return presets
 
 
 def _is_shipped(name: str) -> bool:

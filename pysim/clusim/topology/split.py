@@ -17,7 +17,7 @@ from dataclasses import replace
 from clusim.base.errors import InputError
 from clusim.topology.arrays import FabricArrays, arrays_of
 from clusim.topology.hosts import GPU_LINKS, hosts_of
-from clusim.topology.loading import joined
+from clusim.topology.loading import join_nodes
 from clusim.topology.model import Fabric, Link
 from clusim.topology.node import NETWORK, Node, kind_of
 from clusim.topology.rails import PathType, Rails, path_type
@@ -28,20 +28,20 @@ Owners = Mapping[str, int | None]
 
 def by_host(fabric: Fabric) -> Fabric:
     """Return a topology with a node for every host of a rack; unchanged if every node is one host."""
-    known: Fabric | None = fabric.derived.get("by host")
-    if known is None:
-        known = fabric.derived["by host"] = _by_host(fabric)
-    return known
+    cached: Fabric | None = fabric.cache.get("by host")
+    if cached is None:
+        cached = fabric.cache["by host"] = _by_host(fabric)
+    return cached
 
 
 def _by_host(fabric: Fabric) -> Fabric:
-    own = hosts_of(fabric)
-    with_memory = {own[node.name] for node in fabric.nodes if node.kind == "memory"}
+    own_hosts = hosts_of(fabric)
+    with_memory = {own_hosts[node.name] for node in fabric.nodes if node.kind == "memory"}
     order: dict[int, list[str]] = {}
     for node in fabric.nodes:
-        if node.kind == "gpu" and own[node.name] in with_memory:
+        if node.kind == "gpu" and own_hosts[node.name] in with_memory:
             hosts = order.setdefault(node.zone, [])
-            hosts += [own[node.name]] if own[node.name] not in hosts else []
+            hosts += [own_hosts[node.name]] if own_hosts[node.name] not in hosts else []
     if all(len(hosts) < 2 for hosts in order.values()):
         return fabric
     owners: dict[str, int | None] = {}
@@ -49,21 +49,21 @@ def _by_host(fabric: Fabric) -> Fabric:
         if node.zone == NETWORK:
             continue
         hosts = order.get(node.zone, [])
-        home = own[node.name]
+        home = own_hosts[node.name]
         owners[node.name] = hosts.index(home) if home in hosts else None
     result = split(fabric, owners)
     if fabric.num_zones > 1 or not any(node.kind == "nic" for node in fabric.nodes):
         return result
-    return _networked(result)
+    return _join_rack(result)
 
 
-def _networked(fabric: Fabric) -> Fabric:
+def _join_rack(fabric: Fabric) -> Fabric:
     """Return the nodes of a rack without a network, equal to the first, joined by the rack's network."""
     names = {node.name for node in fabric.nodes if node.zone == 0}
     links = tuple(link for link in fabric.links if link.a in names)
     first = tuple(node for node in fabric.nodes if node.zone == 0)
     one = replace(fabric, nodes=first, links=links, ring_orders=None)
-    return replace(joined(one, fabric.num_zones), name=fabric.name, p2p_level=fabric.p2p_level)
+    return replace(join_nodes(one, fabric.num_zones), name=fabric.name, p2p_level=fabric.p2p_level)
 
 
 def by_peers(fabric: Fabric) -> Fabric:
@@ -74,10 +74,10 @@ def by_peers(fabric: Fabric) -> Fabric:
     InputError
         Groups share a NIC, or no network joins the NICs.
     """
-    known: Fabric | None = fabric.derived.get("by peers")
-    if known is None:
-        known = fabric.derived["by peers"] = _by_peers(fabric)
-    return known
+    cached: Fabric | None = fabric.cache.get("by peers")
+    if cached is None:
+        cached = fabric.cache["by peers"] = _by_peers(fabric)
+    return cached
 
 
 def _by_peers(fabric: Fabric) -> Fabric:
@@ -115,35 +115,35 @@ def _peer_groups(arrays: FabricArrays) -> list[int]:
     heads: dict[int, list[int]] = {}
     for rank in range(arrays.num_ranks):
         of_node = heads.setdefault(arrays.zone_of(rank), [])
-        found = next((n for n, head in enumerate(of_node) if _peers(arrays, head, rank, level)), -1)
-        if found < 0:
-            found = len(of_node)
+        group = next((n for n, head in enumerate(of_node) if _peers(arrays, head, rank, level)), -1)
+        if group < 0:
+            group = len(of_node)
             of_node.append(rank)
-        result.append(found)
+        result.append(group)
     return result
 
 
 def _peers(arrays: FabricArrays, a: int, b: int, level: PathType) -> bool:
-    way = arrays.steps(arrays.node_of(a), (int(arrays.rank_endpoint[b]),))
-    return level > PathType.LOC and path_type(arrays, way) <= level
+    path = arrays.steps(arrays.node_of(a), (int(arrays.rank_endpoint[b]),))
+    return level > PathType.LOC and path_type(arrays, path) <= level
 
 
 def _own_nics(arrays: FabricArrays, group: list[int]) -> dict[str, int]:
     """Return the group of each NIC: equally near groups receive NICs in turn."""
     rails = Rails(arrays)
     fabric = arrays.fabric
-    near: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    nearest: dict[tuple[int, tuple[int, ...]], list[int]] = {}
     for rank, number in enumerate(group):
-        mates = near.setdefault((arrays.zone_of(rank), rails.near(rank)), [])
+        mates = nearest.setdefault((arrays.zone_of(rank), rails.nearest_rails(rank)), [])
         mates += [number] if number not in mates else []
     result: dict[str, int] = {}
-    for (zone, own), mates in near.items():
-        if len(own) < len(mates):
+    for (zone, nics), mates in nearest.items():
+        if len(nics) < len(mates):
             message = (
-                f"{len(mates)} of them share {len(own)} NICs of a node, which is not simulated"
+                f"{len(mates)} of them share {len(nics)} NICs of a node, which is not simulated"
             )
             raise InputError(f"{fabric.name}: {_WHY}; {message}")
-        for turn, rail in enumerate(own):
+        for turn, rail in enumerate(nics):
             nic = int(arrays.targets["node"][rails.nics(zone)[rail]])
             result[fabric.nodes[nic].name] = mates[turn % len(mates)]
     return result
@@ -170,7 +170,7 @@ def split(fabric: Fabric, owners: Owners) -> Fabric:
     for node in fabric.nodes:
         for part in _parts(node, owners, parts):
             zone = starts[node.zone] + part
-            name = _copied(node, owners, part)
+            name = _copy_name(node, owners, part)
             zones[zone].append(replace(node, name=name, zone=zone))
     result = replace(
         fabric,
@@ -191,7 +191,7 @@ def _parts(node: Node, owners: Owners, parts: Mapping[int, int]) -> range:
     return range(parts.get(node.zone, 0)) if part is None else range(part, part + 1)
 
 
-def _copied(node: Node, owners: Owners, part: int) -> str:
+def _copy_name(node: Node, owners: Owners, part: int) -> str:
     """Return the name of a graph node in a part."""
     return f"{node.name}~{part}" if owners.get(node.name) is None and part else node.name
 
@@ -209,7 +209,7 @@ def _links(fabric: Fabric, owners: Owners, parts: Mapping[int, int]) -> list[Lin
             *(_parts(node, owners, parts) for node in inner)
         )
         for part in sorted(common):
-            ends = (n.name if n.zone == NETWORK else _copied(n, owners, part) for n in (a, b))
+            ends = (n.name if n.zone == NETWORK else _copy_name(n, owners, part) for n in (a, b))
             one, two = ends
             result.append(replace(link, a=one, b=two))
     return result

@@ -42,10 +42,10 @@ class NodeParts:
 
 def parts_of(fabric: Fabric, zone: int) -> NodeParts:
     """Return the graph nodes and links of a node, by its number."""
-    known: dict[int, NodeParts] | None = fabric.derived.get("parts")
-    if known is None:
-        known = fabric.derived["parts"] = _all_parts(fabric)
-    return known.get(zone, NodeParts())
+    cached: dict[int, NodeParts] | None = fabric.cache.get("parts")
+    if cached is None:
+        cached = fabric.cache["parts"] = _all_parts(fabric)
+    return cached.get(zone, NodeParts())
 
 
 def _all_parts(fabric: Fabric) -> dict[int, NodeParts]:
@@ -74,8 +74,8 @@ def on_nodes(fabric: Fabric, zones: tuple[int, ...]) -> Fabric:
     zones : tuple of int
         Numbers of the nodes, ascending; they are numbered from 0 in the result.
     """
-    known: dict[tuple[int, ...], Fabric] = fabric.derived.setdefault("on nodes", {})
-    if zones not in known:
+    cache: dict[tuple[int, ...], Fabric] = fabric.cache.setdefault("on nodes", {})
+    if zones not in cache:
         number = {zone: index for index, zone in enumerate(zones)}
         network = _between(fabric, zones)
         nodes = tuple(
@@ -85,8 +85,8 @@ def on_nodes(fabric: Fabric, zones: tuple[int, ...]) -> Fabric:
         )
         names = {node.name for node in nodes}
         links = tuple(link for link in fabric.links if link.a in names and link.b in names)
-        known[zones] = replace(fabric, nodes=nodes, links=links, ring_orders=None)
-    return known[zones]
+        cache[zones] = replace(fabric, nodes=nodes, links=links, ring_orders=None)
+    return cache[zones]
 
 
 def _between(fabric: Fabric, zones: tuple[int, ...]) -> set[str]:
@@ -119,28 +119,28 @@ def _ends(fabric: Fabric, zone: int) -> set[str]:
 
 def _distances(fabric: Fabric, switch: str) -> Array:
     """Return the links between a switch and every switch of the network; infinite if not connected."""
-    known: dict[str, Array] = fabric.derived.setdefault("distances", {})
-    if switch not in known:
-        near: dict[str, list[str]] = defaultdict(list)
+    cache: dict[str, Array] = fabric.cache.setdefault("distances", {})
+    if switch not in cache:
+        neighbours: dict[str, list[str]] = defaultdict(list)
         network = parts_of(fabric, -1)
         for link in network.inside:
-            near[link.a].append(link.b)
-            near[link.b].append(link.a)
+            neighbours[link.a].append(link.b)
+            neighbours[link.b].append(link.a)
         steps, border = {switch: 0.0}, [switch]
         while border:
-            border = [other for at in border for other in near[at] if other not in steps]
+            border = [other for at in border for other in neighbours[at] if other not in steps]
             steps |= dict.fromkeys(border, max(steps.values()) + 1)
             border = list(dict.fromkeys(border))
-        known[switch] = np.array([steps.get(name, np.inf) for name in network.nodes])
-    return known[switch]
+        cache[switch] = np.array([steps.get(name, np.inf) for name in network.nodes])
+    return cache[switch]
 
 
 def near_nodes(fabric: Fabric, zones: tuple[int, ...], count: int) -> tuple[int, ...]:
     """Return `count` of some nodes: the first at the same switches, otherwise the first."""
     at: dict[frozenset[str], list[int]] = defaultdict(list)
     for zone in zones:
-        near = at[frozenset(_ends(fabric, zone))]
-        near.append(zone)
-        if len(near) == count:
-            return tuple(near)
+        candidates = at[frozenset(_ends(fabric, zone))]
+        candidates.append(zone)
+        if len(candidates) == count:
+            return tuple(candidates)
     return zones[:count]

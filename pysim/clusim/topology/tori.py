@@ -54,7 +54,7 @@ def check_twist(shape: Place) -> None:
         raise TopologyError("twist: needs an even longest size and a shorter one above 1")
 
 
-def ordered(links: Sequence[Link]) -> list[Link]:
+def order_links(links: Sequence[Link]) -> list[Link]:
     """Return links for dimension-order routing: with dimensions and datelines.
 
     Raises
@@ -63,8 +63,8 @@ def ordered(links: Sequence[Link]) -> list[Link]:
         No link has a dimension, and the links form no mesh or torus.
     """
     if not any(link.dim for link in links):
-        found = _dimensions(links)
-        links = [replace(link, dim=found.get(_pair(link), 0)) for link in links]
+        dimensions = _dimensions(links)
+        links = [replace(link, dim=dimensions.get(_pair(link), 0)) for link in links]
     dims = {link.dim for link in links} - {0}
     dated = {pair for dim in dims for pair in _datelines([one for one in links if one.dim == dim])}
     return [
@@ -77,29 +77,29 @@ def _pair(link: Link) -> Pair:
     return min(link.a, link.b), max(link.a, link.b)
 
 
-def _beside(pairs: Iterable[Pair]) -> dict[str, list[str]]:
+def _find_neighbours(pairs: Iterable[Pair]) -> dict[str, list[str]]:
     """Return the neighbours of every graph node, in order of the pairs."""
     result: dict[str, dict[str, None]] = {}
     for a, b in pairs:
         result.setdefault(a, {})[b] = None
         result.setdefault(b, {})[a] = None
-    return {name: list(others) for name, others in result.items()}
+    return {name: list(adjacent) for name, adjacent in result.items()}
 
 
 def _datelines(links: Sequence[Link]) -> Iterator[Pair]:
     """Yield a pair of neighbours in every ring without dateline."""
-    beside = _beside((link.a, link.b) for link in links)
-    if all(len(others) != 2 for others in beside.values()):
+    adjacency = _find_neighbours((link.a, link.b) for link in links)
+    if all(len(adjacent) != 2 for adjacent in adjacency.values()):
         return
     import networkx as nx
 
     dated = {_pair(link) for link in links if any(link.dateline)}
     graph: nx.Graph[str] = nx.Graph((link.a, link.b) for link in links)
     for ring in nx.connected_components(graph):
-        closed = all(len(beside[name]) == 2 for name in ring)
+        closed = all(len(adjacency[name]) == 2 for name in ring)
         if closed and not any((min(e), max(e)) in dated for e in graph.edges(ring)):
-            first = next(name for name in beside if name in ring)
-            last = beside[first][-1]
+            first = next(name for name in adjacency if name in ring)
+            last = adjacency[first][-1]
             yield min(first, last), max(first, last)
 
 
@@ -107,13 +107,13 @@ def _dimensions(links: Sequence[Link]) -> dict[Pair, int]:
     """Return the dimension of each link of a mesh or torus, except links to leaves of the graph."""
     import networkx as nx
 
-    every = _beside((link.a, link.b) for link in links)
+    every = _find_neighbours((link.a, link.b) for link in links)
     core = [link for link in links if min(len(every[link.a]), len(every[link.b])) > 1]
-    beside = _beside((link.a, link.b) for link in core)
+    adjacency = _find_neighbours((link.a, link.b) for link in core)
     sets = nx.utils.UnionFind(dict.fromkeys(_pair(link) for link in core))
-    for name, others in beside.items():
-        for one, two in combinations(others, 2):
-            corners = [x for x in beside[one] if x != name and x in beside[two]]
+    for name, adjacent in adjacency.items():
+        for one, two in combinations(adjacent, 2):
+            corners = [x for x in adjacency[one] if x != name and x in adjacency[two]]
             ends = [(name, one), (name, two)]
             same = [
                 (end, (corner, other))
@@ -124,8 +124,8 @@ def _dimensions(links: Sequence[Link]) -> dict[Pair, int]:
                 sets.union((min(a), max(a)), (min(b), max(b)))
     numbers: dict[Pair, int] = {}
     result = {_pair(link): numbers.setdefault(sets[_pair(link)], len(numbers) + 1) for link in core}
-    for name, others in beside.items():
-        dims = [result[min(name, other), max(name, other)] for other in others]
+    for name, adjacent in adjacency.items():
+        dims = [result[min(name, other), max(name, other)] for other in adjacent]
         if any(dims.count(dim) > 2 for dim in dims):
             raise TopologyError(
                 f"routing: dimension-order: links without dim; around {name} they do not form a mesh or torus; set dim"

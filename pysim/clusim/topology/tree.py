@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from clusim.base.tables import grouped, text_table
+from clusim.base.tables import group_values, text_table
 from clusim.base.units import format_rate, format_time
 from clusim.topology.model import Fabric, Link
 from clusim.topology.node import KIND_WORDS, Node, kind_of
@@ -51,18 +51,18 @@ def _machines(group: list[OutlinedMachine], view: Outline) -> Iterator[str]:
     else:
         yield "node"
     ranks = {name: rank for rank, name in enumerate(view.fabric.ranks)}
-    shown = machine.shown_roots(MOST_ROOTS)
-    for number, roots in enumerate(shown):
+    shown_roots = machine.shown_roots(MOST_ROOTS)
+    for number, roots in enumerate(shown_roots):
         more = ""
         if len(roots) > 1:
             names = ranges(_short(root.node.name) for root in roots)
             more = f"  ({len(roots)} identical: {names})"
-        yield from _branch(roots[0], "", number == len(shown) - 1, ranks, more)
+        yield from _branch(roots[0], "", number == len(shown_roots) - 1, ranks, more)
     if machine.side_links:
         yield "between CPUs"
         for text, links in _alike_links(machine.side_links).items():
             pairs = [f"{_short(link.a)}-{_short(link.b)}" for link in links]
-            yield f"  {_few(pairs)}: {text}"
+            yield f"  {_short_list(pairs)}: {text}"
     yield from _gpu_links(machine)
 
 
@@ -110,7 +110,7 @@ def _short(name: str) -> str:
     return _PREFIX.sub("", name)
 
 
-def _few(items: list[str]) -> str:
+def _short_list(items: list[str]) -> str:
     if len(items) <= MOST_RANGES:
         return ", ".join(items)
     return f"{', '.join(items[:3])}, ... ({len(items)} pairs)"
@@ -121,7 +121,7 @@ def _alike_links(links: list[Link]) -> dict[str, list[Link]]:
         rate, latency = format_rate(link.rate), format_time(link.latency_ps)
         return f"{link.count} x {link.label}, {rate}, {latency}"
 
-    return grouped((text(link), link) for link in links)
+    return group_values((text(link), link) for link in links)
 
 
 def _gpu_links(machine: OutlinedMachine) -> Iterator[str]:
@@ -129,7 +129,7 @@ def _gpu_links(machine: OutlinedMachine) -> Iterator[str]:
         return
     yield "links of GPUs"
     switches = {node.name for node in machine.switches}
-    rates = grouped(
+    rates = group_values(
         (end, link) for link in machine.gpu_links for end in (link.a, link.b) if end not in switches
     )
     groups: dict[str, list[str]] = {}
@@ -148,7 +148,7 @@ def _gpu_links(machine: OutlinedMachine) -> Iterator[str]:
         yield f"  {ranges(_short(name) for name in names)}: {text}"
     trunks = [link for link in machine.gpu_links if link.a in switches and link.b in switches]
     for text, links in _alike_links(trunks).items():
-        yield f"  {_few([f'{_short(k.a)}-{_short(k.b)}' for k in links])}: {text}"
+        yield f"  {_short_list([f'{_short(k.a)}-{_short(k.b)}' for k in links])}: {text}"
     direct = [link for link in machine.gpu_links if switches.isdisjoint((link.a, link.b))]
     names = [node.name for node in machine.gpus() if node.kind == "gpu"]
     if direct and 2 < len(names) <= MOST_MATRIX:
@@ -173,7 +173,7 @@ def _network(view: Outline) -> Iterator[str]:
     yield "network"
     tier_of: dict[str, str] = {}
     for tier, nodes in view.tiers:
-        alike = grouped((_network_node(node), node.name) for node in nodes)
+        alike = group_values((_network_node(node), node.name) for node in nodes)
         for text, names in alike.items():
             switches = f"{len(names)} {tier}{'s' if tier == 'host' else ''}"
             yield f"  {ranges(names)}: {switches}, {text}".rstrip(", ")

@@ -51,15 +51,15 @@ class UncertainFigure:
 
 def uncertain_figures(fabric: Fabric) -> list[UncertainFigure]:
     """Return the figures of a system that are not exact."""
-    known = {str(figure): figure for figure in all_figures()}
+    figures = {str(figure): figure for figure in all_figures()}
     places: dict[str, list[str]] = {}
     for place, text in fabric.sources.items():
-        if text in known:
+        if text in figures:
             places.setdefault(text, []).append(place.removeprefix("network: "))
     for key, figure in KERNELS.items():
         places.setdefault(str(figure), []).append(f"kernels: {key}")
-    found = [UncertainFigure(_name(names), known[text]) for text, names in places.items()]
-    return [item for item in found if item.figure.limits != EXACT]
+    result = [UncertainFigure(_name(names), figures[text]) for text, names in places.items()]
+    return [item for item in result if item.figure.limits != EXACT]
 
 
 def _name(places: list[str]) -> str:
@@ -70,7 +70,7 @@ def _name(places: list[str]) -> str:
     return f"{places[0]} and {len(places) - 1} more"
 
 
-def scaled(factors: Mapping[UncertainFigure, float]) -> AbstractContextManager[None]:
+def scale_figures(factors: Mapping[UncertainFigure, float]) -> AbstractContextManager[None]:
     """Return the context in which systems are loaded, and programs are written, with figures times factors."""
     return scaled_figures({str(item.figure): factor for item, factor in factors.items()})
 

@@ -31,7 +31,7 @@ MOST = 20
 """Most problems reported."""
 
 
-def dotted(path: KeyPath) -> str:
+def dotted_path(path: KeyPath) -> str:
     """Return a path in dotted notation: ``links[3].rate``."""
     text = ""
     for part in path:
@@ -49,7 +49,7 @@ class Problems:
 
     def add(self, path: KeyPath, message: str, *, key: bool = False) -> None:
         """Add a problem of the value (or the key) at `path`."""
-        name = dotted(path)
+        name = dotted_path(path)
         place = self.document.place(path, key=key) if self.document is not None else (0, 0)
         self.found.append((place, f"{name}: {message}" if name else message))
 
@@ -73,12 +73,12 @@ def validate(data: Any, problems: Problems) -> Topology:
     if not isinstance(data, dict):
         problems.add((), "must be a mapping with 'nodes' and 'links'")
         problems.raise_if_any()
-    topology = validated(Topology, data, problems)
-    given = topology.model_fields_set
-    if topology.cluster is None and "nodes" not in given:
+    topology = validate_data(Topology, data, problems)
+    keys = topology.model_fields_set
+    if topology.cluster is None and "nodes" not in keys:
         problems.add((), f"'nodes' is missing; {_example('nodes')}")
         problems.raise_if_any()
-    elif topology.cluster is not None and given & {"nodes", "links"}:
+    elif topology.cluster is not None and keys & {"nodes", "links"}:
         problems.add(
             ("cluster",), "a file has either a cluster or nodes and links; remove one", key=True
         )
@@ -86,7 +86,7 @@ def validate(data: Any, problems: Problems) -> Topology:
     return topology
 
 
-def validated(model: type[Model], data: Any, problems: Problems) -> Model:
+def validate_data(model: type[Model], data: Any, problems: Problems) -> Model:
     """Return the validated model of a file; raise `TopologyError` with every problem."""
     try:
         return model.model_validate(data)

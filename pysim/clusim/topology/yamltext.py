@@ -86,19 +86,19 @@ class _Reader:
     def document(self) -> Document:
         """Read the only document of the stream."""
         place = (1, 1)
-        seen = 0
+        documents = 0
         for event in self.events:
             name = type(event).__name__
             place = _place(event)
             if name in ("StreamStartEvent", "StreamEndEvent", "DocumentEndEvent"):
                 continue
             if name == "DocumentStartEvent":
-                seen += 1
-                if seen > 1:
+                documents += 1
+                if documents > 1:
                     raise self.fail(place, "second document; a topology file holds one")
                 continue
             self.out.data = self.value(event, (), 0)
-        if not seen:
+        if not documents:
             raise self.fail((1, 1), "empty file; must be a mapping with 'nodes' and 'links'")
         return self.out
 
@@ -159,7 +159,7 @@ class _Reader:
             if key in result:
                 line = self.out.keys[below][0]
                 self.out.problems.append(
-                    (place, f"{_dotted(below)}: duplicate key; first given in line {line}")
+                    (place, f"{_dotted_path(below)}: duplicate key; first given in line {line}")
                 )
                 self.value(next(self.events), (*path, key, "duplicate"), depth + 1)
                 continue
@@ -194,7 +194,7 @@ def _check_depth(text: str, where: str) -> None:
             _Reader(yaml.parse(text, Loader=yaml.SafeLoader), where).document()
 
 
-def _dotted(path: Path) -> str:
+def _dotted_path(path: Path) -> str:
     return ".".join(str(part) for part in path)
 
 

@@ -123,18 +123,18 @@ class RoutingTables:
         self.num_groups += len(sizes)
         return begin
 
-    def shifted(self, routes: Array, groups: int | Array) -> Array:
+    def shift(self, routes: Array, groups: int | Array) -> Array:
         """Return entries with `groups` added to all but NONE."""
         return np.where(routes == NONE, NONE, routes.astype(np.int64) + groups)
 
     def finish(self) -> tuple[Array, Array, Array]:
         """Return routes, group offsets and group members."""
         offsets = np.zeros(self.num_groups + 1, np.uint32)
-        np.cumsum(_joined(self.sizes, np.int64), out=offsets[1:])
-        return _joined(self.routes, np.uint32), offsets, _joined(self.wires, np.uint32)
+        np.cumsum(_concatenate(self.sizes, np.int64), out=offsets[1:])
+        return _concatenate(self.routes, np.uint32), offsets, _concatenate(self.wires, np.uint32)
 
 
-def _joined(parts: list[Array], dtype: Any) -> Array:
+def _concatenate(parts: list[Array], dtype: Any) -> Array:
     return np.concatenate(parts) if parts else np.zeros(0, dtype)
 
 
@@ -164,8 +164,8 @@ class _Network:
         self.switches = np.flatnonzero(self.outside)
         into = ~self.outside[wiring.dst] & self.outside[wiring.src]
         away = ~self.outside[wiring.src] & self.outside[wiring.dst]
-        self.down = self._ordered(np.flatnonzero(into), wiring.src, wiring.dst)
-        self.up = self._ordered(np.flatnonzero(away), wiring.src, wiring.dst)
+        self.down = self._order_wires(np.flatnonzero(into), wiring.src, wiring.dst)
+        self.up = self._order_wires(np.flatnonzero(away), wiring.src, wiring.dst)
         self.target_at = np.full(len(zoned.zone), -1, np.int64)
         nics = np.flatnonzero(zoned.nic[wiring.targets])
         self.target_at[wiring.targets[nics]] = nics
@@ -175,7 +175,7 @@ class _Network:
         self.spots = self._find_spots(len(nics))
 
     @staticmethod
-    def _ordered(wires: Array, one: Array, two: Array) -> Array:
+    def _order_wires(wires: Array, one: Array, two: Array) -> Array:
         return wires[np.lexsort((wires, two[wires], one[wires]))]
 
     def _find_spots(self, count: int) -> Array:
@@ -183,12 +183,12 @@ class _Network:
         nic = self.target_at[self.wiring.src[self.up]] - self.first_nic
         switch = self.wiring.dst[self.up]
         spots = np.full(count, -1, np.int64)
-        known: dict[tuple[int, ...], int] = {}
+        numbers: dict[tuple[int, ...], int] = {}
         edges = np.flatnonzero(np.diff(nic, prepend=-1, append=-1))
         for lo, hi in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             key = tuple(dict.fromkeys(switch[lo:hi].tolist()))
-            spots[nic[lo]] = known.setdefault(key, len(known))
-        self.sets = list(known)
+            spots[nic[lo]] = numbers.setdefault(key, len(numbers))
+        self.sets = list(numbers)
         return spots
 
     def route(self) -> None:
@@ -219,11 +219,11 @@ class _Network:
             np.minimum.at(part, part[src], low)
             np.minimum.at(part, part[dst], low)
             part = part[part]
-        known: dict[frozenset[int], int] = {}
+        planes: dict[frozenset[int], int] = {}
         for members in self.sets:
-            known.setdefault(frozenset(part[list(members)].tolist()), len(known))
-        machines.planes.extend(known)
-        of_set = [known[frozenset(part[list(members)].tolist())] for members in self.sets]
+            planes.setdefault(frozenset(part[list(members)].tolist()), len(planes))
+        machines.planes.extend(planes)
+        of_set = [planes[frozenset(part[list(members)].tolist())] for members in self.sets]
         plane = np.where(self.spots >= 0, np.array([*of_set, -1])[self.spots], -1)
         machines.plane[self.first_nic :] = plane
 
@@ -271,7 +271,7 @@ class _Network:
         )
         rows = np.full((used, len(self.columns) + 1), NONE, np.uint32)
         hanging = np.flatnonzero(self.spots >= 0)
-        rows[:, hanging] = tables.shifted(table[:used], base).astype(np.uint32)[
+        rows[:, hanging] = tables.shift(table[:used], base).astype(np.uint32)[
             :, self.spots[hanging]
         ]
         switch = np.searchsorted(self.switches, wiring.src[self.down])
@@ -421,8 +421,8 @@ def _route_machines(
         )
         alike.setdefault(key, []).append(zone)
     for template, (key, zones) in enumerate(alike.items()):
-        few = len(key[1]) * len(key[2]) <= KEPT_BYTES
-        table_of: Callable[..., RouteTable] = _table if few else _table.__wrapped__
+        is_small = len(key[1]) * len(key[2]) <= KEPT_BYTES
+        table_of: Callable[..., RouteTable] = _table if is_small else _table.__wrapped__
         table = table_of(*key, zoned.dimension_order)
         members = np.array(zones)
         machines.template[members] = template
@@ -444,7 +444,7 @@ def _tile(
     groups = len(table.group_off) - 1
     sizes = np.tile(np.diff(table.group_off.astype(np.int64)), len(zones))
     base = tables.add_groups(sizes, wires[:, table.group_wires])
-    begin = tables.add_routes(tables.shifted(table.routes[None, :], base + copies * groups))
+    begin = tables.add_routes(tables.shift(table.routes[None, :], base + copies * groups))
     first = int(zones[0])
     size = int(machines.node_lo[first + 1] - machines.node_lo[first])
     columns = int(machines.target_lo[first + 1] - machines.target_lo[first])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
 from clusim.base.errors import InputError
-from clusim.base.files import guarded
+from clusim.base.files import guard_inputs
 from clusim.simulation.api import as_policy
 from clusim.simulation.job import RunOptions
 from clusim.simulation.request import taken
@@ -134,5 +134,5 @@ def train(
     """
     given: dict[str, Any] = dict(options)
     how = RunOptions(**taken(given, RunOptions, known=TrainOptions.__optional_keys__))
-    with guarded(), shown_in_notebook(how.progress) as progress:
+    with guard_inputs(), shown_in_notebook(how.progress) as progress:
         return trained(train_request(workload, fabric, **given), replace(how, progress=progress))

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from clusim.base.files import guarded
+from clusim.base.files import guard_inputs
 from clusim.base.kept import SampleCache
-from clusim.base.limits import uncollected
+from clusim.base.limits import pause_collector
 from clusim.jobs.times import Times
-from clusim.lowering.grain import COARSE, STEP, shared
+from clusim.lowering.grain import COARSE, STEP, share_granularity
 from clusim.results.diagnosis import ProvableVerdict
 from clusim.results.intervals import Union
 from clusim.results.replicated import RankPattern, united
@@ -110,9 +110,9 @@ class StepEstimator(Emitter):
 
     def coupled(self, stage: int) -> list[tuple[int, ...]]:
         """Return the ranks that communicate with the representative rank."""
-        return self.plan.mesh.coupled(stage)[:1]
+        return self.plan.mesh.coupled_ranks(stage)[:1]
 
-    def folds(self, *, beside: bool = False) -> bool:
+    def folds(self, *, in_parallel: bool = False) -> bool:
         """Return True: equal blocks are identified."""
         return True
 
@@ -216,7 +216,7 @@ class StepEstimator(Emitter):
 
         beside = self._busy[stage] if step.key else None
         part = self.parts.find(unnamed, JointWork(ranks, write), beside)
-        self._count(part.volumes(), len(self.plan.mesh.coupled(stage)))
+        self._count(part.volumes(), len(self.plan.mesh.coupled_ranks(stage)))
         rank = self.ranks(stage)[0]
         done = self.clock.move([rank], step.dim, part.took, self.tail)
         if step.key:
@@ -271,7 +271,7 @@ class StepEstimator(Emitter):
     ) -> Tails:
         """Add concurrent messages of the same size."""
         shown = self._shown(pairs)
-        times = len(self.plan.mesh.coupled(self.shown[shown[0]])) if shown else 1
+        times = len(self.plan.mesh.coupled_ranks(self.shown[shown[0]])) if shown else 1
 
         def write(writer: Emitter, there: Mapping[int, int]) -> Tails:
             pairs_there = [(there[one], there[two]) for one, two in pairs]
@@ -356,7 +356,7 @@ def estimated(
     parts need as many packets as the step, the step is one part, which the engine simulates in full.
     """
     # Passes are many small objects without reference cycles.
-    with uncollected():
+    with pause_collector():
         return _estimated(request, kept or SampleCache(), confirm)
 
 
@@ -371,12 +371,12 @@ def _estimated(request: TrainRequest, kept: SampleCache, confirm: bool | None) -
         result = whole(request, plan, kept, confirm=confirm)
     else:
         fast = replace(request, granularity=COARSE) if request.granularity == STEP else request
-        times = Times(shared(fast.granularity, 2 * work.runs), kept)
+        times = Times(share_granularity(fast.granularity, 2 * work.runs), kept)
         parts = StepParts(request.setup, plan, times, seed=request.seed)
         result = _bounded(fast, parts)
         fine = fast is request or finest(result.grain_error)
         if not fine and ((bound := result.grain_bound) is None or bound > SURE * WANTED_ERROR):
-            times = Times(shared(request.granularity, 2 * work.runs), kept)
+            times = Times(share_granularity(request.granularity, 2 * work.runs), kept)
             again = StepParts(
                 request.setup, plan, times, simulated=parts.simulated, seed=request.seed
             )
@@ -421,7 +421,7 @@ def estimate(
     InputError
         An invalid name, size or option, or with `strict_memory` too little memory.
     """
-    with guarded():
+    with guard_inputs():
         confirm = options.pop("confirm", None)
         return estimated(train_request(workload, fabric, estimate=True, **options), confirm=confirm)
 

@@ -94,7 +94,7 @@ def kernels_beside(
 
 def in_intervals(fabric: Fabric, quantum_ps: int) -> Fabric:
     """Return a fabric that divides memory bandwidth in intervals of at least `quantum_ps` [ps]; cached."""
-    known: dict[int, Fabric] = fabric.derived.setdefault("in intervals", {})
+    known: dict[int, Fabric] = fabric.cache.setdefault("in intervals", {})
     if quantum_ps not in known:
         nodes = tuple(
             replace(node, endpoint=replace(node.endpoint, mem_quantum_ps=quantum_ps))
@@ -232,7 +232,7 @@ class _Asking(Emitter):
         self.setups.append(own)
         if self.moved is None:
             self._choose(moved, own)
-        return group, self.chosen.selection.algorithm.own if self.chosen is not None else ""
+        return group, self.chosen.selection.algorithm.key if self.chosen is not None else ""
 
     def _choose(self, moved: CollectivePayload, own: Setup) -> None:
         """Record NCCL's choice for the first of the concurrent communicators."""

@@ -182,7 +182,7 @@ def _messages(steps: list[Any]) -> Iterator[str]:
 
 def optimizer_row(plan: ParallelPlan, stage: int) -> OptimizerRow:
     """Return the work of a stage's optimiser step."""
-    elements = plan.stepped(stage)
+    elements = plan.optimizer_parameters(stage)
     kernel = plan.optimizer.kernel(elements)
     step_ps = plan.chip.time_ps(kernel) if elements else 0
     return OptimizerRow(stage, elements, kernel.bytes, step_ps)

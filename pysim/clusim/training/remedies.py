@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from clusim.base.errors import ClusimError
-from clusim.base.limits import uncollected
+from clusim.base.limits import pause_collector
 from clusim.base.units import format_size
 from clusim.results.causes import CauseKind, Key
 from clusim.results.diagnosis import LEAST_SHARE, ProvableVerdict, Verdict
@@ -263,7 +263,7 @@ def provable_step(
 
     def prove() -> Verdict:
         # Schedules are hundreds of thousands of small objects without reference cycles.
-        with uncollected():
+        with pause_collector():
             return proved_step(step, run, number)
 
     return ProvableVerdict(step.verdict, prove)

@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from clusim.base.errors import TimeLimitReached
-from clusim.base.limits import uncollected
+from clusim.base.limits import pause_collector
 from clusim.base.terms.links import kind_of
 from clusim.lowering.grain import COARSE, STEP, STEP_ERROR
 from clusim.results.diagnosis import ProvableVerdict, Verdict
@@ -180,7 +180,7 @@ def trained(request: TrainRequest, options: RunOptions = RunOptions()) -> Traini
         The limit was reached before any step began.
     """
     # Schedules are hundreds of thousands of small objects without reference cycles.
-    with uncollected():
+    with pause_collector():
         return _trained(request, options)
 
 

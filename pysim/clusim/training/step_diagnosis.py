@@ -23,7 +23,7 @@ from statistics import median_low
 import numpy as np
 
 from clusim.base.arrays import Array
-from clusim.base.terms.links import joined, several
+from clusim.base.terms.links import link_class_name, several
 from clusim.results.causes import (
     AS_BUSY,
     SHOWN_PLACES,
@@ -222,7 +222,7 @@ def _named(result: Result, load: Array, exposed_ps: float) -> FullWire:
     dead = sum(not wires.effective_Bps[i] for i in class_wires)
     few = tuple(link_of(wires.names, i) for i in full) if len(full) <= SHOWN_PLACES else ()
     links = CauseResource("", 0, (), 0, "links", len(class_wires), len(full), few, dead)
-    return FullWire(f"over {joined(name)}, {links.count()}", link, name, lost, also)
+    return FullWire(f"over {link_class_name(name)}, {links.count()}", link, name, lost, also)
 
 
 def link_of(names: Sequence[str], wire: int) -> str:

@@ -24,15 +24,15 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from clusim.base.files import write_text
 from clusim.base.json_schema import Round3
-from clusim.base.tables import grouped
+from clusim.base.tables import group_values
 from clusim.base.version import commit, version
 from clusim.lowering import QUICK
 from clusim.simulation.anchors import FOLLOWED
 
 
-def unused(cells: Mapping[str, str], known: Collection[str]) -> tuple[str, ...]:
-    """Return a note on the cells of columns that have no effect; `known` are the other columns."""
-    names = [name[:40] for name, text in cells.items() if text and name not in known]
+def unused_cells(cells: Mapping[str, str], columns: Collection[str]) -> tuple[str, ...]:
+    """Return a note on the cells of columns that have no effect; `columns` are the other columns."""
+    names = [name[:40] for name, text in cells.items() if text and name not in columns]
     return (f"columns without effect: {', '.join(names)}",) if names else ()
 
 
@@ -65,7 +65,7 @@ class Prediction(ABC):
         return abs(self.error_pct)
 
     @cached_property
-    def calibrated(self) -> tuple[str, ...]:
+    def calibration_sets(self) -> tuple[str, ...]:
         """The sets of rows that calibrated parameters and contain this row."""
         return tuple(self.row.row_sets)
 
@@ -106,7 +106,7 @@ def errors(points: Sequence[Prediction]) -> dict[str, Any]:
 
 def by(points: Iterable[Predicted], key: Callable[[Predicted], str]) -> dict[str, list[Predicted]]:
     """Return the points by key, sorted by its value."""
-    return dict(sorted(grouped((key(point), point) for point in points).items()))
+    return dict(sorted(group_values((key(point), point) for point in points).items()))
 
 
 @dataclass(frozen=True)
@@ -130,10 +130,10 @@ class Report(ABC, Generic[Predicted]):
     granularity: str = QUICK
 
     @classmethod
-    def of(cls, made: Sequence[Predicted | Unpredicted], *more: Any) -> Self:
+    def of(cls, predictions: Sequence[Predicted | Unpredicted], *more: Any) -> Self:
         """Return a report of rows with and without a prediction; `more` are further fields."""
-        points = [item for item in made if not isinstance(item, Unpredicted)]
-        return cls(points, [item for item in made if isinstance(item, Unpredicted)], *more)
+        points = [item for item in predictions if not isinstance(item, Unpredicted)]
+        return cls(points, [item for item in predictions if isinstance(item, Unpredicted)], *more)
 
     @property
     @abstractmethod
@@ -143,7 +143,7 @@ class Report(ABC, Generic[Predicted]):
     @property
     def calibration(self) -> list[Predicted]:
         """Return the points of calibration rows."""
-        return [point for point in self.points if point.calibrated]
+        return [point for point in self.points if point.calibration_sets]
 
     def worst(self, count: int = 10) -> list[Predicted]:
         """Return the points with the largest errors."""
@@ -157,14 +157,14 @@ class Report(ABC, Generic[Predicted]):
         paths : bool
             Name files with their directories.
         """
-        lines = [f"simulated with --granularity {self.granularity}", *self.further()]
+        lines = [f"simulated with --granularity {self.granularity}", *self.further_lines()]
         if self.skipped:
             lines.append(f"{self.skipped} further rows were not predicted")
         notes = Counter(_alike(note) for point in self.points for note in point.notes)
         lines += [f"{count} rows: {note}" for note, count in sorted(notes.items())]
         return lines + self.left_out_lines(paths=paths)
 
-    def further(self) -> list[str]:
+    def further_lines(self) -> list[str]:
         """Return the remarks of this kind of rows."""
         return []
 
@@ -172,11 +172,11 @@ class Report(ABC, Generic[Predicted]):
         """Return the rows without a prediction, one line per reason; `paths` as in `remarks`."""
         lines = []
         for why in (UNKNOWN, UNUSABLE, FAILED):
-            reasons = grouped(
+            reasons = group_values(
                 (item.reason, item.row) for item in self.unpredicted if item.why == why
             )
             lines += [
-                f"{len(rows)} rows {why}: {reason} ({named(rows[0], paths)})"
+                f"{len(rows)} rows {why}: {reason} ({name_row(rows[0], paths)})"
                 for reason, rows in reasons.items()
             ]
         return lines
@@ -196,7 +196,9 @@ class Report(ABC, Generic[Predicted]):
     def campaigns(self) -> list[list[Any]]:
         """Return the errors of every campaign with at least `CAMPAIGN_ROWS`, as fields of `class_form`."""
         names = [item.name for item in fields(self.class_form)]
-        rows = grouped((key, point) for point in self.independent for key in self.classes_of(point))
+        rows = group_values(
+            (key, point) for point in self.independent for key in self.classes_of(point)
+        )
         return [
             [*key, *(figure for name, figure in errors(some).items() if name in names)]
             for key, some in sorted(rows.items())
@@ -241,7 +243,7 @@ def _alike(note: str) -> str:
     return note.partition(",")[0] if note.startswith(FOLLOWED) else note
 
 
-def named(row: Any, paths: bool) -> str:
+def name_row(row: Any, paths: bool) -> str:
     """Return the name of a row: its identifier, or its file and line."""
     name: str = row.id or (row.where if paths else PurePath(row.where).name)
     return name

@@ -76,8 +76,8 @@ class Routed:
     def _met(self, parts: int) -> Fraction:
         """Return the average number of `parts` equal parts that have an expert of a token."""
         share = Fraction(self.limit or self.machines, self.machines)
-        pool, each = int(self.experts * share), self.experts // parts
-        missed = Fraction(comb(pool - each, self.top_k), comb(pool, self.top_k))
+        pool, per_part = int(self.experts * share), self.experts // parts
+        missed = Fraction(comb(pool - per_part, self.top_k), comb(pool, self.top_k))
         return parts * share * (1 - missed)
 
 
@@ -113,32 +113,34 @@ class DeepEp:
         """CTAs that move data; with low-latency kernels enough that they are never the limit."""
         return QUICK_BLOCKS if self.low_latency else self.sms
 
-    def routed(self, tokens: int, hidden: int, ranks: int, experts: tuple[int, int]) -> Routed:
+    def route_tokens(
+        self, tokens: int, hidden: int, ranks: int, experts: tuple[int, int]
+    ) -> Routed:
         """Return the destinations of a rank's tokens; `experts` are the total and those per token."""
         return Routed(tokens, hidden, ranks, *experts, self.machines, self.limit)
 
-    def exchanged(self, way: Way, routed: Routed, element: int) -> Exchanged:
+    def exchange_sizes(self, direction: Way, routed: Routed, element: int) -> Exchanged:
         """Return the sizes of an exchange, rounded up to equal 16-byte blocks for all ranks."""
         token = routed.hidden * element
-        if way == "dispatch" and self.fp8:
+        if direction == "dispatch" and self.fp8:
             token = routed.hidden + -(-routed.hidden // SCALED) * 4
         if self.low_latency:
-            token += MARK if way == "dispatch" else 0
-            size = _whole(routed.tokens * routed.top_k * token, routed.ranks)
+            token += MARK if direction == "dispatch" else 0
+            size = _round_up(routed.tokens * routed.top_k * token, routed.ranks)
             # The NIC carries all bytes of a GPU to other nodes, for any of their ranks.
             return Exchanged(size // routed.machines, size if routed.machines > 1 else 0)
-        inside = _whole(routed.copies * token, routed.ranks)
+        inside = _round_up(routed.copies * token, routed.ranks)
         if routed.machines == 1:
             return Exchanged(inside)
-        return Exchanged(inside, _whole(routed.visits * token, routed.ranks))
+        return Exchanged(inside, _round_up(routed.visits * token, routed.ranks))
 
-    def least_ps(self, way: Way, routed: Routed, size: int) -> int:
+    def least_ps(self, direction: Way, routed: Routed, size: int) -> int:
         """Return the CTA time for a number of bytes, on infinitely fast wires [ps]."""
         if self.low_latency:
-            return self._low_latency_ps(f"low_latency_{way}", routed, size)
-        rate = parse_rate(str(DEEPEP[f"{way}_rate"].value))
-        through = routed.tokens * _time(f"{way}_token")
-        return _time(f"{way}_fixed") + int(
+            return self._low_latency_ps(f"low_latency_{direction}", routed, size)
+        rate = parse_rate(str(DEEPEP[f"{direction}_rate"].value))
+        through = routed.tokens * _time(f"{direction}_token")
+        return _time(f"{direction}_fixed") + int(
             (through + Fraction(size * rate.den, rate.num)) / self.sms
         )
 
@@ -148,10 +150,10 @@ class DeepEp:
         It is the longer of the copies inside the node and the tokens per CTA.
         """
         blocks = -(-routed.experts // -(-routed.experts // BLOCKS))
-        near = size * (1 - routed.machines / routed.ranks)
+        remote_bytes = size * (1 - routed.machines / routed.ranks)
         share = DEEPEP[f"{name}_share"].value
         assert isinstance(share, float)
-        moved_ps = near / (share * self.inside_Bps) * 1e12 if near else 0.0
+        moved_ps = remote_bytes / (share * self.inside_Bps) * 1e12 if remote_bytes else 0.0
         fixed_ps = _time(f"{name}_fixed") + routed.experts * _time(f"{name}_expert")
         return fixed_ps + round(max(moved_ps, routed.tokens * _time(f"{name}_token") / blocks))
 
@@ -160,5 +162,5 @@ def _time(name: str) -> int:
     return parse_time(str(DEEPEP[name].value))
 
 
-def _whole(size: Fraction | int, ranks: int) -> int:
+def _round_up(size: Fraction | int, ranks: int) -> int:
     return -(-int(size) // (16 * ranks)) * 16 * ranks

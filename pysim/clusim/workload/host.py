@@ -44,19 +44,19 @@ def peer_rates(fabric: Fabric) -> tuple[float, float]:
     """
     by_name = {node.name: node for node in fabric.nodes}
     first = fabric.nodes[arrays_of(fabric).node_of(0)]
-    near: dict[bool, float] = {}
+    rates: dict[bool, float] = {}
     out = 0.0
     for link in fabric.links:
         rate = float(link.rate.bytes_per_s * link.count)
         ends = by_name[link.a], by_name[link.b]
         if first in ends:
             nvlink = joins_gpus(link)
-            near[nvlink] = near.get(nvlink, 0.0) + rate
+            rates[nvlink] = rates.get(nvlink, 0.0) + rate
         zones = {node.zone for node in ends}
         if first.zone in zones and len(zones) > 1:
             out += rate
     gpus = sum(node.kind == "gpu" and node.zone == first.zone for node in fabric.nodes)
-    inside = near.get(True) or near.get(False) or out / gpus
+    inside = rates.get(True) or rates.get(False) or out / gpus
     return inside, out / gpus or inside
 
 
@@ -84,26 +84,26 @@ def host_way(fabric: Fabric) -> HostWay:
     """Return the path of the first GPU to its host's memory."""
     by_name = {node.name: node for node in fabric.nodes}
     first = fabric.nodes[arrays_of(fabric).node_of(0)]
-    near: dict[str, list[tuple[str, Link]]] = {}
+    neighbours: dict[str, list[tuple[str, Link]]] = {}
     for link in fabric.links:
         if joins_gpus(link):
             continue
         for one, two in ((link.a, link.b), (link.b, link.a)):
             if by_name[one].zone == by_name[two].zone == first.zone:
-                near.setdefault(one, []).append((two, link))
+                neighbours.setdefault(one, []).append((two, link))
     used: Counter[int] = Counter()
     shared: Counter[str] = Counter()
-    ways = {}
+    paths = {}
     for node in fabric.nodes:
         if node.kind != "gpu" or node.zone != first.zone:
             continue
         memory, links = _to_memory(
-            node.name, near, {n for n in near if by_name[n].kind == "memory"}
+            node.name, neighbours, {n for n in neighbours if by_name[n].kind == "memory"}
         )
-        ways[node.name] = memory, links
+        paths[node.name] = memory, links
         used.update(id(link) for link in links)
         shared[memory] += 1
-    memory, links = ways.get(first.name, ("", []))
+    memory, links = paths.get(first.name, ("", []))
     if not links:
         raise InputError(f"{fabric.name}: {first.name} is not connected to host memory")
     rate = min(link.rate.bytes_per_s * link.count / used[id(link)] for link in links)
@@ -113,7 +113,7 @@ def host_way(fabric: Fabric) -> HostWay:
 
 
 def _to_memory(
-    start: str, near: dict[str, list[tuple[str, Link]]], memories: set[str]
+    start: str, neighbours: dict[str, list[tuple[str, Link]]], memories: set[str]
 ) -> tuple[str, list[Link]]:
     """Return the nearest memory and the links to it; empty if it is unreachable."""
     reached: dict[str, list[Link]] = {start: []}
@@ -123,7 +123,7 @@ def _to_memory(
         for name in row:
             if name in memories:
                 return name, reached[name]
-            for other, link in near.get(name, ()):
+            for other, link in neighbours.get(name, ()):
                 if other not in reached:
                     reached[other] = [*reached[name], link]
                     following.append(other)
@@ -186,7 +186,7 @@ class HostTimes:
 
     def steps(self, steps: Iterable[Step]) -> Issue:
         """Return the host time to issue steps, including collectives."""
-        ordered = list(_each(steps))
+        ordered = list(_flatten_steps(steps))
         work = self.kernels(step for step in ordered if isinstance(step, Kernel))
         calls = sum(isinstance(step, Comm) for step in ordered)
         return Issue(work.time_ps + calls * self.collective_ps, work.launches + calls)
@@ -206,11 +206,11 @@ class HostTimes:
         return count * self.node_ps
 
 
-def _each(steps: Iterable[Step]) -> Iterator[Step]:
+def _flatten_steps(steps: Iterable[Step]) -> Iterator[Step]:
     """Yield steps, with the two rows of parallel steps in sequence."""
     for step in steps:
         if isinstance(step, Beside):
-            yield from _each((*step.one, *step.two))
+            yield from _flatten_steps((*step.one, *step.two))
         else:
             yield step
 
@@ -292,7 +292,7 @@ class HostThreads:
             rank, work.time_ps, stream=HOST_STREAM, name=f"host {name}", after=after
         )
 
-    def issued(self, rank: int, task: int, launches: int) -> None:
+    def record_launches(self, rank: int, task: int, launches: int) -> None:
         """Record that `task` holds this number of launches in the queue of a rank."""
         self._queues.setdefault(rank, deque()).append((task, launches))
         self._ahead[rank] = self._ahead.get(rank, 0) + launches

@@ -74,11 +74,11 @@ class Precision:
     transposes: bool = True
 
 
-def _precision(name: str, held: str, multiplied: str = "") -> Precision:
+def _precision(name: str, stored: str, multiplied: str = "") -> Precision:
     """Return the formats of a run by element type held and multiplied (by default the same)."""
-    kept, factor = DTYPES[held], DTYPES[multiplied or held]
+    dtype, factor = DTYPES[stored], DTYPES[multiplied or stored]
     products = {"float8e4m3": "fp8", "float32": "f32"}.get(factor.name, "bf16")
-    return Precision(name, factor.peak, kept.size_bytes, factor.size_bytes, kept.name, products)
+    return Precision(name, factor.peak, dtype.size_bytes, factor.size_bytes, dtype.name, products)
 
 
 def _fp8(name: str, recipe: str, products: str = "fp8") -> Precision:
@@ -265,18 +265,18 @@ class Chip:
         """
         sizes = self.precision.gemm_bytes, self.precision.bytes
         batch, m, n, k = gemm.batch, gemm.m, gemm.n, gemm.k
-        whole = batch * (sizes[0] * (m + n) * k + sizes[1] * m * n)
-        fresh = min(1.0, moved_bytes / whole) if moved_bytes else 1.0
+        full_bytes = batch * (sizes[0] * (m + n) * k + sizes[1] * m * n)
+        fresh = min(1.0, moved_bytes / full_bytes) if moved_bytes else 1.0
         if adds:
             # Sums are read and written instead of an output.
-            moved = fresh * whole + batch * (2 * SUM_BYTES - sizes[1]) * m * n
-            whole += batch * (SUM_BYTES - sizes[1]) * m * n
-            sizes, fresh = (sizes[0], SUM_BYTES), moved / whole
-        own = Product(batch, m, n, k, fresh)
-        times = [self.products.time_s(self.silicon, own, sizes)]
+            moved = fresh * full_bytes + batch * (2 * SUM_BYTES - sizes[1]) * m * n
+            full_bytes += batch * (SUM_BYTES - sizes[1]) * m * n
+            sizes, fresh = (sizes[0], SUM_BYTES), moved / full_bytes
+        product = Product(batch, m, n, k, fresh)
+        times = [self.products.time_s(self.silicon, product, sizes)]
         for wider in self.wider:
             silicon = self._silicon(wider.peak_flops)
-            times.append(wider.table.time_s(silicon, own, (wider.operand_bytes, sizes[1])))
+            times.append(wider.table.time_s(silicon, product, (wider.operand_bytes, sizes[1])))
         return min(times)
 
     def _products_s(self, kernel: Kernel) -> float:
@@ -292,8 +292,8 @@ class Chip:
     @cached_property
     def _attending(self) -> Silicon:
         rate = (self.attending_flops or self.peak_flops) * self.gemm_fraction
-        kept = 1.0 if self.attention.long else self.sustained
-        return Silicon(self.sms, rate * kept, self.memory_Bps)
+        speed_share = 1.0 if self.attention.long else self.sustained
+        return Silicon(self.sms, rate * speed_share, self.memory_Bps)
 
     @cached_property
     def attention_fraction(self) -> float:
@@ -358,19 +358,19 @@ def chip_at(
     single : bool
         Prices of single kernels: without an assumed `steady` of the architecture, a factor of long runs.
     """
-    given, where = hardware or HardwareSpec(), where or endpoint.chip
+    spec, where = hardware or HardwareSpec(), where or endpoint.chip
     peak = _peak(endpoint, precision)
     if peak is None:
-        known = [name for name, item in PRECISIONS.items() if _peak(endpoint, item) is not None]
+        names = [name for name, item in PRECISIONS.items() if _peak(endpoint, item) is not None]
         raise InputError(
             f"precision {precision.name}: unsupported by {endpoint.chip or where}; use"
-            f" {' or '.join(known) or 'another chip'}"
+            f" {' or '.join(names) or 'another chip'}"
         )
-    if given.kernels is not None:
-        endpoint = replace(endpoint, kernels=given.kernels)
+    if spec.kernels is not None:
+        endpoint = replace(endpoint, kernels=spec.kernels)
     family = FAMILIES[endpoint.architecture]
     measured = find_figures(endpoint.kernels) if endpoint.kernels else {}
-    result = given.gemm_fraction or endpoint.gemm_fraction
+    result = spec.gemm_fraction or endpoint.gemm_fraction
     if not result:
         raise InputError(
             f"chip {endpoint.chip!r} of {where}: gemm_fraction missing; set the chip's base, or in the"
@@ -382,19 +382,19 @@ def chip_at(
         peak_flops=float(peak),
         gemm_fraction=result,
         memory_Bps=endpoint.mem_Bps * measured.get("memory_efficiency", endpoint.mem_efficiency),
-        memory_bytes=endpoint.mem_bytes if given.memory is None else given.memory,
+        memory_bytes=endpoint.mem_bytes if spec.memory is None else spec.memory,
         workspace_bytes=workspace_bytes(endpoint),
         floor_ps=round(measured["kernel_floor_us"] * 1e6)
         if "kernel_floor_us" in measured
         else parse_time(str(family.kernel_floor.value)),
         products=products_of(endpoint, precision),
-        attention=attention_of(endpoint, given.attention_library or ""),
+        attention=attention_of(endpoint, spec.attention_library or ""),
         wider=wider_products(endpoint, precision),
         attending_flops=float(min(peak, endpoint.peak_flops.get("f16", peak))),
-        given_fraction=given.attention_fraction or 0.0,
-        sustained=given.sustained or measured.get("sustained") or _kept(endpoint, family, single),
+        given_fraction=spec.attention_fraction or 0.0,
+        sustained=spec.sustained or measured.get("sustained") or _derate(endpoint, family, single),
         precision=replace(precision, transposes=not 100 <= endpoint.compute_capability < 120),
-        speed=given.speed,
+        speed=spec.speed,
     )
 
 
@@ -413,11 +413,11 @@ def _vendor(endpoint: Endpoint) -> str:
     return FAMILIES[endpoint.architecture].vendor
 
 
-def _kept(endpoint: Endpoint, family: Architecture, single: bool) -> float:
+def _derate(endpoint: Endpoint, family: Architecture, single: bool) -> float:
     """Return the fraction of short-benchmark speed sustained under the power cap."""
     dense, figures = endpoint.peak_flops.get("f16", 0.0), [family.idle_power, family.flop_energy]
-    idle, each, steady = (float(str(figure.value)) for figure in (*figures, family.steady))
-    clock = kept_clock(Power(endpoint.power_W, idle, each, float(dense)))
+    idle, active, steady = (float(str(figure.value)) for figure in (*figures, family.steady))
+    clock = kept_clock(Power(endpoint.power_W, idle, active, float(dense)))
     return clock if single and family.steady.mark == "assumed" else steady * clock
 
 
@@ -438,16 +438,16 @@ def measured_on(endpoint: Endpoint) -> str:
     return str(FAMILIES[endpoint.architecture].kernels.value)
 
 
-def _faster(endpoint: Endpoint, known: Gpu | None) -> float:
+def _faster(endpoint: Endpoint, gpu: Gpu | None) -> float:
     """Return the clock of a chip relative to the measured one; 1 if one of them is unknown."""
     rate = endpoint.peak_flops.get("f32")
-    if known is None or not rate or _vendor(endpoint) == "amd":
+    if gpu is None or not rate or _vendor(endpoint) == "amd":
         # CUs execute two or four operations per lane and clock.
         return 1.0
-    peaks = known.figures["peak_flops"].value
+    peaks = gpu.figures["peak_flops"].value
     assert isinstance(peaks, Mapping)
     clock_Hz = vector_clock_Hz(float(rate), endpoint.sms, endpoint.compute_capability)
-    return clock_Hz / vector_clock_Hz(float(peaks["f32"]), known.sms, known.compute_capability)
+    return clock_Hz / vector_clock_Hz(float(peaks["f32"]), gpu.sms, gpu.compute_capability)
 
 
 def products_of(endpoint: Endpoint, precision: Precision) -> ProductTable:
@@ -460,10 +460,10 @@ def products_of(endpoint: Endpoint, precision: Precision) -> ProductTable:
     plain = find_table(name, "bf16")
     if plain is None:
         raise InputError(f"kernels {name!r}: no products of bf16 were measured")
-    known = GPUS.get(plain.chip)
-    alike = known is None or known.compute_capability // 10 == endpoint.compute_capability // 10
+    gpu = GPUS.get(plain.chip)
+    alike = gpu is None or gpu.compute_capability // 10 == endpoint.compute_capability // 10
     if endpoint.architecture != plain.architecture or not alike:
-        return replace(plain, ratios=None, form=plain.form.at_clock(_faster(endpoint, known)))
+        return replace(plain, ratios=None, form=plain.form.at_clock(_faster(endpoint, gpu)))
     return find_table(name, precision.products) or replace(plain, ratios=None)
 
 
@@ -480,7 +480,7 @@ def wider_products(endpoint: Endpoint, precision: Precision) -> tuple[WiderProdu
     peak, wide_peak = endpoint.peak_flops[precision.peak], endpoint.peak_flops["bf16"]
     figures = {"fp8-block": (float(peak), 1.0), "bf16": (float(wide_peak), 2.0)}
     figures.pop(table.kind, None)
-    tables = {kind: found for kind in figures if (found := find_table(name, kind)) is not None}
+    tables = {kind: wider for kind in figures if (wider := find_table(name, kind)) is not None}
     return tuple(WiderProducts(tables[kind], *figures[kind]) for kind in tables)
 
 
@@ -494,7 +494,7 @@ def attention_of(endpoint: Endpoint, library: str = "") -> AttentionTable:
     result = (table for name in places if (table := find_attention(name, library)) is not None)
     table = next(result, None)
     if table is None:
-        known = {name for place in shipped_files().values() for name in load_file(place).attention}
-        words = " or ".join(sorted(known))
+        names = {name for place in shipped_files().values() for name in load_file(place).attention}
+        words = " or ".join(sorted(names))
         raise InputError(f"attention_library {library!r} was not measured; use {words}")
     return table

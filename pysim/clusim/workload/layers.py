@@ -94,7 +94,7 @@ class Tensor:
     factor: bool = False
 
     @property
-    def stepped(self) -> int:
+    def optimizer_elements(self) -> int:
         """Elements that a step of the optimiser touches."""
         return self.elements if self.touched < 0 else min(self.touched, self.elements)
 
@@ -293,10 +293,10 @@ Inside = Literal["", "core", "expert"]
 
 
 def memory_kernel(
-    name: str, read: float, written: float, element_bytes: int, *, inside: Inside = ""
+    name: str, read: float, written_bytes: float, element_bytes: int, *, inside: Inside = ""
 ) -> Kernel:
     """Return a kernel that only moves elements."""
-    size = round((read + written) * element_bytes)
+    size = round((read + written_bytes) * element_bytes)
     return Kernel(name, bytes=size, core=inside == "core", expert=inside == "expert")
 
 

@@ -76,15 +76,15 @@ class Optimizer:
         return self.weight + self.gradient + self.main_gradient + self.state
 
     @property
-    def reduced(self) -> int:
+    def sum_bytes(self) -> int:
         """Element of the gradients that ranks reduce [bytes]."""
         return self.main_gradient or self.gradient
 
     def kernel(self, parameters: int) -> Kernel:
         """Return the kernel of a step over this number of parameters."""
-        touched = self.reduced * (1 + self.sweeps) + 2 * self.state + self.weight
+        touched = self.sum_bytes * (1 + self.sweeps) + 2 * self.state + self.weight
         if not self.state:
-            touched = self.reduced * (1 + self.sweeps) + 2 * self.weight
+            touched = self.sum_bytes * (1 + self.sweeps) + 2 * self.weight
         return Kernel(self.name, bytes=parameters * touched)
 
 
@@ -193,11 +193,11 @@ def in_flight(schedule: str, stage: int, stages: int, microbatches: int, chunks:
     """
     passes = order(schedule, stage, stages, microbatches, chunks)
     last = ("W", "BW") if schedule in CUT else ("B",)
-    held = most = 0
+    current = peak = 0
     for action in passes:
-        held += (action.kind == "F") - (action.kind in last)
-        most = max(most, held)
-    return most
+        current += (action.kind == "F") - (action.kind in last)
+        peak = max(peak, current)
+    return peak
 
 
 def communicator_bytes(groups: Sequence[tuple[int, int, bool]]) -> int:
@@ -325,14 +325,14 @@ def _excess(
     chunks: Sequence[Sequence[Layer]], keeping: Keeping, size: Callable[[Layer], int]
 ) -> int:
     """Return the largest memory of a layer's pass beyond activations of later layers of its chunk [bytes]."""
-    most = 0
+    peak = 0
     for chunk in chunks:
         later = 0
         for layer in reversed(chunk):
-            most = max(most, size(layer) - later)
+            peak = max(peak, size(layer) - later)
             if not (keeping.activations_on_host and later):
                 later += layer.kept_bytes
-    return most
+    return peak
 
 
 def _transient_bytes(
@@ -352,8 +352,8 @@ def _transient_bytes(
             reverse=True,
         )
         numbers = sorted((layer.parameters for layer in layers), reverse=True)
-        there = sizes if keeping.gathered is None else sizes[: keeping.gathered + 1]
-        transient += round(sum(there)) + sum(numbers[:2]) * optimizer.gradient
+        gathered_sizes = sizes if keeping.gathered is None else sizes[: keeping.gathered + 1]
+        transient += round(sum(gathered_sizes)) + sum(numbers[:2]) * optimizer.gradient
     return transient
 
 
@@ -401,7 +401,7 @@ def stage_memory(
         convolutions = both - gradients
     return Memory(
         weights=round(weights * keeping.weight_versions),
-        gradients=round(spread(zero >= 2, lambda t: t.stepped) * gradient),
+        gradients=round(spread(zero >= 2, lambda t: t.optimizer_elements) * gradient),
         optimizer=0
         if keeping.states_on_host
         else round(spread(zero >= 1, lambda t: t.elements) * optimizer.state),

@@ -156,20 +156,22 @@ class Mesh(JsonObject):
         if dim in ("shard", "expert_shard", "copy", "expert_copy"):
             expert = dim.startswith("expert")
             size = self.expert_shards if expert else self.shards
-            whole = self.groups("expert_replica" if expert else "replica", pipeline)
+            replica_groups = self.groups("expert_replica" if expert else "replica", pipeline)
             if dim.endswith("shard"):
                 return [
-                    group[low : low + size] for group in whole for low in range(0, len(group), size)
+                    group[low : low + size]
+                    for group in replica_groups
+                    for low in range(0, len(group), size)
                 ]
-            return [group[low::size] for group in whole for low in range(size)]
+            return [group[low::size] for group in replica_groups for low in range(size)]
         raise InputError(f"dimension {dim!r}: unknown")
 
-    def coupled(self, pipeline: int) -> list[tuple[int, ...]]:
+    def coupled_ranks(self, pipeline: int) -> list[tuple[int, ...]]:
         """Return the sets of ranks of a stage that communicate within a microbatch, in order."""
-        return list(self._coupled[pipeline])
+        return list(self._coupled_ranks[pipeline])
 
     @cached_property
-    def _coupled(self) -> list[list[tuple[int, ...]]]:
+    def _coupled_ranks(self) -> list[list[tuple[int, ...]]]:
         return [self._unite(stage) for stage in range(self.pipeline)]
 
     def _unite(self, pipeline: int) -> list[tuple[int, ...]]:
@@ -194,11 +196,11 @@ def zones_of(fabric: Fabric) -> list[int]:
     """Return the node of every rank."""
     if fabric.num_zones < 2:
         return [0] * fabric.num_ranks
-    known: dict[str, list[int]] = fabric.derived
-    if "zones" not in known:
+    cache: dict[str, list[int]] = fabric.cache
+    if "zones" not in cache:
         arrays = arrays_of(fabric)
-        known["zones"] = [arrays.zone_of(rank) for rank in range(fabric.num_ranks)]
-    return known["zones"]
+        cache["zones"] = [arrays.zone_of(rank) for rank in range(fabric.num_ranks)]
+    return cache["zones"]
 
 
 def placement(mesh: Mesh, fabric: Fabric) -> dict[str, str]:

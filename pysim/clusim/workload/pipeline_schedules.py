@@ -203,13 +203,13 @@ class StageLayout(NamedTuple):
 
     def next(self, stage: int, chunk: int, step: int = 1) -> tuple[int, int] | None:
         """Return stage and chunk of the part `step` places further, or None if it does not exist."""
-        wanted = self.part(stage, chunk) + step
-        if not 0 <= wanted < self.parts:
+        next_part = self.part(stage, chunk) + step
+        if not 0 <= next_part < self.parts:
             return None
-        there = chunk if self.shape == "both" else wanted // self.stages
-        index = wanted % self.stages
-        back = self.shape != "round" and there % 2
-        return (self.stages - 1 - index if back else index), there
+        next_chunk = chunk if self.shape == "both" else next_part // self.stages
+        index = next_part % self.stages
+        back = self.shape != "round" and next_chunk % 2
+        return (self.stages - 1 - index if back else index), next_chunk
 
 
 class Crew(NamedTuple):
@@ -291,7 +291,7 @@ def order(
         if schedule == "zb-v":
             return [Action(*item) for item in zero_bubble_v(stage, stages, m)]
         return [Action(*item) for item in _two_ways(schedule, stage, stages, m).passes]
-    return _interleaved(stage, stages, m, chunks)
+    return _interleaved_schedule(stage, stages, m, chunks)
 
 
 def waves(stage: int, stages: int, microbatches: int, pieces: int) -> list[Action]:
@@ -307,7 +307,7 @@ def waves(stage: int, stages: int, microbatches: int, pieces: int) -> list[Actio
     ]
 
 
-def beside(schedule: str, stage: int, stages: int, microbatches: int) -> set[int]:
+def parallel_places(schedule: str, stage: int, stages: int, microbatches: int) -> set[int]:
     """Return the places where a forward pass runs in parallel to the backward pass after it."""
     if SHAPES.get(schedule) is None or schedule == "zb-v" or stages == 1:
         return set()
@@ -335,7 +335,7 @@ def _alternate(forward: list[Action], backward: list[Action], warm_up: int) -> l
     return result + backward[len(forward) - warm_up :]
 
 
-def _interleaved(stage: int, stages: int, m: int, chunks: int) -> list[Action]:
+def _interleaved_schedule(stage: int, stages: int, m: int, chunks: int) -> list[Action]:
     if chunks == 1:
         return order("1f1b", stage, stages, m)
     total = m * chunks
@@ -440,15 +440,15 @@ def timeline(
             (
                 a.chunk
                 for actions_of_stage in orders
-                for each in actions_of_stage
-                for a in _each(each)
+                for stage_actions in actions_of_stage
+                for a in _as_list(stage_actions)
             ),
             default=0,
         )
         layout = StageLayout(stages, chunks)
     start: list[dict[Action, int]] = [{} for _ in orders]
     end: list[dict[Action, int]] = [{} for _ in orders]
-    there: list[dict[Action, int]] = [{} for _ in orders]
+    times: list[dict[Action, int]] = [{} for _ in orders]
     at = [0] * stages
     clock = [0] * stages
     moved = True
@@ -456,28 +456,28 @@ def timeline(
         moved = False
         for stage, actions_of_stage in enumerate(orders):
             while at[stage] < len(actions_of_stage):
-                actions = _each(actions_of_stage[at[stage]])
+                actions = _as_list(actions_of_stage[at[stage]])
                 sources = [before(action, stage, layout) for action in actions]
                 needed = [source for source in sources if source is not None]
-                if any(action not in there[other] for other, action in needed):
+                if any(action not in times[other] for other, action in needed):
                     break
-                clock[stage] = max(clock[stage], *(there[s][a] for s, a in needed), 0)
+                clock[stage] = max(clock[stage], *(times[s][a] for s, a in needed), 0)
                 for action in actions:
                     start[stage][action.gives] = clock[stage]
                     clock[stage] += length[action.kind]
                     end[stage][action.gives] = clock[stage]
-                there[stage] |= {action.gives: clock[stage] for action in actions}
+                times[stage] |= {action.gives: clock[stage] for action in actions}
                 at[stage] += 1
                 moved = True
     for stage, actions_of_stage in enumerate(orders):
         if at[stage] < len(actions_of_stage):
             raise InputError(
-                f"pipeline orders: stage {stage} waits for ever to do {_each(actions_of_stage[at[stage]])[0]}"
+                f"pipeline orders: stage {stage} waits for ever to do {_as_list(actions_of_stage[at[stage]])[0]}"
             )
     return PassTimes(start, end, max(clock))
 
 
-def _each(action: Action | list[Action]) -> list[Action]:
+def _as_list(action: Action | list[Action]) -> list[Action]:
     return [action] if isinstance(action, Action) else action
 
 

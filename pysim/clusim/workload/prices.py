@@ -32,8 +32,8 @@ from clusim.workload.traffic import GATHERS, KernelTraffic, moved_bytes, traffic
 
 def product_precision(dtype: str) -> str:
     """Return the precision of matrix products of an element type of PyTorch; 32 bits for types without products."""
-    found = find_dtype(dtype)
-    peak = found.peak if found is not None and found.mantissa_bits else ""
+    data_type = find_dtype(dtype)
+    peak = data_type.peak if data_type is not None and data_type.mantissa_bits else ""
     return next((name for name, item in PRECISIONS.items() if item.peak == peak), "fp32")
 
 
@@ -163,15 +163,15 @@ def price(
     True
     """
     name = re.split(r"[.:]+", operator.removeprefix("aten").lstrip(".:"))[0]
-    found = find_dtype(dtype)
-    if found is None or not name:
+    data_type = find_dtype(dtype)
+    if data_type is None or not name:
         raise InputError(f"{operator!r} of {dtype!r}: name an operator and an element type")
-    inputs = tuple(TensorShape(tuple(s), found.name, found.size_bytes) for s in shapes)
+    inputs = tuple(TensorShape(tuple(s), data_type.name, data_type.size_bytes) for s in shapes)
     try:
         results = [tuple(s) for s in outputs] if outputs is not None else [_result(name, inputs)]
-        written = tuple(TensorShape(s, found.name, found.size_bytes) for s in results)
+        output_shapes = tuple(TensorShape(s, data_type.name, data_type.size_bytes) for s in results)
         prices = Prices(preset_endpoint(chip)) if isinstance(chip, str) else Prices.of(chip)
-        return prices.price(OperatorCall(name, inputs, written))
+        return prices.price(OperatorCall(name, inputs, output_shapes))
     except (ValueError, IndexError):
         raise InputError(f"{operator}: shapes {list(map(list, shapes))} do not fit") from None
 

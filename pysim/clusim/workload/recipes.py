@@ -63,12 +63,15 @@ def casts(kernel: Kernel, precision: Precision) -> list[Kernel]:
     if not precision.recipe or product is None or kernel.core or kernel.part == "weight":
         return []
     recipe, elements = RECIPES[precision.recipe], product.batch * product.m * product.k
-    written = precision.gemm_bytes + recipe.scale_bytes
+    written_bytes = precision.gemm_bytes + recipe.scale_bytes
     bare = replace(kernel, flops=0, gemm=None, bytes=elements * precision.bytes)
     result = [replace(bare, name=f"{kernel.name} amax")] * recipe.sweeps
     if not _both_ways(precision):
         return result
-    return [*result, replace(bare, name=f"{kernel.name} cast", bytes=round(elements * written))]
+    return [
+        *result,
+        replace(bare, name=f"{kernel.name} cast", bytes=round(elements * written_bytes)),
+    ]
 
 
 def _both_ways(precision: Precision) -> bool:
@@ -99,8 +102,8 @@ def weight_bytes(precision: Precision) -> float:
     if not precision.recipe:
         return 0.0
     recipe = RECIPES[precision.recipe]
-    ways = 2 if _both_ways(precision) else 1
-    return ways * (precision.gemm_bytes + recipe.weight_scale_bytes)
+    copies = 2 if _both_ways(precision) else 1
+    return copies * (precision.gemm_bytes + recipe.weight_scale_bytes)
 
 
 def handed_bytes(precision: Precision) -> float:
@@ -121,5 +124,5 @@ def gathered_bytes(precision: Precision, *, gradients: bool = False) -> float:
     gradients : bool
         The gather is for the products of the input and of the weight gradient, which need both orientations.
     """
-    ways = 2 if gradients and precision.recipe == "mxfp8" else 1
-    return ways * input_bytes(precision)
+    copies = 2 if gradients and precision.recipe == "mxfp8" else 1
+    return copies * input_bytes(precision)

@@ -138,8 +138,8 @@ def _by_modules(layer: Layer, names: Sequence[str]) -> Again:
     outer = [one for one in chosen if not any(_is_inside(one, other) for other in chosen)]
     outer.sort(key=lambda module: module.first)
     steps = tuple(step for module in outer for step in layer.forward[module.first : module.last])
-    kept = layer.activations.none - sum(module.freed for module in outer)
-    return Again(steps, kept, max((module.freed for module in outer), default=0))
+    kept_bytes = layer.activations.none - sum(module.freed for module in outer)
+    return Again(steps, kept_bytes, max((module.freed for module in outer), default=0))
 
 
 def _is_inside(one: Module, other: Module) -> bool:
@@ -154,8 +154,8 @@ def _by_operators(layer: Layer, precision: Precision, tensor: int) -> Again:
     policy = _OperatorPolicy(layer, precision, tensor)
     for place, step in enumerate(layer.forward):
         policy.add(place, step)
-    kept = layer.activations.full + policy.kept_bytes
-    return Again(tuple(policy.steps), kept, max(0, layer.activations.none - kept))
+    kept_bytes = layer.activations.full + policy.kept_bytes
+    return Again(tuple(policy.steps), kept_bytes, max(0, layer.activations.none - kept_bytes))
 
 
 class _OperatorPolicy:

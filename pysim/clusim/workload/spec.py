@@ -16,7 +16,7 @@ from clusim.base.limits import read_text
 from clusim.base.terms.operations import protocol_named
 from clusim.topology.model import did_you_mean
 from clusim.topology.quantities import Amount, Bandwidth, Size, Spec, Time, base_or_mapping
-from clusim.topology.validate import Problems, validated
+from clusim.topology.validate import Problems, validate_data
 from clusim.topology.yamltext import parse
 
 Positive = Annotated[int, Field(ge=1, le=2**40)]
@@ -192,7 +192,7 @@ class ExpertsSpec(Spec):
 
 def _protocol(word: str) -> str:
     try:
-        return protocol_named(word).own
+        return protocol_named(word).key
     except InputError as error:
         raise PydanticCustomError("protocol", "{message}", {"message": str(error)}) from None
 
@@ -369,23 +369,25 @@ class Workload(Spec):
     @classmethod
     def _with_nodes(cls, data: Any) -> Any:
         """Accept ``topology: {preset: NAME, nodes: N}`` in place of ``topology: NAME`` and ``nodes: N``."""
-        given = data.get("topology") if isinstance(data, Mapping) else None
-        if not isinstance(given, Mapping) or not isinstance(given.get("preset"), str):
+        topology = data.get("topology") if isinstance(data, Mapping) else None
+        if not isinstance(topology, Mapping) or not isinstance(topology.get("preset"), str):
             return data
-        if set(given) - {"preset", "nodes"} or ("nodes" in given and "nodes" in data):
+        if set(topology) - {"preset", "nodes"} or ("nodes" in topology and "nodes" in data):
             return data
-        return {**data, "topology": given["preset"]} | {k: given[k] for k in given if k == "nodes"}
+        return {**data, "topology": topology["preset"]} | {
+            k: topology[k] for k in topology if k == "nodes"
+        }
 
     @field_validator("topology", mode="before")
     @classmethod
-    def _named(cls, given: Any) -> Any:
-        if isinstance(given, Mapping):
+    def _resolve_names(cls, value: Any) -> Any:
+        if isinstance(value, Mapping):
             raise PydanticCustomError(
                 "named",
                 "expected the name of a preset or a file, with the number of nodes in `nodes`"
                 " (topology: dgx-h100, nodes: 8), or {preset: dgx-h100, nodes: 8}",
             )
-        return given
+        return value
 
     @property
     def checkpoints(self) -> CheckpointSpec | None:
@@ -408,18 +410,20 @@ def load_workload(
     changes : mapping or None
         Values that replace those in the file, by the paths of their keys: ``{"parallel.tensor": 4}``.
     """
-    shown = os.fspath(name_or_path)
-    path = Path(shown)
+    path_text = os.fspath(name_or_path)
+    path = Path(path_text)
     if not path.is_file():
-        shipped = resources.find_workload(shown)
+        shipped = resources.find_workload(path_text)
         if shipped is None and (path.suffix or path.parent != Path(".")):
-            raise InputError(f"{shown}: no such file")
+            raise InputError(f"{path_text}: no such file")
         if shipped is None:
-            known = resources.shipped_workloads()
-            raise InputError(f"workload {shown!r}: unknown{did_you_mean(shown, known)}")
+            shipped_files = resources.shipped_workloads()
+            raise InputError(
+                f"workload {path_text!r}: unknown{did_you_mean(path_text, shipped_files)}"
+            )
         path = shipped
-    text = read_text(path, MAX_FILE_BYTES, advice="not a workload file", where=shown)
-    return loads_workload(text, shown, base=path.parent, name=path.stem, changes=changes)
+    text = read_text(path, MAX_FILE_BYTES, advice="not a workload file", where=path_text)
+    return loads_workload(text, path_text, base=path.parent, name=path.stem, changes=changes)
 
 
 def loads_workload(
@@ -446,7 +450,7 @@ def loads_workload(
     data = {"name": name, **document.data}
     for dotted, value in (changes or {}).items():
         _change(data, dotted, value)
-    result = validated(Workload, data, problems)
+    result = validate_data(Workload, data, problems)
     if result.model.huggingface and base is not None:
         result.model.huggingface = os.fspath(base / result.model.huggingface)
     kernels = result.hardware.kernels

@@ -92,16 +92,16 @@ class KernelTraffic:
 def moved_bytes(call: OperatorCall) -> int:
     """Return the traffic of an operator if each tensor moves once [bytes]."""
     name, inputs, outputs = call.name, call.inputs, call.outputs
-    written = sum(shape.bytes for shape in outputs)
+    written_bytes = sum(shape.bytes for shape in outputs)
     if name in _WRITES_ONLY:
-        return written + sum(shape.bytes for shape in inputs[1:])
+        return written_bytes + sum(shape.bytes for shape in inputs[1:])
     if name in GATHERS:
-        return 2 * written + sum(shape.bytes for shape in inputs[1:])
+        return 2 * written_bytes + sum(shape.bytes for shape in inputs[1:])
     if name.startswith(BAGS) and "backward" not in name:
-        table, *others = inputs
+        table, *indices = inputs
         row = table.sizes[-1] * table.element_bytes
-        return written + prod(others[0].sizes) * row + sum(shape.bytes for shape in others)
-    return written + sum(shape.bytes for shape in inputs)
+        return written_bytes + prod(indices[0].sizes) * row + sum(shape.bytes for shape in indices)
+    return written_bytes + sum(shape.bytes for shape in inputs)
 
 
 def traffic_of(call: OperatorCall) -> KernelTraffic:

@@ -116,7 +116,7 @@ def test_a_disfigured_table_has_no_other_answer(seed: int, tmp_path: Path) -> No
     lines = table(item, n, dice.choice(sorted(IN_TABLES)), dice.choice([1, 2]), dice)
     (clean,) = read(tmp_path, "\n".join(lines)).runs
     assert item.test in clean.collective().replace(",", "").split(" ")
-    assert (clean.n_ranks, clean.listed, len(clean.sizes)) == (n, True, 5)
+    assert (clean.n_ranks, clean.is_complete, len(clean.sizes)) == (n, True, 5)
     # Pipes come before tags, and quotes last, as in real life.
     ways = sorted(dice.sample(WAYS, dice.randrange(1, 4)), key=WAYS.index)
     for way in ways:
@@ -129,4 +129,4 @@ def test_a_disfigured_table_has_no_other_answer(seed: int, tmp_path: Path) -> No
     names = set(re.split(", | or ", run.collective()))
     assert set(re.split(", | or ", clean.collective())) <= names
     assert run.n_ranks in (n, 0)
-    assert run.listed == (run.n_ranks == n and len(run.devices) == n)
+    assert run.is_complete == (run.n_ranks == n and len(run.devices) == n)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from clusim.base.errors import InputError
-from clusim.formats.recordings.flight import read, unpickled
+from clusim.formats.recordings.flight import read, read_pickle
 from clusim.formats.recordings.kinds import kind_of
 from clusim.replays import ReplayRequest, replay
 
@@ -54,8 +54,8 @@ def test_lists_copied_again_and_again_are_refused() -> None:
     # A hundred bytes in the memo, of which each five bytes of instructions make a list of a hundred numbers.
     start = b"\x80\x02](ctorch.jit._pickle\nbuild_intlist\nq\x02C\x64" + b"a" * 100 + b"q\x000"
     with pytest.raises(InputError, match="lists of more values than it has bytes"):
-        unpickled(start + b"h\x02h\x00\x85R" * 1000 + b"e.", "dump")
-    values = unpickled(start + b"h\x02h\x00\x85Re.", "dump")
+        read_pickle(start + b"h\x02h\x00\x85R" * 1000 + b"e.", "dump")
+    values = read_pickle(start + b"h\x02h\x00\x85Re.", "dump")
     assert values[1:] == [[97] * 100]
 
 
@@ -156,7 +156,7 @@ def test_nothing_in_a_pickle_is_run(
 
 def test_lists_of_one_type_as_pytorch_writes_them() -> None:
     data = b"\x80\x02ctorch.jit._pickle\nbuild_intlist\n](K\x01K\x02e\x85R."
-    assert unpickled(data, "x") == [1, 2]
+    assert read_pickle(data, "x") == [1, 2]
 
 
 def test_two_dumps_of_one_rank_are_refused(tmp_path: Path) -> None:

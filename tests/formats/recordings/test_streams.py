@@ -103,7 +103,7 @@ def test_windows_hold_no_more_than_they_must() -> None:
     window.at = 3
     assert window.hold(5)
     assert (window.text, window.line_at(0), window.dropped) == ("cd\ne\u00e9", 2, 3)
-    assert window.rest() == 8
+    assert window.length() == 8
 
 
 @pytest.mark.parametrize("size", [1, 3, 50, 10_000])
@@ -143,7 +143,7 @@ def test_what_is_there_is_said_if_there_is_nothing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is empty"):
         list(next(streams(empty, lambda n: True)).begin())
     with pytest.raises(InputError, match="larger than 0 MiB"):
-        FileStream("x", lambda: iter([b"abc"])).whole(2)
+        FileStream("x", lambda: iter([b"abc"])).read_all(2)
 
 
 @pytest.mark.parametrize(

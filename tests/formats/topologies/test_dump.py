@@ -23,7 +23,7 @@ from clusim.nccl.system import System
 from clusim.nccl.topology import build_system, direct_rdma
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of
-from clusim.topology.loading import joined
+from clusim.topology.loading import join_nodes
 from clusim.topology.rails import PathType, Rails
 from clusim_cli.main import run
 
@@ -82,7 +82,7 @@ def test_a_preset_is_the_same_after_its_own_dump(name: str) -> None:
 def time_ps(machine: Fabric, nodes: int) -> int:
     """Return the time of an all-reduce; of four GPUs of a rack, whose search over all is slow."""
     ranks = range(4) if "nvl72" in machine.name or len(machine.ranks) == 72 else None
-    return clusim.collective(joined(machine, nodes), "allreduce", "64KiB", ranks=ranks).time_ps
+    return clusim.collective(join_nodes(machine, nodes), "allreduce", "64KiB", ranks=ranks).time_ps
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -115,7 +115,7 @@ def test_a_nic_beside_a_superchip_writes_to_the_gpu_itself() -> None:
     for release in (Version(2, 22), Version(2, 27), LATEST):
         system = build_system(machine, release)
         assert direct_rdma(system, system.gpus[0], system.adapters[0])
-    assert Rails(arrays_of(machine)).way(0, 0)[0] == PathType.C2C
+    assert Rails(arrays_of(machine)).path(0, 0)[0] == PathType.C2C
 
 
 def test_an_element_of_the_file_wins_over_the_comment() -> None:
@@ -148,7 +148,7 @@ def test_a_damaged_comment_is_named(old: str, new: str, message: str) -> None:
 @pytest.mark.parametrize("name", SEARCHED)
 def test_nccl_finds_the_same_channels(name: str) -> None:
     machine = whole(name)
-    own = joined(again(machine), machine.num_zones)
+    own = join_nodes(again(machine), machine.num_zones)
     assert communicator(own).machines == communicator(machine).machines
 
 

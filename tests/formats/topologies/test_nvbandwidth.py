@@ -14,7 +14,7 @@ from clusim.base.errors import TopologyError
 from clusim.formats.topologies import import_text
 from clusim.formats.topologies.kinds import is_nvbandwidth
 from clusim_cli.main import run
-from clusim_formats.topologies.nvbandwidth import compared, read_nvbandwidth
+from clusim_formats.topologies.nvbandwidth import compare_tests, read_nvbandwidth
 
 SAMPLE = Path(__file__).resolve().parents[3] / "traces" / "nvbandwidth-8xa100.json"
 TEXT = """\
@@ -44,7 +44,9 @@ SUM device_to_device_memcpy_write_ce 1074.6
 
 
 def said(machine: str, path: Path) -> list[str]:
-    return [f"{f.level}: {f.what}" for f in compared(clusim.load(machine), read_nvbandwidth(path))]
+    return [
+        f"{f.level}: {f.what}" for f in compare_tests(clusim.load(machine), read_nvbandwidth(path))
+    ]
 
 
 def test_the_sample_is_of_its_machine() -> None:

@@ -22,14 +22,20 @@ from typing import Any
 
 from clusim.base.errors import InputError, one_line
 from clusim.base.terms.dtypes import redop_named
-from clusim.formats.algorithms.layout import WantedPlan, chunk_elements, placed, start
+from clusim.formats.algorithms.layout import WantedPlan, chunk_elements, place_chunks, start
 from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, Prim, Schedule
 from clusim.schedule.shapes import MAX_SLOTS
 from clusim.topology.model import Fabric
 from clusim_formats.algorithms.mscclpp_json import MscclppPlan, read_plan
-from clusim_formats.algorithms.mscclpp_parts import Item, MscclppBlock, MscclppLink, Stores, moved
+from clusim_formats.algorithms.mscclpp_parts import (
+    Item,
+    MscclppBlock,
+    MscclppLink,
+    Stores,
+    shift_place,
+)
 from clusim_formats.algorithms.mscclpp_run import HELPER, MscclppRun
 
 PASS_BYTES = 4096
@@ -53,7 +59,7 @@ def load(path: str | Path, fabric: Fabric | None, bytes: int, **options: Any) ->
     return build(read_plan(path), fabric, WantedPlan(bytes, **options))
 
 
-def build(plan: MscclppPlan, fabric: Fabric | None, wanted: WantedPlan) -> Schedule:
+def build(plan: MscclppPlan, fabric: Fabric | None, request: WantedPlan) -> Schedule:
     """Return the schedule of a plan.
 
     Raises
@@ -61,24 +67,24 @@ def build(plan: MscclppPlan, fabric: Fabric | None, wanted: WantedPlan) -> Sched
     DeadlockError
         An operation never completes.
     """
-    _check(plan, wanted)
-    size = element(wanted.dtype).size_bytes
-    chunk = chunk_elements(plan, max(0, wanted.bytes) // size) * size
+    _check(plan, request)
+    size = element(request.dtype).size_bytes
+    chunk = chunk_elements(plan, max(0, request.bytes) // size) * size
     turns, grain = _grain(plan, chunk)
-    written, chunk = start(plan, fabric, replace(wanted, protocol=plan.protocol), grain)
-    _check_units(plan, fabric, written)
+    writer, chunk = start(plan, fabric, replace(request, protocol=plan.protocol), grain)
+    _check_units(plan, fabric, writer)
     slices = 1
     if plan.protocol == "ll":
         slices = max(1, min(MAX_SLOTS, -(-chunk // (grain * PASS_BYTES))))
     run = MscclppRun(plan, grain, MAX_SLOTS // slices, turns).run()
-    emitter = _Emitter(plan, written, chunk // grain, plan.room * grain, slices)
+    emitter = _Emitter(plan, writer, chunk // grain, plan.room * grain, slices)
     for block in run.blocks.values():
         emitter.program(block)
-    return written.schedule()
+    return writer.schedule()
 
 
-def _check(plan: MscclppPlan, wanted: WantedPlan) -> None:
-    bytes, redop, protocol = wanted.bytes, wanted.redop, wanted.protocol
+def _check(plan: MscclppPlan, request: WantedPlan) -> None:
+    bytes, redop, protocol = request.bytes, request.redop, request.protocol
     if protocol and protocol != plan.protocol:
         raise InputError(
             f"{plan.where}: --protocol {protocol}: the operations of the plan are for {plan.protocol}; leave it out"
@@ -92,13 +98,13 @@ def _check(plan: MscclppPlan, wanted: WantedPlan) -> None:
         )
 
 
-def _check_units(plan: MscclppPlan, fabric: Fabric | None, written: CollectiveWriter) -> None:
+def _check_units(plan: MscclppPlan, fabric: Fabric | None, writer: CollectiveWriter) -> None:
     """Refuse a plan with in-switch reduction on a fabric without it."""
     from clusim.collectives.algorithms.nvls import check_units
 
     for op in plan.ops():
         if op.name in ("glres", "gstore") and fabric is not None:
-            ranks = tuple(written.call.ranks[gpu] for gpu in op.targets[0].group)
+            ranks = tuple(writer.call.ranks[gpu] for gpu in op.targets[0].group)
             check_units(fabric, ranks, f"{plan.where}:{op.line}: {op.name}")
             return
 
@@ -134,12 +140,12 @@ class _Emitter:
     def __init__(
         self,
         plan: MscclppPlan,
-        written: CollectiveWriter,
+        writer: CollectiveWriter,
         grain_bytes: int,
         grains: int,
         slices: int,
     ) -> None:
-        self.plan, self.written = plan, written
+        self.plan, self.written = plan, writer
         self.grain_bytes, self.grains, self.slices = grain_bytes, grains, slices
         self.known: dict[MscclppLink, int] = {}
 
@@ -185,10 +191,10 @@ class _Emitter:
                 for end in (item.recv, link)
             )
             src, dst = (
-                place and moved(place, first - item.first) for place in (item.src, item.dst)
+                place and shift_place(place, first - item.first) for place in (item.src, item.dst)
             )
             if count:
-                yield Prim(item.op, recv=recv, send=send, **placed(count, src, dst))
+                yield Prim(item.op, recv=recv, send=send, **place_chunks(count, src, dst))
             else:
                 yield Prim(item.op, sync=True, recv=recv, send=send)
 

@@ -166,10 +166,10 @@ def read_plan(path: str | Path) -> MscclppPlan:
     operation = operation_of(name)
     if not operation:
         raise root.bad(f"collective={name[:40]!r}: unknown; one of {', '.join(PLANNED)}")
-    given = root.text("protocol", Protocol.SIMPLE)
-    protocol = find_protocol(given)
+    protocol_text = root.text("protocol", Protocol.SIMPLE)
+    protocol = find_protocol(protocol_text)
     if protocol not in (Protocol.SIMPLE, Protocol.LL):
-        raise root.bad(f"protocol={given[:40]!r}: unknown; Simple or LL")
+        raise root.bad(f"protocol={protocol_text[:40]!r}: unknown; Simple or LL")
     nodes = root.nodes("gpus")
     if not 2 <= len(nodes) <= MAX_GPUS:
         raise root.bad(f"gpus: {len(nodes)}; must be 2..{MAX_GPUS}")
@@ -182,7 +182,7 @@ def read_plan(path: str | Path) -> MscclppPlan:
         str(path),
         root.text("name", Path(path).stem),
         operation,
-        protocol.own,
+        protocol.key,
         _chunks(root, operation, gpus),
         root.flag("inplace", True),
         0,
@@ -223,9 +223,9 @@ class _Gpu:
         self.redops: set[str] = set()
         self.channels: dict[str, list[tuple[str, int, int]]] = {"memory": [], "port": []}
         self.groups: list[tuple[str, tuple[int, ...]]] = []
-        seen: Counter[tuple[str, int]] = Counter()
+        counts: Counter[tuple[str, int]] = Counter()
         for item in node.nodes("channels"):
-            self._channel(item, seen)
+            self._channel(item, counts)
         self.remote: list[tuple[int, str]] = []
         for item in node.nodes("remote_buffers"):
             peer = item.number("rank", 0, self.last)
@@ -236,7 +236,7 @@ class _Gpu:
             item.number("init_value", 0, 2**31) for item in node.nodes("semaphores")
         )
 
-    def _channel(self, item: JsonNode, seen: Counter[tuple[str, int]]) -> None:
+    def _channel(self, item: JsonNode, counts: Counter[tuple[str, int]]) -> None:
         kind = item.text("channel_type")
         if kind == "switch":
             buffer = _buffer(item, "buffer_type" if "buffer_type" in item else "buff")
@@ -253,8 +253,8 @@ class _Gpu:
         for peer in item.numbers("connected_to", 0, self.last):
             if peer == self.number:
                 raise item.bad(f"connected_to: gpu {peer} is itself")
-            self.channels[kind].append((kind, peer, seen[kind, peer]))
-            seen[kind, peer] += 1
+            self.channels[kind].append((kind, peer, counts[kind, peer]))
+            counts[kind, peer] += 1
 
     def read(self, tables: list[dict[str, int]]) -> MscclppGpu:
         """Return the GPU; `tables` are the chunks of the buffers of all GPUs."""
@@ -280,10 +280,10 @@ class _Block:
         self.channels: dict[str, list[int]] = {"memory": [], "port": [], "switch": []}
         for item in node.nodes("channels"):
             kind = item.text("channel_type")
-            most = len(gpu.groups if kind == "switch" else gpu.channels.get(kind, ())) - 1
+            last_index = len(gpu.groups if kind == "switch" else gpu.channels.get(kind, ())) - 1
             if kind not in self.channels:
                 raise item.bad(f"channel_type={kind[:40]!r}: unknown; memory, port or switch")
-            self.channels[kind] += item.numbers("channel_ids", 0, most)
+            self.channels[kind] += item.numbers("channel_ids", 0, last_index)
         self.remote: dict[str, list[int]] = {"memory": [], "port": []}
         for item in node.nodes("remote_buffer_refs"):
             kind = item.text("access_channel_type")
@@ -375,12 +375,12 @@ class _Block:
             gpu, buffer = self.gpu.remote[refs[number]]
         if letter in "pP" and buffer != "s":
             raise item.bad(f"packets are in scratch buffers, not in {buffer!r}")
-        most = self.gpu.tables[gpu][buffer]
-        if buffer in "io" and not most:
-            most = self.gpu.tables[gpu]["o" if buffer == "i" else "i"]
-        if index + size > most:
+        limit = self.gpu.tables[gpu][buffer]
+        if buffer in "io" and not limit:
+            limit = self.gpu.tables[gpu]["o" if buffer == "i" else "i"]
+        if index + size > limit:
             raise item.bad(
-                f"chunks {index}..{index + size - 1} of buffer {buffer!r} of gpu {gpu}, which has {most}"
+                f"chunks {index}..{index + size - 1} of buffer {buffer!r} of gpu {gpu}, which has {limit}"
             )
         return Ref(letter, gpu, buffer, index, size, ranks)
 

@@ -131,7 +131,7 @@ def _flat(items: Items) -> Iterator[Item]:
             yield from _flat(item)
 
 
-def moved(place: Place, grains: int) -> Place:
+def shift_place(place: Place, grains: int) -> Place:
     """Return the place shifted by some grains."""
     return place[0], place[1] + grains
 
@@ -187,9 +187,9 @@ class Knowledge:
         self.blocks[giver].spots[at - 1].append(Item("signal", send=link))
         taker.items.append(Item("waitSignal", recv=link))
 
-    def learn(self, block: MscclppBlock, told: dict[Key, int]) -> None:
+    def learn(self, block: MscclppBlock, signals: dict[Key, int]) -> None:
         """Make operations visible to a thread block: note arrivals, or wait for their flag."""
-        news = {key: at for key, at in told.items() if at > block.known.get(key, 0)}
+        news = {key: at for key, at in signals.items() if at > block.known.get(key, 0)}
         gpu = block.key[0]
         before = dict(block.known)
         block.known |= news
@@ -208,7 +208,7 @@ class Knowledge:
             stores = queue.popleft()
             for first, count, link in self.cut(stores, 0, stores.count, "simple"):
                 block.items.append(
-                    Item("waitSignal", count, dst=moved(stores.place, first), recv=link)
+                    Item("waitSignal", count, dst=shift_place(stores.place, first), recv=link)
                 )
             noted = (stores.at, block.key, block.at + 1)
             self.landed.setdefault((block.key[0], writer), []).append(noted)

@@ -26,7 +26,7 @@ from clusim_formats.algorithms.mscclpp_parts import (
     Snapshot,
     Stores,
     common,
-    moved,
+    shift_place,
 )
 
 HELPER = 100_000
@@ -123,7 +123,7 @@ class MscclppRun(Knowledge):
                             gpu = ref.gpu if ref.kind == "P" else key[0]
                             for grain in range(low, low + count):
                                 balance[gpu, grain] += change
-        return {where for where, left in balance.items() if left < 0}
+        return {where for where, remaining in balance.items() if remaining < 0}
 
     # Going through
 
@@ -163,8 +163,8 @@ class MscclppRun(Knowledge):
         task, gpu = block.tasks[block.at], block.key[0]
         op = task.op
         if op.name in ("wait", "rlxwait"):
-            asked = Counter((kind, peer, gpu, number) for kind, peer, number in op.channels)
-            return all(len(self.signals.get(key, ())) >= count for key, count in asked.items())
+            requested = Counter((kind, peer, gpu, number) for kind, peer, number in op.channels)
+            return all(len(self.signals.get(key, ())) >= count for key, count in requested.items())
         if op.name == "sem_acquire":
             asked_of = Counter((gpu, number) for number in op.semaphores)
             return all(len(self.tokens[key]) >= count for key, count in asked_of.items())
@@ -185,14 +185,14 @@ class MscclppRun(Knowledge):
         if block.key in self.passed:
             self.passed.remove(block.key)
             return True
-        there = self.barriers.setdefault((block.key[0], op.barrier[0]), [])
-        if block.key not in there:
-            there.append(block.key)
-        if len(there) < op.barrier[1]:
+        waiting = self.barriers.setdefault((block.key[0], op.barrier[0]), [])
+        if block.key not in waiting:
+            waiting.append(block.key)
+        if len(waiting) < op.barrier[1]:
             return False
-        members = [self.blocks[key] for key in there]
+        members = [self.blocks[key] for key in waiting]
         self._tie(members, op)
-        there.clear()
+        waiting.clear()
         self.passed.update(member.key for member in members if member is not block)
         return True
 
@@ -201,10 +201,10 @@ class MscclppRun(Knowledge):
         shots = [self.shot(member) for member in members]
         waits: list[list[Item]] = []
         for taker in members:
-            others = [member for member in members if member is not taker]
+            peers = [member for member in members if member is not taker]
             about = ("barrier", op.barrier[0])
-            links = [self.link(giver.key, taker.key, about) for giver in others]
-            for giver, link in zip(others, links, strict=True):
+            links = [self.link(giver.key, taker.key, about) for giver in peers]
+            for giver, link in zip(peers, links, strict=True):
                 giver.items.append(Item("signal", send=link))
             waits.append([Item("waitSignal", recv=link) for link in links])
         for taker, items in zip(members, waits, strict=True):
@@ -260,10 +260,10 @@ class MscclppRun(Knowledge):
             self.signals.setdefault(key, deque()).append(self.shot(block))
 
     def _take(self, block: MscclppBlock, shot: Snapshot, about: object) -> None:
-        giver, at, told = shot
+        giver, at, signals = shot
         if giver != block.key:
             self.flag(giver, at, block, about)
-        self.learn(block, told)
+        self.learn(block, signals)
 
     def _store(self, block: MscclppBlock, task: MscclppTask, ref: Ref) -> Stores:
         """Return new stores to a remote operand."""
@@ -289,7 +289,7 @@ class MscclppRun(Knowledge):
         if task.op.channels:
             self._signal(block, task.op)
 
-    def _pulled(
+    def _add_puller(
         self, block: MscclppBlock, task: MscclppTask, ref: Ref
     ) -> list[tuple[int, int, MscclppLink]]:
         """Add a helper at another GPU that waits for ready data; return the links to pull them."""
@@ -305,7 +305,7 @@ class MscclppRun(Knowledge):
         for low in range(0, count, self.batch):
             link = MscclppLink(ref.gpu, block.key[0], "data", "simple", "pull")
             size = min(self.batch, count - low)
-            helper.items.append(Item("send", size, src=moved(place, low), send=link))
+            helper.items.append(Item("send", size, src=shift_place(place, low), send=link))
             runs.append((low, size, link))
         helper.close()
         return runs
@@ -314,8 +314,8 @@ class MscclppRun(Knowledge):
         for at, ref in enumerate(task.op.targets):
             source = task.op.sources[min(at, len(task.op.sources) - 1)]
             place, _ = self._target(task, ref)
-            for first, count, link in self._pulled(block, task, source):
-                block.items.append(Item("recv", count, dst=moved(place, first), recv=link))
+            for first, count, link in self._add_puller(block, task, source):
+                block.items.append(Item("recv", count, dst=shift_place(place, first), recv=link))
 
     def _switch(self, block: MscclppBlock, task: MscclppTask) -> None:
         source, target = task.op.sources[0], task.op.targets[0]
@@ -329,7 +329,7 @@ class MscclppRun(Knowledge):
             op = "reduceLoadStore" if source.kind == "m" else "multicastStore"
             block.items.append(Item(op, count, src=src, dst=place, send=link))
 
-    def _arrived(
+    def _split_packets(
         self, block: MscclppBlock, task: MscclppTask, ref: Ref
     ) -> list[tuple[int, int, MscclppLink | None]]:
         """Return the packets of an operand, split by source.
@@ -372,15 +372,15 @@ class MscclppRun(Knowledge):
             place: Place = ("scratch", low + first)
             block.items.append(Item("recv", count, dst=place, recv=link))
             for grain in range(low + first, low + first + count):
-                kept = MscclppPacket(None, 0, block.key, block.at + 1)
-                self.packets[block.key[0], grain][0] = kept
+                packet = MscclppPacket(None, 0, block.key, block.at + 1)
+                self.packets[block.key[0], grain][0] = packet
         return [(first, count, None) for first, count, _ in part]
 
-    def _alike(self, gpu: int, low: int, most: int, packet: MscclppPacket) -> int:
+    def _alike(self, gpu: int, low: int, limit: int, packet: MscclppPacket) -> int:
         """Return the number of consecutive grains from `low` on that one operation has stored."""
         count = 1
         often = (gpu, low) in self.often
-        while count < most:
+        while count < limit:
             other = self.packets[gpu, low + count][0]
             same = other.stores is packet.stores and (other.block, other.at) == (
                 packet.block,
@@ -397,13 +397,13 @@ class MscclppRun(Knowledge):
         source = task.op.sources[0]
         low, _ = self._span(task, source)
         stores = [self._store(block, task, ref) for ref in task.op.targets]
-        for first, count, link in self._arrived(block, task, source):
+        for first, count, link in self._split_packets(block, task, source):
             place: Place = ("scratch", low + first)
-            left = list(stores)
+            remaining = list(stores)
             if link is not None:
-                out = left.pop(0)
+                out = remaining.pop(0)
                 block.items.append(Item("recvCopySend", count, None, place, link, out, first))
-            for out in left:
+            for out in remaining:
                 block.items.append(Item("send", count, place, send=out, first=first))
 
     def _combine(self, block: MscclppBlock, task: MscclppTask) -> None:
@@ -422,19 +422,21 @@ class MscclppRun(Knowledge):
             packets.append(self._span(task, ref)[0])
             pulled = ref.kind == "r"
             cuts.append(
-                list(self._pulled(block, task, ref)) if pulled else self._arrived(block, task, ref)
+                list(self._add_puller(block, task, ref))
+                if pulled
+                else self._split_packets(block, task, ref)
             )
         copies = [ref for ref in op.targets[1:] if ref.kind == "p"]
         stores = [self._store(block, task, ref) for ref in op.targets[1:] if ref.kind in "rP"]
         for first, size, wires in common(count, cuts):
-            here = [moved(one, first) for one in local]
-            here += [
+            places = [shift_place(one, first) for one in local]
+            places += [
                 ("scratch", base + first)
                 for base, wire in zip(packets, wires, strict=True)
                 if wire is None
             ]
             links = [wire for wire in wires if wire is not None]
-            operands = _Operands((first, size), moved(place, first), here, links)
+            operands = _Operands((first, size), shift_place(place, first), places, links)
             self._join(block, operands, stores)
         first_target = op.targets[0]
         if first_target.kind == "p":
@@ -451,8 +453,8 @@ class MscclppRun(Knowledge):
 
     def _join(self, block: MscclppBlock, operands: _Operands, stores: list[Stores]) -> None:
         """Write primitives that reduce local and arriving operands and store the result."""
-        (first, size), place, here, links = operands
-        todo, outs = list(here), list(stores)
+        (first, size), place, local, links = operands
+        todo, outs = list(local), list(stores)
         steps: list[Item] = []
         if place in todo:
             todo.remove(place)
@@ -487,7 +489,7 @@ class MscclppRun(Knowledge):
             helper = self.blocks.setdefault(key, MscclppBlock(key, []))
             for low, size, link in self.cut(stores, first, 1, protocol):
                 helper.items.append(
-                    Item("waitSignal", size, dst=moved(stores.place, low), recv=link)
+                    Item("waitSignal", size, dst=shift_place(stores.place, low), recv=link)
                 )
 
 

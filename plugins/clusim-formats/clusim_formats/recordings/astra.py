@@ -95,14 +95,14 @@ class _Table(LayerTable):
             f"no number of ranks in the file: all {num_ranks} GPUs of the topology; a cycle is 1 ns; one pass"
         )
         inside = min(machine_ranks, num_ranks)
-        given = self.parameter(num_ranks, "model_parallel_NPU_group")
-        model = inside if given is None else given
+        tensor = self.parameter(num_ranks, "model_parallel_NPU_group")
+        model = inside if tensor is None else tensor
         for dimension, size in (("machine", inside), ("model_parallel_NPU_group", model)):
             if size < 1 or num_ranks % size:
                 raise self.bad(
                     1, f"{dimension} of {size} ranks: must divide the {num_ranks} of the topology"
                 )
-        if self.policy.startswith("HYBRID_TRANSFORMER") and given is None:
+        if self.policy.startswith("HYBRID_TRANSFORMER") and tensor is None:
             self.found.assume(
                 f"no model_parallel_NPU_group: the {inside} ranks of a machine are a group"
             )
@@ -117,9 +117,9 @@ class _Table(LayerTable):
     def role(self, layer: TableLayer, part: int) -> str:
         policy = layer.policy if self.policy == "HYBRID_CUSTOMIZED" else self.policy
         if policy not in _OF:
-            known = ", ".join(sorted(_OF))
+            listing = ", ".join(sorted(_OF))
             raise self.bad(
-                layer.line, f"parallelism {policy[:40]!r} of a layer; it is one of {known}"
+                layer.line, f"parallelism {policy[:40]!r} of a layer; it is one of {listing}"
             )
         if layer.parts[part].suffix:
             return ""
@@ -140,7 +140,9 @@ class _Table(LayerTable):
         elif self.policy.startswith("HYBRID_DLRM"):
             self._dlrm(self._last_bottom(), enhanced=self.policy == "HYBRID_DLRM_ENHANCED")
         elif self.policy.startswith("HYBRID_TRANSFORMER"):
-            self.transformer(self._listed("checkpoints"), self._listed("checkpoint_initiates"))
+            self.transformer(
+                self._layers_of_key("checkpoints"), self._layers_of_key("checkpoint_initiates")
+            )
         else:
             self._hybrid()
 
@@ -227,14 +229,14 @@ class _Table(LayerTable):
             )
         return result
 
-    def _listed(self, key: str) -> set[int]:
+    def _layers_of_key(self, key: str) -> set[int]:
         """Return the layers of ``key: COUNT LAYER LAYER ...``."""
         if f"{key}:" not in self.words:
             return set()
-        count, most = self.parameter(len(self.layers), key) or 0, len(self.layers) - 1
+        count, last = self.parameter(len(self.layers), key) or 0, len(self.layers) - 1
         numbers = self.words[self.words.index(f"{key}:") + 2 :][:count]
         if len(numbers) < count or not all(
-            n.isdecimal() and len(n) < 9 and int(n) <= most for n in numbers
+            n.isdecimal() and len(n) < 9 and int(n) <= last for n in numbers
         ):
-            raise self.bad(1, f"{key}: must be a count and as many layers of 0..{most}")
+            raise self.bad(1, f"{key}: must be a count and as many layers of 0..{last}")
         return {int(n) for n in numbers}

@@ -351,11 +351,13 @@ class _Events:
 
     def _follows(self, waits: tuple[int, ...], before: int) -> bool:
         """Return True if `waits` already imply a wait for `before`, or after 100 events searched."""
-        seen = list(waits)
-        for at in seen:
-            if at == before or len(seen) > 100:
+        ancestors = list(waits)
+        for at in ancestors:
+            if at == before or len(ancestors) > 100:
                 return True
-            seen += [d for d in self.recording.events[at].deps if d >= before and d not in seen]
+            ancestors += [
+                d for d in self.recording.events[at].deps if d >= before and d not in ancestors
+            ]
         return False
 
     def _message(self, op: GoalOp, step: GoalStep, *key: int) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from clusim.base.errors import InputError
 from clusim.base.match import ANY
 from clusim.formats.recordings.model import MOST_EVENTS, EventKind, Recording
-from clusim.formats.recordings.source import mapped
+from clusim.formats.recordings.source import map_file
 from clusim_formats.recordings.goal_order import MAX_BYTES, MAX_NS, MAX_RANKS, GoalStep
 
 COOKIE: Final = struct.pack("<Q", 4223)
@@ -47,7 +47,7 @@ def read_binary(name: str, recording: Recording) -> dict[int, list[GoalStep]]:
     InputError
         The file is invalid; the message has the rank and the operation.
     """
-    data = mapped(name)
+    data = map_file(name)
     if bytes(data[:8]) == USED_UP:
         raise InputError(
             f"{name}: is a schedule consumed by LogGOPSim (--save-mem); generate it again with txt2bin"
@@ -136,8 +136,8 @@ class _Part:
                 raise self._bad(f"calc {size}: at most {MAX_NS} ns", at)
             return GoalStep(kind, at, "", size, cpu=cpu)
         peer, tag = (ANY if value == _ANY else value for value in (peer, tag))
-        least = ANY if kind == "recv" else 0
-        if not least <= peer < num_ranks or tag < least:
+        low = ANY if kind == "recv" else 0
+        if not low <= peer < num_ranks or tag < low:
             raise self._bad(
                 f"{kind}: rank {peer}, tag {tag}; ranks are 0..{num_ranks - 1}, and -1 is any, for receives only",
                 at,

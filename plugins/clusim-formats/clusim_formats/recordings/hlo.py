@@ -116,7 +116,7 @@ def read(paths: Paths, *, num_ranks: int | None = None) -> Recording:
     return result.finish()
 
 
-def _devices(module: HloModule, given: int | None, name: str) -> int:
+def _devices(module: HloModule, num_ranks: int | None, name: str) -> int:
     """Return the number of devices of the program."""
     result = 1
     for key in ("replica_count", "num_partitions"):
@@ -127,8 +127,8 @@ def _devices(module: HloModule, given: int | None, name: str) -> int:
             if item.opcode.partition("-start")[0] in (*_COLLECTIVES, "collective-permute"):
                 listed = _LISTED.search(item.attributes) or [""]
                 result = max([result, *(int(n) + 1 for n in re.findall(r"\d{1,9}", listed[0]))])
-    if result == 1 and given is not None:
-        result = given
+    if result == 1 and num_ranks is not None:
+        result = num_ranks
     if result > MOST_RANKS:
         raise InputError(f"{name}: {result} devices; at most {MOST_RANKS}")
     return result
@@ -159,10 +159,10 @@ class _Program:
         self.steps.append(_Step(event))
         return self.steps[-1]
 
-    def run(self, name: str, given: Ready, depth: int) -> Ready:
+    def run(self, name: str, inputs: Ready, depth: int) -> Ready:
         """Append the steps of a computation; return the steps that its result depends on.
 
-        Its parameters depend on the steps in `given`.
+        Its parameters depend on the steps in `inputs`.
         """
         items = self.module.computations.get(name)
         if items is None or depth > _DEPTH:
@@ -181,7 +181,7 @@ class _Program:
                 )
             before = _latest([ready.get(operand, _NOTHING) for operand in item.operands])
             if item.opcode == "parameter":
-                before = given
+                before = inputs
             last = ready[item.name] = self._step(item, before, shapes, depth)
         return last
 
@@ -217,9 +217,9 @@ class _Program:
             raise InputError(f"{self.recording.name}:{item.line}: a loop of {times} turns")
         first = len(self.steps)
         for _ in range(times):
-            held = len(self.steps)
+            num_steps = len(self.steps)
             done = self.run(names[0], before, depth + 1) if names else before
-            if len(self.steps) == held:
+            if len(self.steps) == num_steps:
                 break  # an empty computation stays empty
             before = _latest([before, done])
         if item.opcode == "async-start" and len(self.steps) > first:
@@ -235,7 +235,7 @@ class _Program:
         if started and base in ("all-gather", "collective-permute") and len(shape) > 1:
             shape = shape[len(shape) // 2 :] if base == "all-gather" else shape[:1]
         size = min(sum(tensor.bytes for tensor in shape), MOST_BYTES)
-        known = find_dtype(shape[0].kind) if shape else None
+        data_type = find_dtype(shape[0].kind) if shape else None
         pairs: tuple[tuple[int, int], ...] = ()
         groups: list[tuple[int, ...]] = []
         if base == "collective-permute":
@@ -259,7 +259,7 @@ class _Program:
             "collective",
             before,
             stream="background" if background else "compute",
-            dtype=known.moved if known else "uint8",
+            dtype=data_type.carrier if data_type else "uint8",
             bytes=min(size, MOST_BYTES),
             operation=_COLLECTIVES.get(base, ""),
             root=0 if base == "collective-broadcast" else ABSENT,
@@ -352,8 +352,8 @@ class HloTensor:
     @property
     def bytes(self) -> int:
         """Size [bytes]."""
-        known = find_dtype(re.sub(r"^s(8|32|64)$", r"i\1", self.kind))
-        bits = known.size_bytes * 8 if known else _BITS.get(self.kind, 8)
+        data_type = find_dtype(re.sub(r"^s(8|32|64)$", r"i\1", self.kind))
+        bits = data_type.size_bytes * 8 if data_type else _BITS.get(self.kind, 8)
         return -(-self.elements * bits // 8)
 
 
@@ -416,11 +416,11 @@ def read_module(path: str) -> HloModule:
 
 def _instruction(path: str, line: int, text: str) -> HloInstruction:
     match = _NAMED.match(text)
-    shape, rest = _split(match[2]) if match is not None else ("", "")
-    call = _CALL.match(rest)
+    shape, tail = _split(match[2]) if match is not None else ("", "")
+    call = _CALL.match(tail)
     if match is None or call is None:
         raise InputError(f"{path}:{line}: {text[:60]!r}: must be NAME = SHAPE OPCODE(OPERANDS)")
-    inside, behind = _balanced(call[2])
+    inside, behind = _split_at_bracket(call[2])
     operands = tuple(
         m[1] for m in _OPERAND.finditer(re.sub(r"[\[{][^\]}\[{]{0,400}[\]}]", " ", inside))
     )
@@ -430,13 +430,13 @@ def _instruction(path: str, line: int, text: str) -> HloInstruction:
 def _split(text: str) -> tuple[str, str]:
     """Return the shape, which may be a tuple, and the rest of the text."""
     if text.startswith("("):
-        inside, behind = _balanced(text[1:])
+        inside, behind = _split_at_bracket(text[1:])
         return inside, behind.strip()
     shape, _, behind = text.partition(" ")
     return shape, behind.strip()
 
 
-def _balanced(text: str) -> tuple[str, str]:
+def _split_at_bracket(text: str) -> tuple[str, str]:
     """Return the text before the matching closing parenthesis, and the text after it."""
     depth = 1
     for match in re.finditer(r"[()]", text):

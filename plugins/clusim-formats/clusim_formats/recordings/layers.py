@@ -15,7 +15,7 @@ from math import isfinite
 from typing import Any
 
 from clusim.base.errors import InputError
-from clusim.base.limits import MOST_RANKS, uncollected
+from clusim.base.limits import MOST_RANKS, pause_collector
 from clusim.base.terms.operations import OPERATIONS
 from clusim.formats.recordings.model import (
     MOST_BYTES,
@@ -64,8 +64,8 @@ class RankStep:
 
     kind = ""
 
-    def __init__(self, name: str, most: int | None) -> None:
-        self.name, self.most = name, most
+    def __init__(self, name: str, limit: int | None) -> None:
+        self.name, self.most = name, limit
         self.found = Recording(self.kind, name)
         self.events: list[Event] = []
         self.now: tuple[int, ...] = ()
@@ -99,7 +99,7 @@ class RankStep:
             self.found.assume(f"the first {self.most} calls of each rank, of {self.calls.total()}")
         result = self.found
         result.num_ranks, result.alike = num_ranks, num_ranks * len(steps) > MOST_LAYER_EVENTS
-        with uncollected():
+        with pause_collector():
             _repeat(result, steps, strides)
         return result.finish()
 
@@ -165,8 +165,8 @@ class LayerTable(RankStep, ABC):
 
     gathers_parts = False
 
-    def __init__(self, name: str, most: int | None) -> None:
-        super().__init__(name, most)
+    def __init__(self, name: str, limit: int | None) -> None:
+        super().__init__(name, limit)
         self.strides: Strides = {}
         self._same: dict[LayerPart, LayerPart] = {}
         self._updates = 0
@@ -218,26 +218,30 @@ class LayerTable(RankStep, ABC):
             part = LayerPart(compute, _OPERATIONS[operation], suffix, size, word)
         return self._same.setdefault(part, part)  # layers repeat
 
-    def _number(self, line: int, field: str, text: str, most: int) -> int:
+    def _number(self, line: int, field: str, text: str, limit: int) -> int:
         try:
             value = float(text) if len(text) < 40 else float("nan")
         except ValueError:
             value = float("nan")
-        if not isfinite(value) or not 0 <= value <= most:
-            raise self.bad(line, f"{field} {text[:40]!r}: must be a number from 0 to {most}")
+        if not isfinite(value) or not 0 <= value <= limit:
+            raise self.bad(line, f"{field} {text[:40]!r}: must be a number from 0 to {limit}")
         return int(text) if text.isdecimal() else round(value)
 
-    def parameter(self, most: int, *keys: str) -> int | None:
+    def parameter(self, limit: int, *keys: str) -> int | None:
         """Return a parameter ``key: N`` of the first line; None if missing."""
         for at, word in enumerate(self.words):
             key, colon, value = word.partition(":")
             if key not in keys:
                 continue
-            rest = self.words[at + 1 :]
-            value = value or (rest[1] if not colon and rest[:1] == [":"] else (rest or [""])[0])
+            words_after = self.words[at + 1 :]
+            value = value or (
+                words_after[1]
+                if not colon and words_after[:1] == [":"]
+                else (words_after or [""])[0]
+            )
             text = value.removesuffix(".0")
-            if not text.isdecimal() or len(text) > 15 or int(text) > most:
-                raise self.bad(1, f"{key}: {value[:40]!r}: must be 0..{most}")
+            if not text.isdecimal() or len(text) > 15 or int(text) > limit:
+                raise self.bad(1, f"{key}: {value[:40]!r}: must be 0..{limit}")
             return int(text)
         return None
 

@@ -20,8 +20,8 @@ from clusim.formats.recordings.plugincalls import (
     MOST_RECORDS,
     PluginCall,
     PluginJob,
-    known,
-    lowered,
+    integer_or_absent,
+    lower_case_name,
 )
 from clusim.formats.recordings.source import FileStream, Paths
 
@@ -70,13 +70,15 @@ class _Lines(PluginJob):
 
     def _comma(self, record: dict[str, Any], name: str, where: str) -> None:
         """Keep a call of CoMMA."""
-        comm, rank = record.get("comm_hash"), known(record.get("rank"), MOST_RANKS - 1)
-        size = known(table_of(record.get("args")).get("size"), MOST_BYTES)
+        comm, rank = record.get("comm_hash"), integer_or_absent(record.get("rank"), MOST_RANKS - 1)
+        size = integer_or_absent(table_of(record.get("args")).get("size"), MOST_BYTES)
         if not isinstance(comm, str) or ABSENT in (rank, size):
             self.skip("calls without communicator, rank or size", where)
             return
         call = PluginCall(intern(comm[:64]), rank, where, size=size)
-        call.number = known(record.get("seq_num")) if record["cat"] == "COLL" else ABSENT
+        call.number = (
+            integer_or_absent(record.get("seq_num")) if record["cat"] == "COLL" else ABSENT
+        )
         call.start = _time_ps(record.get("child_start_ts", record.get("ts")), _MOST_US) or 0
         call.took = _time_ps(record.get("child_dur"), _LONGEST_US) or 0
         call.channels = integer(record.get("n_max_channel"), 64) or 0
@@ -96,7 +98,7 @@ class _Lines(PluginJob):
         if kind == "ncclProfileKernelCh" and start is not None and stop is not None:
             self._kernel((pid, str(record.get("parentObj"))[:20]), start, stop)
             return
-        comm, rank = record.get("commId"), known(record.get("rank"), MOST_RANKS - 1)
+        comm, rank = record.get("commId"), integer_or_absent(record.get("rank"), MOST_RANKS - 1)
         if not isinstance(comm, int) or rank == ABSENT:
             if kind in _CALLS:
                 self.skip("calls without communicator, rank or size", where)
@@ -114,7 +116,7 @@ class _Lines(PluginJob):
             self.skip("calls without type, count or time", where)
             return
         call = PluginCall(name, rank, where, size=count * dtype.size_bytes)
-        call.number = known(details.get("seq")) if kind == "ncclProfileColl" else ABSENT
+        call.number = integer_or_absent(details.get("seq")) if kind == "ncclProfileColl" else ABSENT
         call.start = call.dumped = start
         call.channels = integer(details.get("channels"), 64) or 0
         gpu = str(record.get("gpuUuid", "")).removeprefix("GPU-").replace("-", "")
@@ -144,7 +146,7 @@ class _Lines(PluginJob):
         message = isinstance(name, str) and name.lower() in ("send", "recv")
         counted = message and call.number == ABSENT
         if message:
-            call.peer = known(details.get("peer"), MOST_RANKS - 1)
+            call.peer = integer_or_absent(details.get("peer"), MOST_RANKS - 1)
             call.number = max(0, call.number)
         if not self.accept(call, name, message=message):
             return False
@@ -152,18 +154,21 @@ class _Lines(PluginJob):
             key = (call.comm, call.rank, call.kind, call.peer)
             call.number = self.numbers[key]
             self.numbers[key] += 1
-        call.algorithm, call.protocol = lowered(details.get("algo")), lowered(details.get("proto"))
+        call.algorithm, call.protocol = (
+            lower_case_name(details.get("algo")),
+            lower_case_name(details.get("proto")),
+        )
         self.unplaced.append((call, owner))
-        least = max(call.rank, call.peer) + 1
-        self.n_ranks[call.comm] = max(self.n_ranks.get(call.comm, 0), least)
+        min_ranks = max(call.rank, call.peer) + 1
+        self.n_ranks[call.comm] = max(self.n_ranks.get(call.comm, 0), min_ranks)
         return True
 
     def settle(self) -> None:
         """Add all calls to the job, since the sizes of communicators are now known."""
-        seen: dict[tuple[str, int, str], set[int]] = {}
+        positions: dict[tuple[str, int, str], set[int]] = {}
         for call, owner in self.unplaced:
-            seen.setdefault((*owner, call.comm), set()).add(call.rank)
-        merged = {owner[:2] for owner, ranks in seen.items() if len(ranks) > 1}
+            positions.setdefault((*owner, call.comm), set()).add(call.rank)
+        merged = {owner[:2] for owner, ranks in positions.items() if len(ranks) > 1}
         numbers: dict[tuple[str, int], int] = {}
         for call, owner in self.unplaced:
             # Usually one file per process. A file with several ranks of a communicator contains several processes,
@@ -184,8 +189,8 @@ class _Lines(PluginJob):
             )
 
 
-def _time_ps(value: Any, most: int) -> int | None:
+def _time_ps(value: Any, limit: int) -> int | None:
     """Return a time in us, possibly with a fraction, in integer ns [ps]; None if invalid."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return round(value * 1000) * PS_PER_NS if 0 <= value <= most else None
+    return round(value * 1000) * PS_PER_NS if 0 <= value <= limit else None

@@ -24,8 +24,8 @@ from clusim.formats.recordings.plugincalls import (
     PluginJob,
     Ranks,
     RecordedComm,
-    known,
-    lowered,
+    integer_or_absent,
+    lower_case_name,
     write_calls,
 )
 from clusim.formats.recordings.source import FileStream, Paths
@@ -100,7 +100,7 @@ class _Profiler(PluginJob):
         """Return one shared object for equal values, to limit memory: many calls are equal."""
         return self.same.setdefault(key, value) if len(self.same) < MOST_ALIKE else value
 
-    def wanted(self, base: str) -> bool:
+    def accepts(self, base: str) -> bool:
         return ".json" in base.lower() or base.lower().endswith(".txt")
 
     def file(self, part: FileStream) -> None:
@@ -157,7 +157,7 @@ class _Profiler(PluginJob):
         process = integer(event.get("pid"), 1 << 40)
         owner = ("", process if process is not None else ABSENT - rank)
         self.comms.setdefault(comm, RecordedComm(comm, 0)).see(rank, owner, where)
-        peer = known(args.get("Peer"), MOST_RANKS - 1)
+        peer = integer_or_absent(args.get("Peer"), MOST_RANKS - 1)
         self.highest[comm] = max(self.highest.get(comm, 0), rank, peer)
 
     def _abandon(self) -> None:
@@ -171,7 +171,7 @@ class _Profiler(PluginJob):
         self.open, call.end = None, end
         # The peer of a proxy is a rank of the communicator: a lower bound of its size.
         self.highest[call.comm] = max(self.highest[call.comm], *call.peers, 0)
-        call.number = known(call.args.pop("SeqNum", None))
+        call.number = integer_or_absent(call.args.pop("SeqNum", None))
         call.args = self.once(repr(call.args), call.args)
         call.channels = self.once(call.channels, call.channels)
         call.peers = self.once(call.peers, call.peers)
@@ -189,7 +189,7 @@ class _Profiler(PluginJob):
         result.hosts = self._hosts(result, ranks)
         clocks = [call.clock[0] for call in self.traced if call.clock]
         on_gpu = len(clocks) == len(self.traced)
-        write_calls(result, ranks, self._timed(ranks, min(clocks) if on_gpu else ABSENT))
+        write_calls(result, ranks, self._complete_calls(ranks, min(clocks) if on_gpu else ABSENT))
         result.assume(
             "sizes of communicators are not recorded: the number of ranks found, also as peers"
         )
@@ -229,7 +229,7 @@ class _Profiler(PluginJob):
         )
         return [f"machine {rank // size}" for rank in range(count)]
 
-    def _timed(self, ranks: Ranks, origin: int) -> Iterator[PluginCall]:
+    def _complete_calls(self, ranks: Ranks, origin: int) -> Iterator[PluginCall]:
         """Yield the calls that are complete, with times from `origin`, or from the first of a rank."""
         first: dict[tuple[str, int], int] = {}
         for call in self.traced:
@@ -238,7 +238,7 @@ class _Profiler(PluginJob):
                 first[key] = min(first.get(key, call.begin), call.begin)
         counts, numbers = MatchCounts(), MatchCounts()
         for call in self.traced:
-            result = self._resolved(call, len(ranks[call.comm]))
+            result = self._resolve_call(call, len(ranks[call.comm]))
             if result is None:
                 continue
             if result.kind == "collective":
@@ -251,7 +251,7 @@ class _Profiler(PluginJob):
             result.start, result.took = _times(call, origin, first)
             yield result
 
-    def _resolved(self, call: _Call, n_ranks: int) -> PluginCall | None:
+    def _resolve_call(self, call: _Call, n_ranks: int) -> PluginCall | None:
         """Return a call without number and times; None if required data are missing."""
         args, lower = call.args, call.name.lower()
         dtype = find_dtype(str(args.get("Datatype")))
@@ -266,14 +266,14 @@ class _Profiler(PluginJob):
             self.skip("calls without a count", call.where)
             return None
         result = PluginCall(call.comm, call.rank, call.where, size=elements * dtype.size_bytes)
-        result.dtype = dtype.moved
-        result.algorithm = lowered(args.get("Algorithm"))
-        result.protocol = lowered(args.get("Protocol"))
-        given = integer(args.get("nChannels", args.get("nMaxChannels")), 64)
-        result.channels = given or len(call.channels)
+        result.dtype = dtype.carrier
+        result.algorithm = lower_case_name(args.get("Algorithm"))
+        result.protocol = lower_case_name(args.get("Protocol"))
+        channels = integer(args.get("nChannels", args.get("nMaxChannels")), 64)
+        result.channels = channels or len(call.channels)
         if lower in ("send", "recv"):
             result.kind, result.bunch = "send" if lower == "send" else "recv", call.bunch
-            result.peer = known(args.get("Peer"), n_ranks - 1)
+            result.peer = integer_or_absent(args.get("Peer"), n_ranks - 1)
             if result.peer == ABSENT:
                 self.skip("sends and receives without a peer", call.where)
                 return None
@@ -304,13 +304,13 @@ def _inside(call: _Call, kind: str, name: str, args: dict[str, Any]) -> None:
 
 def _times(call: _Call, origin: int, first: dict[tuple[str, int], int]) -> tuple[int, int]:
     """Return start and duration of a call [ps], by the GPU's clock if recorded."""
-    took = ABSENT
+    duration = ABSENT
     if call.clock is not None:
-        took = (call.clock[1] - call.clock[0]) * 1000
+        duration = (call.clock[1] - call.clock[0]) * 1000
         if origin >= 0:
-            return (call.clock[0] - origin) * 1000, took
+            return (call.clock[0] - origin) * 1000, duration
     if call.begin < 0:
-        return ABSENT, took
-    if took < 0 and call.end > call.begin:
-        took = call.end - call.begin
-    return call.begin - first[call.comm, call.rank], took
+        return ABSENT, duration
+    if duration < 0 and call.end > call.begin:
+        duration = call.end - call.begin
+    return call.begin - first[call.comm, call.rank], duration

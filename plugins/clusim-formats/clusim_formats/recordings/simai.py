@@ -89,7 +89,7 @@ class _Table(LayerTable):
 
     kind = "simai"
 
-    def divide(self, given: int | None) -> int:
+    def divide(self, num_ranks: int | None) -> int:
         """Divide the ranks into groups; return their number."""
         if self.words[0] not in _POLICIES:
             raise self.bad(
@@ -97,7 +97,7 @@ class _Table(LayerTable):
                 f"{self.words[0][:40]!r}; a SimAI workload begins with {' or '.join(_POLICIES)}"
                 " (--kind astra reads the others)",
             )
-        ranks = self.parameter(MOST_RANKS, "all_gpus") or given
+        ranks = self.parameter(MOST_RANKS, "all_gpus") or num_ranks
         if ranks is None:
             raise self.bad(1, "no all_gpus; set --topology and --nodes: all their GPUs are used")
         if not self.parameter(MOST_RANKS, "all_gpus"):
@@ -170,14 +170,14 @@ class _Commands(RankStep):
         if self.ranks and "dp" not in self.sizes and self.ranks % tp == 0:
             dp = max(dp, self.ranks // tp)
         if dp % ep or tp * dp > MOST_RANKS or (self.ranks and tp * dp != self.ranks):
-            most = (
+            limit = (
                 f"the {self.ranks} ranks of its first line"
                 if self.ranks
                 else f"at most {MOST_RANKS}"
             )
             raise InputError(
                 f"{self.name}: groups of {tp} (tp), {dp} (dp) and {ep} (ep) ranks; ep must divide dp, and tp x dp be"
-                f" {most}"
+                f" {limit}"
             )
         self.found.assume(
             f"{tp * dp} ranks: tensor-parallel groups of {tp} x data-parallel groups of {dp}"
@@ -235,11 +235,11 @@ class _Commands(RankStep):
         else:
             self.found.skipped[f"communications {word[:40]}"] += 1
 
-    def _number(self, line: int, row: dict[str, str], key: str, most: int) -> int:
+    def _number(self, line: int, row: dict[str, str], key: str, limit: int) -> int:
         text = row.get(key, "").removesuffix(".0")
-        if not text.isdecimal() or len(text) > 18 or int(text) > most:
+        if not text.isdecimal() or len(text) > 18 or int(text) > limit:
             raise self.bad(
-                line, f"{key} {row.get(key, '')[:40]!r}: must be a number from 0 to {most}"
+                line, f"{key} {row.get(key, '')[:40]!r}: must be a number from 0 to {limit}"
             )
         return int(text)
 
@@ -256,10 +256,10 @@ class _Commands(RankStep):
             self.found.skipped[f"communications {group_words}"] += 1
             return
         if role != "all ranks":
-            known = row.get("comm_group_size", "None") == "None" and role in self.sizes
+            has_size = row.get("comm_group_size", "None") == "None" and role in self.sizes
             ranks = (
                 self.sizes[role]
-                if known
+                if has_size
                 else self._number(line, row, "comm_group_size", MOST_RANKS)
             )
             if ranks < 1 or self.sizes.setdefault(role, ranks) != ranks:

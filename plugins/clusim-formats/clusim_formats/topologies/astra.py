@@ -105,8 +105,8 @@ def _dim(names: tuple[str, ...], row: tuple[Any, ...], draft: Draft) -> _Dim:
     word, size, rate, delay, links = row
     shape = _SHAPES.get(str(word).lower())
     if shape is None:
-        known = "Ring, FullyConnected, Switch"
-        raise draft.fail(f"{names[0]}: {printable(word)!r} is not known; there are {known}")
+        listing = "Ring, FullyConnected, Switch"
+        raise draft.fail(f"{names[0]}: {printable(word)!r} is not known; there are {listing}")
     if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= MAX_NPUS:
         raise draft.fail(f"{names[1]}: {printable(size)!r} must be 1 to {MAX_NPUS} NPUs")
     rate, delay = number(rate), number(delay)
@@ -115,8 +115,8 @@ def _dim(names: tuple[str, ...], row: tuple[Any, ...], draft: Draft) -> _Dim:
     if delay is None or not 0 <= delay < 1e12:
         raise draft.fail(f"{names[3]}: must be 0 ns or more")
     count = links if isinstance(links, int) and not isinstance(links, bool) else None
-    each = {"ring": 2, "full": max(1, size - 1), "switch": 1}[shape]
-    return _Dim(shape, size, rate, delay, max(1, min(1024, count // each)) if count else 1)
+    links_each = {"ring": 2, "full": max(1, size - 1), "switch": 1}[shape]
+    return _Dim(shape, size, rate, delay, max(1, min(1024, count // links_each)) if count else 1)
 
 
 def _add_npus(count: int, relay: bool, draft: Draft) -> None:
@@ -145,8 +145,8 @@ def _add_dim(dims: list[_Dim], axis: int, draft: Draft, *, tagged: bool) -> None
         keys["latency"] = f"{max(1, round(dim.ns * 1000))}ps"
     if tagged:
         keys["dim"] = axis + 1
-    others = [range(d.size) if i != axis else range(1) for i, d in enumerate(dims)]
-    for group, place in enumerate(product(*reversed(others))):
+    ranges = [range(d.size) if i != axis else range(1) for i, d in enumerate(dims)]
+    for group, place in enumerate(product(*reversed(ranges))):
         base = sum(c * prod(d.size for d in dims[:i]) for i, c in enumerate(reversed(place)))
         members = [f"gpu{base + i * stride}" for i in range(dim.size)]
         if dim.shape == "switch":

@@ -71,20 +71,20 @@ def _data(element: XmlElement, keys: Mapping[str, XmlElement]) -> Attributes:
     for child in element.all("data"):
         key = keys.get(child.get("key"))
         if key is not None:
-            result[key.get("attr.name") or key.get("id")] = _typed(child.text.strip(), key)
+            result[key.get("attr.name") or key.get("id")] = _parse_typed(child.text.strip(), key)
     return result
 
 
 def _defaults(keys: Mapping[str, XmlElement], kind: str) -> Attributes:
     return {
-        key.get("attr.name"): _typed(default.text.strip(), key)
+        key.get("attr.name"): _parse_typed(default.text.strip(), key)
         for key in keys.values()
         if key.get("for") in (kind, "all")
         for default in key.all("default")
     }
 
 
-def _typed(text: str, key: XmlElement) -> Any:
+def _parse_typed(text: str, key: XmlElement) -> Any:
     kind = key.get("attr.type")
     if kind in ("int", "long") and re.fullmatch(r"-?[0-9]{1,18}", text):
         return int(text)
@@ -318,7 +318,7 @@ class _Reader:
             if back:
                 other = back.pop()
                 if self._rate(other) != self._rate(keys):
-                    slow = min((other, keys), key=lambda k: _speed(self._rate(k)[0]))
+                    slow = min((other, keys), key=lambda k: _parse_speed(self._rate(k)[0]))
                     joined = [e if e[2] is not other else (*e[:2], slow) for e in joined]
                     self.draft.assume(
                         f"{self.names[b]}-{self.names[a]}",
@@ -328,7 +328,7 @@ class _Reader:
                 continue
             waiting.setdefault((a, b), []).append(keys)
             joined.append((a, b, keys))
-        single = [pair for pair, left in waiting.items() if left]
+        single = [pair for pair, remaining in waiting.items() if remaining]
         if single:
             self.draft.assume(
                 [f"{self.names[a]}-{self.names[b]}" for a, b in single],
@@ -364,8 +364,8 @@ class _Reader:
         self.draft.link(one, two, **keys)
 
     def _link_type(self, a: str, b: str, attributes: Attributes) -> str:
-        given = [str(attributes[key]).lower() for key in _LINK_WORDS if key in attributes]
-        word = " ".join(given)
+        words = [str(attributes[key]).lower() for key in _LINK_WORDS if key in attributes]
+        word = " ".join(words)
         for name in word.split():
             if name in LINKS:
                 return name
@@ -447,5 +447,5 @@ def _rate_unit(suffix: str) -> str:
     return f"{prefix}{'B' if match[2] in ('B', 'byte') else 'b'}/s"
 
 
-def _speed(rate: str | None) -> float:
+def _parse_speed(rate: str | None) -> float:
     return parse_rate(rate).bytes_per_s if rate else float("inf")

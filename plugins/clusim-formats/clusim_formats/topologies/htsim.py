@@ -48,11 +48,11 @@ class _Tree:
             self._complete(number)
         self._count()
 
-    def _of_head(self, key: str, most: int) -> int:
+    def _of_head(self, key: str, limit: int) -> int:
         value = self.head.get(key, 0)
-        if not 1 <= value <= most:
-            said = f"{key.capitalize()} {value}" if value else f"no {key.capitalize()}"
-            raise self.draft.fail(f"{said}; must be 1 to {most}")
+        if not 1 <= value <= limit:
+            found_text = f"{key.capitalize()} {value}" if value else f"no {key.capitalize()}"
+            raise self.draft.fail(f"{found_text}; must be 1 to {limit}")
         return value
 
     def _parse(self, text: str) -> None:
@@ -93,7 +93,7 @@ class _Tree:
         if (radix := tier.get("radix_down")) != ports:
             raise self.draft.fail(f"Radix_Down {radix}: {below} need {ports} ports", tier.line)
 
-    def _divided(self, a: int, b: int, subject: str, line: int) -> int:
+    def _divide_evenly(self, a: int, b: int, subject: str, line: int) -> int:
         if not b or a % b:
             raise self.draft.fail(f"{subject}: {b} do not divide {a}", line)
         return a // b
@@ -105,15 +105,15 @@ class _Tree:
         bundle = spine.get("bundle", 1)
         if self.num_tiers == 2 and self.pod != self.nodes:
             raise self.draft.fail(f"Podsize {self.pod}: with 2 tiers it is Nodes, {self.nodes}")
-        self.pods = self._divided(self.nodes, self.pod, "hosts of a pod", 0)
-        self.leaves = self._divided(self.pod, down, "hosts of a switch of tier 0", leaf.line)
-        self.spines = self._divided(up, bundle, "the Bundle of tier 1", leaf.line)
+        self.pods = self._divide_evenly(self.nodes, self.pod, "hosts of a pod", 0)
+        self.leaves = self._divide_evenly(self.pod, down, "hosts of a switch of tier 0", leaf.line)
+        self.spines = self._divide_evenly(up, bundle, "the Bundle of tier 1", leaf.line)
         self._check_ports(spine, self.leaves * bundle, f"{self.leaves} switches of tier 0 in a pod")
         self.cores = self.groups = 0
         if self.num_tiers == 3:
             core = self.tiers[2]
             wide = core.get("bundle", 1)
-            self.groups = self._divided(
+            self.groups = self._divide_evenly(
                 spine.get("radix_up"), wide, "the Bundle of tier 2", spine.line
             )
             self.cores = self.spines * self.groups
@@ -139,8 +139,8 @@ def read_htsim(text: str, draft: Draft) -> None:
     counts = (tree.pods * tree.leaves, tree.pods * tree.spines, tree.cores)
     for number, word in enumerate(_NAMES[tree.num_tiers]):
         latency = tree.tiers[number].get("switch_latency_ns")
-        shown = f"{latency}ns" if latency else "1ps"
-        keys: dict[str, Any] = {"switch": "ethernet", "tier": word, "latency": shown}
+        latency_text = f"{latency}ns" if latency else "1ps"
+        keys: dict[str, Any] = {"switch": "ethernet", "tier": word, "latency": latency_text}
         for at in range(counts[number]):
             draft.node(f"{word}{at}", "switch", **keys)
     _join(tree, draft)

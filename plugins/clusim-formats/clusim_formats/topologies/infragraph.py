@@ -218,8 +218,8 @@ class _File:
         elif unit in _BANDWIDTHS:
             link.rate = f"{value:.12g} {_BANDWIDTHS[unit]}"
         elif unit:
-            known = ", ".join((*_BANDWIDTHS, _TRANSFERS))
-            raise self.fail(place, f"no unit of bandwidth; there are {known}")
+            listing = ", ".join((*_BANDWIDTHS, _TRANSFERS))
+            raise self.fail(place, f"no unit of bandwidth; there are {listing}")
 
     def _latency(self, physical: Mapping[str, Any], path: Path, link: InfraLink) -> None:
         unit, value, place = self._quantity(physical, path, "latency")
@@ -274,8 +274,8 @@ class _File:
                 if len(self.graph.nodes) >= MAX_NODES:
                     raise self.fail(at, f"more than {MAX_NODES} nodes; that is the limit")
                 line = self.document.place(at)[0]
-                said = self.text(row, at, "description", "")
-                self.graph.nodes[inner] = InfraNode(part, kind, said, instance, name, line)
+                description = self.text(row, at, "description", "")
+                self.graph.nodes[inner] = InfraNode(part, kind, description, instance, name, line)
         links = self._links(device, path)
         for at, edge in self.rows(device, path, "edges"):
             ends = []
@@ -418,18 +418,18 @@ class _File:
                 if pattern.match(label):
                     node.attributes |= self._attributes(row, at)
         for at, row in self.rows(notes, path, "links"):
-            name, said = self.text(row, at, "name"), self._attributes(row, at)
+            name, attributes = self.text(row, at, "name"), self._attributes(row, at)
             for link in {id(e.link): e.link for e in self.graph.edges}.values():
                 if link.text.split(" ")[0] == name:
-                    self._measured(link, said, at)
+                    self._read_annotations(link, attributes, at)
         for at, row in self.rows(notes, path, "edges"):
             ends = [self._pattern(self.text(row, at, key), (*at, key)) for key in ("ep1", "ep2")]
-            said = self._attributes(row, at)
+            attributes = self._attributes(row, at)
             for edge in self.graph.edges:
-                ways = ((edge.a, edge.b), (edge.b, edge.a))
-                if any(ends[0].match(a) and ends[1].match(b) for a, b in ways):
+                directions = ((edge.a, edge.b), (edge.b, edge.a))
+                if any(ends[0].match(a) and ends[1].match(b) for a, b in directions):
                     edge.link = replace(edge.link)
-                    self._measured(edge.link, said, at)
+                    self._read_annotations(edge.link, attributes, at)
 
     def _attributes(self, row: Mapping[str, Any], at: Path) -> dict[str, str]:
         return {
@@ -447,14 +447,14 @@ class _File:
             parts.append(rf"{re.escape(name)}\.(?:{numbers})")
         return re.compile(r"\.".join(parts) + r"(?=\.|$)")
 
-    def _measured(self, link: InfraLink, said: Mapping[str, str], at: Path) -> None:
+    def _read_annotations(self, link: InfraLink, attributes: Mapping[str, str], at: Path) -> None:
         """Set bandwidth and latency from annotations."""
         try:
-            if text := said.get("bandwidth", ""):
+            if text := attributes.get("bandwidth", ""):
                 link.rate = re.sub(r"([kMGT]?[bB])ps$", r"\1/s", text.strip())
                 link.rate = re.sub(r"(?<=[0-9])\s*G$", " Gb/s", link.rate)
                 parse_rate(link.rate)
-            if text := said.get("latency", ""):
+            if text := attributes.get("latency", ""):
                 link.latency = text.replace(" ", "")
                 parse_time(link.latency)
         except UnitError as error:

@@ -29,30 +29,30 @@ PASSIVE = ("port", "custom")
 Near = dict[str, list[InfraEdge]]
 
 
-def contracted(
+def contract_passive(
     graph: InfraGraph, roles: dict[str, str]
 ) -> tuple[list[InfraEdge], list[tuple[str, str]]]:
     """Return the edges between hardware, and the omitted components with the reason.
 
     Passive components are removed from `roles`; one with more than two edges becomes a switch.
     """
-    near: Near = defaultdict(list)
+    edges_of: Near = defaultdict(list)
     for edge in graph.edges:
-        near[edge.a].append(edge)
-        near[edge.b].append(edge)
-    left: Counter[str] = Counter()
+        edges_of[edge.a].append(edge)
+        edges_of[edge.b].append(edge)
+    omitted: Counter[str] = Counter()
     for label in [label for label, role in roles.items() if role in PASSIVE]:
-        if len(near[label]) > 2:
+        if len(edges_of[label]) > 2:
             roles[label] = "switch"
             continue
         node = graph.nodes[label]
-        if len(near[label]) < 2:
-            left[f"{node.device} {node.name}"] += 1
+        if len(edges_of[label]) < 2:
+            omitted[f"{node.device} {node.name}"] += 1
         del roles[label]
-        _remove(label, near)
-    notes = [(reason, f"{count} components without links") for reason, count in left.items()]
-    kept = {id(edge): edge for edges in near.values() for edge in edges}
-    edges = sorted(kept.values(), key=lambda edge: edge.order)
+        _remove(label, edges_of)
+    notes = [(reason, f"{count} components without links") for reason, count in omitted.items()]
+    remaining = {id(edge): edge for edges in edges_of.values() for edge in edges}
+    edges = sorted(remaining.values(), key=lambda edge: edge.order)
     joined = {end for edge in edges for end in (edge.a, edge.b)}
     for label in [label for label in roles if label not in joined]:
         if roles[label] not in ("gpu", "host"):
@@ -61,19 +61,19 @@ def contracted(
     return edges, notes
 
 
-def _remove(label: str, near: Near) -> None:
+def _remove(label: str, edges_of: Near) -> None:
     """Remove a passive node; two edges at it become one."""
-    ends = near.pop(label, [])
+    ends = edges_of.pop(label, [])
     for end in ends:
         other = end.b if end.a == label else end.a
-        near[other] = [edge for edge in near[other] if edge is not end]
+        edges_of[other] = [edge for edge in edges_of[other] if edge is not end]
     if len(ends) == 2:
-        merged = _merged(label, *ends)
-        near[merged.a].append(merged)
-        near[merged.b].append(merged)
+        merged = _merge_edges(label, *ends)
+        edges_of[merged.a].append(merged)
+        edges_of[merged.b].append(merged)
 
 
-def _merged(middle: str, one: InfraEdge, two: InfraEdge) -> InfraEdge:
+def _merge_edges(middle: str, one: InfraEdge, two: InfraEdge) -> InfraEdge:
     """Return the edge through a passive component: the smaller rate, the sum of latencies."""
     ends = [edge.b if edge.a == middle else edge.a for edge in (one, two)]
     links = (one.link, two.link)
@@ -192,8 +192,8 @@ class _Writer:
             choice, model = self._component(node)
             device = f"{model}-{stem}"
             if not any(item["name"] == device for item in self.devices):
-                taken = {item["name"] for item in self.instances}
-                instance = device if stem in taken else stem
+                names = {item["name"] for item in self.instances}
+                instance = device if stem in names else stem
                 asic = {"name": "asic", "description": model, "choice": choice, "count": 1}
                 self.devices.append(
                     {"name": device, "components": [asic], "links": [], "edges": []}

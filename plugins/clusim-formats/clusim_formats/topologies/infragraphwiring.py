@@ -48,7 +48,7 @@ from clusim_formats.topologies.infragraph import (
     InfraNode,
     read_infrastructure,
 )
-from clusim_formats.topologies.infragraphdump import contracted, dump_infragraph
+from clusim_formats.topologies.infragraphdump import contract_passive, dump_infragraph
 
 _WRITTEN = re.compile(r"(?:^| )([0-9]{1,5}) x ([a-z0-9.-]{2,60})$")
 """Description of a link written by clusim: number of parallel links, and their type."""
@@ -91,7 +91,7 @@ class _Reader:
         for where, value, why, settles in graph.notes:
             draft.assume(where, value, why, settles=settles)
         self._find_roles()
-        self.edges, notes = contracted(graph, self.roles)
+        self.edges, notes = contract_passive(graph, self.roles)
         for where, why in notes:
             draft.assume(where, "ignored", why)
         self._split_switches()
@@ -136,31 +136,31 @@ class _Reader:
 
     def _split_switches(self) -> None:
         """Classify unidentified switches: NVSwitches if joined only to GPUs and switches."""
-        near: dict[str, set[str]] = defaultdict(set)
+        neighbours: dict[str, set[str]] = defaultdict(set)
         for edge in self.edges:
-            near[edge.a].add(self.roles[edge.b])
-            near[edge.b].add(self.roles[edge.a])
+            neighbours[edge.a].add(self.roles[edge.b])
+            neighbours[edge.b].add(self.roles[edge.a])
         unclear = [label for label, role in self.roles.items() if role == "switch"]
         for label in unclear:
-            alone = "gpu" in near[label] and near[label] <= {"gpu", "switch"}
+            alone = "gpu" in neighbours[label] and neighbours[label] <= {"gpu", "switch"}
             self.roles[label] = "nvswitch" if alone else "pcie"
             kind = "an NVSwitch" if alone else "a PCIe switch"
             self.draft.assume(label, kind, "by its neighbours; not in its description")
 
     def _drop_control(self) -> None:
         """Drop links without data between GPUs, and the components that only these links join."""
-        kept = [edge for edge in self.edges if self._carries_data(edge)]
+        data_edges = [edge for edge in self.edges if self._carries_data(edge)]
         dropped = [label for edge in self.edges for label in (edge.a, edge.b)]
-        joined = {end for edge in kept for end in (edge.a, edge.b)}
-        if len(kept) < len(self.edges):
-            count = len(self.edges) - len(kept)
+        joined = {end for edge in data_edges for end in (edge.a, edge.b)}
+        if len(data_edges) < len(self.edges):
+            count = len(self.edges) - len(data_edges)
             why = "NVSwitches on PCIe, or memory of GPUs: no path of data between GPUs"
             self.draft.assume(f"{count} links", "ignored", why)
         for label in dict.fromkeys(dropped):
             if label not in joined and self.roles[label] not in ("gpu", "host"):
                 del self.roles[label]
                 self.draft.assume(label, "ignored", "no path of data leads to it")
-        self.edges = kept
+        self.edges = data_edges
 
     def _carries_data(self, edge: InfraEdge) -> bool:
         roles = {self.roles[edge.a], self.roles[edge.b]}
@@ -168,7 +168,7 @@ class _Reader:
         return not control and not ("memory" in roles and roles & {"gpu", "nic"})
 
     def _name(self) -> None:
-        many = len(self.zones) > 1
+        several_nodes = len(self.zones) > 1
         counts: Counter[tuple[int, str]] = Counter()
         for label, role in self.roles.items():
             node = self.graph.nodes[label]
@@ -184,7 +184,7 @@ class _Reader:
                 prefix = _PREFIXES.get(role, node.name)
                 name = f"{prefix}{counts[zone, prefix]}"
                 counts[zone, prefix] += 1
-                name = f"n{zone}/{name}" if many else name
+                name = f"n{zone}/{name}" if several_nodes else name
             self.names[label] = re.sub(r"[^A-Za-z0-9_.:/@+-]", "_", name)[:60]
 
     # Nodes.
@@ -238,9 +238,9 @@ class _Reader:
             return PROCESSORS[text], ""
 
         def alike(item: Cpu) -> int:
-            said = f"{item.name} {item.figures['store_and_forward'].source.partition(':')[0]}"
+            key = f"{item.name} {item.figures['store_and_forward'].source.partition(':')[0]}"
             generic = {"xeon", "epyc", "cpu", "unknown", "other", "arm", "servers", "nvidia"}
-            return len(words & (set(re.findall(r"[a-z0-9]+", said.lower())) - generic))
+            return len(words & (set(re.findall(r"[a-z0-9]+", key.lower())) - generic))
 
         best = max(PROCESSORS.values(), key=alike)
         if alike(best):
@@ -287,8 +287,8 @@ class _Reader:
             return nic.name
         nets = [e for e in self.edges if label in (e.a, e.b) and self._is_network(e)]
         rates = [parse_rate(edge.link.rate).bytes_per_s * 8e-6 for edge in nets if edge.link.rate]
-        said = re.search(r"\b([1-9][0-9]{0,2})\s*G", node.description)
-        mbps = max(rates, default=1000.0 * int(said[1]) if said else 0.0)
+        speed = re.search(r"\b([1-9][0-9]{0,2})\s*G", node.description)
+        mbps = max(rates, default=1000.0 * int(speed[1]) if speed else 0.0)
         text = " ".join([node.description, *(edge.link.text for edge in nets)])
         device = ImportedDevice(
             cls=PciClass.INFINIBAND if _INFINIBAND.search(text) else PciClass.ETHERNET
@@ -317,8 +317,8 @@ class _Reader:
     def _link(self, edge: InfraEdge) -> None:
         roles = {self.roles[edge.a], self.roles[edge.b]}
         one, two = self.names[edge.a], self.names[edge.b]
-        if written := _written(edge):
-            keys: dict[str, Any] = {"type": written[1], "count": written[0]}
+        if parsed := _parse_description(edge):
+            keys: dict[str, Any] = {"type": parsed[1], "count": parsed[0]}
         elif self._is_network(edge):
             keys = {"type": self._network_type(edge)}
         elif self._is_nvlink(edge):
@@ -340,9 +340,9 @@ class _Reader:
         where = f"{self.names[edge.a]}-{self.names[edge.b]}"
         usual = parse_rate(str(preset["rate"].value)).bytes_per_s
         if edge.link.rate:
-            each = parse_rate(edge.link.rate).bytes_per_s / int(keys.get("count", 1))
-            if abs(each - usual) > 1e-5 * usual:
-                keys["rate"] = f"{each / 1e9:.12g} GB/s"
+            bytes_per_s = parse_rate(edge.link.rate).bytes_per_s / int(keys.get("count", 1))
+            if abs(bytes_per_s - usual) > 1e-5 * usual:
+                keys["rate"] = f"{bytes_per_s / 1e9:.12g} GB/s"
         elif not edge.link.transfers:
             self.draft.assume(where, f"the rate of {keys['type']}", "no bandwidth in the file")
         if edge.link.latency:
@@ -362,8 +362,8 @@ class _Reader:
         keys = direct_keys(chip) if len(ends) == 2 else nvlink_keys(chip)
         if not edge.link.rate and chip.links:
             edges = [e for e in self.edges if ends[0] in (e.a, e.b) and self._is_nvlink(e)]
-            each, rest = divmod(chip.links, len(edges))
-            counts = [each + (at < rest) for at in range(len(edges))]
+            links_each, remainder = divmod(chip.links, len(edges))
+            counts = [links_each + (at < remainder) for at in range(len(edges))]
             if len(chip.planes) == len(edges):
                 counts = list(chip.planes)
             keys["count"] = max(1, counts[edges.index(edge)])
@@ -378,22 +378,22 @@ class _Reader:
         return {self.roles[edge.a], self.roles[edge.b]} <= {"gpu", "nvswitch"}
 
     def _network_type(self, edge: InfraEdge) -> str:
-        if written := _written(edge):
-            return written[1]
+        if parsed := _parse_description(edge):
+            return parsed[1]
         kind = "ib" if _INFINIBAND.search(edge.link.text) else "roce"
         return network_link(kind, edge.link.rate or "400 Gb/s")
 
     def _pcie(self, edge: InfraEdge) -> str:
         gpus = [e for e in (edge.a, edge.b) if self.roles[e] == "gpu"]
-        said, lanes = _GENERATION.search(edge.link.text), _LANES.search(edge.link.text)
+        gen_match, lanes = _GENERATION.search(edge.link.text), _LANES.search(edge.link.text)
         width = int(lanes[1]) if lanes else 16
         if edge.link.transfers:
             generation = min(PCIE_GTS, key=lambda gen: abs(PCIE_GTS[gen] - edge.link.transfers))
         elif edge.link.rate:
             rate = parse_rate(edge.link.rate).bytes_per_s
             generation = min(PCIE_GTS, key=lambda gen: abs(_x16(gen) * width / 16 - rate))
-        elif said:
-            generation = int(said[1] or said[2] or said[3])
+        elif gen_match:
+            generation = int(gen_match[1] or gen_match[2] or gen_match[3])
         else:
             generation = self._newest()
             value = f"PCIe generation {generation}"
@@ -439,7 +439,7 @@ class _Reader:
             set_network(self.draft, self.adapters)
 
 
-def _written(edge: InfraEdge) -> tuple[int, str] | None:
+def _parse_description(edge: InfraEdge) -> tuple[int, str] | None:
     """Return the number of links and their type if clusim wrote the description of an edge."""
     match = _WRITTEN.search(edge.link.text)
     return (int(match[1]), match[2]) if match and match[2] in LINKS else None

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from clusim.base.limits import number, printable, whole
+from clusim.base.limits import number, parse_integer, printable
 from clusim.base.xmltext import XmlElement, parse_root
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.identify import (
@@ -84,38 +84,38 @@ class _Host:
         self.machine.cpus = [self.cpus[numa] for numa in sorted(self.cpus)]
         return self.machine
 
-    def _walk(self, element: XmlElement, package: XmlElement | None, near: list[int]) -> None:
+    def _walk(self, element: XmlElement, package: XmlElement | None, path: list[int]) -> None:
         """Note the NUMA nodes and root complexes below an object."""
         if element.get("type") in ("Package", "Socket"):
             package = element
         inside = _numas(element)
         for numa in inside:
             self._cpu(numa, package)
-        near = inside or near
+        path = inside or path
         for child in element.all("object"):
             if child.get("type") == "Bridge" and child.get("bridge_type").startswith("0"):
-                if len(near) > 1:
+                if len(path) > 1:
                     self.shared[f"root complex {printable(child.get('bridge_pci'), 20)}"] = len(
-                        near
+                        path
                     )
-                self._cpu(near[0], package).devices += self._below_port(child)
+                self._cpu(path[0], package).devices += self._below_port(child)
             elif child.get("type") == "PCIDev":
-                self._cpu(near[0], package).devices.append(self._device(child))
+                self._cpu(path[0], package).devices.append(self._device(child))
             elif child.get("type") not in ("Misc", "OSDev"):
-                self._walk(child, package, near)
+                self._walk(child, package, path)
 
     def _cpu(self, numa: int, package: XmlElement | None) -> ImportedCpu:
         """Return the CPU of a NUMA node."""
         if numa not in self.cpus or not self.cpus[numa].vendor:
-            told = dict(_infos(package)) if package is not None else {}
-            family, model = told.get("CPUFamilyNumber"), told.get("CPUModelNumber")
-            arm = told.get("CPUPart")
+            infos = dict(_infos(package)) if package is not None else {}
+            family, model = infos.get("CPUFamilyNumber"), infos.get("CPUModelNumber")
+            arm = infos.get("CPUPart")
             result = ImportedCpu(
                 numa=numa,
                 arch=self.arch or ("arm64" if arm else "x86_64"),
-                vendor=told.get("CPUVendor", "arm" if arm else ""),
-                family=whole(family),
-                model=whole(model) if arm is None else whole(arm),
+                vendor=infos.get("CPUVendor", "arm" if arm else ""),
+                family=parse_integer(family),
+                model=parse_integer(model) if arm is None else parse_integer(arm),
                 line=package.line if package is not None else 0,
             )
             result.devices = self.cpus[numa].devices if numa in self.cpus else []
@@ -151,8 +151,12 @@ class _Host:
     def _pci(self, element: XmlElement) -> ImportedDevice:
         """Return a PCI device with its identity and link."""
         text = element.get("pci_busid")
-        said = _TYPE.fullmatch(element.get("pci_type"))
-        ids = [int(word, 16) if word else None for word in said.groups()] if said else [None] * 5
+        pci_type = _TYPE.fullmatch(element.get("pci_type"))
+        ids = (
+            [int(word, 16) if word else None for word in pci_type.groups()]
+            if pci_type
+            else [None] * 5
+        )
         speed, width = _link(element.get("pci_link_speed"))
         return ImportedDevice(
             bus=bus_id(text),
@@ -200,18 +204,18 @@ class _Host:
 
     def _net(self, element: XmlElement) -> list[Net]:
         """Return the active ports of an RDMA device; other names of a NIC are the kernel's."""
-        kind = whole(element.get("osdev_type"))
+        kind = parse_integer(element.get("osdev_type"))
         if element.get("type") != "OSDev" or kind is None:
             return []
         if kind != self.openfabrics and not (self.openfabrics == 32 and kind & 32):
             return []
         name = printable(element.get("name"), 40)
-        told = dict(_infos(element))
-        states = {m[1]: v for k, v in told.items() if (m := _PORT.fullmatch(k))} or {"1": "4"}
-        up = [port for port, state in states.items() if whole(state) == _ACTIVE]
+        infos = dict(_infos(element))
+        states = {m[1]: v for k, v in infos.items() if (m := _PORT.fullmatch(k))} or {"1": "4"}
+        up = [port for port, state in states.items() if parse_integer(state) == _ACTIVE]
         for port in states.keys() - set(up):
             self.draft.assume(f"{name} port {port}", "ignored", "it is not active")
-        guid = told.get("NodeGUID", "")
+        guid = infos.get("NodeGUID", "")
         return [
             Net(f"{name}:{p}" if len(states) > 1 else name, guid=guid, line=element.line)
             for p in up
@@ -241,7 +245,7 @@ class _Host:
                 f"NVLinkBandwidth: {len(values)} values of {len(names)} objects", matrix.line
             )
         objects = [self.by_index.get(name.rpartition(":")[2]) for name in names]
-        left = 0
+        remaining = 0
         for at, device in enumerate(objects):
             if device is None or device.gpu is None:
                 continue
@@ -250,17 +254,17 @@ class _Host:
                 if to == at or rate <= 0:
                     continue
                 if other is None:
-                    left += 1
+                    remaining += 1
                     continue
                 self._add_links(device, other, rate)
-        if left:
+        if remaining:
             self.draft.assume("NVLinks of GPUs to CPUs", "ignored", "no figures of such links")
 
     def _add_links(self, device: ImportedDevice, other: ImportedDevice, rate: float) -> None:
         """Add the links from a GPU to another device, by their combined bandwidth [MB/s]."""
         chip = named_gpu(device.identity)
-        each = _LINK_MBps.get(chip.link, 25_000) if chip is not None else 25_000
-        count = max(1, round(rate / each))
+        link_MBps = _LINK_MBps.get(chip.link, 25_000) if chip is not None else 25_000
+        count = max(1, round(rate / link_MBps))
         kind = PciClass.GPU if other.gpu is not None else PciClass.NVSWITCH
         device.join(other.bus, min(count, 1024), kind, text=other.text)
 
@@ -278,7 +282,7 @@ def _numas(element: XmlElement) -> list[int]:
     """Return the NUMA nodes of an object with CPUs, one per set of CPUs."""
     result: dict[str, int] = {}
     for item in element.walk():
-        index = whole(item.get("os_index"))
+        index = parse_integer(item.get("os_index"))
         cpus = item.get("cpuset") or str(index)
         if item.get("type") != "NUMANode" or index is None or item.get("subtype") == "GPUMemory":
             continue

@@ -22,7 +22,7 @@ from clusim.base.limits import fail, json_problem, number, printable
 from clusim.formats.topologies.kinds import BANDWIDTH_TEST
 from clusim.topology.arrays import FabricArrays, arrays_of
 from clusim.topology.check_flow import device_wires, max_flow
-from clusim.topology.check_links import Finding, by_level, listed
+from clusim.topology.check_links import Finding, by_level, list_names
 from clusim.topology.model import Fabric
 from clusim.topology.validate import read_text
 
@@ -79,7 +79,7 @@ def _of_json(text: str, where: str) -> Iterator[BandwidthTest]:
             continue  # tests that were waived, and latencies
         name = printable(case.get("name"), 80)
         rows = [row if isinstance(row, list) else [] for row in matrix]
-        yield BandwidthTest(name, _checked(rows, f"{where}: {name}"))
+        yield BandwidthTest(name, _check_matrix(rows, f"{where}: {name}"))
 
 
 def _of_text(text: str, where: str) -> Iterator[BandwidthTest]:
@@ -97,10 +97,12 @@ def _of_text(text: str, where: str) -> Iterator[BandwidthTest]:
                 break
             rows.append(list(words[1:]))
         at = text.count("\n", 0, match.start()) + 1
-        yield BandwidthTest(match[1], _checked(rows, f"{where}:{at}: {match[1]}"), at)
+        yield BandwidthTest(match[1], _check_matrix(rows, f"{where}:{at}: {match[1]}"), at)
 
 
-def _checked(rows: Sequence[Sequence[object]], where: str) -> tuple[tuple[float | None, ...], ...]:
+def _check_matrix(
+    rows: Sequence[Sequence[object]], where: str
+) -> tuple[tuple[float | None, ...], ...]:
     """Return `rows` as a matrix; refuse other data."""
     width = len(rows[0]) if rows else 0
     if not 1 <= width <= MAX_DEVICES or len(rows) not in (1, width):
@@ -110,22 +112,22 @@ def _checked(rows: Sequence[Sequence[object]], where: str) -> tuple[tuple[float 
         values = [None if cell == "N/A" else number(cell) for cell in row]
         bad = [c for c, v in zip(row, values, strict=True) if c != "N/A" and (v is None or v < 0)]
         if bad or len(row) != width:
-            said = repr(printable(bad[0], 30)) if bad else f"{len(row)} of {width} values"
-            raise TopologyError(f"{where}: {said}; must be GB/s or N/A")
+            excerpt = repr(printable(bad[0], 30)) if bad else f"{len(row)} of {width} values"
+            raise TopologyError(f"{where}: {excerpt}; must be GB/s or N/A")
         result.append(tuple(values))
     return tuple(result)
 
 
-def compared(machine: Fabric, tests: Sequence[BandwidthTest]) -> list[Finding]:
+def compare_tests(machine: Fabric, tests: Sequence[BandwidthTest]) -> list[Finding]:
     """Compare a topology with measurements; findings are warnings where they disagree."""
     paths = _Paths(machine)
     result: list[Finding] = []
-    left = [test.name for test in tests if _PAIRS.fullmatch(test.name) is None]
+    omitted = [test.name for test in tests if _PAIRS.fullmatch(test.name) is None]
     for test in tests:
-        if test.name not in left:
+        if test.name not in omitted:
             result += _of_test(paths, test)
-    if left:
-        result.append(Finding("info", f"not compared: {listed(left)}"))
+    if omitted:
+        result.append(Finding("info", f"not compared: {list_names(omitted)}"))
     return by_level(result)
 
 
@@ -168,7 +170,7 @@ def _of_test(paths: _Paths, test: BandwidthTest) -> Iterator[Finding]:
     if low:
         yield Finding(
             "warning",
-            f"{test.name}: below {_LOW:.0%} of the median of {usual:g} GB/s: {listed(low)}",
+            f"{test.name}: below {_LOW:.0%} of the median of {usual:g} GB/s: {list_names(low)}",
         )
 
 

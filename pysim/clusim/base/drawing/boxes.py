@@ -56,8 +56,8 @@ class Frame(NamedTuple):
     @property
     def text(self) -> tuple[float, float]:
         """Left end and height of its label, at its lower edge."""
-        left, top = self.corner
-        return left + 9, top + self.height - 12
+        x, top = self.corner
+        return x + 9, top + self.height - 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +152,8 @@ class Picture:
         spans = []
         for line, place in enumerate(self.bar, self.num_ways):
             box = self.boxes[self.source[line]]
-            left, top = box.corner
-            spans.append((left + 3, box.x + box.width / 2 - 3, top + BAR_TOP + BAR_PITCH * place))
+            x, top = box.corner
+            spans.append((x + 3, box.x + box.width / 2 - 3, top + BAR_TOP + BAR_PITCH * place))
         return spans
 
     def bar_titles(self) -> list[tuple[str, float]]:
@@ -180,15 +180,15 @@ class Picture:
         widths: list[float] = (self.fineness * (THIN + (THICK - THIN) * part)).tolist()
         return widths
 
-    def label_sizes(self, most: float, letters: float) -> dict[float, float]:
-        """Return the font size of boxes by width, at most `most`, such that the longest label fits.
+    def label_sizes(self, max_size: float, letters: float) -> dict[float, float]:
+        """Return the font size of boxes by width, at most `max_size`, such that the longest label fits.
 
         `letters` is the number of letters in the width of as many font sizes.
         """
         sizes: dict[float, float] = {}
         for box in self.boxes:
             fitting = letters * (box.width - 4) / max(1, len(box.label))
-            sizes[box.width] = min(most, fitting, sizes.get(box.width, most))
+            sizes[box.width] = min(max_size, fitting, sizes.get(box.width, max_size))
         return sizes
 
     def bend(self, line: int) -> tuple[tuple[float, float], ...]:
@@ -272,8 +272,8 @@ def finish(machine: DrawnMachine, layout: BoxLayout, bars: tuple[str, ...] = ())
     )  # fmt: skip
 
 
-def _runs(shown: Array, first: Array, second: Array) -> list[Array]:
-    """Return sets of the wires in the mask `shown` with one pair of keys each, in the order of keys."""
+def _runs(visible: Array, first: Array, second: Array) -> list[Array]:
+    """Return sets of the wires in the mask `visible` with one pair of keys each, in the order of keys."""
     keys = np.stack([first, second], axis=1)
-    order = np.flatnonzero(shown)
+    order = np.flatnonzero(visible)
     return cut(order[np.lexsort((second[order], first[order]))], keys)

@@ -63,10 +63,10 @@ class _Row(NamedTuple):
 
 def panels(machine: DrawnMachine) -> Picture | None:
     """Return a picture with a panel per node; None if the network has no hierarchical tiers."""
-    near = machine.near
-    levels = _levels(machine, near)
+    neighbours = machine.neighbours
+    levels = _levels(machine, neighbours)
     network = [n for n, level in enumerate(levels) if level >= _NETWORK]
-    if any(levels[n] == levels[m] for n in network for m in near[n]):
+    if any(levels[n] == levels[m] for n in network for m in neighbours[n]):
         return None
     zones = machine.zones() or [""]
     members: dict[tuple[int, str], list[int]] = {}
@@ -74,15 +74,19 @@ def panels(machine: DrawnMachine) -> Picture | None:
         zone = "" if level >= _NETWORK else zone_of(machine.nodes[node])
         members.setdefault((level, zone), []).append(node)
     rows = [
-        _Row(level, zone, _cells(near, machine.in_order(members[level, zone]), ROW_MOST // share))
+        _Row(
+            level,
+            zone,
+            _cells(neighbours, machine.in_order(members[level, zone]), ROW_MOST // share),
+        )
         for level in range(max(levels) + 1)
         for share, zone in ([(1, "")] if level >= _NETWORK else [(len(zones), z) for z in zones])
         if (level, zone) in members
     ]
-    return _drawn(machine, near, _fewer(machine, rows), zones)
+    return _draw_rows(machine, neighbours, _fewer(machine, rows), zones)
 
 
-def _levels(machine: DrawnMachine, near: list[set[int]]) -> list[int]:
+def _levels(machine: DrawnMachine, neighbours: list[set[int]]) -> list[int]:
     """Return the row of every node, from the bottom; rows may be empty."""
     clustered = bool(machine.zones())
     levels = []
@@ -90,38 +94,40 @@ def _levels(machine: DrawnMachine, near: list[set[int]]) -> list[int]:
         if clustered and not zone_of(name):
             levels.append(-1)
         elif kind == "pcie":
-            ends = {machine.kinds[other] for other in near[node]}
+            ends = {machine.kinds[other] for other in neighbours[node]}
             levels.append(_PCIE if ends & {"gpu", "nic", "host"} else _UPPER_PCIE)
         else:
             levels.append(_LEVELS.get(kind, _SWITCH))
     # Network switches by their distance from the nodes.
-    edge, level = {n for n, own in enumerate(levels) if own >= 0}, _NETWORK
+    edge, level = {n for n, node_level in enumerate(levels) if node_level >= 0}, _NETWORK
     while edge:
-        edge = {other for n in edge for other in near[n] if levels[other] < 0}
+        edge = {other for n in edge for other in neighbours[n] if levels[other] < 0}
         for node in edge:
             levels[node] = level
         level += 1
-    return [_NETWORK if own < 0 else own for own in levels]
+    return [_NETWORK if node_level < 0 else node_level for node_level in levels]
 
 
-def _cells(near: list[set[int]], nodes: list[int], most: int) -> list[list[int]]:
-    """Return at most `most` cells of graph nodes.
+def _cells(neighbours: list[set[int]], nodes: list[int], max_width: int) -> list[list[int]]:
+    """Return at most `max_width` cells of graph nodes.
 
     A cell is a single node, nodes with a common neighbour, or adjacent nodes.
     """
-    if len(nodes) <= most:
+    if len(nodes) <= max_width:
         return [[node] for node in nodes]
     mine = set(nodes)
     alike: dict[int, list[int]] = {}
     for node in nodes:
         # Attachments within a node have few neighbours, network nodes have many.
-        hook = min(near[node] - mine, key=lambda hook: (len(near[hook]), hook), default=-1)
+        hook = min(
+            neighbours[node] - mine, key=lambda hook: (len(neighbours[hook]), hook), default=-1
+        )
         alike.setdefault(hook, []).append(node)
     cells = list(alike.values())
-    if not 1 < len(cells) <= most:
-        least = -(-len(nodes) // most)
-        even = [size for size in range(least, 2 * least + 1) if len(nodes) % size == 0]
-        size = even[0] if even else least
+    if not 1 < len(cells) <= max_width:
+        min_cells = -(-len(nodes) // max_width)
+        even = [size for size in range(min_cells, 2 * min_cells + 1) if len(nodes) % size == 0]
+        size = even[0] if even else min_cells
         cells = [nodes[i : i + size] for i in range(0, len(nodes), size)]
     return cells
 
@@ -133,26 +139,26 @@ def _fewer(machine: DrawnMachine, rows: list[_Row]) -> list[_Row]:
         if len(longest.cells) <= 4:
             break
         rows = [
-            row._replace(cells=_joined(row.cells)) if row.level == longest.level else row
+            row._replace(cells=_join_neighbours(row.cells)) if row.level == longest.level else row
             for row in rows
         ]
     return rows
 
 
-def _joined(cells: list[list[int]]) -> list[list[int]]:
+def _join_neighbours(cells: list[list[int]]) -> list[list[int]]:
     """Join every two neighbours."""
     return [[n for cell in cells[i : i + 2] for n in cell] for i in range(0, len(cells), 2)]
 
 
-def _drawn(
-    machine: DrawnMachine, near: list[set[int]], rows: list[_Row], zones: list[str]
+def _draw_rows(
+    machine: DrawnMachine, neighbours: list[set[int]], rows: list[_Row], zones: list[str]
 ) -> Picture:
     levels: dict[int, list[int]] = {}
     for row in rows:
         levels.setdefault(row.level, []).extend(node for cell in row.cells for node in cell)
     clustered = zones != [""]
     lowest = set(levels[min(levels)])
-    hanging = any(near[node] & lowest for node in lowest)
+    hanging = any(neighbours[node] & lowest for node in lowest)
     floor = (FOOT if clustered else 12.0) + (ARC if hanging else 0.0)
     height = floor + BOX + GAP * (len(levels) - 1) + PAD + 6
     y_of = {level: height - floor - BOX / 2 - GAP * i for i, level in enumerate(sorted(levels))}
@@ -164,14 +170,14 @@ def _drawn(
         if row.level < _NETWORK and clustered:
             low, wide = LEFT + share * zones.index(row.zone) + 8, share - 16
         width = min(74.0, wide / len(row.cells) * 0.84)
-        wanted = [_wanted(near, cell, x_of, low + wide / 2) for cell in row.cells]
+        preferred = [_preferred_x(neighbours, cell, x_of, low + wide / 2) for cell in row.cells]
         if row.level in (_SWITCH, _ENDPOINT) or row.level >= _NETWORK:
-            wanted = [low + wide * (i + 0.5) / len(row.cells) for i in range(len(row.cells))]
+            preferred = [low + wide * (i + 0.5) / len(row.cells) for i in range(len(row.cells))]
         if row.level == _MEMORY and _NIC in levels:
             # Lines that continue to the NICs pass beside it.
-            wanted = [x + 0.7 * width + 8 for x in wanted]
-        order = sorted(range(len(row.cells)), key=lambda i: (wanted[i], i))
-        spots = _apart([wanted[i] for i in order], width / 0.84, low, low + wide)
+            preferred = [x + 0.7 * width + 8 for x in preferred]
+        order = sorted(range(len(row.cells)), key=lambda i: (preferred[i], i))
+        spots = _apart([preferred[i] for i in order], width / 0.84, low, low + wide)
         prefix = common_prefix([own_name(machine.nodes[n]) for cell in row.cells for n in cell])
         for i, x in zip(order, spots, strict=True):
             x_of |= dict.fromkeys(row.cells[i], x)
@@ -192,23 +198,27 @@ def _drawn(
     return finish(machine, BoxLayout(height, placed, titles, arc=ARC, frames=frames))
 
 
-def _wanted(near: list[set[int]], cell: list[int], x_of: dict[int, float], middle: float) -> float:
+def _preferred_x(
+    neighbours: list[set[int]], cell: list[int], x_of: dict[int, float], middle: float
+) -> float:
     """Return the preferred position of a box: above the middle of its attachments."""
-    result = [x_of[other] for node in cell for other in near[node] if other in x_of]
+    result = [x_of[other] for node in cell for other in neighbours[node] if other in x_of]
     return sum(result) / len(result) if result else middle
 
 
-def _apart(wanted: list[float], pitch: float, low: float, high: float) -> list[float]:
-    """Return positions at least `pitch` apart, as close as possible to `wanted` (ascending)."""
+def _apart(preferred: list[float], pitch: float, low: float, high: float) -> list[float]:
+    """Return positions at least `pitch` apart, as close as possible to `preferred` (ascending)."""
     blocks: list[tuple[float, int]] = []
-    for i, want in enumerate(wanted):
+    for i, want in enumerate(preferred):
         mean, count = want - i * pitch, 1
         while blocks and blocks[-1][0] > mean:
             other, size = blocks.pop()
             mean, count = (mean * count + other * size) / (count + size), count + size
         blocks.append((mean, count))
-    most = high - pitch / 2 - (len(wanted) - 1) * pitch
-    starts = [min(max(mean, low + pitch / 2), most) for mean, count in blocks for _ in range(count)]
+    right_limit = high - pitch / 2 - (len(preferred) - 1) * pitch
+    starts = [
+        min(max(mean, low + pitch / 2), right_limit) for mean, count in blocks for _ in range(count)
+    ]
     return [start + i * pitch for i, start in enumerate(starts)]
 
 
@@ -237,7 +247,7 @@ def draw(machine: DrawnMachine) -> Picture:
             return picture
     if not zones:
         return finish(machine, _plan(machine, 0))
-    folded = machine.folded()
+    folded = machine.collapse_cluster()
     between = folded.source != folded.target
     inner = dict.fromkeys(kind_of(folded.classes[wire]) for wire in np.flatnonzero(~between))
     bars = tuple(inner)[:MOST_BARS]
@@ -263,13 +273,13 @@ def _plan(machine: DrawnMachine, bars: int) -> BoxLayout:
 
 def _depths(machine: DrawnMachine) -> Array:
     """Return the distance of every node from the nearest endpoint [hops]."""
-    near, depth = machine.near, np.zeros(len(machine.nodes), np.int64)
-    edge = seen = set(range(machine.num_endpoints))
+    neighbours, depth = machine.neighbours, np.zeros(len(machine.nodes), np.int64)
+    edge = visited = set(range(machine.num_endpoints))
     level = 0
     while edge:
         level += 1
-        edge = {other for node in edge for other in near[node]} - seen
-        seen = seen | edge
+        edge = {other for node in edge for other in neighbours[node]} - visited
+        visited = visited | edge
         depth[list(edge)] = level
     return depth
 
@@ -278,14 +288,14 @@ def _halves(machine: DrawnMachine, depth: Array, inside: Array) -> list[list[int
     """Return rows for two equal nodes (servers) joined at their top: one upright, one inverted."""
     if depth.max(initial=0) < 1:
         return None
-    near = machine.part(~inside).near
+    neighbours = machine.part(~inside).neighbours
     parts: list[set[int]] = []
     for first in range(len(machine.nodes)):
         if any(first in part for part in parts):
             continue
         part = edge = {first}
         while edge:
-            edge = {other for node in edge for other in near[node]} - part
+            edge = {other for node in edge for other in neighbours[node]} - part
             part = part | edge
         parts.append(part)
     if len(parts) != 2 or len(parts[0]) != len(parts[1]):
@@ -311,7 +321,7 @@ def _in_rows(machine: DrawnMachine, rows: list[list[int]], bars: int) -> BoxLayo
         if len(cells[longest]) <= 2:
             break
         chunk[longest] *= 2
-    left, boxes, titles = 120.0, [], []
+    left_x, boxes, titles = 120.0, [], []
     gap = min(420.0, max(128.0, 480.0 / max(1, len(cells) - 1)))
     lowest = BAR_TOP + BAR_PITCH * bars if bars else 30.0
     height = gap * (len(cells) - 1) + lowest + 46.0
@@ -323,9 +333,9 @@ def _in_rows(machine: DrawnMachine, rows: list[list[int]], bars: int) -> BoxLayo
             titles.append((machine.kinds[row[0][0]], y - tall / 2 + 13))
         else:
             titles.append((prefix or machine.kinds[row[0][0]], y))
-        pitch = (WIDTH - left - 10) / len(row)
+        pitch = (WIDTH - left_x - 10) / len(row)
         for place, cell in enumerate(row):
-            x = left + pitch * (place + 0.5)
+            x = left_x + pitch * (place + 0.5)
             boxes.append(PlacedBox(cell, prefix, x, y, min(74.0, pitch * 0.84), tall))
     return BoxLayout(height, boxes, titles)
 
@@ -362,21 +372,21 @@ def _grid(machine: DrawnMachine, rows: list[list[int]]) -> BoxLayout | None:
     first: dict[int, int] = {}
     for a, b in (*pairs, *((b, a) for a, b in pairs)):
         first.setdefault(a, b)
-    beside: dict[int, list[int]] = {}
+    attached: dict[int, list[int]] = {}
     for node in rows[0]:
-        beside.setdefault(first[node], []).append(node)
+        attached.setdefault(first[node], []).append(node)
     routers, hanging = [], []
     for node, place in at.items():
         sheet = place[0] if len(sizes) == 3 else 0
         x = shift + pitch * (place[-1] + 0.5 + sheet * (across + 0.5))
         y = pitch * (place[-2] + 0.62)
         routers.append(PlacedBox([node], prefix, x, y, box, box * 0.62))
-        own = beside.get(node, [])
-        cells = [[end] for end in own] if len(own) <= MOST_BESIDE else [own]
+        endpoints = attached.get(node, [])
+        cells = [[end] for end in endpoints] if len(endpoints) <= MOST_BESIDE else [endpoints]
         for turn, cell in enumerate(cells):
             name = span([machine.nodes[n] for n in cell])
-            left, top = x + pitch * (0.34 - 0.2 * turn), y - pitch * 0.34
-            hanging.append(PlacedBox(cell, name, left, top, size, size))
+            left_x, top = x + pitch * (0.34 - 0.2 * turn), y - pitch * 0.34
+            hanging.append(PlacedBox(cell, name, left_x, top, size, size))
     return BoxLayout(pitch * (down + 0.24), routers + hanging, [], 0.3 * pitch)
 
 
@@ -386,8 +396,8 @@ def _circle(machine: DrawnMachine, rows: list[list[int]]) -> BoxLayout:
     chunk = max(1, -(-len(core) // 48))
     while True:
         cells = [core[i : i + chunk] for i in range(0, len(core), chunk)]
-        others = [[[n] for n in row] for row in outer]
-        if machine.num_lines([cells, *others]) <= LINES * 2 or len(cells) <= 4:
+        outer_cells = [[[n] for n in row] for row in outer]
+        if machine.num_lines([cells, *outer_cells]) <= LINES * 2 or len(cells) <= 4:
             break
         chunk *= 2
     size, margin = (600.0, 88.0) if outer else (520.0, 44.0)
@@ -412,9 +422,9 @@ def _near_core(
     Each cell is placed beside its attachment.
     """
     cell_of = {node: number for number, cell in enumerate(cells) for node in cell}
-    near = machine.near
+    neighbours = machine.neighbours
     outer: list[list[int]] = [[] for _ in cells]
     for node in (n for row in rows[:-1] for n in row):
-        hooks = sorted(near[node] & cell_of.keys())
+        hooks = sorted(neighbours[node] & cell_of.keys())
         outer[cell_of[hooks[0]] if hooks else 0].append(node)
     return [cell for cell in outer if cell]

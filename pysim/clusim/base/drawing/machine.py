@@ -35,13 +35,13 @@ class DrawnMachine:
     classes: list[str]
 
     @property
-    def near(self) -> list[set[int]]:
+    def neighbours(self) -> list[set[int]]:
         """Neighbours of every node."""
-        near: list[set[int]] = [set() for _ in self.nodes]
+        neighbours: list[set[int]] = [set() for _ in self.nodes]
         for a, b in zip(self.source.tolist(), self.target.tolist(), strict=True):
-            near[a].add(b)
-            near[b].add(a)
-        return near
+            neighbours[a].add(b)
+            neighbours[b].add(a)
+        return neighbours
 
     def zones(self) -> list[str]:
         """Return the names of a cluster's nodes; empty if the system is not a cluster."""
@@ -59,21 +59,21 @@ class DrawnMachine:
         a, b = cell_of[self.source], cell_of[self.target]
         return len(np.unique(np.stack([a, b], axis=1)[a != b], axis=0))
 
-    def part(self, kept: Array) -> DrawnMachine:
+    def part(self, mask: Array) -> DrawnMachine:
         """Return the same nodes with the wires selected by a mask."""
-        classes = [self.classes[wire] for wire in np.flatnonzero(kept)]
-        return replace(self, source=self.source[kept], target=self.target[kept], classes=classes)
+        classes = [self.classes[wire] for wire in np.flatnonzero(mask)]
+        return replace(self, source=self.source[mask], target=self.target[mask], classes=classes)
 
-    def folded(self) -> DrawnMachine:
+    def collapse_cluster(self) -> DrawnMachine:
         """Return the nodes of a cluster as endpoints, and the switches between them."""
         zones = self.zones()
-        others = [i for i, name in enumerate(self.nodes) if not zone_of(name)]
+        unzoned = [i for i, name in enumerate(self.nodes) if not zone_of(name)]
         place = {zone: number for number, zone in enumerate(zones)}
         into = np.array([place.get(zone_of(name), -1) for name in self.nodes], np.int64)
-        into[others] = len(zones) + np.arange(len(others))
+        into[unzoned] = len(zones) + np.arange(len(unzoned))
         return DrawnMachine(
-            [*zones, *(self.nodes[i] for i in others)],
-            [*["node"] * len(zones), *(self.kinds[i] for i in others)],
+            [*zones, *(self.nodes[i] for i in unzoned)],
+            [*["node"] * len(zones), *(self.kinds[i] for i in unzoned)],
             len(zones),
             into[self.source],
             into[self.target],

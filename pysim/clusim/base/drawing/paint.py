@@ -97,16 +97,16 @@ def paint(axes: Any, picture: Picture, widths: Sequence[float], ink: Ink) -> Non
     axes.set_axis_off()
     axes.set_xlim(0, picture.width)
     axes.set_ylim(picture.height, 0)
-    point, ways = 72 * ink.unit_in, picture.num_ways
-    bars = [np.array([[left, y], [right, y]]) for left, right, y in picture.bar_spans()]
-    lines = [_way(picture, line) for line in range(ways)]
+    point, num_ways = 72 * ink.unit_in, picture.num_ways
+    bars = [np.array([[x, y], [right, y]]) for x, right, y in picture.bar_spans()]
+    lines = [_line_points(picture, line) for line in range(num_ways)]
     for strokes, colours, sizes, height in (
-        (lines, ink.lines[:ways], [point * width for width in widths[:ways]], 1),
-        (bars, ink.lines[ways:], [point * BAR] * len(bars), 4),
+        (lines, ink.lines[:num_ways], [point * width for width in widths[:num_ways]], 1),
+        (bars, ink.lines[num_ways:], [point * BAR] * len(bars), 4),
     ):
-        drawn = LineCollection(strokes, colors=colours, linewidths=sizes, zorder=height)
-        drawn.set_capstyle("butt")
-        axes.add_collection(drawn)
+        collection = LineCollection(strokes, colors=colours, linewidths=sizes, zorder=height)
+        collection.set_capstyle("butt")
+        axes.add_collection(collection)
     words: dict[str, Any] = {"va": "center", "color": SOFT}
     for frame in picture.frames:
         axes.add_patch(
@@ -136,7 +136,7 @@ def paint(axes: Any, picture: Picture, widths: Sequence[float], ink: Ink) -> Non
             axes.text(4, y, text, ha="left", fontsize=size * ink.letter * point, **words)
 
 
-def _way(picture: Picture, line: int) -> Array:
+def _line_points(picture: Picture, line: int) -> Array:
     """Return the points of a line between two boxes, as the report draws it in SVG."""
     start, control, end = (np.array(place) for place in picture.bend(line))
     t = np.linspace(0, 1, 17 if picture.bent(line) else 2)[:, None]

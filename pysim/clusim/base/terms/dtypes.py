@@ -47,7 +47,7 @@ class DataType:
     moves_as: str = ""
 
     @property
-    def moved(self) -> str:
+    def carrier(self) -> str:
         """Return the type of programs that move it."""
         return self.moves_as or self.name
 

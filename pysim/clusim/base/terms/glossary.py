@@ -25,7 +25,7 @@ def glossary() -> dict[str, dict[str, str]]:
     return groups
 
 
-def defined(word: str) -> list[tuple[str, str]]:
+def find_terms(word: str) -> list[tuple[str, str]]:
     """Return the terms that contain a word, in any case, and their definitions; an equal term alone.
 
     Raises
@@ -34,12 +34,12 @@ def defined(word: str) -> list[tuple[str, str]]:
         No term contains it.
     """
     terms = {term: text for group in glossary().values() for term, text in group.items()}
-    wanted = word.lower()
-    equal = [(term, text) for term, text in terms.items() if wanted in term.lower().split(", ")]
-    found = equal or [(term, text) for term, text in terms.items() if wanted in term.lower()]
-    if not found:
+    lowered = word.lower()
+    equal = [(term, text) for term, text in terms.items() if lowered in term.lower().split(", ")]
+    matches = equal or [(term, text) for term, text in terms.items() if lowered in term.lower()]
+    if not matches:
         raise InputError(f"{word!r}: no such term{suggest(word, terms)}")
-    return found
+    return matches
 
 
 def page() -> str:

@@ -39,7 +39,7 @@ def kind_of(wire_class: str) -> str:
     return wire_class.rpartition(" ")[0] or wire_class
 
 
-def named(kind: str) -> str:
+def link_name(kind: str) -> str:
     """Return the name of a link type in a sentence."""
     return _KINDS.get(kind, kind)
 
@@ -55,12 +55,12 @@ def between_switches(wire_class: str) -> bool:
     return is_network(kind_of(wire_class)) and not {"gpu", "host", "nic"} & set(ends)
 
 
-def described(wire_class: str) -> str:
+def wire_class_name(wire_class: str) -> str:
     """Return a class of wires in words: ``InfiniBand from NIC to leaf switch``."""
     kind, (source, _, target) = kind_of(wire_class), wire_class.rpartition(" ")[2].partition("->")
     if not target or kind not in _KINDS:
         return wire_class
-    return f"{named(kind)} from {_node(kind, source)} to {_node(kind, target)}"
+    return f"{link_name(kind)} from {_node(kind, source)} to {_node(kind, target)}"
 
 
 def tier_of(wire_class: str) -> str:
@@ -79,12 +79,12 @@ def _height(tier: str) -> tuple[int, str]:
     return (_HEIGHTS.index(tier) if tier in _HEIGHTS else len(_HEIGHTS), tier)
 
 
-def joined(wire_class: str) -> str:
+def link_class_name(wire_class: str) -> str:
     """Return the links of a class in words, both directions: ``NVLink, GPU-NVSwitch``."""
     kind, (low, dash, high) = kind_of(wire_class), tier_of(wire_class).partition("-")
     if not dash or kind not in _KINDS:
         return wire_class
-    return f"{named(kind)}, {_node(kind, low)}-{_node(kind, high)}"
+    return f"{link_name(kind)}, {_node(kind, low)}-{_node(kind, high)}"
 
 
 def _node(kind: str, tier: str) -> str:

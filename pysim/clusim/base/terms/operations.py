@@ -36,7 +36,7 @@ class Collective(StrEnum):
         return _OPERATION_OF[self]
 
     @property
-    def blocked(self) -> bool:
+    def has_blocks(self) -> bool:
         """Return True if one of its buffers has a block per rank."""
         return self in (Collective.ALLGATHER, Collective.REDUCESCATTER)
 
@@ -182,7 +182,7 @@ _MEANT = {
 """Common mistaken words, and the intended operation."""
 
 
-def operation_named(word: str, known: tuple[str, ...] = tuple(OPERATIONS)) -> Operation:
+def operation_named(word: str, names: tuple[str, ...] = tuple(OPERATIONS)) -> Operation:
     """Return the operation in any spelling.
 
     Parameters
@@ -197,9 +197,9 @@ def operation_named(word: str, known: tuple[str, ...] = tuple(OPERATIONS)) -> Op
     """
     result = find_operation(word)
     if result is None:
-        raise InputError(f"operation {word!r}: unknown{suggest(plain(word), known, _MEANT)}")
-    if result.name not in known:
-        raise InputError(f"operation {word!r}: not for this; there are {', '.join(known)}")
+        raise InputError(f"operation {word!r}: unknown{suggest(plain(word), names, _MEANT)}")
+    if result.name not in names:
+        raise InputError(f"operation {word!r}: not for this; there are {', '.join(names)}")
     return result
 
 
@@ -264,7 +264,7 @@ class Algorithm(StrEnum):
     PAT = "PAT"
 
     @property
-    def own(self) -> str:
+    def key(self) -> str:
         """Return clusim's name: ``nvlstree``."""
         return self.value.lower()
 
@@ -285,14 +285,14 @@ class Protocol(StrEnum):
     SIMPLE = "Simple"
 
     @property
-    def own(self) -> str:
+    def key(self) -> str:
         """Return clusim's name: ``simple``."""
         return self.value.lower()
 
 
 ALGORITHMS, PROTOCOLS = tuple(Algorithm), tuple(Protocol)
 
-PROTOCOL_NAMES = (Protocol.SIMPLE.own, Protocol.LL.own, Protocol.LL128.own)
+PROTOCOL_NAMES = (Protocol.SIMPLE.key, Protocol.LL.key, Protocol.LL128.key)
 """clusim's names of the protocols; the first is the default."""
 
 _ALGORITHMS = {plain(item): item for item in Algorithm} | {"collnet": Algorithm.COLLNET_DIRECT}
@@ -320,7 +320,7 @@ def protocol_named(word: str) -> Protocol:
 def own_word(word: str) -> str:
     """Return an algorithm in clusim's spelling, ``nvlstree``; unknown words in lower case."""
     result = find_algorithm(word)
-    return result.own if result else word.strip().lower()
+    return result.key if result else word.strip().lower()
 
 
 def is_plan(word: str) -> bool:
@@ -336,7 +336,7 @@ def own_algorithm(word: str) -> str:
 WORDS: dict[str, Callable[[str], str]] = {
     "operation": lambda word: operation_named(word).name,
     "algorithm": own_algorithm,
-    "protocol": lambda word: protocol_named(word).own,
+    "protocol": lambda word: protocol_named(word).key,
     "dtype": own_dtype,
     "redop": redop_named,
 }

@@ -86,8 +86,8 @@ class _Cube:
             self.writer.connect(*ends, self.part.channel)
             for ends in ((extra, partner), (partner, extra))
         )
-        whole = [Prim("send", send=0), Prim("recv", recv=1)]
-        self.program(extra, whole, (into, back), 1, name="butterfly/extra")
+        pair = [Prim("send", send=0), Prim("recv", recv=1)]
+        self.program(extra, pair, (into, back), 1, name="butterfly/extra")
         prims = [Prim("recvReduceCopy", recv=0), Prim("signal", send=1, sync=True)]
         self.program(partner, prims, (into, flags[0]), 1, sm=0, name="butterfly/fold")
         prims = [Prim("waitSignal", recv=1, sync=True), Prim("send", send=0, src="output")]

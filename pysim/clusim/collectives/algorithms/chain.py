@@ -21,13 +21,13 @@ def _find(writer: CollectiveWriter, fabric: Fabric | None) -> Ways:
 
 @algorithm("broadcast", "ring", default=True, growth="steps")
 def write_broadcast(
-    writer: CollectiveWriter, fabric: Fabric | None, ways: Ways | None = None
+    writer: CollectiveWriter, fabric: Fabric | None, routes: Ways | None = None
 ) -> None:
     """Write the pipeline from the root along the ring to the root's predecessor."""
     root = writer.call.ranks.index(writer.call.root)
-    ways = ways or _find(writer, fabric)
-    for part in ways.parts:
-        ring = ways.rings[part.route].rotated(root)
+    routes = routes or _find(writer, fabric)
+    for part in routes.parts:
+        ring = routes.rings[part.route].rotate(root)
         pipes = connect_ring(writer, ring, part.channel)[:-1]
         writer.program(root, part, [Prim("copySend", send=0)], pipes[:1])
         for index, position in enumerate(ring.order[1:-1], 1):
@@ -37,12 +37,14 @@ def write_broadcast(
 
 
 @algorithm("reduce", "ring", default=True, growth="steps")
-def write_reduce(writer: CollectiveWriter, fabric: Fabric | None, ways: Ways | None = None) -> None:
+def write_reduce(
+    writer: CollectiveWriter, fabric: Fabric | None, routes: Ways | None = None
+) -> None:
     """Write the pipeline from the root's successor along the ring to the root."""
     root = writer.call.ranks.index(writer.call.root)
-    ways = ways or _find(writer, fabric)
-    for part in ways.parts:
-        ring = ways.rings[part.route].rotated(root)
+    routes = routes or _find(writer, fabric)
+    for part in routes.parts:
+        ring = routes.rings[part.route].rotate(root)
         pipes = connect_ring(writer, ring, part.channel)[1:]
         writer.program(ring.order[1], part, [Prim("send", send=0)], pipes[:1])
         for index, position in enumerate(ring.order[2:]):

@@ -156,9 +156,9 @@ class _Copies:
         """Write a barrier of a rank: after copies that signal `after`, before copies that wait for `begin`."""
         size = self.writer.size
         sent = [flags[position, (position + hop) % size] for hop in range(1, size)]
-        taken = [flags[(position - hop) % size, position] for hop in range(1, size)]
+        waits = [flags[(position - hop) % size, position] for hop in range(1, size)]
         steps = [("waitSignal", pipe) for pipe in after] + [("signal", pipe) for pipe in sent]
-        steps += [("waitSignal", pipe) for pipe in taken] + [("signal", pipe) for pipe in begin]
+        steps += [("waitSignal", pipe) for pipe in waits] + [("signal", pipe) for pipe in begin]
         prims = [
             Prim(op, send=index, sync=True) if op == "signal" else Prim(op, recv=index, sync=True)
             for index, (op, _) in enumerate(steps)
@@ -167,4 +167,4 @@ class _Copies:
 
     def _run(self, position: int, part: Part, prims: list[Prim], pipes: list[int]) -> None:
         fields: ProgramFields = {**_free("copy"), "mode": "blocked"}
-        self.writer.rotated(position, part, prims, pipes, **fields)
+        self.writer.add_rotated(position, part, prims, pipes, **fields)

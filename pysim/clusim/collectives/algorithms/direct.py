@@ -54,7 +54,7 @@ class Pairs:
         """Return the connections from a position to its peers."""
         return [self.pipes[position, (position + hop) % self.size] for hop in self.hops]
 
-    def received(self, position: int) -> list[int]:
+    def connections_to(self, position: int) -> list[int]:
         """Return the connections to a position from the peers that send to it in this order."""
         return [self.pipes[(position - hop) % self.size, position] for hop in self.hops]
 
@@ -133,17 +133,19 @@ def _exchange(writer: CollectiveWriter, part: Part, mode: Mode, *, gather: bool)
     for position in range(writer.size):
         common: dict[str, Any] = {"mode": mode}
         out = first.sent(position)
-        writer.rotated(position, part, first.sends, out, name="direct/scatter", **common)
-        pipes = first.received(position) + (second.sent(position) if second else [])
-        writer.rotated(position, part, reduce, pipes, name="direct/reduce", sm=0, **common)
+        writer.add_rotated(position, part, first.sends, out, name="direct/scatter", **common)
+        pipes = first.connections_to(position) + (second.sent(position) if second else [])
+        writer.add_rotated(position, part, reduce, pipes, name="direct/reduce", sm=0, **common)
         if second:
             _collect(writer, part, second, position, mode)
 
 
 def _collect(writer: CollectiveWriter, part: Part, pairs: Pairs, position: int, mode: Mode) -> None:
     """Write the program that receives every other position's chunk in the order in which they send."""
-    incoming = pairs.received(position)
-    writer.rotated(position, part, pairs.takes, incoming, mode=mode, sm=0, name="direct/collect")
+    incoming = pairs.connections_to(position)
+    writer.add_rotated(
+        position, part, pairs.takes, incoming, mode=mode, sm=0, name="direct/collect"
+    )
 
 
 @algorithm("allreduce", "twoshot", many_peers=True, growth="exchange")
@@ -167,5 +169,5 @@ def write_all_gather(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     for part in writer.parts(blocked=True):
         pairs = Pairs(writer, part.channel)
         for position in range(writer.size):
-            writer.rotated(position, part, prims, pairs.sent(position), mode="blocked")
+            writer.add_rotated(position, part, prims, pairs.sent(position), mode="blocked")
             _collect(writer, part, pairs, position, "blocked")

@@ -47,7 +47,7 @@ class Local:
         self.pieces, self.order, self.size = pieces, order, len(positions)
         self.hops = all_hops(self.size, part.channel, writer.call.channels)
 
-    def shared(self, name: str, make: Callable[[], list[Prim]]) -> int:
+    def share_template(self, name: str, make: Callable[[], list[Prim]]) -> int:
         """Return the template called `name`; ranks, nodes and channels with the same hops share it."""
         key = (name, *self.hops, -1, *self.order)
         return self.writer.builder.shared_template(key, name, make, self.nchunks)
@@ -108,10 +108,10 @@ class Local:
         for index in range(size):
             if count:
                 out = [pipes[index, (index + hop) % size] for hop in self.hops]
-                template = self.shared(f"{name}/scatter", send)
+                template = self.share_template(f"{name}/scatter", send)
                 self.program(index, template, out, f"{name}/scatter", sm=1)
             into = [pipes[(index - hop) % size, index] for hop in self.hops]
-            template = self.shared(f"{name}/reduce", reduce)
+            template = self.share_template(f"{name}/reduce", reduce)
             self.program(index, template, [*into, flags[index]], f"{name}/reduce", sm=not count)
 
     def spread(self, pipes: dict[tuple[int, int], int], flags: list[int], name: str) -> None:
@@ -137,11 +137,11 @@ class Local:
 
         for index in range(size):
             out = [pipes[index, (index + hop) % size] for hop in self.hops]
-            template = self.shared(f"{name}/spread", send)
+            template = self.share_template(f"{name}/spread", send)
             self.program(index, template, [*out, flags[index]], f"{name}/spread")
             if count:
                 into = [pipes[(index - hop) % size, index] for hop in self.hops]
-                template = self.shared(f"{name}/collect", collect)
+                template = self.share_template(f"{name}/collect", collect)
                 self.program(index, template, into, f"{name}/collect")
 
 
@@ -188,6 +188,6 @@ def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
             for index in range(size if count > 1 else 0):
                 before = pipes[(machine - 1) % count, index]
                 ends = [before, pipes[machine, index], ready[index], done[index]]
-                ring = local.shared("hierarchical/ring", partial(_ring_prims, order))
+                ring = local.share_template("hierarchical/ring", partial(_ring_prims, order))
                 local.program(index, ring, ends, "hierarchical/ring")
             local.spread(second, done, "hierarchical")

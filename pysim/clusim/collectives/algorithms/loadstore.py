@@ -101,7 +101,7 @@ class _Kernel:
         pairs = [(a, b) for a in every for b in every if a != b]
         return {(a, b): writer.connect(a, b, self.part.channel, **fields) for a, b in pairs}
 
-    def told(self) -> list[int]:
+    def self_flags(self) -> list[int]:
         """Return a flag from every position to itself, which may be raised ahead of time."""
         fields: dict[str, Any] = {"kind": "flag", "protocol": "direct", "slots": MAX_SLOTS}
         every = range(self.writer.size)
@@ -128,10 +128,10 @@ class _Kernel:
         for position in range(self.writer.size):
             peers = self.peers(position)
             sent = [flags[position, peer] for peer in peers]
-            taken = [flags[peer, position] for peer in peers]
-            pipes = [*sent, *taken]
+            waits = [flags[peer, position] for peer in peers]
+            pipes = [*sent, *waits]
             prims = [Prim("signal", send=i, sync=True) for i in range(len(sent))]
-            prims += [Prim("waitSignal", recv=len(sent) + i, sync=True) for i in range(len(taken))]
+            prims += [Prim("waitSignal", recv=len(sent) + i, sync=True) for i in range(len(waits))]
             if after:
                 prims.insert(0, Prim("waitSignal", recv=len(pipes), sync=True, repeat=self.loops))
                 pipes.append(after[position])
@@ -142,13 +142,13 @@ class _Kernel:
                 pipes.append(flag)
             self.run(position, prims, pipes, "barrier", sm=0, length=0)
 
-    def answers(self, ask: Pipes, data: Pipes, *, own: bool, src: Buffer = "input") -> None:
-        """Write the answers of every memory to `ask`: the chunk of its rank if `own`, otherwise the requester's."""
+    def answers(self, ask: Pipes, data: Pipes, *, own_chunk: bool, src: Buffer = "input") -> None:
+        """Write the answers of every memory to `ask`: that of its rank or, without `own_chunk`, the requester's."""
         for position in range(self.writer.size):
             prims: list[Prim] = []
             pipes: list[int] = []
             for hop, peer in enumerate(self.peers(position), 1):
-                base = 0 if own else hop
+                base = 0 if own_chunk else hop
                 prims.append(Prim("waitSignal", recv=len(pipes), sync=True))
                 prims.append(Prim("send", send=len(pipes) + 1, base=base, coef=1, src=src))
                 pipes += [ask[peer, position], data[position, peer]]
@@ -168,8 +168,8 @@ def _kernels(writer: CollectiveWriter, nchunks: int, mode: Mode = "interleaved")
     parts = writer.parts(blocked=mode == "blocked")
     chunks = 1 if mode == "blocked" else nchunks
     longest = max((part.length for part in parts), default=0)
-    least = -(-longest // (16 * chunks * MOST_LOOPS)) * 16
-    writer.shape = replace(writer.shape, chunk_bytes=max(writer.shape.chunk_bytes, least))
+    min_chunk = -(-longest // (16 * chunks * MOST_LOOPS)) * 16
+    writer.shape = replace(writer.shape, chunk_bytes=max(writer.shape.chunk_bytes, min_chunk))
     return [_Kernel(writer, part, nchunks, mode) for part in parts]
 
 
@@ -183,9 +183,9 @@ def write_oneshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-reduce in which every rank loads everything of everybody: barrier, loads, barrier."""
     size = writer.size
     for kernel in _kernels(writer, 1):
-        ask, data, done = kernel.flags(), kernel.data(), kernel.told()
+        ask, data, done = kernel.flags(), kernel.data(), kernel.self_flags()
         kernel.barrier(kernel.flags(), ask=ask)
-        kernel.answers(ask, data, own=True)
+        kernel.answers(ask, data, own_chunk=True)
         for position in range(size):
             prims = reduce_in_order(list(range(size)), position)
             prims.append(Prim("signal", send=size - 1, sync=True))
@@ -198,7 +198,7 @@ def _reduce(kernel: _Kernel, ask: Pipes, done: Sequence[int], out: Pipes) -> Non
     """Write that every rank adds up its chunk of everybody, and stores the sum to all over `out`, if there are any."""
     size = kernel.writer.size
     data = kernel.data()
-    kernel.answers(ask, data, own=False)
+    kernel.answers(ask, data, own_chunk=False)
     for position in range(size):
         prims = reduce_arrivals(size - 1, 0)
         pipes = [data[peer, position] for peer in kernel.peers(position)]
@@ -213,11 +213,16 @@ def _reduce(kernel: _Kernel, ask: Pipes, done: Sequence[int], out: Pipes) -> Non
 def write_twoshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-reduce by loads: barrier, each rank's chunk, fenced barrier, all other chunks."""
     for kernel in _kernels(writer, writer.size):
-        first, second, data, done = kernel.flags(), kernel.flags(), kernel.data(), kernel.told()
+        first, second, data, done = (
+            kernel.flags(),
+            kernel.flags(),
+            kernel.data(),
+            kernel.self_flags(),
+        )
         kernel.barrier(kernel.flags(), ask=first)
         _reduce(kernel, first, done, {})
         kernel.barrier(kernel.flags("simple"), after=done, ask=second)
-        kernel.answers(second, data, own=True, src="output")
+        kernel.answers(second, data, own_chunk=True, src="output")
         for position in range(writer.size):
             peers = kernel.peers(position)
             prims = [Prim("recvCopy", recv=i, base=1 + i, coef=1) for i in range(len(peers))]
@@ -228,7 +233,7 @@ def write_twoshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
 def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-reduce by loads and stores: barrier, each rank's chunk, stored to all, fenced barrier."""
     for kernel in _kernels(writer, writer.size):
-        ask, done, out = kernel.flags(), kernel.told(), kernel.data()
+        ask, done, out = kernel.flags(), kernel.self_flags(), kernel.data()
         kernel.barrier(kernel.flags(), ask=ask)
         _reduce(kernel, ask, done, out)
         kernel.arrivals(out)
@@ -239,7 +244,7 @@ def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
 def write_reduce_scatter(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write reduce-scatter by loads: barrier, each rank's block, barrier."""
     for kernel in _kernels(writer, writer.size, "blocked"):
-        ask, done = kernel.flags(), kernel.told()
+        ask, done = kernel.flags(), kernel.self_flags()
         kernel.barrier(kernel.flags(), ask=ask)
         _reduce(kernel, ask, done, {})
         kernel.barrier(kernel.flags(), after=done)
@@ -250,7 +255,7 @@ def write_all_gather(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-gather by stores: barrier, each rank's block to all, fenced barrier."""
     size = writer.size
     for kernel in _kernels(writer, size, "blocked"):
-        go, done, out = kernel.told(), kernel.told(), kernel.data()
+        go, done, out = kernel.self_flags(), kernel.self_flags(), kernel.data()
         kernel.barrier(kernel.flags(), go=go)
         kernel.arrivals(out)
         prims = [Prim("waitSignal", recv=0, sync=True), Prim("copySend", send=1, coef=1)]

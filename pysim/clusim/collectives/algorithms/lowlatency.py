@@ -47,8 +47,8 @@ MOST_TOKENS = 64
 def _shape(call: CollectiveCall, pieces: int) -> Shape:
     """Return the shape for which a channel's part, cut into `pieces` chunks a loop, fits into the slots."""
     part = -(-call.bytes // (16 * call.channels)) * 16
-    least = -(-part // (16 * pieces * MAX_SLOTS)) * 16
-    return Shape(max(PASS_BYTES, least), slots=MAX_SLOTS)
+    min_chunk = -(-part // (16 * pieces * MAX_SLOTS)) * 16
+    return Shape(max(PASS_BYTES, min_chunk), slots=MAX_SLOTS)
 
 
 def oneshot_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
@@ -124,12 +124,12 @@ def write_twoshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
         for position in range(writer.size):
             stages = (
                 ("push", first.sends, first.sent(position)),
-                ("reduce", reduce, first.received(position) + second.sent(position)),
-                ("take", second.takes, second.received(position)),
+                ("reduce", reduce, first.connections_to(position) + second.sent(position)),
+                ("take", second.takes, second.connections_to(position)),
             )
             for number, (name, prims, pipes) in enumerate(stages):
                 fields: dict[str, Any] = {"sm": int(not number), "name": f"twoshot-ll/{name}"}
-                writer.rotated(position, part, prims, pipes, fixed_div=last, **fields)
+                writer.add_rotated(position, part, prims, pipes, fixed_div=last, **fields)
 
 
 @_blocks("reduce_scatter", "ll")
@@ -140,9 +140,9 @@ def write_reduce_scatter(writer: CollectiveWriter, fabric: Fabric | None) -> Non
     for part in writer.parts(blocked=True):
         pairs, adds = Pairs(writer, part.channel), reduce_arrivals(last, 0)
         for position in range(writer.size):
-            out, into = pairs.sent(position), pairs.received(position)
-            writer.rotated(position, part, pairs.sends, out, name="ll/push", **fields)
-            writer.rotated(position, part, adds, into, sm=0, name="ll/reduce", **fields)
+            out, into = pairs.sent(position), pairs.connections_to(position)
+            writer.add_rotated(position, part, pairs.sends, out, name="ll/push", **fields)
+            writer.add_rotated(position, part, adds, into, sm=0, name="ll/reduce", **fields)
 
 
 @_blocks("all_gather", "ll")
@@ -153,6 +153,6 @@ def write_all_gather(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     for part in writer.parts(blocked=True):
         pairs, push = Pairs(writer, part.channel), send_own(last)
         for position in range(writer.size):
-            out, into = pairs.sent(position), pairs.received(position)
-            writer.rotated(position, part, push, out, name="ll/push", **fields)
-            writer.rotated(position, part, pairs.takes, into, sm=0, name="ll/take", **fields)
+            out, into = pairs.sent(position), pairs.connections_to(position)
+            writer.add_rotated(position, part, push, out, name="ll/push", **fields)
+            writer.add_rotated(position, part, pairs.takes, into, sm=0, name="ll/take", **fields)

@@ -72,4 +72,4 @@ def _write(writer: CollectiveWriter, fabric: Fabric | None, work: Prim) -> None:
             pipes.append(connect_switch(writer, position, part.channel))
             fields: dict[str, Any] = {"fixed_div": 2 * size + 1, "name": "multimem"}
             mode: Mode = "blocked" if blocked else "interleaved"
-            writer.rotated(position, part, prims, pipes, mode=mode, **fields)
+            writer.add_rotated(position, part, prims, pipes, mode=mode, **fields)

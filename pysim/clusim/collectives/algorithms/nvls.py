@@ -71,7 +71,7 @@ class SwitchFlags:
     done: dict[tuple[int, int], int]
 
     @classmethod
-    def connected(
+    def connect(
         cls, writer: CollectiveWriter, channel: int, positions: Sequence[int] | None = None
     ) -> SwitchFlags:
         """Connect the positions, by default all."""
@@ -94,7 +94,7 @@ def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     if fabric is not None:
         check_units(fabric, writer.call.ranks)
     for part in writer.parts():
-        flags = SwitchFlags.connected(writer, part.channel)
+        flags = SwitchFlags.connect(writer, part.channel)
         for position in range(writer.size):
             _scatter(writer, part, position, flags)
             _reduce(writer, part, position, flags)
@@ -137,7 +137,7 @@ def _scatter(writer: CollectiveWriter, part: Part, position: int, flags: SwitchF
         "name": "nvls/scatter",
     }
     prims, div = copies(writer.size), copies_per_cost("scatter")
-    writer.rotated(position, part, prims, pipes, fixed_div=div, **fields)
+    writer.add_rotated(position, part, prims, pipes, fixed_div=div, **fields)
 
 
 def _reduce(writer: CollectiveWriter, part: Part, position: int, flags: SwitchFlags) -> None:
@@ -147,7 +147,7 @@ def _reduce(writer: CollectiveWriter, part: Part, position: int, flags: SwitchFl
     pipes += [flags.done[position, member] for member in range(size)]
     pipes.append(connect_switch(writer, position, part.channel))
     fields: dict[str, Any] = {"sm": 0, "fixed_div": 2 * size + 1, "name": "nvls/reduce"}
-    writer.rotated(position, part, _reductions(size), pipes, **fields)
+    writer.add_rotated(position, part, _reductions(size), pipes, **fields)
 
 
 def _gather(writer: CollectiveWriter, part: Part, position: int, flags: SwitchFlags) -> None:
@@ -159,7 +159,7 @@ def _gather(writer: CollectiveWriter, part: Part, position: int, flags: SwitchFl
         "name": "nvls/gather",
     }
     prims, div = takes(writer.size), copies_per_cost("gather")
-    writer.rotated(position, part, prims, pipes, fixed_div=div, **fields)
+    writer.add_rotated(position, part, prims, pipes, fixed_div=div, **fields)
 
 
 def _heads(writer: CollectiveWriter, position: int) -> list[int]:
@@ -184,10 +184,10 @@ def write_all_gather(
             pipes.append(connect_switch(writer, position, part.channel))
             stores = [store, *tell]
             fields: dict[str, Any] = {"mode": "blocked", "fixed_div": len(stores), "sm": 1}
-            writer.rotated(position, part, stores, pipes, name="nvls/store", **fields)
+            writer.add_rotated(position, part, stores, pipes, name="nvls/store", **fields)
             pipes = [done[head, position] for head in _heads(writer, position)]
             fields = {"mode": "blocked", "fixed_div": size, "sm": 0}
-            writer.rotated(position, part, takes(size), pipes, name="nvls/gather", **fields)
+            writer.add_rotated(position, part, takes(size), pipes, name="nvls/gather", **fields)
 
 
 @_by_switches("reduce_scatter", "nvls")
@@ -203,13 +203,13 @@ def write_reduce_scatter(
         for position in range(size):
             pipes = [ready[position, head] for head in _heads(writer, position)]
             fields: dict[str, Any] = {"mode": "blocked", "fixed_div": size, "sm": 1}
-            writer.rotated(position, part, copies(size), pipes, name="nvls/scatter", **fields)
+            writer.add_rotated(position, part, copies(size), pipes, name="nvls/scatter", **fields)
             wait = [Prim("waitSignal", recv=slot, coef=1) for slot in range(size)]
             load = Prim("reduceLoad", send=size, coef=1, src="scratch")
             pipes = [ready[member, position] for member in range(size)]
             pipes.append(connect_switch(writer, position, part.channel))
             fields = {"mode": "blocked", "fixed_div": size + 1, "sm": 0}
-            writer.rotated(position, part, [*wait, load], pipes, name="nvls/reduce", **fields)
+            writer.add_rotated(position, part, [*wait, load], pipes, name="nvls/reduce", **fields)
 
 
 def connect_switch(writer: CollectiveWriter, position: int, channel: int) -> int:

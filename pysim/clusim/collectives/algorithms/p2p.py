@@ -50,9 +50,9 @@ def write_alltoall(writer: CollectiveWriter, fabric: Fabric | None) -> None:
         send = [Prim("copy", coef=1), *pairs.sends]
         receive = [replace(prim, base=0, dst_base=prim.base, dst_coef=1) for prim in pairs.takes]
         for position in range(writer.size):
-            out, into = pairs.sent(position), pairs.received(position)
-            writer.rotated(position, part, send, out, mode="blocked")
-            writer.rotated(
+            out, into = pairs.sent(position), pairs.connections_to(position)
+            writer.add_rotated(position, part, send, out, mode="blocked")
+            writer.add_rotated(
                 position, part, receive, into, mode="blocked", sm=0, name="alltoall/receive"
             )
 
@@ -72,8 +72,8 @@ def _write(writer: CollectiveWriter, *, to_root: bool) -> None:
                 pipes.append(writer.connect(root, peer, part.channel))
                 prims.append(Prim("send", send=slot, base=hop, coef=1))
                 prim = Prim("recv", recv=0, coef=1)
-            writer.rotated(peer, part, [prim], pipes[-1:], mode="blocked")
-        writer.rotated(root, part, prims, pipes, mode="blocked")
+            writer.add_rotated(peer, part, [prim], pipes[-1:], mode="blocked")
+        writer.add_rotated(root, part, prims, pipes, mode="blocked")
 
 
 @algorithm("gather", "direct", default=True, channels="p2p", many_peers=True, growth="exchange")

@@ -52,16 +52,16 @@ def _steps(order: tuple[int, ...], index: int, steps: Steps) -> tuple[Prim, ...]
 def _write(
     writer: CollectiveWriter,
     fabric: Fabric | None,
-    ways: Ways | None,
+    routes: Ways | None,
     steps: Steps,
     *,
     blocked: bool,
 ) -> None:
-    if ways is None:
+    if routes is None:
         rings = find_rings(fabric, writer.call.ranks, writer.call.channels)
-        ways = Ways(rings, parts=writer.parts(blocked=blocked))
-    for part in ways.parts:
-        ring = ways.rings[part.route]
+        routes = Ways(rings, parts=writer.parts(blocked=blocked))
+    for part in routes.parts:
+        ring = routes.rings[part.route]
         pipes = connect_ring(writer, ring, part.channel)
         by_index = not blocked and (ring.rail >= 0 or ring.rails is not None)
         if by_index:
@@ -81,7 +81,7 @@ def _write(
 
 @algorithm("allreduce", "ring", ring_shape, default=True, growth="steps")
 def write_allreduce(
-    writer: CollectiveWriter, fabric: Fabric | None, ways: Ways | None = None
+    writer: CollectiveWriter, fabric: Fabric | None, routes: Ways | None = None
 ) -> None:
     """Write reduce-scatter and all-gather in one program per loop of n chunks: 2(n-1)/n of the data per hop."""
     n = writer.size
@@ -92,24 +92,24 @@ def write_allreduce(
         (FORWARD, 1, n - 2),
         (RECV, n - 1, 1),
     )
-    _write(writer, fabric, ways, steps, blocked=False)
+    _write(writer, fabric, routes, steps, blocked=False)
 
 
 @algorithm("reduce_scatter", "ring", ring_shape, default=True, growth="steps")
 def write_reduce_scatter(
-    writer: CollectiveWriter, fabric: Fabric | None, ways: Ways | None = None
+    writer: CollectiveWriter, fabric: Fabric | None, routes: Ways | None = None
 ) -> None:
     """Write the ring in which block `p` ends reduced at position `p`."""
     n = writer.size
     steps = ((SEND, 1, 1), (REDUCE_SEND, 2, n - 2), (REDUCE_COPY, 0, 1))
-    _write(writer, fabric, ways, steps, blocked=True)
+    _write(writer, fabric, routes, steps, blocked=True)
 
 
 @algorithm("all_gather", "ring", ring_shape, default=True, growth="steps")
 def write_all_gather(
-    writer: CollectiveWriter, fabric: Fabric | None, ways: Ways | None = None
+    writer: CollectiveWriter, fabric: Fabric | None, routes: Ways | None = None
 ) -> None:
     """Write the ring that carries every rank's block once round."""
     n = writer.size
     steps = ((COPY_SEND, 0, 1), (FORWARD, 1, n - 2), (RECV, n - 1, 1))
-    _write(writer, fabric, ways, steps, blocked=True)
+    _write(writer, fabric, routes, steps, blocked=True)

@@ -100,7 +100,7 @@ def _aggregate(local: Local, index: int, pipes: list[int], where: Buffer) -> Non
         Prim("aggregate", send=1, coef=1, src=where, dst=where),
         Prim("signal", send=2, coef=1),
     ]
-    template = local.shared(f"sharp/aggregate {where}", lambda: prims)
+    template = local.share_template(f"sharp/aggregate {where}", lambda: prims)
     local.program(index, template, pipes, "sharp/aggregate")
 
 
@@ -118,7 +118,7 @@ def _reduce_by_switches(writer: CollectiveWriter, local: Local, nets: list[int])
     """Write NVLS reduction to the heads, aggregation and multicast of its result."""
     size, channel = local.size, local.part.channel
 
-    pipes = SwitchFlags.connected(writer, channel, local.positions)
+    pipes = SwitchFlags.connect(writer, channel, local.positions)
     members = tuple(writer.call.ranks[position] for position in local.positions)
     for index, net in enumerate(nets):
         local_positions = local.positions[index]
@@ -131,17 +131,19 @@ def _reduce_by_switches(writer: CollectiveWriter, local: Local, nets: list[int])
             for _ in range(2)
         )
         ready = [pipes.ready[index, head] for head in heads]
-        local.program(index, _shared(local, "sharp/copy", copies), ready, "sharp/scatter", sm=1)
+        local.program(
+            index, _share_template(local, "sharp/copy", copies), ready, "sharp/scatter", sm=1
+        )
         into = [pipes.ready[member, index] for member in range(size)]
-        _head(local, index, _shared(local, "sharp/reduce", _reduce), [*into, load, before])
+        _head(local, index, _share_template(local, "sharp/reduce", _reduce), [*into, load, before])
         _aggregate(local, index, [before, net, after], "scratch")
         out = [pipes.done[index, member] for member in range(size)]
-        _head(local, index, _shared(local, "sharp/spread", _spread), [*out, store, after])
+        _head(local, index, _share_template(local, "sharp/spread", _spread), [*out, store, after])
         done = [pipes.done[head, index] for head in heads]
-        local.program(index, _shared(local, "sharp/gather", takes), done, "sharp/gather")
+        local.program(index, _share_template(local, "sharp/gather", takes), done, "sharp/gather")
 
 
-def _shared(local: Local, name: str, make: Callable[[int], Sequence[Prim]]) -> int:
+def _share_template(local: Local, name: str, make: Callable[[int], Sequence[Prim]]) -> int:
     """Return the template that `make` returns for nodes of this size; ranks and channels share it."""
     key = ("by switches", name, local.size)
     return local.writer.builder.shared_template(key, name, partial(make, local.size), local.size)

@@ -98,10 +98,10 @@ def _halves(channel: _Channel) -> tuple[TreeHalf, TreeHalf]:
     up, down = (
         1
         / (
-            alone / cta_figure(f"tree {protocol} {way} alone")
-            + (1 - alone) / cta_figure(f"tree {protocol} {way}")
+            alone / cta_figure(f"tree {protocol} {direction} alone")
+            + (1 - alone) / cta_figure(f"tree {protocol} {direction}")
         )
-        for way in ("up", "down")
+        for direction in ("up", "down")
     )
     return TreeHalf(1, up), TreeHalf(0, down)
 
@@ -176,14 +176,14 @@ def _shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
 
 @algorithm("allreduce", "tree", _shape, paired=True, growth="levels")
 def write_allreduce(
-    writer: CollectiveWriter, fabric: Fabric | None, ways: Ways | None = None
+    writer: CollectiveWriter, fabric: Fabric | None, routes: Ways | None = None
 ) -> None:
     """Write reduction up and broadcast down each channel's tree, side by side in every rank but the root."""
-    if ways is None:
+    if routes is None:
         trees = find_trees(fabric, writer.call.ranks, writer.call.channels)
-        ways = Ways(trees=trees, parts=writer.parts())
-    for part in ways.parts:
-        channel = _Channel(writer, part, ways.trees[part.route])
+        routes = Ways(trees=trees, parts=writer.parts())
+    for part in routes.parts:
+        channel = _Channel(writer, part, routes.trees[part.route])
         rising, falling = _halves(channel)
         up, down = channel.connect(down=False), channel.connect(down=True)
         _root(channel, up, down)
@@ -192,7 +192,7 @@ def write_allreduce(
             _down(channel, down, position, falling)
 
 
-def _rooted(writer: CollectiveWriter, fabric: Fabric | None) -> list[Tree]:
+def _rooted_trees(writer: CollectiveWriter, fabric: Fabric | None) -> list[Tree]:
     root = writer.call.ranks.index(writer.call.root)
     return find_trees(fabric, writer.call.ranks, writer.call.channels, root)
 
@@ -200,7 +200,7 @@ def _rooted(writer: CollectiveWriter, fabric: Fabric | None) -> list[Tree]:
 @algorithm("reduce", "tree", _shape, paired=True, growth="levels")
 def write_reduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write the reduction up trees that end at the root."""
-    trees = _rooted(writer, fabric)
+    trees = _rooted_trees(writer, fabric)
     for part in writer.parts():
         channel = _Channel(writer, part, trees[part.channel])
         up = channel.connect(down=False)
@@ -212,7 +212,7 @@ def write_reduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
 @algorithm("broadcast", "tree", _shape, paired=True, growth="levels")
 def write_broadcast(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write the broadcast down trees that start at the root."""
-    trees = _rooted(writer, fabric)
+    trees = _rooted_trees(writer, fabric)
     for part in writer.parts():
         channel = _Channel(writer, part, trees[part.channel])
         tree, down = channel.tree, channel.connect(down=True)

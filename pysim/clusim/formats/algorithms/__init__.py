@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-from clusim.base.extensions import required
+from clusim.base.extensions import find_extension
 
 __all__ = ["plan_reader"]
 
@@ -20,4 +20,4 @@ def plan_reader(path: str) -> ModuleType:
     """
     if path.lower().endswith(".xml"):
         return import_module("clusim.formats.algorithms.msccl")
-    return required("clusim.plans", "mscclpp", f"{path}: MSCCL++ execution plan").module()
+    return find_extension("clusim.plans", "mscclpp", f"{path}: MSCCL++ execution plan").module()

@@ -43,21 +43,21 @@ class JsonNode(dict[str, Any]):
         """Return an integer; it is required if the default is None."""
         value = self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise self.bad(f"{name}={_shown(value)}: must be an integer {low}..{high}")
+            raise self.bad(f"{name}={_format_value(value)}: must be an integer {low}..{high}")
         return value
 
     def text(self, name: str, default: str | None = None) -> str:
         """Return a text."""
         value = self.get(name, default)
         if not isinstance(value, str):
-            raise self.bad(f"{name}={_shown(value)}: must be a text")
+            raise self.bad(f"{name}={_format_value(value)}: must be a text")
         return value
 
     def flag(self, name: str, default: bool) -> bool:
         """Return true or false."""
         value = self.get(name, default)
         if not isinstance(value, bool):
-            raise self.bad(f"{name}={_shown(value)}: must be true or false")
+            raise self.bad(f"{name}={_format_value(value)}: must be true or false")
         return value
 
     def nodes(self, name: str) -> list[JsonNode]:
@@ -70,16 +70,18 @@ class JsonNode(dict[str, Any]):
     def numbers(self, name: str, low: int, high: int) -> list[int]:
         """Return a list of integers; empty if it is missing."""
         value = self.get(name, [])
-        whole = isinstance(value, list) and all(
+        is_list = isinstance(value, list) and all(
             isinstance(item, int) and not isinstance(item, bool) and low <= item <= high
             for item in value
         )
-        if not whole:
-            raise self.bad(f"{name}={_shown(value)}: must be a list of integers {low}..{high}")
+        if not is_list:
+            raise self.bad(
+                f"{name}={_format_value(value)}: must be a list of integers {low}..{high}"
+            )
         return list(value)
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     return ascii(value)[:40]
 
 

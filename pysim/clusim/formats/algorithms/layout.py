@@ -101,7 +101,7 @@ def operation_of(word: str) -> str:
 
 
 def start(
-    plan: AlgorithmPlan, fabric: Fabric | None, wanted: WantedPlan, grain: int = 1
+    plan: AlgorithmPlan, fabric: Fabric | None, request: WantedPlan, grain: int = 1
 ) -> tuple[CollectiveWriter, int]:
     """Return the call of a plan to write programs for, and the size of its chunks [bytes].
 
@@ -109,22 +109,22 @@ def start(
     padding after the data is moved as well.
     """
     count = fabric.num_ranks if fabric is not None else len(plan.gpus)
-    group = tuple(range(count)) if wanted.ranks is None else tuple(wanted.ranks)
+    group = tuple(range(count)) if request.ranks is None else tuple(request.ranks)
     if len(group) != len(plan.gpus):
         raise InputError(
             f"{plan.where}: a plan for {len(plan.gpus)} GPUs, not {len(group)}; choose {len(plan.gpus)} with --ranks"
         )
     rooted = plan.operation in ROOTED
-    _check_root(plan, group, wanted.root, rooted)
+    _check_root(plan, group, request.root, rooted)
     call = CollectiveCall(
         plan.operation,
-        wanted.bytes,
+        request.bytes,
         group,
-        element(wanted.dtype).name,
-        redop_named(wanted.redop),
+        element(request.dtype).name,
+        redop_named(request.redop),
         group[plan.root] if rooted else ABSENT,
         plan.tool,
-        wanted.protocol,
+        request.protocol,
         plan.channels,
         in_place=plan.in_place,
     )
@@ -144,7 +144,7 @@ def start(
         builder.task(Task("program", rank, name=f"{call.operation} {plan.tool}", call=number))
         for rank in group
     ]
-    shape = shape_of(wanted.protocol, ring=True, protocols=fabric.protocols if fabric else None)
+    shape = shape_of(request.protocol, ring=True, protocols=fabric.protocols if fabric else None)
     return CollectiveWriter(builder, call, shape, tuple(tasks), chunk), chunk
 
 
@@ -156,7 +156,7 @@ def chunk_elements(plan: AlgorithmPlan, elements: int, grain: int = 1) -> int:
     return -(-size // grain) * grain
 
 
-def placed(count: int, src: Place | None, dst: Place | None) -> dict[str, Any]:
+def place_chunks(count: int, src: Place | None, dst: Place | None) -> dict[str, Any]:
     """Return the fields of a primitive that moves `count` chunks from `src` to `dst`."""
     fields: dict[str, Any] = {"step": 1 if count > 1 else 0, "repeat": count}
     if src is not None:

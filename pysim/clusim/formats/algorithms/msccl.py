@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusim.base.errors import DeadlockError, InputError
-from clusim.formats.algorithms.layout import SMALL, Key, Place, WantedPlan, placed, start
+from clusim.formats.algorithms.layout import SMALL, Key, Place, WantedPlan, place_chunks, start
 from clusim.formats.algorithms.msccl_xml import MscclBlock, MscclPlan, MscclStep, read_plan
 from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import ABSENT, Prim, Schedule
@@ -47,7 +47,7 @@ def load(path: str | Path, fabric: Fabric | None, bytes: int, **options: Any) ->
     return build(read_plan(path), fabric, WantedPlan(bytes, **options))
 
 
-def build(plan: MscclPlan, fabric: Fabric | None, wanted: WantedPlan) -> Schedule:
+def build(plan: MscclPlan, fabric: Fabric | None, request: WantedPlan) -> Schedule:
     """Return the schedule of a plan.
 
     Raises
@@ -58,10 +58,10 @@ def build(plan: MscclPlan, fabric: Fabric | None, wanted: WantedPlan) -> Schedul
     if plan.operation == "messages" and any(gpu.chunks["o"] for gpu in plan.gpus):
         plan = replace(plan, in_place=False)
     program = _Program(plan).run()
-    wanted = replace(wanted, protocol=wanted.protocol or plan.protocol)
-    written, chunk_bytes = start(plan, fabric, wanted)
-    _Emitter(plan, written, program, chunk_bytes).emit()
-    return written.schedule()
+    request = replace(request, protocol=request.protocol or plan.protocol)
+    writer, chunk_bytes = start(plan, fabric, request)
+    _Emitter(plan, writer, program, chunk_bytes).emit()
+    return writer.schedule()
 
 
 @dataclass(slots=True)
@@ -133,10 +133,10 @@ class _Program:
         for key, block in self.blocks.items():
             if self.at[key] < len(block.steps):
                 raise self._stuck(key, block)
-        for (src, dst, channel), left in self.sent.items():
-            if left:
+        for (src, dst, channel), unreceived in self.sent.items():
+            if unreceived:
                 raise InputError(
-                    f"{self.plan.where}: gpu {src} sends {left} chunks on channel {channel} that gpu {dst} never"
+                    f"{self.plan.where}: gpu {src} sends {unreceived} chunks on channel {channel} that gpu {dst} never"
                     " receives"
                 )
         return self
@@ -185,17 +185,17 @@ class _Program:
         """Return the first chunk of an operand."""
         buffer, first = end
         gpu, size, chunks = key[0], len(self.plan.gpus), self.plan.chunks
-        shift, most = 0, chunks
+        shift, limit = 0, chunks
         share = chunks // size
         if buffer == "s":
-            most = self.plan.gpus[gpu].chunks["s"]
+            limit = self.plan.gpus[gpu].chunks["s"]
         elif (buffer, self.plan.operation) in SMALL:
-            shift, most = gpu * share, share
-        if first < 0 or first + step.count > most:
+            shift, limit = gpu * share, share
+        if first < 0 or first + step.count > limit:
             raise self._bad(
                 step,
                 key,
-                f"chunks {first}..{first + step.count - 1} of buffer {buffer}, which has {most}",
+                f"chunks {first}..{first + step.count - 1} of buffer {buffer}, which has {limit}",
             )
         if buffer == "s":
             return "scratch", first
@@ -219,7 +219,7 @@ class _Program:
         if dst is not None and dst[0] == "input":
             raise self._bad(step, key, "writes to its input; only a plan with inplace=1 may")
         recv, send = (0 if op.receives else ABSENT), (1 if op.sends else ABSENT)
-        out.prims.append(Prim(op.prim, recv=recv, send=send, **placed(step.count, src, dst)))
+        out.prims.append(Prim(op.prim, recv=recv, send=send, **place_chunks(step.count, src, dst)))
         if op.prim == "reduce" and out.reduced == (dst, step.count) and step.after is None:
             return
         out.reduced = (dst, step.count) if op.prim == "reduce" else None
@@ -237,11 +237,11 @@ class _Emitter:
     """Writer of a program's instances; `chunk_bytes` is the size of a plan's chunk [bytes]."""
 
     def __init__(
-        self, plan: MscclPlan, written: CollectiveWriter, program: _Program, chunk_bytes: int
+        self, plan: MscclPlan, writer: CollectiveWriter, program: _Program, chunk_bytes: int
     ) -> None:
-        self.plan, self.written, self.program = plan, written, program
+        self.plan, self.written, self.program = plan, writer, program
         self.chunk_bytes = chunk_bytes
-        self.at_once = max(1, min(written.shape.chunk_bytes // chunk_bytes, MAX_COUNT))
+        self.at_once = max(1, min(writer.shape.chunk_bytes // chunk_bytes, MAX_COUNT))
         self.data: dict[tuple[int, int, int], int] = {}
         self.flags: dict[tuple[Key, Key], int] = {}
         self.senders = {
@@ -294,7 +294,7 @@ class _Emitter:
             name=f"msccl/{self.plan.name}"[:80],
             stride=self.chunk_bytes,
             limit=self.plan.room * self.chunk_bytes,
-            fixed_div=self._shared(out, prims, length),
+            fixed_div=self._slices_per_cost(out, prims, length),
             slices=self.cut,
             slots_per_slice=self.taken // self.cut,
         )
@@ -312,12 +312,12 @@ class _Emitter:
         shape = self.written.shape
         grains = set(self.grains.values()) or {_Grain(1, 1)}
         room = MAX_SLOTS // max(self._in_flight(grain.pieces) for grain in grains)
-        taken = max(1, min(shape.slices * shape.slots_per_slice, room))
+        slots = max(1, min(shape.slices * shape.slots_per_slice, room))
         length = max(grain.chunks for grain in grains) * self.chunk_bytes
-        most = max(1, min(shape.slices, -(-length // shape.slice_min)))
-        return taken, next(n for n in range(most, 0, -1) if taken % n == 0)
+        max_slices = max(1, min(shape.slices, -(-length // shape.slice_min)))
+        return slots, next(n for n in range(max_slices, 0, -1) if slots % n == 0)
 
-    def _shared(self, out: _Written, prims: Sequence[Prim], length: int) -> int:
+    def _slices_per_cost(self, out: _Written, prims: Sequence[Prim], length: int) -> int:
         """Return the slices per fixed cost, with one fixed cost per operation of a thread block."""
         slices = max(1, min(self.cut, -(-length // self.written.shape.slice_min)))
         paid = sum(-(-count // self.at_once) for count in out.counts) * slices
@@ -336,7 +336,7 @@ class _Emitter:
             else:
                 ends = (block.recv, gpu) if slot == 0 else (gpu, block.send)
                 bound.append(self._connection((*ends, block.channel)))
-        return [_moved(prim, renamed) for prim in out.prims], bound
+        return [_move_prim(prim, renamed) for prim in out.prims], bound
 
     def _connection(self, key: tuple[int, int, int]) -> int:
         if key not in self.data:
@@ -352,7 +352,7 @@ class _Emitter:
         return self.flags[pair]
 
 
-def _moved(prim: Prim, renamed: dict[int, int]) -> Prim:
+def _move_prim(prim: Prim, renamed: dict[int, int]) -> Prim:
     return replace(prim, recv=renamed[prim.recv], send=renamed[prim.send])
 
 

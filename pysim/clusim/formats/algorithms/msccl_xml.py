@@ -139,8 +139,8 @@ def _plan(root: XmlElement, where: str) -> MscclPlan:
         raise _bad(root, f"coll={coll[:40]!r}: unknown; one of {', '.join(PLANNED)}")
     protocol = find_protocol(root.get("proto") or "simple")
     if protocol is None:
-        known = ", ".join(PROTOCOLS)
-        raise _bad(root, f"proto={root.get('proto')[:40]!r}: unknown; one of {known}")
+        listing = ", ".join(PROTOCOLS)
+        raise _bad(root, f"proto={root.get('proto')[:40]!r}: unknown; one of {listing}")
     if operation in BLOCKWISE and chunks % ranks:
         raise _bad(
             root, f"nchunksperloop={chunks}: {coll} of {ranks} GPUs needs a multiple of {ranks}"
@@ -158,7 +158,7 @@ def _plan(root: XmlElement, where: str) -> MscclPlan:
         where,
         root.get("name") or Path(where).stem,
         operation,
-        protocol.own,
+        protocol.key,
         chunks,
         bool(_number(root, "inplace", 0, 1, 0)),
         _number(root, "root", 0, ranks - 1, 0),
@@ -234,7 +234,7 @@ def _check_deps(element: XmlElement, gpu: MscclGpu) -> None:
 
 def _check_ends(plan: MscclPlan) -> None:
     """Check that each connection (GPUs and channel) has one thread block at either end."""
-    seen: dict[tuple[str, int, int, int], tuple[int, int]] = {}
+    ends: dict[tuple[str, int, int, int], tuple[int, int]] = {}
     for number, gpu in enumerate(plan.gpus):
         for index, block in enumerate(gpu.blocks):
             keys = []
@@ -243,8 +243,8 @@ def _check_ends(plan: MscclPlan) -> None:
             if any(step.op.receives for step in block.steps):
                 keys.append(("receives from", number, block.recv, block.channel))
             for key in keys:
-                if key in seen:
-                    other, line = seen[key]
+                if key in ends:
+                    other, line = ends[key]
                     raise plan.bad(
                         block.line,
                         f"thread block {index} of gpu {number} {key[0]} gpu"
@@ -252,4 +252,4 @@ def _check_ends(plan: MscclPlan) -> None:
                         " both would use the same slots, so the received data are undefined;"
                         " use another channel for one of them",
                     )
-                seen[key] = index, block.line
+                ends[key] = index, block.line

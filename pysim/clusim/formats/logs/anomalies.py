@@ -92,8 +92,8 @@ def _job(log: Log) -> Iterator[Anomaly]:
             yield Anomaly("setting", f"{name}={value} {description}")
     for name, values in facts.environment.items():
         if len(values) > 1 and name.startswith("NCCL_"):
-            shown = ", ".join(sorted(values)[:4])
-            yield Anomaly("settings differ", f"{name} is not the same in all processes: {shown}")
+            listing = ", ".join(sorted(values)[:4])
+            yield Anomaly("settings differ", f"{name} is not the same in all processes: {listing}")
     for kind, entry in facts.timeouts.items():
         yield Anomaly("timeout", f"watchdog timeout: {kind} ({entry.count} times)")
     for kind, entry in facts.warnings.items():
@@ -124,7 +124,7 @@ def _contradictions(log: Log) -> Iterator[Anomaly]:
     """Compare sizes and ranks of handles with the same commId."""
     facts = log.facts
     sizes: dict[tuple[int, int], Member] = {}
-    told: set[tuple[int, int, int]] = set()
+    reported: set[tuple[int, int, int]] = set()
     twice = False
     ranks: dict[tuple[int, int, int, int], Member] = {}
     for member in facts.members:
@@ -134,9 +134,9 @@ def _contradictions(log: Log) -> Iterator[Anomaly]:
         first = sizes.setdefault(ident, member)
         name = f"communicator {member.comm_id:#x}"
         if first.n_ranks != member.n_ranks:
-            if (*ident, member.n_ranks) in told:
+            if (*ident, member.n_ranks) in reported:
                 continue
-            told.add((*ident, member.n_ranks))
+            reported.add((*ident, member.n_ranks))
             yield Anomaly(
                 CONTRADICTION, f"{name} has {first.n_ranks} ranks at {facts.place(first.line)} and"
                 f" {member.n_ranks} at {facts.place(member.line)}: taken as two",
@@ -175,12 +175,12 @@ def _sizes_of_calls(log: Log, communicator: LoggedCommunicator) -> Iterator[Anom
 def _same_gpu(log: Log, communicator: LoggedCommunicator) -> Iterator[Anomaly]:
     """Compare the GPUs of a communicator's ranks, which must differ."""
     facts = log.facts
-    seen: dict[tuple[str, int], Member] = {}
+    members_by_gpu: dict[tuple[str, int], Member] = {}
     for member in log.members(communicator):
         if member.bus == NONE or member.rank == NONE:
             continue
         host = facts.processes[member.process].host
-        other = seen.setdefault((host, member.bus), member)
+        other = members_by_gpu.setdefault((host, member.bus), member)
         if other.rank != member.rank:
             yield Anomaly(
                 CONTRADICTION, f"{_name(log, communicator)}ranks {other.rank} and {member.rank} are on one GPU,"
@@ -197,12 +197,12 @@ def _ranks(log: Log, communicator: LoggedCommunicator) -> Iterator[Anomaly]:
     where = _name(log, communicator)
     members = log.members(communicator)
     for name in ("coll", "nvls", "p2p"):
-        told = [m.counts[name] for m in members if name in m.counts]
-        if len(set(told)) > 1:
-            counts = Counter(told)
-            shown = ", ".join(f"{n} on {times} ranks" for n, times in sorted(counts.items()))
+        logged_counts = [m.counts[name] for m in members if name in m.counts]
+        if len(set(logged_counts)) > 1:
+            counts = Counter(logged_counts)
+            listing = ", ".join(f"{n} on {times} ranks" for n, times in sorted(counts.items()))
             yield Anomaly(
-                "channels", f"{where}ranks have different numbers of {name} channels: {shown}"
+                "channels", f"{where}ranks have different numbers of {name} channels: {listing}"
             )
     started = [m.rank for m in members if m.started and not m.complete and not m.ended]
     if started and any(m.complete for m in members):
@@ -240,13 +240,13 @@ def _transports(log: Log, communicator: LoggedCommunicator) -> Iterator[Anomaly]
             channels.setdefault((source, target), Counter())[route.label] += 1
     if shm:
         pairs = sorted({(min(a, b), max(a, b)) for a, b in shm})
-        shown = ", ".join(f"{a}-{b}" for a, b in pairs[:8]) + (", ..." if len(pairs) > 8 else "")
+        listing = ", ".join(f"{a}-{b}" for a, b in pairs[:8]) + (", ..." if len(pairs) > 8 else "")
         more = "they are on one host, where P2P may be possible"
         if p2p:
             more = f"while {len(p2p)} pairs use P2P"
         elif any(name in log.facts.environment for name in ("NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE")):
             more = "because the environment forbids P2P"
-        yield Anomaly("SHM", f"{where}ranks {shown} use host memory (SHM), {more}")
+        yield Anomaly("SHM", f"{where}ranks {listing} use host memory (SHM), {more}")
     for name in sorted({how for how, _ in nets}):
         with_gdr, without = nets[name, True], nets[name, False]
         if name.lower().startswith("socket"):
@@ -262,10 +262,10 @@ def _transports(log: Log, communicator: LoggedCommunicator) -> Iterator[Anomaly]
     mixed = [pair for pair, labels in channels.items() if len(labels) > 1]
     if mixed:
         a, b = mixed[0]
-        shown = ", ".join(f"{n} x {label}" for label, n in channels[a, b].items())
+        listing = ", ".join(f"{n} x {label}" for label, n in channels[a, b].items())
         yield Anomaly(
             "channels", f"{where}{len(mixed)} pairs use different transports on different channels,"
-            f" e.g. {a} -> {b}: {shown}",
+            f" e.g. {a} -> {b}: {listing}",
         )  # fmt: skip
 
 
@@ -329,13 +329,13 @@ def _links(log: Log, communicator: LoggedCommunicator, member: Member) -> Iterat
             nics[node.name] = node.bw
     name = communicator.gpu_of.get(member.rank, "")
     chip = gpu_by_product(name)
-    if chip is not None and chip.soldered and chip.link.startswith("nvlink"):
-        each = nccl_link_GBps(chip.compute_capability)
+    if chip is not None and chip.has_fixed_links and chip.link.startswith("nvlink"):
+        link_GBps = nccl_link_GBps(chip.compute_capability)
         for gpu, bw in links.items():
-            if bw < 0.97 * each * chip.links:
+            if bw < 0.97 * link_GBps * chip.links:
                 yield Anomaly(
                     "NVLink",
-                    f"{host}: {gpu} ({name}) has {bw / each:.0f} NVLinks ({bw:g} GB/s), the chip {chip.links}",
+                    f"{host}: {gpu} ({name}) has {bw / link_GBps:.0f} NVLinks ({bw:g} GB/s), the chip {chip.links}",
                 )
     if nics and min(nics.values()) < 0.9 * max(nics.values()):
         slow = min(nics, key=lambda nic: nics[nic])
@@ -461,10 +461,12 @@ def _damage(log: Log) -> Iterator[Anomaly]:
     )  # fmt: skip
     yield from (Anomaly("file", text) for beyond, text in limits if beyond)
     if facts.spliced:
-        rest = f"; {facts.rejoined} pieces could be joined again" if facts.rejoined else ""
+        rejoined = f"; {facts.rejoined} pieces could be joined again" if facts.rejoined else ""
         lost = facts.lost_handles
-        rest += f"; the owners of {lost} communicators' names are unknown" if lost else ""
-        yield Anomaly("spliced", f"ranks wrote into each other's lines {facts.spliced} times{rest}")
+        rejoined += f"; the owners of {lost} communicators' names are unknown" if lost else ""
+        yield Anomaly(
+            "spliced", f"ranks wrote into each other's lines {facts.spliced} times{rejoined}"
+        )
     for communicator in log.communicators:
         if not communicator.hosts and len(log.communicators) > 1:
             continue

@@ -40,8 +40,8 @@ class CallReader:
         match = _CALL.fullmatch(text)
         if match is None:
             return False
-        name, op_count, send, receive, rest = match.groups()
-        key = (thread, name, send == receive, rest)
+        name, op_count, send, receive, tail = match.groups()
+        key = (thread, name, send == receive, tail)
         kind = self._facts.call_kinds.get(key)
         if kind is None:
             kind = self._new_kind(line, *key)
@@ -50,10 +50,10 @@ class CallReader:
         self._calls.extend((kind, int(op_count, 16), line, time_ns))
         return True
 
-    def _new_kind(self, line: int, thread: int, name: bytes, in_place: bool, rest: bytes) -> int:
+    def _new_kind(self, line: int, thread: int, name: bytes, in_place: bool, tail: bytes) -> int:
         """Return the index of a new kind, `NONE` for a line that is cut or impossible."""
         facts = self._facts
-        match = _REST.fullmatch(rest)
+        match = _REST.fullmatch(tail)
         if match is None:
             return NONE
         count, kind, op, root, n_ranks = (int(match[i]) for i in (1, 2, 3, 4, 6))
@@ -62,11 +62,11 @@ class CallReader:
         if pointer == 0 or not possible:
             return NONE
         member = facts.member_at(thread, pointer, line)
-        known = facts.members[member]
-        if known.n_ranks == NONE:
-            known.n_ranks = n_ranks
-        if known.rank == NONE and 0 <= rank < known.n_ranks:
-            known.rank = rank
+        caller = facts.members[member]
+        if caller.n_ranks == NONE:
+            caller.n_ranks = n_ranks
+        if caller.rank == NONE and 0 <= rank < caller.n_ranks:
+            caller.rank = rank
         index = len(self._kinds) // len(_KIND)
         self._kinds.extend(
             (
@@ -74,10 +74,10 @@ class CallReader:
                 facts.stream_of(facts.threads[thread].process, stream), in_place,
             )
         )  # fmt: skip
-        if known.n_ranks == n_ranks:
-            facts.call_kinds[thread, name, in_place, rest] = index
+        if caller.n_ranks == n_ranks:
+            facts.call_kinds[thread, name, in_place, tail] = index
         else:
-            facts.miscounted(member, n_ranks, line)
+            facts.note_miscount(member, n_ranks, line)
         return index
 
     def flush(self) -> None:
@@ -88,8 +88,8 @@ class CallReader:
             facts.later_calls += len(kind)
         elif len(kind):
             columns = np.array(self._kinds, np.int64).reshape(-1, len(_KIND))[kind].T
-            rest = {"op_count": op_count, "line": line, "time_ns": time_ns}
-            facts.calls.add(dict(zip(_KIND, columns, strict=True)) | rest)
+            values = {"op_count": op_count, "line": line, "time_ns": time_ns}
+            facts.calls.add(dict(zip(_KIND, columns, strict=True)) | values)
         self._calls = array("q")
         if len(self._kinds) > _MOST_KINDS * len(_KIND):
             self._kinds = array("q")

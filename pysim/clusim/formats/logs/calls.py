@@ -105,26 +105,26 @@ def logged_operation(name: str) -> str:
     return result.name if result is not None and result.name in OF_NCCL else ""
 
 
-def call_table(log: Log, *, most: int | None = None) -> CallTable:
-    """Return the calls of a log, at most the first `most`.
+def call_table(log: Log, *, limit: int | None = None) -> CallTable:
+    """Return the calls of a log, at most the first `limit`.
 
     Without lines of calls, each row of nccl-tests' tables is one call.
     """
     table = CallTable()
     if len(log.operations):
         table.source = "calls" if len(log.calls) else "tuning lines"
-        _from_operations(log, table, most)
+        _from_operations(log, table, limit)
     else:
-        _from_rows(log, table, most)
+        _from_rows(log, table, limit)
     return table
 
 
-def _from_operations(log: Log, table: CallTable, most: int | None) -> None:
+def _from_operations(log: Log, table: CallTable, limit: int | None) -> None:
     groups: dict[tuple[str, int, int], int] = {}
     waits: Counter[tuple[int, int]] = Counter()
     messages: list[tuple[str, dict[_LoggedEnd, int], int]] = []
     order: list[LoggedCall | int] = []
-    rest: list[tuple[int, int, int]] = []
+    remaining: list[tuple[int, int, int]] = []
     for row in _rows(log.operations):
         comm, stream, time_ns, line = row.communicator, row.stream, row.time_ns, row.line
         text = log.facts.names[row.name] if row.name >= 0 else ""
@@ -140,18 +140,18 @@ def _from_operations(log: Log, table: CallTable, most: int | None) -> None:
             launch = waits[comm, row.rank] if kind == "puts" else row.op_count
             at = groups.get((kind, comm, launch))
             if at is None:
-                if most is not None and len(order) >= most:
+                if limit is not None and len(order) >= limit:
                     break
                 at = groups[kind, comm, launch] = len(messages)
                 messages.append((kind, defaultdict(int), comm))
                 order.append(at)
-                rest.append((stream, time_ns, line))
+                remaining.append((stream, time_ns, line))
             if row.rank >= 0 and row.root >= 0:
                 end = "recv" if text == "Recv" else "send"
                 ends = message_ends(end, row.rank, row.root)
                 messages[at][1][*ends, row.size, end] += 1
             continue
-        if most is not None and len(order) >= most:
+        if limit is not None and len(order) >= limit:
             break
         call = _collective(log, row, text)
         if call is None:
@@ -160,8 +160,8 @@ def _from_operations(log: Log, table: CallTable, most: int | None) -> None:
         if not row.agree:
             table.skipped["calls in which ranks contradict each other: the first rank is used"] += 1
         order.append(call)
-        rest.append((stream, time_ns, line))
-    for item, (stream, time_ns, line) in zip(order, rest, strict=True):
+        remaining.append((stream, time_ns, line))
+    for item, (stream, time_ns, line) in zip(order, remaining, strict=True):
         if isinstance(item, int):
             result = _messages(log, table, *messages[item])
             if result is not None:
@@ -283,7 +283,7 @@ def _messages(
     return LoggedCall(comm, kind, max(moved.values()), "uint8", messages=tuple(flat))
 
 
-def _from_rows(log: Log, table: CallTable, most: int | None) -> None:
+def _from_rows(log: Log, table: CallTable, limit: int | None) -> None:
     """Add the rows of nccl-tests as calls."""
     for run in log.runs:
         operation = logged_operation(run.collective())
@@ -299,7 +299,7 @@ def _from_rows(log: Log, table: CallTable, most: int | None) -> None:
         for size, kind, op, root, line in zip(
             run.sizes, run.types, run.ops, run.roots, run.row_lines, strict=True
         ):
-            if most is not None and len(table.call) >= most:
+            if limit is not None and len(table.call) >= limit:
                 return
             if not 0 < size <= MOST_BYTES:
                 table.skipped["rows of size 0"] += 1

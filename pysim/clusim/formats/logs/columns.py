@@ -37,7 +37,7 @@ def small(values: NDArray[np.integer]) -> NDArray[np.integer]:
     return values.astype(np.result_type(*map(np.min_scalar_type, ends)))
 
 
-def translated(values: NDArray[np.integer], to: Mapping[int, int]) -> NDArray[np.integer]:
+def translate_keys(values: NDArray[np.integer], to: Mapping[int, int]) -> NDArray[np.integer]:
     """Return `values` with the keys of `to` replaced by their values."""
     old = np.array(sorted(to), np.int64)
     new = np.array([to[key] for key in old.tolist()], np.int64)
@@ -102,16 +102,16 @@ class Columns(_Growing):
         """Replace the keys of `values` by their values in one column."""
         self._flush()
         for part in self._parts:
-            part[name] = translated(part[name], values)
+            part[name] = translate_keys(part[name], values)
 
     def columns(self) -> dict[str, Column]:
         """Return the columns, and release the arrays that were appended."""
         self._flush()
-        whole: dict[str, Column] = {}
+        merged: dict[str, Column] = {}
         for name in self.names:
-            whole[name] = _joined([part.pop(name) for part in self._parts])
-        self._parts = [whole] if self._length else []
-        return dict(whole)
+            merged[name] = _concatenate([part.pop(name) for part in self._parts])
+        self._parts = [merged] if self._length else []
+        return dict(merged)
 
 
 class OwnedRows:
@@ -123,8 +123,8 @@ class OwnedRows:
         """Group by owners, numbers from 0; rows with negative owners are dropped."""
         self._columns = columns
         self._order = np.argsort(owners, kind="stable")
-        most = int(owners.max()) if len(owners) else NONE
-        self._starts = np.searchsorted(owners[self._order], np.arange(most + 2)).tolist()
+        last_owner = int(owners.max()) if len(owners) else NONE
+        self._starts = np.searchsorted(owners[self._order], np.arange(last_owner + 2)).tolist()
 
     def rows(self, owner: int, names: Iterable[str]) -> Iterable[tuple[int, ...]]:
         """Return the rows of an owner, in order, with the values of these columns."""
@@ -151,12 +151,12 @@ class Repeating(_Growing):
     @property
     def kinds(self) -> dict[str, Column]:
         """Values of the columns by kind of row."""
-        return self._whole()[0]
+        return self._merge_parts()[0]
 
     @property
     def which(self) -> Column:
         """Kind of each row."""
-        return self._whole()[1]
+        return self._merge_parts()[1]
 
     def __getitem__(self, name: str) -> Column:
         """Return a column in full."""
@@ -164,7 +164,7 @@ class Repeating(_Growing):
 
     def column(self, name: str, rows: NDArray[np.int64] | slice = slice(None)) -> Column:
         """Return the values of some rows in a column."""
-        kinds, which, running = self._whole()
+        kinds, which, running = self._merge_parts()
         if name in running:
             return running[name].values(rows)
         values: Column = kinds[name][which[rows]]
@@ -176,18 +176,18 @@ class Repeating(_Growing):
 
     def replace(self, name: str, values: Mapping[int, int]) -> None:
         """Replace the keys of `values` by their values in a column of few values."""
-        self.kinds[name] = translated(self.kinds[name], values)
+        self.kinds[name] = translate_keys(self.kinds[name], values)
 
     def tally(self, *names: str) -> NDArray[np.int64]:
         """Return the distinct rows of some columns of few values, with counts as last column."""
         times = np.bincount(self.which, minlength=len(self.kinds[names[0]]))
         columns = [self.kinds[name].astype(np.int64) for name in names]
-        return counted(np.stack((*columns, times), 1))
+        return count_rows(np.stack((*columns, times), 1))
 
     @property
     def kept_bytes(self) -> int:
         """Memory of the rows [B]."""
-        kinds, which, running = self._whole()
+        kinds, which, running = self._merge_parts()
         arrays = [which, *kinds.values(), *(column.above for column in running.values())]
         return sum(0 if 0 in array.strides else array.nbytes for array in arrays)
 
@@ -202,7 +202,7 @@ class Repeating(_Growing):
         running = {name: _Offsets.of(rows[name]) for name in self._running}
         self._parts.append((kinds, _narrow(which), running))
 
-    def _whole(self) -> tuple[dict[str, Column], Column, dict[str, _Offsets]]:
+    def _merge_parts(self) -> tuple[dict[str, Column], Column, dict[str, _Offsets]]:
         """Merge and return the parts."""
         self._flush()
         if len(self._parts) != 1:
@@ -210,9 +210,9 @@ class Repeating(_Growing):
             starts = np.cumsum([0, *(len(part[self._of_kind[0]]) for part in kinds)]).tolist()
             self._parts = [
                 (
-                    {name: _joined([part[name] for part in kinds]) for name in self._of_kind},
+                    {name: _concatenate([part[name] for part in kinds]) for name in self._of_kind},
                     _narrow(
-                        _joined(
+                        _concatenate(
                             [
                                 part.astype(np.int64) + at
                                 for part, at in zip(which, starts, strict=False)
@@ -220,7 +220,7 @@ class Repeating(_Growing):
                         )
                     ),
                     {
-                        name: _Offsets.of(_joined([part[name].values() for part in running]))
+                        name: _Offsets.of(_concatenate([part[name].values() for part in running]))
                         for name in self._running
                     },
                 )
@@ -245,11 +245,11 @@ class _Offsets(NamedTuple):
         return self.above[rows].astype(np.int64) + self.low
 
 
-def _joined(parts: Sequence[Column]) -> Column:
+def _concatenate(parts: Sequence[Column]) -> Column:
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
-def counted(table: NDArray[np.int64]) -> NDArray[np.int64]:
+def count_rows(table: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the rows that differ before the last column, with sums of the last column."""
     _, first, which = np.unique(row_hash(*table.T[:-1]), return_index=True, return_inverse=True)
     result = table[first]

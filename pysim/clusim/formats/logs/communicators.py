@@ -112,7 +112,7 @@ def find_communicators(facts: RawLog, runs: Sequence[TableRun]) -> list[LoggedCo
     """Return the communicators, in the order of their handles' first lines."""
     devices = _devices(runs)
     sizes = _SilentSizes(facts, runs)
-    used = _used(facts)
+    used = _described_handles(facts)
     signatures = _Signatures(facts.calls)
     result: list[LoggedCommunicator] = []
     by_key: dict[tuple[object, ...], LoggedCommunicator] = {}
@@ -131,14 +131,14 @@ def find_communicators(facts: RawLog, runs: Sequence[TableRun]) -> list[LoggedCo
         n_ranks = member.n_ranks if member.n_ranks != NONE else sizes(member)
         key = _key(member, n_ranks, of_member, process.pid)
         candidates = open_ones.setdefault((member.run, n_ranks), _Open(facts, signatures))
-        known = by_key.get(key) if key is not None else candidates.choose(number, looks)
-        if known is None and len(result) >= MOST_COMMUNICATORS:
+        existing = by_key.get(key) if key is not None else candidates.choose(number, looks)
+        if existing is None and len(result) >= MOST_COMMUNICATORS:
             facts.left_out += 1
             continue
-        communicator = known or _new(result, member, n_ranks)
-        if known is None and key is not None:
+        communicator = existing or _new(result, member, n_ranks)
+        if existing is None and key is not None:
             by_key[key] = communicator
-        elif known is None:
+        elif existing is None:
             candidates.add(communicator, number)
             if looks.left <= 0:
                 communicator.assumed.append(_FEW_LOOKS)
@@ -233,11 +233,11 @@ class _Open:
         """Return the candidates without a rank, in order; only the last above the search limit."""
         if looks.left <= 0:
             return [c for c in self._all[-_LAST:] if c.lacks(rank)]
-        kept, seen = self._lacking.get(rank, ([], 0))
-        kept = [c for c in (*kept, *self._all[seen:]) if c.lacks(rank)]
-        looks.left -= len(kept) + len(self._all) - seen
-        self._lacking[rank] = (kept, len(self._all))
-        return kept
+        candidates, position = self._lacking.get(rank, ([], 0))
+        candidates = [c for c in (*candidates, *self._all[position:]) if c.lacks(rank)]
+        looks.left -= len(candidates) + len(self._all) - position
+        self._lacking[rank] = (candidates, len(self._all))
+        return candidates
 
     def _join(self, candidate: _Candidate, number: int) -> None:
         member = self._facts.members[number]
@@ -298,7 +298,7 @@ class _SilentSizes:
         return max(printed, self._highest.get(place, NONE))
 
 
-def _used(facts: RawLog) -> set[int]:
+def _described_handles(facts: RawLog) -> set[int]:
     """Return the handles with any known property."""
     used = set(facts.calls.tally("member")[:, 0].tolist())
     for rows in (facts.connections, facts.links, facts.trees, facts.nvls_trees):
@@ -344,8 +344,8 @@ class _Described:
         """Describe one."""
         facts = self._facts
         run, n_ranks = self._runs.get(communicator.run, (None, NONE))
-        whole = n_ranks == communicator.n_ranks
-        if run is not None and whole and self._may(len(run.devices)):
+        is_same_size = n_ranks == communicator.n_ranks
+        if run is not None and is_same_size and self._may(len(run.devices)):
             for device in run.devices:
                 communicator.host_of[device.rank] = device.host
                 communicator.gpu_of[device.rank] = device.name
@@ -407,8 +407,8 @@ def _assume(facts: RawLog, communicator: LoggedCommunicator) -> None:
         communicator.assumed.append(
             f"the log does not contain the ranks of {communicator.n_logged} of {communicator.n_ranks} GPUs"
         )
-    seen = [communicator.host_of[rank] for rank in sorted(communicator.host_of)]
-    communicator.hosts = list(dict.fromkeys([*seen, *(h for h in unplaced_hosts if h)]))
+    hosts = [communicator.host_of[rank] for rank in sorted(communicator.host_of)]
+    communicator.hosts = list(dict.fromkeys([*hosts, *(h for h in unplaced_hosts if h)]))
     nodes = max((facts.members[h].n_nodes for h in communicator.handles), default=NONE)
     if nodes > len(communicator.hosts) > 0:
         communicator.assumed.append(
@@ -419,8 +419,8 @@ def _assume(facts: RawLog, communicator: LoggedCommunicator) -> None:
 
 def _ranks(ranks: Sequence[int]) -> str:
     parts = format_ranges(ranks).split(",")
-    shown = ",".join(parts[:12]) + (",..." if len(parts) > 12 else "")
-    return ("rank " if len(ranks) == 1 else "ranks ") + shown
+    listing = ",".join(parts[:12]) + (",..." if len(parts) > 12 else "")
+    return ("rank " if len(ranks) == 1 else "ranks ") + listing
 
 
 def rings_of(

@@ -15,9 +15,9 @@ from clusim.formats.logs.messages import (
     Fill,
     Reader,
     choice,
-    counted,
+    counting_fill,
     environment,
-    ignored,
+    ignore_message,
     of_member,
 )
 from clusim.formats.logs.raw_log import (
@@ -85,7 +85,7 @@ def _connection(text: str) -> Fill | None:
     ends = (channel, int(match[2] or 0), source, target)
     if not _legal(channel, source, target):
         return None
-    return _connected(ends, match[8], target if side == 2 else source, side)
+    return _connection_fill(ends, match[8], target if side == 2 else source, side)
 
 
 def _collnet(text: str) -> Fill | None:
@@ -94,10 +94,10 @@ def _collnet(text: str) -> Fill | None:
         return None
     rank = int(match[3])
     ends = (int(match[1]), int(match[2] or 0), rank, NONE)
-    return _connected(ends, match[5], rank, 1 if match[4] == "send" else 2)
+    return _connection_fill(ends, match[5], rank, 1 if match[4] == "send" else 2)
 
 
-def _connected(ends: tuple[int, ...], how: str, writer: int, side: int) -> Fill | None:
+def _connection_fill(ends: tuple[int, ...], how: str, writer: int, side: int) -> Fill | None:
     """Return the fill of a connection, None for an unknown transport.
 
     Parameters
@@ -158,7 +158,7 @@ def _row(table: str, pattern: re.Pattern[str], text: str) -> Fill | None:
     return _rows(table, [numbers]) if numbers and _legal(*numbers) else None
 
 
-def _rows(table: str, rows: list[tuple[int, ...]], *, whole: bool = True) -> Fill:
+def _rows(table: str, rows: list[tuple[int, ...]], *, complete: bool = True) -> Fill:
     flat = [number for row in rows for number in (NONE, *row)]
 
     def fill(facts: RawLog, thread: int, line: int) -> bool:
@@ -166,7 +166,7 @@ def _rows(table: str, rows: list[tuple[int, ...]], *, whole: bool = True) -> Fil
             member = facts.member_of(thread, line, rows[0][2])
             flat[:: 1 + len(rows[0])] = [member] * len(rows)
             getattr(facts, table).append(*flat)
-        return whole
+        return complete
 
     return fill
 
@@ -191,17 +191,17 @@ def _trees(text: str) -> Fill | None:
         return _rows("trees", [(channel, up, rank, *down) for channel, *down, rank, up in cut])
     rows: list[tuple[int, ...]] = []
     result = _TREES.findall(text)
-    for channel, left, more_left, rank, right, more_right in result:
+    for channel, first_child, more_left, rank, right, more_right in result:
         # Up to 2.4 the parent precedes the children, later it follows them.
         if more_left:
-            up, downs = int(right), [left, *more_left[1:].split("/")]
+            up, downs = int(right), [first_child, *more_left[1:].split("/")]
         elif more_right:
-            up, downs = int(left), [right, *more_right[1:].split("/")]
+            up, downs = int(first_child), [right, *more_right[1:].split("/")]
         else:
             continue
         rows.append((int(channel), up, int(rank), *(int(down) for down in downs)))
         if not _legal(*rows[-1]):
-            return _rows("trees", rows[:-1], whole=False)
+            return _rows("trees", rows[:-1], complete=False)
     return _rows("trees", rows) if result else None
 
 
@@ -292,8 +292,8 @@ def _path_line(text: str) -> Fill | None:
     match = _PATH_LINE.match(text)
     if match is None:
         return None
-    found = _PATH.findall(text, match.end())
-    paths = {to: (int(n), float(bw), kind) for to, n, bw, kind in found}
+    entries = _PATH.findall(text, match.end())
+    paths = {to: (int(n), float(bw), kind) for to, n, bw, kind in entries}
 
     def fill(facts: RawLog, thread: int, line: int) -> bool:
         member = facts.members[facts.member_of(thread, line)]
@@ -310,7 +310,7 @@ def _cost(text: str) -> Fill | None:
     name, *cells = (cell.strip() for cell in text.split("|"))
     cells = [cell for cell in cells if cell]
     if not cells or name in ("Protocol", "Max NThreads"):
-        return ignored if cells else None
+        return ignore_message if cells else None
     titles: list[str] = []
     if name == "Algorithm":
         titles = [f"{algorithm}/{p}" for algorithm in cells for p in PROTOCOLS]
@@ -342,12 +342,12 @@ def _thresholds(text: str) -> Fill | None:
 
 def _search_path(text: str) -> Fill | None:
     """Count a line about the path search of modified builds."""
-    known = text.startswith(("--", "Paths from ", " ("))
-    return counted("notes", text.split("->")[0]) if known else None
+    is_path_text = text.startswith(("--", "Paths from ", " ("))
+    return counting_fill("notes", text.split("->")[0]) if is_path_text else None
 
 
 def _ruler(text: str) -> Fill | None:
-    return ignored if text.startswith("=====") else None
+    return ignore_message if text.startswith("=====") else None
 
 
 OF_GRAPHS: dict[str, Reader] = {
@@ -376,13 +376,13 @@ _BY_CONTENT: tuple[tuple[str, Reader], ...] = (
 @Remembered
 def fills_of(text: bytes) -> tuple[Fill, bool]:
     """Return the fill of a message, and False if the message is unknown: its fill counts it."""
-    shown = text.decode("utf-8", "replace")
-    word = shown.partition(" ")[0]
+    decoded = text.decode("utf-8", "replace")
+    word = decoded.partition(" ")[0]
     # RCCL since 2.26 appends _impl.
     by_word = _BY_WORD.get(word) or _BY_WORD.get(word.removesuffix("_impl"))
     readers = [by_word] if by_word is not None else []
-    readers += [reader for part, reader in _BY_CONTENT if part in shown]
+    readers += [reader for part, reader in _BY_CONTENT if part in decoded]
     for reader in readers:
-        if fill := reader(shown):
+        if fill := reader(decoded):
             return fill, True
-    return counted("unknown", shown), False
+    return counting_fill("unknown", decoded), False

@@ -117,7 +117,7 @@ class TableColumns:
     busbw: NDArray[np.float64]
 
 
-def concluded(rows: TableColumns, test: str = "") -> tuple[str, int]:
+def infer_collective(rows: TableColumns, test: str = "") -> tuple[str, int]:
     """Return the collective and the number of ranks.
 
     Parameters

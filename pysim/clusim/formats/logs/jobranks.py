@@ -61,15 +61,15 @@ def add_runs(log: Log) -> None:
         if run.number in have or run.n_ranks < 2 or not run.sizes:
             continue
         have.add(run.number)
-        made = LoggedCommunicator(len(log.communicators), run.number, run.n_ranks)
+        added = LoggedCommunicator(len(log.communicators), run.number, run.n_ranks)
         for device in run.devices:
-            made.host_of[device.rank] = device.host
-            made.gpu_of[device.rank] = device.name
+            added.host_of[device.rank] = device.host
+            added.gpu_of[device.rank] = device.name
             bus = _bus_id(device.bus)
             if bus != NONE:
-                made.bus_of[device.rank] = bus
-        made.hosts = list(dict.fromkeys(device.host for device in run.devices))
-        log.communicators.append(made)
+                added.bus_of[device.rank] = bus
+        added.hosts = list(dict.fromkeys(device.host for device in run.devices))
+        log.communicators.append(added)
 
 
 def _bus_id(text: str) -> int:
@@ -114,9 +114,9 @@ class _Buses:
         if bus == NONE:
             return self._device(communicator, rank)
         buses = self._seen[host]
-        known = self._nvml.get(host, {})
-        if len(set(known.values())) == len(buses) == len(known):
-            return known[bus]
+        by_bus = self._nvml.get(host, {})
+        if len(set(by_bus.values())) == len(buses) == len(by_bus):
+            return by_bus[bus]
         return sorted(buses).index(bus)
 
 
@@ -128,7 +128,7 @@ def job_ranks(log: Log) -> JobRanks:
     for communicator in log.communicators:
         if not 1 <= communicator.n_ranks <= MOST_RANKS:
             continue
-        hosts = _joined(log, communicator, _hosts(log, communicator, result))
+        hosts = _nodes_of_ranks(log, communicator, _hosts(log, communicator, result))
         places[communicator.number] = _places(communicator, hosts, buses)
     order = {
         host: i for i, host in enumerate(dict.fromkeys(h for p in places.values() for h, _ in p))
@@ -155,22 +155,24 @@ def _require_room(log: Log, placed: JobRanks) -> None:
     InputError
         Names the two lines that contradict each other.
     """
-    whole = max(log.communicators, key=lambda c: (c.n_logged, c.n_ranks), default=None)
-    if whole is None:
+    largest = max(log.communicators, key=lambda c: (c.n_logged, c.n_ranks), default=None)
+    if largest is None:
         return
     nodes = max((m.n_nodes for c in log.communicators for m in log.members(c)), default=NONE)
     hosts = {p.host for p in log.facts.processes if p.lines and p.host}
     room = max(nodes, len(hosts), 1)
     names = placed.machines
-    if len(names) <= room or (nodes == NONE and whole.n_logged < whole.n_ranks):
+    if len(names) <= room or (nodes == NONE and largest.n_logged < largest.n_ranks):
         return
-    slots = set(placed.of.get(whole.number, ()))
-    other = next((c for c in log.communicators if set(placed.of.get(c.number, ())) - slots), whole)
+    slots = set(placed.of.get(largest.number, ()))
+    other = next(
+        (c for c in log.communicators if set(placed.of.get(c.number, ())) - slots), largest
+    )
     places = [
-        log.facts.place(min(log.facts.members[h].line for h in c.handles)) for c in (whole, other)
+        log.facts.place(min(log.facts.members[h].line for h in c.handles)) for c in (largest, other)
     ]
     raise InputError(
-        f"{places[0]}: a communicator of {whole.n_ranks} ranks on {room} node{'s' * (room > 1)}, but with those"
+        f"{places[0]}: a communicator of {largest.n_ranks} ranks on {room} node{'s' * (room > 1)}, but with those"
         f" of {places[1]} the ranks are on {len(names)}: {log.facts.spliced} lines were written into each other;"
         " use one log file per process (NCCL_DEBUG_FILE=nccl.%h.%p)"
     )
@@ -178,32 +180,32 @@ def _require_room(log: Log, placed: JobRanks) -> None:
 
 def _hosts(log: Log, communicator: LoggedCommunicator, placed: JobRanks) -> list[str]:
     """Return the host of every rank; nodes that did not log get invented names."""
-    n, known = communicator.n_ranks, communicator.host_of
-    if len(known) >= n and all(rank in known for rank in range(n)):
-        return [known[rank] for rank in range(n)]
+    n, host_of = communicator.n_ranks, communicator.host_of
+    if len(host_of) >= n and all(rank in host_of for rank in range(n)):
+        return [host_of[rank] for rank in range(n)]
     per = _per_machine(log, communicator)
     named: dict[int, str] = {}
-    for rank in sorted(known):
-        named.setdefault(rank // per, known[rank])
+    for rank in sorted(host_of):
+        named.setdefault(rank // per, host_of[rank])
     if len(set(named.values())) < len(named):
         named = {}
     free = [host for host in communicator.hosts if host not in named.values()]
     for block in range(-(-n // per)):
         if block not in named:
             named[block] = free.pop(0) if free else f"(machine {block})"
-    missing = n - len(known)
+    missing = n - len(host_of)
     placed.assumed.append(
         f"{missing} of {n} ranks of a communicator did not log their node: blocks of {per} per node assumed"
     )
     return [named[rank // per] for rank in range(n)]
 
 
-def _joined(log: Log, communicator: LoggedCommunicator, hosts: list[str]) -> list[str]:
+def _nodes_of_ranks(log: Log, communicator: LoggedCommunicator, hosts: list[str]) -> list[str]:
     """Return the node of every rank: hosts that multi-node NVLink (MNNVL) joins are one node."""
     members = log.members(communicator)
     local = max((m.local_ranks for m in members), default=NONE)
-    most = max(hosts.count(host) for host in set(hosts))
-    if max((m.mnnvl for m in members), default=NONE) <= 0 or local <= most:
+    max_per_host = max(hosts.count(host) for host in set(hosts))
+    if max((m.mnnvl for m in members), default=NONE) <= 0 or local <= max_per_host:
         return hosts
     return [hosts[rank // local * local] for rank in range(len(hosts))]
 

@@ -112,9 +112,9 @@ class LineReader:
         stamp, label = prefix
         if label != NONE:
             process.label = label
-        return self._kept(head, (thread, process, stamp))
+        return self._keep_text(head, (thread, process, stamp))
 
-    def _kept(self, text: bytes, writer: _Writer) -> _Writer:
+    def _keep_text(self, text: bytes, writer: _Writer) -> _Writer:
         if len(self._writers) >= _MOST_WRITERS:
             self._writers.clear()
         self._writers[text] = writer
@@ -134,7 +134,7 @@ class LineReader:
         if label != NONE:
             process.label = label
         self.facts.clean_hosts.add(process.host)
-        return self._kept(name, (thread, process, NONE))
+        return self._keep_text(name, (thread, process, NONE))
 
     def close(self) -> None:
         """Finish the file."""
@@ -241,8 +241,8 @@ class LineReader:
             if not self._calls.read(thread, number, text, self._stamp):
                 facts.cut_calls += not cut
             return
-        fill, known = fills_of[text]
-        if (known or not cut) and fill(facts, thread, number) is False and not cut:
+        fill, is_known_text = fills_of[text]
+        if (is_known_text or not cut) and fill(facts, thread, number) is False and not cut:
             facts.count(facts.unknown, text.decode("utf-8", "replace"), number)
 
     def _text(self, text: str, number: int) -> None:
@@ -348,13 +348,13 @@ class LineReader:
 
         The result is a connection, or a header of a known thread.
         """
-        whole = "NCCL INFO " in text
-        if not self._heads or len(text) > (256 if whole or " via " in text else _SHORT_REST):
+        is_complete = "NCCL INFO " in text
+        if not self._heads or len(text) > (256 if is_complete or " via " in text else _SHORT_REST):
             return False
         self._heads = [head for head in self._heads if head[1] > number - _HEADS_LIVE]
         fitting: list[tuple[int, LinePart]] = []
         for i, (head, _) in enumerate(self._heads):
-            if not whole and " via " not in head and " via " not in text:
+            if not is_complete and " via " not in head and " via " not in text:
                 continue
             if not self._afford(1):
                 return False
@@ -362,7 +362,9 @@ class LineReader:
             if len(result) == 1 and result[0].host and result[0].level == "INFO":
                 part = result[0]
                 match = CONNECTION.match(part.text)
-                torn_header = whole and self.facts.knows(part.host, part.pid, part.tid, part.device)
+                torn_header = is_complete and self.facts.knows(
+                    part.host, part.pid, part.tid, part.device
+                )
                 if torn_header or (match and parse_route(match[8].rstrip()) is not None):
                     fitting.append((i, part))
         if len({(p.host, p.pid, p.tid, p.text) for _, p in fitting}) != 1:

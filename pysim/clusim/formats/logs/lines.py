@@ -100,19 +100,19 @@ def clean(line: bytes) -> bytes:
     return _TAG.sub(b"", line) if b">:" in line else line
 
 
-def _host(host: str, before: bytes, known: Collection[str]) -> str:
+def _host(host: str, before: bytes, hosts: Collection[str]) -> str:
     """Return the host name without text glued to its start, if the name is known."""
-    if not before or host in known:
+    if not before or host in hosts:
         return host
     ends = (host[at:] for at in range(max(0, len(host) - _LONGEST_HOST), len(host)))
-    fitting = [name for name in ends if name in known]
+    fitting = [name for name in ends if name in hosts]
     if before[-1:].isspace():  # a separate word is a name, unless it is the last column of a table
         fitting = [name for name in fitting if _LAST_COLUMN.fullmatch(host[: -len(name)])]
         fitting = fitting if _NUMBERS.fullmatch(before) else []
     return max(fitting, key=len) if fitting else host
 
 
-def parts(line: bytes, known: Collection[str]) -> list[LinePart]:
+def parts(line: bytes, hosts: Collection[str]) -> list[LinePart]:
     """Split a line (without tags) where NCCL headers start in it.
 
     Parameters
@@ -132,7 +132,7 @@ def parts(line: bytes, known: Collection[str]) -> list[LinePart]:
             continue  # words of a message, such as "Test NCCL INFO"
         at = before.start()
         host = (before["host"] or b"").decode()
-        name = _host(host, line[start:at], known) if host else ""
+        name = _host(host, line[start:at], hosts) if host else ""
         at += len(host) - len(name)
         _append(result, head, line[start:at], cut=True)
         level = match[1].decode()
@@ -148,12 +148,12 @@ def parts(line: bytes, known: Collection[str]) -> list[LinePart]:
 
 
 def _append(line_parts: list[LinePart], head: LinePart, text: bytes, *, cut: bool) -> None:
-    shown = text.decode("utf-8", "replace")
-    if not head.level and not shown.strip():
+    decoded = text.decode("utf-8", "replace")
+    if not head.level and not decoded.strip():
         return
     if head.level == "WARN" and head.text:
-        shown = f"{head.text} {shown}"
-    line_parts.append(replace(head, text=shown, cut=cut))
+        decoded = f"{head.text} {decoded}"
+    line_parts.append(replace(head, text=decoded, cut=cut))
 
 
 @lru_cache(1 << 12)
@@ -174,8 +174,8 @@ def stamp_ns(text: bytes) -> int:
     if match is None:
         match = _EPOCH.search(text)
         return NONE if match is None else int(match[1] + match[2].ljust(9, b"0"))
-    whole, fraction, sign, hours, minutes = match.groups(b"")
-    seconds = _second(whole)
+    seconds_text, fraction, sign, hours, minutes = match.groups(b"")
+    seconds = _second(seconds_text)
     if seconds < 0:
         return NONE
     if sign:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.errors import InputError
-from clusim.base.limits import uncollected
+from clusim.base.limits import pause_collector
 from clusim.formats.logs.columns import NONE, OwnedRows, Repeating
 from clusim.formats.logs.communicators import LoggedCommunicator, find_communicators, rings_of
 from clusim.formats.logs.infer_collective import LoggedRoute
@@ -48,8 +48,8 @@ def merge_torn_names(facts: RawLog) -> None:
         best = max(numbers, key=lambda number: facts.processes[number].lines)
         for number in numbers:
             process = facts.processes[number]
-            few = hosts[process.host] <= _FEW and process.pid != NONE
-            if few and facts.processes[best].lines >= _MANY * max(process.lines, 1):
+            is_rare = hosts[process.host] <= _FEW and process.pid != NONE
+            if is_rare and facts.processes[best].lines >= _MANY * max(process.lines, 1):
                 moved[number] = best
     if not moved:
         return
@@ -83,9 +83,9 @@ def _move_members(facts: RawLog, moved: dict[int, int]) -> dict[int, int]:
             ]
             if same:
                 replaced[number] = same[-1]
-                kept = facts.members[same[-1]]
-                kept.comm_id = kept.comm_id or lost.comm_id
-                kept.pointer = kept.pointer or lost.pointer
+                target = facts.members[same[-1]]
+                target.comm_id = target.comm_id or lost.comm_id
+                target.pointer = target.pointer or lost.pointer
             else:
                 handles.append(number)
     return replaced
@@ -98,12 +98,12 @@ def drop_torn_handles(facts: RawLog) -> None:
         return
     lines = sorted(process.lines for process in facts.processes if process.lines)
     usual = lines[len(lines) * 3 // 4] if lines else 0
-    few = {n for n, process in enumerate(facts.processes) if process.lines * _SHARE <= usual}
+    rare = {n for n, process in enumerate(facts.processes) if process.lines * _SHARE <= usual}
     sizes: dict[tuple[int, int], Counter[int]] = {}
     for member in facts.members:
         if member.comm_id and member.pointer:
             sizes.setdefault((member.run, member.comm_id), Counter())[member.n_ranks] += 1
-    logged = {_rank_of(member) for member in facts.members if member.process not in few}
+    logged = {_rank_of(member) for member in facts.members if member.process not in rare}
     fragments = {ident for ident in sizes if _is_fragment(ident, sizes)}
     intact = {
         number
@@ -113,14 +113,14 @@ def drop_torn_handles(facts: RawLog) -> None:
         and member.pointer
         and facts.processes[member.process].pid >= 0
         and member.n_ranks == sizes[ident].most_common(1)[0][0]
-        and (member.process not in few or _rank_of(member) not in logged)
+        and (member.process not in rare or _rank_of(member) not in logged)
     }
     runs = {facts.members[number].run for number in intact}
-    known = intact | facts.torn_handles
-    dropped = {n for n, m in enumerate(facts.members) if m.run in runs and n not in known}
+    intact_handles = intact | facts.torn_handles
+    dropped = {n for n, m in enumerate(facts.members) if m.run in runs and n not in intact_handles}
     facts.torn_handles |= dropped
     facts.lost_handles += len(dropped)
-    for number in few:
+    for number in rare:
         process = facts.processes[number]
         if process.members and facts.torn_handles.issuperset(process.members):
             process.lines = 0
@@ -307,14 +307,14 @@ def _require_something(facts: RawLog, tables: list[TableReader]) -> None:
     """Refuse files without lines of NCCL or nccl-tests."""
     if facts.members or facts.tunings or facts.versions or any(t.runs for t in tables):
         return
-    said = (facts.notes, facts.warnings, facts.timeouts, facts.environment, facts.clean_hosts)
-    if any(said) or facts.spliced or facts.unread:
+    contents = (facts.notes, facts.warnings, facts.timeouts, facts.environment, facts.clean_hosts)
+    if any(contents) or facts.spliced or facts.unread:
         return
     names = ["standard input" if name == STDIN else name for name in facts.files[:3]]
-    shown = ", ".join(names) + (", ..." if len(facts.files) > 3 else "")
+    listing = ", ".join(names) + (", ..." if len(facts.files) > 3 else "")
     why = "".join(f" ({text})" for _, text in facts.problems[:1])
     raise InputError(
-        f"{shown}: no line of NCCL, RCCL or nccl-tests in {facts.lines} lines{why}; use the output"
+        f"{listing}: no line of NCCL, RCCL or nccl-tests in {facts.lines} lines{why}; use the output"
         " of a job with NCCL_DEBUG=INFO, or set another format with `clusim replay --kind`"
     )
 
@@ -333,7 +333,7 @@ def read_logs(names: Iterable[str]) -> Log:
         If a file cannot be opened, or no file contains lines of NCCL, RCCL or nccl-tests.
     """
     reader = _LogReader()
-    with uncollected():
+    with pause_collector():
         reader.read(names)
     facts = reader.facts
     _require_something(facts, reader.tables)
@@ -344,7 +344,7 @@ def read_logs(names: Iterable[str]) -> Log:
         if run.library.isdigit():
             number = int(run.library)
             name = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
-            if not any(known.split("+")[0] == name for known in facts.versions):
+            if not any(version.split("+")[0] == name for version in facts.versions):
                 facts.versions[name] += 1
     communicators = find_communicators(facts, runs)
     operations = find_operations(facts, communicators)

@@ -38,18 +38,18 @@ def tree_picture(tree: Tree, hosts: Mapping[int, str]) -> str:
     if not roots:
         below = {child for down in children.values() for child in down}
         roots = [rank for rank in children if rank not in below][:1]
-    shown = [_branch(root, children, hosts) for root in sorted(roots)]
-    return " ; ".join(shown) or "(not whole)"
+    lines = [_branch(root, children, hosts) for root in sorted(roots)]
+    return " ; ".join(lines) or "(not whole)"
 
 
 def _branch(root: int, children: Mapping[int, list[int]], hosts: Mapping[int, str]) -> str:
-    seen = {root}
+    visited = {root}
     text, rank = str(root), root
     # Iterative: a chain can contain all ranks, too many for recursion.
     stack: list[tuple[int, list[int]]] = []
     while True:
-        down = [child for child in children.get(rank, []) if child not in seen]
-        seen.update(down)
+        down = [child for child in children.get(rank, []) if child not in visited]
+        visited.update(down)
         if down:
             text += " > (" if len(down) > 1 else " => " if _far(rank, down[0], hosts) else " > "
             if len(down) > 1:
@@ -63,8 +63,8 @@ def _branch(root: int, children: Mapping[int, list[int]], hosts: Mapping[int, st
             text += ")"
         if not stack:
             return text
-        parent, rest = stack[-1]
-        rank = rest.pop(0)
+        parent, children_left = stack[-1]
+        rank = children_left.pop(0)
         text += f" | {'=> ' if _far(parent, rank, hosts) else ''}{rank}"
 
 
@@ -113,27 +113,27 @@ _PATTERNS = {1: "balanced tree", 2: "split tree", 3: "tree", 4: "ring", 5: "NVLS
 
 def report(log: Log, *, everything: bool = False) -> str:
     """Return the summary of a log as text; `everything` disables the limit of long lists."""
-    most = 10**9 if everything else 1
+    detail = 10**9 if everything else 1
     parts = [_head(log)]
-    parts += _communicators(log, most)
-    parts.append(_calls(log, 24 * most))
-    for run in log.runs[: 4 * most]:
+    parts += _communicators(log, detail)
+    parts.append(_calls(log, 24 * detail))
+    for run in log.runs[: 4 * detail]:
         parts.append(_run(run))
-    if len(log.runs) > 4 * most:
+    if len(log.runs) > 4 * detail:
         parts.append([f"... and {len(log.runs) - 4} more runs of nccl-tests"])
     anomalies = find_anomalies(log)
     if anomalies:
-        limit = 20 * most
+        limit = 20 * detail
         lines = ["Anomalies", *(f"  - {a.text}" for a in anomalies[:limit])]
         if len(anomalies) > limit:
             lines.append(f"  ... and {len(anomalies) - limit} more")
         parts.append(lines)
-    parts.append(_rest(log, _KINDS * most))
+    parts.append(_remaining_lines(log, _KINDS * detail))
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 
-def _cut(texts: Sequence[str], most: int = 6) -> str:
-    return ", ".join(texts[:most]) + (f", ... ({len(texts)})" if len(texts) > most else "")
+def _cut(texts: Sequence[str], limit: int = 6) -> str:
+    return ", ".join(texts[:limit]) + (f", ... ({len(texts)})" if len(texts) > limit else "")
 
 
 def _head(log: Log) -> list[str]:
@@ -160,15 +160,15 @@ def _head(log: Log) -> list[str]:
     return lines
 
 
-def _communicators(log: Log, most: int) -> list[list[str]]:
+def _communicators(log: Log, detail: int) -> list[list[str]]:
     """Return a section for each communicator; equal sections are merged."""
     bodies: dict[tuple[str, ...], list[LoggedCommunicator]] = {}
-    looked = log.communicators[: 256 * most]
+    looked = log.communicators[: 256 * detail]
     for communicator in looked:
-        body = tuple(_communicator(log, communicator, most))
+        body = tuple(_communicator(log, communicator, detail))
         bodies.setdefault(body, []).append(communicator)
     parts = []
-    for body, same in list(bodies.items())[: 6 * most]:
+    for body, same in list(bodies.items())[: 6 * detail]:
         first = same[0]
         n = first.n_ranks if first.n_ranks > 0 else "?"
         title = f"{n} ranks, {first.n_logged} logged"
@@ -180,19 +180,21 @@ def _communicators(log: Log, most: int) -> list[list[str]]:
         if first.parent != NONE:
             name += f", split from {first.parent}, color {first.color}"
         parts.append([f"Communicator {first.number}: {title}{name}", *body])
-    rest = len(log.communicators) - sum(len(same) for same in list(bodies.values())[: 6 * most])
-    if rest:
-        parts.append([f"... and {rest} more communicators"])
+    omitted = len(log.communicators) - sum(
+        len(same) for same in list(bodies.values())[: 6 * detail]
+    )
+    if omitted:
+        parts.append([f"... and {omitted} more communicators"])
     return parts
 
 
-def _communicator(log: Log, communicator: LoggedCommunicator, most: int) -> list[str]:
+def _communicator(log: Log, communicator: LoggedCommunicator, detail: int) -> list[str]:
     members = log.members(communicator)
     lines: list[str] = []
     by_host: dict[str, list[int]] = {}
     for rank, host in communicator.host_of.items():
         by_host.setdefault(host, []).append(rank)
-    for host, ranks in list(by_host.items())[: 16 * most]:
+    for host, ranks in list(by_host.items())[: 16 * detail]:
         buses = [f"{communicator.bus_of[r]:x}" for r in sorted(ranks) if r in communicator.bus_of]
         gpus = {communicator.gpu_of.get(rank, "") for rank in ranks} - {""}
         more = f", {_cut(sorted(gpus))}" if gpus else ""
@@ -204,10 +206,10 @@ def _communicator(log: Log, communicator: LoggedCommunicator, most: int) -> list
             "  channels     " + ", ".join(f"{n} {transport}" for transport, n in channels.items())
         )
     lines += _pictures(
-        "ring", {c: ring_picture(r, communicator.host_of) for c, r in log.rings(communicator).items()}, most
+        "ring", {c: ring_picture(r, communicator.host_of) for c, r in log.rings(communicator).items()}, detail
     )  # fmt: skip
     lines += _pictures(
-        "tree", {c: tree_picture(t, communicator.host_of) for c, t in log.trees_of(communicator).items()}, most
+        "tree", {c: tree_picture(t, communicator.host_of) for c, t in log.trees_of(communicator).items()}, detail
     )  # fmt: skip
     lines += _system(members)
     lines += _search(log, communicator)
@@ -225,15 +227,15 @@ def _communicator(log: Log, communicator: LoggedCommunicator, most: int) -> list
     return lines
 
 
-def _pictures(noun: str, pictures: dict[int, str], most: int) -> list[str]:
+def _pictures(noun: str, pictures: dict[int, str], detail: int) -> list[str]:
     by_picture: dict[str, list[int]] = {}
     for channel, picture in pictures.items():
         by_picture.setdefault(picture, []).append(channel)
-    limit = _PICTURES * most
+    limit = _PICTURES * detail
     lines = []
     for picture, channels in list(by_picture.items())[:limit]:
-        shown = picture if len(picture) <= 200 or most > 1 else picture[:196] + " ..."
-        lines.append(f"  {noun:<5}{format_ranges(channels):>7} {shown}")
+        excerpt = picture if len(picture) <= 200 or detail > 1 else picture[:196] + " ..."
+        lines.append(f"  {noun:<5}{format_ranges(channels):>7} {excerpt}")
     if len(by_picture) > limit:
         lines.append(f"  ... and {len(by_picture) - limit} other {noun}s")
     return lines
@@ -258,7 +260,7 @@ def _system(members: Sequence[Member]) -> list[str]:
     for node in inner:
         kind = node.name.split("/")[0]
         links.setdefault(f"{node.link} to {kind}", Counter())[node.bw] += 1
-    shown = [
+    lines = [
         f"{n} x {noun} {bw:g} GB/s"
         for noun, rates in links.items()
         for bw, n in sorted(rates.items(), reverse=True)
@@ -271,7 +273,7 @@ def _system(members: Sequence[Member]) -> list[str]:
     writer = f"rank {member.rank}" if member.rank >= 0 else "a rank of unknown number"
     return [
         f"  topology     as {writer} printed it: {', '.join(counts)}{bw}",
-        *(f"               {_cut(shown[at : at + 6])}" for at in range(0, min(len(shown), 12), 6)),
+        *(f"               {_cut(lines[at : at + 6])}" for at in range(0, min(len(lines), 12), 6)),
     ]
 
 
@@ -282,17 +284,17 @@ def _costs(members: Sequence[Member]) -> list[str]:
     )
     lines = []
     for name in dict.fromkeys(name for name, _, _ in costs):
-        ways = [
-            (way, cost)
-            for (function, *way), cost in costs.items()
+        entries = [
+            (choice, cost)
+            for (function, *choice), cost in costs.items()
             if function == name and cost[1] > 0
         ]
-        if not ways:
+        if not entries:
             continue
-        small, least = min(ways, key=lambda item: item[1][0])
-        large, most = max(ways, key=lambda item: item[1][1])
+        small, lowest = min(entries, key=lambda item: item[1][0])
+        large, highest = max(entries, key=lambda item: item[1][1])
         lines.append(
-            f"{name}: {' '.join(small)} {least[0]:g} us, {' '.join(large)} {most[1]:g} GB/s"
+            f"{name}: {' '.join(small)} {lowest[0]:g} us, {' '.join(large)} {highest[1]:g} GB/s"
         )
     return [
         f"  {'cost table' if at == 0 else '':<12} least latency and most bandwidth, {text}"
@@ -368,7 +370,7 @@ def _run(run: TableRun) -> list[str]:
     return lines if run.values or run.failures else []
 
 
-def _rest(log: Log, limit: int) -> list[str]:
+def _remaining_lines(log: Log, limit: int) -> list[str]:
     facts = log.facts
     kinds = sorted(facts.unknown.items(), key=lambda item: -item[1].count)
     total = sum(kind.count for _, kind in kinds)

@@ -58,13 +58,13 @@ def of_member(fill: Callable[[Member], object], rank: int = NONE) -> Fill:
     return lambda facts, thread, line: fill(facts.members[facts.member_of(thread, line, rank)])
 
 
-def counted(table: str, text: str, kind: str | None = None) -> Fill:
+def counting_fill(table: str, text: str, kind: str | None = None) -> Fill:
     """Return a fill that counts a line in a table of kinds of lines."""
     kind = kind_of[text] if kind is None else kind
     return lambda facts, thread, line: facts.count(getattr(facts, table), text, line, kind)
 
 
-def ignored(facts: RawLog, thread: int, line: int) -> None:
+def ignore_message(facts: RawLog, thread: int, line: int) -> None:
     """Skip a message without data."""
 
 
@@ -91,9 +91,9 @@ def _comm(text: str) -> Fill | None:
         number = facts.member_at(thread, pointer, line)
         member = facts.members[number]
         # The address of a destroyed communicator is soon reused.
-        known = member.rank not in (NONE, rank) or member.n_ranks not in (NONE, n_ranks)
+        contradicts = member.rank not in (NONE, rank) or member.n_ranks not in (NONE, n_ranks)
         again = verb == "Init" and state == "START" and (member.started or member.complete)
-        if (known or again or (member.ended and verb == "Init")) and verb not in _ENDS:
+        if (contradicts or again or (member.ended and verb == "Init")) and verb not in _ENDS:
             number = facts.new_member(thread, line, pointer)
             member = facts.members[number]
         member.rank, member.n_ranks = rank, n_ranks
@@ -151,7 +151,7 @@ def note_version(text: str) -> Fill | None:
 
 
 def _version(text: str) -> Fill | None:
-    return note_version(text) or (ignored if text.startswith("NCCL git version") else None)
+    return note_version(text) or (ignore_message if text.startswith("NCCL git version") else None)
 
 
 def _timings(text: str) -> Fill | None:
@@ -180,10 +180,10 @@ def choice(text: str) -> Fill | None:
             return None
         algorithm, protocol = ALGORITHMS[int(algorithm)].value, PROTOCOLS[int(protocol)].value
     low, high = (int(match[5]), int(match[6])) if match[5] is not None else (NONE, NONE)
-    known, way = find_algorithm(algorithm), find_protocol(protocol)
+    parsed_algorithm, parsed_protocol = find_algorithm(algorithm), find_protocol(protocol)
     result = LoggedChoice(
-        match[1] or "", int(match[2]), known.value if known else algorithm,
-        way.value if way else protocol, low, high, float(match[7] or NONE),
+        match[1] or "", int(match[2]), parsed_algorithm.value if parsed_algorithm else algorithm,
+        parsed_protocol.value if parsed_protocol else protocol, low, high, float(match[7] or NONE),
     )  # fmt: skip
 
     def fill(facts: RawLog, thread: int, line: int) -> None:
@@ -221,8 +221,8 @@ def command_line(text: str) -> dict[str, str]:
     """Return the variables of NCCL that a pasted command line sets; empty for other text."""
     if "CCL_" not in text or _LAUNCHERS.search(text) is None:
         return {}
-    found = [*_ASSIGNED.findall(text), *_LISTED.findall(text)]
-    return {name: value.strip("'\"").replace("\\,", ",") for name, value in found}
+    assignments = [*_ASSIGNED.findall(text), *_LISTED.findall(text)]
+    return {name: value.strip("'\"").replace("\\,", ",") for name, value in assignments}
 
 
 def _ofi(text: str) -> Fill | None:
@@ -248,7 +248,7 @@ def _network(text: str) -> Fill | None:
     nics = [(name, speed) for _, name, speed in _NET_LIST.findall(text)] if listed else []
     device = None if listed else _NET_DEV.search(text)
     if not listed and device is None:
-        return ignored if _VIRTUAL.search(text) else None
+        return ignore_message if _VIRTUAL.search(text) else None
 
     def fill(facts: RawLog, thread: int, line: int) -> None:
         host = facts.nics.setdefault(facts.process_at(thread).host, {})
@@ -260,8 +260,8 @@ def _network(text: str) -> Fill | None:
     return fill
 
 
-def _noted(text: str) -> Fill | None:
-    return counted("notes", text)
+def _note_fill(text: str) -> Fill | None:
+    return counting_fill("notes", text)
 
 
 def _nvls(text: str) -> Fill | None:
@@ -293,10 +293,10 @@ def _nvls(text: str) -> Fill | None:
     return fill
 
 
-def _connected(text: str) -> Fill | None:
+def _transport_fill(text: str) -> Fill | None:
     graph = text[10:].partition(",")[0].strip()
     if graph not in ("all rings", "all trees", "NVLS tree", "NVLS", "all collnets", "collnet"):
-        return ignored if text.startswith("Connected ") else None
+        return ignore_message if text.startswith("Connected ") else None
     return of_member(lambda member: setattr(member, "connected", member.connected | {graph}))
 
 
@@ -321,11 +321,11 @@ READERS: dict[str, Reader] = {
     "NCCL": _version, "RCCL": _version,
     "Init": _timings,
     "NVLS": _nvls,
-    "Connected": _connected,
+    "Connected": _transport_fill,
     "Using": _network, "NET/IB": _network, "NET/Socket": _network, "NET/IB:": _network,
     "Initialized": _network, "NET/OFI": _ofi,
     "##": _kernel,
-    "Bootstrap": _noted, "Setting": _noted, "P2P": _noted, "Launch": _noted, "DMA-BUF": _noted,
-    "ncclTopoGetCpuAffinity:": _noted,
+    "Bootstrap": _note_fill, "Setting": _note_fill, "P2P": _note_fill, "Launch": _note_fill, "DMA-BUF": _note_fill,
+    "ncclTopoGetCpuAffinity:": _note_fill,
 }  # fmt: skip
 """Readers by the first word of a message."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from clusim.base.match import match_rows, row_hash, turns
 from clusim.base.terms.dtypes import BY_NUMBER
 from clusim.base.terms.operations import BLOCKWISE, ENDS, find_operation
-from clusim.formats.logs.columns import NONE, Repeating, counted, small
+from clusim.formats.logs.columns import NONE, Repeating, count_rows, small
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.raw_log import RawLog
 
@@ -44,16 +44,16 @@ def find_choices(facts: RawLog, *sizes: NDArray[np.int64]) -> Numbers:
     chosen = np.full(len(calls), NONE, np.min_scalar_type(-len(facts.choices) - 1))
     matching = _Matching(facts, chosen, np.ones(len(tunings["choice"]), np.bool_))
     for speaker in (np.arange(max(len(facts.threads), 1)), _without_device(facts)):
-        for each in sizes:
+        for size in sizes:
             for named in (True, False):
-                matching.attach(speaker, each, named=named)
+                matching.attach(speaker, size, named=named)
     return chosen
 
 
 def _without_device(facts: RawLog) -> NDArray[np.int64]:
     """Return a number for each thread that is equal for all devices it drives."""
-    known: dict[tuple[int, int], int] = {}
-    threads = [known.setdefault((t.process, t.tid), len(known)) for t in facts.threads]
+    ids: dict[tuple[int, int], int] = {}
+    threads = [ids.setdefault((t.process, t.tid), len(ids)) for t in facts.threads]
     return np.array(threads or [0], np.int64)
 
 
@@ -75,9 +75,9 @@ class _Matching:
         kinds, which = calls.kinds, calls.which
         name = kinds["name"].astype(np.int64)
         spoken = speaker[kinds["thread"].astype(np.int64)]
-        wanted = row_hash(spoken, sizes, name if named else np.full_like(name, NONE))
-        at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        line_of = np.where(keys[at] == wanted, at, NONE)
+        hashes = row_hash(spoken, sizes, name if named else np.full_like(name, NONE))
+        at = np.minimum(np.searchsorted(keys, hashes), len(keys) - 1)
+        line_of = np.where(keys[at] == hashes, at, NONE)
         rows = np.flatnonzero((line_of[which] >= 0) & (self.chosen == NONE))
         of_line = line_of[which[rows]]
         place = turns(of_line, kinds["member"][which[rows]])
@@ -126,11 +126,13 @@ def message_bytes(facts: RawLog, calls: Columns, n_ranks: NDArray[np.integer]) -
     0 for unknown types.
     """
     kind = calls["type"].astype(np.int64)
-    each = np.where(kind < len(TYPE_BYTES), TYPE_BYTES[np.minimum(kind, len(TYPE_BYTES) - 1)], 0)
-    many = np.array([_has_blocks(name) for name in facts.names] or [False])
-    scale = np.where(many[calls["name"].astype(np.int64)], n_ranks, 1) if len(kind) else 1
+    element_bytes = np.where(
+        kind < len(TYPE_BYTES), TYPE_BYTES[np.minimum(kind, len(TYPE_BYTES) - 1)], 0
+    )
+    has_blocks = np.array([_has_blocks(name) for name in facts.names] or [False])
+    scale = np.where(has_blocks[calls["name"].astype(np.int64)], n_ranks, 1) if len(kind) else 1
     # Invalid numbers of a damaged log must not result in a size.
-    size = calls["count"].astype(np.float64) * each * scale
+    size = calls["count"].astype(np.float64) * element_bytes * scale
     return np.where(size < 2.0**62, size, 0).astype(np.int64)
 
 
@@ -156,17 +158,17 @@ def find_operations(facts: RawLog, communicators: Sequence[LoggedCommunicator]) 
     # Calls of one operation share one opCount; opCounts are matched in shares to limit memory.
     shares = 1 + len(calls) // _TOGETHER
     share = (calls.column("op_count") % shares).astype(np.min_scalar_type(shares))
-    found = []
+    parts = []
     for number in range(shares):
         rows = np.flatnonzero(share == number)
         some = {name: calls.column(name, rows) for name in ("member", *_OF_FIRST)}
         some |= {"size": sizes[calls.which[rows]], "choice": choices[rows]}
-        matched = _matched(facts, some, of_member)
-        found.append({name: small(column) for name, column in matched.items()})
+        matched = _match_members(facts, some, of_member)
+        parts.append({name: small(column) for name, column in matched.items()})
     operations = _empty()
-    whole = {name: np.concatenate([part[name] for part in found]) for name in operations.names}
-    order = np.argsort(whole["line"], kind="stable")
-    operations.add({name: column[order] for name, column in whole.items()})
+    merged = {name: np.concatenate([part[name] for part in parts]) for name in operations.names}
+    order = np.argsort(merged["line"], kind="stable")
+    operations.add({name: column[order] for name, column in merged.items()})
     return operations
 
 
@@ -183,7 +185,7 @@ def _empty() -> Repeating:
     )  # fmt: skip
 
 
-def _matched(facts: RawLog, calls: Columns, of_member: NDArray[np.int64]) -> Columns:
+def _match_members(facts: RawLog, calls: Columns, of_member: NDArray[np.int64]) -> Columns:
     """Return the operations of these calls, in the order of their first lines."""
     member, name, op_count = calls["member"], calls["name"], calls["op_count"]
     rank_of = np.array([member.rank for member in facts.members] or [NONE], np.int64)
@@ -195,13 +197,15 @@ def _matched(facts: RawLog, calls: Columns, of_member: NDArray[np.int64]) -> Col
     agree = np.ones(len(starts), np.bool_)
     for column in ("count", "type", "op", "root"):
         values = calls[column][order]
-        agree &= _reduced(np.minimum, values, starts) == _reduced(np.maximum, values, starts)
+        agree &= _reduce_groups(np.minimum, values, starts) == _reduce_groups(
+            np.maximum, values, starts
+        )
     result: Columns = {
         "communicator": of_member[member[first]],
         "ranks": np.diff(starts, append=len(order)),
         "agree": agree.astype(np.int8),
         "rank": np.where(point[first], rank_of[member[first]], NONE),
-        "choice": _reduced(np.maximum, calls["choice"][order], starts),
+        "choice": _reduce_groups(np.maximum, calls["choice"][order], starts),
         "size": calls["size"][first],
     }
     result |= {column: calls[column][first] for column in _OF_FIRST}
@@ -209,7 +213,7 @@ def _matched(facts: RawLog, calls: Columns, of_member: NDArray[np.int64]) -> Col
     return {column: values[by_line] for column, values in result.items()}
 
 
-def _reduced(
+def _reduce_groups(
     ufunc: np.ufunc, values: NDArray[np.integer], starts: NDArray[np.int64]
 ) -> NDArray[np.integer]:
     """Return the smallest or largest value of each group of rows; empty without rows."""
@@ -255,7 +259,7 @@ def alike(
     """
     table = operations.tally("communicator", "name", "size", "type", "op", "choice")
     table[:, 0] = ranks[table[:, 0]]
-    table = counted(table)
+    table = count_rows(table)
     left_out = max(0, len(table) - MOST_ALIKE)
     if left_out:
         table = table[np.argsort(-table[:, -1], kind="stable")[:MOST_ALIKE]]

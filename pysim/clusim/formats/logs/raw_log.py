@@ -386,11 +386,11 @@ class RawLog:
         if bound is not None:
             return bound
         # Until 2.8 a communicator is first named when it is complete: the lines before are about it.
-        said = self.threads[thread].member
-        if self._same_run(said) and not self.members[said].pointer:
-            self.members[said].pointer = pointer
-            self._bind(self.threads[thread].process, pointer, said)
-            return said
+        member = self.threads[thread].member
+        if self._same_run(member) and not self.members[member].pointer:
+            self.members[member].pointer = pointer
+            self._bind(self.threads[thread].process, pointer, member)
+            return member
         return self.new_member(thread, line, pointer)
 
     def member_of(self, thread: int, line: int, rank: int = NONE) -> int:
@@ -431,16 +431,16 @@ class RawLog:
         return self._device.get((speaker.process, speaker.device), NONE)
 
     def _fits(self, member: int, rank: int) -> bool:
-        known = self.members[member]
-        return known.run == self.run and (rank == NONE or known.rank in (NONE, rank))
+        existing = self.members[member]
+        return existing.run == self.run and (rank == NONE or existing.rank in (NONE, rank))
 
     def set_variable(self, name: str, value: str, process: int = NONE) -> bool:
         """Note a variable of a process, or of the job's command line; return False above the limits."""
         if name not in self.environment and len(self.environment) >= MOST_SETTINGS:
             return False
         values = self.environment.setdefault(name, {})
-        kept = value if value in values or len(values) < MOST_VALUES else "(others)"
-        values.setdefault(kept, set()).update(() if process == NONE else (process,))
+        entry = value if value in values or len(values) < MOST_VALUES else "(others)"
+        values.setdefault(entry, set()).update(() if process == NONE else (process,))
         return True
 
     def count(
@@ -454,7 +454,7 @@ class RawLog:
             entry = table.setdefault(kind, LineKind(0, text.strip()[:200], self.place(line)))
         entry.count += 1
 
-    def miscounted(self, member: int, n_ranks: int, line: int) -> None:
+    def note_miscount(self, member: int, n_ranks: int, line: int) -> None:
         """Note a call with another number of ranks than its handle."""
         self.miscounts.setdefault(member, Miscount(0, n_ranks, line)).calls += 1
 

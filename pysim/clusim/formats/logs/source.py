@@ -21,7 +21,7 @@ import numpy as np
 
 from clusim.base.files import note_input
 from clusim.base.terms.dtypes import IN_TABLES
-from clusim.formats.opened import DAMAGED, LINE_LIMIT, opened, unpacked
+from clusim.formats.opened import DAMAGED, LINE_LIMIT, open_file, unpack_stream
 
 BLOCK_BYTES = 1 << 20
 """Block size of reads [B]."""
@@ -34,9 +34,9 @@ STDIN = "-"
 def _open(name: str) -> Iterator[IO[bytes]]:
     if name == STDIN:
         note_input(name)
-        yield unpacked(sys.stdin.buffer, "standard input")
+        yield unpack_stream(sys.stdin.buffer, "standard input")
         return
-    with opened(name) as stream:
+    with open_file(name) as stream:
         yield stream
 
 
@@ -181,7 +181,7 @@ _TITLES = re.compile(
 )
 
 
-def _pasted(line: bytes) -> bytes:
+def _restore_table_line(line: bytes) -> bytes:
     """Return a line of a table of nccl-tests as the program printed it; other lines unchanged."""
     # `find` is faster than `in`, which first tries to convert its operand to an integer.
     if len(line) > 2000 or line.find(b"NCCL INFO") >= 0:
@@ -196,8 +196,8 @@ def _pasted(line: bytes) -> bytes:
             return line
         start = row.start() if _LEAD.fullmatch(plain, 0, row.start()) else 0
         return _FRONT.sub(b"", plain[start : row.end()] + columns)
-    if rest := _REST.match(plain):
-        return b" " + plain[rest.end() :]
+    if tail := _REST.match(plain):
+        return b" " + plain[tail.end() :]
     lead = _LEAD.match(plain)
     title = plain[lead.end() if lead else 0 :].lstrip(b"# ")
     if b"algbw" in title:
@@ -226,7 +226,7 @@ class Dressing:
             data = data.replace(b"\t", b" ")
         firsts = _first_bytes(data)
         if ord("{") in firsts and b'{"log":"' in data:
-            data = _DOCKER.sub(_unescaped, data)
+            data = _DOCKER.sub(_unescape_text, data)
         if ord("(") in firsts and b" pid=" in data:
             data = _ACTOR.sub(b"", data)
         if ord("(") in firsts and b"x across cluster]" in data:
@@ -241,7 +241,7 @@ class Dressing:
         typed = not plain and any(part in data for part in _TYPE_PARTS)
         piped = typed and (b"|" in data or b"\xe2\x94" in data)
         if typed and _ROW.search(_CELL.sub(b" ", data) if piped else data):
-            data = b"\n".join(_pasted(line) for line in data.split(b"\n"))
+            data = b"\n".join(_restore_table_line(line) for line in data.split(b"\n"))
         if not self._tables and b"#" in data and (b"nThread " in data or b" algbw" in data):
             title = _TITLE.search(data)
             self._tables = title is not None and bool(title[1].strip())
@@ -253,7 +253,7 @@ class Dressing:
         )
 
 
-def _unescaped(match: re.Match[bytes]) -> bytes:
+def _unescape_text(match: re.Match[bytes]) -> bytes:
     """Return the text of a line of Docker's log files."""
     return _ESCAPED.sub(lambda letter: _LETTERS.get(letter[1], letter[1]), match[1])
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from clusim.base.terms.dtypes import IN_TABLES, REDUCTIONS
 from clusim.base.terms.operations import OPERATIONS
-from clusim.formats.logs.infer_collective import TableColumns, concluded
+from clusim.formats.logs.infer_collective import TableColumns, infer_collective
 
 _NUMBER = r"(?:\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,9})?|nan|inf|-nan|N/A)"
 _TYPES = "|".join(sorted(IN_TABLES, reverse=True))
@@ -100,30 +100,30 @@ class TableRun:
     @property
     def n_ranks(self) -> int:
         """Number of ranks listed, or that of the rows if list lines are missing; 0 if unknown."""
-        return self._concluded()[1]
+        return self._infer_test()[1]
 
     @property
-    def listed(self) -> bool:
+    def is_complete(self) -> bool:
         """True if every rank has its line."""
         return bool(self.devices) and len({device.rank for device in self.devices}) == self.n_ranks
 
     def collective(self) -> str:
         """Return the collective as printed, else inferred from the columns (all names that fit)."""
-        return self._concluded()[0]
+        return self._infer_test()[0]
 
-    def _concluded(self) -> tuple[str, int]:
+    def _infer_test(self) -> tuple[str, int]:
         key = (len(self.sizes), len(self.devices), self.test)
         if self.known is None or self.known[0] != key:
             ranks = {device.rank for device in self.devices}
-            least = max(ranks, default=-1) + 1
+            min_ranks = max(ranks, default=-1) + 1
             one = len({device.pid for device in self.devices}) == 1
-            each = self.config.get("nThread", 0) * self.config.get("nGpus", 0)
+            gpus_per_process = self.config.get("nThread", 0) * self.config.get("nGpus", 0)
             columns = TableColumns(
-                self.source, len(ranks) if len(ranks) == least else 0, least,
-                one and each == len(ranks) > 1, self.header, self.sizes, self.counts,
+                self.source, len(ranks) if len(ranks) == min_ranks else 0, min_ranks,
+                one and gpus_per_process == len(ranks) > 1, self.header, self.sizes, self.counts,
                 self.types, self.ops, self.roots, self.column("algbw"), self.column("busbw"),
             )  # fmt: skip
-            self.known = key, concluded(columns, self.test.removesuffix("_perf"))
+            self.known = key, infer_collective(columns, self.test.removesuffix("_perf"))
         return self.known[1]
 
 
@@ -264,11 +264,11 @@ class TableReader:
         run.halves = names.count("time")
 
     def _row(self, match: re.Match[str], line: int) -> bool:
-        rest = match[4]
+        tail = match[4]
         run = self._table(line) if self.runs else None
         header = run.header if run is not None and run.header else None
         op, root = "", -1
-        words = rest.split()
+        words = tail.split()
         if words and (header is None or "redop" in header):
             named = next((name for name in _OPS if words[0] == name), "")
             # All-gather does not reduce: some releases leave its column blank.
@@ -312,9 +312,9 @@ class TableReader:
         if self._head is None:
             return
         run = self._run(self._line)
-        whole = len(self._values) in (4, 8)
-        self.rows += whole
-        if whole and self.rows <= MOST_ROWS:
+        is_complete = len(self._values) in (4, 8)
+        self.rows += is_complete
+        if is_complete and self.rows <= MOST_ROWS:
             size, count, kind, op, root = self._head
             run.sizes.append(size)
             run.counts.append(count)
@@ -323,6 +323,6 @@ class TableReader:
             run.roots.append(root)
             run.values.append(_in_us(self._values, run.milliseconds))
             run.row_lines.append(self._line)
-        elif not whole:
+        elif not is_complete:
             self._broken(self._line)
         self._head, self._values = None, []

@@ -93,7 +93,7 @@ class _Reader:
 
     def recording(self) -> Recording:
         """Return the content of the files."""
-        numbers = _numbered([*self.files.traces, *self.files.hosts], self.found)
+        numbers = _number_files([*self.files.traces, *self.files.hosts], self.found)
         for number, part in numbers:
             if self.files.hosts:
                 self._host(number, part)
@@ -105,7 +105,7 @@ class _Reader:
             for node in rank.nodes.values():
                 if node.kind in CALLS:
                     self._resolve(rank, node)
-        self._sorted()
+        self._sort_nodes()
         self._mark_eager()
         self._events(play(self.ranks))
         if any(rank.represents_all for rank in self.ranks):
@@ -118,15 +118,15 @@ class _Reader:
 
     def _represent(self) -> None:
         """Repeat the rank of a file that represents its job; in large jobs replay only that rank."""
-        found, rank = self.found, self.ranks[0]
+        result, rank = self.found, self.ranks[0]
         if len(self.ranks) > 1:
             raise InputError(f"{rank.name}: represents all ranks, and there are other files")
         if self.calls is not None:
-            calls = (at for at, event in enumerate(found.events) if event.kind == "collective")
-            del found.events[next(islice(calls, self.calls, None), len(found.events)) :]
-        found.alike = rank.number == 0 and len(found.events) * found.num_ranks > MOST_REPEATED
-        if found.alike:
-            found.assumed.append(f"the file states that rank 0 represents all {found.num_ranks}")
+            calls = (at for at, event in enumerate(result.events) if event.kind == "collective")
+            del result.events[next(islice(calls, self.calls, None), len(result.events)) :]
+        result.alike = rank.number == 0 and len(result.events) * result.num_ranks > MOST_REPEATED
+        if result.alike:
+            result.assumed.append(f"the file states that rank 0 represents all {result.num_ranks}")
 
     def _host(self, number: int, part: FileStream) -> None:
         host = ChakraHost(number, part, self.found)
@@ -149,26 +149,26 @@ class _Reader:
 
     def _count_ranks(self) -> None:
         """Determine the number of ranks of the job."""
-        known = {rank.number for rank in self.ranks}
+        numbers = {rank.number for rank in self.ranks}
         sizes = [rank.num_ranks for rank in self.ranks if rank.num_ranks] or [self.size]
         tables = [*self.common.values()]
         tables += [table for rank in self.ranks for table in rank.communicators.values()]
-        most = max(*sizes, max(known) + 1, *(max(table) + 1 for table in tables if table), 0)
-        if most == 1 or known != set(range(most)):
+        num_ranks = max(*sizes, max(numbers) + 1, *(max(table) + 1 for table in tables if table), 0)
+        if num_ranks == 1 or numbers != set(range(num_ranks)):
             ends = [node.peer + 1 for node in self._messages()]
-            most = max(most, *ends, 0)
-        if most == 1 and self.machine > 1:
-            most = self.machine
+            num_ranks = max(num_ranks, *ends, 0)
+        if num_ranks == 1 and self.machine > 1:
+            num_ranks = self.machine
             self.found.assumed.append(
-                f"a trace of one rank without the number of ranks: repeated for each of the {most} GPUs"
+                f"a trace of one rank without the number of ranks: repeated for each of the {num_ranks} GPUs"
             )
-        if most > MOST_RANKS:
-            raise InputError(f"{self.name}: {most} ranks; at most {MOST_RANKS}")
-        self.found.num_ranks = most
+        if num_ranks > MOST_RANKS:
+            raise InputError(f"{self.name}: {num_ranks} ranks; at most {MOST_RANKS}")
+        self.found.num_ranks = num_ranks
         self.found.nccl_version = self.ranks[0].nccl_version
         hosts = self.ranks[0].hosts
-        self.found.hosts = list(hosts) if len(hosts) == most else []
-        self.everyone = tuple(range(most))
+        self.found.hosts = list(hosts) if len(hosts) == num_ranks else []
+        self.everyone = tuple(range(num_ranks))
         for rank in self.ranks:
             for comm in {n.comm for n in rank.nodes.values() if n.kind == "collective"}:
                 self.callers[comm] = (*self.callers.get(comm, ()), rank.number)
@@ -186,7 +186,7 @@ class _Reader:
         if rank.number not in ranks:
             raise InputError(
                 f"{node.where}: rank {rank.number} calls {node.operation} on group {node.comm!r}, whose ranks are"
-                f" {_shown(ranks)}"
+                f" {_format_ranks(ranks)}"
             )
         node.group = self.found.group(name, ranks)
         if node.whole_bytes:
@@ -217,13 +217,13 @@ class _Reader:
 
     def _pair(self, rank: Rank, node: ChakraNode) -> tuple[str, tuple[int, ...]]:
         """Return name and ranks of the communicator of a message: the one that both ends define, or all ranks."""
-        known = [
+        matched = [
             other.communicators.get(node.comm, self.common.get(node.comm))
             for other in self.ranks
             if other.number in (rank.number, node.peer)
         ]
-        ranks = known[0]
-        if ranks and {rank.number, node.peer} <= set(ranks) and all(r == ranks for r in known):
+        ranks = matched[0]
+        if ranks and {rank.number, node.peer} <= set(ranks) and all(r == ranks for r in matched):
             return f"group {node.comm}", ranks
         return "all ranks", self.everyone
 
@@ -233,12 +233,12 @@ class _Reader:
             return f"group {node.comm}", ranks
         if ranks is None and node.comm not in ("", "0"):
             callers = self.callers[node.comm]
-            known = 1 < len(callers) < len(self.ranks)
-            who = f"the ranks that call it, {_shown(callers)}" if known else "all ranks"
+            is_subset = 1 < len(callers) < len(self.ranks)
+            who = f"the ranks that call it, {_format_ranks(callers)}" if is_subset else "all ranks"
             self.found.assume(
                 f"group {node.comm!r} is not defined: {who} assumed; define it in comm_group.json"
             )
-            if known:
+            if is_subset:
                 return f"group {node.comm}", callers
         return self._dimensions(rank, node)
 
@@ -275,7 +275,7 @@ class _Reader:
             node.eager = True
         self.notes[_EAGER] += len(messages)
 
-    def _sorted(self) -> None:
+    def _sort_nodes(self) -> None:
         for rank in self.ranks:
             if sort_nodes(rank):
                 self.notes[_CYCLIC] += 1
@@ -328,7 +328,7 @@ def _dtype(node: ChakraNode) -> str:
     return "float32" if node.kind == "collective" and node.bytes % 4 == 0 else "uint8"
 
 
-def _shown(ranks: tuple[int, ...]) -> str:
+def _format_ranks(ranks: tuple[int, ...]) -> str:
     return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
 
 
@@ -354,7 +354,7 @@ class _Files:
     skipped: list[str] = field(default_factory=list)
 
 
-def _find_files(shown: str, names: list[str]) -> _Files:
+def _find_files(excerpt: str, names: list[str]) -> _Files:
     """Return the files of a job.
 
     They are given as files, directories, archives, or a common prefix of names before ``.0.et``.
@@ -365,20 +365,20 @@ def _find_files(shown: str, names: list[str]) -> _Files:
         There is no such file, or one cannot be read.
     """
     result = _Files()
-    expanded = _expanded(names)
+    expanded = _expand_names(names)
     for name in expanded:
-        for file in streams(name, _wanted):
+        for file in streams(name, _is_trace_name):
             _sort(result, file)
     if len(result.traces) == 1 and Path(result.traces[0].name).is_file():
         result.siblings = _siblings(result.traces[0].name)
     if not result.tables:
-        _beside(result, expanded[0])
+        _read_group_table(result, expanded[0])
     if result.traces and result.hosts:
         result.skipped += ["JSON of PyTorch beside .et files"] * len(result.hosts)
         result.hosts = []
     if not result.traces and not result.hosts:
         raise InputError(
-            f"{shown}: contains no Chakra trace; expected files like job.0.et, one per rank"
+            f"{excerpt}: contains no Chakra trace; expected files like job.0.et, one per rank"
         )
     return result
 
@@ -410,11 +410,11 @@ def _sort(sorted_files: _Files, file: FileStream) -> None:
         sorted_files.skipped.append(f"{Path(file.name).name}: JSON of another kind")
 
 
-def _wanted(name: str) -> bool:
+def _is_trace_name(name: str) -> bool:
     return bool(re.fullmatch(r".*\.(?:et|json)(?:\.gz|\.bz2|\.xz)?", name, re.I | re.S))
 
 
-def _expanded(names: list[str]) -> list[str]:
+def _expand_names(names: list[str]) -> list[str]:
     """Return files and directories, with prefixes replaced by the matching files."""
     result: list[str] = []
     for name in names:
@@ -449,7 +449,9 @@ def _place(name: str) -> tuple[str, int | None]:
     return match["job"], int(match["rank"])
 
 
-def _numbered(files: list[FileStream], recording: Recording) -> Iterator[tuple[int, FileStream]]:
+def _number_files(
+    files: list[FileStream], recording: Recording
+) -> Iterator[tuple[int, FileStream]]:
     """Return the files with the ranks in their names, otherwise numbered in order.
 
     Raises
@@ -467,9 +469,9 @@ def _numbered(files: list[FileStream], recording: Recording) -> Iterator[tuple[i
         return enumerate(files)
     if len(set(numbers)) < len(numbers):
         jobs = sorted({job for job, _ in places}, key=natural)
-        shown = ", ".join(jobs[:8]) + (", ..." if len(jobs) > 8 else "")
+        listing = ", ".join(jobs[:8]) + (", ..." if len(jobs) > 8 else "")
         raise InputError(
-            f"{recording.name}: traces of {len(jobs)} jobs; name the files or the prefix of one: {shown}"
+            f"{recording.name}: traces of {len(jobs)} jobs; name the files or the prefix of one: {listing}"
             if len(jobs) > 1
             else f"{recording.name}: two traces of one rank; use one file per rank"
         )
@@ -481,11 +483,11 @@ def _table(data: Any) -> dict[str, tuple[int, ...]] | None:
     if not isinstance(data, dict) or not data:
         return None
     result = {str(name): integers(ranks, MOST_RANKS - 1) for name, ranks in data.items()}
-    known = {name: tuple(dict.fromkeys(ranks)) for name, ranks in result.items() if ranks}
-    return known if len(known) == len(result) else None
+    groups = {name: tuple(dict.fromkeys(ranks)) for name, ranks in result.items() if ranks}
+    return groups if len(groups) == len(result) else None
 
 
-def _beside(sorted_files: _Files, name: str) -> None:
+def _read_group_table(sorted_files: _Files, name: str) -> None:
     """Read the table of groups in the directory of the traces, if there is exactly one."""
     folder = Path(name).parent
     if "\0" in name or not folder.is_dir():
@@ -493,4 +495,4 @@ def _beside(sorted_files: _Files, name: str) -> None:
     pattern = re.compile(r"comm[_-]?groups?.*\.json$", re.I)
     tables = [p for p in folder.iterdir() if p.is_file() and pattern.search(p.name)]
     if len(tables) == 1:
-        _sort(sorted_files, next(streams(str(tables[0]), _wanted)))
+        _sort(sorted_files, next(streams(str(tables[0]), _is_trace_name)))

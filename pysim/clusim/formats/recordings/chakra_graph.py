@@ -124,17 +124,17 @@ def sort_nodes(rank: Rank) -> bool:
     for node in rank.nodes.values():
         node.deps = list(dict.fromkeys(node.deps))
         node.calls = [dep for dep in dict.fromkeys(node.calls) if dep not in node.deps]
-    rank.order = _sorted({n.id: [*n.deps, *n.calls] for n in rank.nodes.values()})
+    rank.order = _topological_order({n.id: [*n.deps, *n.calls] for n in rank.nodes.values()})
     ignored = False
     if len(rank.order) < len(rank.nodes):
         ignored = True
-        rank.order = _sorted({n.id: n.deps for n in rank.nodes.values()})
+        rank.order = _topological_order({n.id: n.deps for n in rank.nodes.values()})
     if len(rank.order) < len(rank.nodes):
         stuck = set(rank.nodes) - set(rank.order)
         circle = find_cycle(min(stuck), lambda at: stuck.intersection(rank.nodes[at].deps))
-        shown = " -> ".join(str(at) for at in circle[:8]) + (" -> ..." if len(circle) > 8 else "")
+        listing = " -> ".join(str(at) for at in circle[:8]) + (" -> ..." if len(circle) > 8 else "")
         raise InputError(
-            f"{rank.nodes[circle[0]].where}: nodes wait for each other in a circle: {shown}; expected no cycle"
+            f"{rank.nodes[circle[0]].where}: nodes wait for each other in a circle: {listing}; expected no cycle"
         )
     for node in rank.nodes.values():
         node.deps = node.deps if ignored else [*node.deps, *node.calls]
@@ -142,22 +142,22 @@ def sort_nodes(rank: Rank) -> bool:
     return ignored
 
 
-def _sorted(waits: dict[int, list[int]]) -> list[int]:
+def _topological_order(waits: dict[int, list[int]]) -> list[int]:
     """Return nodes in topological order, the smallest number first."""
     wakes: dict[int, list[int]] = defaultdict(list)
     for node, deps in waits.items():
         for dep in deps:
             wakes[dep].append(node)
-    left = {node: len(deps) for node, deps in waits.items()}
-    ready = [node for node, count in left.items() if not count]
+    waiting_count = {node: len(deps) for node, deps in waits.items()}
+    ready = [node for node, count in waiting_count.items() if not count]
     heapify(ready)
     result = []
     while ready:
         node = heappop(ready)
         result.append(node)
         for other in wakes[node]:
-            left[other] -= 1
-            if not left[other]:
+            waiting_count[other] -= 1
+            if not waiting_count[other]:
                 heappush(ready, other)
     return result
 
@@ -290,10 +290,10 @@ class _Player(Timeline[_At]):
         if node.eager and self.expected[key] > 1:
             self._message(at, node, key)
             return
-        here = self.waiting[key]
-        here.append(at)
-        if len(here) == self.expected[key]:
-            size = max(self.nodes[other].bytes for other in here)
+        callers = self.waiting[key]
+        callers.append(at)
+        if len(callers) == self.expected[key]:
+            size = max(self.nodes[other].bytes for other in callers)
             for other in self.waiting.pop(key):
                 self._end_at(self.now + _LATENCY_PS + size * _PS_PER_BYTE, other)
 
@@ -319,8 +319,10 @@ class _Player(Timeline[_At]):
                 self.busy_lanes.add(lane)
                 self.order.append(at)
                 node = self.nodes[at]
-                took = node.flops // 100 + node.mem_bytes
-                self._end_at(self.now + (node.duration_ps if node.duration_ps > 0 else took), at)
+                duration = node.flops // 100 + node.mem_bytes
+                self._end_at(
+                    self.now + (node.duration_ps if node.duration_ps > 0 else duration), at
+                )
 
     def arrives(self, task: _At) -> None:
         """End a node, which frees its lane."""

@@ -74,10 +74,10 @@ class ChakraGraph:
         kind = _TYPES.get(message.type, "")
         if kind in _CALL_KINDS:
             node.kind = _CALL_KINDS[kind]
-            self._took(node, message, values)
+            self._record_time(node, message, values)
             self._call(node, values)
         elif kind in ("COMP_NODE", "MEM_LOAD_NODE", "MEM_STORE_NODE"):
-            self._took(node, message, values)
+            self._record_time(node, message, values)
             self._compute(node, kind, values)
             if "aten" in values:
                 node.operator = operator_of(node, message, values)
@@ -96,28 +96,28 @@ class ChakraGraph:
             self.skipped[f"nodes of type {kind or message.type}"] += 1
         self.rank.add(node)
 
-    def _took(self, node: ChakraNode, message: Any, values: dict[str, Any]) -> None:
-        took = message.duration_micros or self._number(node, values, "runtime", MOST_US)
-        if took > MOST_US:
-            raise InputError(f"{node.where}: duration_micros = {took}; at most {MOST_US}")
-        node.duration_ps = took * PS_PER_US if took else ABSENT
+    def _record_time(self, node: ChakraNode, message: Any, values: dict[str, Any]) -> None:
+        duration_us = message.duration_micros or self._number(node, values, "runtime", MOST_US)
+        if duration_us > MOST_US:
+            raise InputError(f"{node.where}: duration_micros = {duration_us}; at most {MOST_US}")
+        node.duration_ps = duration_us * PS_PER_US if duration_us else ABSENT
         node.lane = str(values.get("stream_name", ""))
         if "duration_ps" in values:
             node.duration_ps = self._number(node, values, "duration_ps", MOST_US * PS_PER_US)
-        for name, most in PRESERVED.items():
+        for name, limit in PRESERVED.items():
             if name in values:
                 node.preserved[name] = (
-                    self._number(node, values, name, most) if most else str(values[name])
+                    self._number(node, values, name, limit) if limit else str(values[name])
                 )
 
-    def _number(self, node: ChakraNode, values: dict[str, Any], name: str, most: int) -> int:
+    def _number(self, node: ChakraNode, values: dict[str, Any], name: str, limit: int) -> int:
         """Return a numeric attribute; 0 if it is missing."""
         if name not in values:
             return 0
-        result = integer(values[name], most)
+        result = integer(values[name], limit)
         if result is None:
             raise InputError(
-                f"{node.where}: {name} = {values[name]!r:.60}; expected an integer from 0 to {most}"
+                f"{node.where}: {name} = {values[name]!r:.60}; expected an integer from 0 to {limit}"
             )
         return result
 
@@ -163,8 +163,8 @@ class ChakraGraph:
 
 def _operation(node: ChakraNode, value: Any) -> str:
     number = integer(value)
-    known = number is not None and number < len(COLLECTIVES)
-    result = operation_starting(COLLECTIVES[number or 0] if known else value)
+    is_listed = number is not None and number < len(COLLECTIVES)
+    result = operation_starting(COLLECTIVES[number or 0] if is_listed else value)
     if not result:
         raise InputError(
             f"{node.where}: comm_type = {value!r:.40}; expected 0 to {len(COLLECTIVES) - 1} or one of"
@@ -232,10 +232,10 @@ class ChakraHost:
         if name == "record_param_comms":
             self._call(node, _values(row), attributes)
             return
-        took = time_ps(attributes.get("exclusive_dur", attributes.get("dur")), PS_PER_US)
-        if not took or took > MOST_US * PS_PER_US or name.lower().startswith("nccl"):
+        duration_ps = time_ps(attributes.get("exclusive_dur", attributes.get("dur")), PS_PER_US)
+        if not duration_ps or duration_ps > MOST_US * PS_PER_US or name.lower().startswith("nccl"):
             return
-        node.duration_ps = took
+        node.duration_ps = duration_ps
         if attributes.get("cat") is not None:
             node.kind, node.lane = "compute", f"stream {attributes.get('stream', 0)}"
         else:
@@ -296,7 +296,7 @@ def operator_of(node: ChakraNode, message: Any, values: dict[str, Any]) -> Opera
     work = tuple(integer(values[key], MOST_OPS) or 0 for key in _WORK if key in values)
     flags = tuple(str(values.get("flags", "")).split())
     try:
-        inputs, outputs = (tuple(_shapes(there)) for there in (message.inputs, message.outputs))
+        inputs, outputs = (tuple(_shapes(side)) for side in (message.inputs, message.outputs))
     except (ValueError, TypeError, IndexError, RecursionError):
         raise InputError(
             f"{node.where}: {node.name}: the shapes, types and values of its tensors are damaged"
@@ -304,15 +304,15 @@ def operator_of(node: ChakraNode, message: Any, values: dict[str, Any]) -> Opera
     return OperatorCall(str(values["aten"]), inputs, outputs, flags, work)
 
 
-def _shapes(there: Any) -> Iterator[TensorShape]:
+def _shapes(side: Any) -> Iterator[TensorShape]:
     """Yield the tensors of a node."""
     for sizes, kind, value in zip(
-        *(json.loads(text) for text in (there.shapes, there.types, there.values)), strict=True
+        *(json.loads(text) for text in (side.shapes, side.types, side.values)), strict=True
     ):
-        known, size = integers(sizes), integer(value[4], 64)
-        if known is None or not size:
+        dimensions, size = integers(sizes), integer(value[4], 64)
+        if dimensions is None or not size:
             raise ValueError
-        yield TensorShape(known, str(kind).removeprefix("Tensor(").removesuffix(")"), size)
+        yield TensorShape(dimensions, str(kind).removeprefix("Tensor(").removesuffix(")"), size)
 
 
 def groups_of(text: str) -> list[dict[str, Any]]:

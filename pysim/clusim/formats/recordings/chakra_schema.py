@@ -93,10 +93,10 @@ def message_class(name: str) -> Any:
     _field(attribute, "bytes doc_string 2")
     attribute.oneof_decl.add(name="value")
     for at, kind in enumerate(_VALUES):
-        shown = "bytes" if kind == "string" else kind
-        _field(attribute, f"{shown} {kind}_val {3 + 2 * at}", choice=True)
+        type_text = "bytes" if kind == "string" else kind
+        _field(attribute, f"{type_text} {kind}_val {3 + 2 * at}", choice=True)
         _field(attribute, f"{kind.title()}List {kind}_list {4 + 2 * at}", choice=True)
-        _field(file.message_type.add(name=f"{kind.title()}List"), f"*{shown} values 1")
+        _field(file.message_type.add(name=f"{kind.title()}List"), f"*{type_text} values 1")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"clusim.chakra.{name}"))
@@ -144,7 +144,7 @@ def messages(name: str, pieces: Iterator[bytes], cut: Callable[[str], None]) -> 
             place = window.place
             if count < 2:
                 raise InputError(
-                    f"{name}: byte {place}: a message of {size} bytes in a file of {window.rest()}; expected a Chakra"
+                    f"{name}: byte {place}: a message of {size} bytes in a file of {window.length()}; expected a Chakra"
                     " execution trace (.et): messages, each after its length"
                 )
             cut(f"{name} is cut inside message {count + 1}; the part before was read")
@@ -284,8 +284,8 @@ def _of_graph(item: dict[str, Any], where: str) -> dict[str, Any]:
     kind = item["node_type"]
     number = NODE_TYPES.get(kind) if isinstance(kind, str) else integer(kind, 99)
     if number not in NODE_TYPES.values():
-        known = ", ".join(f"{n} ({name})" for name, n in NODE_TYPES.items())
-        raise InputError(f"{where}: NodeType {str(kind)[:40]!r}: must be one of {known}")
+        listing = ", ".join(f"{n} ({name})" for name, n in NODE_TYPES.items())
+        raise InputError(f"{where}: NodeType {str(kind)[:40]!r}: must be one of {listing}")
     host = item.get("is_cpu_op") is True
     if number == NODE_TYPES["COMM_COLL_NODE"] and not ("comm_type" in item and "comm_size" in item):
         if not host:
@@ -297,11 +297,11 @@ def _of_graph(item: dict[str, Any], where: str) -> dict[str, Any]:
     attributes: list[dict[str, Any]] = [{"name": "is_cpu_op", "bool_val": host}]
     for name in _GRAPH_NUMBERS:
         if name in item:
-            value = _whole(item[name], where, name)
+            value = _check_integer(item[name], where, name)
             attributes.append({"name": name, "int64_val": value})
     return {
         "id": item["id"], "name": item.get("name", ""), "type": number, "attr": attributes,
-        "duration_micros": _whole(item.get("runtime", 0), where, "runtime"),
+        "duration_micros": _check_integer(item.get("runtime", 0), where, "runtime"),
         "data_deps": item.get("data_deps", []), "ctrl_deps": item.get("ctrl_deps", []),
     }  # fmt: skip
 
@@ -313,17 +313,17 @@ def _node(item: dict[str, Any], where: str) -> Any:
     node.type = (
         NODE_TYPES.get(kind, 0)
         if isinstance(kind, str) and not kind.isdecimal()
-        else _whole(kind, where, "type", 99)
+        else _check_integer(kind, where, "type", 99)
     )
-    node.id = _whole(item.get("id", 0), where, "id")
+    node.id = _check_integer(item.get("id", 0), where, "id")
     node.name = str(item.get("name", ""))[:4000].encode("utf-8", "replace")
     for name in ("ctrl_deps", "data_deps"):
         deps = item.get(name, [])
         if not isinstance(deps, list):
             raise InputError(f"{where}: {name} must be a list")
-        getattr(node, name).extend(_whole(dep, where, name) for dep in deps)
+        getattr(node, name).extend(_check_integer(dep, where, name) for dep in deps)
     for name in ("start_time_micros", "duration_micros"):
-        setattr(node, name, _whole(item.get(name, 0), where, name))
+        setattr(node, name, _check_integer(item.get(name, 0), where, name))
     for attribute in tables_of(item.get("attr")):
         _attribute(node.attr.add(), attribute, where)
     return node
@@ -335,14 +335,16 @@ def _attribute(message: Any, item: dict[str, Any], where: str) -> None:
     for key, value in item.items():
         field = _snake(key)
         kind, _, form = field.rpartition("_")
-        most = (1 << 31) - 1 if kind.endswith("32") else _INT64
+        limit = (1 << 31) - 1 if kind.endswith("32") else _INT64
         if form == "list" and isinstance(value, dict) and kind in _WHOLE:
             numbers = list_of(value.get("values"))
-            getattr(message, field).values.extend(_whole(n, where, field, most) for n in numbers)
+            getattr(message, field).values.extend(
+                _check_integer(n, where, field, limit) for n in numbers
+            )
         elif form != "val":
             continue
         elif kind in _WHOLE:
-            setattr(message, field, _whole(value, where, field, most))
+            setattr(message, field, _check_integer(value, where, field, limit))
         elif kind == "bool":
             message.bool_val = value is True
         elif kind == "string":
@@ -351,8 +353,10 @@ def _attribute(message: Any, item: dict[str, Any], where: str) -> None:
             setattr(message, field, float(value))
 
 
-def _whole(value: Any, where: str, field: str, most: int = _INT64) -> int:
-    result = integer(value, most)
+def _check_integer(value: Any, where: str, field: str, limit: int = _INT64) -> int:
+    result = integer(value, limit)
     if result is None:
-        raise InputError(f"{where}: {field} {str(value)[:40]!r}: must be a number from 0 to {most}")
+        raise InputError(
+            f"{where}: {field} {str(value)[:40]!r}: must be a number from 0 to {limit}"
+        )
     return result

@@ -60,12 +60,12 @@ def write(recording: Recording, path: Path) -> list[Path]:
     for rank in ranks:
         single = len(ranks) == 1
         file = path if single else path.with_name(f"{path.stem}.{rank}{path.suffix or '.et'}")
-        write_bytes(file, b"".join(map(_delimited, _messages(recording, rank, alike=alike))))
+        write_bytes(file, b"".join(map(_add_length, _messages(recording, rank, alike=alike))))
         result.append(file)
     return result
 
 
-def _delimited(message: Any) -> bytes:
+def _add_length(message: Any) -> bytes:
     """Return a message after its length."""
     body, length = message.SerializeToString(), bytearray()
     size = len(body)
@@ -160,11 +160,11 @@ def _compute(node: Any, event: Event) -> None:
     if operator is None:
         return
     _set(node, "aten", operator.name)
-    for there, shapes in ((node.inputs, operator.inputs), (node.outputs, operator.outputs)):
-        there.shapes = _json([s.sizes for s in shapes])
-        there.types = _json([f"Tensor({s.dtype})" for s in shapes])
+    for side, shapes in ((node.inputs, operator.inputs), (node.outputs, operator.outputs)):
+        side.shapes = _json([s.sizes for s in shapes])
+        side.types = _json([f"Tensor({s.dtype})" for s in shapes])
         # As of PyTorch's observer, without identifiers: tensor, storage, offset, elements, size of one, device.
-        there.values = _json([(0, 0, 0, prod(s.sizes), s.element_bytes, "cuda:0") for s in shapes])
+        side.values = _json([(0, 0, 0, prod(s.sizes), s.element_bytes, "cuda:0") for s in shapes])
     if operator.flags:
         _set(node, "flags", " ".join(operator.flags))
     for name, value in zip(("work_flops", "work_bytes"), operator.work, strict=False):

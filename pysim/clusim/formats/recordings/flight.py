@@ -82,7 +82,7 @@ class _Plain(pickle.Unpickler):
         raise pickle.UnpicklingError("refers to other files")
 
 
-def unpickled(data: bytes, where: str) -> Any:
+def read_pickle(data: bytes, where: str) -> Any:
     """Return the value of a pickle.
 
     Raises
@@ -150,12 +150,12 @@ def read(paths: Paths) -> Recording:
     ):
         result.name = result.name or file.name
         _file(job, file, index)
-    most = max((rank for ranks in job.ranks.values() for rank in ranks), default=-1)
-    result.num_ranks = max(most, *job.recorded, -1) + 1
+    last_rank = max((rank for ranks in job.ranks.values() for rank in ranks), default=-1)
+    result.num_ranks = max(last_rank, *job.recorded, -1) + 1
     job.everyone = tuple(range(result.num_ranks))
     matched = _match(job)
-    kept = [call for call, _ in matched]
-    origin = min((call.start_ps for call in kept if call.start_ps >= 0), default=0)
+    matched_calls = [call for call, _ in matched]
+    origin = min((call.start_ps for call in matched_calls if call.start_ps >= 0), default=0)
     for call, match in matched:
         event = replace(
             call,
@@ -165,8 +165,8 @@ def read(paths: Paths) -> Recording:
             bunch=ABSENT if call.kind == "collective" else call.sequence,
         )
         result.events.append(event)
-    if kept:
-        _assume(result, job, kept)
+    if matched_calls:
+        _assume(result, job, matched_calls)
     return result.finish()
 
 
@@ -175,7 +175,7 @@ def _file(job: _Job, file: FileStream, index: int) -> None:
     pickled = file.head(1) == b"\x80"
     table: Any
     if pickled:
-        table = unpickled(file.whole(), file.name)
+        table = read_pickle(file.read_all(), file.name)
     else:
         table, _ = read_items(file, "entries", lambda entry: None)
     if not isinstance(table, dict) or (not pickled and file.head(4096).lstrip()[:1] == b"["):
@@ -313,9 +313,9 @@ def _size(operation: str, sent: int, got: int, ranks: int) -> int:
 
 def _took_ps(entry: dict[str, Any]) -> int:
     """Return the duration of a call [ps]: from CUDA events, otherwise from the watchdog."""
-    took = number(entry.get("duration_ms"))
-    if took is not None and 0 < took < 1e9:
-        return round(took * 1e9)
+    duration_ms = number(entry.get("duration_ms"))
+    if duration_ms is not None and 0 < duration_ms < 1e9:
+        return round(duration_ms * 1e9)
     ends = [
         integer(entry.get(f"time_discovered_{moment}_ns"), MOST_NS)
         for moment in ("started", "completed")
@@ -359,17 +359,17 @@ def _match(job: _Job) -> list[tuple[Event, int]]:
     return result
 
 
-def _assume(recording: Recording, job: _Job, kept: list[Event]) -> None:
+def _assume(recording: Recording, job: _Job, events: list[Event]) -> None:
     """Add the assumptions about missing information."""
     recording.assumed.append(
         "only calls are recorded: the work between them is the pause between their times"
     )
-    if any(call.operation in ROOTED for call in kept):
+    if any(call.operation in ROOTED for call in events):
         recording.assumed.append("roots are not recorded; taken as the first rank of the group")
-    unknown = {call.stream for call in kept} - set(job.ranks)
+    unknown = {call.stream for call in events} - set(job.ranks)
     if unknown:
         recording.assumed.append(
             f"the ranks of group {min(unknown)} are not recorded: all {recording.num_ranks} ranks"
         )
-    if not any(call.duration_ps > 0 for call in kept):
+    if not any(call.duration_ps > 0 for call in events):
         recording.assumed.append("no measured times (TORCH_NCCL_ENABLE_TIMING=1 records them)")

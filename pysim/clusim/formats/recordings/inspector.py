@@ -20,8 +20,8 @@ from clusim.formats.recordings.plugincalls import (
     Owner,
     PluginCall,
     PluginJob,
-    known,
-    lowered,
+    integer_or_absent,
+    lower_case_name,
 )
 from clusim.formats.recordings.source import FileStream, Paths
 
@@ -56,17 +56,17 @@ class _Inspector(PluginJob):
 
     def file(self, part: FileStream) -> None:
         """Read one file; objects without a header inherit the header of the preceding statistics."""
-        around: dict[str, Any] = {}
+        header: dict[str, Any] = {}
         for where, record in self.records(part):
             if "dump_stats" in record:
-                around = record
+                header = record
                 self._statistics(record)
             elif "coll_perf" not in record and "p2p_perf" not in record:
                 self.skip("objects that are not a call", where)
             elif len(self.calls) >= MOST_RECORDS:
                 self.skip(f"calls after the first {MOST_RECORDS}", where)
             else:
-                self._record(record if "header" in record else {**around, **record}, where)
+                self._record(record if "header" in record else {**header, **record}, where)
 
     def _statistics(self, record: dict[str, Any]) -> None:
         """Record the number of calls that the plugin dropped."""
@@ -83,16 +83,16 @@ class _Inspector(PluginJob):
         if not isinstance(header, dict):
             self.skip("calls without a header", where)
             return
-        ident, rank = header.get("id"), known(header.get("rank"), MOST_RANKS)
-        n_ranks = known(header.get("n_ranks"), MOST_RANKS)
+        ident, rank = header.get("id"), integer_or_absent(header.get("rank"), MOST_RANKS)
+        n_ranks = integer_or_absent(header.get("n_ranks"), MOST_RANKS)
         if not isinstance(ident, (str, int)) or not 0 <= rank < n_ranks:
             self.skip("calls without an id or a rank below n_ranks in their header", where)
             return
         call = PluginCall(intern(str(ident)[:64]), rank, where)
         if not self._understand(call, record, n_ranks):
             return
-        call.dumped = max(0, known(about.get("dump_timestamp_us"), 1 << 60)) * PS_PER_US
-        host, pid = about.get("hostname"), known(about.get("pid"), 1 << 32)
+        call.dumped = max(0, integer_or_absent(about.get("dump_timestamp_us"), 1 << 60)) * PS_PER_US
+        host, pid = about.get("hostname"), integer_or_absent(about.get("pid"), 1 << 32)
         owner: Owner = (host[:256] if isinstance(host, str) else "", pid)
         if owner == ("", ABSENT):
             # Otherwise each rank of each communicator would be a separate GPU.
@@ -106,20 +106,20 @@ class _Inspector(PluginJob):
         if not isinstance(perf, dict):
             self.skip("calls without their figures", call.where)
             return False
-        call.size = known(perf.get(f"{kind}_msg_size_bytes"), MOST_BYTES)
-        call.number = known(perf.get(f"{kind}_sn"))
+        call.size = integer_or_absent(perf.get(f"{kind}_msg_size_bytes"), MOST_BYTES)
+        call.number = integer_or_absent(perf.get(f"{kind}_sn"))
         if kind == "p2p":
-            call.peer = known(perf.get("p2p_peer"), n_ranks - 1)
+            call.peer = integer_or_absent(perf.get("p2p_peer"), n_ranks - 1)
         if not self.accept(call, perf.get(kind), message=kind == "p2p"):
             return False
-        took = known(perf.get(f"{kind}_exec_time_us"), MOST_US)
-        if took == ABSENT:
+        duration_us = integer_or_absent(perf.get(f"{kind}_exec_time_us"), MOST_US)
+        if duration_us == ABSENT:
             self.skip("invalid times: the calls are kept", call.where)
         self.sources[str(perf.get(f"{kind}_timing_source", ""))[:40]] += 1
-        call.took = max(0, took) * PS_PER_US
-        call.start, call.channels = _traced(perf, kind)
+        call.took = max(0, duration_us) * PS_PER_US
+        call.start, call.channels = _kernel_trace(perf, kind)
         call.algorithm, call.protocol = (
-            "" if perf.get(key) == "unknown" else lowered(perf.get(key))
+            "" if perf.get(key) == "unknown" else lower_case_name(perf.get(key))
             for key in ("coll_algo", "coll_proto")
         )
         return True
@@ -142,7 +142,7 @@ class _Inspector(PluginJob):
             )
 
 
-def _traced(perf: dict[str, Any], kind: str) -> tuple[int, int]:
+def _kernel_trace(perf: dict[str, Any], kind: str) -> tuple[int, int]:
     """Return the start of the first kernel of a call [ps], and its channels.
 
     Both are `ABSENT` and 0 without a trace of events.

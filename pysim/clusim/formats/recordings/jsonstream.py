@@ -56,22 +56,22 @@ class Window(Generic[AnyStr]):
     def hold(self, size: int) -> bool:
         """Extend the window to `size` from the read position; return True if available."""
         if len(self.text) - self.at < size and not self.done:
-            held = [self.text[self.at :]]
-            length = len(held[0])
+            pieces = [self.text[self.at :]]
+            length = len(pieces[0])
             self._drop()
             while length < size and not self.done:
                 piece = next(self._pieces, None)
                 self.done = piece is None
-                held.append(piece or self._empty)
-                length += len(held[-1])
-            self.text = self._empty.join(held)
+                pieces.append(piece or self._empty)
+                length += len(pieces[-1])
+            self.text = self._empty.join(pieces)
         return len(self.text) - self.at >= size
 
     def _drop(self) -> None:
         self.dropped += self.at
         self.at = 0
 
-    def rest(self) -> int:
+    def length(self) -> int:
         """Read to the end without buffering, and return the total length."""
         return self.dropped + len(self.text) + sum(len(piece) for piece in self._pieces)
 
@@ -138,9 +138,9 @@ _NO_PLACE = -1
 class _BrokenError(Exception):
     """Invalid JSON, and its place in the window."""
 
-    def __init__(self, at: int, said: str, *, deep: bool = False) -> None:
-        super().__init__(said)
-        self.at, self.said, self.deep = at, said, deep
+    def __init__(self, at: int, reason: str, *, deep: bool = False) -> None:
+        super().__init__(reason)
+        self.at, self.said, self.deep = at, reason, deep
 
 
 def _value(window: TextWindow, decoder: json.JSONDecoder, sizes: Sequence[int]) -> tuple[Any, int]:
@@ -162,14 +162,14 @@ def _value(window: TextWindow, decoder: json.JSONDecoder, sizes: Sequence[int]) 
             result, end = decoder.raw_decode(piece)
             if complete or end < len(piece):
                 return result, window.at + end
-            place, said = end, "Unterminated"
+            place, reason = end, "Unterminated"
         except json.JSONDecodeError as error:
-            place, said = error.pos, error.msg
+            place, reason = error.pos, error.msg
         except (ValueError, RecursionError, InvalidOperation) as error:
             deep = isinstance(error, RecursionError)
             raise _BrokenError(_NO_PLACE, json_problem(error), deep=deep) from None
-        if complete or (place < len(piece) - _MARGIN and not said.startswith("Unterminated")):
-            raise _BrokenError(window.at + place, said)
+        if complete or (place < len(piece) - _MARGIN and not reason.startswith("Unterminated")):
+            raise _BrokenError(window.at + place, reason)
     raise _BrokenError(_NO_PLACE, f"a value of more than {sizes[-1] >> 20} MiB")
 
 
@@ -220,8 +220,8 @@ def _skip_broken(window: TextWindow) -> bool:
             return False
         # Keep the possible start of such a line in the window.
         last = window.text.rfind("\n", window.at)
-        near = max(window.at, len(window.text) - LINE_LIMIT)
-        window.at = last if last >= near else len(window.text)
+        start = max(window.at, len(window.text) - LINE_LIMIT)
+        window.at = last if last >= start else len(window.text)
         window.hold(len(window.text) - window.at + _SEARCHED)
 
 
@@ -278,7 +278,7 @@ def read_items(
             raise InputError(f"{file.name}: not JSON: {broken.said}") from None
         place, line = window.dropped + broken.at, window.line_at(broken.at)
         begun = document.inside and document.items > 0
-        if cut is None or not begun or place <= 0.9 * window.rest() - 1000:
+        if cut is None or not begun or place <= 0.9 * window.length() - 1000:
             raise InputError(
                 f"{file.name}:{line}: not JSON: {broken.said}; is the file cut?"
             ) from None
@@ -371,8 +371,8 @@ class _Document:
         result, self.window.at = _value(self.window, _ITEM_DECODER, _ITEM_WINDOWS)
         return result
 
-    def _bad(self, said: str) -> None:
-        raise _BrokenError(self.window.at, said)
+    def _bad(self, reason: str) -> None:
+        raise _BrokenError(self.window.at, reason)
 
 
 def number(value: Any) -> float | None:
@@ -386,14 +386,14 @@ def number(value: Any) -> float | None:
     return result if isfinite(result) else None
 
 
-def integer(value: Any, most: int = 1 << 62) -> int | None:
-    """Return an integer from 0 to `most`, also of a string of digits; None for other values."""
+def integer(value: Any, limit: int = 1 << 62) -> int | None:
+    """Return an integer from 0 to `limit`, also of a string of digits; None for other values."""
     if type(value) is int:  # excludes bool
-        return value if 0 <= value <= most else None
+        return value if 0 <= value <= limit else None
     if isinstance(value, str) and len(value) < 20 and value.isdecimal() and value.isascii():
         value = int(value)
     result = number(value)
-    if result is None or result < 0 or result > most or result != int(result):
+    if result is None or result < 0 or result > limit or result != int(result):
         return None
     return int(value)
 
@@ -421,8 +421,8 @@ def tables_of(value: Any) -> list[dict[str, Any]]:
     return [item for item in list_of(value) if isinstance(item, dict)]
 
 
-def integers(value: Any, most: int = 1 << 62) -> tuple[int, ...] | None:
+def integers(value: Any, limit: int = 1 << 62) -> tuple[int, ...] | None:
     """Return a JSON list of integers as by `integer`; None for other values."""
-    numbers = [integer(item, most) for item in list_of(value)]
-    known = tuple(item for item in numbers if item is not None)
-    return known if isinstance(value, list) and len(known) == len(numbers) else None
+    numbers = [integer(item, limit) for item in list_of(value)]
+    valid = tuple(item for item in numbers if item is not None)
+    return valid if isinstance(value, list) and len(valid) == len(numbers) else None

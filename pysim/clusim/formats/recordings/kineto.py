@@ -19,7 +19,7 @@ from dataclasses import replace
 from statistics import median
 
 from clusim.base.errors import InputError
-from clusim.base.limits import MOST_RANKS, uncollected
+from clusim.base.limits import MOST_RANKS, pause_collector
 from clusim.base.terms.operations import OF_NCCL, ROOTED
 from clusim.formats.recordings.kineto_calls import Resolver, number_calls
 from clusim.formats.recordings.kineto_trace import (
@@ -103,7 +103,7 @@ class _Waits:
 
     def find(self) -> tuple[Needs, int]:
         """Return the dependencies, and the number inferred from times."""
-        pairs = [*self._recorded(), *self._synced()]
+        pairs = [*self._recorded_waits(), *self._synchronised_spans()]
         guessed: list[tuple[int, int]] = []
         if self.collectives and not self.trace.told:
             leaving = self._host_order()
@@ -127,22 +127,22 @@ class _Waits:
         at = bisect_left(self.launches.get(stream, []), (until, -1)) - 1
         return self.launches[stream][at][1] if at >= 0 else None
 
-    def _recorded(self) -> Iterator[tuple[int, int]]:
+    def _recorded_waits(self) -> Iterator[tuple[int, int]]:
         for waiting, since, on, until in self.trace.told:
             after, before = self._first(waiting, since), self._last(on, until)
             if after is not None and before is not None and waiting != on:
                 yield after, before
 
-    def _synced(self) -> Iterator[tuple[int, int]]:
+    def _synchronised_spans(self) -> Iterator[tuple[int, int]]:
         """Yield spans launched after a host synchronisation, with the spans that it waited for."""
         for since, stream, until in sorted(self.trace.syncs):
             before = [self._last(on, until) for on in ([stream] if stream else self.launches)]
-            known = [at for at in before if at is not None]
-            known = sorted(known, key=lambda at: self.spans[at].end)[-_MOST_STREAMS:]
+            earlier = [at for at in before if at is not None]
+            earlier = sorted(earlier, key=lambda at: self.spans[at].end)[-_MOST_STREAMS:]
             for waiting in self.launches:
                 after = self._first(waiting, since)
                 if after is not None:
-                    yield from ((after, at) for at in known if self.spans[at].stream != waiting)
+                    yield from ((after, at) for at in earlier if self.spans[at].stream != waiting)
 
     def _entering(self) -> Iterator[tuple[int, int]]:
         """Yield collectives with the last kernel launched before each, on the calling stream."""
@@ -152,9 +152,9 @@ class _Waits:
             if not launch:
                 continue
             before = [self._last(stream, launch) for stream in sorted(computing)]
-            known = [o for o in before if o is not None and self.spans[o].launch]
-            if known:
-                yield at, max(known, key=lambda other: self.spans[other].launch)
+            earlier = [o for o in before if o is not None and self.spans[o].launch]
+            if earlier:
+                yield at, max(earlier, key=lambda other: self.spans[other].launch)
 
     def _host_order(self) -> list[tuple[int, int]] | None:
         """Return the waits for collectives by the order of host calls; None if they do not match."""
@@ -169,9 +169,9 @@ class _Waits:
         result: list[tuple[int, int]] = []
         for call, at in zip(calls, done, strict=True):
             after = [self._first(stream, call) for stream in self.quiet]
-            known = [other for other in after if other is not None]
-            if known:
-                result.append((min(known, key=lambda other: spans[other].launch), at))
+            later = [other for other in after if other is not None]
+            if later:
+                result.append((min(later, key=lambda other: spans[other].launch), at))
         return result
 
     def _idle(self) -> Iterator[tuple[int, int]]:
@@ -215,7 +215,7 @@ def read(paths: Paths) -> Recording:
     InputError
         A file is not such a trace, or two files claim the same rank.
     """
-    with uncollected():
+    with pause_collector():
         return _read(paths)
 
 
@@ -289,8 +289,8 @@ def _one_clock(recording: Recording, traces: Sequence[Trace]) -> None:
     waiting = list(range(len(traces)))
     while waiting:
         offsets = ((which, _offset(which, ends, keys, shift)) for which in waiting)
-        known = ((which, offset) for which, offset in offsets if offset is not None)
-        which, offset = next(known, (waiting[0], 0))
+        clocks = ((which, offset) for which, offset in offsets if offset is not None)
+        which, offset = next(clocks, (waiting[0], 0))
         shift[which] = offset if abs(offset) > _CLOCKS_PS else 0
         waiting.remove(which)
     moved = [which for which, offset in shift.items() if offset]
@@ -298,9 +298,9 @@ def _one_clock(recording: Recording, traces: Sequence[Trace]) -> None:
         for span in traces[which].spans:
             span.start -= shift[which]
     if moved:
-        most = max(abs(shift[which]) for which in moved)
+        max_shift = max(abs(shift[which]) for which in moved)
         recording.assumed.append(
-            f"clocks of {len(moved)} ranks were up to {most / 1e9:.3f} ms off, by the ends of their collectives;"
+            f"clocks of {len(moved)} ranks were up to {max_shift / 1e9:.3f} ms off, by the ends of their collectives;"
             " set right"
         )
 
@@ -347,12 +347,12 @@ def _uneven(recording: Recording, traces: Sequence[Trace]) -> Spread:
                 size = len(recording.groups[call.group].ranks)
                 even = (call.bytes // size,) * size
                 sent.setdefault((call.group, call.number), {})[trace.rank] = call.splits or even
-    whole = {key for key in uneven if len(sent[key]) == len(recording.groups[key[0]].ranks)}
-    if len(whole) < len(uneven):
+    complete = {key for key in uneven if len(sent[key]) == len(recording.groups[key[0]].ranks)}
+    if len(complete) < len(uneven):
         recording.assumed.append(
             "uneven all-to-alls of partly recorded groups are assumed even, with the largest buffer"
         )
-    return {key: sent[key] for key in whole}
+    return {key: sent[key] for key in complete}
 
 
 class _Writer:
@@ -368,13 +368,13 @@ class _Writer:
         """Append the events of the rank; return the number of dependencies inferred from times."""
         spans = self.trace.spans
         names, same, crowded = lanes(spans)
-        others, guessed = _Waits(self.trace).find()
+        waits, guessed = _Waits(self.trace).find()
         if crowded:
             self.found.assumed.append(
                 f"{self.trace.name}: {crowded} kernels overlap with many on their stream; run one after the other"
             )
         for at, span in enumerate(spans):
-            before = sorted({*same.get(at, ()), *others.get(at, ())})
+            before = sorted({*same.get(at, ()), *waits.get(at, ())})
             event = Event(
                 "compute", self.trace.rank, names[at], span.name[:80],
                 tuple(number for other in before for number in range(*self.first[other : other + 2])),

@@ -31,10 +31,10 @@ from clusim.formats.recordings.kineto_trace import (
     Span,
     Trace,
     external,
-    named,
+    has_collective,
+    has_size,
     operation_of,
     ranks_in,
-    sized,
 )
 from clusim.formats.recordings.model import ABSENT, MOST_BYTES, Group, Recording
 
@@ -67,15 +67,15 @@ class Resolver:
         """Return the calls of each NCCL span: several for a batch of messages, empty if unknown."""
         spans = self.trace.spans
         nccl = [at for at, span in enumerate(spans) if span.nccl]
-        known: dict[int, list[dict[str, Any]]] = {}
+        by_time: dict[int, list[dict[str, Any]]] = {}
         used: set[int] = set()
         for at in nccl:
             args = self._args(spans[at], used)
-            known[at] = [args] if args is not None else []
-        self._batches([at for at in nccl if not known[at]], known, used)
+            by_time[at] = [args] if args is not None else []
+        self._batches([at for at in nccl if not by_time[at]], by_time, used)
         result: dict[int, list[KinetoCall]] = {}
         for at in nccl:
-            calls = [self._call(args) for args in known[at]]
+            calls = [self._call(args) for args in by_time[at]]
             result[at] = [call for call in calls if call is not None]
             if not calls:
                 self.found.skipped[_UNKNOWN] += 1
@@ -88,33 +88,33 @@ class Resolver:
         """
         number = external(span.args)
         used.add(number)
-        if named(span.args) and sized(span.args):
+        if has_collective(span.args) and has_size(span.args):
             return span.args
-        calls = self._around(span)
+        calls = self._enclosing_calls(span)
         # Some releases write the launch number instead of the operation's.
         call = self.by_id.get(number) if number != span.launch or not calls else None
-        if call is not None and named(call.args) and sized(call.args):
+        if call is not None and has_collective(call.args) and has_size(call.args):
             return call.args
         if call is not None:
             calls = [call, *(other for other in calls if other is not call)]
         for call in calls:
             used.add(call.external)
-        result = joined(span.name, span.args, (call.args for call in calls))
-        return result if named(result) else None
+        result = combine_arguments(span.name, span.args, (call.args for call in calls))
+        return result if has_collective(result) else None
 
-    def _around(self, span: Span) -> list[HostCall]:
+    def _enclosing_calls(self, span: Span) -> list[HostCall]:
         """Return the host calls during which a kernel was launched, the innermost first."""
         thread, time = self.trace.launches.get(span.launch, ("", ABSENT))
         calls = self.threads.get(thread, [])
         first = bisect_right(self.starts.get(thread, []), time)
-        near = (calls[at] for at in range(first - 1, max(-1, first - 9), -1))
-        return [call for call in near if call.length and call.start + call.length >= time]
+        candidates = (calls[at] for at in range(first - 1, max(-1, first - 9), -1))
+        return [call for call in candidates if call.length and call.start + call.length >= time]
 
     def _batches(
-        self, kernels: Sequence[int], known: dict[int, list[dict[str, Any]]], used: set[int]
+        self, kernels: Sequence[int], by_time: dict[int, list[dict[str, Any]]], used: set[int]
     ) -> None:
         """Assign host messages without a kernel to the next send/receive kernel launched later."""
-        waiting = self._unused(used)
+        waiting = self._unused_calls(used)
         spans, first = self.trace.spans, 0
         launched = [
             (self.trace.launches.get(spans[at].launch, ("", ABSENT))[1], at) for at in kernels
@@ -125,10 +125,10 @@ class Resolver:
             last = first
             while last < len(waiting) and waiting[last].start <= time:
                 last += 1
-            known[at] = [call.args for call in waiting[first:last]]
+            by_time[at] = [call.args for call in waiting[first:last]]
             first = last
 
-    def _unused(self, used: set[int]) -> list[HostCall]:
+    def _unused_calls(self, used: set[int]) -> list[HostCall]:
         """Return host messages without a known kernel; nested calls of one message are joined."""
         result: list[HostCall] = []
         for calls in self.threads.values():
@@ -140,7 +140,7 @@ class Resolver:
                 ):
                     continue
                 if outer is not None and _inside(call, outer):
-                    outer.args = joined("", outer.args, [call.args])
+                    outer.args = combine_arguments("", outer.args, [call.args])
                 else:
                     outer = replace(call)
                     result.append(outer)
@@ -161,7 +161,7 @@ class Resolver:
             return None
         seq = integer(args.get("Seq"), 1 << 48)
         result = KinetoCall(
-            name, ABSENT, num_bytes, kind.moved, number=ABSENT if seq is None else seq
+            name, ABSENT, num_bytes, kind.carrier, number=ABSENT if seq is None else seq
         )
         if name in _MESSAGES:
             peer = self._peer(name, args, ranks)
@@ -192,13 +192,13 @@ class Resolver:
         return ()
 
     def _candidates(self, args: dict[str, Any], size: int | None) -> Iterator[tuple[int, ...]]:
-        ranks, whole = ranks_in(args.get("Process Group Ranks"))
-        if whole:
+        ranks, complete = ranks_in(args.get("Process Group Ranks"))
+        if complete:
             yield ranks
         name = args.get("Process Group Name")
         if name is not None:
             yield self.trace.groups.get(str(name), ())
-        if not whole and size and len(ranks) > 1:
+        if not complete and size and len(ranks) > 1:
             step = ranks[1] - ranks[0]
             regular = tuple(ranks[0] + i * step for i in range(size))
             if step > 0 and regular[: len(ranks)] == ranks:
@@ -227,14 +227,14 @@ class Resolver:
 
     def _splits(self, args: dict[str, Any], size: int, item: int) -> tuple[int, ...]:
         """Return the bytes that an all-to-all sends to every position; empty if even or unknown."""
-        parts, whole = ranks_in(args.get("In split size"))
+        parts, complete = ranks_in(args.get("In split size"))
         if not parts and not ranks_in(args.get("Out split size"))[0]:
             sent, got = (integer(args.get(key)) for key in SIZES)
             if got not in (None, sent):
                 self.found.assume("splits of some all-to-alls are not recorded; taken as even")
             return ()
         total, count = sum(parts), integer(args.get("In msg nelems")) or 0
-        if not whole or len(parts) != size or not total or not count:
+        if not complete or len(parts) != size or not total or not count:
             self.found.assume("splits of some all-to-alls are cut or missing; taken as even")
             return ()
         if len(set(parts)) == 1:
@@ -248,9 +248,11 @@ def _inside(call: HostCall, outer: HostCall) -> bool:
     False if both have sizes from their metadata: these are separate messages.
     """
     kinds = {operation_of(other.args.get("Collective name")) for other in (call, outer)}
-    whole = all(sized(other.args) and not other.args.get("shapes") for other in (call, outer))
+    have_sizes = all(
+        has_size(other.args) and not other.args.get("shapes") for other in (call, outer)
+    )
     within = call.start + call.length <= outer.start + outer.length
-    return within and len(kinds) == 1 and not whole
+    return within and len(kinds) == 1 and not have_sizes
 
 
 def _bytes(operation: str, args: dict[str, Any], size: int, ranks: int) -> int | None:
@@ -262,15 +264,15 @@ def _bytes(operation: str, args: dict[str, Any], size: int, ranks: int) -> int |
         return None
     sent, got = sent or 0, got or 0
     if operation in _MESSAGES:
-        most = (sent if operation == "send" else got) or sent or got
+        size_bytes = (sent if operation == "send" else got) or sent or got
     elif operation in GATHERING:
         # Only the root of a gather has an output.
-        most = max(got, full_bytes(operation, sent, ranks))
+        size_bytes = max(got, full_bytes(operation, sent, ranks))
     elif operation in SCATTERING:
-        most = max(sent, full_bytes(operation, got, ranks))
+        size_bytes = max(sent, full_bytes(operation, got, ranks))
     else:
-        most = max(sent, got)
-    return most * size if 0 < most * size < MOST_BYTES else None
+        size_bytes = max(sent, got)
+    return size_bytes * size if 0 < size_bytes * size < MOST_BYTES else None
 
 
 def number_calls(calls: Sequence[tuple[int, KinetoCall]], groups: Sequence[Group]) -> list[str]:
@@ -288,8 +290,8 @@ def number_calls(calls: Sequence[tuple[int, KinetoCall]], groups: Sequence[Group
     messages = MatchCounts()
     for rank, call in calls:
         if call.operation in _MESSAGES:
-            own = groups[call.group].ranks.index(rank)
-            call.number = messages.add(by_pair(call.group, call.operation, own, call.peer))
+            position = groups[call.group].ranks.index(rank)
+            call.number = messages.add(by_pair(call.group, call.operation, position, call.peer))
         else:
             of_group.setdefault(call.group, []).append((rank, call))
     notes: list[str] = []
@@ -319,8 +321,8 @@ def of_kernel(name: str) -> tuple[str, str]:
     return operation, (kind[1].removeprefix("__nv_") if kind and reduces else "")
 
 
-def joined(
-    kernel: str, recorded: dict[str, Any], others: Iterable[dict[str, Any]]
+def combine_arguments(
+    kernel: str, recorded: dict[str, Any], calls: Iterable[dict[str, Any]]
 ) -> dict[str, Any]:
     """Return the combined arguments of a kernel and of the calls around its launch.
 
@@ -337,15 +339,15 @@ def joined(
         key: value for key, value in recorded.items() if key not in ("External id", "correlation")
     }
     by_name, kind = of_kernel(kernel)
-    for args in others:
+    for args in calls:
         words = {operation_of(some.get("Collective name")) for some in (args, result)}
         if len(words - {""}) > 1:
             continue
-        have_sizes = sized(result)
+        have_sizes = has_size(result)
         for key, value in args.items():
             if key not in SIZES or not have_sizes:
                 result.setdefault(key, value)
-    if not named(result) and by_name and sized(result):
+    if not has_collective(result) and by_name and has_size(result):
         result["Collective name"] = by_name
     if kind and find_dtype(str(result.get("dtype"))) is None:
         result["dtype"] = kind

@@ -2,8 +2,8 @@
 
 Fields differ between releases. Older releases have capitalised categories and times in whole microseconds, and their
 NCCL kernels do not contain the collective: the host's record (``record_param_comms``, or the shapes of
-``nccl:all_reduce`` and similar) is found by the number of the launching call, or by its time. `told` converts each of
-them to the arguments of newer releases: ``c10d::allreduce_``, ``_c10d_functional::all_gather_into_tensor``,
+``nccl:all_reduce`` and similar) is found by the number of the launching call, or by its time. `call_arguments` converts
+each of them to the arguments of newer releases: ``c10d::allreduce_``, ``_c10d_functional::all_gather_into_tensor``,
 ``nccl:all_reduce``, or ``record_param_comms`` itself, each with a part of the information.
 """
 
@@ -207,8 +207,8 @@ class _Events:
         self.at += 1
         if self.at % _LOOK == 0:
             trace = self.found
-            kept: tuple[Sized, ...] = (trace.spans, trace.calls, trace.launches, trace.told)
-            if sum(map(len, (*kept, trace.syncs, trace.host_waits))) > _MOST_KEPT:
+            lists: tuple[Sized, ...] = (trace.spans, trace.calls, trace.launches, trace.told)
+            if sum(map(len, (*lists, trace.syncs, trace.host_waits))) > _MOST_KEPT:
                 raise InputError(
                     f"{trace.name}: more than {_MOST_KEPT} kernels, launches and waits; record fewer steps"
                 )
@@ -273,7 +273,11 @@ class _Events:
             trace.syncs.add((launch, "", launch))
 
     def _host_call(self, event: dict[str, Any], args: dict[str, Any], name: str) -> None:
-        start, length, call = _time(event.get("ts")), _time(event.get("dur")), told(name, args)
+        start, length, call = (
+            _time(event.get("ts")),
+            _time(event.get("dur")),
+            call_arguments(name, args),
+        )
         if start is None or length is None or call is None:
             return
         number = external(args)
@@ -297,10 +301,10 @@ def _job(trace: Trace, top: dict[str, Any], order: int) -> None:
     trace.version = version if isinstance(version, str) else ""
     trace.host = host if isinstance(host, str) else ""
     for entry in tables_of(info.get("pg_config")):
-        ranks, whole = ranks_in(entry.get("ranks"))
+        ranks, complete = ranks_in(entry.get("ranks"))
         if not ranks and integer(entry.get("pg_size")) == trace.world:
             ranks = tuple(range(trace.world))  # PyTorch omits the list for groups of all ranks
-        if ranks and whole and entry.get("pg_name") is not None:
+        if ranks and complete and entry.get("pg_name") is not None:
             trace.groups[str(entry["pg_name"])] = ranks
 
 
@@ -309,14 +313,14 @@ def ranks_in(value: Any) -> tuple[tuple[int, ...], bool]:
 
     A list in a string may be cut: ``[0, 1, ...]``.
     """
-    whole = True
+    complete = True
     if isinstance(value, str):
         text = value.strip().strip("[]")
         value = [item.strip() for item in text.split(",")] if text.strip() else []
         if "..." in value:
-            value, whole = value[: value.index("...")], False
+            value, complete = value[: value.index("...")], False
     ranks = integers(value, 1 << 50)
-    return ((), True) if ranks is None else (ranks, whole)
+    return ((), True) if ranks is None else (ranks, complete)
 
 
 def external(args: dict[str, Any]) -> int:
@@ -360,35 +364,35 @@ def _name_streams(trace: Trace) -> None:
     trace.syncs = {(since, s.partition("/")[2], until) for since, s, until in trace.syncs}
 
 
-def told(name: str, args: dict[str, Any]) -> dict[str, Any] | None:
+def call_arguments(name: str, args: dict[str, Any]) -> dict[str, Any] | None:
     """Return the arguments of a call, named as in newer releases, from a host operation.
 
     None if the operation is not a call.
     """
     if name == "record_param_comms":
-        return args if named(args) or sized(args) else _recorded(args)
+        return args if has_collective(args) or has_size(args) else _parse_comms_arguments(args)
     if name.startswith("nccl:"):
         result = _sizes(_dims(args)[:1] or [args.get("Input Dims")], args)
         return result | {"Collective name": name.removeprefix("nccl:")} if result else None
     word = next((name.removeprefix(front) for front in _OPERATORS if name.startswith(front)), "")
     if not word or word.startswith("wait") or not operation_of(word):
         return None
-    given, dims = list_of(args.get("Concrete Inputs")), _dims(args)
+    inputs, dims = list_of(args.get("Concrete Inputs")), _dims(args)
     result = {"Collective name": word}
     if not name.startswith("c10d::"):
-        group = given[-1] if given else ""
+        group = inputs[-1] if inputs else ""
         result |= {"Process Group Name": group} if isinstance(group, str) and group else {}
         return result | _sizes(dims[:1], args)
     operation = operation_of(word)
     key, at = _NUMBERS.get(operation, ("", 0))
-    number = integer(given[at], 1 << 20) if key and at < len(given) else None
+    number = integer(inputs[at], 1 << 20) if key and at < len(inputs) else None
     if number is not None:
         result[key] = number
     output_first = _OUTPUT_FIRST.match(word) is not None
     return result | _sizes([dims[1], dims[0]] if output_first and len(dims) > 1 else dims[:1], args)
 
 
-def _recorded(args: dict[str, Any]) -> dict[str, Any] | None:
+def _parse_comms_arguments(args: dict[str, Any]) -> dict[str, Any] | None:
     """Return the arguments of a ``record_param_comms`` without metadata.
 
     These are the shapes of its input, and the name if it is recorded.
@@ -422,18 +426,18 @@ def _elements(dims: Any, depth: int = 0) -> int:
     if not dims or depth > 4:
         return 0
     numbers = integers(dims, 1 << 40)
-    most = 1 << 50
+    limit = 1 << 50
     if numbers is not None:
-        return reduce(lambda product, item: min(product * item, most), numbers, 1)
-    return min(sum(_elements(item, depth + 1) for item in list_of(dims)), most)
+        return reduce(lambda product, item: min(product * item, limit), numbers, 1)
+    return min(sum(_elements(item, depth + 1) for item in list_of(dims)), limit)
 
 
-def named(args: dict[str, Any]) -> bool:
+def has_collective(args: dict[str, Any]) -> bool:
     """Return True if arguments contain a known collective or message."""
     return bool(operation_of(args.get("Collective name")))
 
 
-def sized(args: dict[str, Any]) -> bool:
+def has_size(args: dict[str, Any]) -> bool:
     """Return True if arguments contain a size, or are those of a barrier."""
     barrier = operation_of(args.get("Collective name")) == "barrier"
     return barrier or any(integer(args.get(key)) is not None for key in SIZES)

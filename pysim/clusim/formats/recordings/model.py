@@ -257,9 +257,11 @@ class Recording:
     def finish(self) -> Recording:
         """Complete a recording by unrecorded ranks; raise `InputError` if it contains no event to simulate."""
         if not self.events:
-            seen = "; ".join(f"{count} x {reason}" for reason, count in self.skipped.items())
+            skipped_text = "; ".join(
+                f"{count} x {reason}" for reason, count in self.skipped.items()
+            )
             raise InputError(
-                f"{self.name}: no event that can be simulated{': ' + seen if seen else ''}"
+                f"{self.name}: no event that can be simulated{': ' + skipped_text if skipped_text else ''}"
             )
         self._check()
         if not self.alike:

@@ -16,8 +16,8 @@ from clusim.formats.logs.jobranks import JobRanks, add_runs, job_ranks
 from clusim.formats.recordings.model import ABSENT, Event, Group, Recording
 
 
-def read(paths: str | os.PathLike[str] | Iterable[str], *, most: int | None = None) -> Recording:
-    """Read logs of one job, at most the first `most` calls.
+def read(paths: str | os.PathLike[str] | Iterable[str], *, limit: int | None = None) -> Recording:
+    """Read logs of one job, at most the first `limit` calls.
 
     Raises
     ------
@@ -31,7 +31,7 @@ def read(paths: str | os.PathLike[str] | Iterable[str], *, most: int | None = No
     )
     log = read_logs(names)
     add_runs(log)
-    return recording_of(log, call_table(log, most=most), job_ranks(log))
+    return recording_of(log, call_table(log, limit=limit), job_ranks(log))
 
 
 def recording_of(log: Log, table: CallTable, ranks: JobRanks) -> Recording:
@@ -73,10 +73,14 @@ def recording_of(log: Log, table: CallTable, ranks: JobRanks) -> Recording:
 
 
 def _messages(
-    call: LoggedCall, ranks: tuple[int, ...], group: int, sequence: int, rest: tuple[str, int, str]
+    call: LoggedCall,
+    ranks: tuple[int, ...],
+    group: int,
+    sequence: int,
+    message: tuple[str, int, str],
 ) -> list[Event]:
     """Return both ends of the messages or puts of a launch."""
-    stream, start, where = rest
+    stream, start, where = message
     result = []
     for tag, (src, dst, size) in enumerate(call.messages):
         for kind, local, peer in (("send", src, dst), ("recv", dst, src)):

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from clusim.base.errors import InputError, one_line
 from clusim.base.files import note_input
-from clusim.base.limits import MOST_RANKS, natural, uncollected
+from clusim.base.limits import MOST_RANKS, natural, pause_collector
 from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import ROOTED, full_bytes, operation_starting
 from clusim.formats.recordings.model import ABSENT, MOST_BYTES, PS_PER_NS, Event, Recording
@@ -85,13 +85,13 @@ def read(paths: Paths) -> Recording:
     names = list(_files(paths))
     result = Recording(KIND, names[0])
     ranks: list[list[_Span]] = []
-    with uncollected():
+    with pause_collector():
         for name in names:
             with closing(_open(name)) as base:
                 try:
                     ranks += _ranks(base, name, result.skipped)
                 except (sqlite3.Error, UnicodeError) as error:
-                    raise _damaged(name, error) from None
+                    raise _damage_error(name, error) from None
             if len(ranks) > MOST_RANKS or sum(map(len, ranks)) > MOST_EVENTS:
                 raise InputError(f"{name}: more than {MOST_EVENTS} kernels; record fewer steps")
         result.num_ranks = len(ranks)
@@ -123,12 +123,12 @@ def _open(name: str) -> sqlite3.Connection:
         for setting in ("trusted_schema = OFF", "cell_size_check = ON", "query_only = ON"):
             base.execute(f"PRAGMA {setting}")
     except (sqlite3.Error, UnicodeError) as error:
-        raise _damaged(name, error) from None
+        raise _damage_error(name, error) from None
     base.text_factory = lambda data: data.decode("utf-8", "replace")
     return base
 
 
-def _damaged(name: str, error: Exception) -> InputError:
+def _damage_error(name: str, error: Exception) -> InputError:
     """Return the error of a damaged file; `text_factory` does not decode names and SQLite's messages."""
     why = one_line(str(error))
     if isinstance(error, UnicodeError) or "decode" in why.lower():
@@ -152,8 +152,8 @@ def _rows(
         return
     have = {row[1] for row in base.execute(f"PRAGMA table_info({table})")}
     cut = "iif(typeof({0}) IN ('text', 'blob'), substr({0}, 1, {1}), {0})"
-    asked = ", ".join(cut.format(c, MOST_TEXT) if c in have else "NULL" for c in columns)
-    yield from base.execute(f"SELECT {asked} FROM {table}")
+    selection = ", ".join(cut.format(c, MOST_TEXT) if c in have else "NULL" for c in columns)
+    yield from base.execute(f"SELECT {selection} FROM {table}")
 
 
 def _ranks(base: sqlite3.Connection, name: str, skipped: Counter[str]) -> list[list[_Span]]:

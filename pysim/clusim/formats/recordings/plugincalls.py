@@ -55,11 +55,11 @@ class RecordedComm:
 
     def see(self, rank: int, owner: Owner, where: str) -> None:
         """Record the owner of a rank; raise `InputError` if another process has claimed it."""
-        known = self.owners.setdefault(rank, owner)
-        if known != owner:
+        first_owner = self.owners.setdefault(rank, owner)
+        if first_owner != owner:
             raise InputError(
-                f"{where}: rank {rank} of communicator {self.name} is process {_shown(owner)}, and process"
-                f" {_shown(known)} in {self.where[rank]}; use files of one job"
+                f"{where}: rank {rank} of communicator {self.name} is process {_format_owner(owner)}, and process"
+                f" {_format_owner(first_owner)} in {self.where[rank]}; use files of one job"
             )
         self.where.setdefault(rank, where)
 
@@ -80,13 +80,13 @@ def job_ranks(comms: dict[str, RecordedComm], recording: Recording) -> Ranks:
     recording.assumed += notes
     largest = max(comms.values(), key=lambda comm: (comm.n_ranks, len(comm.owners)))
     number = {gpu: rank for rank, gpu in gpus[largest.name].items()}
-    others = sorted(
+    remaining = sorted(
         {gpu for members in gpus.values() for gpu in members.values()} - set(number), key=_gpu_order
     )
-    for gpu in others:
+    for gpu in remaining:
         number[gpu] = largest.n_ranks + len(number) - len(gpus[largest.name])
-    recording.num_ranks = largest.n_ranks + len(others)
-    if others:
+    recording.num_ranks = largest.n_ranks + len(remaining)
+    if remaining:
         recording.assume(
             "no communicator has all ranks; the ranks of the largest are numbered first"
         )
@@ -101,7 +101,7 @@ def job_ranks(comms: dict[str, RecordedComm], recording: Recording) -> Ranks:
     return result
 
 
-def _shown(owner: Owner) -> str:
+def _format_owner(owner: Owner) -> str:
     return one_line(f"{owner[0]}:{owner[1]}" if owner[0] else str(owner[1]))[:80]
 
 
@@ -131,40 +131,40 @@ def _members(
     recording: Recording, comm: RecordedComm, gpus: dict[int, _Gpu], number: dict[_Gpu, int]
 ) -> tuple[int, ...]:
     """Return the job's ranks in a communicator; unrecorded ranks follow a pattern or are new."""
-    known = {rank: number[gpu] for rank, gpu in gpus.items()}
-    if len(known) == comm.n_ranks:
-        return tuple(known[rank] for rank in range(comm.n_ranks))
+    global_ranks = {rank: number[gpu] for rank, gpu in gpus.items()}
+    if len(global_ranks) == comm.n_ranks:
+        return tuple(global_ranks[rank] for rank in range(comm.n_ranks))
     if (
-        all(rank == number for rank, number in known.items())
+        all(rank == number for rank, number in global_ranks.items())
         and comm.n_ranks <= recording.num_ranks
     ):
         return tuple(range(comm.n_ranks))
-    regular = _regular(known, comm.n_ranks, recording.num_ranks)
+    regular = _regular(global_ranks, comm.n_ranks, recording.num_ranks)
     if regular is not None:
         return regular
     text = "communicators with unrecorded ranks and an irregular pattern: these ranks are assumed on further GPUs"
     recording.assume(text)
     members = []
     for rank in range(comm.n_ranks):
-        if rank not in known:
-            known[rank] = recording.num_ranks
+        if rank not in global_ranks:
+            global_ranks[rank] = recording.num_ranks
             recording.num_ranks += 1
-        members.append(known[rank])
+        members.append(global_ranks[rank])
     return tuple(members)
 
 
-def _regular(known: dict[int, int], size: int, world: int) -> tuple[int, ...] | None:
+def _regular(numbers: dict[int, int], size: int, world: int) -> tuple[int, ...] | None:
     """Return equally spaced ranks that contain the known ranks; None if impossible."""
-    position, first_known = next(iter(known.items()))
-    for other, there in known.items():
+    position, first_known = next(iter(numbers.items()))
+    for other, other_number in numbers.items():
         if other != position:
-            steps = [(there - first_known) // (other - position)]
+            steps = [(other_number - first_known) // (other - position)]
             break
     else:
         steps = [1, world // size]
     for step in steps:
         first = first_known - position * step
-        fits = all(first + rank * step == at for rank, at in known.items())
+        fits = all(first + rank * step == at for rank, at in numbers.items())
         block = step * size
         if (
             step > 0
@@ -179,18 +179,18 @@ def _regular(known: dict[int, int], size: int, world: int) -> tuple[int, ...] | 
 
 def _hosts(recording: Recording, largest: RecordedComm, number: dict[_Gpu, int]) -> list[str]:
     """Return the node of every rank; empty if neither known nor implied by the node count."""
-    known = {rank: gpu[0] for gpu, rank in number.items()}
-    if not all(known.values()):
+    host_of = {rank: gpu[0] for gpu, rank in number.items()}
+    if not all(host_of.values()):
         return []
-    names, nodes = set(known.values()), largest.nodes
-    if len(known) == recording.num_ranks and (
+    names, nodes = set(host_of.values()), largest.nodes
+    if len(host_of) == recording.num_ranks and (
         not nodes or len(names) == nodes or recording.num_ranks > largest.n_ranks
     ):
-        return [known[rank] for rank in range(recording.num_ranks)]
+        return [host_of[rank] for rank in range(recording.num_ranks)]
     if not nodes or recording.num_ranks % nodes or recording.num_ranks != largest.n_ranks:
         return []
     size = recording.num_ranks // nodes
-    blocks = {(rank // size, host) for rank, host in known.items()}
+    blocks = {(rank // size, host) for rank, host in host_of.items()}
     if len(blocks) > len({block for block, _ in blocks}) or len(blocks) > len(names):
         recording.assumed.append(
             f"{len(names)} host names, and {nodes} nodes in the headers: ranks are taken to fill nodes in order"
@@ -277,17 +277,17 @@ class PluginJob(ABC):
         InputError
             The files contain no call, or contradict each other.
         """
-        found = self.found
-        for part in streams(paths, self.wanted):
-            found.name = found.name or part.name
+        recording = self.found
+        for part in streams(paths, self.accepts):
+            recording.name = recording.name or part.name
             self.file(part)
         self.settle()
         self._count_records()
         if self.comms:
-            self.write(job_ranks(self.comms, found))
-        return found.finish()
+            self.write(job_ranks(self.comms, recording))
+        return recording.finish()
 
-    def wanted(self, base: str) -> bool:
+    def accepts(self, base: str) -> bool:
         """Return True if a file of a directory or archive is read."""
         return base.lower().endswith(self.names)
 
@@ -352,10 +352,10 @@ class PluginJob(ABC):
             )
         comm.see(call.rank, owner, call.where)
         key = (call.comm, call.rank, call.operation or call.kind, call.peer, call.number)
-        known = self.seen.setdefault(key, call)
-        if known is call:
+        first_call = self.seen.setdefault(key, call)
+        if first_call is call:
             self.calls.append(call)
-        elif (known.size, known.took) == (call.size, call.took):
+        elif (first_call.size, first_call.took) == (call.size, call.took):
             self.skip("calls that occur twice", call.where)
         else:
             self.skip("calls that contradict an earlier record of the same call", call.where)
@@ -372,7 +372,7 @@ class PluginJob(ABC):
         self.calls.sort(key=lambda call: order[call.identity])
         order.clear()
         self.calls.reverse()
-        write_calls(self.found, ranks, _popped(self.calls))
+        write_calls(self.found, ranks, _pop_calls(self.calls))
 
     def assume(self) -> None:
         """Add the assumptions about missing information."""
@@ -387,13 +387,13 @@ class PluginJob(ABC):
             self.found.assume(CONCURRENT)
 
 
-def known(value: Any, most: int = 1 << 62) -> int:
-    """Return an integer from 0 to `most`; `ABSENT` for other values."""
-    result = integer(value, most)
+def integer_or_absent(value: Any, limit: int = 1 << 62) -> int:
+    """Return an integer from 0 to `limit`; `ABSENT` for other values."""
+    result = integer(value, limit)
     return ABSENT if result is None else result
 
 
-def lowered(value: Any) -> str:
+def lower_case_name(value: Any) -> str:
     """Return the name of an algorithm or protocol in lower case; empty if missing."""
     return intern(value.lower()) if isinstance(value, str) and len(value) < 40 else ""
 
@@ -412,19 +412,19 @@ def write_calls(result: Recording, ranks_of: Ranks, calls: Iterable[PluginCall])
             if call.bunch == ABSENT:
                 stream = f"{call.comm} {call.kind} {call.peer}"
             sequence = counts.add(by_pair(call.comm, call.kind, call.rank, call.peer))
-        whole = size % 4 == 0 and call.kind == "collective"
+        is_float = size % 4 == 0 and call.kind == "collective"
         result.events.append(
             Event(
                 call.kind, members[call.rank], stream, start_ps=call.start, duration_ps=call.took or ABSENT,
                 group=index[call.comm], sequence=sequence, operation=call.operation, bytes=size,
-                dtype=call.dtype or ("float32" if whole else "uint8"),
+                dtype=call.dtype or ("float32" if is_float else "uint8"),
                 root=call.root if call.operation in ROOTED else ABSENT, peer=call.peer, bunch=call.bunch,
                 algorithm=call.algorithm, protocol=call.protocol, channels=call.channels, where=call.where,
             )
         )  # fmt: skip
 
 
-def _popped(calls: list[PluginCall]) -> Iterator[PluginCall]:
+def _pop_calls(calls: list[PluginCall]) -> Iterator[PluginCall]:
     """Yield and remove calls from the last, to limit memory while their events are created."""
     while calls:
         yield calls.pop()

@@ -19,7 +19,7 @@ from typing import IO
 from clusim.base.errors import InputError
 from clusim.base.limits import natural
 from clusim.base.resources import or_shipped
-from clusim.formats.opened import DAMAGED, LINE_LIMIT, opened
+from clusim.formats.opened import DAMAGED, LINE_LIMIT, open_file
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 """Argument of readers: one path, or the paths of one job."""
@@ -50,27 +50,29 @@ class FileStream:
                 break
         return result[:size]
 
-    def whole(self, most: int = MOST_BYTES) -> bytes:
-        """Return the complete content; raise `InputError` above `most` bytes."""
-        held = io.BytesIO()  # `getvalue` does not copy
+    def read_all(self, limit: int = MOST_BYTES) -> bytes:
+        """Return the complete content; raise `InputError` above `limit` bytes."""
+        buffer = io.BytesIO()  # `getvalue` does not copy
         for piece in self.begin():
-            if held.tell() + len(piece) > most:
+            if buffer.tell() + len(piece) > limit:
                 raise InputError(
-                    f"{self.name}: is larger than {most >> 20} MiB; record fewer steps or cut the file"
+                    f"{self.name}: is larger than {limit >> 20} MiB; record fewer steps or cut the file"
                 )
-            held.write(piece)
-        return held.getvalue()
+            buffer.write(piece)
+        return buffer.getvalue()
 
 
-def streams(paths: Paths, wanted: Callable[[str], bool]) -> Iterator[FileStream]:
-    """Yield files, and `wanted` files of directories and tar archives, in natural order.
+def streams(paths: Paths, accepts: Callable[[str], bool]) -> Iterator[FileStream]:
+    """Yield files, and `accepts` files of directories and tar archives, in natural order.
 
     ``.9.`` is before ``.10.``. Names that begin with a dot are skipped. Compressed files are unpacked while they are
     read; a compressed archive is unpacked completely, up to `MOST_BYTES`.
     """
     for name in names_of(paths):
         if Path(name).is_dir():
-            inside = [str(p) for p in Path(name).iterdir() if p.is_file() and _kept(p.name, wanted)]
+            inside = [
+                str(p) for p in Path(name).iterdir() if p.is_file() and _keeps_file(p.name, accepts)
+            ]
             for path in sorted(inside, key=natural):
                 yield _file(path)
             if not inside:
@@ -78,7 +80,7 @@ def streams(paths: Paths, wanted: Callable[[str], bool]) -> Iterator[FileStream]
             continue
         file = _file(name)
         if file.head(512)[257:262] == b"ustar":
-            yield from _archive(file, wanted)
+            yield from _archive(file, accepts)
         else:
             yield file
 
@@ -87,24 +89,26 @@ def _file(name: str) -> FileStream:
     return FileStream(name, partial(_pieces, name))
 
 
-def _kept(name: str, wanted: Callable[[str], bool]) -> bool:
+def _keeps_file(name: str, accepts: Callable[[str], bool]) -> bool:
     """Return True if a file of a directory or archive is read."""
     base = name.rsplit("/", 1)[-1]
-    return not base.startswith(".") and wanted(base)
+    return not base.startswith(".") and accepts(base)
 
 
-def _archive(file: FileStream, wanted: Callable[[str], bool]) -> Iterator[FileStream]:
+def _archive(file: FileStream, accepts: Callable[[str], bool]) -> Iterator[FileStream]:
     """Yield the files of an archive: from disk if it is plain, from memory if compressed."""
     name = file.name
-    with opened(name) as stream:
-        packed = None if isinstance(stream, io.BufferedReader) else file.whole()
+    with open_file(name) as stream:
+        packed = None if isinstance(stream, io.BufferedReader) else file.read_all()
 
     def again() -> IO[bytes]:
         return Path(name).open("rb") if packed is None else io.BytesIO(packed)
 
     try:
         with again() as stream, tarfile.open(fileobj=stream) as archive:
-            members = [m for m in archive.getmembers() if m.isfile() and _kept(m.name, wanted)]
+            members = [
+                m for m in archive.getmembers() if m.isfile() and _keeps_file(m.name, accepts)
+            ]
             for member in sorted(members, key=lambda item: natural(item.name)):
                 yield FileStream(f"{name}:{member.name}", partial(_member, name, again, member))
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:
@@ -116,11 +120,11 @@ def _archive(file: FileStream, wanted: Callable[[str], bool]) -> Iterator[FileSt
 def _member(name: str, again: Callable[[], IO[bytes]], member: tarfile.TarInfo) -> Iterator[bytes]:
     with again() as stream:
         stream.seek(member.offset_data)
-        left = member.size
-        while left > 0 and (data := stream.read(min(_STEP, left))):
-            left -= len(data)
+        remaining = member.size
+        while remaining > 0 and (data := stream.read(min(_STEP, remaining))):
+            remaining -= len(data)
             yield data
-    if left > 0:
+    if remaining > 0:
         raise InputError(f"{name}: the archive ends inside {member.name}; copy it again")
 
 
@@ -139,7 +143,7 @@ def names_of(paths: Paths) -> list[str]:
 
 def _parts(name: str, part: Callable[[IO[bytes]], bytes]) -> Iterator[bytes]:
     """Yield parts of a file, decompressed; damaged data raise an exception of `DAMAGED`."""
-    with opened(name) as stream:
+    with open_file(name) as stream:
         try:
             while data := part(stream):
                 yield data
@@ -180,7 +184,7 @@ def head(name: str, size: int = HEAD_BYTES) -> bytes:
     return result[:size]
 
 
-def mapped(name: str) -> memoryview:
+def map_file(name: str) -> memoryview:
     """Return the content of a binary file, mapped into memory or decompressed.
 
     Raises
@@ -188,13 +192,13 @@ def mapped(name: str) -> memoryview:
     InputError
         The file is missing, empty or damaged, or compressed and larger than `MOST_BYTES`.
     """
-    with opened(name) as stream:
+    with open_file(name) as stream:
         if isinstance(stream, io.BufferedReader) and Path(name).stat().st_size:
             try:
                 return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
             except (OSError, ValueError):
                 pass  # not mappable, such as a pipe
-    return memoryview(_file(name).whole())
+    return memoryview(_file(name).read_all())
 
 
 def only_file(paths: Paths, noun: str) -> str:

@@ -256,7 +256,7 @@ class Draft:
     def finish(self, kind: str, title: str) -> Imported:
         """Return the result."""
         assumptions = tuple(
-            Assumption(_joined(names), value, why, settles)
+            Assumption(_compact_names(names), value, why, settles)
             for (value, why, settles), names in self.notes.items()
         )
         for number, item in enumerate(item for item in assumptions if item.settles):
@@ -265,7 +265,7 @@ class Draft:
         return Imported(kind, title, data, assumptions, _counts(data))
 
 
-def _joined(names: list[str]) -> str:
+def _compact_names(names: list[str]) -> str:
     """Write names compactly, ``gpu0..7, nic2``: numbered names sorted, others in file order."""
     result = list(dict.fromkeys(names))
     if not all(map(_PLACE.fullmatch, result)):
@@ -366,35 +366,35 @@ def find_rings(count: int, mesh: Capacity) -> list[list[int]]:
     """Return rings through all of `count` GPUs without a shared wire, each with its reverse."""
     if count < 3:
         return []
-    left = Counter(mesh)
+    unused = Counter(mesh)
     rings: list[list[int]] = []
     steps = MAX_STEPS
     while steps > 0 and 2 * len(rings) < 64:
-        ring, steps = _cycle(count, left, steps)
+        ring, steps = _cycle(count, unused, steps)
         if not ring:
             break
         for path in (ring, [ring[0], *reversed(ring[1:])]):
             rings.append(path)
             for a, b in zip(path, [*path[1:], path[0]], strict=True):
-                left[a, b] -= 1
+                unused[a, b] -= 1
     return rings
 
 
-def _cycle(count: int, left: Capacity, steps: int) -> tuple[list[int], int]:
+def _cycle(count: int, unused: Capacity, steps: int) -> tuple[list[int], int]:
     """Return a cycle through all GPUs, and the remaining steps.
 
     Depth-first search within `steps` that prefers the links with the most remaining capacity.
     """
-    near = {
-        a: sorted((b for b in range(count) if left[a, b] > 0), key=lambda b: (-left[a, b], b))
+    neighbours = {
+        a: sorted((b for b in range(count) if unused[a, b] > 0), key=lambda b: (-unused[a, b], b))
         for a in range(count)
     }
-    path, choices, used = [0], [iter(near[0])], {0}
+    path, choices, used = [0], [iter(neighbours[0])], {0}
     while path:
         steps -= 1
         if steps <= 0:
             return [], 0
-        if len(path) == count and left[path[-1], 0] > 0:
+        if len(path) == count and unused[path[-1], 0] > 0:
             return path, steps
         following = next((b for b in choices[-1] if b not in used), None)
         if following is None:
@@ -403,5 +403,5 @@ def _cycle(count: int, left: Capacity, steps: int) -> tuple[list[int], int]:
         else:
             path.append(following)
             used.add(following)
-            choices.append(iter(near[following]))
+            choices.append(iter(neighbours[following]))
     return [], steps

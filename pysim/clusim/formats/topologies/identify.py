@@ -29,7 +29,7 @@ from clusim.hardware import (
     gpu_by_words,
     identify_gpu,
     named_gpu,
-    standing,
+    stand_ins,
 )
 from clusim.hardware.identity import CHOOSE
 from clusim.hardware.pcie import GENERATIONS
@@ -279,13 +279,13 @@ def processor(arch: str, vendor: str, family: int | None, model: int | None) -> 
     if "amd" in vendor or "hygon" in vendor:
         number = _AMD.get(family or 0)
         result = _by_cpuid("amd", number, 0 if model is None and number != 0x17 else model)
-        said = "no family in the file" if family is None else f"unknown AMD family {family}"
-        known = number is not None
-        return result or _usual("amd"), "" if known else f"{said}; taken as EPYC Rome"
+        reason = "no family in the file" if family is None else f"unknown AMD family {family}"
+        is_known_number = number is not None
+        return result or _usual("amd"), "" if is_known_number else f"{reason}; taken as EPYC Rome"
     if "intel" in vendor:
         result = _by_cpuid("intel", 6, model)
-        said = "no model in the file" if model is None else f"unknown Intel model {model}"
-        return result or _usual("intel"), "" if result else f"{said}; taken as Ice Lake"
+        reason = "no model in the file" if model is None else f"unknown Intel model {model}"
+        return result or _usual("intel"), "" if result else f"{reason}; taken as Ice Lake"
     return _usual("other"), "the file does not name the processor; --cpu does"
 
 
@@ -309,8 +309,8 @@ def _by_cpuid(vendor: str, family: int | None, model: int | None) -> Cpu | None:
 def named_processor(name: str) -> Cpu:
     """Return the processor called `name`; the error lists the known names."""
     if name not in PROCESSORS:
-        known = ", ".join(PROCESSORS)
-        raise InputError(f"no processor {printable(name)!r}; there are {known}")
+        listing = ", ".join(PROCESSORS)
+        raise InputError(f"no processor {printable(name)!r}; there are {listing}")
     return PROCESSORS[name]
 
 
@@ -349,12 +349,12 @@ def identify(
     ClusimError
         The file describes the GPU, but no known one; it is not replaced by another GPU.
     """
-    known = named_gpu(device.identity)
+    gpu = named_gpu(device.identity)
     if forced:
-        said = known.name if known is not None else printable(device.identity.product, 60)
-        return forced, f"requested; the file names {said}" if said not in ("", forced) else ""
-    if known is not None:
-        return known.name, ""
+        name = gpu.name if gpu is not None else printable(device.identity.product, 60)
+        return forced, f"requested; the file names {name}" if name not in ("", forced) else ""
+    if gpu is not None:
+        return gpu.name, ""
     try:
         usual = identify_gpu(device.identity)
     except InputError as error:
@@ -370,8 +370,8 @@ def identify(
         f"{text} is not known; " for text in _not_known(device, hint and not named, words)
     )
     if usual is not None:
-        said = _said_gpu(device)
-        return usual.name, f"{aside}{said}; the file does not name the board, --chip does"
+        name = _said_gpu(device)
+        return usual.name, f"{aside}{name}; the file does not name the board, --chip does"
     if device.vendor in ACCELERATORS and device.device:
         raise fail(where, device.line, f"{aside.removesuffix('; ')}; {CHOOSE}")
     if machine.guess is not None:
@@ -396,5 +396,5 @@ def _not_known(device: ImportedDevice, unknown_words: object, words: str) -> Ite
 
 def _card(device: ImportedDevice) -> str:
     """Return a PCIe card of the device's generation, for files without other identification."""
-    cards = standing("card")
+    cards = stand_ins("card")
     return cards[min(generation(device.speed) or 4, max(cards))].name

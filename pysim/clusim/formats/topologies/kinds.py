@@ -8,7 +8,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Final
 
-from clusim.base.extensions import Extension, added, required
+from clusim.base.extensions import Extension, find_extension, further_extensions
 from clusim.base.records import dataclass
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.smi_nvlink import GPU_LINE, LINK_LINE
@@ -70,7 +70,7 @@ def all_kinds() -> dict[str, str]:
 
 def _extensions() -> dict[str, Extension]:
     """Return the extensions that add a kind: modules with `KIND` and ``read(text, draft)``."""
-    return added("clusim.topologies", BY_NAME)
+    return further_extensions("clusim.topologies", BY_NAME)
 
 
 def kind_named(name: str) -> TopologyKind:
@@ -88,7 +88,7 @@ def reader(name: str, where: str) -> Callable[[str, Draft], None]:
     module, _, function = BY_NAME[name].read_by.rpartition(":")
     if not module:
         subject = f"{where}: {BY_NAME[name].title}"
-        return required("clusim.topologies", name, subject).function(function)
+        return find_extension("clusim.topologies", name, subject).function(function)
     read: Callable[[str, Draft], None]
     read = getattr(import_module(f"{__package__}.{module}"), function)
     return read

@@ -51,8 +51,8 @@ def dump_system(fabric: Fabric) -> str:
     chips = dict.fromkeys(
         node.endpoint.chip for node in fabric.nodes if node.kind == "gpu" and node.endpoint
     )
-    said = printable(f"{fabric.name}: {', '.join(chips)}", 200).replace("--", "- -")
-    comments = [f"<!-- {said} -->", machine.remarks()]
+    title = printable(f"{fabric.name}: {', '.join(chips)}", 200).replace("--", "- -")
+    comments = [f"<!-- {title} -->", machine.remarks()]
     return "\n".join([*filter(None, comments), *system.lines(), ""])
 
 
@@ -154,8 +154,8 @@ class _Machine:
         number = len(self.bus) + 1
         self.bus[name] = f"{_DOMAIN + (number >> 8):04x}:{number & 255:02x}:00.0"
         count = sum(other.count for to, other in self.links[name] if other is link)
-        told = told_slot(self.fabric, name)
-        slot = _said(*told) if told else _slot(link, count)
+        override = told_slot(self.fabric, name)
+        slot = _speed_attributes(*override) if override else _slot(link, count)
         if node.kind == "gpu":
             return self._gpu(node, slot)
         if node.kind == "nic":
@@ -190,14 +190,14 @@ class _Machine:
     def _add_links(self, name: str, gpu: XmlElement) -> None:
         """Add the NVLinks that NCCL reads; every GPU has an address by now."""
         tag = "xgmi" if "gcn" in gpu.attributes else "nvlink"
-        told = told_of(self.fabric.told, name)
-        ends = self._wired(name) if told is None else self._told(told)
+        overrides = told_of(self.fabric.told, name)
+        ends = self._links_by_address(name) if overrides is None else self._links_read(overrides)
         for target, count in ends.items():
             leads = PciClass.GPU if target in self.bus.values() else PciClass.NVSWITCH
             link = XmlElement.of(tag, target=target, count=count, tclass=_class(leads))
             gpu.children.append(link)
 
-    def _wired(self, name: str) -> Counter[str]:
+    def _links_by_address(self, name: str) -> Counter[str]:
         """Return the links of a GPU by the address of their other end."""
         result: Counter[str] = Counter()
         for other, link in self.links[name]:
@@ -205,10 +205,10 @@ class _Machine:
                 result[self._target(other)] += link.count
         return result
 
-    def _told(self, told: Mapping[str, int]) -> Counter[str]:
+    def _links_read(self, overrides: Mapping[str, int]) -> Counter[str]:
         """Return the links that NCCL reads, by target address; all switches have one address."""
         result: Counter[str] = Counter()
-        for to, count in told.items():
+        for to, count in overrides.items():
             if to == SWITCH:
                 result["fffffff:ff:ff.0"] += count
             elif to in self.bus:
@@ -223,19 +223,19 @@ class _Machine:
         return f"{_SWITCHES + (number >> 8):04x}:{number & 255:02x}:00.0"
 
     def _nic(self, node: Node, slot: Mapping[str, object]) -> XmlElement:
-        known = ADAPTERS.get(node.model.removesuffix("-no-gdr"))
+        model = ADAPTERS.get(node.model.removesuffix("-no-gdr"))
         number = self.net[node.name]
-        ids = _adapter_ids(known)
-        infiniband = known is None or known.kind == "ib"
+        ids = _adapter_ids(model)
+        infiniband = model is None or model.kind == "ib"
         keys = {**(_UNKNOWN if ids is None else _identity(*ids)), **slot}
         cls = _class(PciClass.INFINIBAND if infiniband else PciClass.ETHERNET)
         device, _, port = self.fabric.nic_names.get(node.name, "").partition(":")
         net = XmlElement.of(
             "net",
-            name=device or f"{_NAMES.get(known.kind if known else '', 'mlx5_')}{number}",
+            name=device or f"{_NAMES.get(model.kind if model else '', 'mlx5_')}{number}",
             dev=number,
             latency="0.000000",
-            speed=round(self._speed_Gbps(node, known) * 1000),
+            speed=round(self._speed_Gbps(node, model) * 1000),
             port=int(port or 1),
             guid=f"{number + 1:#x}",
             maxconn=131072,
@@ -244,14 +244,14 @@ class _Machine:
         nic = XmlElement.of("nic", net)
         return XmlElement.of("pci", nic, busid=self.bus[node.name], class_=cls, **keys)
 
-    def _speed_Gbps(self, node: Node, known: Nic | None) -> float:
+    def _speed_Gbps(self, node: Node, model: Nic | None) -> float:
         """Return the rate of a NIC [Gb/s]: as reported, else of its cable, else nominal."""
         if node.nic is not None and node.nic.speed_Bps:
             return node.nic.speed_Bps * 8 / 1e9
         uplink = self.uplinks.get(node.name)
         if uplink is not None:
             return round(uplink.rate.bytes_per_s * 8 / 1e9)
-        return known.gbps if known is not None else 0.0
+        return model.gbps if model is not None else 0.0
 
 
 def _class(cls: PciClass) -> str:
@@ -275,10 +275,10 @@ def _slot(link: Link | None, count: int) -> dict[str, object]:
     gen, lanes = named or min(
         slots, key=lambda slot: abs(lane_MBps(slot[0]) * slot[1] * 1e6 / rate - 1)
     )
-    return _said(gen, lanes * max(1, count))
+    return _speed_attributes(gen, lanes * max(1, count))
 
 
-def _said(gen: int, lanes: int) -> dict[str, object]:
+def _speed_attributes(gen: int, lanes: int) -> dict[str, object]:
     """Return speed and lanes as NCCL writes them."""
     return {"link_speed": f"{PCIE_GTS[gen]:.1f} GT/s PCIe", "link_width": lanes}
 
@@ -289,43 +289,43 @@ def _named_slot(name: str) -> tuple[int, int] | None:
     if not name.startswith("pcie-gen") or len(parts) < 2:
         return None
     gen, lanes = parts[0], parts[1].removeprefix("x")
-    known = gen.isdecimal() and lanes.isdecimal() and int(gen) in PCIE_GTS
-    return (int(gen), int(lanes)) if known else None
+    is_numeric = gen.isdecimal() and lanes.isdecimal() and int(gen) in PCIE_GTS
+    return (int(gen), int(lanes)) if is_numeric else None
 
 
 def _cpu(node: Node | None, number: int) -> dict[str, object]:
     """Return the description of a processor."""
-    known = PROCESSORS.get(node.model if node is not None else "")
-    vendor = known.vendor if known is not None else ""
+    processor = PROCESSORS.get(node.model if node is not None else "")
+    vendor = processor.vendor if processor is not None else ""
     mask = ((1 << _THREADS) - 1) << (_THREADS * number)
     arch = _ARCHITECTURES.get(vendor, "x86_64")
     keys: dict[str, object] = {"host_hash": "0x1", "numaid": number}
     keys |= {"affinity": f"{mask:x}", "arch": arch}
-    if known is None or vendor not in _VENDORS:
+    if processor is None or vendor not in _VENDORS:
         return keys
-    keys["vendor"] = known.maker.upper() if known.maker else _VENDORS[vendor]
-    return keys | _family(known)
+    keys["vendor"] = processor.maker.upper() if processor.maker else _VENDORS[vendor]
+    return keys | _family(processor)
 
 
-def _family(known: Cpu) -> dict[str, object]:
+def _family(processor: Cpu) -> dict[str, object]:
     """Return family and model of a processor as NCCL reads them; AMD's families differ."""
-    if not known.cpuid:
+    if not processor.cpuid:
         return {}
-    family, model, _ = known.cpuid[-1] if known.vendor == "intel" else known.cpuid[0]
-    if known.vendor == "amd":
+    family, model, _ = processor.cpuid[-1] if processor.vendor == "intel" else processor.cpuid[0]
+    if processor.vendor == "amd":
         family = 15 + 16 * (family - 15)
     return {"familyid": family, "modelid": model}
 
 
-def _adapter_ids(known: Nic | None) -> tuple[int, int] | None:
+def _adapter_ids(model: Nic | None) -> tuple[int, int] | None:
     """Return the PCI identity of a NIC: of its family, with the nearest rate."""
-    if known is None:
+    if model is None:
         return None
-    family = [item for item in ADAPTER_IDS.values() if item.family == known.family]
-    ethernet = known.kind == "roce"
+    family = [item for item in ADAPTER_IDS.values() if item.family == model.family]
+    ethernet = model.kind == "roce"
     best = min(
         family,
-        key=lambda item: (item.ethernet and not ethernet, abs(item.gbps - known.gbps)),
+        key=lambda item: (item.ethernet and not ethernet, abs(item.gbps - model.gbps)),
         default=None,
     )
     return (best.vendor, best.device) if best is not None else None

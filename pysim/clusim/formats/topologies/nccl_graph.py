@@ -27,7 +27,7 @@ from clusim.formats.topologies.identify import (
     switch_above,
 )
 from clusim.formats.topologies.wiring import wire_machine
-from clusim.hardware import GPUS, Gpu, gpu_by_words, nccl_link_GBps, standing
+from clusim.hardware import GPUS, Gpu, gpu_by_words, nccl_link_GBps, stand_ins
 
 RING = 4
 """The ``pattern`` of rings."""
@@ -78,7 +78,7 @@ def _channels(element: XmlElement) -> _Channels:
         inter=printable(element.get("typeinter"), 8).upper(),
         speed=abs(number(element.get("speedintra")) or 0.0),
         net_speed=abs(number(element.get("speedinter")) or 0.0),
-        ring=element.whole("pattern") == RING,
+        ring=element.integer("pattern") == RING,
     )
     for channel in element.all("channel"):
         gpus = [_dev(child) for child in channel.all("gpu")]
@@ -90,7 +90,7 @@ def _channels(element: XmlElement) -> _Channels:
 
 def _dev(element: XmlElement) -> int:
     for name in ("dev", "rank"):
-        value = element.whole(name)
+        value = element.integer(name)
         if value is not None and value >= 0:
             return value
     raise element.fail(f"<{element.tag}> without dev; add the number of the device")
@@ -116,7 +116,7 @@ def _machine(graph: _Channels, gpus: list[int], nets: list[int], draft: Draft) -
         gen = next((g for g in (3, 4, 5, 6) if total <= 3.03 * 2 ** (g - 1)), 6)
         if hint is None:
             machine.guess = (
-                standing("card")[gen].name,
+                stand_ins("card")[gen].name,
                 f"its channels need {total:g} GB/s: PCIe Gen{gen} x16",
             )
         else:
@@ -186,31 +186,31 @@ def _add_tree(
     per_switch = {"PIX": len(names), "PXB": 2, "NVL": 2, "NVB": 2}.get(graph.intra, 0)
     if graph.inter in ("PIX", "PXB") and nets and not per_switch:
         per_switch = 1
-    beside: dict[int, list[ImportedDevice]] = {}
+    by_switch: dict[int, list[ImportedDevice]] = {}
     for number_, cpu in enumerate(machine.cpus):
-        here = names[number_ * half : (number_ + 1) * half]
-        beside |= dict.fromkeys(here, cpu.devices)
-        nodes = [devices[dev] for dev in here]
+        group = names[number_ * half : (number_ + 1) * half]
+        by_switch |= dict.fromkeys(group, cpu.devices)
+        nodes = [devices[dev] for dev in group]
         if per_switch:
             nodes = [
                 switch_above(nodes[at : at + per_switch]) for at in range(0, len(nodes), per_switch)
             ]
         cpu.devices += [switch_above(nodes)] if graph.intra == "PXB" else nodes
         if per_switch and graph.inter in ("PIX", "PXB"):
-            beside |= {dev: nodes[at // per_switch].children for at, dev in enumerate(here)}
+            by_switch |= {dev: nodes[at // per_switch].children for at, dev in enumerate(group)}
     for net in nets:
         used = [
             channel for channel, ends in zip(graph.gpus, graph.nets, strict=True) if net in ends
         ]
-        near = used[0][0] if used else names[0]
+        switch = used[0][0] if used else names[0]
         speed = graph.net_speed * len(used)
         gbps = next((port for port in _PORTS_Gbps if port >= speed * 8 * 0.95), 800)
         ports = [Net(dev=net, speed_mbps=gbps * 1000)]
         device = ImportedDevice(text=f"net {net}", cls=PciClass.INFINIBAND, nets=ports)
-        beside[near].append(device)
+        by_switch[switch].append(device)
         draft.assume(
             f"nic{net}",
-            f"{gbps} Gb/s InfiniBand, next to gpu{near}",
+            f"{gbps} Gb/s InfiniBand, next to gpu{switch}",
             f"its channels need {speed:g} GB/s, and start at that GPU ({graph.inter or 'LOC'})",
         )
     draft.assume(

@@ -65,11 +65,11 @@ def _system(root: XmlElement, draft: Draft, text: str) -> ImportedMachine:
 
 def _cpu(element: XmlElement, draft: Draft) -> ImportedCpu:
     cpu = ImportedCpu(
-        numa=element.whole("numaid"),
+        numa=element.integer("numaid"),
         arch=element.get("arch"),
         vendor=element.get("vendor"),
-        family=element.whole("familyid"),
-        model=element.whole("modelid"),
+        family=element.integer("familyid"),
+        model=element.integer("modelid"),
         host=element.get("host_hash"),
         line=element.line,
     )
@@ -99,7 +99,7 @@ def _device(element: XmlElement, draft: Draft) -> ImportedDevice:
         subdevice=element.bits("subsystem_device"),
         **_slot(element),
         told_speed=element.get("told_speed"),
-        told_width=element.whole("told_width"),
+        told_width=element.integer("told_width"),
         line=element.line,
     )
     for child in element.children:
@@ -116,7 +116,7 @@ def _device(element: XmlElement, draft: Draft) -> ImportedDevice:
 
 def _slot(element: XmlElement) -> dict[str, Any]:
     """Return the speed and the lanes of a device's PCIe link."""
-    return {"speed": element.attributes.get("link_speed"), "width": element.whole("link_width")}
+    return {"speed": element.attributes.get("link_speed"), "width": element.integer("link_width")}
 
 
 def _add_gpu(device: ImportedDevice, element: XmlElement) -> None:
@@ -139,7 +139,7 @@ def _add_nics(device: ImportedDevice, element: XmlElement) -> None:
     nets = _nets(element)
     if not nets and element.get("id"):
         name = printable(element.get("id"), 40)
-        nets = [Net(name, speed_mbps=element.whole("speed"), line=element.line)]
+        nets = [Net(name, speed_mbps=element.integer("speed"), line=element.line)]
         device.children.append(
             ImportedDevice(text=name, nets=nets, line=element.line, **_slot(element))
         )
@@ -150,15 +150,15 @@ def _add_nics(device: ImportedDevice, element: XmlElement) -> None:
 
 
 def _flag(element: XmlElement, name: str) -> bool | None:
-    value = element.whole(name)
+    value = element.integer(name)
     return None if value is None else bool(value)
 
 
 def _gpu(element: XmlElement) -> ImportedGpu:
     gpu = ImportedGpu(
-        dev=element.whole("dev"),
-        rank=element.whole("rank"),
-        sm=element.whole("sm"),
+        dev=element.integer("dev"),
+        rank=element.integer("rank"),
+        sm=element.integer("sm"),
         gcn=element.get("gcn"),
         gdr=_flag(element, "gdr"),
         line=element.line,
@@ -167,7 +167,7 @@ def _gpu(element: XmlElement) -> ImportedGpu:
     for child in element.all("told"):
         gpu.told = _peers(child)
     for child in element.all("c2c"):
-        gpu.c2c_MBps += (child.whole("bw") or 0) * (child.whole("count") or 1)
+        gpu.c2c_MBps += (child.integer("bw") or 0) * (child.integer("count") or 1)
     gpu.stated = gpu.sm is not None or bool(gpu.gcn) or bool(gpu.peers)
     return gpu
 
@@ -176,7 +176,7 @@ def _peers(element: XmlElement) -> list[Peer]:
     """Return the links to other GPUs and to switches that an element lists."""
     result: list[Peer] = []
     for child in element.all("nvlink", "xgmi"):
-        count = child.whole("count")
+        count = child.integer("count")
         count = 1 if count is None else count
         if not 0 <= count <= MAX_COUNT:
             raise child.fail(f"count={count} of <{child.tag}>: must be 0 to {MAX_COUNT} links")
@@ -195,12 +195,12 @@ def _nets(element: XmlElement) -> list[Net]:
     for child in element.all("net"):
         net = Net(
             name=printable(child.get("name"), 40),
-            dev=child.whole("dev"),
-            speed_mbps=child.whole("speed"),
+            dev=child.integer("dev"),
+            speed_mbps=child.integer("speed"),
             gdr=_flag(child, "gdr"),
             guid=child.get("guid"),
-            port=child.whole("port"),
-            collective=bool(child.whole("coll")),
+            port=child.integer("port"),
+            collective=bool(child.integer("coll")),
             line=child.line,
         )
         same = next((other for other in result if other.name == net.name and net.name), None)
@@ -211,10 +211,10 @@ def _nets(element: XmlElement) -> list[Net]:
     return result
 
 
-def _pick(groups: list[XmlElement], draft: Draft, wanted: str | None) -> XmlElement:
+def _pick(groups: list[XmlElement], draft: Draft, requested: str | None) -> XmlElement:
     names = [element.get("name") for element in groups]
-    shown = ", ".join(f"{i}: {printable(name, 80)}" for i, name in enumerate(names))
-    if wanted is None:
+    listing = ", ".join(f"{i}: {printable(name, 80)}" for i, name in enumerate(names))
+    if requested is None:
         draft.assume(
             f"{len(groups)} groups",
             f"group 0 was taken: {printable(names[0], 120)}",
@@ -222,12 +222,12 @@ def _pick(groups: list[XmlElement], draft: Draft, wanted: str | None) -> XmlElem
             settles="`clusim topo import --group NAME`",
         )
         return groups[0]
-    if wanted.isdecimal() and int(wanted[:6]) < len(groups):
-        return groups[int(wanted[:6])]
+    if requested.isdecimal() and int(requested[:6]) < len(groups):
+        return groups[int(requested[:6])]
     for element in groups:
-        if wanted in element.get("name").split("|"):
+        if requested in element.get("name").split("|"):
             return element
-    raise draft.fail(f"no group {printable(wanted)!r}; there are {shown}")
+    raise draft.fail(f"no group {printable(requested)!r}; there are {listing}")
 
 
 _GROUP_NAME = re.compile(

@@ -85,10 +85,10 @@ class _Links:
                 "no device of that address in the file: a GPU that was not used",
             )
 
-    def hear(self, name: str, told: list[Peer]) -> None:
+    def hear(self, name: str, peers: list[Peer]) -> None:
         """Note the links of a GPU that NCCL reads, which differ from the existing links."""
         counts = self.told[name] = Counter()
-        for peer in told:
+        for peer in peers:
             to = SWITCH if peer.target == HIDDEN else self.by_bus.get(peer.target)
             if to is not None or _is_switch(peer):
                 counts[to or SWITCH] += peer.count
@@ -132,17 +132,19 @@ class _Links:
 
     def tell(self) -> None:
         """Note the links that NCCL reads if they differ from the existing links."""
-        there: dict[str, Counter[str]] = {name: Counter() for name in self.gpus}
+        existing: dict[str, Counter[str]] = {name: Counter() for name in self.gpus}
         for link in self.draft.links:
             if str(link.get("type", "")).startswith(("nvlink", "xgmi-")):
                 for end, other in ((link["from"], link["to"]), (link["to"], link["from"])):
-                    if end in there and (other in there or other.startswith("nvswitch")):
-                        there[end][other if other in there else SWITCH] += link.get("count", 1)
+                    if end in existing and (other in existing or other.startswith("nvswitch")):
+                        existing[end][other if other in existing else SWITCH] += link.get(
+                            "count", 1
+                        )
         for name, item in self.gpus.items():
-            told = self.told.get(name, Counter())
-            if not item.gpu.peers or told == there[name]:
+            overrides = self.told.get(name, Counter())
+            if not item.gpu.peers or overrides == existing[name]:
                 continue
-            self.draft.settings.setdefault("told", {})[name] = dict(told)
+            self.draft.settings.setdefault("told", {})[name] = dict(overrides)
         if "told" in self.draft.settings:
             self.draft.assume(
                 list(self.draft.settings["told"]),
@@ -210,10 +212,10 @@ class _Links:
                 for switch, count in zip(switches, counts, strict=True):
                     if count:
                         self.draft.link(name, switch, count=count, **nvlink_keys(chip))
-            shown = "/".join(map(str, _split(self.hidden[board[0]], planes)))
+            split_text = "/".join(map(str, _split(self.hidden[board[0]], planes)))
             self.draft.assume(
                 board,
-                f"its {self.hidden[board[0]]} links lead to {len(planes)} NVSwitches, {shown}",
+                f"its {self.hidden[board[0]]} links lead to {len(planes)} NVSwitches, {split_text}",
                 "the file does not show the switches; as in the usual node of this chip",
             )
         self._trunks(members)
@@ -234,8 +236,8 @@ class _Links:
                     members[switch] = frozenset(board)
                     for name in board:
                         self.draft.link(name, switch, count=count, **nvlink_keys(chip))
-            shown = "/".join(map(str, chip.planes))
-            self.draft.assume(names, f"links to {len(chip.planes)} NVSwitches, {shown}", why)
+            planes_text = "/".join(map(str, chip.planes))
+            self.draft.assume(names, f"links to {len(chip.planes)} NVSwitches, {planes_text}", why)
             self._trunks(members)
         elif chip.cube_mesh and len(names) == 8:
             pairs = Counter((int(pair[0]), int(pair[1])) for pair in chip.cube_mesh.split())

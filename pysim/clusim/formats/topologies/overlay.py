@@ -39,20 +39,20 @@ def combine(text: str, where: str, machine: str, name: str) -> Combined:
     TopologyError
         One of them is not such an XML, or they have no device in common.
     """
-    told, real = parse_xml(text, where), parse_xml(machine, name)
-    for root, which in ((told, where), (real, name)):
+    overrides, real = parse_xml(text, where), parse_xml(machine, name)
+    for root, which in ((overrides, where), (real, name)):
         if root.tag != "system" or root.all("group"):
             raise fail(which, root.line, "not a topology XML of one node: no <system>")
-    work = _Overlay(told, real, name)
+    work = _Overlay(overrides, real, name)
     work.run(where)
-    return Combined("\n".join([*told.lines(), ""]), work.differences)
+    return Combined("\n".join([*overrides.lines(), ""]), work.differences)
 
 
 class _Overlay:
     """Completion of `told` by `real`."""
 
-    def __init__(self, told: XmlElement, real: XmlElement, name: str) -> None:
-        self.told, self.real, self.name = told, real, name
+    def __init__(self, overrides: XmlElement, real: XmlElement, name: str) -> None:
+        self.told, self.real, self.name = overrides, real, name
         self.differences: list[Assumption] = []
         self.same: dict[int, XmlElement] = {}  # id() of a device of the node -> device of the file
         self.parent = {id(c): element for element in real.walk() for c in element.children}
@@ -94,19 +94,19 @@ class _Overlay:
             return
         self.same = {}
         for kind in ("gpu", "nic"):
-            told, real = (
+            overrides, real = (
                 [e for e in self._devices(r) if _kind(e) == kind] for r in (self.told, self.real)
             )
-            if not told or not real:
+            if not overrides or not real:
                 continue
-            if len(told) != len(real):
-                message = f"has {len(told)} {kind}s, none at an address of {self.name}, which has {len(real)}"
-                raise fail(where, told[0].line, message)
-            told.sort(key=_address)
+            if len(overrides) != len(real):
+                message = f"has {len(overrides)} {kind}s, none at an address of {self.name}, which has {len(real)}"
+                raise fail(where, overrides[0].line, message)
+            overrides.sort(key=_address)
             real.sort(key=_place_of)
-            self.same |= {id(other): mine for other, mine in zip(real, told, strict=True)}
+            self.same |= {id(other): mine for other, mine in zip(real, overrides, strict=True)}
             self.note(
-                f"{len(told)} {kind}s", f"identified with {self.name}'s in the order of addresses",
+                f"{len(overrides)} {kind}s", f"identified with {self.name}'s in the order of addresses",
                 "no address of the file is one of the node",
             )  # fmt: skip
         if not self.same:
@@ -120,19 +120,19 @@ class _Overlay:
     def _fill(self, mine: XmlElement, other: XmlElement) -> None:
         """Fill in a device's missing attributes from the node, and note differences."""
         for name, value in other.attributes.items():
-            told = mine.get(name)
-            if not told or (name == "link_width" and told == "0"):
+            override = mine.get(name)
+            if not override or (name == "link_width" and override == "0"):
                 mine.attributes[name] = value
-            elif name in _COMPARED and _plain(told) != _plain(value) and value not in ("", "0"):
-                shown = f"{_COMPARED[name]} {printable(told, 24)}"
+            elif name in _COMPARED and _plain(override) != _plain(value) and value not in ("", "0"):
+                override_text = f"{_COMPARED[name]} {printable(override, 24)}"
                 difference, why = (
-                    f"{shown}, as in the file",
+                    f"{override_text}, as in the file",
                     f"{self.name} has {printable(value, 24)}",
                 )
                 if name in _TOLD:
                     # NCCL reads the value of the file; data use the link of the node.
-                    mine.attributes[name], mine.attributes[_TOLD[name]] = value, told
-                    difference, why = f"NCCL reads {shown}", f"{why}, which data use"
+                    mine.attributes[name], mine.attributes[_TOLD[name]] = value, override
+                    difference, why = f"NCCL reads {override_text}", f"{why}, which data use"
                 self.note(mine.get("busid"), difference, why)
         for child in other.children:
             if child.tag not in ("gpu", "nic"):
@@ -149,12 +149,13 @@ class _Overlay:
         """Fill in a GPU; NCCL reads the NVLinks of the file, but the node's NVLinks exist."""
         for name, value in other.attributes.items():
             mine.attributes.setdefault(name, value)
-        told = mine.all(*_LINKS)
-        mine.children = [child for child in mine.children if child not in told]
-        if told:
-            mine.children.append(XmlElement.of("told", *told))
+        link_elements = mine.all(*_LINKS)
+        mine.children = [child for child in mine.children if child not in link_elements]
+        if link_elements:
+            mine.children.append(XmlElement.of("told", *link_elements))
             counts = [
-                sum(e.whole("count") or 0 for e in links) for links in (told, other.all(*_LINKS))
+                sum(e.integer("count") or 0 for e in links)
+                for links in (link_elements, other.all(*_LINKS))
             ]
             if counts[0] != counts[1]:
                 self.note(
@@ -205,10 +206,10 @@ class _Overlay:
 
     def _drop(self, element: XmlElement) -> None:
         """Drop GPUs and NICs of the file that the node does not have; NCCL does not find them."""
-        kept = {id(result) for result in self.same.values()}
+        kept_ids = {id(result) for result in self.same.values()}
         for child in list(element.children):
             self._drop(child)
-            if child.tag == "pci" and id(child) not in kept and not child.all("pci"):
+            if child.tag == "pci" and id(child) not in kept_ids and not child.all("pci"):
                 element.children.remove(child)
                 self.note(
                     child.get("busid"), "ignored", f"no device of that address in {self.name}"
@@ -265,7 +266,7 @@ def _address(element: XmlElement) -> tuple[int, ...]:
 def _place_of(element: XmlElement) -> tuple[int, ...]:
     """Return the number of a GPU or a NIC, and its address."""
     inner = [child for child in element.walk() if child.tag in ("gpu", "net")]
-    number = inner[0].whole("dev") if inner else None
+    number = inner[0].integer("dev") if inner else None
     return (-1 if number is None else number, *_address(element))
 
 

@@ -174,25 +174,25 @@ def adapter_of(net: Net, device: ImportedDevice | None, generation: int) -> Adap
     `generation` is the PCIe generation of the GPUs, used if the file does not contain a rate.
     """
     family, ethernet, gbps = nic_model(device.vendor, device.device) if device else ("", False, 0)
-    given = max(0.001, net.speed_mbps / 1000) if net.speed_mbps else float(gbps)
+    speed_Gbps = max(0.001, net.speed_mbps / 1000) if net.speed_mbps else float(gbps)
     infiniband = (
         device is not None and (device.cls or 0) >> 8 == PciClass.INFINIBAND >> 8 and not ethernet
     )
-    rate = given or float(_USUAL_Gbps.get(generation, 200))
+    rate = speed_Gbps or float(_USUAL_Gbps.get(generation, 200))
     kind = {"efa": "efa", "cassini": "slingshot"}.get(family, "ib" if infiniband else "roce")
     why = ""
-    if device is None or (kind == "roce" and not family and given and rate <= SLOW_Gbps):
+    if device is None or (kind == "roce" and not family and speed_Gbps and rate <= SLOW_Gbps):
         kind = "tcp"
         why = "an interface of the kernel" if device is None else f"{rate:g} Gb/s: for management"
     table = _adapters(kind, family)
     if kind in ("ib", "roce"):
-        shown = f"{rate:g} Gb/s {'InfiniBand' if kind == 'ib' else 'Ethernet'}"
-        if not given:
+        speed_text = f"{rate:g} Gb/s {'InfiniBand' if kind == 'ib' else 'Ethernet'}"
+        if not speed_Gbps:
             why = f"no NIC or rate in the file; usual with PCIe Gen{generation}"
         elif not family:
-            why = f"{shown}; the file does not name the NIC"
+            why = f"{speed_text}; the file does not name the NIC"
         elif min(abs(speed - rate) for speed in table) > 1:
-            why = f"the nearest we have to {shown}"
+            why = f"the nearest we have to {speed_text}"
     return Adapter(_nearest(table, rate), kind, rate, why, direct=kind != "tcp")
 
 
@@ -203,16 +203,16 @@ def stated_adapter(draft: Draft, net: Net, model: str) -> Adapter:
         keys = draft.remarks.nics[model]
         draft.define("nics", model, keys)
         return Adapter(model, "roce", rate, "", direct=keys.get("gpudirect") is not False)
-    known = ADAPTERS[model]
-    direct = bool(known.figures["gpudirect"].value)
-    return Adapter(model, known.kind, rate or known.gbps, "", direct=direct)
+    adapter = ADAPTERS[model]
+    direct = bool(adapter.figures["gpudirect"].value)
+    return Adapter(model, adapter.kind, rate or adapter.gbps, "", direct=direct)
 
 
 def _adapters(kind: str, family: str) -> dict[int, str]:
     """Return the NICs for a network by rate [Gb/s]: the NICs of a family, or the usual models."""
     nics = [nic for nic in ADAPTERS.values() if nic.kind == kind]
-    told = family if kind in ("ib", "roce") else ""
-    same = {nic.gbps: nic.name for nic in nics if told and nic.family == told}
+    stated = family if kind in ("ib", "roce") else ""
+    same = {nic.gbps: nic.name for nic in nics if stated and nic.family == stated}
     return same or {nic.gbps: nic.name for nic in nics if nic.usual}
 
 

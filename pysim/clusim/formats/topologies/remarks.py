@@ -110,10 +110,10 @@ def read_remarks(text: str, fail: Callable[[str], Exception]) -> Remarks:
     try:
         return _read(json.loads(match[1]))
     except InputError as error:
-        known = str(error)
+        message = str(error)
     except (ValueError, TypeError, AttributeError, RecursionError):
-        known = "not the JSON that `clusim topo export` writes"
-    raise fail(f"comment 'clusim:': {known}; delete the comment to import without it")
+        message = "not the JSON that `clusim topo export` writes"
+    raise fail(f"comment 'clusim:': {message}; delete the comment to import without it")
 
 
 def _read(data: dict[str, Any]) -> Remarks:

@@ -127,8 +127,8 @@ def _links(
             links[pair] = 1
         elif kind != "XGMI":
             a, b = pair
-            near = a in matrix.numa and matrix.numa.get(a) == matrix.numa.get(b)
-            matrix.words[pair] = "NODE" if near else "SYS"
+            same_numa = a in matrix.numa and matrix.numa.get(a) == matrix.numa.get(b)
+            matrix.words[pair] = "NODE" if same_numa else "SYS"
     matrix.numa = {name: numa for name, numa in matrix.numa.items() if name in matrix.names}
     return links
 
@@ -187,7 +187,7 @@ def read_nvlink(text: str, draft: Draft) -> None:
     result = _parse(text, draft)
     machine = ImportedMachine(hint=Path(draft.where).name)
     product = next(iter(result.values())).product
-    known = gpu_by_product(product)
+    chip = gpu_by_product(product)
     devices = {
         n: ImportedDevice(
             bus=f"GPU{n}",
@@ -199,7 +199,7 @@ def read_nvlink(text: str, draft: Draft) -> None:
     if any(links.remote for links in result.values()):
         _lead(draft, devices, result)
     else:
-        _join(draft, devices, result, switched=known is not None and bool(known.planes))
+        _join(draft, devices, result, switched=chip is not None and bool(chip.planes))
     for number, links in result.items():
         if links.down and links.up:
             value = f"{len(links.up)} links"
@@ -225,15 +225,19 @@ def _parse(text: str, draft: Draft) -> dict[int, _Links]:
     heads = list(GPU_LINE.finditer(text))
     ends = [match.start() for match in heads[1:]] + [len(text)]
     result: dict[int, _Links] = {}
-    asked: set[tuple[int, str]] = set()
+    queried: set[tuple[int, str]] = set()
     for match, end in zip(heads, ends, strict=False):
         links = result.setdefault(int(match[1]), _Links(int(match[1]), match[2]))
         kinds = {_take(links, line) for line in LINK_LINE.finditer(text, match.end(), end)} or {""}
         again = {(links.number, kind) for kind in kinds}
-        if asked & again or ("" in kinds and len(result) < len(heads)) or links.product != match[2]:
+        if (
+            queried & again
+            or ("" in kinds and len(result) < len(heads))
+            or links.product != match[2]
+        ):
             result.clear()
             break
-        asked |= again
+        queried |= again
     if not 1 <= len(result) <= MAX_DEVICES:
         raise draft.fail(f"no list of 1 to {MAX_DEVICES} different GPUs: `GPU 0: NAME (UUID: ...)`")
     return result
@@ -246,9 +250,9 @@ def _take(links: _Links, line: re.Match[str]) -> str:
         links.able[at] = line["able"] == "true"
         return "able"
     if line["remote"]:
-        there = int(line["there"]) if line["there"] else None
-        links.remote[at] = (bus_id(line["remote"]), line["remote"], there)
-        return "remote" if there is not None else "address"
+        remote_port = int(line["there"]) if line["there"] else None
+        links.remote[at] = (bus_id(line["remote"]), line["remote"], remote_port)
+        return "remote" if remote_port is not None else "address"
     (links.up if line["rate"] else links.down).add(at)
     return "state"
 
@@ -280,14 +284,14 @@ def _both_ways(by_gpu: dict[int, _Links], at: dict[BusId, int]) -> bool:
 
     Link numbers must match as well if the text contains them.
     """
-    ways = Counter(
+    counts = Counter(
         (number, at[bus]) for number, links in by_gpu.items() for bus, _, _ in links.remote.values()
     )
-    if any(a == b or ways[b, a] != count for (a, b), count in ways.items()):
+    if any(a == b or counts[b, a] != count for (a, b), count in counts.items()):
         return False
     for number, links in by_gpu.items():
-        for mine, (bus, _, there) in links.remote.items():
-            back = by_gpu[at[bus]].remote.get(there) if there is not None else None
+        for mine, (bus, _, remote_port) in links.remote.items():
+            back = by_gpu[at[bus]].remote.get(remote_port) if remote_port is not None else None
             came = (number, mine) if back is None or back[2] is None else (at[back[0]], back[2])
             if came != (number, mine):
                 return False
@@ -300,12 +304,12 @@ def _join(
     """Add the links of GPUs: to NVSwitches, or the same number to every other GPU."""
     for number, device in devices.items():
         count = by_gpu[number].count
-        others = [other for other in devices if other != number and by_gpu[other].count]
+        peers = [other for other in devices if other != number and by_gpu[other].count]
         if switched and count:
             device.join(HIDDEN, count, PciClass.NVSWITCH)
-        elif others and count >= len(others):
-            for other in others:
-                device.join(devices[other].bus, count // len(others))
+        elif peers and count >= len(peers):
+            for other in peers:
+                device.join(devices[other].bus, count // len(peers))
     if not switched and any(links.count for links in by_gpu.values()):
         draft.assume(
             [f"gpu{number}" for number in devices],

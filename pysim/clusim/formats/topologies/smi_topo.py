@@ -38,7 +38,7 @@ from clusim.formats.topologies.smi_nvlink import (
     parse_rocm,
 )
 from clusim.formats.topologies.wiring import wire_machine
-from clusim.hardware import GPUS, standing
+from clusim.hardware import GPUS, stand_ins
 
 P2P = ("OK", "CNS", "GNS", "TNS", "NS", "DR", "U")
 """Cells of ``topo -p2p``: supported, and reasons if not."""
@@ -111,8 +111,8 @@ def _no_other(matrix: Matrix, lines: list[str], number: int, where: str) -> None
     if any(word in P2P for word in matrix.words.values()):
         return
     other = parse_matrix("\n".join([""] * (number - 1) + lines[number - 1 :]), where)
-    told = {pair: word for pair, word in other.words.items() if word not in P2P}
-    if told and told != matrix.words:
+    peer_words = {pair: word for pair, word in other.words.items() if word not in P2P}
+    if peer_words and peer_words != matrix.words:
         raise fail(where, number, "another table begins here, of another node: use one table only")
 
 
@@ -156,10 +156,10 @@ def _row(matrix: Matrix, words: list[str], where: str, number: int) -> None:
                 f" {', '.join(LEVELS)}, NV# and {', '.join(P2P)}",
             )
         matrix.words[name, other] = word
-    rest = words[1 + len(matrix.names) :]
-    if is_gpu(name) and rest and _CPUS.fullmatch(rest[0]):
-        matrix.near[name] = rest[0]
-    numa = re.match(r"([0-9]{1,5})(?![0-9])", rest[1]) if len(rest) >= 2 else None
+    affinity = words[1 + len(matrix.names) :]
+    if is_gpu(name) and affinity and _CPUS.fullmatch(affinity[0]):
+        matrix.near[name] = affinity[0]
+    numa = re.match(r"([0-9]{1,5})(?![0-9])", affinity[1]) if len(affinity) >= 2 else None
     if is_gpu(name) and numa is not None:
         matrix.numa[name] = int(numa[1])
 
@@ -202,9 +202,9 @@ def _device(matrix: Matrix, name: str, products: Mapping[int, str]) -> ImportedD
         product = products.get(number, "")
         gpu = ImportedGpu(dev=number, product=product, asked=True)
         return ImportedDevice(bus=f"{name}", text=name, gpu=gpu)
-    shown = matrix.legend.get(name, name)
-    net = Net(name=shown, dev=int(name[3:]) if re.fullmatch(r"NIC[0-9]{1,6}", name) else None)
-    return ImportedDevice(text=shown, cls=_nic_class(shown), nets=[net])
+    device_name = matrix.legend.get(name, name)
+    net = Net(name=device_name, dev=int(name[3:]) if re.fullmatch(r"NIC[0-9]{1,6}", name) else None)
+    return ImportedDevice(text=device_name, cls=_nic_class(device_name), nets=[net])
 
 
 def _nic_class(name: str) -> int:
@@ -238,10 +238,10 @@ def _add_nvlinks(
     gpus = matrix.gpus
     counts = {(a, b): n for a, b in combinations(gpus, 2) if (n := matrix.nvlinks(a, b))}
     totals = {g: sum(n for pair, n in counts.items() if g in pair) for g in gpus}
-    most = max(totals.values(), default=0)
+    max_links = max(totals.values(), default=0)
     per_pair = max(counts.values(), default=0)
-    switched = most > MOST_LINKS or (per_pair >= MOST_LINKS and len(gpus) == 2)
-    machine.guess = _guess(switched, per_pair if switched else most, len(gpus))
+    switched = max_links > MOST_LINKS or (per_pair >= MOST_LINKS and len(gpus) == 2)
+    machine.guess = _guess(switched, per_pair if switched else max_links, len(gpus))
     if switched:
         for name in gpus:
             links = max((n for pair, n in counts.items() if name in pair), default=0)
@@ -261,17 +261,19 @@ def _add_nvlinks(
 
 def _guess(switched: bool, links: int, gpus: int) -> tuple[str, str]:
     if switched:
-        usual = standing("switch")
+        usual = stand_ins("switch")
         same = [gpu for gpu in GPUS.values() if gpu.planes and gpu.links == links]
         newest = max(same, key=lambda gpu: gpu.compute_capability, default=usual[max(usual)])
         chip = usual.get(links, newest)
         alike = [gpu.name for gpu in same if gpu.architecture is not chip.architecture]
-        others = f"; {' and '.join(alike)} has the same number; choose with --chip" if alike else ""
-        return chip.name, f"{links} NVLinks from every GPU to NVSwitches{others}"
+        alternatives = (
+            f"; {' and '.join(alike)} has the same number; choose with --chip" if alike else ""
+        )
+        return chip.name, f"{links} NVLinks from every GPU to NVSwitches{alternatives}"
     if links == 0:
-        card = standing("card")[USUAL_PCIE]
+        card = stand_ins("card")[USUAL_PCIE]
         return card.name, "no NVLinks; the table does not name the GPU, --chip does"
-    table = standing("pair" if gpus == 2 else "mesh")
+    table = stand_ins("pair" if gpus == 2 else "mesh")
     chip = table[min((n for n in table if n >= links), default=max(table))]
     return chip.name, f"{links} NVLinks per GPU; the table does not name the GPU, --chip does"
 
@@ -283,11 +285,14 @@ def _add_xgmi(
     for (a, b), count in peers.items():
         devices[a].join(devices[b].bus, count, 0x038000, xgmi=True)
         totals[a] = totals.get(a, 0) + count
-    most = max(totals.values(), default=0)
-    table = standing("xgmi")
-    least = max(most, 4 if len(devices) > 8 else min(table))
-    name = table[max(n for n in table if n <= least)].name
-    machine.guess = (name, f"{most} xGMI links per GPU; the tables do not name it, --chip does")
+    max_links = max(totals.values(), default=0)
+    table = stand_ins("xgmi")
+    min_links = max(max_links, 4 if len(devices) > 8 else min(table))
+    name = table[max(n for n in table if n <= min_links)].name
+    machine.guess = (
+        name,
+        f"{max_links} xGMI links per GPU; the tables do not name it, --chip does",
+    )
 
 
 def _from_p2p(matrix: Matrix, draft: Draft) -> None:
@@ -335,7 +340,7 @@ class _Groups:
         return list(result.values())
 
 
-def _grouped(matrix: Matrix, names: list[str], level: int, draft: Draft) -> _Groups:
+def _group_by_level(matrix: Matrix, names: list[str], level: int, draft: Draft) -> _Groups:
     groups = _Groups(names)
     for a, b in combinations(names, 2):
         if 0 < matrix.level(a, b) <= level:
@@ -356,8 +361,8 @@ def _add_tree(
     machine: ImportedMachine, matrix: Matrix, devices: dict[str, ImportedDevice], draft: Draft
 ) -> None:
     names = matrix.names
-    pix = _grouped(matrix, names, 1, draft)
-    pxb = _grouped(matrix, names, 2, draft)
+    pix = _group_by_level(matrix, names, 1, draft)
+    pxb = _group_by_level(matrix, names, 2, draft)
     roots = _Groups(names)
     for a, b in combinations(names, 2):
         if 0 < matrix.level(a, b) <= 4:
@@ -383,8 +388,8 @@ def _add_tree(
         numas = [matrix.numa[name] // clusters for name in members if name in matrix.numa]
         below = [_below(pix.groups(outer), devices) for outer in pxb.groups(members)]
         machine.cpus.append(ImportedCpu(numa=numas[0] if numas else None, devices=below))
-    given = {cpu.numa for cpu in machine.cpus}
-    if len(given) != len(machine.cpus) or None in given:
+    cpu_numas = {cpu.numa for cpu in machine.cpus}
+    if len(cpu_numas) != len(machine.cpus) or None in cpu_numas:
         for position, cpu in enumerate(machine.cpus):
             cpu.numa = position
     unknown = [
@@ -407,15 +412,15 @@ def _join_clusters(matrix: Matrix, roots: _Groups, draft: Draft) -> int:
     them.
     """
     top = max(matrix.numa.values(), default=0) + 1
-    each = next((n for n in (1, 2, 4) if 2 * n >= top), 1)
-    if draft.cpu is None or draft.cpu.vendor not in ("amd", "intel") or each == 1:
+    per_cluster = next((n for n in (1, 2, 4) if 2 * n >= top), 1)
+    if draft.cpu is None or draft.cpu.vendor not in ("amd", "intel") or per_cluster == 1:
         return 1
-    roots.join_equal({name: numa // each for name, numa in matrix.numa.items()})
-    said = ", ".join(map(str, sorted(set(matrix.numa.values()))))
+    roots.join_equal({name: numa // per_cluster for name, numa in matrix.numa.items()})
+    listing = ", ".join(map(str, sorted(set(matrix.numa.values()))))
     draft.assume(
         "CPUs",
-        f"two sockets of {each} NUMA nodes each",
-        f"the table has NUMA nodes {said}; {draft.cpu.name} divides a socket into up to four",
+        f"two sockets of {per_cluster} NUMA nodes each",
+        f"the table has NUMA nodes {listing}; {draft.cpu.name} divides a socket into up to four",
     )
     gpus = {roots.find(name) for name in matrix.gpus}
     apart = [name for name in matrix.names if roots.find(name) not in gpus]
@@ -423,7 +428,7 @@ def _join_clusters(matrix: Matrix, roots: _Groups, draft: Draft) -> int:
         roots.join(max(matrix.numa, key=matrix.numa.__getitem__), *apart)
         where = [name.lower() for name in apart]
         draft.assume(where, "at the last socket", "they are in no GPU's NUMA node")
-    return each
+    return per_cluster
 
 
 def _by_affinity(matrix: Matrix, roots: _Groups, draft: Draft) -> bool:
@@ -434,14 +439,14 @@ def _by_affinity(matrix: Matrix, roots: _Groups, draft: Draft) -> bool:
     gpus = matrix.gpus
     if matrix.numa or any(name not in matrix.near for name in gpus):
         return False
-    near = {name: matrix.near[name] for name in gpus}
-    for a, b in roots.join_equal(near):
+    affinity = {name: matrix.near[name] for name in gpus}
+    for a, b in roots.join_equal(affinity):
         far = "SYS in the table, but " if matrix.level(a, b) else ""
-        why = f"{far}both are near processors {near[a][:40]}"
+        why = f"{far}both are near processors {affinity[a][:40]}"
         draft.assume(f"{a}-{b}".lower(), "both at one CPU", why)
     occupied = {roots.find(gpu) for gpu in gpus}
     alone = [n for n in matrix.names if roots.find(n) == n and n not in occupied]
-    if len(set(near.values())) == 1 and alone:
+    if len(set(affinity.values())) == 1 and alone:
         roots.join(gpus[0], *alone)
         draft.assume(
             [name.lower() for name in alone],

@@ -75,7 +75,7 @@ class _Wiring:
 
     def run(self) -> None:
         for cpu in self.machine.cpus:
-            cpu.devices = [_flattened(device, self.draft) for device in cpu.devices]
+            cpu.devices = [_join_virtual_switches(device, self.draft) for device in cpu.devices]
         self._find_gpus()
         self._find_nets()
         self._identify()
@@ -133,20 +133,20 @@ class _Wiring:
 
     def _find_nets(self) -> None:
         result: list[_Port] = []
-        seen: set[tuple[str, str, int | None]] = set()
+        found_nets: set[tuple[str, str, int | None]] = set()
         for cpu in self.machine.cpus:
             for device in cpu.walk():
                 result += [_Port(net, device, cpu) for net in self._device_nets(device)]
             for net in cpu.nets:
                 key = (net.name, net.guid, net.dev)
-                if key in seen and net.name:
+                if key in found_nets and net.name:
                     self.draft.assume(
                         net.name,
                         "one NIC, at the first CPU that lists it",
                         "the file lists the same interface below several CPUs",
                     )
                     continue
-                seen.add(key)
+                found_nets.add(key)
                 result.append(_Port(net, None, cpu))
         unique = _distinct([port.net.dev for port in result])
         if unique:
@@ -193,10 +193,12 @@ class _Wiring:
         for item in self.gpus.values():
             chip = known_chip(self.draft, item.chip.name, item.name)
             self.draft.node(item.name, "gpu", chip=chip)
-            said = [item.device.text]
-            said += [f"dev {item.gpu.dev}"] if item.gpu.dev is not None and item.device.line else []
-            said += [f"rank {item.gpu.rank}"] if item.gpu.rank is not None else []
-            self.draft.source(item.name, _said(*said, line=item.device.line))
+            texts = [item.device.text]
+            texts += (
+                [f"dev {item.gpu.dev}"] if item.gpu.dev is not None and item.device.line else []
+            )
+            texts += [f"rank {item.gpu.rank}"] if item.gpu.rank is not None else []
+            self.draft.source(item.name, _describe_element(*texts, line=item.device.line))
 
     def _name_cpus(self) -> None:
         unique = _distinct([cpu.numa for cpu in self.machine.cpus])
@@ -208,8 +210,8 @@ class _Wiring:
             if (chip := self._superchip(cpu)) is not None:
                 result, why = PROCESSORS[chip.processor], f"{chip.name} has it beside it"
             if self.draft.cpu is not None:
-                known = (cpu.arch or cpu.vendor) and not why and result is not self.draft.cpu
-                why = f"given; the file names {result.name}" if known else ""
+                is_named = (cpu.arch or cpu.vendor) and not why and result is not self.draft.cpu
+                why = f"given; the file names {result.name}" if is_named else ""
                 result = self.draft.cpu
             if why:
                 self.draft.assume(cpu.name, f"processor {result.name}", why)
@@ -226,8 +228,8 @@ class _Wiring:
         """Return the GPU that shares a coherent link with a CPU which the file does not name."""
         if cpu.vendor or cpu.family is not None or cpu.model is not None:
             return None
-        own = (item for item in self.gpus.values() if item.cpu is cpu and item.chip.processor)
-        return next((i.chip for i in own if i.gpu.c2c_MBps or self._beside(i)), None)
+        attached = (item for item in self.gpus.values() if item.cpu is cpu and item.chip.processor)
+        return next((i.chip for i in attached if i.gpu.c2c_MBps or self._gpus_per_cpu(i)), None)
 
     # The PCIe tree.
 
@@ -235,14 +237,14 @@ class _Wiring:
         """Add a device and all below it, joined to the node `parent`."""
         if (item := self.gpus.get(id(device))) is not None:
             name, why = item.name, f"what {item.chip.name} has"
-            if among := self._beside(item):
+            if among := self._gpus_per_cpu(item):
                 self.draft.link(name, parent, **shared_c2c(among))
                 self.draft.assume(name, "NVLink-C2C to its CPU", why)
             elif not (item.gpu.c2c_MBps and parent == item.cpu.name):
                 # A coherent link to the same CPU carries everything: NCCL's paths are the widest.
                 link = self._pcie(device, name, item.chip.pcie, why)
                 self.draft.link(name, parent, type=gpu_pcie(link))
-                self._told(device, [name], link)
+                self._note_slot(device, [name], link)
             for child in device.children:
                 self._attach(child, parent)
         elif device.nets:
@@ -256,10 +258,10 @@ class _Wiring:
             if why and (device.vendor is not None or device.cls is not None):
                 self.draft.assume(name, f"PCIe switch {switch}", why)
             self.extra.append((name, {"switch": switch}))
-            self.draft.source(name, _said(device.text, line=device.line))
+            self.draft.source(name, _describe_element(device.text, line=device.line))
             link = self._pcie(device, name, gen, "the fastest device below it")
             self._suspicious(device, name)
-            self.draft.link(name, parent, type=link, count=_bundled(device.width))
+            self.draft.link(name, parent, type=link, count=_bundle_size(device.width))
             for child in device.children:
                 self._attach(child, name)
         elif not device.ignored:
@@ -271,36 +273,38 @@ class _Wiring:
                 f"{kind}: PCI class 0x{device.cls or 0:06x}",
             )
 
-    def _beside(self, item: PlacedGpu) -> int:
+    def _gpus_per_cpu(self, item: PlacedGpu) -> int:
         """Return the number of GPUs on the CPU of this GPU if they share its NVLink-C2C.
 
         0 if the GPU does not have NVLink-C2C, or the file names the CPU.
         """
-        said = item.cpu.arch or item.cpu.vendor or item.device.speed
-        if said or item.chip.form != "superchip":
+        cpu_text = item.cpu.arch or item.cpu.vendor or item.device.speed
+        if cpu_text or item.chip.form != "superchip":
             return 0
         return sum(other.cpu is item.cpu for other in self.gpus.values())
 
     def _newest(self, device: ImportedDevice) -> int:
         """Return the PCIe generation of a device in the file, otherwise its probable generation."""
-        given = generation(device.speed)
-        if given is None and id(device) in self.gpus:
-            given = self.gpus[id(device)].chip.pcie
-        if given is None and device.nets:
-            given = _slot_gen(self.ports[id(device.nets[0])].adapter.gbps)
-        return given or 0
+        stated = generation(device.speed)
+        if stated is None and id(device) in self.gpus:
+            stated = self.gpus[id(device)].chip.pcie
+        if stated is None and device.nets:
+            stated = _slot_gen(self.ports[id(device.nets[0])].adapter.gbps)
+        return stated or 0
 
     def _attach_nic(self, device: ImportedDevice, parent: str) -> None:
         ports = [self.ports[id(net)] for net in device.nets]
         names = [port.name for port in ports]
         gen = _slot_gen(max(port.adapter.gbps for port in ports))
         link = self._pcie(device, names[0], gen, "enough for the rate of the NIC")
-        self._told(device, names, link)
+        self._note_slot(device, names, link)
         if len(names) > 1:
             card = f"card{sum(n.startswith('card') for n, _ in self.extra)}"
             switch, _ = pcie_switch(device.vendor, device.device)
             self.extra.append((card, {"switch": switch, "latency": "1ns"}))
-            self.draft.source(card, _said(device.text, f"{len(names)} ports", line=device.line))
+            self.draft.source(
+                card, _describe_element(device.text, f"{len(names)} ports", line=device.line)
+            )
             self.draft.link(card, parent, type=link)
             self.draft.assume(
                 names, f"ports of one card share its {link} slot", "interfaces of one PCI device"
@@ -309,35 +313,37 @@ class _Wiring:
         for name in names:
             self.draft.link(name, parent, type=link)
 
-    def _told(self, device: ImportedDevice, names: list[str], link: str) -> None:
+    def _note_slot(self, device: ImportedDevice, names: list[str], link: str) -> None:
         """Note the PCIe slot that NCCL reads if it differs from the existing slot."""
         if not device.told_speed and device.told_width is None:
             return
         gen = generation(device.told_speed or device.speed)
         lanes = device.told_width or device.width
-        told = pcie_type(gen, lanes) if gen and lanes in LANES else link
-        if told != link:
-            slot = told.removeprefix("pcie-")
+        override = pcie_type(gen, lanes) if gen and lanes in LANES else link
+        if override != link:
+            slot = override.removeprefix("pcie-")
             self.draft.settings.setdefault("told_pcie", {}).update(dict.fromkeys(names, slot))
 
     def _pcie(self, device: ImportedDevice, name: str, gen: int, why: str) -> str:
         """Return the type of the link between a device and its parent, by default `gen` with 16 lanes."""
         if stated := self.draft.remarks.slots.get(device.bus):
             return stated
-        given, width = generation(device.speed), max(0, device.width or 0)
-        said = f"{printable(device.speed, 24)!r}" if device.speed else ""
-        if given is None:
-            missing = f"unknown speed {said}" if said else "no speed in the file"
+        gen_stated, width = generation(device.speed), max(0, device.width or 0)
+        speed_text = f"{printable(device.speed, 24)!r}" if device.speed else ""
+        if gen_stated is None:
+            missing = f"unknown speed {speed_text}" if speed_text else "no speed in the file"
             self.draft.assume(name, f"PCIe generation {gen}", f"{missing}; {why}")
-        elif gts(device.speed) != PCIE_GTS[given]:
-            self.draft.assume(name, f"PCIe generation {given}", f"the nearest to the file's {said}")
-        width //= _bundled(device.width)
+        elif gts(device.speed) != PCIE_GTS[gen_stated]:
+            self.draft.assume(
+                name, f"PCIe generation {gen_stated}", f"the nearest to the file's {speed_text}"
+            )
+        width //= _bundle_size(device.width)
         lanes = min(LANES, key=lambda lanes: (abs(lanes - width), -lanes)) if width else 16
         if not width:
             self.draft.assume(name, "16 lanes", f"no width in the file; {why}")
         elif lanes != width:
             self.draft.assume(name, f"{lanes} lanes", f"the nearest to the file's {width}")
-        return pcie_type(given or gen, lanes)
+        return pcie_type(gen_stated or gen, lanes)
 
     def _suspicious(self, device: ImportedDevice, name: str) -> None:
         up = (generation(device.speed) or 0, device.width or 0)
@@ -359,10 +365,10 @@ class _Wiring:
             self.draft.node(name, "nic", **keys)
             if port.adapter.why:
                 self.draft.assume(name, f"NIC {keys['nic']}", port.adapter.why)
-            said = [net.name, device.text if device is not None else ""]
-            said += [f"{net.speed_mbps / 1000:g} Gb/s"] if net.speed_mbps else []
-            said += ["reduces in the network"] if net.collective else []
-            self.draft.source(name, _said(*said, line=net.line))
+            texts = [net.name, device.text if device is not None else ""]
+            texts += [f"{net.speed_mbps / 1000:g} Gb/s"] if net.speed_mbps else []
+            texts += ["reduces in the network"] if net.collective else []
+            self.draft.source(name, _describe_element(*texts, line=net.line))
             interface = net.name if net.port in (None, 1) else f"{net.name}:{net.port}"
             if _DEVICE.fullmatch(interface):
                 self.draft.settings.setdefault("nic_names", {})[name] = interface
@@ -410,7 +416,7 @@ class _Wiring:
                 )
 
 
-def _bundled(width: int | None) -> int:
+def _bundle_size(width: int | None) -> int:
     """Return the number of links of 16 lanes in a width of 32, 48 .. 128 lanes, otherwise 1."""
     return width // 16 if width and width % 16 == 0 and width <= 128 else 1
 
@@ -420,7 +426,7 @@ def _slot_gen(gbps: float) -> int:
     return 3 if gbps <= 100 else 4 if gbps <= 200 else 5 if gbps <= 400 else 6
 
 
-def _said(*parts: str, line: int) -> str:
+def _describe_element(*parts: str, line: int) -> str:
     """Return the names of an element in the file, and its line."""
     words = [*dict.fromkeys(part for part in parts if part)]
     words += [f"line {line}"] if line else []
@@ -429,8 +435,8 @@ def _said(*parts: str, line: int) -> str:
 
 def _distinct(numbers: list[int | None]) -> bool:
     """Return True if all numbers are given, differ, and can be part of a name."""
-    given = [number for number in numbers if number is not None and 0 <= number < 10**6]
-    return len(given) == len(numbers) == len(set(given))
+    valid = [number for number in numbers if number is not None and 0 <= number < 10**6]
+    return len(valid) == len(numbers) == len(set(valid))
 
 
 def _looks_like_gpu(device: ImportedDevice) -> bool:
@@ -444,23 +450,23 @@ _SPLIT_SWITCHES: Mapping[tuple[int, int], str] = {
 }
 
 
-def _flattened(device: ImportedDevice, draft: Draft) -> ImportedDevice:
+def _join_virtual_switches(device: ImportedDevice, draft: Draft) -> ImportedDevice:
     """Join the virtual switches of one Broadcom chip, as NCCL does."""
     identity = (device.vendor or 0, device.device or 0)
-    device.children = [_flattened(child, draft) for child in device.children]
+    device.children = [_join_virtual_switches(child, draft) for child in device.children]
     if identity not in _SPLIT_SWITCHES or device.subdevice is None:
         return device
-    kept: list[ImportedDevice] = []
+    devices: list[ImportedDevice] = []
     joined: list[str] = []
     for child in device.children:
         same = (child.vendor or 0, child.device or 0) == identity and child.subvendor == 0x1000
         if same and child.is_bridge and child.gpu is None and not child.nets:
-            kept += child.children
+            devices += child.children
             joined.append(child.text)
         else:
-            kept.append(child)
+            devices.append(child)
     if joined:
-        device.children = kept
+        device.children = devices
         draft.assume(
             sorted(joined, key=natural),
             "a part of the switch above it",

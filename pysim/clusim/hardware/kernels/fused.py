@@ -183,7 +183,7 @@ class Fused:
         return float(sum(min(right, max(1, right - down + i + 1)) for i in range(down)))
 
     @property
-    def moved(self) -> int:
+    def elements_moved(self) -> int:
         """Elements read and written once: queries, outputs, keys, values; also their gradients if backward."""
         vectors = self.heads * self.rows + self.kv_heads * self.columns
         return self.batch * vectors * (self.query + self.value) * (2 if self.backward else 1)
@@ -220,9 +220,9 @@ class FusedForm:
     whole: float
 
     @classmethod
-    def of(cls, given: dict[str, Any]) -> FusedForm:
+    def of(cls, values: dict[str, Any]) -> FusedForm:
         """Return the form that a file has."""
-        return cls(**{field.name: float(given[field.name]) for field in fields(cls)})
+        return cls(**{field.name: float(values[field.name]) for field in fields(cls)})
 
 
 @lru_cache(maxsize=65536)
@@ -237,7 +237,7 @@ def fused_s(form: FusedForm, chip: Silicon, fused: Fused, element_bytes: int = 2
     waves = blocks / chip.sms
     waves = max(1.0, form.whole * ceil(waves) + (1.0 - form.whole) * waves)
     longest_s = form.block_us * 1e-6 + ceil(fused.columns / BLOCK) * pair_s
-    memory_s = element_bytes * fused.moved / (form.memory * chip.memory_Bps)
-    most, other = sorted((max(waves * block_s, longest_s), memory_s), reverse=True)
-    together = most * (1.0 + (other / most) ** form.sharp) ** (1.0 / form.sharp)
-    return float(form.start_us * 1e-6 + together)
+    memory_s = element_bytes * fused.elements_moved / (form.memory * chip.memory_Bps)
+    longer_s, other = sorted((max(waves * block_s, longest_s), memory_s), reverse=True)
+    joint_s = longer_s * (1.0 + (other / longer_s) ** form.sharp) ** (1.0 / form.sharp)
+    return float(form.start_us * 1e-6 + joint_s)

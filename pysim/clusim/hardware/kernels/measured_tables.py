@@ -66,9 +66,9 @@ class Ratios:
         total = 0.0
         for corner in product((0, 1), repeat=3):
             weight, index = 1.0, []
-            for (left, share), side in zip(places, corner, strict=True):
+            for (low, share), side in zip(places, corner, strict=True):
                 weight *= share if side else 1.0 - share
-                index.append(left + side)
+                index.append(low + side)
             if weight:
                 total += weight * int(self._values[tuple(index)])
         return exp(total * STEP)
@@ -76,10 +76,10 @@ class Ratios:
 
 def _place(axis: tuple[int, ...], value: float) -> tuple[int, float]:
     """Return the knot left of a value, and how far on it is towards the next, in logarithms."""
-    held = min(max(value, axis[0]), axis[-1])
-    left = min(bisect_right(axis, held) - 1, len(axis) - 2)
-    low, high = log2(axis[left]), log2(axis[left + 1])
-    return left, (log2(held) - low) / (high - low)
+    clamped = min(max(value, axis[0]), axis[-1])
+    index = min(bisect_right(axis, clamped) - 1, len(axis) - 2)
+    low, high = log2(axis[index]), log2(axis[index + 1])
+    return index, (log2(clamped) - low) / (high - low)
 
 
 def pack(logarithms: NDArray[np.float64]) -> str:
@@ -236,8 +236,8 @@ def find_table(name: str, kind: str, library: str = "") -> ProductTable | None:
     name : str
         A chip with a shipped file, or the path of a file (with a ``/`` or ``.json``).
     """
-    for (element, made), table in _file(name).products.items():
-        if element == kind and library in ("", made):
+    for (element, table_kind), table in _file(name).products.items():
+        if element == kind and library in ("", table_kind):
             return table
     return None
 
@@ -249,7 +249,7 @@ def find_figures(name: str) -> dict[str, float]:
 
 def find_attention(name: str, library: str = "") -> AttentionTable | None:
     """Return the fused attention of a library (default if empty); None if not measured."""
-    for made, table in _file(name).attention.items():
-        if library in ("", made):
+    for kind, table in _file(name).attention.items():
+        if library in ("", kind):
             return table
     return None

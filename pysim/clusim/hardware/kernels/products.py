@@ -126,9 +126,9 @@ class Form:
     half_tile: float
 
     @classmethod
-    def of(cls, given: dict[str, Any]) -> Form:
+    def of(cls, values: dict[str, Any]) -> Form:
         """Return the form that a file has."""
-        return cls(**{field.name: float(given[field.name]) for field in fields(cls)})
+        return cls(**{field.name: float(values[field.name]) for field in fields(cls)})
 
     def at_clock(self, faster: float) -> Form:
         """Return the form at another clock; start and end times scale with clock cycles."""
@@ -159,24 +159,24 @@ def form_s(form: Form, chip: Silicon, shapes: Reals, sizes: tuple[float, float])
     fetched = rows * columns / (rows + columns)
     reached = chip.flops / chip.sms * form.rate / np.hypot(1.0, form.half_tile / fetched)
     steps = np.ceil(k / parts / STEP) * STEP
-    written = rows * columns * output * chip.sms / (form.store * chip.memory_Bps)
-    arithmetic = waves * (form.tile_us * 1e-6 + 2 * rows * columns * steps / reached + written)
+    store_s = rows * columns * output * chip.sms / (form.store * chip.memory_Bps)
+    arithmetic = waves * (form.tile_us * 1e-6 + 2 * rows * columns * steps / reached + store_s)
     moved = fresh * batch * (operand * (m * k + k * n) + output * m * n)
     moved = moved + np.where(parts > 1, 8.0 * parts * batch * m * n, 0.0)
     busy = np.minimum(1.0, blocks / (form.spread * chip.sms))
     memory = moved / (form.memory * chip.memory_Bps * busy)
     reread = batch * m * n * k * operand * (1 / rows + 1 / columns)
     inside = reread / (form.l2 * chip.memory_Bps)
-    together = _norm(form.sharp, arithmetic, memory, inside)
+    combined_s = _norm(form.sharp, arithmetic, memory, inside)
     allowed = (parts == 1) | (k / parts >= LEAST_PART)
-    taken = np.where(allowed, together + np.where(parts > 1, form.split_us * 1e-6, 0.0), np.inf)
-    result: Reals = form.start_us * 1e-6 + taken.min(axis=1)
+    time_s = np.where(allowed, combined_s + np.where(parts > 1, form.split_us * 1e-6, 0.0), np.inf)
+    result: Reals = form.start_us * 1e-6 + time_s.min(axis=1)
     return result
 
 
 def _norm(order: float, *terms: Reals) -> Reals:
-    most = np.maximum(np.maximum(terms[0], terms[1]), terms[2])
-    total: Reals = most * sum((term / most) ** order for term in terms) ** (1.0 / order)
+    largest = np.maximum(np.maximum(terms[0], terms[1]), terms[2])
+    total: Reals = largest * sum((term / largest) ** order for term in terms) ** (1.0 / order)
     return total
 
 

@@ -138,8 +138,8 @@ def emit(
     if operation in PATTERNS:
         return emit_pattern(site, fabric, comm, moved)
     if operation not in COLLECTIVE_OF:
-        known = ", ".join(OF_NCCL)
-        raise InputError(f"collective {operation!r}: not one of NCCL's; use one of {known}")
+        listing = ", ".join(OF_NCCL)
+        raise InputError(f"collective {operation!r}: not one of NCCL's; use one of {listing}")
     collective = COLLECTIVE_OF[operation]
     if operation in ("broadcast", "reduce") and root == ABSENT:
         root = 0
@@ -149,9 +149,9 @@ def emit(
     algorithm, protocol = choice.selection.algorithm, choice.selection.protocol
     writer = WRITERS.get((algorithm, collective))
     if writer is None:
-        others = [a.value for a, c in WRITERS if c is collective]
+        algorithms = [a.value for a, c in WRITERS if c is collective]
         raise InputError(
-            f"{operation}: {algorithm.value} is not modelled for it; use {', '.join(others)} (NCCL_ALGO)"
+            f"{operation}: {algorithm.value} is not modelled for it; use {', '.join(algorithms)} (NCCL_ALGO)"
         )
     call = CollectiveCall(
         operation,
@@ -160,17 +160,17 @@ def emit(
         moved.dtype,
         redop_named(moved.redop),
         ABSENT if root == ABSENT else comm.ranks[root],
-        algorithm.own,
-        protocol.own,
+        algorithm.key,
+        protocol.key,
         max(1, choice.num_channels),
     )
     shape = _shape(algorithm, choice, call, fabric)
-    written = CollectiveWriter.add(site.builder, call, shape, stream=site.stream, after=site.after)
-    context = Context(written, fabric, comm, choice, collective)
+    output = CollectiveWriter.add(site.builder, call, shape, stream=site.stream, after=site.after)
+    context = Context(output, fabric, comm, choice, collective)
     if protocol is Protocol.SIMPLE and algorithm in (Algorithm.RING, Algorithm.TREE):
-        written.shape = replace(shape, slice_min=context.least_slice)
+        output.shape = replace(shape, slice_min=context.least_slice)
     writer(context)
-    return written.tasks
+    return output.tasks
 
 
 def build(

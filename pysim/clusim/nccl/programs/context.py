@@ -58,7 +58,7 @@ class Context:
         Releases before 2.19 let all channels walk over the data together; then each gets an even part here, which
         is as much work, but not the same bytes.
         """
-        length = self.writer.stride if self.collective.blocked else self.writer.call.bytes
+        length = self.writer.stride if self.collective.has_blocks else self.writer.call.bytes
         if self.choice.parts:
             result = [
                 Part(part.channel, part.offset, part.num_bytes, _chunk(part.chunk_bytes))
@@ -91,7 +91,7 @@ class Context:
         for part in parts:
             if part.route not in rings:
                 rings[part.route] = self._ring(part.channel, part.route)
-        return Ways(rings=_listed(rings, Ring(())), parts=parts)
+        return Ways(rings=_number_ways(rings, Ring(())), parts=parts)
 
     @cached_property
     def tree_ways(self) -> Ways:
@@ -101,7 +101,7 @@ class Context:
         for part in parts:
             if part.route not in trees:
                 trees[part.route] = self._tree(part.channel, part.route)
-        return Ways(trees=_listed(trees, Tree(())), parts=parts)
+        return Ways(trees=_number_ways(trees, Tree(())), parts=parts)
 
     @cached_property
     def _width(self) -> int:
@@ -114,10 +114,14 @@ class Context:
         slices = self.choice.chunks.slices_per_chunk if simple else 1
         ring = self.algorithm is Algorithm.RING and self.collective is Collective.ALLREDUCE
         pieces = self.comm.group.num_ranks if ring else 1
-        most = max((min(part.chunk, -(-part.length // pieces)) for part in self.parts), default=0)
-        most = most // slices * self.fabric.protocols[self.writer.call.protocol].expand_120 // 120
+        largest = max(
+            (min(part.chunk, -(-part.length // pieces)) for part in self.parts), default=0
+        )
+        largest = (
+            largest // slices * self.fabric.protocols[self.writer.call.protocol].expand_120 // 120
+        )
         adapters = [node.nic for node in self.fabric.nodes if node.nic is not None]
-        return transport_of(adapters[0]).stripes(most, rails) if rails > 1 else 1
+        return transport_of(adapters[0]).stripes(largest, rails) if rails > 1 else 1
 
     @cached_property
     def _spread_parts(self) -> list[Part]:
@@ -129,9 +133,9 @@ class Context:
         for part in self.parts:
             chunk = _chunk(part.chunk // width)
             for member, share in enumerate(split(part.length, width)):
-                way = len(self.comm.channels) * (member + 1) + part.channel
+                offset = len(self.comm.channels) * (member + 1) + part.channel
                 at = part.offset + share.offset
-                result.append(Part(part.channel, at, share.length, chunk, way, width))
+                result.append(Part(part.channel, at, share.length, chunk, offset, width))
         return result
 
     @cached_property
@@ -224,9 +228,9 @@ def tree_of(channel: Channel) -> Tree:
     return Tree(channel.parent)
 
 
-def _listed(ways: Mapping[int, Way], nothing: Way) -> list[Way]:
+def _number_ways(routes: Mapping[int, Way], nothing: Way) -> list[Way]:
     """Return numbered ways as a list, with `nothing` for missing numbers."""
-    return [ways.get(number, nothing) for number in range(max(ways, default=-1) + 1)]
+    return [routes.get(number, nothing) for number in range(max(routes, default=-1) + 1)]
 
 
 def _chunk(chunk_bytes: int) -> int:

@@ -227,12 +227,12 @@ def _write_chain(context: Context, part: Part, chain: list[int], net: int) -> No
 
     first = Prim("recvReduceCopy", recv=1) if up else Prim("copy")
     program(head, [first, Prim("signal", send=0)], [before, *up[:1]], "up", 1)
-    around = [
+    neighbours = [
         Prim("waitSignal", recv=0),
         Prim("aggregate", send=1, src="output", dst="output"),
         Prim("signal", send=2),
     ]
-    program(head, around, [before, net, after], "aggregate")
+    program(head, neighbours, [before, net, after], "aggregate")
     spread = [Prim("waitSignal", recv=0), *([Prim("send", send=1, src="output")] if up else [])]
     program(head, spread, [after, *down[:1]], "down")
     for place, position in enumerate(chain[1:]):

@@ -105,11 +105,11 @@ def rounds(comm: Communicator) -> list[list[int]]:
     groups = total // group
     result = []
     for far in _quadratic(groups):
-        for near in range(group):
+        for offset in range(group):
             peers = [0] * total
             for place, rank in enumerate(order):
                 other = (place // group + far) % groups
-                peers[rank] = order[other * group + (place % group + near) % group]
+                peers[rank] = order[other * group + (place % group + offset) % group]
             result.append(peers)
     return result
 
@@ -132,9 +132,9 @@ def _reversed_bits(value: int, bits: int) -> int:
 def _first_channel(comm: Communicator, number: int) -> int:
     """Return the channel of the first part of a message of a round."""
     if comm.group.num_nodes > 1:
-        most = comm.group.max_local
-        far, near = divmod(number, most)
-        number = far * -(-most // LANES) + near // LANES
+        max_local = comm.group.max_local
+        far, local = divmod(number, max_local)
+        number = far * -(-max_local // LANES) + local // LANES
     bits = (comm.p2p_channels - 1).bit_length()
     return _reversed_bits(number % comm.p2p_channels, bits)
 
@@ -142,14 +142,14 @@ def _first_channel(comm: Communicator, number: int) -> int:
 def message_parts(comm: Communicator, num_bytes: int, step: int = STEP) -> tuple[int, int]:
     """Return the number of parts of a message and the part size [bytes]; `step` is its FIFO step."""
     nodes = comm.group.num_nodes
-    least = step // 2 if nodes > 1 else step // 8
-    most = step if nodes > 1 else step * 32
+    min_part = step // 2 if nodes > 1 else step // 8
+    max_part = step if nodes > 1 else step * 32
     count = comm.p2p_per_peer
     given_bytes, num_bytes = num_bytes, max(num_bytes, comm.p2p_least_bytes)
     while count > 1 and count * comm.group.num_ranks > comm.p2p_channels:
         count //= 2
-    part = max(least, -(-num_bytes // count))
-    while part > most and count <= comm.p2p_per_peer // 2:
+    part = max(min_part, -(-num_bytes // count))
+    while part > max_part and count <= comm.p2p_per_peer // 2:
         count *= 2
         part = -(-num_bytes // count)
     part = -(-part // 512) * 512
@@ -230,13 +230,13 @@ class _Writer:
         self._held: set[tuple[int, int]] = set()
         self._shapes: dict[tuple[int, bool], tuple[str, Shape]] = {}
 
-    def _near(self, message: _Message) -> bool:
+    def _is_near(self, message: _Message) -> bool:
         machine_of = self.comm.machine_of
         return machine_of[message.src] == machine_of[message.dst]
 
     def _shape(self, message: _Message) -> tuple[str, Shape]:
         """Return the protocol of a message and how it is cut, found once for all of one length."""
-        key = (message.length, self._near(message))
+        key = (message.length, self._is_near(message))
         if key not in self._shapes:
             self._shapes[key] = shape_of_message(self.comm, self.fabric, *key)
         return self._shapes[key]
@@ -245,7 +245,7 @@ class _Writer:
         """Add a message on its channels."""
         number = self.round_of[message.src, message.dst]
         protocol, shape = self._shape(message)
-        same = self._near(message)
+        same = self._is_near(message)
         early = _early_ll(self.comm, message.length, same)
         count, size = message_parts(self.comm, message.length, LL_STEP if early else STEP)
         first = _first_channel(self.comm, number)
@@ -280,10 +280,10 @@ class _Writer:
         for works in self._lanes.values():
             works.sort(key=lambda work: work[0])
         counts = self._counts(PROGRAMS if self.comm.group.num_nodes == 1 else PROGRAMS // 2)
-        together = max(len(machine.ranks) for machine in self.comm.machines)
-        if self._on_nic(counts, together) > NIC_PROGRAMS:
-            counts = self._counts(MOST_PROGRAMS // together)
-            needed = self._on_nic(counts, together)
+        max_ranks = max(len(machine.ranks) for machine in self.comm.machines)
+        if self._on_nic(counts, max_ranks) > NIC_PROGRAMS:
+            counts = self._counts(MOST_PROGRAMS // max_ranks)
+            needed = self._on_nic(counts, max_ranks)
             if needed >= MOST_PROGRAMS and self.fabric.pxn:
                 channels = len({channel for _, channel in self._works})
                 raise ScheduleError(
@@ -302,15 +302,15 @@ class _Writer:
         copies = Counter(lane.position for lane in self._lanes if lane.side == "copy")
         counts = []
         for lane, works in self._lanes.items():
-            left = room - copies[lane.position]
-            count = max(1, min(LANES, len(works), left // max(1, groups[lane.position])))
+            remaining = room - copies[lane.position]
+            count = max(1, min(LANES, len(works), remaining // max(1, groups[lane.position])))
             if count < len(works) <= LANES:
                 # Programs share the links by turns, so that one with more messages than another would end later.
                 count = max(c for c in range(1, count + 1) if len(works) % c == 0)
             counts.append(count)
         return counts
 
-    def _on_nic(self, counts: Sequence[int], together: int) -> int:
+    def _on_nic(self, counts: Sequence[int], max_ranks: int) -> int:
         """Return the most programs that a NIC may have to work for: over PXN all GPUs of its node send to a rail."""
         sending, messages = Counter[int](), Counter[int]()
         for (lane, works), count in zip(self._lanes.items(), counts, strict=True):
@@ -318,8 +318,8 @@ class _Writer:
                 sending[lane.position] += count
                 messages[lane.position] += len(works)
         # The messages of a rank to one node are spread over the rails of its GPUs.
-        to_rail = max(messages.values(), default=0) // together
-        return together * min(max(sending.values(), default=0), to_rail)
+        to_rail = max(messages.values(), default=0) // max_ranks
+        return max_ranks * min(max(sending.values(), default=0), to_rail)
 
     def _warps(self, lane: _Lane, number: int, message: _Message) -> int:
         """Return the number of warps of one side of a message."""
@@ -331,7 +331,7 @@ class _Writer:
 
     def _program(self, lane: _Lane, works: list[tuple[int, _Message, int]], batches: int) -> None:
         """Write messages as one program; hardware runs them in `batches` at once, so slices need less time."""
-        position, side, part, protocol, blocked, near = lane
+        position, side, part, protocol, blocked, is_near = lane
         prims: list[tuple[Any, ...]] = []
         pipes: list[int] = []
         for _, message, pipe in works:
@@ -365,15 +365,15 @@ class _Writer:
             slice_min=shape.slice_min,
             start_ps=self._start_ps(protocol),
             shared=True,
-            fixed_div=at_once * (self._slices if near and protocol == "simple" else 1),
+            fixed_div=at_once * (self._slices if is_near and protocol == "simple" else 1),
             warps=min(self._warps(lane, number, message) for number, message, _ in works)
             * at_once
-            * (1 if near else cta_figure("local copy")),
+            * (1 if is_near else cta_figure("local copy")),
         )
 
     def _start_ps(self, protocol: str) -> int:
-        known = self.fabric.protocols.get(protocol)
-        return known.message_start_ps if known else 0
+        protocol_figures = self.fabric.protocols.get(protocol)
+        return protocol_figures.message_start_ps if protocol_figures else 0
 
     def _prim(self, message: _Message, position: int, side: str, slot: int) -> tuple[Any, ...]:
         """Return the primitive of a message as its first fields: op, recv, send, base, coef."""

@@ -30,7 +30,7 @@ def _distances(size: int) -> list[int]:
     return [1 << bit for bit in reversed(range((size - 1).bit_length()))]
 
 
-def _forwarded(size: int, distance: int) -> Iterator[tuple[int, bool]]:
+def _held_blocks(size: int, distance: int) -> Iterator[tuple[int, bool]]:
     """Yield the offsets of blocks held before the step of `distance`, and True if a peer needs them."""
     for offset in range(0, size, 2 * distance):
         yield offset, offset + distance < size
@@ -76,13 +76,13 @@ def _gather_send(size: int) -> list[Prim]:
     distances = _distances(size)
     flag = len(distances)
     prims: list[Prim] = []
-    known = {0}
+    held_offsets = {0}
     for slot, distance in enumerate(distances):
-        for offset, wanted in _forwarded(size, distance):
-            if offset not in known:
+        for offset, is_needed in _held_blocks(size, distance):
+            if offset not in held_offsets:
                 prims.append(Prim("waitSignal", recv=flag, base=offset, coef=1))
-                known.add(offset)
-            if not wanted:
+                held_offsets.add(offset)
+            if not is_needed:
                 continue
             if offset == 0:
                 op = "send" if slot else "copySend"
@@ -113,8 +113,8 @@ def write_all_gather(context: Context) -> None:
         for position in range(size):
             outgoing = [pipes[position, d] for d in writer.distances]
             writer.program(position, send, [*outgoing, writer.flags[position]], "send", 1)
-            others = [pipes[(position + d) % size, d] for d in writer.distances]
-            writer.program(position, receive, [*others, writer.flags[position]], "receive", 0)
+            peers = [pipes[(position + d) % size, d] for d in writer.distances]
+            writer.program(position, receive, [*peers, writer.flags[position]], "receive", 0)
 
 
 def _has_children(size: int, offset: int) -> bool:
@@ -139,9 +139,9 @@ def _scatter_receive(size: int) -> list[Prim]:
     distances = _distances(size)[::-1]
     prims: list[Prim] = []
     for slot, distance in enumerate(distances):
-        for offset, wanted in _forwarded(size, distance):
+        for offset, is_needed in _held_blocks(size, distance):
             last = offset == 0 and slot == len(distances) - 1
-            if wanted:
+            if is_needed:
                 prims.append(
                     Prim(
                         "recvReduceCopy",
@@ -169,5 +169,5 @@ def write_reduce_scatter(context: Context) -> None:
         for position in range(size):
             outgoing = [pipes[position, d] for d in near_first]
             writer.program(position, send, [*outgoing, writer.flags[position]], "send", 1)
-            others = [pipes[(position - d) % size, d] for d in near_first]
-            writer.program(position, receive, [*others, writer.flags[position]], "receive", 0)
+            peers = [pipes[(position - d) % size, d] for d in near_first]
+            writer.program(position, receive, [*peers, writer.flags[position]], "receive", 0)

@@ -71,13 +71,13 @@ class SweepPoint:
         return json.dumps([self.kind, dict(sorted(self.given))], separators=(",", ":"))
 
 
-def answered(point: SweepPoint) -> dict[str, Cell]:
+def answer_point(point: SweepPoint) -> dict[str, Cell]:
     """Run a point and return its row; a failed run has the reason in ``error``."""
     began_s = time.perf_counter()
     row: dict[str, Cell] = {"point": point.name, "kind": point.kind, **dict(point.given)}
     with noting() as read:
         try:
-            row |= _ran(point.request)
+            row |= _run_request(point.request)
         except ClusimError as error:
             row["error"] = one_line(str(error))
     return row | {
@@ -104,11 +104,11 @@ def _digests(read: list[str]) -> dict[str, str]:
     return {path: file_digest(path) for path in dict.fromkeys(read) if path not in shipped_paths}
 
 
-def _ran(request: Request | TrainRequest) -> dict[str, Cell]:
-    return _trained(request) if isinstance(request, TrainRequest) else _collected(request)
+def _run_request(request: Request | TrainRequest) -> dict[str, Cell]:
+    return _training_row(request) if isinstance(request, TrainRequest) else _collective_row(request)
 
 
-def _collected(request: Request) -> dict[str, Cell]:
+def _collective_row(request: Request) -> dict[str, Cell]:
     """Return the row of a collective: times [us], bandwidths [GB/s], plan, wires, errors."""
     planned = plan(request)
     result = result_of(planned)
@@ -134,7 +134,7 @@ def _collected(request: Request) -> dict[str, Cell]:
     }
 
 
-def _trained(request: TrainRequest) -> dict[str, Cell]:
+def _training_row(request: TrainRequest) -> dict[str, Cell]:
     """Return the row of a training step: times [s], throughput, utilisation and memory [GiB]."""
     result = stepped(request)
     results = result.to_json()
@@ -181,7 +181,7 @@ def _text(value: Any) -> Value:
     return value, value
 
 
-def _whole(low: int) -> Callable[[Any], Value]:
+def _integer_reader(low: int) -> Callable[[Any], Value]:
     def read(value: Any) -> Value:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value < MOST:
             raise InputError(f"{value!r}: must be an integer of at least {low}")
@@ -190,7 +190,7 @@ def _whole(low: int) -> Callable[[Any], Value]:
     return read
 
 
-def _named(find: Callable[[str], str]) -> Callable[[Any], Value]:
+def _name_reader(find: Callable[[str], str]) -> Callable[[Any], Value]:
     def read(value: Any) -> Value:
         result = find(_text(value)[1])
         return result, result
@@ -269,25 +269,25 @@ def _release(value: Any) -> Value:
 
 _BOTH: dict[str, Callable[[Any], Value]] = {
     "topology": _text,
-    "nodes": _whole(1),
+    "nodes": _integer_reader(1),
     "fault": _faults,
     "policy": _sender,
     "granularity": _grain,
-    "seed": _whole(0),
+    "seed": _integer_reader(0),
 }
 
 BLOCKS = {
     "run": Block(
         _BOTH
         | {
-            "collective": _named(WORDS["operation"]),
+            "collective": _name_reader(WORDS["operation"]),
             "size": _size,
-            "algorithm": _named(WORDS["algorithm"]),
-            "protocol": _named(WORDS["protocol"]),
-            "channels": _whole(1),
-            "dtype": _named(_dtype),
-            "redop": _named(WORDS["redop"]),
-            "root": _whole(0),
+            "algorithm": _name_reader(WORDS["algorithm"]),
+            "protocol": _name_reader(WORDS["protocol"]),
+            "channels": _integer_reader(1),
+            "dtype": _name_reader(_dtype),
+            "redop": _name_reader(WORDS["redop"]),
+            "root": _integer_reader(0),
             "ranks": _ranks,
             "env": _env,
             "nccl_version": _release,
@@ -297,7 +297,7 @@ BLOCKS = {
     ),
     "train": Block(
         _BOTH
-        | {"workload": _text, "steps": _whole(1), "fold": _fold}
+        | {"workload": _text, "steps": _integer_reader(1), "fold": _fold}
         | {"estimate": _flag, "strict_memory": _flag},
         frozenset({"workload"}),
     ),
@@ -315,16 +315,16 @@ FIELDS = {
 
 def _split(choice: Mapping[str, Any]) -> tuple[tuple[tuple[str, Cell], ...], dict[str, Any], Path]:
     """Return the displayed values, their meanings, and the folder of the grid."""
-    given = {name: value for name, value in choice.items() if name != "home"}
-    shown = tuple((name, value[0]) for name, value in given.items())
+    axes = {name: value for name, value in choice.items() if name != "home"}
+    cells = tuple((name, value[0]) for name, value in axes.items())
     return (
-        shown,
-        {FIELDS.get(name, name): value[1] for name, value in given.items()},
+        cells,
+        {FIELDS.get(name, name): value[1] for name, value in axes.items()},
         choice["home"],
     )
 
 
-def _beside(name: str, home: Path, shipped: Callable[[str], Path | None]) -> str:
+def _resolve_file(name: str, home: Path, shipped: Callable[[str], Path | None]) -> str:
     """Return a name, or its path if it is a file in the folder of the grid."""
     path = home / name
     return str(path) if shipped(name) is None and path.is_file() else name
@@ -332,24 +332,24 @@ def _beside(name: str, home: Path, shipped: Callable[[str], Path | None]) -> str
 
 def run_point(choice: Mapping[str, Any]) -> SweepPoint:
     """Return the point of a collective; `choice` has a value of every option, and ``home``."""
-    shown, meant, home = _split(choice)
-    topology = _beside(meant.pop("topology"), home, find_topology)
-    return SweepPoint("run", shown, requested(topology, **{"operation": "allreduce", **meant}))
+    cells, meant, home = _split(choice)
+    topology = _resolve_file(meant.pop("topology"), home, find_topology)
+    return SweepPoint("run", cells, requested(topology, **{"operation": "allreduce", **meant}))
 
 
 def train_point(choice: Mapping[str, Any]) -> SweepPoint:
     """Return the point of training steps; names after ``change.`` are keys of the workload."""
-    shown, meant, home = _split(choice)
+    cells, meant, home = _split(choice)
     prefix = "change."
     changes = {
         name.removeprefix(prefix): meant.pop(name)
         for name in list(meant)
         if name.startswith(prefix)
     }
-    workload = load_workload(_beside(meant.pop("workload"), home, find_workload), changes)
+    workload = load_workload(_resolve_file(meant.pop("workload"), home, find_workload), changes)
     topology = meant.pop("topology", None)
-    machine = None if topology is None else _beside(topology, home, find_topology)
-    return SweepPoint("train", shown, train_request(workload, machine, **meant))
+    machine = None if topology is None else _resolve_file(topology, home, find_topology)
+    return SweepPoint("train", cells, train_request(workload, machine, **meant))
 
 
 MOST_BYTES = 4 << 20
@@ -397,7 +397,7 @@ def read_grid(path: str | os.PathLike[str]) -> SweepGrid:
     for kind, at, block in _blocks(document, problems):
         if (axes := _axes(kind, at, block, problems)) is None:
             continue
-        for choice in _combined(axes, where):
+        for choice in _combine_axes(axes, where):
             try:
                 point = _MAKE[kind]({"home": home, **choice})
             except ClusimError as error:
@@ -408,7 +408,7 @@ def read_grid(path: str | os.PathLike[str]) -> SweepGrid:
     if not points:
         raise InputError(f"{where}: no runs defined; write run: {{topology: ..., size: [...]}}")
     result = tuple(points.values())
-    return SweepGrid(where, result, _varied(result))
+    return SweepGrid(where, result, _varying_columns(result))
 
 
 def _blocks(
@@ -416,10 +416,10 @@ def _blocks(
 ) -> Iterator[tuple[str, tuple[str | int, ...], dict[str, Any]]]:
     """Yield kind, place and content of every block."""
     for kind in _MAKE:
-        given = document.data.get(kind, [])
-        several = given if isinstance(given, list) else [given]
+        blocks = document.data.get(kind, [])
+        several = blocks if isinstance(blocks, list) else [blocks]
         for index, block in enumerate(several):
-            at = (kind, index) if isinstance(given, list) else (kind,)
+            at = (kind, index) if isinstance(blocks, list) else (kind,)
             if isinstance(block, dict):
                 yield kind, at, block
             else:
@@ -430,13 +430,13 @@ def _axes(
     kind: str, at: tuple[str | int, ...], block: dict[str, Any], problems: Problems
 ) -> dict[str, list[Any]] | None:
     """Return the values of every option of a block; None if one is invalid."""
-    known, before = BLOCKS[kind], len(problems.found)
+    keys, before = BLOCKS[kind], len(problems.found)
     axes: dict[str, list[Any]] = {}
     for name, value in block.items():
         if name == "change" and kind == "train":
             axes |= _changes((*at, name), value, problems)
-        elif name not in known.words:
-            words = [*known.words, *(["change"] if kind == "train" else [])]
+        elif name not in keys.words:
+            words = [*keys.words, *(["change"] if kind == "train" else [])]
             problems.add((*at, name), f"unknown key{did_you_mean(name, words)}", key=True)
         else:
             axes[name] = value if isinstance(value, list) else [value]
@@ -444,37 +444,37 @@ def _axes(
                 problems.add((*at, name), "an empty list; add at least one value")
             for index, item in enumerate(axes[name]):
                 try:
-                    axes[name][index] = known.words[name](item)
+                    axes[name][index] = keys.words[name](item)
                 except (ClusimError, ValueError) as error:
                     place = (*at, name, index) if isinstance(value, list) else (*at, name)
                     problems.add(place, str(error))
-    for name in known.needed - block.keys():
+    for name in keys.needed - block.keys():
         problems.add(at, f"{name!r} is missing")
     return axes if len(problems.found) == before else None
 
 
 def _changes(
-    at: tuple[str | int, ...], given: Any, problems: Problems
+    at: tuple[str | int, ...], changes: Any, problems: Problems
 ) -> dict[str, list[tuple[Cell, Any]]]:
     """Return the axes of changes of a workload, each value with its displayed form."""
-    if not isinstance(given, dict):
+    if not isinstance(changes, dict):
         problems.add(at, "must be a mapping of keys of the workload, such as parallel.tensor")
         return {}
     result = {}
-    for name, value in given.items():
+    for name, value in changes.items():
         values = value if isinstance(value, list) else [value]
         if not values:
             problems.add((*at, name), "an empty list; add at least one value")
-        result[f"change.{name}"] = [(_shown(item), item) for item in values]
+        result[f"change.{name}"] = [(_format_cell(item), item) for item in values]
     return result
 
 
-def _shown(value: Any) -> Cell:
+def _format_cell(value: Any) -> Cell:
     """Return the displayed form of a value: YAML on one line for mappings and lists."""
     return value if isinstance(value, Cell) else json.dumps(value).replace('"', "")
 
 
-def _combined(axes: dict[str, list[Any]], where: str) -> Iterator[dict[str, Any]]:
+def _combine_axes(axes: dict[str, list[Any]], where: str) -> Iterator[dict[str, Any]]:
     count = 1
     for values in axes.values():
         count *= len(values)
@@ -484,11 +484,13 @@ def _combined(axes: dict[str, list[Any]], where: str) -> Iterator[dict[str, Any]
         yield dict(zip(axes, choice, strict=True))
 
 
-def _varied(points: tuple[SweepPoint, ...]) -> tuple[str, ...]:
+def _varying_columns(points: tuple[SweepPoint, ...]) -> tuple[str, ...]:
     """Return the columns in which points of one kind differ."""
-    seen: dict[tuple[str, str], set[Cell]] = {}
+    found_values: dict[tuple[str, str], set[Cell]] = {}
     for kind in _MAKE:
         of_kind = [dict(point.given) for point in points if point.kind == kind]
-        for name in dict.fromkeys(name for given in of_kind for name in given):
-            seen[kind, name] = {given.get(name) for given in of_kind}
-    return tuple(dict.fromkeys(name for (_, name), values in seen.items() if len(values) > 1))
+        for name in dict.fromkeys(name for columns in of_kind for name in columns):
+            found_values[kind, name] = {columns.get(name) for columns in of_kind}
+    return tuple(
+        dict.fromkeys(name for (_, name), values in found_values.items() if len(values) > 1)
+    )

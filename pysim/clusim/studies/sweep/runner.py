@@ -15,7 +15,7 @@ from typing import Any
 from clusim.base.errors import EnvironmentFailure
 from clusim.base.executors import Jobs, Workers, workers
 from clusim.base.files import Lock, LockedError, append_line, check_place
-from clusim.studies.sweep.grid import SweepGrid, SweepPoint, answered, still_true
+from clusim.studies.sweep.grid import SweepGrid, SweepPoint, answer_point, still_true
 from clusim.studies.sweep.tables import Row, read_rows, write_rows
 
 Progress = Callable[[int, int], None]
@@ -50,13 +50,13 @@ class SweepReport:
     outdated: int
 
     @property
-    def failed(self) -> list[Row]:
+    def failures(self) -> list[Row]:
         """Return the rows without a result."""
         return [row for row in self.rows if row.get("error")]
 
     def reasons(self) -> list[tuple[str, int]]:
         """Return errors and their number of points, in descending order."""
-        return Counter(str(row["error"]) for row in self.failed).most_common()
+        return Counter(str(row["error"]) for row in self.failures).most_common()
 
     def to_json(self) -> dict[str, Any]:
         """Return the rows and counts."""
@@ -65,7 +65,7 @@ class SweepReport:
             "axes": list(self.grid.axes),
             "known": self.known,
             "outdated": self.outdated,
-            "failed": len(self.failed),
+            "failed": len(self.failures),
             "rows": self.rows,
         }
 
@@ -101,27 +101,27 @@ def sweep(
         The file cannot be written, or another sweep writes it.
     """
     check_place(target)
-    lock = _locked(target)
+    lock = _lock_target(target)
     try:
         table = _SweepTable(target, grid, again)
         tell = progress or (lambda done, total: None)
         todo = [point for point in grid.points if point.name not in table.found]
-        known = len(grid.points) - len(todo)
-        tell(known, len(grid.points))
+        num_done = len(grid.points) - len(todo)
+        tell(num_done, len(grid.points))
         try:
             with workers(jobs, len(todo)) as spread:
-                for count, row in enumerate(_answers(todo, spread), known + 1):
+                for count, row in enumerate(_answers(todo, spread), num_done + 1):
                     table.add(row)
                     tell(count, len(grid.points))
         finally:
             table.save()
         rows = [table.found[point.name] for point in grid.points]
-        return SweepReport(grid, rows, known, table.outdated)
+        return SweepReport(grid, rows, num_done, table.outdated)
     finally:
         lock.release()
 
 
-def _locked(target: Path) -> Lock:
+def _lock_target(target: Path) -> Lock:
     try:
         return Lock(Path(f"{target}.lock"))
     except LockedError as error:
@@ -135,15 +135,17 @@ def _locked(target: Path) -> Lock:
 def _answers(todo: Sequence[SweepPoint], spread: Workers | None) -> Iterator[Row]:
     """Yield rows in order of completion."""
     if spread is None:
-        yield from map(answered, todo)
+        yield from map(answer_point, todo)
         return
-    left = iter(todo)
-    waiting = {spread.submit(answered, point) for point in islice(left, AHEAD * spread.count)}
+    remaining = iter(todo)
+    waiting = {
+        spread.submit(answer_point, point) for point in islice(remaining, AHEAD * spread.count)
+    }
     while waiting:
         for future in spread.done(waiting):
             waiting.remove(future)
             yield spread.outcome(future)
-            waiting |= {spread.submit(answered, point) for point in islice(left, 1)}
+            waiting |= {spread.submit(answer_point, point) for point in islice(remaining, 1)}
 
 
 class _SweepTable:
@@ -153,13 +155,13 @@ class _SweepTable:
         self._target = target
         self.found: dict[str, Row] = {}
         self.outdated = 0
-        wanted = {point.name for point in grid.points}
+        names = {point.name for point in grid.points}
         self._journal = Path(f"{target}.journal")
-        noted = _noted(self._journal)
+        noted = _read_journal(self._journal)
         self._changed = bool(noted)
         for row in [*read_rows(target), *noted]:
             name = str(row["point"])
-            if name not in wanted or (still_true(row) and not (again and row.get("error"))):
+            if name not in names or (still_true(row) and not (again and row.get("error"))):
                 self.found[name] = row
             else:
                 self.outdated += not still_true(row)
@@ -182,7 +184,7 @@ class _SweepTable:
         self._saved_s = time.monotonic()
 
 
-def _noted(journal: Path) -> list[Row]:
+def _read_journal(journal: Path) -> list[Row]:
     """Return the rows of a killed sweep's journal; a truncated last line is ignored."""
     try:
         lines = journal.read_bytes().splitlines()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from clusim.base.errors import InputError
-from clusim.base.files import guarded, replacing, text_of, write_csv
+from clusim.base.files import guard_inputs, replacing, text_of, write_csv
 from clusim.base.limits import read_text
 from clusim.studies.sweep.grid import Cell
 
@@ -44,7 +44,7 @@ def read_rows(path: Path) -> list[Row]:
         _pyarrow()
     if not path.exists():
         return []
-    with guarded():  # the table is continued: it may be replaced
+    with guard_inputs():  # the table is continued: it may be replaced
         names, rows = read(path)
     if not set(names) >= KEYS:
         raise InputError(
@@ -118,9 +118,9 @@ def _value(text: str) -> Cell:
     if not text:
         return None
     with suppress(ValueError):
-        found = json.loads(text)
-        if isinstance(found, str | int | float):
-            return found
+        parsed = json.loads(text)
+        if isinstance(parsed, str | int | float):
+            return parsed
     return text
 
 

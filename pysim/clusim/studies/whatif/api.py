@@ -93,8 +93,8 @@ def switch_of(text: str) -> ChangedSystem | None:
         return ChangedSystem(words)
     if words.count(" ") != 1 or not words.endswith((" on", " off")):
         return None
-    known = ", ".join(f"'{name}'" for name in SWITCHES)
-    raise InputError(f"{text}: cannot be switched {words.split()[1]}; use {known}")
+    listing = ", ".join(f"'{name}'" for name in SWITCHES)
+    raise InputError(f"{text}: cannot be switched {words.split()[1]}; use {listing}")
 
 
 REPAIRED = " repaired"
@@ -103,7 +103,7 @@ REPAIRED = " repaired"
 _Asked = TypeVar("_Asked")
 
 
-def repaired(base: _Asked, text: str) -> _Asked | None:
+def repair_fault(base: _Asked, text: str) -> _Asked | None:
     """Return the baseline without the faults of ``gpu0<->nvswitch0.0 repaired`` or ``rank 3 repaired``.
 
     Returns
@@ -178,38 +178,38 @@ def what_if(
     InputError
         The baseline cannot run, or a change is of another kind. A change that cannot run has the reason in its row.
     """
-    asked = list(changes)
-    for name, change in asked:
+    texts = list(changes)
+    for name, change in texts:
         if not isinstance(change, CHANGES) and type(change) is not type(base):
             raise InputError(f"what-if {name}: must be of the same kind as the baseline")
         _refuse_unknown(base, name, change)
     if isinstance(base, PerfRun):
-        return _tests(base, asked, title, counted)
+        return _tests(base, texts, title, counted)
     result = WhatIf(title, _TIMES[type(base)])
     planned = plan(base) if isinstance(base, Request) else base
-    said: list[str] = []
-    first = _ran(planned, None, said)
-    result.baseline.append(BaselineRun("", first, tuple(said)))
-    for number, (name, change) in enumerate(asked):
-        held, replanned, notes = _changed(base, planned, change)
-        result.rows.append(ChangeRow(name, first, held, replanned, notes=notes))
+    collected_notes: list[str] = []
+    first = _run_outcome(planned, None, collected_notes)
+    result.baseline.append(BaselineRun("", first, tuple(collected_notes)))
+    for number, (name, change) in enumerate(texts):
+        same_plan, replanned, notes = _change_outcomes(base, planned, change)
+        result.rows.append(ChangeRow(name, first, same_plan, replanned, notes=notes))
         if counted is not None:
-            counted(number + 1, len(asked))
+            counted(number + 1, len(texts))
     return result
 
 
 _TIMES = {Request: KERNEL, ReplayRequest: "of the complete job", TrainRequest: "of the last step"}
 
 
-def _setup(asked: AnyAsked) -> Setup | None:
+def _setup(request: AnyAsked) -> Setup | None:
     """Return the setup of a request; None for a replay that detects it from its recording."""
-    if isinstance(asked, PerfRun):
-        return asked.where.setup
-    if isinstance(asked, ReplayRequest):
-        if asked.topology is None:
+    if isinstance(request, PerfRun):
+        return request.where.setup
+    if isinstance(request, ReplayRequest):
+        if request.topology is None:
             return None
-        return Setup(asked.topology, asked.nodes, faults=tuple(asked.faults))
-    return asked.setup
+        return Setup(request.topology, request.nodes, faults=tuple(request.faults))
+    return request.setup
 
 
 def _refuse_unknown(base: AnyAsked, name: str, change: AnyAsked | AnyChange) -> None:
@@ -245,7 +245,7 @@ def _refuse_speed(base: AnyAsked, speed: AnyChange) -> None:
         raise InputError("a variable of the baseline contradicts it; remove the variable")
 
 
-def _changed(
+def _change_outcomes(
     base: AnyAsked, planned: AnyAsked | Plan, change: AnyAsked | AnyChange
 ) -> tuple[ChangeOutcome | None, ChangeOutcome, tuple[str, ...]]:
     """Return the outcomes of a change with the baseline's plan and re-planned, and notes on the plans."""
@@ -253,17 +253,17 @@ def _changed(
         speed = change
         if isinstance(base, TrainRequest) and isinstance(speed, Speed) and speed.what in SPEEDS:
             work = faster(base.workload, speed.what, float(speed.factor))
-            return _changed(base, planned, replace(base, workload=work))
+            return _change_outcomes(base, planned, replace(base, workload=work))
         if isinstance(base, ReplayRequest) and isinstance(speed, Speed):
             return _faster_replay(base, speed)
         if isinstance(speed, Speed) and not speed.of_links:
-            held = _tried(lambda: _ran(planned, speed))
-            return held, held, (SAME_PLAN,)
+            same_plan = _run_or_error(lambda: _run_outcome(planned, speed))
+            return same_plan, same_plan, (SAME_PLAN,)
         change = _on(base, speed)
-    held_outcome = _held(base, planned, change)
+    held_outcome = _same_plan_outcome(base, planned, change)
     notes: list[str] = []
     again = replace(change, replan=True) if isinstance(change, ReplayRequest) else change
-    replanned = _tried(lambda: _ran(again, None, notes))
+    replanned = _run_or_error(lambda: _run_outcome(again, None, notes))
     return held_outcome, replanned, tuple(notes)
 
 
@@ -275,12 +275,12 @@ def _faster_replay(
     base: ReplayRequest, speed: Speed
 ) -> tuple[ChangeOutcome, ChangeOutcome, tuple[str, ...]]:
     """Return the outcomes of a replay with a faster component, and notes on the plans."""
-    same = _tried(lambda: _ran(replace(base, faster=speed.words), None))
+    same = _run_or_error(lambda: _run_outcome(replace(base, faster=speed.words), None))
     if speed.what in (*THINGS, HOST):
         return same, same, (SAME_PLAN,)
     moved = _on(base, speed)
     assert isinstance(moved, ReplayRequest)
-    return same, _tried(lambda: _ran(replace(moved, replan=True), None)), ()
+    return same, _run_or_error(lambda: _run_outcome(replace(moved, replan=True), None)), ()
 
 
 def _on(base: AnyAsked, speed: AnyChange) -> AnyAsked:
@@ -296,7 +296,7 @@ def _on(base: AnyAsked, speed: AnyChange) -> AnyAsked:
     )
 
 
-def _tried(run: Callable[[], ChangeOutcome]) -> ChangeOutcome:
+def _run_or_error(run: Callable[[], ChangeOutcome]) -> ChangeOutcome:
     """Return the outcome of a run, or its error."""
     try:
         return run()
@@ -304,48 +304,50 @@ def _tried(run: Callable[[], ChangeOutcome]) -> ChangeOutcome:
         return ChangeOutcome(error=one_line(str(error)))
 
 
-def _ran(
-    asked: AnyAsked | Plan, speed: Speed | None, notes: list[str] | None = None
+def _run_outcome(
+    request: AnyAsked | Plan, speed: Speed | None, notes: list[str] | None = None
 ) -> ChangeOutcome:
     """Run a request as its command would; its notes are added to `notes`."""
-    said = notes if notes is not None else []
-    if isinstance(asked, TrainRequest):
-        step = stepped(asked)
-        said += step.notes
+    lines = notes if notes is not None else []
+    if isinstance(request, TrainRequest):
+        step = stepped(request)
+        lines += step.notes
         # Wires of replicated blocks do not have a load.
-        whole = isinstance(step, TrainingResult) and not step.fold.folded
-        loads = wire_loads(step.result) if isinstance(step, TrainingResult) and whole else {}
-        way = _mesh(asked, step.plan.mesh)
-        return ChangeOutcome(step.step_ps[-1], way, step.verdict, loads=loads)
-    if isinstance(asked, ReplayRequest):
-        job = replay(asked)
+        is_complete = isinstance(step, TrainingResult) and not step.fold.folded
+        loads = wire_loads(step.result) if isinstance(step, TrainingResult) and is_complete else {}
+        layout = _mesh(request, step.plan.mesh)
+        return ChangeOutcome(step.step_ps[-1], layout, step.verdict, loads=loads)
+    if isinstance(request, ReplayRequest):
+        job = replay(request)
         return ChangeOutcome(job.total_ps, f"{job.total_calls} calls", job.verdict)
-    assert isinstance(asked, Request | Plan)
-    result = _result(asked, speed)
-    said += result.provenance.notes
+    assert isinstance(request, Request | Plan)
+    result = _result(request, speed)
+    lines += result.provenance.notes
     return _outcome(result)
 
 
-def _mesh(asked: TrainRequest, mesh: object) -> str:
+def _mesh(request: TrainRequest, mesh: object) -> str:
     names = ("tensor", "context", "expert", "data", "pipeline")
     sizes = {name: int(getattr(mesh, name)) for name in names}
     return ", ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) or "one GPU"
 
 
-def _result(asked: Request | ScheduleRequest | Plan, speed: Speed | None) -> Result:
-    job = job_of(asked)
+def _result(request: Request | ScheduleRequest | Plan, speed: Speed | None) -> Result:
+    job = job_of(request)
     return run_job(job if speed is None else speed.job(job), RunOptions())
 
 
 def _outcome(result: Result) -> ChangeOutcome:
     call = result.call
-    way = f"{call.algorithm}, {call.protocol}, {call.channels} channels" if call else ""
+    choice = f"{call.algorithm}, {call.protocol}, {call.channels} channels" if call else ""
     busbw = result.busbw_GBps if call and call.size_bytes and result.has_bandwidth else None
     loads = wire_loads(result)
-    return ChangeOutcome(result.time_ps, way, result.verdict, busbw_GBps=busbw, loads=loads)
+    return ChangeOutcome(result.time_ps, choice, result.verdict, busbw_GBps=busbw, loads=loads)
 
 
-def _held(base: AnyAsked, planned: AnyAsked | Plan, change: AnyAsked) -> ChangeOutcome | None:
+def _same_plan_outcome(
+    base: AnyAsked, planned: AnyAsked | Plan, change: AnyAsked
+) -> ChangeOutcome | None:
     """Return the result of the same plan on the changed system; None if the plan was changed."""
     if isinstance(base, Request) and isinstance(change, Request):
         machine = replace(
@@ -357,17 +359,17 @@ def _held(base: AnyAsked, planned: AnyAsked | Plan, change: AnyAsked) -> ChangeO
         if replace(change, setup=machine) != change or replace(base, setup=machine) != change:
             return None
         assert isinstance(planned, Plan)
-        held = replace(base.of(planned.schedule), setup=machine)
-        return _tried(lambda: _outcome(_result(held, None)))
+        schedule = replace(base.of(planned.schedule), setup=machine)
+        return _run_or_error(lambda: _outcome(_result(schedule, None)))
     if isinstance(base, ReplayRequest) and isinstance(change, ReplayRequest):
         if change.replan or base.replan:
             return None
-        return _tried(lambda: _ran(change, None))
+        return _run_or_error(lambda: _run_outcome(change, None))
     if isinstance(base, TrainRequest) and isinstance(change, TrainRequest):
         moved = replace(base, setup=change.setup)
         if base.estimate or moved != change or not _same_mesh(base, change):
             return None
-        return _tried(lambda: _ran(replace(change, held=base.setup), None))
+        return _run_or_error(lambda: _run_outcome(replace(change, held=base.setup), None))
     return None
 
 
@@ -377,14 +379,14 @@ def _same_mesh(base: TrainRequest, change: TrainRequest) -> bool:
     The row of a change reports such an error.
     """
     with suppress(ClusimError):
-        plans = [make_plan(each.workload, each.setup.known) for each in (base, change)]
+        plans = [make_plan(request.workload, request.setup.known) for request in (base, change)]
         return plans[0].mesh == plans[1].mesh
     return False
 
 
 def _tests(
     base: PerfRun,
-    asked: list[tuple[str, AnyAsked | AnyChange]],
+    requests: list[tuple[str, AnyAsked | AnyChange]],
     title: str,
     counted: Counted | None,
 ) -> WhatIf:
@@ -396,7 +398,7 @@ def _tests(
         row = row_request(base.where, base.test, base.options, head)
         first = _test_outcome(base, _iterations(row))
         result.baseline.append(BaselineRun(size, first, base.where.setup.said(None, ())))
-        for name, change in asked:
+        for name, change in requests:
             result.rows.append(replace(_test_row(base, head, first, (name, change)), of=size))
         if counted is not None:
             counted(number + 1, len(heads))
@@ -414,28 +416,31 @@ def _test_row(
     if isinstance(change, CHANGES):
         speed = change
         if isinstance(speed, Speed) and not speed.of_links:
-            held = _tried(lambda: _test_outcome(base, plans, speed))
-            return ChangeRow(name, first, held, held, notes=("no plan looks at it",))
+            same_plan = _run_or_error(lambda: _test_outcome(base, plans, speed))
+            return ChangeRow(name, first, same_plan, same_plan, notes=("no plan looks at it",))
         setup = base.where.setup
         setup = replace(setup, topology=speed.machine(setup.fabric), nodes=None)
         change = replace(base, where=replace(base.where, setup=setup))
     assert isinstance(change, PerfRun)
-    there, here = change.where.setup, base.where.setup
-    alike = replace(here, topology=there.topology, nodes=there.nodes, faults=there.faults) == there
+    changed, original = change.where.setup, base.where.setup
+    alike = (
+        replace(original, topology=changed.topology, nodes=changed.nodes, faults=changed.faults)
+        == changed
+    )
     held_ = None
     if alike and change.options == base.options and change.test == base.test:
-        moved_plans = tuple(replace(plan, setup=there) for plan in plans)
-        held_ = _tried(lambda: _test_outcome(base, moved_plans))
+        moved_plans = tuple(replace(plan, setup=changed) for plan in plans)
+        held_ = _run_or_error(lambda: _test_outcome(base, moved_plans))
     moved = change
     asked = row_request(moved.where, moved.test, moved.options, head)
-    planned_ = _tried(lambda: _test_outcome(moved, _iterations(asked)))
-    return ChangeRow(name, first, held_, planned_, notes=there.said(None, ()))
+    planned_ = _run_or_error(lambda: _test_outcome(moved, _iterations(asked)))
+    return ChangeRow(name, first, held_, planned_, notes=changed.said(None, ()))
 
 
-def _iterations(asked: Request) -> tuple[ScheduleRequest, ...]:
+def _iterations(request: Request) -> tuple[ScheduleRequest, ...]:
     """Return the run of one kernel, and of several if their iterations overlap."""
-    one = whole(asked)
-    return (one, whole(asked, ITERATIONS)) if asked.operation in OVERLAPPING else (one,)
+    one = whole(request)
+    return (one, whole(request, ITERATIONS)) if request.operation in OVERLAPPING else (one,)
 
 
 def _test_outcome(

@@ -95,11 +95,11 @@ class ChangeRow(JsonObject):
     of: str = ""
     notes: tuple[str, ...] = ()
 
-    def told(self) -> list[str]:
+    def note_lines(self) -> list[str]:
         """Return the notes, and explanations of the two times if they need any."""
         return [*(f"note: {note}" for note in self.notes), *self._reasons()]
 
-    def explained(self) -> list[str]:
+    def script_notes(self) -> list[str]:
         """Return the notes and explanations for scripts."""
         return [*self.notes, *self._reasons()]
 
@@ -141,20 +141,20 @@ class WhatIf(JsonObject):
         """Return the lines of the table."""
         head = ("", "change", "same plan", "re-planned", "plan")
         table: list[tuple[str, ...]] = [head]
-        told: list[list[str]] = [[]]
+        notes: list[list[str]] = [[]]
         for run in self.baseline:
             of, base = run.of, run.outcome
             table.append((of, "baseline", "", _time(base), base.plan))
-            told.append([_bottleneck(base), *(f"note: {note}" for note in run.notes)])
+            notes.append([_bottleneck(base), *(f"note: {note}" for note in run.notes)])
             for row in (row for row in self.rows if row.of == of):
-                held = NONE if row.held is None else _against(row.held, base)
+                same_plan = NONE if row.held is None else _against(row.held, base)
                 planned = row.planned
-                table.append((of, row.change, held, _against(planned, base), planned.plan))
-                told.append([_bottleneck(planned), *row.told()])
+                table.append((of, row.change, same_plan, _against(planned, base), planned.plan))
+                notes.append([_bottleneck(planned), *row.note_lines()])
         lines = [self.title, f"  times: {self.times}", ""]
         of = "  {:<..}" if any(cells[0] for cells in table) else "{}"
-        shown = text_table(of + "  {:<..}" * 3 + "  {}", table, strip=False)
-        for line, more in zip(shown, told, strict=True):
+        table_lines = text_table(of + "  {:<..}" * 3 + "  {}", table, strip=False)
+        for line, more in zip(table_lines, notes, strict=True):
             lines += [line.rstrip(), *(f"      {text}" for text in more)]
         return lines
 
@@ -163,9 +163,13 @@ class WhatIf(JsonObject):
         groups = []
         for run in self.baseline:
             of, base = run.of, run.outcome
-            runs = [_compared("baseline", base, None, tuple(f"note: {note}" for note in run.notes))]
+            runs = [
+                _compare_outcomes(
+                    "baseline", base, None, tuple(f"note: {note}" for note in run.notes)
+                )
+            ]
             runs += [
-                _compared(row.change, row.planned, row.held, tuple(row.told()))
+                _compare_outcomes(row.change, row.planned, row.held, tuple(row.note_lines()))
                 for row in self.rows
                 if row.of == of
             ]
@@ -173,7 +177,7 @@ class WhatIf(JsonObject):
         return comparison_page(self.title, groups, self.times)
 
 
-def _compared(
+def _compare_outcomes(
     name: str, outcome: ChangeOutcome, held: ChangeOutcome | None, told: tuple[str, ...]
 ) -> Compared:
     held_ps = held.time_ps if held is not None and not held.error else None

@@ -87,9 +87,9 @@ def point_line(point: Point | Unpredicted) -> str:
     name = f"{group_title(row.group):34} {format_size(row.size_bytes):>9}"
     if isinstance(point, Unpredicted):
         return f"  {name}  not predicted: {point.reason}"
-    mark = "*" if point.calibrated else " "
+    mark = "*" if point.calibration_sets else " "
     times = f"{row.time_us:>10,.1f} us -> {point.predicted_us:>10,.1f} us {point.error_pct:>+8.1f}%"
-    return f" {mark}{name} {times}  {point.ran}"
+    return f" {mark}{name} {times}  {point.executed}"
 
 
 _INTRODUCTION = """\
@@ -176,18 +176,18 @@ def _link(page: Path, target: Path) -> str:
 def page_text(report: CollectiveReport, command: str, plots: Sequence[tuple[str, str]] = ()) -> str:
     """Return the page; `plots` are captions and links of figures."""
     systems, *tables = class_tables(report.points)
-    n, rest = len(report.points), len(report.unpredicted) + report.skipped
+    n, omitted = len(report.points), len(report.unpredicted) + report.skipped
     about: dict[str, object] = {"command": command, "granularity": report.granularity, **made_at()}
     campaigns = [Campaign(*row) for row in report.campaigns()]
     one, several = (Scale.of(campaigns, place).limits for place in (ONE, SEVERAL))
-    about |= {"predicted": n, "rows": n + rest, "one": one, "several": several}
+    about |= {"predicted": n, "rows": n + omitted, "one": one, "several": several}
     blocks = [_INTRODUCTION + _overview(systems), _DETAILS.format(**about)]
     blocks += [_section(table) for table in tables]
     blocks.append(_figures_of(report.points))
     if plots:
-        shown = [f"![{plain(name)}: measured and predicted]({link})" for name, link in plots]
+        images = [f"![{plain(name)}: measured and predicted]({link})" for name, link in plots]
         caption = "Time over size: dots are measured, lines predicted."
-        blocks.append("\n".join(["## Curves", "", caption, "", *shown]) + "\n")
+        blocks.append("\n".join(["## Curves", "", caption, "", *images]) + "\n")
     groups = [
         ClassLine(group_title(group), group_points)
         for group, group_points in report.by_group().items()
@@ -205,8 +205,8 @@ def _overview(table: ClassTable) -> str:
     for line in table.lines:
         system, place, kind = (plain(word) for word in line.name.rsplit(", ", 2))
         cells = [
-            f"{found.median_abs_pct:.1f}% ({found.n})" if found.n else ""
-            for found in statistics(line.points).values()
+            f"{error.median_abs_pct:.1f}% ({error.n})" if error.n else ""
+            for error in statistics(line.points).values()
         ]
         nodes = place.removesuffix(" nodes").removesuffix(" node")
         lines.append(
@@ -228,12 +228,12 @@ def _section(table: ClassTable) -> str:
 
 
 def _row(line: ClassLine) -> str:
-    whole = score(line.points)
-    cells = [plain(line.name), str(whole.n)]
+    total = score(line.points)
+    cells = [plain(line.name), str(total.n)]
     for result in statistics(line.points).values():
         cells += _cells(result)
-    if whole.n:
-        cells += [f"{whole.by_spread_pct:.1f}", f"{whole.followed / whole.n:.0%}"]
+    if total.n:
+        cells += [f"{total.by_spread_pct:.1f}", f"{total.followed / total.n:.0%}"]
     return f"| {' | '.join(cells)} |"
 
 
@@ -251,6 +251,6 @@ def _figures_of(points: Sequence[Point]) -> str:
     lines = ["## Calibration rows of each parameter", ""]
     lines += ["| rows | sources of the parameters |", "|---|---|"]
     for name, sources in calibrated_by(points).items():
-        shown = "<br>".join(plain(source) for source in sources)
-        lines.append(f"| {name}: {plain(ROW_SETS[name].text)} | {shown} |")
+        listing = "<br>".join(plain(source) for source in sources)
+        lines.append(f"| {name}: {plain(ROW_SETS[name].text)} | {listing} |")
     return "\n".join(lines) + "\n"

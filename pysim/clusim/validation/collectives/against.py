@@ -17,7 +17,7 @@ from clusim.base.errors import InputError
 from clusim.base.executors import Jobs
 from clusim.base.json_schema import JsonObject, Round2, Round3
 from clusim.base.limits import read_text
-from clusim.base.tables import folded, text_table
+from clusim.base.tables import text_table, wrap_line
 from clusim.base.terms.times import REGIMES
 from clusim.base.units import format_size
 from clusim.formats.logs import read_logs
@@ -92,7 +92,7 @@ class MeasuredCurve:
             notes.append(f"{self.omitted} rows omitted: not {kind} as the first row")
         return tuple(notes)
 
-    def applied(self, options: PerfOptions) -> PerfOptions:
+    def apply_to(self, options: PerfOptions) -> PerfOptions:
         """Return the flags with the measured sizes, and the curve's type, reduction and launch if not given.
 
         ``-b`` and ``-e`` select measured sizes.
@@ -105,26 +105,26 @@ class MeasuredCurve:
         steps = sorted(options.given & {"i", "f"})
         if steps:
             raise InputError(f"-{steps[0]}: sizes are read from {self.path}; select with -b and -e")
-        least = options.minbytes if "b" in options.given else 0
-        most = options.maxbytes if "e" in options.given else max(self.times_us)
-        sizes = tuple(size for size in self.times_us if least <= size <= most)
+        min_size = options.minbytes if "b" in options.given else 0
+        max_size = options.maxbytes if "e" in options.given else max(self.times_us)
+        sizes = tuple(size for size in self.times_us if min_size <= size <= max_size)
         if not sizes:
-            raise InputError(f"{self.path}: no row from {least} to {most} bytes")
+            raise InputError(f"{self.path}: no row from {min_size} to {max_size} bytes")
         missing = {
             "d": ("datatype", self.dtype),
             "o": ("op", self.redop if self.redop != "none" else ""),
             "g": ("ngpus", self.gpus),
             "t": ("nthreads", self.threads),
         }
-        taken: dict[str, Any] = {
+        values: dict[str, Any] = {
             name: value
             for letter, (name, value) in missing.items()
             if value and letter not in options.given
         }
         if options.given & {"g", "t"}:
-            taken.pop("ngpus", None)
-            taken.pop("nthreads", None)
-        return replace(options, **taken, listed=sizes)
+            values.pop("ngpus", None)
+            values.pop("nthreads", None)
+        return replace(options, **values, listed=sizes)
 
 
 def read_curve(path: str | Path, test: Program) -> MeasuredCurve:
@@ -143,8 +143,8 @@ def read_curve(path: str | Path, test: Program) -> MeasuredCurve:
     runs = [run for run in read_logs([str(path)]).runs if run.sizes]
     named = [run for run in runs if _may_be(run.collective(), test)]
     if not named:
-        others = sorted({run.collective() or "unknown" for run in runs})
-        has = f"; it has {', '.join(others)}" if others else ""
+        operations = sorted({run.collective() or "unknown" for run in runs})
+        has = f"; it has {', '.join(operations)}" if operations else ""
         raise InputError(f"{path}: no rows of {test.binary}{has}")
     first = named[0]
     kind = first.types[0], first.ops[0], first.roots[0], first.n_ranks
@@ -241,8 +241,8 @@ class Against(JsonObject):
     """
 
     KEYS = (
-        *("path=curve.path", "rows", "found_errors", "misfit_pct", "hypotheses", "dropped"),
-        *("unfinished", "not_simulated", "notes=curve.notes"),
+        *("path=curve.path", "rows", "found_errors", "misfit_pct", "hypotheses", "dropped=refuted"),
+        *("unfinished=omitted_part", "not_simulated", "notes=curve.notes"),
     )
 
     curve: MeasuredCurve
@@ -266,12 +266,12 @@ class Against(JsonObject):
         return misfit_pct(self.curve.times_us, self.predicted_us, sizes)
 
     @property
-    def dropped(self) -> tuple[str, ...]:
+    def refuted(self) -> tuple[str, ...]:
         """Hypotheses that fit worse than others at the first sizes."""
         return self.found.dropped if self.found else ()
 
     @property
-    def unfinished(self) -> str:
+    def omitted_part(self) -> str:
         """Part that a time limit omitted."""
         return self.found.unfinished if self.found else ""
 
@@ -288,7 +288,7 @@ class Against(JsonObject):
     @property
     def found_errors(self) -> list[MeasuredError]:
         """Return the errors of the rows of every expected error that has rows."""
-        return [found for _, found in self.expectations() if found]
+        return [error for _, error in self.expectations() if error]
 
     @property
     def hypotheses(self) -> list[RankedCause]:
@@ -318,9 +318,9 @@ class Against(JsonObject):
     def error_lines(self) -> Iterator[str]:
         """Yield the expected and found errors, and notes."""
         yield ""
-        for expected, found in self.expectations():
+        for expected, error in self.expectations():
             yield f"  {expected.text()}"
-            yield from [f"    {found.text()}"] if found else []
+            yield from [f"    {error.text()}"] if error else []
         yield from (f"  note: {text}" for text in self.curve.notes)
 
     def cause_lines(self) -> Iterator[str]:
@@ -345,16 +345,16 @@ class Against(JsonObject):
         for cause in closer[:SHOWN]:
             if "equal)" in titles_text(cause.titles):
                 equal = ", ".join(cause.titles[1:])
-                yield from folded(f"  equal to {cause.titles[0]}: {equal}")
-        shown = {title for cause in closer for title in cause.titles}
+                yield from wrap_line(f"  equal to {cause.titles[0]}: {equal}")
+        titles = {title for cause in closer for title in cause.titles}
         worse = [cause.titles[0] for cause in causes if cause not in closer]
-        worse = [title for title in (*worse, *self.found.dropped) if title not in shown]
+        worse = [title for title in (*worse, *self.found.dropped) if title not in titles]
         if worse:
-            yield from folded(f"  worse: {', '.join(dict.fromkeys(worse))}")
+            yield from wrap_line(f"  worse: {', '.join(dict.fromkeys(worse))}")
         for title, why in self.found.failed:
-            yield from folded(f"  not simulated: {title}: {why}")
+            yield from wrap_line(f"  not simulated: {title}: {why}")
         if self.found.unfinished:
-            yield from folded(f"  {self.found.unfinished}")
+            yield from wrap_line(f"  {self.found.unfinished}")
         yield from self._judgement(closer)
 
     def _judgement(self, closer: Sequence[RankedCause]) -> Iterator[str]:
@@ -366,9 +366,13 @@ class Against(JsonObject):
         if least_pct > UNEXPLAINED * self.misfit_pct:
             yield f"  none explains the measurement: the best leaves {least_pct:.1f}% of deviation"
             return
-        near = [cause.titles[0] for cause in closer[1:] if cause.misfit_pct - least_pct < APART_PCT]
-        if near:
-            yield from folded(f"  not separable from the first ({APART_PCT}%): {', '.join(near)}")
+        close_titles = [
+            cause.titles[0] for cause in closer[1:] if cause.misfit_pct - least_pct < APART_PCT
+        ]
+        if close_titles:
+            yield from wrap_line(
+                f"  not separable from the first ({APART_PCT}%): {', '.join(close_titles)}"
+            )
 
 
 def titles_text(titles: Sequence[str]) -> str:
@@ -439,10 +443,10 @@ def deviation_of(
             controls += sorted(alike, key=lambda size: abs(log(ratios[size])))[:1]
             continue
         slow |= middle > 1
-        found = [size for size, ratio in regime.items() if (ratio > 1) == (middle > 1)]
-        found = [size for size in found if size not in alike]
-        deviating += (found[0], found[len(found) // 2])
-        controls += [size for size in agreeing if size < found[0]][-1:]
+        sizes = [size for size, ratio in regime.items() if (ratio > 1) == (middle > 1)]
+        sizes = [size for size in sizes if size not in alike]
+        deviating += (sizes[0], sizes[len(sizes) // 2])
+        controls += [size for size in agreeing if size < sizes[0]][-1:]
     if not deviating:
         return None
     return Deviation(tuple(sorted({*deviating, *controls})), frozenset(controls), slow)

@@ -58,8 +58,8 @@ def launches(group: CurveGroup) -> list[Launch]:
 def times_us(row: Row, host: Host, operation: str, kernel: PerfKernel) -> list[float]:
     """Return the reported time of a kernel for every possible launch of the row [us]."""
     return [
-        replace(row.harness, launch=way).time_ps(host, operation, kernel) / 1e6
-        for way in launches(row.group)
+        replace(row.harness, launch=launch).time_ps(host, operation, kernel) / 1e6
+        for launch in launches(row.group)
     ]
 
 
@@ -108,8 +108,14 @@ class Point(Prediction, JsonObject):
     KEYS = (
         *("*row.group", "source=row.source", "iters=row.iters?", "size_bytes=row.size_bytes"),
         *("measured_us=row.time_us", "spread_pct=row.spread_pct?", "predicted_us"),
-        *("predicted_low_us", "predicted_high_us", "unknown", "error_pct=signed_pct", "ran"),
-        *("calibrated", "followed", "notes", "where=row.where"),
+        *(
+            "predicted_low_us",
+            "predicted_high_us",
+            "unknown",
+            "error_pct=signed_pct",
+            "ran=executed",
+        ),
+        *("calibrated=calibration_sets", "followed", "notes", "where=row.where"),
     )
 
     row: Row
@@ -182,7 +188,7 @@ class Point(Prediction, JsonObject):
         return self.error_pct
 
     @property
-    def ran(self) -> str:
+    def executed(self) -> str:
         """Executed algorithm and protocol."""
         return f"{self.algorithm} {self.protocol}".strip()
 

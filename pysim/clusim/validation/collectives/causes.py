@@ -70,7 +70,7 @@ def misfit_pct(
     return 100 * (exp(fmean(abs(log(measured_us[s] / simulated_us[s])) for s in sizes)) - 1)
 
 
-def ranked(
+def rank_causes(
     causes: Iterable[SimulatedCause], measured_us: Mapping[int, float]
 ) -> tuple[SimulatedCause, ...]:
     """Return causes by the deviation of a measurement from them, the best first."""
@@ -142,16 +142,16 @@ class CauseSearch:
             with workers(jobs, len(self.possible)) as spread:
                 self._screen(spread)
         except TimeLimitReached:  # outside of the block, so that workers are killed
-            unfinished = self._unfinished()
+            unfinished = self._omitted_part()
         return FoundCauses(
             tuple(sorted(self.complete)),
-            tuple(self._merged()),
+            tuple(self._merge_causes()),
             tuple(self.dropped),
             tuple(self.failed.items()),
             unfinished,
         )
 
-    def _unfinished(self) -> str:
+    def _omitted_part(self) -> str:
         """Return the part that the time limit omitted."""
         if not self.complete:
             self.complete += self.sizes[:1] if self.times_us else ()
@@ -170,8 +170,8 @@ class CauseSearch:
         else:
             plans = [setup.comm.plan(collective, size) for size in self.sizes]
             channels = max(plan.num_channels for plan in plans)
-        found = hypotheses(setup, channels, collective)
-        return [item for item in found if self._applies(item)]
+        candidates = hypotheses(setup, channels, collective)
+        return [item for item in candidates if self._applies(item)]
 
     def _applies(self, item: Hypothesis) -> bool:
         """Return True if a system has the part that a hypothesis changes."""
@@ -185,19 +185,19 @@ class CauseSearch:
 
     def _screen(self, spread: Workers | None) -> None:
         """Simulate all hypotheses at the first size, and the better hypotheses at each further size."""
-        left = self.possible
+        remaining = self.possible
         for size in self.sizes:
             unchanged = self._quick(self.table.where.setup, size)
-            known = dict(until([unchanged], spread, self.watch))[unchanged]
-            if isinstance(known, Failure):
-                raise InputError(known.reason)
-            base_us = self._time_us(self.table.where.setup, known)
-            cases = {self._quick(item.setup, size): item for item in left}
+            unchanged_us = dict(until([unchanged], spread, self.watch))[unchanged]
+            if isinstance(unchanged_us, Failure):
+                raise InputError(unchanged_us.reason)
+            base_us = self._time_us(self.table.where.setup, unchanged_us)
+            cases = {self._quick(item.setup, size): item for item in remaining}
             for case, kernel in until(cases, spread, self.watch):
                 self._note(cases[case], size, kernel, base_us)
             self.complete.append(size)
             if size != self.sizes[-1]:
-                left = self._kept(left, size)
+                remaining = self._keep_hypotheses(remaining, size)
 
     def _note(
         self, item: Hypothesis, size: int, kernel: PerfKernel | Failure, base_us: float
@@ -214,42 +214,44 @@ class CauseSearch:
         share = self._time_us(item.setup, kernel) / base_us
         self.times_us.setdefault(item.title, {})[size] = share * self._predicted_us[size]
 
-    def _kept(self, left: list[Hypothesis], size: int) -> list[Hypothesis]:
+    def _keep_hypotheses(self, remaining: list[Hypothesis], size: int) -> list[Hypothesis]:
         """Return the hypotheses that are simulated at further sizes, in their order."""
-        known = [item for item in left if item.title in self.times_us]
+        simulated = [item for item in remaining if item.title in self.times_us]
         if self.measured_us is None:
-            return known
+            return simulated
         if size in self.agreeing:
             time_us = self.measured_us[size]
-            ratios = {item.title: self.times_us[item.title][size] / time_us for item in known}
-            kept = {title for title, ratio in ratios.items() if 1 / REFUTED < ratio < REFUTED}
+            ratios = {item.title: self.times_us[item.title][size] / time_us for item in simulated}
+            titles = {title for title, ratio in ratios.items() if 1 / REFUTED < ratio < REFUTED}
         else:
-            by_misfit = sorted(known, key=self._misfit_pct)
-            kept = {item.title for item in by_misfit[: max(LEAST_KEPT, len(known) // 2)]}
-        self.dropped += [item.title for item in known if item.title not in kept]
-        return [item for item in known if item.title in kept]
+            by_misfit = sorted(simulated, key=self._misfit_pct)
+            titles = {item.title for item in by_misfit[: max(LEAST_KEPT, len(simulated) // 2)]}
+        self.dropped += [item.title for item in simulated if item.title not in titles]
+        return [item for item in simulated if item.title in titles]
 
     def _misfit_pct(self, item: Hypothesis) -> float:
         assert self.measured_us is not None
         times_us = self.times_us[item.title]
         return misfit_pct(self.measured_us, times_us, tuple(times_us))
 
-    def _merged(self) -> list[SimulatedCause]:
+    def _merge_causes(self) -> list[SimulatedCause]:
         """Return the causes with times at all completed sizes, by misfit; equal causes are merged."""
-        made = [SimulatedCause((), "", {s: self._predicted_us[s] for s in self.complete})]
+        merged = [SimulatedCause((), "", {s: self._predicted_us[s] for s in self.complete})]
         for item in self.possible if self.complete else ():
-            known = self.times_us.get(item.title, {})
-            if not known.keys() >= set(self.complete):
+            times_us = self.times_us.get(item.title, {})
+            if not times_us.keys() >= set(self.complete):
                 continue
-            times = {size: known[size] for size in self.complete}
-            equal = next((n for n, other in enumerate(made) if _same(times, other.times_us)), None)
+            times = {size: times_us[size] for size in self.complete}
+            equal = next(
+                (n for n, other in enumerate(merged) if _same(times, other.times_us)), None
+            )
             if equal is None:
-                made.append(SimulatedCause((item.title,), item.change, times))
+                merged.append(SimulatedCause((item.title,), item.change, times))
             else:
-                made[equal] = replace(made[equal], titles=(*made[equal].titles, item.title))
+                merged[equal] = replace(merged[equal], titles=(*merged[equal].titles, item.title))
         # The first entry is the unchanged system, merged with causes without effect.
-        causes = made[1:]
-        return causes if self.measured_us is None else list(ranked(causes, self.measured_us))
+        causes = merged[1:]
+        return causes if self.measured_us is None else list(rank_causes(causes, self.measured_us))
 
     @cached_property
     def _predicted_us(self) -> Times:
@@ -263,8 +265,8 @@ class CauseSearch:
     def _quick(self, setup: Setup, size: int) -> Request:
         where = replace(self.table.where, setup=setup)
         options = replace(self.table.options, check=0)
-        asked = row_request(where, self.table.test, options, self._heads[size])
-        return replace(asked, granularity=QUICK)
+        request = row_request(where, self.table.test, options, self._heads[size])
+        return replace(request, granularity=QUICK)
 
     def _time_us(self, setup: Setup, kernel: PerfKernel) -> float:
         host = kernel.host or host_of(setup.comm)
@@ -272,5 +274,5 @@ class CauseSearch:
         return harness.time_ps(host, self.table.test.of.name, kernel) / 1e6
 
 
-def _same(times: Times, others: Times) -> bool:
-    return all(abs(log(us / others[size])) < SAME for size, us in times.items())
+def _same(times: Times, other_times: Times) -> bool:
+    return all(abs(log(us / other_times[size])) < SAME for size, us in times.items())

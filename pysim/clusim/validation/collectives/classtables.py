@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from clusim.base.json_schema import IfKnown, JsonObject
-from clusim.base.tables import grouped
+from clusim.base.tables import group_values
 from clusim.base.terms.times import SEVERAL
 from clusim.hardware import all_figures
 from clusim.hardware.calibration import ROW_SETS
@@ -76,7 +76,7 @@ class ClassTable(JsonObject):
 
 def calibrated_by(points: Sequence[Point]) -> dict[str, list[str]]:
     """Return the row sets of the points, each with the sources of the parameters calibrated."""
-    names = dict.fromkeys(name for point in points for name in point.calibrated)
+    names = dict.fromkeys(name for point in points for name in point.calibration_sets)
     result: dict[str, list[str]] = {name: [] for name in ROW_SETS if name in names}
     for figure in all_figures():
         for name in figure.rows:
@@ -87,7 +87,7 @@ def calibrated_by(points: Sequence[Point]) -> dict[str, list[str]]:
 
 _CLASSES: dict[str, tuple[str, Callable[[Point], str]]] = {
     "collective": ("", lambda p: p.row.group.collective),
-    "algorithm and protocol": ("As they ran; P2P are sends and receives.", lambda p: p.ran),
+    "algorithm and protocol": ("As they ran; P2P are sends and receives.", lambda p: p.executed),
     "method of simulation": (
         "Followed: extrapolated from runs of fewer nodes or smaller sizes.",
         lambda p: "followed" if p.followed else "simulated in full",
@@ -98,16 +98,16 @@ _CLASSES: dict[str, tuple[str, Callable[[Point], str]]] = {
 
 def class_tables(points: Sequence[Point]) -> list[ClassTable]:
     """Return the tables of a validation, the systems first, without empty ones."""
-    standing = standings(points)
-    held_out = [point for point in points if standing[point] in (INDEPENDENT, SAME_SOURCE)]
+    reasons = standings(points)
+    held_out = [point for point in points if reasons[point] in (INDEPENDENT, SAME_SOURCE)]
     tables = [
-        _systems(points, standing),
-        _left_out(points, standing),
-        _counts(points, standing),
-        _excluded(points, standing),
-        _launches([point for point in points if standing[point] == LAUNCH]),
+        _systems(points, reasons),
+        _left_out(points, reasons),
+        _counts(points, reasons),
+        _excluded_rows(points, reasons),
+        _launches([point for point in points if reasons[point] == LAUNCH]),
         *(
-            ClassTable(f"Held-out rows by {noun}", text, _placed(held_out, key))
+            ClassTable(f"Held-out rows by {noun}", text, _class_lines(held_out, key))
             for noun, (text, key) in _CLASSES.items()
         ),
         _calibration(points),
@@ -115,7 +115,7 @@ def class_tables(points: Sequence[Point]) -> list[ClassTable]:
     return [table for table in tables if table.lines]
 
 
-def _placed(points: Sequence[Point], key: Callable[[Point], str]) -> list[ClassLine]:
+def _class_lines(points: Sequence[Point], key: Callable[[Point], str]) -> list[ClassLine]:
     """Return a line for every class, separately for one node and for several."""
     return [
         ClassLine(f"{name}, {place}", some)
@@ -128,11 +128,11 @@ def _sources(points: Sequence[Point]) -> str:
     return ", ".join(sorted({point.row.campaign for point in points}))
 
 
-def _systems(points: Sequence[Point], standing: dict[Point, str]) -> ClassTable:
+def _systems(points: Sequence[Point], reasons: dict[Point, str]) -> ClassTable:
     """Return the rows of every system by standing, with their sources."""
     lines = []
     for name, some in by(points, lambda p: f"{p.row.group.system}, {p.place}").items():
-        kinds = grouped((standing[point], point) for point in some)
+        kinds = group_values((reasons[point], point) for point in some)
         for kind in (INDEPENDENT, SAME_SOURCE, CALIBRATION):
             if kind in kinds:
                 lines.append(ClassLine(f"{name}, {kind}", kinds[kind], _sources(kinds[kind])))
@@ -149,13 +149,13 @@ def _systems(points: Sequence[Point], standing: dict[Point, str]) -> ClassTable:
     )
 
 
-def _left_out(points: Sequence[Point], standing: dict[Point, str]) -> ClassTable:
+def _left_out(points: Sequence[Point], reasons: dict[Point, str]) -> ClassTable:
     """Return the rows with a source or a system without calibration rows, and each of these systems."""
     lines = []
-    for what, some in left_out(points, standing).items():
-        lines += _placed(some, partial(_uncalibrated, what))
+    for what, some in left_out(points, reasons).items():
+        lines += _class_lines(some, partial(_uncalibrated_reason, what))
         if what == "system":
-            lines += _placed(some, lambda p: f"no rows of {p.row.group.system}")
+            lines += _class_lines(some, lambda p: f"no rows of {p.row.group.system}")
     return ClassTable(
         "Sources and systems without calibration rows",
         "Rows with no parameter calibrated on their source, or on their system. Parameters are not fitted again, so"
@@ -164,17 +164,17 @@ def _left_out(points: Sequence[Point], standing: dict[Point, str]) -> ClassTable
     )
 
 
-def _uncalibrated(what: str, _: Point) -> str:
+def _uncalibrated_reason(what: str, _: Point) -> str:
     return f"no calibration rows of the {what}"
 
 
-def _counts(points: Sequence[Point], standing: dict[Point, str]) -> ClassTable:
+def _counts(points: Sequence[Point], reasons: dict[Point, str]) -> ClassTable:
     """Return the rows of campaigns on several numbers of nodes, by number, if one of them was calibrated on."""
     lines = []
-    some = [p for p in points if p.place == SEVERAL and standing[p] not in EXCLUDED]
+    some = [p for p in points if p.place == SEVERAL and reasons[p] not in EXCLUDED]
     for name, campaign in by(some, lambda p: f"{p.row.group.system} ({p.row.campaign})").items():
-        counts = grouped((p.row.group.n_nodes, p) for p in campaign)
-        fitted = {p.row.group.n_nodes for p in campaign if p.calibrated}
+        counts = group_values((p.row.group.n_nodes, p) for p in campaign)
+        fitted = {p.row.group.n_nodes for p in campaign if p.calibration_sets}
         if not fitted or len(counts) < 2:
             continue
         for count, rows in sorted(counts.items()):
@@ -187,10 +187,10 @@ def _counts(points: Sequence[Point], standing: dict[Point, str]) -> ClassTable:
     )
 
 
-def _excluded(points: Sequence[Point], standing: dict[Point, str]) -> ClassTable:
+def _excluded_rows(points: Sequence[Point], reasons: dict[Point, str]) -> ClassTable:
     """Return the rows by which no prediction can be judged, by reason and system."""
-    some = [point for point in points if standing[point] in EXCLUDED]
-    lines = _placed(some, lambda point: f"{standing[point]}: {point.row.group.system}")
+    some = [point for point in points if reasons[point] in EXCLUDED]
+    lines = _class_lines(some, lambda point: f"{reasons[point]}: {point.row.group.system}")
     return ClassTable(
         "Excluded rows",
         f"{UNEVEN}: slower by 15% than one of the next three sizes. {LAUNCH}: no processes or threads. {PLAN}:"
@@ -225,10 +225,10 @@ def _at(point: Point, end: int) -> Point:
 
 def _calibration(points: Sequence[Point]) -> ClassTable:
     """Return the calibration rows, by their row sets; a row may be in several."""
-    known = [point for point in points if point.calibrated]
-    lines = [ClassLine("all", known)] if known else []
-    for name, sources in calibrated_by(known).items():
-        members = [point for point in known if name in point.calibrated]
+    calibrated = [point for point in points if point.calibration_sets]
+    lines = [ClassLine("all", calibrated)] if calibrated else []
+    for name, sources in calibrated_by(calibrated).items():
+        members = [point for point in calibrated if name in point.calibration_sets]
         count = f"{len(sources)} parameter{'s' * (len(sources) > 1)}"
         lines.append(ClassLine(f"{name}: {ROW_SETS[name].text}", members, count))
     return ClassTable(

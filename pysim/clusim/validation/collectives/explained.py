@@ -87,12 +87,12 @@ class Explained(JsonObject):
     def lines(self) -> list[str]:
         """Return the parts as text."""
         row, point = self.point.row, self.point
-        sets = ", ".join(point.calibrated)
+        sets = ", ".join(point.calibration_sets)
         lines = [
             f"{self.group} {format_size(row.size_bytes)} ({row.where})",
             "",
             f"  measured   {row.time_us:>12,.3f} us" + _spread(row),
-            f"  predicted  {point.predicted_us:>12,.3f} us  {point.error_pct:+.1f}%  {point.ran}",
+            f"  predicted  {point.predicted_us:>12,.3f} us  {point.error_pct:+.1f}%  {point.executed}",
             f"  {'calibrated ' + sets if sets else 'held out of every calibration'}",
             "",
         ]
@@ -118,7 +118,7 @@ def row_named(rows: Sequence[Row], name: str) -> Row:
     return result[0]
 
 
-def explained(row: Row, granularity: str | int) -> Explained:
+def explain_row(row: Row, granularity: str | int) -> Explained:
     """Return the parts of a row's time."""
     case = case_of(row, setup_of(row.group), granularity)
     result = kernel(case)
@@ -149,7 +149,7 @@ def explained(row: Row, granularity: str | int) -> Explained:
     return Explained(point, [*terms, *_kernel_terms(case, kernel_us)])
 
 
-def _merged(table: ColumnTable) -> list[Term]:
+def _merge_terms(table: ColumnTable) -> list[Term]:
     """Return equal entries of all ranks and wires as one term, longest first.
 
     A term contains its number of path segments.
@@ -179,7 +179,7 @@ def _kernel_terms(case: Any, kernel_us: float) -> list[Term]:
         how = RunOptions(bins=2, trace_out=trace, trace_primitives=True)
         result_of(whole(case), how)
         table = blame(trace)
-    terms = _merged(table)
+    terms = _merge_terms(table)
     rest_us = kernel_us - table.facts["time_ps"] / 1e6
     if abs(rest_us) > 1e-9:
         reason = "further time of the kernel compared with a single run: consecutive iterations, or extrapolation"

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 
 from clusim.base.errors import ClusimError
 from clusim.base.executors import Jobs
-from clusim.base.tables import grouped
+from clusim.base.tables import group_values
 from clusim.hardware import TRANSPORTS
 from clusim.hardware.nic import plugin_release
 from clusim.nccl.launch import host_of
@@ -74,8 +74,8 @@ class InferredSoftware:
 
     def fitting(self, *, fits: bool = True) -> list[str]:
         """Return the software that fits the curve, or that is excluded, oldest first."""
-        least = CLEAR * min(self.errors.values(), default=0.0)
-        names = [names for names, error in self.errors.items() if (error < least) is fits]
+        limit = CLEAR * min(self.errors.values(), default=0.0)
+        names = [names for names, error in self.errors.items() if (error < limit) is fits]
         return sorted((name for some in names for name in some), key=_order)
 
     def line(self) -> str:
@@ -84,14 +84,14 @@ class InferredSoftware:
         if self.why_not:
             return f"{start}not inferred, {self.why_not}"
         out = self.fitting(fits=False)
-        least = f"{100 * min(self.errors.values()):.1f}%"
+        best = f"{100 * min(self.errors.values()):.1f}%"
         if not out:
-            return f"{start}cannot be told, all known software fits within {CLEAR:g}x of {least}"
+            return f"{start}cannot be told, all known software fits within {CLEAR:g}x of {best}"
         worst = min(
             error for error in self.errors.values() if error >= CLEAR * min(self.errors.values())
         )
         return (
-            f"{start}fits {', '.join(self.fitting())} (error of the shape {least});"
+            f"{start}fits {', '.join(self.fitting())} (error of the shape {best});"
             f" excluded: {', '.join(out)} ({100 * worst:.1f}% and more)"
         )
 
@@ -126,14 +126,14 @@ def infer(
     """Return the software of every curve without a release of NCCL or of its network plugin."""
     curves = {
         curve: _chosen(some)
-        for curve, some in grouped(((row.group, row.source), row) for row in rows).items()
+        for curve, some in group_values(((row.group, row.source), row) for row in rows).items()
     }
-    known: dict[tuple[CurveGroup, str], dict[tuple[str, ...], list[Request]]] = {}
+    requests_of: dict[tuple[CurveGroup, str], dict[tuple[str, ...], list[Request]]] = {}
     reasons: dict[tuple[CurveGroup, str], str] = {}
     for curve, some in curves.items():
         try:
-            known[curve] = _candidates(curve[0], some, granularity)
-            if len(known[curve]) < 2:
+            requests_of[curve] = _candidates(curve[0], some, granularity)
+            if len(requests_of[curve]) < 2:
                 reasons[curve] = "known releases have the same plan, or its software is given"
         except ClusimError as error:
             reasons[curve] = str(error)
@@ -141,7 +141,7 @@ def infer(
             reasons[curve] = f"fewer than {FEWEST_SIZES} sizes from 16 KiB on"
     cases = [
         case
-        for curve, by_software in known.items()
+        for curve, by_software in requests_of.items()
         if curve not in reasons
         for some in by_software.values()
         for case in some
@@ -150,7 +150,7 @@ def infer(
     result = []
     for curve, some in curves.items():
         errors: dict[tuple[str, ...], float] = {}
-        for names, requests in () if curve in reasons else known[curve].items():
+        for names, requests in () if curve in reasons else requests_of[curve].items():
             if (distance := _shape_error(some, requests, computed)) is not None:
                 errors[names] = distance
         why_not = reasons.get(curve, "" if errors else "no release runs all sizes")

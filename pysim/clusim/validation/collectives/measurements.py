@@ -11,16 +11,16 @@ from typing import Any, ClassVar
 from clusim.base.errors import InputError
 from clusim.base.json_schema import JsonObject
 from clusim.base.limits import MOST_COUNT, MOST_RANKS, integer, read_text, real
-from clusim.base.tables import grouped, table_rows
+from clusim.base.tables import group_values, table_rows
 from clusim.engine.ranges import DURATION_END_PS
 from clusim.hardware.calibration import row_sets_of
 from clusim.hardware.nic import plugin_release
 from clusim.nccl import LATEST, parse_version
 from clusim.nccl.constants import Version
-from clusim.nccl.env import PLUGIN, forced, parse_assignments, parse_env
+from clusim.nccl.env import PLUGIN, force_variables, parse_assignments, parse_env
 from clusim.nccl.launch import Launch
 from clusim.nccltests.sweep import Harness, iterations_of, kind_named, program_named
-from clusim.validation.measured import unused
+from clusim.validation.measured import unused_cells
 
 NEEDED = ("system", "n_gpus", "collective", "size_bytes", "time_us")
 INFORMATION = ("busbw_GBps", "runs")
@@ -119,12 +119,12 @@ class CurveGroup(JsonObject):
         return Launch(1 if alone else self.per_node, self.cuda_graph)
 
     @property
-    def assumed(self) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[str, ...]:
         """Return the unknown properties of the measurement, with their assumed values."""
         result = []
         if not self.nccl_version:
-            known = f"only known as {self.release}" if self.release else "not given"
-            result.append(f"release of NCCL {known}: {self.version or LATEST} assumed")
+            release_text = f"only known as {self.release}" if self.release else "not given"
+            result.append(f"release of NCCL {release_text}: {self.version or LATEST} assumed")
         if "<" in self.plugin:
             result.append(f"release of {self.plugin} not given: the newest below assumed")
         if not self.launch_known:
@@ -188,7 +188,7 @@ class CurveGroup(JsonObject):
         )
         named = tuple(parse_assignments(self.environment.split()).items())
         plugin = ((PLUGIN, self.plugin_release),) if self.plugin_release else ()
-        return (*named, *forced(algorithm, protocol, self.channels), *plugin)
+        return (*named, *force_variables(algorithm, protocol, self.channels), *plugin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,14 +260,14 @@ def read_measurements(paths: Sequence[str | Path], *, system: str | None = None)
     if not rows:
         only = f" of system {system!r}" if system else ""
         raise InputError(f"{', '.join(map(str, paths))}: no measurements{only}")
-    curves = grouped(((row.group, row.source), row) for row in rows)
+    curves = group_values(((row.group, row.source), row) for row in rows)
     uneven = {id(row) for curve in curves.values() for row in _uneven(curve)}
     return [replace(row, uneven=True) if id(row) in uneven else row for row in rows]
 
 
 def _uneven(curve: Sequence[Row]) -> Iterator[Row]:
     """Yield the rows of a curve that are slower than one of the next sizes."""
-    by_size = grouped((row.size_bytes, row) for row in curve)
+    by_size = group_values((row.size_bytes, row) for row in curve)
     sizes = sorted(by_size)
     times = [median(row.time_us for row in by_size[size]) for size in sizes]
     for at, size in enumerate(sizes):
@@ -294,8 +294,8 @@ def _csv_rows(text: str, path: str, system: str | None) -> list[Row]:
         if system is None or cells["system"] == system:
             rows.append(_row(cells, where))
     if not rows and systems:
-        known = ", ".join(sorted(systems))
-        raise InputError(f"{path}: no rows of system {system!r}; it has {known}")
+        listing = ", ".join(sorted(systems))
+        raise InputError(f"{path}: no rows of system {system!r}; it has {listing}")
     return rows
 
 
@@ -309,7 +309,10 @@ def _row(cells: dict[str, str], where: str) -> Row:
         raise InputError(f"{where}: time_us {cells['time_us'][:40]!r}: must be a time above 0")
     curve = {item.name: values.pop(item.name) for item in fields(CurveGroup) if item.name in values}
     return Row(
-        CurveGroup(**curve), where=where, unused=unused(cells, (*_COLUMNS, *INFORMATION)), **values
+        CurveGroup(**curve),
+        where=where,
+        unused=unused_cells(cells, (*_COLUMNS, *INFORMATION)),
+        **values,
     )
 
 
@@ -318,11 +321,11 @@ def _value(name: str, kind: str, text: str, where: str) -> str | float:
     if kind == "bool":
         return text.lower() in ("1", "true", "yes")
     if kind == "int":
-        least, most = _WITHIN.get(name, (1, MOST_RANKS))
-        number = integer(text, least, most)
+        low, high = _WITHIN.get(name, (1, MOST_RANKS))
+        number = integer(text, low, high)
         if number is None:
             raise InputError(
-                f"{where}: {name} {text[:40]!r}: must be an integer from {least} to {most}"
+                f"{where}: {name} {text[:40]!r}: must be an integer from {low} to {high}"
             )
         return number
     if name == "time_us":
@@ -397,7 +400,7 @@ def _table_rows(path: str, system: str | None) -> list[Row]:
             raise InputError(
                 f"{path}:{run.line}: cannot identify {subject}; keep the lines of nccl-tests in front of the table"
             )
-        if not run.listed:
+        if not run.is_complete:
             raise InputError(
                 f"{path}:{run.line}: {len(run.devices)} of {run.n_ranks or 'an unknown number of'} ranks are listed, so"
                 " the number of nodes is unknown; keep all lines '# Rank' in front of the table"
@@ -427,13 +430,13 @@ def _release(library: str) -> str:
     if not library.isdecimal():
         return ""
     number = int(library)
-    major, rest = divmod(number, 10_000 if number >= 10_000 else 1000)
-    minor, patch = divmod(rest, 100)
+    major, low_digits = divmod(number, 10_000 if number >= 10_000 else 1000)
+    minor, patch = divmod(low_digits, 100)
     return f"{major}.{minor}.{patch}"
 
 
 def groups(rows: Sequence[Row]) -> dict[CurveGroup, list[Row]]:
     """Return the rows by their common properties, in the order of sizes."""
     ordered = sorted(rows, key=lambda row: row.size_bytes)
-    curves = grouped((row.group, row) for row in ordered)
+    curves = group_values((row.group, row) for row in ordered)
     return {row.group: curves[row.group] for row in rows}

@@ -14,7 +14,7 @@ from statistics import fmean
 
 from clusim.base.errors import ClusimError, InputError
 from clusim.base.executors import Jobs
-from clusim.base.tables import grouped
+from clusim.base.tables import group_values
 from clusim.nccl.choice import choose, way_of
 from clusim.nccl.constants import FEATURES, NEWEST, Version, since
 from clusim.nccl.launch import host_of
@@ -48,7 +48,7 @@ def other_releases(case: Request, setups: Iterable[Setup] = ()) -> list[Request]
     setups : iterable of Setup
         Its nodes with other versions, newest first; by default all versions that support its GPUs.
     """
-    known = {way_key(case)}
+    keys = {way_key(case)}
     result = []
     for setup in setups or [replace(case.setup, version=str(v)) for v in releases_of(case.setup)]:
         other = replace(case, setup=setup)
@@ -56,8 +56,8 @@ def other_releases(case: Request, setups: Iterable[Setup] = ()) -> list[Request]
             plan_key = way_key(other)
         except ClusimError:
             continue
-        if plan_key not in known:
-            known.add(plan_key)
+        if plan_key not in keys:
+            keys.add(plan_key)
             result.append(other)
     return result
 
@@ -90,17 +90,17 @@ class _Witness:
     cases: Mapping[Version, Request]
 
 
-def narrowed(rows: Sequence[Row], *, granularity: str | int, jobs: Jobs = None) -> list[Row]:
+def narrow_rows(rows: Sequence[Row], *, granularity: str | int, jobs: Jobs = None) -> list[Row]:
     """Return the rows with narrowed ranges of releases, and a note on each narrowed row."""
-    campaigns = grouped(
+    campaigns = group_values(
         ((row.group.system, row.campaign, row.group.release), row)
         for row in rows
         if row.group.release and not row.group.nccl_version
     )
-    found = {key: _narrowed(some, granularity, jobs) for key, some in campaigns.items()}
+    ranges = {key: _narrow_campaign(some, granularity, jobs) for key, some in campaigns.items()}
     result = []
     for row in rows:
-        range_, note = found.get((row.group.system, row.campaign, row.group.release), ("", ""))
+        range_, note = ranges.get((row.group.system, row.campaign, row.group.release), ("", ""))
         if range_ and not row.group.nccl_version:
             group = replace(row.group, release=range_)
             row = replace(row, group=group, unused=(*row.unused, note))
@@ -108,18 +108,18 @@ def narrowed(rows: Sequence[Row], *, granularity: str | int, jobs: Jobs = None) 
     return result
 
 
-def _narrowed(rows: Sequence[Row], granularity: str | int, jobs: Jobs) -> tuple[str, str]:
+def _narrow_campaign(rows: Sequence[Row], granularity: str | int, jobs: Jobs) -> tuple[str, str]:
     """Return the range of releases of a campaign without excluded ones, and a note; empty if none is excluded."""
     limits = rows[0].group.releases
     assert limits is not None
     fewest = min(row.group.n_nodes for row in rows)
-    found = [
+    candidates = [
         witness
         for row in rows
         if row.group.n_nodes == fewest
         if (witness := _witness(row, limits, granularity)) is not None
     ]
-    witnesses = found[:: -(-len(found) // WITNESSES)] if found else []
+    witnesses = candidates[:: -(-len(candidates) // WITNESSES)] if candidates else []
     computed = kernels((case for item in witnesses for case in item.cases.values()), jobs=jobs)
     releases = sorted({v for item in witnesses for v in item.cases}, reverse=True)
     errors = {v: error for v in releases if (error := _error(v, witnesses, computed)) is not None}

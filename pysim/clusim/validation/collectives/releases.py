@@ -37,7 +37,7 @@ def with_releases(
     progress: Progress | None = None,
 ) -> CollectiveReport:
     """Return a report with ranges over all possible versions, for points without a version."""
-    others: dict[Point, list[Request]] = {}
+    further_cases: dict[Point, list[Request]] = {}
     for group, points in report.by_group().items():
         if not group.nccl_version:
             setup, operation = setup_of(group), TESTS[group.collective].of.name
@@ -48,21 +48,21 @@ def with_releases(
             }
             for point in points:
                 case = Request(setup, operation, point.row.size_bytes, granularity=granularity)
-                others[point] = other_releases(case, by_release.values())
+                further_cases[point] = other_releases(case, by_release.values())
     result = kernels(
-        (case for some in others.values() for case in some), jobs=jobs, progress=progress
+        (case for some in further_cases.values() for case in some), jobs=jobs, progress=progress
     )
     widened = {}
     for curve_points in report.by_group().values():
-        curve = {point: others[point] for point in curve_points if point in others}
+        curve = {point: further_cases[point] for point in curve_points if point in further_cases}
         out = ruled_out(curve, result)
         for point, cases in curve.items():
-            left = [case for case in cases if case.setup.version not in out]
-            widened[point] = _widened(point, left, result)
+            remaining = [case for case in cases if case.setup.version not in out]
+            widened[point] = _widen_point(point, remaining, result)
     return replace(report, points=[widened.get(point, point) for point in report.points])
 
 
-def _widened(point: Point, cases: Sequence[Request], computed: Kernels) -> Point:
+def _widen_point(point: Point, cases: Sequence[Request], computed: Kernels) -> Point:
     times = []
     for case in cases:
         kernel = computed[case]

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from clusim.base.tables import grouped
+from clusim.base.tables import group_values
 from clusim.base.terms.operations import Algorithm
 from clusim.base.terms.times import ONE
 from clusim.hardware import all_figures
@@ -58,10 +58,10 @@ class _System:
         """Yield the row sets of the parameters that predict a point."""
         protocol, words = point.protocol.lower(), _KERNELS.get(point.algorithm)
         for name, rows in self.figures:
-            kind, _, rest = name.partition(" ")
-            if kind == "protocol" and protocol and f".{protocol}:" not in rest:
+            kind, _, number = name.partition(" ")
+            if kind == "protocol" and protocol and f".{protocol}:" not in number:
                 continue
-            if kind == "kernels:" and words is not None and rest.partition(" ")[0] not in words:
+            if kind == "kernels:" and words is not None and number.partition(" ")[0] not in words:
                 continue
             yield from rows
 
@@ -70,8 +70,12 @@ def _system(points: Sequence[Point]) -> _System:
     """Return the system of some points on one node or on several, as the fewest nodes have it."""
     fewest = min((point.row.group for point in points), key=lambda group: group.n_nodes)
     fabric = setup_of(fewest).fabric
-    known = {str(figure): figure.rows for figure in all_figures() if figure.rows}
-    figures = [(name, known[text]) for name, text in fabric.sources.items() if text in known]
+    rows_of_figure = {str(figure): figure.rows for figure in all_figures() if figure.rows}
+    figures = [
+        (name, rows_of_figure[text])
+        for name, text in fabric.sources.items()
+        if text in rows_of_figure
+    ]
     figures += [(name, figure.rows) for name, figure in figures_around(fabric) if figure.rows]
     nics = {node.nic.plugin for node in fabric.nodes if node.nic is not None}
     return _System(tuple(figures), bool(nics.difference(_OWN)))
@@ -80,24 +84,24 @@ def _system(points: Sequence[Point]) -> _System:
 def standings(points: Sequence[Point]) -> dict[Point, str]:
     """Return the standing of every point."""
     result = {}
-    for some in grouped(((p.row.group.system, p.place), p) for p in points).values():
+    for some in group_values(((p.row.group.system, p.place), p) for p in points).values():
         system = _system(some)
         for point in some:
-            result[point] = _standing(point, system)
+            result[point] = _exclusion_reason(point, system)
     return result
 
 
-def left_out(points: Sequence[Point], standing: Mapping[Point, str]) -> dict[str, list[Point]]:
+def left_out(points: Sequence[Point], reasons: Mapping[Point, str]) -> dict[str, list[Point]]:
     """Return the points with no parameter calibrated on their source, and with none calibrated on their system.
 
     Parameters are not fitted again. Calibration rows and excluded rows are in neither.
     """
-    judged = [p for p in points if standing[p] in (INDEPENDENT, SAME_SOURCE)]
+    predicted = [p for p in points if reasons[p] in (INDEPENDENT, SAME_SOURCE)]
     result: dict[str, list[Point]] = {
-        "source": [p for p in judged if standing[p] == INDEPENDENT],
+        "source": [p for p in predicted if reasons[p] == INDEPENDENT],
         "system": [],
     }
-    for some in grouped(((p.row.group.system, p.place), p) for p in judged).values():
+    for some in group_values(((p.row.group.system, p.place), p) for p in predicted).values():
         system = _system(some)
         result["system"] += [
             p
@@ -107,8 +111,8 @@ def left_out(points: Sequence[Point], standing: Mapping[Point, str]) -> dict[str
     return result
 
 
-def _standing(point: Point, system: _System) -> str:
-    if point.calibrated:
+def _exclusion_reason(point: Point, system: _System) -> str:
+    if point.calibration_sets:
         return CALIBRATION
     if point.row.uneven:
         return UNEVEN
@@ -117,8 +121,8 @@ def _standing(point: Point, system: _System) -> str:
     if not _plan_known(point, system):
         return PLAN
     columns = point.row.columns
-    seen = any(ROW_SETS[name].has_source(columns) for name in set(system.sets(point)))
-    return SAME_SOURCE if seen else INDEPENDENT
+    has_source = any(ROW_SETS[name].has_source(columns) for name in set(system.sets(point)))
+    return SAME_SOURCE if has_source else INDEPENDENT
 
 
 def _plan_known(point: Point, system: _System) -> bool:

@@ -32,9 +32,9 @@ def setup_of(group: CurveGroup) -> Setup:
     if group.version:
         parse_version(group.version)
     if resources.find_topology(group.system) is None and not Path(group.system).exists():
-        known = ", ".join(sorted(resources.shipped_topologies()))
+        listing = ", ".join(sorted(resources.shipped_topologies()))
         raise InputError(
-            f"system {group.system!r}: not a preset or topology file; presets are {known}"
+            f"system {group.system!r}: not a preset or topology file; presets are {listing}"
         )
     one = Setup(group.system, version=group.version, env=group.env())
     _check_transport(group.plugin, one.fabric)
@@ -46,8 +46,8 @@ def setup_of(group: CurveGroup) -> Setup:
         raise InputError(
             f"{group.system}: domains {group.domains} of {nodes} nodes; each node is one NVLink domain"
         )
-    per_node, rest = divmod(group.n_gpus, nodes)
-    if rest or per_node > has:
+    per_node, remainder = divmod(group.n_gpus, nodes)
+    if remainder or per_node > has:
         raise InputError(
             f"{group.system}: {group.n_gpus} GPUs on {nodes} nodes; each has {has}, and all must use as many"
         )

@@ -18,7 +18,7 @@ from clusim.base.display import picture_format
 from clusim.base.errors import InputError
 from clusim.base.executors import Jobs
 from clusim.base.files import Staging, replacing
-from clusim.base.tables import grouped
+from clusim.base.tables import group_values
 from clusim.base.terms.operations import COLLECTIVE_OF
 from clusim.base.terms.times import ONE, REGIMES, SEVERAL, regime_of
 from clusim.base.units import format_size
@@ -37,7 +37,7 @@ from clusim.validation.collectives.breakdown import (
 )
 from clusim.validation.collectives.classtables import calibrated_by, class_tables
 from clusim.validation.collectives.measurements import CurveGroup, Row, groups
-from clusim.validation.collectives.narrowing import narrowed
+from clusim.validation.collectives.narrowing import narrow_rows
 from clusim.validation.collectives.standing import INDEPENDENT, UNEVEN, standings
 from clusim.validation.collectives.systems import plugin_notes, setup_of
 from clusim.validation.collectives.validationjson import (
@@ -115,9 +115,9 @@ def _panels(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
 
 def _split(curves: Iterable[Curve], key: Callable[[CurveGroup], str]) -> dict[str, list[Curve]]:
     """Return the curves by a key of their group; curves of one size are omitted if others are longer."""
-    known = list(curves)
-    longer = [curve for curve in known if len({point.row.size_bytes for point in curve}) > 1]
-    return grouped((key(curve[0].row.group), curve) for curve in longer or known)
+    keys = list(curves)
+    longer = [curve for curve in keys if len({point.row.size_bytes for point in curve}) > 1]
+    return group_values((key(curve[0].row.group), curve) for curve in longer or keys)
 
 
 def _draw(panels: Mapping[str, Sequence[Curve]], out: BinaryIO, form: str, dpi: int) -> None:
@@ -160,10 +160,10 @@ def _panel(axes: Any, title: str, curves: Sequence[Curve]) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda time, _: f"{time:,g}"))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_formatter(NullFormatter())
-    said = set(title.split())
+    title_words = set(title.split())
     for number, curve in enumerate(curves):
         colour = f"C{number % 10}"
-        words = [word for word in curve[0].row.group.title.split() if word not in said]
+        words = [word for word in curve[0].row.group.title.split() if word not in title_words]
         label = " ".join(words) if number < SHOWN else None
         # A single point draws no line.
         mark = "_" if len(curve) == 1 else None
@@ -188,18 +188,18 @@ class CollectiveReport(Report[Point]):
     @property
     def independent(self) -> list[Point]:
         """Return the points of campaigns that calibrated no parameter of their system."""
-        standing = standings(self.points)
-        return [point for point in self.points if standing[point] == INDEPENDENT]
+        reasons = standings(self.points)
+        return [point for point in self.points if reasons[point] == INDEPENDENT]
 
     def by_group(self) -> dict[CurveGroup, list[Point]]:
         """Return the points by their common properties."""
-        return grouped((point.row.group, point) for point in self.points)
+        return group_values((point.row.group, point) for point in self.points)
 
-    def further(self) -> list[str]:
+    def further_lines(self) -> list[str]:
         """Return the number of rows within their spread."""
-        known = [point for point in self.points if point.row.spread_pct > 0]
-        met = sum(point.met for point in known)
-        return [f"{met} of {len(known)} rows with a known spread are within it"] if known else []
+        points = [point for point in self.points if point.row.spread_pct > 0]
+        met = sum(point.met for point in points)
+        return [f"{met} of {len(points)} rows with a known spread are within it"] if points else []
 
     def classes_of(self, point: Point) -> Iterator[tuple[str, ...]]:
         """Return the words of the campaign of a row, without its standing."""
@@ -211,32 +211,32 @@ class CollectiveReport(Report[Point]):
 
     def campaigns(self) -> list[list[Any]]:
         """Return the errors of all rows of even curves by campaign and standing, as fields of `Campaign`."""
-        standing = standings(self.points)
-        known = [point for point in self.points if standing[point] != UNEVEN]
-        some = grouped((key, point) for point in known for key in self.classes_of(point))
+        reasons = standings(self.points)
+        even_points = [point for point in self.points if reasons[point] != UNEVEN]
+        some = group_values((key, point) for point in even_points for key in self.classes_of(point))
         result = []
         for key, points in sorted(some.items()):
             sizes = [point.row.size_bytes for point in points]
-            for kind, rows in by(points, lambda point: standing[point]).items():
+            for kind, rows in by(points, lambda point: reasons[point]).items():
                 pairs = sorted([p.row.size_bytes, round(p.error_pct, 1)] for p in rows)
                 result.append([*key, kind, min(sizes), max(sizes), pairs])
         return result
 
     def expectations(self) -> Iterator[ExpectedRows]:
         """Yield expected and found errors by system, place and regime."""
-        some = [point for point in self.points if not point.calibrated]
+        some = [point for point in self.points if not point.calibration_sets]
         some.sort(key=lambda p: (p.row.group.system, p.place, p.row.size_bytes))
-        for key, rows in grouped(
+        for key, rows in group_values(
             ((p.row.group.system, p.place, regime_of(p.row.size_bytes), _kind(p)), p) for p in some
         ).items():
             system, place, regime, algorithm = key
             first = rows[0]
             about = system_class(system, first.family)
             where = RunPlace(system, about, first.machines or first.row.group.n_nodes)
-            own = {point.row.campaign for point in rows}
-            expected = expected_error(where, first.row.size_bytes, algorithm, own)
-            found = MeasuredError.of(point.error_pct for point in rows)
-            yield ExpectedRows(system, place, regime, expected, found)
+            campaigns = {point.row.campaign for point in rows}
+            expected = expected_error(where, first.row.size_bytes, algorithm, campaigns)
+            error = MeasuredError.of(point.error_pct for point in rows)
+            yield ExpectedRows(system, place, regime, expected, error)
 
     def facts(self) -> dict[str, Any]:
         """Return the number of rows of every source, and the factors with which expected errors hold."""
@@ -287,29 +287,29 @@ def _group_json(group: CurveGroup, points: list[Point]) -> dict[str, Any]:
     return CurveScores(group, len(points), regime_scores(points), notes).to_json()
 
 
-def thinned(rows: Sequence[Row], most: int) -> list[Row]:
-    """Return at most `most` rows, spread evenly within each regime.
+def thin_rows(rows: Sequence[Row], limit: int) -> list[Row]:
+    """Return at most `limit` rows, spread evenly within each regime.
 
     The shares of the regimes are as equal as their numbers of rows allow.
     """
-    if len(rows) <= most:
+    if len(rows) <= limit:
         return list(rows)
     parts = [
         [row for row in rows if low <= row.size_bytes < high] for low, high in REGIMES.values()
     ]
     shares = [0] * len(parts)
-    left = most
-    while left:
+    remaining = limit
+    while remaining:
         # Large sizes first: they matter most to users.
         for index in reversed(range(len(parts))):
-            if left and shares[index] < len(parts[index]):
+            if remaining and shares[index] < len(parts[index]):
                 shares[index] += 1
-                left -= 1
+                remaining -= 1
     return [row for part, share in zip(parts, shares, strict=True) for row in _spread(part, share)]
 
 
-def by_campaign(rows: Sequence[Row], most: int, *, gpus: int = 0) -> list[Row]:
-    """Return at most `most` rows of a source on a system with a number of nodes, spread over sizes and curves.
+def by_campaign(rows: Sequence[Row], limit: int, *, gpus: int = 0) -> list[Row]:
+    """Return at most `limit` rows of a source on a system with a number of nodes, spread over sizes and curves.
 
     Sends and receives are counted separately. Rows that calibrated a parameter are omitted, if there are others.
 
@@ -319,12 +319,12 @@ def by_campaign(rows: Sequence[Row], most: int, *, gpus: int = 0) -> list[Row]:
         Most GPUs of a row; 0 is all.
     """
     some = [row for row in rows if not gpus or row.group.n_gpus <= gpus]
-    parts = grouped(
+    parts = group_values(
         ((row.campaign, row.group.system, row.group.n_nodes, _is_p2p(row)), row) for row in some
     )
     result: list[Row] = []
     for part in parts.values():
-        result += thinned([row for row in part if not row.row_sets] or part, most)
+        result += thin_rows([row for row in part if not row.row_sets] or part, limit)
     return result
 
 
@@ -369,31 +369,31 @@ def validate(
             without.append(Unpredicted(row, f"time {row.time_us}", UNUSABLE))
         else:
             usable.append(row)
-    wanted: list[Row] = []
+    requested: list[Row] = []
     cases: dict[Request, list[Row]] = {}
     skipped = 0
-    usable = narrowed(usable, granularity=granularity, jobs=jobs)
+    usable = narrow_rows(usable, granularity=granularity, jobs=jobs)
     for group, group_rows in groups(usable).items():
         try:
             setup = setup_of(group)
         except InputError as error:
             without += [Unpredicted(row, str(error), UNKNOWN) for row in group_rows]
             continue
-        chosen = thinned(group_rows, sizes) if sizes else group_rows
+        chosen = thin_rows(group_rows, sizes) if sizes else group_rows
         skipped += len(group_rows) - len(chosen)
-        wanted += chosen
+        requested += chosen
         for row in chosen:
             cases.setdefault(case_of(row, setup, granularity), []).append(row)
-    made: dict[Row, Point | Unpredicted] = {}
+    points: dict[Row, Point | Unpredicted] = {}
     for case, kernel in each_kernel(cases, jobs=jobs):
         for row in cases[case]:
             if isinstance(kernel, Failure):
-                made[row] = Unpredicted(row, kernel.reason)
+                points[row] = Unpredicted(row, kernel.reason)
             else:
-                made[row] = point_of(row, case, kernel)
+                points[row] = point_of(row, case, kernel)
             if tell is not None:
-                tell(made[row], len(made), len(wanted))
-    predicted = [*without, *(made[row] for row in wanted)]
+                tell(points[row], len(points), len(requested))
+    predicted = [*without, *(points[row] for row in requested)]
     return CollectiveReport.of(predicted, skipped, str(granularity))
 
 
@@ -414,7 +414,7 @@ def point_of(row: Row, case: Request, kernel: PerfKernel) -> Point:
         kernel.protocol,
         (
             *kernel.notes,
-            *row.group.assumed,
+            *row.group.assumptions,
             *plugin_notes(row.group, case.setup.fabric),
             *row.unused,
         ),

@@ -55,8 +55,8 @@ class ExpectedRows(JsonObject):
     def lines(self) -> list[str]:
         """Return the rows, and their errors."""
         name = f"{self.system}, {self.place}, {REGIME_TITLES[self.regime]}"
-        said = [f"    {self.found.text()}"] if self.found else []
-        return [f"  {name}: {self.expected.text()}", *said]
+        error_lines = [f"    {self.found.text()}"] if self.found else []
+        return [f"  {name}: {self.expected.text()}", *error_lines]
 
 
 class LeftOutRowJson(TypedDict):

@@ -18,7 +18,7 @@ from clusim.base.units import parse_size
 from clusim.hardware import GPUS, Gpu, gpu_by_words
 from clusim.simulation.setup import Setup, loaded
 from clusim.topology import Fabric, loads
-from clusim.topology.loading import joined
+from clusim.topology.loading import join_nodes
 from clusim.validation.steps.rows import NEEDED, StepRow, model_spec
 from clusim.workload import PRECISIONS, Workload
 from clusim.workload.spec import RecomputedModule
@@ -82,9 +82,9 @@ class RowMachines:
         """Return the setup of `nodes` nodes, joined by the preset's network."""
         if not self.chip:
             return Setup(self.topology, nodes if nodes > 1 else None)
-        return Setup(_changed(self.topology, self.chip, nodes))
+        return Setup(_replace_chip(self.topology, self.chip, nodes))
 
-    def placed(self, gpus: int) -> tuple[int, list[int] | None]:
+    def place_gpus(self, gpus: int) -> tuple[int, list[int] | None]:
         """Return the nodes for a number of GPUs, and the GPUs used; None is all their GPUs."""
         nodes = min(self.nodes, -(-gpus // self.each))
         while nodes < self.nodes and gpus % nodes:
@@ -111,17 +111,17 @@ def machines_of(row: StepRow, notes: list[str]) -> RowMachines:
     if (gpu.architecture.name, gpu.form) != (GPUS[name].architecture.name, GPUS[name].form):
         raise InputError(f"hardware {row.hardware!r}: {preset} has {name}, no {gpu.name}")
     chip: dict[str, Any] = {} if gpu.name == name else {"base": gpu.name}
-    chip |= _said(row, gpu)
-    rest = _POWER.sub(" ", _RATE.sub(" ", _SIZE.sub(" ", row.hardware)))
+    chip |= _chip_parameters(row, gpu)
+    remainder = _POWER.sub(" ", _RATE.sub(" ", _SIZE.sub(" ", row.hardware)))
     if "memory_rate" in chip and _RATE.search(row.hardware) is None:
-        rest = _HBM2E.sub(" ", rest)
+        remainder = _HBM2E.sub(" ", remainder)
         notes.append("assumed, as TorchTitan's H100 with 96 GB of HBM2e: 2.4 TB/s, limit of 500 W")
     if chip:
         chip = {"base": gpu.name} | chip
-        said = ", ".join(f"{key} {value}" for key, value in chip.items())
-        notes.append(f"chip by the column hardware: {said}")
+        description = ", ".join(f"{key} {value}" for key, value in chip.items())
+        notes.append(f"chip by the column hardware: {description}")
     names = {*gpu.name.split("-"), *f"{gpu.model} {gpu.form}".lower().split(), *_USED}
-    unused = [word for word in re.findall(r"\w+", rest) if word.lower() not in names]
+    unused = [word for word in re.findall(r"\w+", remainder) if word.lower() not in names]
     if unused:
         notes.append(f"hardware: {', '.join(unused)} not used")
     nodes = max(1, -(-row.n_gpus // has))
@@ -138,7 +138,7 @@ def _preset(row: StepRow) -> str:
     raise InputError(f"hardware {row.hardware!r}: no matching preset")
 
 
-def _said(row: StepRow, gpu: Gpu) -> dict[str, Any]:
+def _chip_parameters(row: StepRow, gpu: Gpu) -> dict[str, Any]:
     """Return the parameters in the words of a row that differ from the chip's."""
     result: dict[str, Any] = {}
     rate, power = _RATE.search(row.hardware), _POWER.search(row.hardware)
@@ -147,16 +147,19 @@ def _said(row: StepRow, gpu: Gpu) -> dict[str, Any]:
     if power is not None:
         result["power"] = float(power[1])
     for size in _SIZE.finditer(row.hardware):
-        there = parse_size(str(gpu.figures["memory"].value))
-        said = int(size[1]) * 10**9
-        if min(abs(said - there), abs(int(size[1]) * 2**30 - there)) <= ROUNDED * there:
+        memory_bytes = parse_size(str(gpu.figures["memory"].value))
+        stated_bytes = int(size[1]) * 10**9
+        if (
+            min(abs(stated_bytes - memory_bytes), abs(int(size[1]) * 2**30 - memory_bytes))
+            <= ROUNDED * memory_bytes
+        ):
             continue
         if rate is None and gpu.name == "h100-sxm5" and "hbm2e" in row.hardware.lower():
             result = HBM2E_H100 | result
         elif rate is None:
             raise InputError(
-                f"hardware {row.hardware!r}: {gpu.name} has {there / 2**30:.0f} GiB, not {size[1]} GB; name another"
-                " chip, or add its memory rate (TB/s)"
+                f"hardware {row.hardware!r}: {gpu.name} has {memory_bytes / 2**30:.0f} GiB, not {size[1]} GB;"
+                " name another chip, or add its memory rate (TB/s)"
             )
         result["memory"] = f"{size[1]}GB"
     return result
@@ -175,7 +178,7 @@ def _chip_of(preset: str) -> str:
 
 
 @lru_cache(maxsize=16)
-def _changed(preset: str, chip: tuple[tuple[str, Any], ...], nodes: int) -> Fabric:
+def _replace_chip(preset: str, chip: tuple[tuple[str, Any], ...], nodes: int) -> Fabric:
     """Return `nodes` nodes of a preset with another chip in place of its GPUs."""
     data = yaml.safe_load(loaded(preset, None).source_text)
     chip_name = str(dict(chip)["base"])
@@ -185,7 +188,7 @@ def _changed(preset: str, chip: tuple[tuple[str, Any], ...], nodes: int) -> Fabr
     for node in data["nodes"].values():
         if node.get("chip") in GPUS:
             node["chip"] = chip_name
-    return joined(loads(yaml.safe_dump(data, sort_keys=False), preset), nodes)
+    return join_nodes(loads(yaml.safe_dump(data, sort_keys=False), preset), nodes)
 
 
 _LIBRARIES = ("flash1", "flash2", "flash3", "cudnn")
@@ -261,8 +264,8 @@ def case_of(row: StepRow) -> StepCase:
         "host": {"framework": framework_of(row)},
         "hardware": _library(row, notes),
     }
-    whole = spec["data"]["kind"] not in ("fsdp", "zero3")
-    if "Megatron-Bridge" in row.framework and spec["precision"].startswith("fp8") and whole:
+    unsharded = spec["data"]["kind"] not in ("fsdp", "zero3")
+    if "Megatron-Bridge" in row.framework and spec["precision"].startswith("fp8") and unsharded:
         notes.append("only weights in 8 bits assumed, as Megatron-Bridge's fp8_param_gather")
         spec["primary_weights"] = "fp8"
     if _megatron(row) == "megatron-deepspeed":
@@ -272,16 +275,16 @@ def case_of(row: StepRow) -> StepCase:
         spec["pipeline"] = {"schedule": "interleaved", "chunks": row.chunks}
     along = row.sequence_parallel.lower()
     if row.tensor > 1:
-        said = along.startswith(("yes", "no")) and not along.startswith("not")
-        if not said:
+        is_stated = along.startswith(("yes", "no")) and not along.startswith("not")
+        if not is_stated:
             notes.append("sequence parallelism not given: assumed with Megatron")
-        wanted = along.startswith("yes") if said else _megatron(row) == "megatron"
-        spec["tensor"] = {"sequence_parallel": wanted}
+        recompute = along.startswith("yes") if is_stated else _megatron(row) == "megatron"
+        spec["tensor"] = {"sequence_parallel": recompute}
         if "async tp" in f"{row.notes} {row.sequence_parallel}".lower():
             notes.append(
                 "asynchronous tensor parallelism: as without, copy engines are not modelled"
             )
-    nodes, ranks = machines.placed(row.n_gpus)
+    nodes, ranks = machines.place_gpus(row.n_gpus)
     if ranks is not None:
         sizes["ranks"] = ranks
     if framework_of(row) == "pytorch" and not any(name in row.framework.lower() for name in _EAGER):
@@ -296,11 +299,11 @@ def case_of(row: StepRow) -> StepCase:
 
 def _sizes(row: StepRow, notes: list[str]) -> dict[str, Any]:
     result = {name: getattr(row, name) or 1 for name in ("tensor", "pipeline", "context", "expert")}
-    others = result["tensor"] * result["pipeline"] * result["context"]
-    data, rest = divmod(row.n_gpus, others)
-    if rest or not data:
+    model_size = result["tensor"] * result["pipeline"] * result["context"]
+    data, remainder = divmod(row.n_gpus, model_size)
+    if remainder or not data:
         raise InputError(
-            f"{row.n_gpus} GPUs are not a multiple of {others}, as its parallelism needs"
+            f"{row.n_gpus} GPUs are not a multiple of {model_size}, as its parallelism needs"
         )
     if row.data and row.data != data:
         notes.append(f"data {row.data} contradicts the number of GPUs: {data} simulated")

@@ -31,7 +31,7 @@ from typing import Any
 
 from clusim.base.errors import ClusimError, InputError
 from clusim.base.json_schema import JsonObject, Round9
-from clusim.base.tables import grouped
+from clusim.base.tables import group_values
 from clusim.simulation.anchors import Linear
 from clusim.training.request import TrainRequest
 from clusim.training.run import trained
@@ -69,7 +69,7 @@ class StepPoint(Prediction, JsonObject):
     KEYS = (
         *("id=row.id", "where=row.where", "source=row.source", "chip", "framework=row.framework"),
         *("model=row.model", "n_gpus=row.n_gpus", "micro_batch=row.micro_batch?", "measured_s"),
-        *("predicted_s", "error_pct", "host_wait_s", "calibrated", "notes"),
+        *("predicted_s", "error_pct", "host_wait_s", "calibrated=calibration_sets", "notes"),
     )
 
     row: StepRow
@@ -124,12 +124,12 @@ def kendall_tau(points: Sequence[StepPoint]) -> float | None:
     Pairs with equal measurements do not count; pairs with equal predictions contribute 0.
     """
     right = pairs = 0
-    for group_points in grouped((point.plans_of, point) for point in points).values():
+    for group_points in group_values((point.plans_of, point) for point in points).values():
         for one, two in combinations(group_points, 2):
             # Throughput in samples of a step over its time.
-            each, other = one.row.global_batch, two.row.global_batch
-            was = each / one.measured_s - other / two.measured_s
-            now = each / one.predicted_s - other / two.predicted_s
+            batch, other = one.row.global_batch, two.row.global_batch
+            was = batch / one.measured_s - other / two.measured_s
+            now = batch / one.predicted_s - other / two.predicted_s
             if was:
                 pairs += 1
                 right += (was * now > 0) - (was * now < 0)
@@ -192,19 +192,19 @@ def counted_flops(row: StepRow, workload: Workload, useful: float) -> tuple[floa
     if "nemo" in framework or "megatron-bridge" in framework:
         return useful, "without recomputation, half of causal attention"
     model: Any = model_of(workload.model)
-    known = "megatron" in framework and "deepspeed" not in framework
-    if not known or getattr(model, "experts", True):  # only transformers have the field
+    counts_full = "megatron" in framework and "deepspeed" not in framework
+    if not counts_full or getattr(model, "experts", True):  # only transformers have the field
         raise InputError(
             f"{row.framework} of {row.model}: unknown count of operations; set the step's time"
         )
     size, layers, seq = model.hidden, model.layers, row.seq
-    whole = row.global_batch * seq * layers * size**2
+    attention_flops = row.global_batch * seq * layers * size**2
     if "2021" in framework or "including recompute" in row.notes:
-        counted = 96 * whole * (1 + seq / (6 * size) + model.vocab / (16 * layers * size))
+        counted = 96 * attention_flops * (1 + seq / (6 * size) + model.vocab / (16 * layers * size))
         return counted, "with full recomputation and complete attention"
     wide = model.intermediate / size * (1.5 if model.gated else 1.0)
     attention = 1 + model.kv_heads / model.heads + seq / size
-    counted = 12 * whole * (attention + wide + model.vocab / (2 * layers * size))
+    counted = 12 * attention_flops * (attention + wide + model.vocab / (2 * layers * size))
     return counted, "without recomputation, with complete attention"
 
 
@@ -237,7 +237,7 @@ class _Run:
     full_flops: float
 
 
-def predicted(row: StepRow, granularity: str | int) -> StepPoint | Unpredicted:
+def predict_row(row: StepRow, granularity: str | int) -> StepPoint | Unpredicted:
     """Return measurement and prediction of a row."""
     try:
         case = _fitting(case_of(row))
@@ -280,28 +280,39 @@ def _step(case: StepCase, granularity: str | int) -> tuple[_Run, tuple[str, ...]
         return _run(case, data, granularity), ()
     replica = sizes.tensor * sizes.pipeline * sizes.context
     sharded = ZERO.get(case.workload.data.kind) == 3
-    least = max(1, -(-sizes.expert // sizes.context))
-    each = case.machines.each
-    few = max(least, -(-each * DIRECT // replica)) if sharded or replica < each else least
-    few = _divisor(data, few)
-    if few * replica > MOST_GPUS:
+    min_data = max(1, -(-sizes.expert // sizes.context))
+    gpus_per_node = case.machines.each
+    simulated = (
+        max(min_data, -(-gpus_per_node * DIRECT // replica))
+        if sharded or replica < gpus_per_node
+        else min_data
+    )
+    simulated = _divisor(data, simulated)
+    if simulated * replica > MOST_GPUS:
         raise InputError(
-            f"{few * replica} GPUs at least would have to be simulated; at most {MOST_GPUS} are"
+            f"{simulated * replica} GPUs at least would have to be simulated; at most {MOST_GPUS} are"
         )
-    one = _run(case, few, granularity)
-    if few == data:
+    one = _run(case, simulated, granularity)
+    if simulated == data:
         return one, ()
-    if sharded or replica < each or data % (2 * few) or 2 * few * replica > MOST_GPUS:
-        return one, (f"{few} of {data} replicas simulated",)
-    two = _run(case, 2 * few, granularity)
-    law = Linear((1 - 1 / few, 1 - 1 / (2 * few)), 1 - 1 / data)
+    if (
+        sharded
+        or replica < gpus_per_node
+        or data % (2 * simulated)
+        or 2 * simulated * replica > MOST_GPUS
+    ):
+        return one, (f"{simulated} of {data} replicas simulated",)
+    two = _run(case, 2 * simulated, granularity)
+    law = Linear((1 - 1 / simulated, 1 - 1 / (2 * simulated)), 1 - 1 / data)
     step_s = law.of((one.step_s, two.step_s))
-    return replace(two, step_s=step_s), (f"{few} and {2 * few} of {data} replicas simulated",)
+    return replace(two, step_s=step_s), (
+        f"{simulated} and {2 * simulated} of {data} replicas simulated",
+    )
 
 
-def _divisor(count: int, least: int) -> int:
-    """Return the smallest divisor of `count` that is at least `least`, or `count`."""
-    return next((n for n in range(min(least, count), count) if count % n == 0), count)
+def _divisor(count: int, low: int) -> int:
+    """Return the smallest divisor of `count` that is at least `low`, or `count`."""
+    return next((n for n in range(min(low, count), count) if count % n == 0), count)
 
 
 def _run(case: StepCase, data: int, granularity: str | int) -> _Run:
@@ -310,44 +321,44 @@ def _run(case: StepCase, data: int, granularity: str | int) -> _Run:
     replica = work.parallel.tensor * work.parallel.pipeline * work.parallel.context
     gpus = replica * data
     parallel = work.parallel.model_copy(update={"data": data})
-    nodes, parallel.ranks = case.machines.placed(gpus)
+    nodes, parallel.ranks = case.machines.place_gpus(gpus)
     setup = case.machines.setup(nodes)
     depth = _depth(work)
-    each = work.batch.micro * data
+    samples = work.batch.micro * data
     count = work.batch.all // (work.batch.micro * (work.parallel.data or 1))
 
     def simulate(microbatches: int) -> tuple[float, float, ParallelPlan]:
         """Return the time of a step and the wait for the host [s]."""
-        batch = work.batch.model_copy(update={"all": microbatches * each})
+        batch = work.batch.model_copy(update={"all": microbatches * samples})
         workload = work.model_copy(update={"batch": batch, "parallel": parallel, "depth": depth})
         request = TrainRequest(setup, workload, steps=1, fold="all", granularity=granularity)
         result = trained(request)
         return result.step_time_s, result.mean("host"), result.plan
 
-    few = FEW * work.parallel.pipeline
+    limit = FEW * work.parallel.pipeline
     if depth:
         # Gathers and scatters are equal for every microbatch; the optimiser steps once.
-        few = 1
+        limit = 1
         step_s, host_wait_s, plan = simulate(1)
         step_s += (count - 1) * (step_s - _fixed_s(plan))
         host_wait_s *= count
-    elif count <= 2 * few:
-        few = count
+    elif count <= 2 * limit:
+        limit = count
         step_s, host_wait_s, plan = simulate(count)
     else:
         (one_s, one_host_wait_s, plan), (two_s, two_host_wait_s, _) = (
-            simulate(few),
-            simulate(2 * few),
+            simulate(limit),
+            simulate(2 * limit),
         )
-        law = Linear((few, 2 * few), count)
+        law = Linear((limit, 2 * limit), count)
         step_s, host_wait_s = law.of((one_s, two_s)), law.of((one_host_wait_s, two_host_wait_s))
-    flops = plan.model_flops * count / few / plan.mesh.size
+    flops = plan.model_flops * count / limit / plan.mesh.size
     return _Run(step_s, host_wait_s, plan.chip, flops)
 
 
 def _fixed_s(plan: ParallelPlan) -> float:
     """Return the time that is independent of the number of microbatches: optimiser and host [s]."""
-    host, kernel = plan.host(), plan.optimizer.kernel(plan.stepped(0))
+    host, kernel = plan.host(), plan.optimizer.kernel(plan.optimizer_parameters(0))
     return (plan.chip.time_ps(kernel) + (host.step_ps if host is not None else 0)) / 1e12
 
 

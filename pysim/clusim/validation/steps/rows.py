@@ -15,7 +15,7 @@ from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS, integer, read_text, real
 from clusim.base.tables import table_rows
 from clusim.hardware.calibration import row_sets_of
-from clusim.validation.measured import unused
+from clusim.validation.measured import unused_cells
 
 NEEDED = ("hardware", "n_gpus", "framework", "model", "seq", "global_batch")
 """Required columns of a table of training steps."""
@@ -153,7 +153,7 @@ def _row(cells: Mapping[str, str], where: str) -> StepRow:
         if value is None and text:
             unread.append((name, text))
         values[name] = value or 0
-    note = unused(cells, (*_COLUMNS, *INFORMATION))
+    note = unused_cells(cells, (*_COLUMNS, *INFORMATION))
     return StepRow(where=where, **values, unread=tuple(unread), unused=note)
 
 

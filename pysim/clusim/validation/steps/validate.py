@@ -22,9 +22,15 @@ from clusim.hardware import FRAMEWORKS, GPUS
 from clusim.hardware.calibration import ROW_SETS
 from clusim.lowering import QUICK
 from clusim.training.expected import StepCampaign
-from clusim.validation.measured import Report, Tell, Unpredicted, made_at, named, plain
+from clusim.validation.measured import Report, Tell, Unpredicted, made_at, name_row, plain
 from clusim.validation.steps.cases import AS_SAID, framework_of
-from clusim.validation.steps.predict import StepPoint, StepScore, predicted, step_groups, step_score
+from clusim.validation.steps.predict import (
+    StepPoint,
+    StepScore,
+    predict_row,
+    step_groups,
+    step_score,
+)
 from clusim.validation.steps.rows import StepRow
 
 
@@ -83,7 +89,7 @@ class StepReport(Report[StepPoint]):
     @property
     def held_out(self) -> list[StepPoint]:
         """Return the points of held-out rows."""
-        return [point for point in self.points if not point.calibrated]
+        return [point for point in self.points if not point.calibration_sets]
 
     @property
     def independent(self) -> list[StepPoint]:
@@ -135,7 +141,7 @@ def _source_calibrated(point: StepPoint) -> bool:
 def validate_steps(
     rows: Sequence[StepRow],
     *,
-    most: int = 0,
+    limit: int = 0,
     jobs: Jobs = None,
     granularity: str | int = QUICK,
     tell: Tell[StepPoint] | None = None,
@@ -151,21 +157,21 @@ def validate_steps(
     tell : callable or None
         Called with every row in their order, as soon as it and all earlier rows are known.
     """
-    chosen = _spread(rows, most)
-    work = partial(predicted, granularity=granularity)
+    chosen = _spread(rows, limit)
+    work = partial(predict_row, granularity=granularity)
     result: list[StepPoint | Unpredicted] = []
     with workers(jobs, len(chosen)) as spread:
-        for made in map(work, chosen) if spread is None else spread.each(work, chosen):
-            result.append(made)
+        for point in map(work, chosen) if spread is None else spread.map_items(work, chosen):
+            result.append(point)
             if tell is not None:
-                tell(made, len(result), len(chosen))
+                tell(point, len(result), len(chosen))
     return StepReport.of(result, len(rows) - len(chosen), str(granularity))
 
 
-def _spread(rows: Sequence[StepRow], most: int) -> list[StepRow]:
-    if not most or most >= len(rows):
+def _spread(rows: Sequence[StepRow], limit: int) -> list[StepRow]:
+    if not limit or limit >= len(rows):
         return list(rows)
-    return [rows[number * len(rows) // most] for number in range(most)]
+    return [rows[number * len(rows) // limit] for number in range(limit)]
 
 
 HEADING = "## Steps that others published"
@@ -200,8 +206,8 @@ def step_lines(report: StepReport, *, worst: int = 10) -> list[str]:
 
 
 def _line(name: str, points: Sequence[StepPoint]) -> str:
-    shown = name if len(name) < _WIDTH else f"{name[: _WIDTH - 4]}..."
-    return text_table(_LINE, [_cells(shown, points)], strip=not points)[0]
+    excerpt = name if len(name) < _WIDTH else f"{name[: _WIDTH - 4]}..."
+    return text_table(_LINE, [_cells(excerpt, points)], strip=not points)[0]
 
 
 def _cells(name: str, points: Sequence[StepPoint]) -> list[Any]:
@@ -212,10 +218,10 @@ def _cells(name: str, points: Sequence[StepPoint]) -> list[Any]:
 
 def row_line(point: StepPoint | Unpredicted) -> str:
     """Return the line of a row; a star marks calibration rows."""
-    name = named(point.row, paths=False)
+    name = name_row(point.row, paths=False)
     if isinstance(point, Unpredicted):
         return f"  {name:{_WIDTH}.{_WIDTH}}  not predicted: {point.reason}"
-    mark = "*" if point.calibrated else " "
+    mark = "*" if point.calibration_sets else " "
     return (
         f" {mark}{name:{_WIDTH}.{_WIDTH}}  measured {point.measured_s:>9.4f} s"
         f"  predicted {point.predicted_s:>9.4f} s  {point.error_pct:>+7.1f}%"
@@ -235,11 +241,11 @@ def write_section(report: StepReport, page: Path, command: str) -> None:
 
 def section(report: StepReport, command: str) -> str:
     """Return the section."""
-    made = made_at()
+    date = made_at()
     parts = [
         HEADING,
         "",
-        f"Last written on {made['date']}, at commit {made['commit']}, by `{command}`,",
+        f"Last written on {date['date']}, at commit {date['commit']}, by `{command}`,",
         "from a table of published steps, which is not part of clusim;",
         "[training.md](training.md#against-measurements) describes the columns of such a table. Errors are of the time",
         "of a step, in percent; bias is the mean of the signed errors, + is predicted too long; tau is Kendall's, of",
@@ -255,7 +261,7 @@ def section(report: StepReport, command: str) -> str:
     parts += text_table(
         _ROW, [[*_cells(plain(name), group_points), ""] for name, group_points in groups]
     )
-    names = sorted({name for point in report.calibration for name in point.calibrated})
+    names = sorted({name for point in report.calibration for name in point.calibration_sets})
     parts += ["", "Calibration rows:", ""]
     parts += [f"- *{name}*: {ROW_SETS[name].text}" for name in names]
     parts += ["", "Assumptions, and rows without a prediction:", ""]

@@ -97,20 +97,18 @@ class _Config:
             value = self.data.get(key)
             if value is None:
                 continue
-            least = (
+            low = (
                 0
                 if field in ("experts", "shared", "shared_size", "dense_layers", "segments")
                 else 1
             )
-            most = MOST_LAYERS if field == "layers" else LARGEST
-            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-                raise self.wrong(
-                    f"{key!r} is {value!r:.40}; must be an integer, {least} to {most:,}"
-                )
+            high = MOST_LAYERS if field == "layers" else LARGEST
+            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+                raise self.wrong(f"{key!r} is {value!r:.40}; must be an integer, {low} to {high:,}")
             return value
         return None
 
-    def need(self, field: str) -> int:
+    def require(self, field: str) -> int:
         """Return a number; raise `InputError` if no key has it."""
         value = self.find(field)
         if value is None:
@@ -140,7 +138,7 @@ def from_config(data: Mapping[str, Any], where: str = "config.json", name: str =
     config = _Config(data, where)
     kind = str(data.get("model_type") or "")
     _check_kind(config, kind)
-    hidden, heads = config.need("hidden"), config.need("heads")
+    hidden, heads = config.require("hidden"), config.require("heads")
     plain = kind in _PLAIN
     head_size = config.find("head_size")
     if head_size is None and hidden % heads:
@@ -154,19 +152,19 @@ def from_config(data: Mapping[str, Any], where: str = "config.json", name: str =
         raise config.missing(WORDS["tied"])
     result = Transformer(
         name or kind or "model",
-        config.need("layers"),
+        config.require("layers"),
         hidden,
         heads,
-        heads if plain else config.need("kv_heads"),
+        heads if plain else config.require("kv_heads"),
         head_size or hidden // heads,
         inner,
-        config.need("vocab"),
+        config.require("vocab"),
         gated=(activation in _GATED or kind.startswith("gemma")) and not plain,
         bias=plain or bool(config.flag("use_bias")),
         qkv_bias=kind.startswith("qwen2") or bool(config.flag("attention_bias")),
         tied=tied,
         causal=kind != "bert",
-        positions=config.need("positions") if plain and kind != "gpt_neox" else 0,
+        positions=config.require("positions") if plain and kind != "gpt_neox" else 0,
         segments=(config.find("segments") or 0) if kind == "bert" else 0,
         pooler=kind == "bert",
         dropout=plain,
@@ -197,7 +195,7 @@ def _inner(config: _Config, kind: str, hidden: int) -> int:
         return 4 * hidden
     if kind == "gpt2" and config.find("inner") is None:
         raise config.missing(("n_inner",), "add it; null means four times 'n_embd'")
-    return config.need("inner")
+    return config.require("inner")
 
 
 def _latent(config: _Config) -> Latent | None:
@@ -206,7 +204,7 @@ def _latent(config: _Config) -> Latent | None:
     for key in LATENT:
         if config.find(key) is None:
             raise config.missing((key,), "latent attention needs it")
-    return Latent(*(config.need(key) for key in LATENT))
+    return Latent(*(config.require(key) for key in LATENT))
 
 
 def _experts(config: _Config, inner: int) -> dict[str, int]:
@@ -221,7 +219,7 @@ def _experts(config: _Config, inner: int) -> dict[str, int]:
         )
     return {
         "experts": experts,
-        "top_k": config.need("top_k"),
+        "top_k": config.require("top_k"),
         "expert_size": size,
         "shared_experts": shared or shared_size // size,
         "dense_layers": config.find("dense_layers") or 0,

@@ -108,11 +108,18 @@ class Recorder:
         self._joined: list[tuple[str, tuple[int, ...]]] = []
 
     def layer(
-        self, name: str, kind: str, tensors: list[Tensor], output_bytes: int, kept: Activations
+        self,
+        name: str,
+        kind: str,
+        tensors: list[Tensor],
+        output_bytes: int,
+        activations: Activations,
     ) -> Layer:
-        """Return the layer written so far; `kept` is for matrices that are split in pairs."""
-        more, full = self._kept, self._kept if kept.full == kept.none else 0
-        kept = replace(kept, none=kept.none + more, full=kept.full + full)
+        """Return the layer written so far; `activations` is for matrices that are split in pairs."""
+        more, full = self._kept, self._kept if activations.full == activations.none else 0
+        activations = replace(
+            activations, none=activations.none + more, full=activations.full + full
+        )
         backward = [step for group in reversed(self._back) for step in group]
         return Layer(
             name,
@@ -121,7 +128,7 @@ class Recorder:
             tuple(self.forward),
             tuple(backward),
             output_bytes,
-            kept,
+            activations,
             tuple(self._modules),
             tuple(self._joined),
         )
@@ -147,10 +154,10 @@ class Recorder:
         return result
 
     def memory(
-        self, name: str, read: float, written: float, back: float, *, inside: Inside = ""
+        self, name: str, read: float, written_bytes: float, back: float, *, inside: Inside = ""
     ) -> None:
         """Add a kernel that moves elements, and one that moves `back` elements backwards."""
-        one = memory_kernel(name, read, written, self.element_bytes, inside=inside)
+        one = memory_kernel(name, read, written_bytes, self.element_bytes, inside=inside)
         two = memory_kernel(
             f"{name} backward",
             back,
@@ -264,14 +271,14 @@ class Recorder:
         size, key = m * k * self.element_bytes, self._key(name)
         before: list[Step] = []
         again: list[Step] = []
-        there: list[Step] = []
+        gradient_steps: list[Step] = []
         operation = "allreduce"
         if self.shard.sequence_parallel:
             second = self._key(name)
             come = round(m * k * gathered_bytes(self.shard.precision))
             before, operation = [Comm("tensor", "all_gather", come, name)], "reduce_scatter"
             again = [Comm("tensor", "all_gather", come, f"{name} again", key=second, part="input")]
-            there = [Wait(second, part="input")]
+            gradient_steps = [Wait(second, part="input")]
         reduce = Comm("tensor", operation, size, f"{name} input", key=key, part="input")
         one: list[Step] = [*before, forward]
         if self.shard.overlap:
@@ -279,7 +286,7 @@ class Recorder:
             piece = linear(name, self.shard, Gemm(1, m // parts, n, k))[0]
             size_come = round(m // parts * k * gathered_bytes(self.shard.precision))
             one = self._while_parts_come(name, piece, size_come)
-        self.pair(one, [*again, back, *there, reduce, weight, Wait(key, part="input")])
+        self.pair(one, [*again, back, *gradient_steps, reduce, weight, Wait(key, part="input")])
 
     def _columns_of_parts(self, name: str, m: int, n: int, k: int) -> None:
         """Add a layer that gathers and keeps its inputs, and computes `n` columns.
@@ -289,9 +296,9 @@ class Recorder:
         forward, back, weight = linear(name, self.shard, Gemm(1, m, n, k))
         size, key = m * k * self.element_bytes, self._key(name)
         self._kept += round((m * k - m * k // self.shard.tensor) * self.input_bytes)
-        whole = Comm("tensor", "all_gather", size, f"{name} input")
+        gather = Comm("tensor", "all_gather", size, f"{name} input")
         part = Comm("tensor", "reduce_scatter", size, f"{name} input", key=key, part="input")
-        self.pair([whole, forward], [back, part, weight, Wait(key, part="input")])
+        self.pair([gather, forward], [back, part, weight, Wait(key, part="input")])
 
     def _rows_of_whole(self, name: str, m: int, n: int, k: int, *, cut: bool) -> None:
         """Add a layer with the rows of a rank's inputs: outputs are partial sums, `n` are kept."""
@@ -306,12 +313,12 @@ class Recorder:
             self.pair([forward, scatter], [gather, back, weight])
             return
         key = self._key(name)
-        whole = Comm(
+        reduction = Comm(
             *("tensor", "all_gather", m * k * self.element_bytes, f"{name} input"),
             key=key,
             part="input",
         )
-        self.pair([forward, scatter], [gather, back, whole, weight, Wait(key, part="input")])
+        self.pair([forward, scatter], [gather, back, reduction, weight, Wait(key, part="input")])
 
     def leave(self, elements: int, name: str = "", gradient_bytes: float = 0.0) -> None:
         """Sum `elements` over the tensor ranks; with sequence parallelism each keeps its part.

@@ -106,8 +106,8 @@ class Dlrm(LayeredModel):
             2 * b * pairs * width,
         )
         tensors += self._stack(rec, b, (pairs * (pairs - 1) // 2 + width, *self.top), "top")
-        kept = b * (pairs * width * 2 + sum(self.bottom) + sum(self.top)) * e
-        return [rec.layer("dlrm", "dlrm", tensors, 0, Activations(kept, kept))]
+        kept_bytes = b * (pairs * width * 2 + sum(self.bottom) + sum(self.top)) * e
+        return [rec.layer("dlrm", "dlrm", tensors, 0, Activations(kept_bytes, kept_bytes))]
 
     def table_loads(self, ranks: int) -> list[float]:
         """Return the tables of each rank relative to the mean."""
@@ -117,8 +117,8 @@ class Dlrm(LayeredModel):
 
     def _parts(self, ranks: int) -> list[tuple[int, ...]]:
         """Return the rows of the uncut tables of each rank; the first ranks have one table more."""
-        each, more = divmod(len(self.rows), ranks)
-        ends = [*accumulate(each + (rank < more) for rank in range(ranks))]
+        per_rank, more = divmod(len(self.rows), ranks)
+        ends = [*accumulate(per_rank + (rank < more) for rank in range(ranks))]
         return [self.rows[low:high] for low, high in pairwise([0, *ends])]
 
     def _most_rows(self, ranks: int) -> int:
@@ -194,18 +194,18 @@ class Recurrent(LayeredModel):
         shapes = [("inputs", wide * h), ("recurrent", wide * h), ("biases", 2 * wide)]
         size, e = tokens * h, shard.precision.bytes
         # Inputs, gates and states; outputs are the inputs of the next layer.
-        kept = (2 * size + tokens * wide) * e
+        kept_bytes = (2 * size + tokens * wide) * e
         tensors = [Tensor(*shape) for shape in shapes]
-        return rec.layer("lstm", "block", tensors, size * e, Activations(kept, size * e))
+        return rec.layer("lstm", "block", tensors, size * e, Activations(kept_bytes, size * e))
 
     def _head(self, shard: Shard) -> Layer:
         rec, tokens, e = Recorder(shard), self.samples(shard), shard.precision.bytes
         rec.linear("head", Gemm(1, tokens, self.vocab, self.hidden))
         logits = tokens * self.vocab
         rec.memory("cross entropy", 2 * logits, logits, 2 * logits)
-        kept = tokens * self.hidden * e + logits * 4
+        kept_bytes = tokens * self.hidden * e + logits * 4
         tensors = [Tensor("head", self.vocab * self.hidden), Tensor("head bias", self.vocab)]
-        acts = Activations(kept, kept, gradients=loss_gradients(logits, shard))
+        acts = Activations(kept_bytes, kept_bytes, gradients=loss_gradients(logits, shard))
         return rec.layer("head", "head", tensors, 0, acts)
 
 

@@ -155,11 +155,11 @@ class Transformer(LayeredModel):
             tensors += self._norm("embedding norm")
         rec.memory("embedding", size, size, 2 * size)
         rec.leave(size)
-        kept = shard.local_tokens * self.hidden * self.dropout
-        acts = Activations(kept, kept)
-        return rec.layer("embedding", "embedding", tensors, self._handed(shard), acts)
+        kept_bytes = shard.local_tokens * self.hidden * self.dropout
+        acts = Activations(kept_bytes, kept_bytes)
+        return rec.layer("embedding", "embedding", tensors, self._input_bytes(shard), acts)
 
-    def _handed(self, shard: Shard) -> int:
+    def _input_bytes(self, shard: Shard) -> int:
         return shard.local_tokens * self.hidden * shard.precision.bytes
 
     def _head(self, shard: Shard) -> Layer:
@@ -180,8 +180,8 @@ class Transformer(LayeredModel):
         self._loss(rec, shard, logits)
         if shard.tensor > 1:
             rec.forward.append(Comm("tensor", "allreduce", 3 * shard.tokens * 4, "cross entropy"))
-        kept = 2 * local * e + logits * 4
-        acts = Activations(kept, kept, gradients=loss_gradients(logits, shard))
+        kept_bytes = 2 * local * e + logits * 4
+        acts = Activations(kept_bytes, kept_bytes, gradients=loss_gradients(logits, shard))
         return rec.layer("head", "head", tensors, 0, acts)
 
     def _loss(self, rec: Recorder, shard: Shard, logits: int) -> None:
@@ -205,7 +205,7 @@ class Transformer(LayeredModel):
         rec = Recorder(shard)
         e, local = shard.precision.bytes, shard.local_tokens * self.hidden
         rec.norm("norm 1", local, forked=True)
-        rec.module("layernorm", 0, self._normed(shard))
+        rec.module("layernorm", 0, self._normed_bytes(shard))
         tensors = self._norm("norm 1") + self._attention(rec, shard)
         kept_attention = self._residual(rec, shard)
         first = len(rec.forward)
@@ -217,9 +217,13 @@ class Transformer(LayeredModel):
         feed = self._experts(rec, shard) if moe else self._feed_forward(rec, shard)
         rec.module("moe" if moe else "mlp", first, feed[1] - local * e)
         tensors += feed[0]
-        kept = 2 * local * e + kept_attention + feed[1] + self._residual(rec, shard)
-        acts = Activations(kept + self._attention_kept(shard) + self._scores(shard), local * e)
-        return rec.layer("block", "moe" if moe else "block", tensors, self._handed(shard), acts)
+        kept_bytes = 2 * local * e + kept_attention + feed[1] + self._residual(rec, shard)
+        acts = Activations(
+            kept_bytes + self._attention_kept(shard) + self._scores(shard), local * e
+        )
+        return rec.layer(
+            "block", "moe" if moe else "block", tensors, self._input_bytes(shard), acts
+        )
 
     def _residual(self, rec: Recorder, shard: Shard) -> int:
         """Write bias, dropout and the residual addition; return the bytes of the kept mask.
@@ -244,10 +248,12 @@ class Transformer(LayeredModel):
         elements = heads * query + kv * (query + value)
         if self.latent is not None:
             elements = heads * (2 * query + value) + self.latent.q_rank + self.latent.kv_rank
-        made = heads * value * output_bytes(shard.precision, fused=shard.flash)
-        return round(n * (elements * shard.precision.bytes + made)) + self._normed(shard)
+        output_size = heads * value * output_bytes(shard.precision, fused=shard.flash)
+        return round(n * (elements * shard.precision.bytes + output_size)) + self._normed_bytes(
+            shard
+        )
 
-    def _normed(self, shard: Shard) -> int:
+    def _normed_bytes(self, shard: Shard) -> int:
         """Return the kept input of attention [bytes]: in 8 bits, one copy per layer that reads it."""
         readers = 2 if self.latent is not None and shard.precision.recipe else 1
         return round(readers * shard.local_tokens * self.hidden * input_bytes(shard.precision))
@@ -320,20 +326,22 @@ class Transformer(LayeredModel):
     def _core(self, rec: Recorder, shard: Shard, heads: int, kv: int) -> None:
         """Write scores, softmax and values, fused or not, with context parallelism."""
         query, value = self._head_sizes()
-        part, whole, parts = shard.sequence // shard.context, shard.sequence, shard.context
+        part, sequence, parts = shard.sequence // shard.context, shard.sequence, shard.context
         token = shard.batch * part * shard.precision.bytes
         ring = token * kv * (query + value)
         if parts > 1 and shard.around == "all-gather":
             # Keys and values are gathered again for the backward pass, and their gradients scattered.
             rec.gather_keys(ring * parts)
-            self._attend(rec, shard, Attention(heads, kv, part, whole, query, value))
+            self._attend(rec, shard, Attention(heads, kv, part, sequence, query, value))
             rec.gather_keys_again(ring * parts)
         elif parts > 1 and shard.around == "ulysses":
             # If a rank has fewer heads of keys than there are ranks, each head is sent to several.
-            there = max(kv, parts)
-            rec.swap("heads", token * (heads * query + there * (query + value)))
-            few = Attention(heads // parts, there // parts, whole, whole, query, value)
-            self._attend(rec, shard, few)
+            num_key_heads = max(kv, parts)
+            rec.swap("heads", token * (heads * query + num_key_heads * (query + value)))
+            attention = Attention(
+                heads // parts, num_key_heads // parts, sequence, sequence, query, value
+            )
+            self._attend(rec, shard, attention)
             rec.swap("tokens", token * heads * value)
         else:
             for step in range(parts):
@@ -396,8 +404,8 @@ class Transformer(LayeredModel):
             rec.gather(moved * t * e)
             routed *= t
         wide = (2 if self.gated else 1) * local_size
-        each = max(1, routed // count)
-        rec.linear("expert fc1", Gemm(count, each, wide, h), inside="expert")
+        per_expert = max(1, routed // count)
+        rec.linear("expert fc1", Gemm(count, per_expert, wide, h), inside="expert")
         first = len(rec.forward)
         rec.memory(
             "expert activation",
@@ -407,7 +415,7 @@ class Transformer(LayeredModel):
             inside="expert",
         )
         rec.module("moe_act", first, round(routed * local_size * operand))
-        rec.linear("expert fc2", Gemm(count, each, h, local_size), inside="expert")
+        rec.linear("expert fc2", Gemm(count, per_expert, h, local_size), inside="expert")
         rec.after_experts(moved * t * e if cut else shard.tokens * self.top_k * h * e)
         self._exchange(rec, shard, "combine")
         rec.memory("unpermute", moved, tokens * h, moved + tokens * h)
@@ -415,8 +423,8 @@ class Transformer(LayeredModel):
             _factor("expert fc1", count * wide * h, expert=True),
             _factor("expert fc2", count * local_size * h, expert=True),
         ]
-        kept = (routed * wide + 2 * tokens * h) * e + round(routed * (local_size + h) * operand)
-        return tensors, kept + shared
+        total = (routed * wide + 2 * tokens * h) * e + round(routed * (local_size + h) * operand)
+        return tensors, total + shared
 
     def _shared_kept(self, shard: Shard, inner: int) -> int:
         """Return the bytes kept by shared experts.
@@ -425,8 +433,8 @@ class Transformer(LayeredModel):
         """
         operand = input_bytes(shard.precision)
         copy = shard.local_tokens * self.hidden * operand if shard.precision.recipe else 0
-        made = shard.tokens * inner * (2 * shard.precision.bytes + operand)
-        return round(made + copy)
+        product_bytes = shard.tokens * inner * (2 * shard.precision.bytes + operand)
+        return round(product_bytes + copy)
 
     def _exchange(self, rec: Recorder, shard: Shard, kind: Literal["dispatch", "combine"]) -> None:
         """Exchange tokens with each of their experts, or with DeepEP with each rank that has one."""
@@ -434,11 +442,11 @@ class Transformer(LayeredModel):
         if deepep is None or shard.expert == 1:
             rec.exchange(kind, tokens * self.top_k * self.hidden * e)
             return
-        routed = deepep.routed(tokens, self.hidden, shard.expert, (self.experts, self.top_k))
+        routed = deepep.route_tokens(tokens, self.hidden, shard.expert, (self.experts, self.top_k))
 
-        def once(way: Literal["dispatch", "combine"], name: str, part: Part) -> Comm:
-            size = deepep.exchanged(way, routed, e)
-            least = deepep.least_ps(way, routed, size.inside)
+        def once(direction: Literal["dispatch", "combine"], name: str, part: Part) -> Comm:
+            size = deepep.exchange_sizes(direction, routed, e)
+            least_ps = deepep.least_ps(direction, routed, size.inside)
             return Comm(
                 "expert",
                 "alltoall",
@@ -446,7 +454,7 @@ class Transformer(LayeredModel):
                 name,
                 part=part,
                 channels=deepep.blocks,
-                least_ps=least,
+                least_ps=least_ps,
                 across=size.across,
                 flags=deepep.low_latency,
             )

@@ -64,8 +64,8 @@ class Perceptron(LayeredModel):
             weights = inner * outer // t
             tensors = [Tensor(f"fc{index}", weights)] + [Tensor(f"bias{index}", wide)] * self.bias
             gathered = shard.style == "column" and index > 0
-            kept = m * (inner // t if rows or gathered else inner) * e
-            acts = Activations(kept + m * wide * e, kept)
+            kept_bytes = m * (inner // t if rows or gathered else inner) * e
+            acts = Activations(kept_bytes + m * wide * e, kept_bytes)
             result.append(rec.layer(f"fc{index}", "linear", tensors, m * wide * e, acts))
         return result
 
@@ -115,33 +115,35 @@ class ResNet(LayeredModel):
             Tensor("classifier", channels * self.classes),
             Tensor("classifier bias", self.classes),
         ]
-        kept = shard.batch * channels * shard.precision.bytes
-        result.append(rec.layer("classifier", "head", tensors, 0, Activations(kept, kept)))
+        kept_bytes = shard.batch * channels * shard.precision.bytes
+        result.append(
+            rec.layer("classifier", "head", tensors, 0, Activations(kept_bytes, kept_bytes))
+        )
         return result
 
     def _stem(self, shard: Shard) -> Layer:
         rec, half = Recorder(shard), self.image // 2
         tensors: list[Tensor] = []
-        kept = _convolve(rec, tensors, _Conv("conv1", 3, 64, 7, half, 2))
+        kept_bytes = _convolve(rec, tensors, _Conv("conv1", 3, 64, 7, half, 2))
         pixels = shard.batch * 64 * half * half
         rec.memory("pool", pixels, pixels / 4, 2 * pixels)
         e = shard.precision.bytes
         images, pooled = shard.batch * 3 * self.image**2 * e, pixels // 4
-        kept += images + pooled * (e + INDEX_BYTES)
-        return rec.layer("stem", "stem", tensors, pooled * e, Activations(kept, images))
+        kept_bytes += images + pooled * (e + INDEX_BYTES)
+        return rec.layer("stem", "stem", tensors, pooled * e, Activations(kept_bytes, images))
 
     def _bottleneck(self, shard: Shard, channels: int, width: int, side: int, stride: int) -> Layer:
         rec, out = Recorder(shard), side // stride
         tensors: list[Tensor] = []
-        kept = _convolve(rec, tensors, _Conv("conv1", channels, width, 1, side))
-        kept += _convolve(rec, tensors, _Conv("conv2", width, width, 3, out, stride))
-        kept += _convolve(rec, tensors, _Conv("conv3", width, 4 * width, 1, out))
+        kept_bytes = _convolve(rec, tensors, _Conv("conv1", channels, width, 1, side))
+        kept_bytes += _convolve(rec, tensors, _Conv("conv2", width, width, 3, out, stride))
+        kept_bytes += _convolve(rec, tensors, _Conv("conv3", width, 4 * width, 1, out))
         if channels != 4 * width or stride > 1:
             short = _Conv("shortcut", channels, 4 * width, 1, out, stride)
-            kept += _convolve(rec, tensors, short, active=False)
+            kept_bytes += _convolve(rec, tensors, short, active=False)
         pixels, e = shard.batch * 4 * width * out * out, shard.precision.bytes
         rec.memory("add", 2 * pixels, pixels, 2 * pixels)
-        acts = Activations(kept, shard.batch * channels * side * side * e)
+        acts = Activations(kept_bytes, shard.batch * channels * side * side * e)
         return rec.layer(f"bottleneck {width}", "block", tensors, pixels * e, acts)
 
 
@@ -183,7 +185,7 @@ def _normalise(rec: Recorder, name: str, elements: int, channels: int) -> None:
         rec.memory(name, 2 * elements, elements, 4 * elements)
         return
     rec.memory(f"{name} statistics", elements, 0, 2 * elements)
-    told = ranks * (2 * channels + 1) * single
+    exchanged_bytes = ranks * (2 * channels + 1) * single
     summed = Comm("norm", "allreduce", 2 * channels * single, f"{name} gradient", part="input")
-    rec.pair([Comm("norm", "all_gather", told, name)], [summed])
+    rec.pair([Comm("norm", "all_gather", exchanged_bytes, name)], [summed])
     rec.memory(name, elements, elements, 2 * elements)

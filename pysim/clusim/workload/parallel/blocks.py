@@ -28,10 +28,10 @@ from clusim.workload.parallel.volumes import Volume
 class BlockEmitter(Emitter):
     """Writer of the steps of a plan, with equal blocks replicated if `folder` allows it."""
 
-    def folds(self, *, beside: bool = False) -> bool:
+    def folds(self, *, in_parallel: bool = False) -> bool:
         """True if equal blocks are replicated: kernels must always last equally long on all ranks."""
         folder = self.folder
-        return folder is not None and self.uniform and (folder.reductions or not beside)
+        return folder is not None and self.uniform and (folder.reductions or not in_parallel)
 
     def block(self, stage: int, steps: Sequence[Step], key: Any, name: str) -> None:
         """Add the steps of a block, replicated if possible."""
@@ -40,8 +40,8 @@ class BlockEmitter(Emitter):
             super().block(stage, steps, key, name)
             return
         talks = any(isinstance(step, Comm | Beside) for step in steps)
-        for ranks in self.plan.mesh.coupled(stage):
-            if not folder.wanted():
+        for ranks in self.plan.mesh.coupled_ranks(stage):
+            if not folder.replicates_next():
                 self._run_on(stage, ranks, steps, name)
             elif talks:
                 result = folder.find(key, ranks, partial(self._alone, stage, ranks, steps))
@@ -74,9 +74,9 @@ class BlockEmitter(Emitter):
         for group, end_ps in self._alike(ranks, block.end_ps, issue):
             task = self._pause(group, end_ps, name, (_all(waits), issue))
             tasks |= dict.fromkeys(group, task)
-        self._folded(FoldedBlock(tasks, waits, block, self.folder.last))
+        self._count_replicated(FoldedBlock(tasks, waits, block, self.folder.last))
 
-    def _folded(self, block: FoldedBlock) -> None:
+    def _count_replicated(self, block: FoldedBlock) -> None:
         """Count a block that pauses replace."""
         assert self.folder is not None
         self.folder.blocks.append(block)
@@ -112,14 +112,14 @@ class BlockEmitter(Emitter):
             tasks |= dict.fromkeys(group, self._pause(group, time_ps, name, (after, issue)))
         moved = sum(map(self.plan.chip.moved_bytes, kernels))
         result = self.folder.kernels(ranks, (time_ps, moved, flops))
-        self._folded(FoldedBlock(tasks, waits, result, self.folder.last, coupled=False))
+        self._count_replicated(FoldedBlock(tasks, waits, result, self.folder.last, coupled=False))
 
     def messages(
         self, exchange: Exchange, pairs: Sequence[tuple[int, int]], waits: Tails, stream: str
     ) -> Tails:
         """Add parallel messages of equal size, one per pair of ranks, replicated if requested."""
         folder = self.folder
-        if folder is None or not (self.uniform and folder.messages and folder.wanted()):
+        if folder is None or not (self.uniform and folder.messages and folder.replicates_next()):
             return super().messages(exchange, pairs, waits, stream)
 
         def write(writer: Emitter) -> Tails:
@@ -138,7 +138,9 @@ class BlockEmitter(Emitter):
     ) -> Tails:
         """Add one collective for each group, in parallel, replicated if requested."""
         folder = self.folder
-        if folder is None or not (groups and self.folds(beside=True) and folder.wanted()):
+        if folder is None or not (
+            groups and self.folds(in_parallel=True) and folder.replicates_next()
+        ):
             return super().collectives(exchange, groups, stream, after)
 
         def write(writer: Emitter) -> Tails:
@@ -171,7 +173,7 @@ class BlockEmitter(Emitter):
                 group[0], end_ps, stream=stream, name=f"{exchange.name}{SUFFIX}", after=_all(waits)
             )
             tasks |= dict.fromkeys(group, task)
-        self._folded(FoldedBlock(tasks, waits, result, self.folder.last, message=True))
+        self._count_replicated(FoldedBlock(tasks, waits, result, self.folder.last, message=True))
         return {rank: (task,) for rank, task in tasks.items()}
 
     def _pause(
@@ -179,10 +181,10 @@ class BlockEmitter(Emitter):
         ranks: Sequence[int],
         time_ps: int,
         name: str,
-        given: tuple[tuple[int, ...], Issue | None],
+        start: tuple[tuple[int, ...], Issue | None],
     ) -> int:
-        """Add the pause of a block at these ranks; `given` holds dependencies and host work."""
-        after, issue = given
+        """Add the pause of a block at these ranks; `start` holds dependencies and host work."""
+        after, issue = start
         host = self._issue(ranks[0], issue, name)
         task = self.builder.delay(ranks[0], time_ps, name=f"{name}{SUFFIX}", after=after)
         for rank in ranks:
@@ -191,7 +193,12 @@ class BlockEmitter(Emitter):
 
     def optimizer(self, ranks: Iterable[int], elements: int, name: str = "optimizer") -> None:
         """Add an optimiser step over this number of parameters."""
-        if elements > 0 and self.folds() and self.folder is not None and self.folder.wanted():
+        if (
+            elements > 0
+            and self.folds()
+            and self.folder is not None
+            and self.folder.replicates_next()
+        ):
             kernel, members = self.plan.optimizer.kernel(elements), tuple(ranks)
             self._fold_kernels(members, [kernel], name)
         else:

@@ -43,14 +43,14 @@ MOST_TILES = 64
 def step_on_host(emitter: Emitter, ranks: Iterable[int], elements: int) -> None:
     """Add an optimiser step over this number of parameters of each rank, on its host."""
     plan = emitter.plan
-    way, size = host_way(plan.fabric), plan.element_bytes_reduced
-    wanted = -(-elements * size // plan.workload.data.bucket)
-    tiles = max(1, min(MOST_TILES, wanted))
+    path, size = host_way(plan.fabric), plan.element_bytes_reduced
+    num_buckets = -(-elements * size // plan.workload.data.bucket)
+    tiles = max(1, min(MOST_TILES, num_buckets))
     part = elements / tiles
     stages = (
-        ("gradients to host", part * size / way.rate_Bps),
-        ("optimizer on host", plan.optimizer.kernel(elements).bytes / tiles / way.memory_Bps),
-        ("weights from host", part * plan.precision.bytes / way.rate_Bps),
+        ("gradients to host", part * size / path.rate_Bps),
+        ("optimizer on host", plan.optimizer.kernel(elements).bytes / tiles / path.memory_Bps),
+        ("weights from host", part * plan.precision.bytes / path.rate_Bps),
     )
     for rank in ranks:
         start = emitter.tail.get(rank, ())
@@ -81,8 +81,8 @@ class Away:
         if kind == "F":
             self.emitter.join(self._gone.get((microbatch, chunk, index - 2), {}))
         elif kind in ("B", "BW"):
-            for wanted in (index, index - 1):
-                place = (microbatch, chunk, wanted)
+            for layer in (index, index - 1):
+                place = (microbatch, chunk, layer)
                 if place in self._gone:
                     self._back[place] = self._copy(place, "activations from host")
             self.emitter.join(self._back.pop((microbatch, chunk, index), {}))
@@ -99,10 +99,10 @@ class Away:
         size = self.chunks[chunk][index].kept_bytes
         delay_ps = round(size / self.rate_Bps * 1e12)
         stream = TO_HOST if name.endswith("to host") else name
-        there = self._gone.pop(place, {})
+        copies = self._gone.pop(place, {})
         result: Tails = {}
         for rank in self.ranks:
-            after = (*self.emitter.tail.get(rank, ()), *there.get(rank, ()))
+            after = (*self.emitter.tail.get(rank, ()), *copies.get(rank, ()))
             task = self.emitter.builder.delay(rank, delay_ps, stream=stream, name=name, after=after)
             result[rank] = (task,)
         return result
@@ -156,12 +156,12 @@ def checkpoint_of(plan: ParallelPlan) -> Checkpoint | None:
     if spec is None:
         return None
     optimizer = plan.optimizer
-    each = optimizer.weight + optimizer.state
-    moved = optimizer.weight if plan.workload.offload.optimizer else each
+    bytes_per_element = optimizer.weight + optimizer.state
+    moved = optimizer.weight if plan.workload.offload.optimizer else bytes_per_element
     shares = [_share(plan, stage) for stage in range(plan.mesh.pipeline)]
     copied = tuple(round(share * plan.model.parameters * moved) for share in shares)
     rate = host_way(plan.fabric).rate_Bps
-    result = Checkpoint(plan.model.parameters * each, copied, rate, float(spec.write))
+    result = Checkpoint(plan.model.parameters * bytes_per_element, copied, rate, float(spec.write))
     if result.write_s > LONGEST_S:
         place = (
             ("checkpoint",)
@@ -182,8 +182,8 @@ def _share(plan: ParallelPlan, stage: int) -> Fraction:
     def held(index: int) -> Fraction:
         tensors = [t for chunk in plan.stages[index] for layer in chunk for t in layer.tensors]
         common = sum(t.elements for t in tensors if not t.expert and t.name != COPY)
-        whole = common + plan.mesh.expert * sum(t.elements for t in tensors if t.expert)
-        return Fraction(whole, len(plan.crew.of(index)))
+        total = common + plan.mesh.expert * sum(t.elements for t in tensors if t.expert)
+        return Fraction(total, len(plan.crew.of(index)))
 
     sizes = [held(index) for index in range(plan.mesh.pipeline)]
     ranks = plan.mesh.size // plan.mesh.pipeline
@@ -227,8 +227,8 @@ class Saving:
         self.emitter.join(self._copied)
 
 
-def save_behind(emitter: Emitter, checkpoint: Checkpoint, *, written: bool) -> None:
-    """Copy the states of all ranks after a step; if `written`, wait until they are in storage."""
+def save_behind(emitter: Emitter, checkpoint: Checkpoint, *, is_written: bool) -> None:
+    """Copy the states of all ranks after a step; if `is_written`, wait until they are in storage."""
     before = {stage: emitter.ranks(stage) for stage in range(emitter.plan.mesh.pipeline)}
     everyone = [rank for ranks in before.values() for rank in ranks]
     first = everyone[0]
@@ -240,7 +240,7 @@ def save_behind(emitter: Emitter, checkpoint: Checkpoint, *, written: bool) -> N
                 rank, copy_ps, stream=TO_HOST, name="states to host", after=tails[rank]
             )
             emitter.tail[rank] = (task,)
-    if not written:
+    if not is_written:
         return
     ready = emitter.builder.marker(
         *(first, "checkpoint"), stream=STORAGE, after=[t for tasks in tails.values() for t in tasks]

@@ -41,9 +41,9 @@ def expert_loads(
     top = min(1 + skew, ranks)
     weights = [(ranks - 1 - i) / (ranks - 1) for i in range(ranks)]
     mean = sum(weights[1:]) / (ranks - 1)
-    rest = (ranks - top) / (ranks - 1)
-    others = [rest if mean == 0 else min(top, rest * w / mean) for w in weights[1:]]
-    loads = [top, *others]
+    mean_rest = (ranks - top) / (ranks - 1)
+    further = [mean_rest if mean == 0 else min(top, mean_rest * w / mean) for w in weights[1:]]
+    loads = [top, *further]
     scale = ranks / sum(loads)
     loads = [load * scale for load in loads]
     random.Random(seed).shuffle(loads)
@@ -181,12 +181,12 @@ def check_names(workload: Workload, fabric: Fabric) -> None:
     for dim, spec in workload.communicators.items():
         for operation, algorithm in (spec.algorithm or {}).items():
             place = ("communicators", dim, "algorithm", operation)
-            known = ALGORITHMS.get(operation)
-            if known is None:
+            algorithms = ALGORITHMS.get(operation)
+            if algorithms is None:
                 message = f"no operation{did_you_mean(operation, ALGORITHMS)}"
                 raise complain(workload, place, message)
-            if algorithm not in known:
-                message = f"{algorithm!r}: {operation} has {', '.join(known)}"
+            if algorithm not in algorithms:
+                message = f"{algorithm!r}: {operation} has {', '.join(algorithms)}"
                 raise complain(workload, place, message)
 
 

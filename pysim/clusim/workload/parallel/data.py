@@ -87,7 +87,7 @@ class DataParallel:
         self.plan = emitter.plan
         self.chunks = emitter.plan.stages[stage]
 
-    def hooked(self, kind: str, microbatch: int, last: bool) -> bool:
+    def writes_layers(self, kind: str, microbatch: int, last: bool) -> bool:
         """True if passes of this kind have to be written layer by layer."""
         return False
 
@@ -125,7 +125,7 @@ class DataParallel:
 
     def optimize(self) -> None:
         """Add the optimiser's kernel."""
-        ranks, elements = self.emitter.ranks(self.stage), self.plan.stepped(self.stage)
+        ranks, elements = self.emitter.ranks(self.stage), self.plan.optimizer_parameters(self.stage)
         if self.plan.workload.offload.optimizer and elements:
             step_on_host(self.emitter, ranks, elements)
         else:
@@ -142,7 +142,7 @@ class Unfilled:
         """True if any bucket waits."""
         return any(self._missing)
 
-    def filled(self, chunk: int, index: int) -> list[int]:
+    def fill_buckets(self, chunk: int, index: int) -> list[int]:
         """Return the buckets that are complete with this layer, and were not before."""
         result = []
         for number, missing in enumerate(self._missing):
@@ -151,7 +151,7 @@ class Unfilled:
                 result += [] if missing else [number]
         return result
 
-    def rest(self) -> list[int]:
+    def remaining_buckets(self) -> list[int]:
         """Return the buckets that still wait, in their present state."""
         result = [number for number, missing in enumerate(self._missing) if missing]
         for number in result:
@@ -181,7 +181,7 @@ class Replicated(DataParallel):
         self.unfilled = Unfilled(self.buckets)
         self.done: list[Tails] = []
 
-    def hooked(self, kind: str, microbatch: int, last: bool) -> bool:
+    def writes_layers(self, kind: str, microbatch: int, last: bool) -> bool:
         """True for the passes that complete gradients."""
         if not self.buckets or not self.overlap:
             return False
@@ -193,7 +193,7 @@ class Replicated(DataParallel):
 
     def after(self, kind: str, chunk: int, index: int, last: bool) -> None:
         """Reduce the buckets that are complete with this layer."""
-        for number in self.unfilled.filled(chunk, index):
+        for number in self.unfilled.fill_buckets(chunk, index):
             self.done.append(self.reduce(self.buckets[number], last=last))
         if self.every and not self.unfilled:
             self.unfilled = Unfilled(self.buckets)
@@ -224,7 +224,7 @@ class Replicated(DataParallel):
     def complete(self) -> None:
         """Reduce the remaining buckets, and wait for them."""
         if not (self.every and self.overlap):
-            for number in self.unfilled.rest():
+            for number in self.unfilled.remaining_buckets():
                 self.done.append(self.reduce(self.buckets[number]))
         for done in self.done:
             self.emitter.join(done)
@@ -278,7 +278,7 @@ class Rounds(DataParallel):
         self.buckets = fill_buckets(self.chunks, size, settings.first_bucket, settings.bucket)
         self.unfilled = Unfilled([])
 
-    def hooked(self, kind: str, microbatch: int, last: bool) -> bool:
+    def writes_layers(self, kind: str, microbatch: int, last: bool) -> bool:
         """True for backward passes."""
         return self.overlap and kind == "B"
 
@@ -289,12 +289,12 @@ class Rounds(DataParallel):
 
     def after(self, kind: str, chunk: int, index: int, last: bool) -> None:
         """Post the buckets that are complete with this layer."""
-        for number in self.unfilled.filled(chunk, index):
+        for number in self.unfilled.fill_buckets(chunk, index):
             self._give(number)
 
     def post(self) -> None:
         """Post the remaining buckets."""
-        for number in self.unfilled.rest():
+        for number in self.unfilled.remaining_buckets():
             self._give(number)
 
     def ready(self) -> bool:
@@ -310,18 +310,18 @@ class Rounds(DataParallel):
     def _give(self, number: int) -> None:
         """Record a bucket of this worker; the last worker adds the sum."""
         board, key = self.board, (self.round, number)
-        made = board.made.setdefault(key, {})
-        made |= {rank: self.emitter.tail.get(rank, ()) for rank in self.emitter.ranks(self.stage)}
+        tasks = board.made.setdefault(key, {})
+        tasks |= {rank: self.emitter.tail.get(rank, ()) for rank in self.emitter.ranks(self.stage)}
         board.given += 1
         groups = [*zip(*(self.emitter.ranks(worker) for worker in board.workers), strict=True)]
-        if len(made) < len(groups) * len(board.workers):
+        if len(tasks) < len(groups) * len(board.workers):
             return
         size = self.buckets[number].elements * self.plan.element_bytes_reduced
         dtype = "float32" if self.plan.element_bytes_reduced == 4 else None
         exchange = Exchange("replica", "allreduce", size, "gradients", dtype=dtype)
         done = board.summed.setdefault(key, {})
         for group in groups:
-            done |= self.emitter.collective(exchange, group, after=made)
+            done |= self.emitter.collective(exchange, group, after=tasks)
 
 
 SERVER = "server"
@@ -340,7 +340,7 @@ class Served(DataParallel):
         self.pulled: list[Tails] = []
         self.workers = emitter.ranks(stage)
 
-    def hooked(self, kind: str, microbatch: int, last: bool) -> bool:
+    def writes_layers(self, kind: str, microbatch: int, last: bool) -> bool:
         """True for the backward passes that complete gradients."""
         return kind == "B" and last and self.own.overlap
 
@@ -350,12 +350,12 @@ class Served(DataParallel):
 
     def after(self, kind: str, chunk: int, index: int, last: bool) -> None:
         """Push the buckets that are complete with this layer."""
-        for number in self.unfilled.filled(chunk, index):
+        for number in self.unfilled.fill_buckets(chunk, index):
             self._exchange(self.buckets[number])
 
     def complete(self) -> None:
         """Push the remaining gradients; the next step waits for the weights."""
-        for number in self.unfilled.rest():
+        for number in self.unfilled.remaining_buckets():
             self._exchange(self.buckets[number])
         for done in self.pulled:
             self.emitter.join(done)
@@ -402,9 +402,9 @@ class Served(DataParallel):
                 task = self._kernel(server, step, f"update {worker}", arrived)
                 done[worker] = (task,)
             return done
-        together = tuple(sorted({task for tasks in pushed.values() for task in tasks}))
+        all_tasks = tuple(sorted({task for tasks in pushed.values() for task in tasks}))
         reduce = Kernel("sum", bytes=(len(pushed) + 1) * part * plan.element_bytes_reduced)
-        summed = self._kernel(server, reduce, "sum", together)
+        summed = self._kernel(server, reduce, "sum", all_tasks)
         task = self._kernel(server, step, "update", (summed,))
         return {worker: (task,) for worker in pushed}
 

@@ -132,9 +132,9 @@ class Emitter:
         """Return the ranks of a stage that are written."""
         return [r for r in self.plan.mesh.stage(stage) if self.only is None or r in self.only]
 
-    def coupled(self, stage: int) -> list[tuple[int, ...]]:
+    def coupled_ranks(self, stage: int) -> list[tuple[int, ...]]:
         """Return the sets of ranks of a stage that communicate within a microbatch."""
-        return self.plan.mesh.coupled(stage)
+        return self.plan.mesh.coupled_ranks(stage)
 
     def backward(self, layer: Layer) -> list[Step]:
         """Return the backward steps of a layer, recomputation included."""
@@ -154,12 +154,12 @@ class Emitter:
             if isinstance(step, Comm):
                 self._communicate(stage, step)
             elif isinstance(step, Beside):
-                self._beside(stage, step, name)
+                self._interleave(stage, step, name)
             else:
                 self.join(self._open.pop((stage, step.key), {}))
         self.kernels(ranks, pending, name)
 
-    def _beside(self, stage: int, both: Beside, name: str) -> None:
+    def _interleave(self, stage: int, both: Beside, name: str) -> None:
         """Interleave two rows of steps at each communication; each row waits only for itself."""
         before = dict(self.tail)
         tails = [dict(before), dict(before)]
@@ -212,7 +212,7 @@ class Emitter:
     def _behind(self, rank: int, task: int, host: tuple[int, ...], issue: Issue | None) -> None:
         """Make the next kernels wait for a task of the GPU, and for the host that issued it."""
         if self.host is not None and issue is not None and host:
-            self.host.issued(rank, task, issue.launches)
+            self.host.record_launches(rank, task, issue.launches)
         self.tail[rank] = (task, *host)
 
     def busy(self, ranks: Iterable[int], time_ps: int, name: str) -> None:
@@ -303,7 +303,7 @@ class Emitter:
         experts = operation == "alltoall" and dim == "expert"
         if experts and len(set(self.loads)) == 1:
             size_bytes = round(size_bytes * self.loads[0])
-        size = _whole(size_bytes, len(group) * 16 if operation != "send" else 16)
+        size = _round_up(size_bytes, len(group) * 16 if operation != "send" else 16)
         waits = {rank: (after or self.tail).get(rank, ()) for rank in group}
         self._enqueue(exchange, waits)
         tally = self.traffic.setdefault(dim, Volume())
@@ -374,12 +374,12 @@ class Emitter:
         result: dict[str, Any] = {"dtype": self.plan.precision.dtype}
         spec = self.plan.workload.communicator(dim)
         if spec is not None:
-            wanted = {
+            options = {
                 "channels": spec.channels,
                 "protocol": spec.protocol,
                 "algorithm": (spec.algorithm or {}).get(operation),
             }
-            result |= {name: value for name, value in wanted.items() if value is not None}
+            result |= {name: value for name, value in options.items() if value is not None}
         if operation == "send":
             result.setdefault("channels", self._message_channels(size_bytes))
             result["dtype"] = "uint8"
@@ -440,8 +440,8 @@ class Emitter:
             done |= {rank: (task,) for rank, task in zip(pair, tasks, strict=True)}
         return done
 
-    def folds(self, *, beside: bool = False) -> bool:
-        """True if equal blocks are replicated, with `beside` also those parallel to reductions."""
+    def folds(self, *, in_parallel: bool = False) -> bool:
+        """True if equal blocks are replicated, with `in_parallel` also those parallel to reductions."""
         return False
 
     def blocks(
@@ -487,6 +487,6 @@ def dim_of(dim: str) -> str:
     return STREAM.get(dim, dim)
 
 
-def _whole(size: int, unit: int) -> int:
+def _round_up(size: int, unit: int) -> int:
     """Return a size rounded up to a multiple of `unit`, at least one `unit`."""
     return max(unit, -(-size // unit) * unit)

@@ -118,12 +118,12 @@ class Folder:
         self.zone = self.places.zone
         self._wires = frozenset(arrays_of(self.fabric).wire_names)
 
-    def restart(self, written: frozenset[int]) -> None:
+    def restart(self, blocks_written: frozenset[int]) -> None:
         """Begin another schedule with these blocks written in full; keep the simulated blocks."""
         self.blocks, self.last = [], -1
-        self.written = written
+        self.written = blocks_written
 
-    def wanted(self) -> bool:
+    def replicates_next(self) -> bool:
         """Count a block; True if it is to be replicated."""
         self.last += 1
         return self.last not in self.written
@@ -138,18 +138,18 @@ class Folder:
             self._found[key, place.key] = (ranks, self._simulate(ranks, alone()))
         origin, result = self._found[key, place.key]
         if origin != ranks:
-            result = replace(self._moved(result, origin, ranks), same=place.proved)
+            result = replace(self._move_block(result, origin, ranks), same=place.proved)
         self._alias[exact] = result
         return result
 
-    def kernels(self, ranks: tuple[int, ...], each: tuple[int, int, int]) -> Folded:
+    def kernels(self, ranks: tuple[int, ...], counts: tuple[int, int, int]) -> Folded:
         """Return a block of kernels, the same on each rank.
 
-        `each` is time [ps], memory traffic [bytes] and operations of a rank.
+        `counts` is time [ps], memory traffic [bytes] and operations of a rank.
         """
-        key = (ranks, each)
+        key = (ranks, counts)
         if key not in self._kernels:
-            time_ps, memory_bytes, flops = each
+            time_ps, memory_bytes, flops = counts
             done = BlockTasks.of_kernels(ranks, time_ps, memory_bytes)
             ends = dict.fromkeys(ranks, time_ps)
             self._kernels[key] = Folded(ranks, ends, done, {}, flops * len(ranks))
@@ -161,19 +161,19 @@ class Folder:
         end = {rank: max(int(done.end[task]) for task in block.tail[rank]) for rank in ranks}
         return Folded(ranks, end, done, block.traffic, block.flops, done.wires)
 
-    def _moved(self, block: Folded, origin: tuple[int, ...], ranks: tuple[int, ...]) -> Folded:
+    def _move_block(self, block: Folded, origin: tuple[int, ...], ranks: tuple[int, ...]) -> Folded:
         """Return a block moved to other ranks, on equal nodes."""
-        there = dict(zip(origin, ranks, strict=True))
-        names = self.places.renamed({self.zone[old]: self.zone[new] for old, new in there.items()})
+        image = dict(zip(origin, ranks, strict=True))
+        names = self.places.renaming({self.zone[old]: self.zone[new] for old, new in image.items()})
 
         def renamed(wire: str) -> str:
-            source, _, rest = wire.partition("->")
-            target, _, number = rest.rpartition(".")
+            source, _, destination = wire.partition("->")
+            target, _, number = destination.rpartition(".")
             block = f"{names(source)}->{names(target)}.{number}"
             # The choice of packets between several equal paths there is not known.
             return block if block in self._wires else wire
 
-        end = {there[rank]: value for rank, value in block.end_ps.items()}
+        end = {image[rank]: value for rank, value in block.end_ps.items()}
         return replace(block, ranks=ranks, end_ps=end, wires=tuple(map(renamed, block.wires)))
 
 
@@ -185,9 +185,9 @@ def by_kind(blocks: Iterable[FoldedBlock]) -> list[tuple[Folded, list[FoldedBloc
     return list(kinds.values())
 
 
-def pauses_of(found: Folded, blocks: Iterable[FoldedBlock]) -> Array:
+def pauses_of(folded: Folded, blocks: Iterable[FoldedBlock]) -> Array:
     """Return the tasks that represent blocks of a kind, shape (blocks, ranks)."""
-    return np.array([[block.tasks[rank] for rank in found.ranks] for block in blocks], np.int64)
+    return np.array([[block.tasks[rank] for rank in folded.ranks] for block in blocks], np.int64)
 
 
 def repetitions(
@@ -195,11 +195,11 @@ def repetitions(
 ) -> dict[int, list[tuple[Array, RankPattern]]]:
     """Return the patterns of every rank with the starts of their blocks, given all task starts [ps]."""
     result: dict[int, list[tuple[Array, RankPattern]]] = {}
-    for found, repeated in by_kind(blocks):
-        starts = start_ps[pauses_of(found, repeated)]
-        for slot, rank in enumerate(found.ranks):
+    for block, repeated in by_kind(blocks):
+        starts = start_ps[pauses_of(block, repeated)]
+        for slot, rank in enumerate(block.ranks):
             at = starts[:, slot]
-            result.setdefault(rank, []).append((at[at >= 0], found.done.patterns[slot]))
+            result.setdefault(rank, []).append((at[at >= 0], block.done.patterns[slot]))
     return result
 
 
@@ -211,24 +211,24 @@ def block_rows(blocks: Sequence[FoldedBlock], schedule: Schedule) -> BlockRows |
     names: dict[str, int] = {}
     calls: list[CollectiveCall] = []
     parts: list[list[Array]] = []
-    for found, repeated in by_kind(blocks):
-        done, there = found.done, dict(zip(found.done.ranks, found.ranks, strict=True))
+    for folded, repeated in by_kind(blocks):
+        done, image = folded.done, dict(zip(folded.done.ranks, folded.ranks, strict=True))
         first = len(schedule.calls) + len(calls)
         for call in done.calls:
-            ranks = tuple(there[rank] for rank in call.ranks)
-            calls.append(replace(call, ranks=ranks, root=there.get(call.root, -1)))
-        stream = _numbered(streams, done.stream)
-        fixed = np.array(found.ranks)[done.slot], done.kind, stream
+            ranks = tuple(image[rank] for rank in call.ranks)
+            calls.append(replace(call, ranks=ranks, root=image.get(call.root, -1)))
+        stream = _number_texts(streams, done.stream)
+        fixed = np.array(folded.ranks)[done.slot], done.kind, stream
         call_rows = np.where(done.call < 0, -1, done.call + first)
-        rest = call_rows, done.start, done.moves, done.end, done.memory
-        for block, pauses in zip(repeated, pauses_of(found, repeated), strict=True):
+        values = call_rows, done.start, done.moves, done.end, done.memory
+        for block, pauses in zip(repeated, pauses_of(folded, repeated), strict=True):
             pass_name = schedule.tasks[next(iter(block.tasks.values()))].name.removesuffix(SUFFIX)
-            name = _numbered(names, [own or pass_name for own in done.name])
-            parts.append([pauses[done.slot], *fixed, name, *rest])
+            name = _number_texts(names, [own or pass_name for own in done.name])
+            parts.append([pauses[done.slot], *fixed, name, *values])
     texts: dict[str, Any] = {"streams": list(streams), "names": list(names)}
     columns = (np.concatenate(column) for column in zip(*parts, strict=True))
     return BlockRows.of(texts | dict(zip(BLOCK_COLUMNS[2:], columns, strict=True)), calls)
 
 
-def _numbered(known: dict[str, int], texts: Iterable[str]) -> Array:
-    return np.array([known.setdefault(text, len(known)) for text in texts], np.int64)
+def _number_texts(numbers: dict[str, int], texts: Iterable[str]) -> Array:
+    return np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)

@@ -21,7 +21,7 @@ from clusim.workload.parallel.checkpoints import Away, Saving, checkpoint_of, sa
 from clusim.workload.parallel.data import Board, DataParallel, Replicated, Rounds, Served
 from clusim.workload.parallel.emitter import Block, Emitter, Exchange
 from clusim.workload.parallel.sharded import Sharded
-from clusim.workload.pipeline_schedules import CUT, Action, before, beside
+from clusim.workload.pipeline_schedules import CUT, Action, before, parallel_places
 
 BLOCK_LAYERS = 2
 """Most layers of a replicated block: the cost of simulating a block grows with them, and two equal layers
@@ -104,7 +104,7 @@ class StepWriter:
         self.saving = []
         if spec.overlap:
             return
-        save_behind(self.emitter, checkpoint, written=not spec.asynchronous)
+        save_behind(self.emitter, checkpoint, is_written=not spec.asynchronous)
         for stage in range(self.stages):
             ranks = self.emitter.ranks(stage)
             self.emitter.synchronize(ranks, "end of checkpoint")
@@ -123,26 +123,26 @@ class StepWriter:
         alive = set(range(self.stages))
         ends: list[dict[int, tuple[int, ...]]] = [{} for _ in range(steps)]
         while alive:
-            moved, known = False, self._known()
+            moved, progress = False, self._progress()
             for stage in sorted(alive):
-                for made in running[stage]:
-                    if made is None:
+                for task in running[stage]:
+                    if task is None:
                         break
                     moved = True
-                    if made >= 0:
-                        ends[made] |= {
+                    if task >= 0:
+                        ends[task] |= {
                             r: self.emitter.tail.get(r, ()) for r in self.emitter.ranks(stage)
                         }
                 else:
                     alive.discard(stage)
                     moved = True
-            if not moved and known == self._known():
+            if not moved and progress == self._progress():
                 raise InputError(
                     f"pipeline schedule {schedule}: stages {sorted(alive)} wait for each other"
                 )
         self.steps += ends
 
-    def _known(self) -> tuple[int, int, int]:
+    def _progress(self) -> tuple[int, int, int]:
         """Return the progress of all stages: messages posted, messages sent, buckets posted."""
         return len(self._posted), len(self._sent), sum(board.given for board in self.boards)
 
@@ -162,30 +162,30 @@ class StepWriter:
         done_backward = 0
         sends: list[Message] = []
         last = {
-            ("W" if each.kind == "BW" else each.kind, each.chunk): index
-            for index, each in enumerate(actions)
-            if each.kind != "F"
+            ("W" if act.kind == "BW" else act.kind, act.chunk): index
+            for index, act in enumerate(actions)
+            if act.kind != "F"
         }
         lasts = set(last.values())
         pipedream = self.plan.schedule == "pipedream"
-        pairs = beside(self.plan.schedule, stage, self.stages, self.plan.microbatches)
+        pairs = parallel_places(self.plan.schedule, stage, self.stages, self.plan.microbatches)
         for index, action in enumerate(actions):
             if index - 1 in pairs:
                 continue
-            together = actions[index : index + 2] if index in pairs else [action]
-            receives = self._needs(stage, together)
+            group = actions[index : index + 2] if index in pairs else [action]
+            receives = self._needs(stage, group)
             if sends or receives:
                 yield from self._exchange(sends, receives)
-            for each in together:
-                self._microbatch(stage, each)
+            for act in group:
+                self._microbatch(stage, act)
             is_last = pipedream or index in lasts
-            if len(together) == 2:
-                self._pair(stage, together, [is_last, pipedream or index + 1 in lasts])
+            if len(group) == 2:
+                self._pair(stage, group, [is_last, pipedream or index + 1 in lasts])
             else:
                 self._pass(stage, action, is_last)
             if self.waits == "pass":
                 self.emitter.synchronize(self.emitter.ranks(stage))
-            sends = self._makes(stage, together)
+            sends = self._makes(stage, group)
             if not self.blocking:
                 for message in sends:
                     self._send(message)
@@ -276,13 +276,13 @@ class StepWriter:
         """Return the messages that passes need from others."""
         result: list[Message] = []
         for action in actions:
-            made = action.gives
-            source = self._near(stage, made)[0]
+            output = action.gives
+            source = self._stage_ends(stage, output)[0]
             if source is not None:
-                result.append((self.boards[source].worker(made.microbatch), stage, made))
+                result.append((self.boards[source].worker(output.microbatch), stage, output))
         return result
 
-    def _near(self, stage: int, action: Action) -> tuple[int | None, tuple[int, int] | None]:
+    def _stage_ends(self, stage: int, action: Action) -> tuple[int | None, tuple[int, int] | None]:
         """Return the input stage of a pass, and stage and part of its output; None: same stage."""
         key = stage, action.kind, action.chunk
         if key not in self._around:
@@ -300,11 +300,11 @@ class StepWriter:
         """Return the messages with the results of passes for other stages."""
         result: list[Message] = []
         for action in actions:
-            made = action.gives
-            target = self._near(stage, made)[1]
+            output = action.gives
+            target = self._stage_ends(stage, output)[1]
             if target is not None:
-                there = self.boards[target[0]].worker(made.microbatch)
-                result.append((stage, there, Action(made.kind, made.microbatch, target[1])))
+                worker = self.boards[target[0]].worker(output.microbatch)
+                result.append((stage, worker, Action(output.kind, output.microbatch, target[1])))
         return result
 
     def _exchange(self, sends: list[Message], receives: list[Message]) -> Iterator[int | None]:
@@ -348,14 +348,16 @@ class StepWriter:
     def _pairs(self, source: int, target: int) -> list[list[tuple[int, int]]]:
         """Return the rank pairs of two stages, grouped by the senders that communicate."""
         to = dict(zip(self.mesh.stage(source), self.mesh.stage(target), strict=True))
-        return [[(src, to[src]) for src in senders] for senders in self.emitter.coupled(source)]
+        return [
+            [(src, to[src]) for src in senders] for senders in self.emitter.coupled_ranks(source)
+        ]
 
     def _size(self, source: int, target: int, action: Action) -> int:
         """Return the bytes of a message of one rank before it is split."""
         if action.kind == "F":
-            made = self.layout.next(self.crew.stage(target), action.chunk, -1)
-            assert made is not None, "received activations come from a previous chunk"
-            return max(16, self.plan.stages[source][made[1]][-1].output_bytes)
+            next_stage = self.layout.next(self.crew.stage(target), action.chunk, -1)
+            assert next_stage is not None, "received activations come from a previous chunk"
+            return max(16, self.plan.stages[source][next_stage[1]][-1].output_bytes)
         return max(16, self.plan.stages[target][action.chunk][-1].output_bytes)
 
     def _pass(self, stage: int, action: Action, last: bool) -> None:
@@ -364,7 +366,7 @@ class StepWriter:
         kind, microbatch, chunk = action
         prefix = self._gather(stage, action)
         name = f"{kind}{microbatch}.{chunk}" if self.chunks > 1 else f"{kind}{microbatch}"
-        if not (self.away or data.hooked(kind, microbatch, last)):
+        if not (self.away or data.writes_layers(kind, microbatch, last)):
             emitter.blocks(stage, self._blocks(stage, kind, chunk), prefix, name)
             return
         layers = self.plan.stages[stage][chunk]
@@ -374,8 +376,8 @@ class StepWriter:
             data.before(kind, chunk, index)
             for away in self.away[stage : stage + 1]:
                 away.before(action, index)
-            if emitter.folds(beside=True):
-                key = (self._named(kind), 0, (id(layers[index]),))
+            if emitter.folds(in_parallel=True):
+                key = (self._pass_key(kind), 0, (id(layers[index]),))
                 emitter.block(stage, self._steps_of(layers[index], kind), key, name)
             else:
                 emitter.run(stage, self._steps_of(layers[index], kind), name)
@@ -383,7 +385,7 @@ class StepWriter:
                 away.after(action, index)
             for saving in self.saving[stage : stage + 1]:
                 saving.turn()
-            if data.hooked(kind, microbatch, last):
+            if data.writes_layers(kind, microbatch, last):
                 data.after(kind, chunk, index, last)
 
     def _blocks(self, stage: int, kind: str, chunk: int) -> list[Block]:
@@ -396,7 +398,7 @@ class StepWriter:
             self._cut[key] = [
                 (
                     [s for i in piece for s in self._tagged_steps(layers[i], kind, i)],
-                    (self._named(kind), tuple(id(layers[i]) for i in piece)),
+                    (self._pass_key(kind), tuple(id(layers[i]) for i in piece)),
                 )
                 for piece in _pieces(layers, indices)
             ]
@@ -406,10 +408,10 @@ class StepWriter:
         """Return the steps of a layer in a pass, tagged with its place; equal layers share steps."""
         key = id(layer), kind, index
         if key not in self._written:
-            self._written[key] = _tagged(self._steps_of(layer, kind), index)
+            self._written[key] = _tag_steps(self._steps_of(layer, kind), index)
         return self._written[key]
 
-    def _named(self, kind: str) -> str:
+    def _pass_key(self, kind: str) -> str:
         """Return the key that distinguishes passes with different steps."""
         return kind if kind == "F" or self.plan.splits_backward else "FB"
 
@@ -425,16 +427,16 @@ class StepWriter:
         data, emitter = self.data[stage], self.emitter
         rows: list[list[Step]] = []
         for action, is_last in zip(actions, last, strict=True):
-            if self.away or data.hooked(action.kind, action.microbatch, is_last):
-                for each, own_last in zip(actions, last, strict=True):
-                    self._pass(stage, each, own_last)
+            if self.away or data.writes_layers(action.kind, action.microbatch, is_last):
+                for act, own_last in zip(actions, last, strict=True):
+                    self._pass(stage, act, own_last)
                 return
             layers = self.plan.stages[stage][action.chunk]
             tagged: list[Step] = []
             for index in range(len(layers)) if action.kind == "F" else reversed(range(len(layers))):
                 forward = action.kind == "F"
                 steps = list(layers[index].forward) if forward else emitter.backward(layers[index])
-                tagged += _tagged(steps, f"{action.kind}{index}")
+                tagged += _tag_steps(steps, f"{action.kind}{index}")
             rows.append([*self._gather(stage, action), *tagged])
         name = f"{actions[1]}&{actions[0]}"
         talk = all(any(isinstance(step, Comm) for step in row) for row in rows)
@@ -442,8 +444,8 @@ class StepWriter:
         if not emitter.folds():
             emitter.run(stage, steps, name)
             return
-        ids = [id(layer) for each in actions for layer in self.plan.stages[stage][each.chunk]]
-        emitter.block(stage, steps, ("pair", *(each.kind for each in actions), tuple(ids)), name)
+        ids = [id(layer) for act in actions for layer in self.plan.stages[stage][act.chunk]]
+        emitter.block(stage, steps, ("pair", *(act.kind for act in actions), tuple(ids)), name)
 
     def _gather(self, stage: int, action: Action) -> list[Step]:
         """Return the gather of an input that arrived in parts from another stage."""
@@ -468,7 +470,7 @@ def _pieces(layers: Sequence[Layer], indices: Iterable[int]) -> list[list[int]]:
     return result
 
 
-def _tagged(steps: list[Step], index: int | str) -> list[Step]:
+def _tag_steps(steps: list[Step], index: int | str) -> list[Step]:
     """Return steps with keys of open communication that are specific to one layer."""
     return [
         replace(step, key=f"{index}/{step.key}")
@@ -480,7 +482,7 @@ def _tagged(steps: list[Step], index: int | str) -> list[Step]:
 
 def _part(steps: list[Step], kind: str) -> list[Step]:
     """Return the steps for inputs (B) or for weights (W)."""
-    wanted = "weight" if kind == "W" else "input"
+    gradient = "weight" if kind == "W" else "input"
     if kind == "W":
-        return [step for step in steps if isinstance(step, Kernel) and step.part == wanted]
+        return [step for step in steps if isinstance(step, Kernel) and step.part == gradient]
     return [step for step in steps if not (isinstance(step, Kernel) and step.part == "weight")]

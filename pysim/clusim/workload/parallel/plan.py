@@ -110,13 +110,13 @@ class ParallelPlan:
                 total += layer.flops("forward") + layer.flops("input") + layer.flops("weight")
         return total * self.microbatches * self.mesh.size // self.mesh.pipeline // self.copies
 
-    def stepped(self, stage: int) -> int:
+    def optimizer_parameters(self, stage: int) -> int:
         """Return the parameters that the optimiser touches on a GPU of a stage."""
         if self.servers:
             return 0
         tensors = [t for chunk in self.stages[stage] for layer in chunk for t in layer.tensors]
-        common = sum(t.stepped for t in tensors if not t.expert)
-        experts = sum(t.stepped for t in tensors if t.expert)
+        common = sum(t.optimizer_elements for t in tensors if not t.expert)
+        experts = sum(t.optimizer_elements for t in tensors if t.expert)
         if self.zero:
             common = -(-common // self.mesh.shards)
             experts = -(-experts // self.mesh.expert_shards)
@@ -128,8 +128,8 @@ class ParallelPlan:
         experts, ranks = self.workload.experts, self.mesh.expert
         if isinstance(self.model, Dlrm) and not experts.skew and not experts.capacity:
             return self.model.table_loads(ranks)
-        given = experts.skew, experts.capacity, experts.seed
-        return expert_loads(ranks, *given, pad=experts.pad)
+        settings = experts.skew, experts.capacity, experts.seed
+        return expert_loads(ranks, *settings, pad=experts.pad)
 
     @property
     def zero(self) -> int:
@@ -196,7 +196,7 @@ class ParallelPlan:
     @property
     def element_bytes_reduced(self) -> int:
         """Element of the gradients that ranks reduce [bytes]."""
-        return self.optimizer.reduced
+        return self.optimizer.sum_bytes
 
     def host(self) -> HostTimes | None:
         """Return the host thread of every rank, or None if issuing costs no time."""
@@ -237,18 +237,20 @@ class ParallelPlan:
     def memory(self, stage: int) -> Memory:
         """Return the memory of a rank of a stage."""
         workload, mesh = self.workload, self.mesh
-        versions, held = 1, workload.pipeline.pieces
+        versions, microbatches_held = 1, workload.pipeline.pieces
         if self.schedule == "pipedream":
             # This schedule never empties its pipeline.
-            held = versions = self.crew.ahead(stage) + 1
+            microbatches_held = versions = self.crew.ahead(stage) + 1
         elif self.schedule != "wavefront":
             chunks = workload.pipeline.chunks
-            held = in_flight(self.schedule, stage, mesh.pipeline, self.microbatches, chunks)
+            microbatches_held = in_flight(
+                self.schedule, stage, mesh.pipeline, self.microbatches, chunks
+            )
         return stage_memory(
             self.stages[stage],
             self.optimizer,
             Keeping(
-                *(self.zero, mesh.shards, mesh.expert_shards, held),
+                *(self.zero, mesh.shards, mesh.expert_shards, microbatches_held),
                 gathered=workload.data.prefetch if workload.data.reshard else None,
                 weight_versions=versions,
                 states_on_host=workload.offload.optimizer,
@@ -300,9 +302,9 @@ def model_of(spec: ModelSpec) -> Model:
         for name, value in spec.model_dump(exclude={"base", "huggingface"}).items()
         if value is not None
     }
-    known = {item.name for item in fields(model)}
+    names = {item.name for item in fields(model)}
     for name in changes:
-        if name not in known:
+        if name not in names:
             raise InputError(f"{name!r} is not a dimension of {model.name}")
     if (
         isinstance(model, Transformer)
@@ -355,10 +357,10 @@ def make_plan(workload: Workload, fabric: Fabric) -> ParallelPlan:
         layers = moving(layers, workload, shard, optimizer, microbatches)
         chip = replace(chip, eager=shard.eager, adds=adds_up(workload, optimizer))
         crew, stages = stages_of(
-            workload, model, layers, Ground(chip, fabric, mesh, optimizer.reduced, microbatches)
+            workload, model, layers, Ground(chip, fabric, mesh, optimizer.sum_bytes, microbatches)
         )
     except InputError as error:
-        raise complain(workload, _blamed(workload, str(error)), str(error)) from None
+        raise complain(workload, _find_cause(workload, str(error)), str(error)) from None
     check_interleaving(workload, microbatches)
     check_turns(workload, crew, microbatches)
     return ParallelPlan(
@@ -387,7 +389,7 @@ def _blamed_of_chip(workload: Workload, message: str) -> tuple[str, ...]:
     return ("hardware",) if "gemm_fraction" in message else ("precision",)
 
 
-def _blamed(workload: Workload, message: str) -> tuple[str, ...]:
+def _find_cause(workload: Workload, message: str) -> tuple[str, ...]:
     """Return the key of the file that prevents the partition of the model."""
     if message.startswith("sequence"):
         return ("sequence",)
@@ -410,24 +412,22 @@ def _mesh(workload: Workload, fabric: Fabric) -> tuple[Mesh, tuple[int, ...]]:
     check_servers(workload, fabric)
     have = len(parallel.ranks) if parallel.ranks is not None else fabric.num_ranks - extra
     replicas = parallel.data if parallel.data is not None else have // model_size
-    wanted = model_size * replicas
+    num_ranks = model_size * replicas
     sizes = f"tensor {parallel.tensor} x context {parallel.context} x pipeline {parallel.pipeline}"
-    if parallel.data is None and (replicas < 1 or wanted != have):
+    if parallel.data is None and (replicas < 1 or num_ranks != have):
         raise complain(
             workload,
             ("parallel",),
             f"{sizes} = {model_size} does not divide the {have} GPUs that are left for it",
         )
-    if wanted + extra > fabric.num_ranks:
+    if num_ranks + extra > fabric.num_ranks:
         more = f" and {extra} servers" if extra else ""
-        message = (
-            f"{sizes} x data {replicas} = {wanted} GPUs{more}; {fabric.name} has {fabric.num_ranks}"
-        )
+        message = f"{sizes} x data {replicas} = {num_ranks} GPUs{more}; {fabric.name} has {fabric.num_ranks}"
         raise complain(workload, ("parallel",), message)
-    if parallel.ranks is None and wanted + extra < fabric.num_ranks:
+    if parallel.ranks is None and num_ranks + extra < fabric.num_ranks:
         more = f" and {extra} servers" if extra else ""
         message = (
-            f"{sizes} x data {replicas} = {wanted} GPUs{more}, but {fabric.name} has {fabric.num_ranks}; omit"
+            f"{sizes} x data {replicas} = {num_ranks} GPUs{more}, but {fabric.name} has {fabric.num_ranks}; omit"
             " 'data' to use all GPUs, or list the GPUs in parallel.ranks"
         )
         raise complain(workload, ("parallel",), message)

@@ -29,12 +29,12 @@ class Sharded(DataParallel):
         self._gathered: dict[tuple[int, int], Tails] = {}
         self._reduced: list[Tails] = []
 
-    def hooked(self, kind: str, microbatch: int, last: bool) -> bool:
+    def writes_layers(self, kind: str, microbatch: int, last: bool) -> bool:
         """True for every pass."""
-        return self._sharded
+        return self._shards_parameters
 
     @property
-    def _sharded(self) -> bool:
+    def _shards_parameters(self) -> bool:
         return any(self.emitter.groups(dim, self.stage) for dim in ("replica", "expert_replica"))
 
     def _sum_copies(self, chunk: int, index: int, scattered: Tails) -> Tails:
@@ -61,9 +61,12 @@ class Sharded(DataParallel):
             return
         step = 1 if kind == "F" else -1
         for ahead in range(self.prefetch + 1):
-            wanted = index + step * ahead
-            if 0 <= wanted < len(self.chunks[chunk]) and (chunk, wanted) not in self._gathered:
-                self._gathered[chunk, wanted] = self._collect(chunk, wanted, "all_gather")
+            prefetched = index + step * ahead
+            if (
+                0 <= prefetched < len(self.chunks[chunk])
+                and (chunk, prefetched) not in self._gathered
+            ):
+                self._gathered[chunk, prefetched] = self._collect(chunk, prefetched, "all_gather")
         self.emitter.join(self._gathered[chunk, index])
 
     def after(self, kind: str, chunk: int, index: int, last: bool) -> None:

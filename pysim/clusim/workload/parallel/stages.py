@@ -55,7 +55,7 @@ class WorkerRates(NamedTuple):
         return self.inside_Bps if same else self.across_Bps
 
 
-def balanced(times: Sequence[int], replicas: Sequence[int]) -> list[int]:
+def balance_layers(times: Sequence[int], replicas: Sequence[int]) -> list[int]:
     """Return the layers of each part, at least one, with the slowest part as fast as possible.
 
     Parameters
@@ -89,7 +89,7 @@ def balanced(times: Sequence[int], replicas: Sequence[int]) -> list[int]:
     return sizes[::-1]
 
 
-def replicated(
+def replicate_stages(
     layers: Sequence[LayerCost], rates: WorkerRates, microbatches: int
 ) -> list[tuple[int, int]]:
     """Return layers and workers of every stage that maximise the pipeline's microbatch rate.
@@ -183,20 +183,20 @@ def moving(
     if workload.accumulation != "fused" and microbatches > 1:
         layers = _alike(layers, lambda layer: accumulating(layer, element_bytes))
     if workload.data.kind == "fsdp" and shard.eager:
-        layers = _alike(layers, lambda layer: gathering(layer, element_bytes, optimizer.reduced))
+        layers = _alike(layers, lambda layer: gathering(layer, element_bytes, optimizer.sum_bytes))
     return layers
 
 
 def adds_up(workload: Workload, optimizer: Optimizer) -> bool:
     """True if products add weight gradients to 32-bit sums; false with sharded weights."""
-    whole = workload.data.kind not in ("fsdp", "zero3")
-    return whole and workload.accumulation == "fused" and optimizer.main_gradient > 0
+    unsharded = workload.data.kind not in ("fsdp", "zero3")
+    return unsharded and workload.accumulation == "fused" and optimizer.main_gradient > 0
 
 
 def _alike(layers: list[Layer], change: Callable[[Layer], Layer]) -> list[Layer]:
     """Return changed layers; equal layers stay one object."""
-    made = {id(layer): change(layer) for layer in layers}
-    return [made[id(layer)] for layer in layers]
+    changed = {id(layer): change(layer) for layer in layers}
+    return [changed[id(layer)] for layer in layers]
 
 
 COPY = "embedding copy"
@@ -233,14 +233,14 @@ def stages_of(
             LayerCost(time_ps / 1e12, layer.parameters * ground.element, layer.output_bytes)
             for time_ps, layer in zip(times, layers, strict=True)
         ]
-        result = replicated(costs, _rates(ground), ground.microbatches)
+        result = replicate_stages(costs, _rates(ground), ground.microbatches)
         crew, counts = (
             Crew(tuple(pipeline for _, pipeline in result)),
             [count for count, _ in result],
         )
     layout = layout_of(pipeline.schedule, crew.stages, pipeline.chunks)
     if pipeline.partition == "balanced":
-        counts = balanced(times, pipeline.replicas or [1] * layout.parts)
+        counts = balance_layers(times, pipeline.replicas or [1] * layout.parts)
     parts = _cut(layers, counts) if counts else divide(layers, layout, pipeline.layers)
     stages = [
         [parts[layout.part(stage, chunk)] for chunk in range(layout.chunks)]

@@ -38,13 +38,13 @@ class EqualPlaces:
 
     def __init__(self, fabric: Fabric) -> None:
         arrays = arrays_of(fabric)
-        many = fabric.num_zones > 1
-        self.zone = [arrays.zone_of(r) if many else 0 for r in range(fabric.num_ranks)]
+        several_nodes = fabric.num_zones > 1
+        self.zone = [arrays.zone_of(r) if several_nodes else 0 for r in range(fabric.num_ranks)]
         self.local: list[int] = []
-        seen: dict[int, int] = {}
+        counts: dict[int, int] = {}
         for zone in self.zone:
-            self.local.append(seen.get(zone, 0))
-            seen[zone] = self.local[-1] + 1
+            self.local.append(counts.get(zone, 0))
+            counts[zone] = self.local[-1] + 1
         self._kind = machine_kinds(fabric)
         self._twins = switched_machines(fabric)
         self._network = _Network(fabric, self._kind)
@@ -62,14 +62,14 @@ class EqualPlaces:
             return EqualPlace((self._kind.get(zones[0], -1), within), True)
         if zones not in self._spread:
             kinds = tuple(self._kind.get(zone, -1) for zone in zones)
-            around = self._network.around(zones)
-            self._spread[zones] = EqualPlace((kinds, around.key), around.proved)
+            surroundings = self._network.surroundings(zones)
+            self._spread[zones] = EqualPlace((kinds, surroundings.key), surroundings.proved)
         spread, number = self._spread[zones], {zone: i for i, zone in enumerate(zones)}
         return EqualPlace(
             (spread.key, within, tuple(number[self.zone[r]] for r in ranks)), spread.proved
         )
 
-    def renamed(self, machines: dict[int, int]) -> Callable[[str], str]:
+    def renaming(self, machines: dict[int, int]) -> Callable[[str], str]:
         """Return a function that renames graph nodes from these nodes to their images.
 
         Parameters
@@ -97,27 +97,27 @@ class _Network:
         self._links: dict[str, list[tuple[str, Any]]] = {}
         self._ports: dict[int, list[tuple[str, str, Any]]] = {}
         colors: dict[str, int] = {}
-        known: dict[Any, int] = {}
+        numbers: dict[Any, int] = {}
         for node in fabric.nodes:
             if node.zone < 0:
                 own_shape = (node.kind, node.tier, node.model, node.latency_ps, node.ports)
-                colors[node.name] = known.setdefault(own_shape, len(known))
+                colors[node.name] = numbers.setdefault(own_shape, len(numbers))
                 self._links[node.name] = []
         machines: dict[str, list[Any]] = {name: [] for name in colors}
         for link in fabric.links:
             shape = (link.count, str(link.rate), link.latency_ps, link.format, link.buffer_bytes)
-            for near, other in ((link.a, link.b), (link.b, link.a)):
-                zone = zone_of[near]
+            for end, other in ((link.a, link.b), (link.b, link.a)):
+                zone = zone_of[end]
                 if zone_of[other] < 0 <= zone:
-                    port = near.partition("/")[2]
+                    port = end.partition("/")[2]
                     self._ports.setdefault(zone, []).append((port, other, shape))
                     machines[other].append((kinds.get(zone, -1), port, shape))
                 elif zone < 0 and zone_of[other] < 0:
-                    self._links[near].append((other, shape))
+                    self._links[end].append((other, shape))
         for _ in range(ROUNDS):
-            known = {}
+            numbers = {}
             colors = {
-                name: known.setdefault(
+                name: numbers.setdefault(
                     repr(
                         (
                             color,
@@ -127,7 +127,7 @@ class _Network:
                             ),
                         )
                     ),
-                    len(known),
+                    len(numbers),
                 )
                 for name, color in colors.items()
             }
@@ -144,7 +144,7 @@ class _Network:
             result |= {one[1]: two[1] for one, two in zip(*ports, strict=False)}
         return result
 
-    def around(self, zones: tuple[int, ...]) -> EqualPlace:
+    def surroundings(self, zones: tuple[int, ...]) -> EqualPlace:
         """Return the links of nodes to the network and, across switches, to each other."""
         ports = [tuple(sorted(self._ports.get(zone, ()), key=repr)) for zone in zones]
         kinds = dict.fromkeys(ports)
@@ -171,17 +171,17 @@ class _Network:
         if one == two:
             return 0
         # Switches with the same neighbours are equally far from all others.
-        near = frozenset(other for other, _ in self._links[one])
-        if near not in self._far:
-            far, queue = dict.fromkeys(near, 1), deque(near)
+        neighbours = frozenset(other for other, _ in self._links[one])
+        if neighbours not in self._far:
+            far, queue = dict.fromkeys(neighbours, 1), deque(neighbours)
             while queue:
                 at = queue.popleft()
                 for other, _ in self._links[at]:
                     if other not in far:
                         far[other] = far[at] + 1
                         queue.append(other)
-            self._far[near] = far
-        return self._far[near].get(two, -1)
+            self._far[neighbours] = far
+        return self._far[neighbours].get(two, -1)
 
 
 def machine_kinds(fabric: Fabric) -> dict[int, int]:
@@ -192,14 +192,14 @@ def machine_kinds(fabric: Fabric) -> dict[int, int]:
     shapes: dict[int, list[Any]] = {}
     for node in fabric.nodes:
         if node.zone >= 0:
-            rest = (
+            properties = (
                 node.name.partition("/")[2],
                 node.kind,
                 node.latency_ps,
                 node.endpoint is None,
                 node.model,
             )
-            shapes.setdefault(node.zone, []).append((*rest, repr(node.endpoint)))
+            shapes.setdefault(node.zone, []).append((*properties, repr(node.endpoint)))
     for link in fabric.links:
         zone = zone_of[link.a]
         if zone >= 0 and zone == zone_of[link.b]:
@@ -207,8 +207,8 @@ def machine_kinds(fabric: Fabric) -> dict[int, int]:
             shapes[zone].append(
                 (*ends, link.count, str(link.rate), link.latency_ps, link.format, link.buffer_bytes)
             )
-    known: dict[Any, int] = {}
-    return {zone: known.setdefault(tuple(shape), len(known)) for zone, shape in shapes.items()}
+    numbers: dict[Any, int] = {}
+    return {zone: numbers.setdefault(tuple(shape), len(numbers)) for zone, shape in shapes.items()}
 
 
 def switched_machines(fabric: Fabric) -> frozenset[int]:
@@ -222,10 +222,10 @@ def switched_machines(fabric: Fabric) -> frozenset[int]:
     gpus = [fabric.nodes[arrays.node_of(rank)] for rank in range(fabric.num_ranks)]
     links: dict[str, list[Any]] = {gpu.name: [] for gpu in gpus}
     for link in fabric.links:
-        for near, other in ((link.a, link.b), (link.b, link.a)):
-            if other in crossbars and near in links:
+        for end, other in ((link.a, link.b), (link.b, link.a)):
+            if other in crossbars and end in links:
                 shape = (other, link.count, str(link.rate), link.latency_ps, link.format)
-                links[near].append(shape)
+                links[end].append(shape)
     result: dict[int, set[Any]] = {}
     for gpu in gpus:
         own_links = tuple(sorted(map(repr, links[gpu.name])))

@@ -64,8 +64,8 @@ def legs_of(step: Comm, group: tuple[int, ...], zones: Sequence[int]) -> list[Ex
 
 
 IN_SWITCH = (
-    *(Algorithm.NVLS.own, Algorithm.NVLS_TREE.own),
-    *(Algorithm.COLLNET_DIRECT.own, Algorithm.COLLNET_CHAIN.own),
+    *(Algorithm.NVLS.key, Algorithm.NVLS_TREE.key),
+    *(Algorithm.COLLNET_DIRECT.key, Algorithm.COLLNET_CHAIN.key),
     *("sharp", "multimem"),
 )
 """Algorithms with reduction or copies in switches."""

@@ -18,7 +18,7 @@ from pkgutil import iter_modules
 from typing import Final
 
 from clusim.base.errors import InputError
-from clusim.base.extensions import Extension, added, required
+from clusim.base.extensions import Extension, find_extension, further_extensions
 from clusim.base.limits import natural
 from clusim.base.resources import or_shipped
 from clusim.formats.recordings.model import LAST, Recording, RecordingKind
@@ -122,7 +122,7 @@ def _by_extension(name: str, data: bytes) -> str:
 
 def _extensions() -> dict[str, Extension]:
     """Return the extensions that add a kind."""
-    return added("clusim.recordings", {*_KINDS, *LOGS, *PLANS})
+    return further_extensions("clusim.recordings", {*_KINDS, *LOGS, *PLANS})
 
 
 def _description(extension: Extension) -> RecordingKind:
@@ -145,7 +145,7 @@ def reader(kind: str, where: str = "") -> Callable[..., Recording]:
         return _extensions()[kind].function("read")
     if _KINDS[kind].separate:
         subject = f"{where or kind}: {_KINDS[kind].what}"
-        return required("clusim.recordings", kind, subject).function("read")
+        return find_extension("clusim.recordings", kind, subject).function("read")
     read: Callable[..., Recording] = import_module(_KINDS[kind].read_by).read
     return read
 

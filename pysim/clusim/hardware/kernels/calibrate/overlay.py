@@ -83,27 +83,27 @@ def fit_form(chip: Silicon, rows: ProductRows, first: Form = FIRST, steps: int =
     """Fit the form with the least mean log error by a random walk of `steps` steps."""
     rng = np.random.default_rng(1)
     some = rng.permutation(len(rows.seconds))[:1000]
-    shapes, wanted = rows.shapes[some], np.log(rows.seconds[some])
+    shapes, log_seconds = rows.shapes[some], np.log(rows.seconds[some])
 
     def loss(form: Form) -> float:
-        apart = np.log(form_s(form, chip, shapes, rows.sizes)) - wanted
+        apart = np.log(form_s(form, chip, shapes, rows.sizes)) - log_seconds
         return float(np.abs(apart).mean() + 0.5 * abs(apart.mean()))
 
     names = [field.name for field in fields(Form)]
     width = dict.fromkeys(names, 0.3)
-    best, least = first, loss(first)
+    best, min_loss = first, loss(first)
     for step in range(steps):
         chosen = [names[step % len(names)]] if rng.random() < 0.6 else rng.choice(names, 3, False)
         changed = {}
         for name in chosen:
             moved = getattr(best, name) * np.exp(rng.normal() * width[name])
-            held = min(MOST.get(name, np.inf), max(getattr(LEAST, name), moved))
-            changed[name] = float(held)
+            bounded = min(MOST.get(name, np.inf), max(getattr(LEAST, name), moved))
+            changed[name] = float(bounded)
         tried = replace(best, **changed)
         result = loss(tried)
-        better = result < least
+        better = result < min_loss
         if better:
-            best, least = tried, result
+            best, min_loss = tried, result
         if len(chosen) == 1:
             name = chosen[0]
             width[name] = min(0.6, width[name] * 1.5) if better else max(0.02, width[name] * 0.93)
@@ -116,7 +116,7 @@ def _falls(apart: Reals) -> Reals:
     return result
 
 
-def _near(one: Reals, two: Reals) -> Reals:
+def _correlate_residuals(one: Reals, two: Reals) -> Reals:
     """Return correlations of residuals at two sets of shapes, in octaves of m, n and k."""
     m, n, k = (np.abs(one[:, None, axis] - two[None, :, axis]) for axis in range(3))
     all_three = _falls(np.sqrt(m * m + n * n + k * k) / 3)
@@ -126,23 +126,23 @@ def _near(one: Reals, two: Reals) -> Reals:
     return result
 
 
-def fit_ratios(form: Form, chip: Silicon, known: list[ProductRows]) -> str:
+def fit_ratios(form: Form, chip: Silicon, products: list[ProductRows]) -> str:
     """Return the residual ratios on the grid, with other libraries' rows as weaker evidence.
 
     They are the most likely values of a Gaussian process through the logarithms of measured / computed.
     """
-    left, noise = [], []
-    for index, rows in enumerate(known):
-        left.append(np.log(rows.seconds / form_s(form, chip, rows.shapes, rows.sizes)))
-        noise.append(np.full(len(left[-1]), np.hypot(NOISE, OTHER if index else 0.0)))
-    places = np.log2(np.concatenate([rows.shapes[:, 1:4] for rows in known]))[:MOST_ROWS]
-    matrix = _near(places, places)
+    residuals, noise = [], []
+    for index, rows in enumerate(products):
+        residuals.append(np.log(rows.seconds / form_s(form, chip, rows.shapes, rows.sizes)))
+        noise.append(np.full(len(residuals[-1]), np.hypot(NOISE, OTHER if index else 0.0)))
+    places = np.log2(np.concatenate([rows.shapes[:, 1:4] for rows in products]))[:MOST_ROWS]
+    matrix = _correlate_residuals(places, places)
     matrix[np.diag_indices_from(matrix)] += np.concatenate(noise)[:MOST_ROWS] ** 2
-    weights = np.linalg.solve(matrix, np.concatenate(left)[:MOST_ROWS])
+    weights = np.linalg.solve(matrix, np.concatenate(residuals)[:MOST_ROWS])
     grid = np.stack(np.meshgrid(*(np.log2(KNOTS[axis]) for axis in "mnk"), indexing="ij"), -1)
-    wanted = grid.reshape(-1, 3)
-    parts = np.array_split(wanted, max(1, len(wanted) // 500))
-    result = np.concatenate([_near(part, places) @ weights for part in parts])
+    targets = grid.reshape(-1, 3)
+    parts = np.array_split(targets, max(1, len(targets) // 500))
+    result = np.concatenate([_correlate_residuals(part, places) @ weights for part in parts])
     return pack(result.reshape(grid.shape[:3]))
 
 
@@ -219,14 +219,14 @@ def measure(device: Measurer, say: Callable[[str], None] = lambda text: None) ->
         "operators": {name: device.operator_us(name) for name in OPERATORS},
     }
     say("copies and memory")
-    record["copies"] = {way: device.copy_GBps(way) for way in ("from", "to")}
+    record["copies"] = {direction: device.copy_GBps(direction) for direction in ("from", "to")}
     record["memory"] = [{"bytes": size, "us": device.moved_us(size)} for size in MOVED]
     record["products"] = []
     for kind in device.kinds():
         say(f"{len(SHAPES)} products of {kind}")
         for m, n, k in SHAPES:
-            took = device.product_us(kind, (m, n, k))
-            record["products"].append({"kind": kind, "m": m, "n": n, "k": k, "us": took})
+            product_us = device.product_us(kind, (m, n, k))
+            record["products"].append({"kind": kind, "m": m, "n": n, "k": k, "us": product_us})
     say("attention")
     record["attention"] = [
         dict(zip(("batch", "heads", "tokens", "size", "causal"), shape, strict=True))
@@ -359,10 +359,10 @@ def _figures(record: dict[str, Any], preset: Gpu) -> dict[str, float]:
     """Return replacements of chip figures: memory and clock shares, minimum kernel time."""
     rate = parse_rate(str(preset.figures["memory_rate"].value)).bytes_per_s
     moved = max(2 * row["bytes"] / row["us"] * 1e6 for row in record["memory"])
-    kept = record["long"]["short_us"] / record["long"]["long_us"]
+    ratio = record["long"]["short_us"] / record["long"]["long_us"]
     return {
         "memory_efficiency": round(min(1.0, moved / rate), 4),
-        "sustained": round(min(1.0, kept), 4),
+        "sustained": round(min(1.0, ratio), 4),
         "kernel_floor_us": round(float(record["launch"]["stream_us"]), 3),
     }
 

@@ -116,9 +116,9 @@ class Torch:
         begin = time.perf_counter()
         for _ in range(500):
             work()
-        took = time.perf_counter() - begin
+        elapsed_s = time.perf_counter() - begin
         torch.cuda.synchronize()
-        return took * 1e6 / 500
+        return elapsed_s * 1e6 / 500
 
     def _product(self, kind: str, shape: tuple[int, int, int]) -> Callable[[], Any]:
         torch, (m, n, k) = self.torch, shape
@@ -166,8 +166,8 @@ class Torch:
         if not backward:
             return self._us(lambda: attend(q, k, v, is_causal=causal))
         out = attend(q, k, v, is_causal=causal)
-        given = torch.randn_like(out)
-        return self._us(lambda: torch.autograd.grad(out, (q, k, v), given, retain_graph=True))
+        gradient = torch.randn_like(out)
+        return self._us(lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True))
 
     def moved_us(self, size_bytes: int) -> float:
         """Return the time of a copy inside the GPU."""
@@ -179,6 +179,6 @@ class Torch:
         """Return the rate of copies of 256 MiB from or to pinned host memory."""
         size = 256 << 20
         host = self.torch.empty(size, dtype=self.torch.uint8, pin_memory=True)
-        near = self.torch.empty(size, dtype=self.torch.uint8, device=self.device)
-        pair = (near, host) if direction == "from" else (host, near)
+        source = self.torch.empty(size, dtype=self.torch.uint8, device=self.device)
+        pair = (source, host) if direction == "from" else (host, source)
         return size / self._us(lambda: pair[0].copy_(pair[1], non_blocking=True), 4) / 1e3
