@@ -262,11 +262,11 @@ class Charger:
             name = self.network.link(first.number)
             yield Charge("stall", name, "no credit", credit, CauseKind.CREDIT, first.number)
             idle -= credit
-        share = self.usage.held(step.connection, step.start_ps, step.end_ps)
-        held = min(idle, int(step.length_ps * share))
+        share = self.usage.held_share(step.connection, step.start_ps, step.end_ps)
+        held_ps = min(idle, int(step.length_ps * share))
         reason = "rate or window of its policy"
-        yield Charge("stall", "rate control", reason, held, CauseKind.RATE)
-        idle -= held
+        yield Charge("stall", "rate control", reason, held_ps, CauseKind.RATE)
+        idle -= held_ps
         rank = self._rank(step.endpoint)
         if self.walk.threads.serves(step.instance):
             reason = "wire idle between messages"

@@ -45,7 +45,7 @@ class FlowUse:
         moving = (tables["sent"] > 0) | (tables["in_flight"] > 0)
         begun = np.logical_or.accumulate(moving, axis=1)
         self.active = begun & np.logical_or.accumulate(moving[:, ::-1], axis=1)[:, ::-1]
-        self.held = self.active & self.flows.held
+        self.held = self.active & self.flows.held_bins
         self._busy_ps = bins.wires["busy"]
 
     def _stages(self, number: int) -> list[Stage]:
@@ -59,18 +59,21 @@ class FlowUse:
     @cached_property
     def wires(self) -> list[Array]:
         """Wires on all parallel paths of each flow."""
-        ways = (self._stages(number) for number in self.flows.numbers.tolist())
-        return [np.array([wire for stage in way for wire in stage.lanes], np.int64) for way in ways]
+        routes = (self._stages(number) for number in self.flows.numbers.tolist())
+        return [
+            np.array([wire for stage in route for wire in stage.lanes], np.int64)
+            for route in routes
+        ]
 
     @cached_property
     def fullest(self) -> Array:
         """Utilisation of the fullest wire on the way of each flow, over the time in which it is held."""
         result = np.zeros(len(self.flows))
-        for row, way in enumerate(self.wires):
+        for row, route in enumerate(self.wires):
             bins = self.held[row]
             held_ps = self._width_ps[bins].sum()
-            if held_ps and len(way):
-                busy_ps = self._busy_ps[way][:, bins].sum(axis=1)
+            if held_ps and len(route):
+                busy_ps = self._busy_ps[route][:, bins].sum(axis=1)
                 result[row] = min(1.0, busy_ps.max() / held_ps)
         return result
 
@@ -179,8 +182,8 @@ def _rows(use: FlowUse, traced: Traced) -> Iterator[tuple[Any, ...]]:
         if not sent[row]:
             continue
         bins = use.active[row]
-        way = use.wires[row]
-        shares = busy[way][:, bins].sum(axis=1) / active_ps[row]
+        route = use.wires[row]
+        shares = busy[route][:, bins].sum(axis=1) / active_ps[row]
         fullest = int(np.argmax(shares))
         rate_Bps = float(sent[row]) * 1e12 / active_ps[row]
         yield (
@@ -193,7 +196,7 @@ def _rows(use: FlowUse, traced: Traced) -> Iterator[tuple[Any, ...]]:
             tables["marked"][row].sum() / sent[row],
             _median(tables["rtt"][row][bins]),
             _median(tables["window"][row][bins]),
-            traced.result.wires.names[int(way[fullest])],
+            traced.result.wires.names[int(route[fullest])],
             float(shares[fullest]),
-            queued[way[fullest]],
+            queued[route[fullest]],
         )

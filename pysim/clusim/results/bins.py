@@ -188,7 +188,7 @@ class Usage:
             self._sums["unit"] = _running(unit_busy_ps)
         self._flows = {flow: row for row, flow in enumerate(bins.flows.numbers.tolist())}
         if self._flows:
-            self._sums["held"] = _running(bins.flows.held * np.diff(self.edge_ps))
+            self._sums["held"] = _running(bins.flows.held_bins * np.diff(self.edge_ps))
         # Segments of a path share their ends, and their resources the spans.
         self._at = lru_cache(64)(self._sums_at)
         self.all_of = lru_cache(64)(self._shares)
@@ -225,7 +225,7 @@ class Usage:
         shares = self.all_of(what, start_ps, end_ps)
         return 0.0 if shares is _UNUSED else float(shares[number])
 
-    def held(self, flow: int, start_ps: int, end_ps: int) -> float:
+    def held_share(self, flow: int, start_ps: int, end_ps: int) -> float:
         """Return the part of a span in which a flow is held by its policy; 0 if unknown."""
         row = self._flows.get(flow, -1)
         return self.one("held", row, start_ps, end_ps) if row >= 0 else 0.0

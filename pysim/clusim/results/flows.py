@@ -97,7 +97,7 @@ class Flows:
         return self.control[self._row(number)]
 
     @property
-    def held(self) -> Array:
+    def held_bins(self) -> Array:
         """True where a policy limits a flow at the end of a bin: a rate below the port's, or a full window."""
         tables = self.tables
         least_Bps = HELD_RATE * self.line_Bps[:, None]
