@@ -396,14 +396,14 @@ def expand_source(entry: Entry, sources: Mapping[str, Any]) -> str:
         return text
     texts = {**SOURCES, **sources}
 
-    def named(match: re.Match[str]) -> str:
+    def replace_name(match: re.Match[str]) -> str:
         if match[1] not in texts:
             raise InputError(f"no source is called {match[1]!r}{suggest(match[1], texts)}")
         return str(texts[match[1]])
 
     before, after = "", text
     while after != before:
-        before, after = after, re.sub(r"\{(\w+)\}", named, after)
+        before, after = after, re.sub(r"\{(\w+)\}", replace_name, after)
     return after
 
 

@@ -279,7 +279,7 @@ def _match_order(
     def between(table: Mapping[tuple[int, int], int], a: int, b: int) -> int:
         return table.get((min(a, b), max(a, b)), 0)
 
-    def extended(place: tuple[int, ...]) -> tuple[int, ...] | None:
+    def extend_order(place: tuple[int, ...]) -> tuple[int, ...] | None:
         at = len(place)
         if at == count:
             return place
@@ -288,12 +288,12 @@ def _match_order(
                 between(pattern, at, other) == between(links, gpu, place[other])
                 for other in range(at)
             ):
-                complete = extended((*place, gpu))
+                complete = extend_order((*place, gpu))
                 if complete is not None:
                     return complete
         return None
 
-    return extended(())
+    return extend_order(())
 
 
 @cache

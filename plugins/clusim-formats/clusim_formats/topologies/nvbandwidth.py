@@ -147,8 +147,8 @@ def _of_test(paths: _Paths, test: BandwidthTest) -> Iterator[Finding]:
         for j, value in enumerate(row):
             if not value or (len(test.rows) > 1 and i == j):
                 continue
-            name, most = paths.of(test.name, i, j)
-            share = value * 1e9 / most if most else 0.0
+            name, limit_GBps = paths.of(test.name, i, j)
+            share = value * 1e9 / limit_GBps if limit_GBps else 0.0
             shares.append(share)
             if value < _LOW * usual:
                 low.append(f"{name} {value:g}")
@@ -193,13 +193,13 @@ class _Paths:
     def of(self, test: str, row: int, column: int) -> tuple[str, float]:
         """Return the label of a matrix element of a test, and the maximum flow of its pair."""
         match = _PAIRS.fullmatch(test)
-        kind, way, engine = (match[1], match[2], match[3]) if match else ("", "", "ce")
+        kind, direction, engine = (match[1], match[2], match[3]) if match else ("", "", "ce")
         ranks = self.machine.ranks
         if kind != "device_to_device":
             to_device = kind == "host_to_device"
             name = f"host->{ranks[column]}" if to_device else f"{ranks[column]}->host"
             return name, self._host(column, to_device=to_device, engine=engine)
-        source, target = (row, column) if way == "read" else (column, row)
+        source, target = (row, column) if direction == "read" else (column, row)
         return f"{ranks[source]}->{ranks[target]}", self._peers(source, target, engine)
 
     def _host(self, rank: int, *, to_device: bool, engine: str) -> float:
@@ -223,8 +223,8 @@ class _Paths:
 
     def _ends(self, rank: int) -> tuple[int, ...]:
         """Return the cache key of a rank: the rank, or its node if there are more than 64 ranks."""
-        many = self.num_ranks > 64
-        return (int(self.arrays.zone_of(rank)),) if many else (rank,)
+        is_large = self.num_ranks > 64
+        return (int(self.arrays.zone_of(rank)),) if is_large else (rank,)
 
     def _between(self, a: int, b: int) -> int:
         wires = self.arrays.wires
@@ -257,6 +257,6 @@ class _Paths:
         for kind in kinds:
             form = self.machine.formats[self.arrays.format_names[kind]]
             payload = min(form.payload_bytes.get(engine, 128), form.limit_bytes[0])
-            whole = -(-(payload + form.header_bytes[0]) // form.flit_bytes) * form.flit_bytes
-            shares.append(payload / whole)
+            wire_bytes = -(-(payload + form.header_bytes[0]) // form.flit_bytes) * form.flit_bytes
+            shares.append(payload / wire_bytes)
         return max(shares, default=1.0)

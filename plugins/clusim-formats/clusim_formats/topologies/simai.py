@@ -155,10 +155,10 @@ def _name_nodes(file: _File, draft: Draft) -> tuple[list[str], list[int]]:
         draft.assume("all GPUs", f"chip {name}", f"{printable(file.chip) or 'no GPU'} in the file")
     preset = known_chip(draft, name, "all GPUs")
     per = file.per_server or len(ends)
-    many = len(ends) > per
+    is_split = len(ends) > per
     for number_, i in enumerate(ends):
         zones[i] = number_ // per
-        prefix = f"n{zones[i]}/" if many else ""
+        prefix = f"n{zones[i]}/" if is_split else ""
         name = f"{prefix}gpu{number_ % per}"
         names[i] = draft.node(name, "gpu", chip=preset, zone=zones[i])
     return names, zones
@@ -200,12 +200,12 @@ class _Servers:
             for i, other in ((row.a, row.b), (row.b, row.a)):
                 if i in self.nvlink and other not in self.nvlink and other not in self.network:
                     homes.setdefault(i, self.zones[other])
-        many = max(self.zones, default=0) > 0
+        several_nodes = max(self.zones, default=0) > 0
         counts: Counter[int] = Counter()
         switch = self.chip.switch or "nvswitch3"
         for i in self.file.nvswitches:
             zone = self.zones[i] = homes.get(i, 0)
-            name = f"n{zone}/nvswitch{counts[zone]}" if many else f"nvswitch{counts[zone]}"
+            name = f"n{zone}/nvswitch{counts[zone]}" if several_nodes else f"nvswitch{counts[zone]}"
             counts[zone] += 1
             self.names[i] = self.draft.node(name, "switch", switch=switch, zone=zone)
         if self.file.nvswitches:
@@ -219,12 +219,14 @@ class _Servers:
         """Name switches by their distance from the GPUs: leaf, spine, core."""
         level: dict[int, int] = {}
         border = set(self.gpus)
-        near: dict[int, set[int]] = {}
+        neighbours: dict[int, set[int]] = {}
         for row in self.file.rows:
-            near.setdefault(row.a, set()).add(row.b)
-            near.setdefault(row.b, set()).add(row.a)
+            neighbours.setdefault(row.a, set()).add(row.b)
+            neighbours.setdefault(row.b, set()).add(row.a)
         for depth in range(1, 8):
-            border = {o for i in border for o in near.get(i, ()) if o in self.network} - set(level)
+            border = {o for i in border for o in neighbours.get(i, ()) if o in self.network} - set(
+                level
+            )
             level.update(dict.fromkeys(border, depth))
         tiers = {1: "leaf", 2: "spine", 3: "core"}
         counts: Counter[str] = Counter()

@@ -178,11 +178,11 @@ class WhatIf(JsonObject):
 
 
 def _compare_outcomes(
-    name: str, outcome: ChangeOutcome, held: ChangeOutcome | None, told: tuple[str, ...]
+    name: str, outcome: ChangeOutcome, same_plan: ChangeOutcome | None, notes: tuple[str, ...]
 ) -> Compared:
-    held_ps = held.time_ps if held is not None and not held.error else None
+    held_ps = same_plan.time_ps if same_plan is not None and not same_plan.error else None
     facts = {"Plan": outcome.plan}
-    told = (outcome.cause, *told) if outcome.error else told
+    notes = (outcome.cause, *notes) if outcome.error else notes
     return Compared(
         *(
             name,
@@ -192,7 +192,7 @@ def _compare_outcomes(
             facts,
             outcome.loads,
             held_ps,
-            told,
+            notes,
         )
     )
 

@@ -42,8 +42,8 @@ def expert_loads(
     weights = [(ranks - 1 - i) / (ranks - 1) for i in range(ranks)]
     mean = sum(weights[1:]) / (ranks - 1)
     mean_rest = (ranks - top) / (ranks - 1)
-    further = [mean_rest if mean == 0 else min(top, mean_rest * w / mean) for w in weights[1:]]
-    loads = [top, *further]
+    lower_loads = [mean_rest if mean == 0 else min(top, mean_rest * w / mean) for w in weights[1:]]
+    loads = [top, *lower_loads]
     scale = ranks / sum(loads)
     loads = [load * scale for load in loads]
     random.Random(seed).shuffle(loads)
