@@ -35,6 +35,7 @@ from clusim.validation.collectives.against import Against
 from clusim.validation.collectives.explained import Explained
 from clusim.validation.collectives.inference import InferenceJson
 from clusim.validation.collectives.validationjson import ValidationJson
+from clusim.validation.steps.against import StepAgainst
 from clusim.validation.steps.validate import StepReportJson
 
 CongestionSaidJson = CongestionJson | HistoryJson
@@ -165,9 +166,11 @@ TrainJson = (
     | EndedSaidJson
     | LayersOfPlan
     | ShrunkSteps
+    | StepAgainst
     | list[ScaledStep]
 )
-"""A step, or the known part of ended steps; with --layers its layers, with --lose a job, with --scaling a list."""
+"""A step, or the known part of ended steps; with --layers its layers, with --lose a job, with --scaling a list, with
+--against the comparison with measured steps."""
 
 
 class ExplainSaidJson(ExplainJson, DoubtedJson):

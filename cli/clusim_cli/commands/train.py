@@ -10,8 +10,8 @@ from click.core import ParameterSource
 
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand, doubts
-from clusim_cli.params import RANKS, TOPOLOGY, WORKLOAD, command_line, one_of
-from clusim_cli.progress import shown_progress
+from clusim_cli.params import RANKS, RECORDED_FILE, TOPOLOGY, WORKLOAD, command_line, one_of
+from clusim_cli.progress import counted_progress, shown_progress
 
 if TYPE_CHECKING:
     from clusim.simulation.job import RunOptions
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from clusim.training.result import StepResult
     from clusim.workload import Workload
     from clusim_cli.progress import Shown
+
+TIME_LIMIT_PS = 60 * 10**12
+"""Default wall-clock limit of the causes of ``--against`` [ps]."""
 
 
 @click.command("train", cls=GuardedCommand, short_help="Simulate training steps of a model.")
@@ -41,6 +44,9 @@ if TYPE_CHECKING:
               help="Run with several numbers of replicas and print a table.")  # fmt: skip
 @click.option("--replicas", type=RANKS, default=None, metavar="LIST",
               help="Numbers of data-parallel replicas for --scaling, e.g. 1,2,4,8.")  # fmt: skip
+@click.option("--against", type=RECORDED_FILE, metavar="FILE",
+              help="Compare with measured steps in FILE, a log of Megatron-LM, TorchTitan, DeepSpeed or nanoGPT or a"
+              " CSV table, and rank causes.")  # fmt: skip
 @options.lost_rank(
     required=False, more="Steps then are those of the job before and after the loss."
 )
@@ -58,34 +64,33 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
 
     Prints time, throughput and utilisation of a step, time breakdown per rank, traffic per dimension of parallelism,
     memory use, and the busiest wires.
+
+    With --against, the median measured step is compared with the prediction. If it deviates, possible causes, such as
+    slower links or kernels, another attention library, recomputation or a slow rank, are simulated (with --estimate
+    estimated) for at most 60 s (--time-limit), and ranked by their deviation from the measurement.
     """
     from clusim.simulation.job import RunOptions
     from clusim.simulation.request import taken
-    from clusim.training import scaling, training_report
+    from clusim.training import training_report
     from clusim.training.api import inputs
-    from clusim.training.estimate import stepped
     from clusim.training.proof import StepsEnded
 
     setup, spec = inputs(
         *(workload, given["topology"], given["nodes"]), given["faults"], given["policy"]
     )
     _refuse_options(given)
+    _refuse_modes(given)
     doubtful = doubts(setup, given["strict"], quiet=as_json)
     if given["layers"]:
         _refuse_simulation(given)
         click.echo(_layers(spec, setup.fabric, as_json, strict=given["strict_memory"]))
         return 0
     lost = given["rank"] is not None
-    _refuse_modes(given)
     _refuse_loss(given, lost=lost)
     request = asked(workload=workload, **given)
-    if lost:
-        click.echo(_shrunk(request, given, as_json))
-        return 0
-    if given["scaling"]:
-        table = scaling(request, given["replicas"], given["scaling"], stepped)
-        rows = [row.to_json() for row in table]
-        click.echo(json.dumps(rows) if as_json else _table(rows))
+    text = _other_mode(request, given, as_json, no_progress=no_progress)
+    if text is not None:
+        click.echo(text)
         return 0
     if not request.estimate:
         _warn_if_large(workload)
@@ -120,8 +125,44 @@ def _result(request: TrainRequest, how: RunOptions) -> StepResult:
     return result
 
 
+def _other_mode(
+    request: TrainRequest, given: dict[str, Any], as_json: bool, *, no_progress: bool
+) -> str | None:
+    """Return the output of a mode with several steps; None for one step."""
+    from clusim.training import scaling
+    from clusim.training.estimate import stepped
+
+    if given["against"]:
+        return _compare(request, given, as_json, no_progress=no_progress)
+    if given["rank"] is not None:
+        return _shrunk(request, given, as_json)
+    if not given["scaling"]:
+        return None
+    rows = [row.to_json() for row in scaling(request, given["replicas"], given["scaling"], stepped)]
+    return json.dumps(rows) if as_json else _table(rows)
+
+
+def _compare(
+    request: TrainRequest, given: dict[str, Any], as_json: bool, *, no_progress: bool
+) -> str:
+    """Return the comparison with measured steps."""
+    from clusim.validation.steps.against import StepSearch, compare_step
+    from clusim.validation.steps.steplog import read_step_log
+
+    log, watch = read_step_log(given["against"]), given["watch"]
+    watch.simulates()  # The limit is of the causes.
+    limit_ps = watch.limit_ps or TIME_LIMIT_PS
+    with counted_progress(not no_progress, "hypotheses") as progress:
+        result = compare_step(log, request, StepSearch(request, limit_ps, progress))
+    return json.dumps(result.to_json()) if as_json else "\n".join(result.lines())
+
+
 def _refuse_modes(given: dict[str, Any]) -> None:
     """Raise an error for options that exclude or need others."""
+    for option in ("layers", "scaling", "rank", "trace_out", "confirm") if given["against"] else ():
+        if given[option] not in (None, False):
+            name = "lose" if option == "rank" else option.replace("_", "-")
+            raise click.UsageError(f"--against: not with --{name}")
     if (given["scaling"] is None) != (given["replicas"] is None):
         raise click.UsageError("--scaling needs --replicas, and --replicas needs --scaling")
     if given["estimate"] and (given["trace_out"] or given["fold"]):
@@ -182,7 +223,7 @@ def _refuse_options(given: dict[str, Any]) -> None:
     if given["scaling"] and given["confirm"]:
         raise click.UsageError("--confirm: not with --scaling")
     for option in ("estimate", "layers", "scaling"):
-        if given["watch"].limit_ps is not None and given[option]:
+        if given["watch"].limit_ps is not None and given[option] and not given["against"]:
             raise click.UsageError(f"--time-limit: not with --{option}")
 
 

@@ -20,8 +20,8 @@ def rebuilt(
 
 def _saved(tensor: FakeTensor, _protocol: object) -> Any:
     """Return the description of a tensor without data for a file."""
-    given = tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, str(tensor.device)
-    return rebuilt, (*given, tensor.requires_grad)
+    form = tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, str(tensor.device)
+    return rebuilt, (*form, tensor.requires_grad)
 
 
 def install_saving() -> None:

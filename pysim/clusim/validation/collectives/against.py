@@ -331,48 +331,63 @@ class Against(JsonObject):
                 f" {DEVIATING:g} times longer or shorter than the prediction"
             )
             return
-        yield ""
-        causes = self.hypotheses
         sizes = ", ".join(map(format_size, self.found.sizes)) or "no size"
-        yield f"hypotheses: mean deviation of the measurement at {sizes}"
-        closer = [cause for cause in causes if cause.misfit_pct < self.misfit_pct]
-        rows = [(f"{self.misfit_pct:.1f}%", "unchanged system", "")]
-        rows += [
-            (f"{cause.misfit_pct:.1f}%", titles_text(cause.titles), cause.change)
-            for cause in closer[:SHOWN]
-        ]
-        yield from text_table(f"  {{:>7}}  {{:<{WIDTH}}}  {{}}", rows)
-        for cause in closer[:SHOWN]:
-            if "equal)" in titles_text(cause.titles):
-                equal = ", ".join(cause.titles[1:])
-                yield from wrap_line(f"  equal to {cause.titles[0]}: {equal}")
-        titles = {title for cause in closer for title in cause.titles}
-        worse = [cause.titles[0] for cause in causes if cause not in closer]
-        worse = [title for title in (*worse, *self.found.dropped) if title not in titles]
-        if worse:
-            yield from wrap_line(f"  worse: {', '.join(dict.fromkeys(worse))}")
-        for title, why in self.found.failed:
-            yield from wrap_line(f"  not simulated: {title}: {why}")
-        if self.found.unfinished:
-            yield from wrap_line(f"  {self.found.unfinished}")
-        yield from self._judgement(closer)
+        yield from hypothesis_lines(self.hypotheses, self.found, self.misfit_pct, sizes)
 
-    def _judgement(self, closer: Sequence[RankedCause]) -> Iterator[str]:
-        """Yield that no cause explains the measurement, or the causes indistinguishable from the best."""
-        if not closer:
-            yield "  none explains the measurement: no change is closer than the unchanged system"
-            return
-        least_pct = closer[0].misfit_pct
-        if least_pct > UNEXPLAINED * self.misfit_pct:
-            yield f"  none explains the measurement: the best leaves {least_pct:.1f}% of deviation"
-            return
-        close_titles = [
-            cause.titles[0] for cause in closer[1:] if cause.misfit_pct - least_pct < APART_PCT
-        ]
-        if close_titles:
-            yield from wrap_line(
-                f"  not separable from the first ({APART_PCT}%): {', '.join(close_titles)}"
-            )
+
+def hypothesis_lines(
+    causes: Sequence[RankedCause], search: FoundCauses, unchanged_pct: float, at: str
+) -> Iterator[str]:
+    """Yield hypotheses by misfit, and what they leave; hypotheses worse than unchanged by name only.
+
+    Parameters
+    ----------
+    unchanged_pct : float
+        Misfit of the unchanged system [%].
+    at : str
+        The compared times.
+    """
+    yield ""
+    yield f"hypotheses: mean deviation of the measurement at {at}"
+    closer = [cause for cause in causes if cause.misfit_pct < unchanged_pct]
+    rows = [(f"{unchanged_pct:.1f}%", "unchanged system", "")]
+    rows += [
+        (f"{cause.misfit_pct:.1f}%", titles_text(cause.titles), cause.change)
+        for cause in closer[:SHOWN]
+    ]
+    yield from text_table(f"  {{:>7}}  {{:<{WIDTH}}}  {{}}", rows)
+    for cause in closer[:SHOWN]:
+        if "equal)" in titles_text(cause.titles):
+            equal = ", ".join(cause.titles[1:])
+            yield from wrap_line(f"  equal to {cause.titles[0]}: {equal}")
+    titles = {title for cause in closer for title in cause.titles}
+    worse = [cause.titles[0] for cause in causes if cause not in closer]
+    worse = [title for title in (*worse, *search.dropped) if title not in titles]
+    if worse:
+        yield from wrap_line(f"  worse: {', '.join(dict.fromkeys(worse))}")
+    for title, why in search.failed:
+        yield from wrap_line(f"  not simulated: {title}: {why}")
+    if search.unfinished:
+        yield from wrap_line(f"  {search.unfinished}")
+    yield from _judgement(closer, unchanged_pct)
+
+
+def _judgement(closer: Sequence[RankedCause], unchanged_pct: float) -> Iterator[str]:
+    """Yield that no cause explains the measurement, or the causes indistinguishable from the best."""
+    if not closer:
+        yield "  none explains the measurement: no change is closer than the unchanged system"
+        return
+    least_pct = closer[0].misfit_pct
+    if least_pct > UNEXPLAINED * unchanged_pct:
+        yield f"  none explains the measurement: the best leaves {least_pct:.1f}% of deviation"
+        return
+    close_titles = [
+        cause.titles[0] for cause in closer[1:] if cause.misfit_pct - least_pct < APART_PCT
+    ]
+    if close_titles:
+        yield from wrap_line(
+            f"  not separable from the first ({APART_PCT}%): {', '.join(close_titles)}"
+        )
 
 
 def titles_text(titles: Sequence[str]) -> str:

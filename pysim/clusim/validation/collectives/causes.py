@@ -145,7 +145,7 @@ class CauseSearch:
             unfinished = self._omitted_part()
         return FoundCauses(
             tuple(sorted(self.complete)),
-            tuple(self._merge_causes()),
+            tuple(self._complete_causes()),
             tuple(self.dropped),
             tuple(self.failed.items()),
             unfinished,
@@ -234,23 +234,16 @@ class CauseSearch:
         times_us = self.times_us[item.title]
         return misfit_pct(self.measured_us, times_us, tuple(times_us))
 
-    def _merge_causes(self) -> list[SimulatedCause]:
+    def _complete_causes(self) -> list[SimulatedCause]:
         """Return the causes with times at all completed sizes, by misfit; equal causes are merged."""
-        merged = [SimulatedCause((), "", {s: self._predicted_us[s] for s in self.complete})]
+        unchanged = SimulatedCause((), "", {s: self._predicted_us[s] for s in self.complete})
+        complete = []
         for item in self.possible if self.complete else ():
             times_us = self.times_us.get(item.title, {})
-            if not times_us.keys() >= set(self.complete):
-                continue
-            times = {size: times_us[size] for size in self.complete}
-            equal = next(
-                (n for n, other in enumerate(merged) if _same(times, other.times_us)), None
-            )
-            if equal is None:
-                merged.append(SimulatedCause((item.title,), item.change, times))
-            else:
-                merged[equal] = replace(merged[equal], titles=(*merged[equal].titles, item.title))
-        # The first entry is the unchanged system, merged with causes without effect.
-        causes = merged[1:]
+            if times_us.keys() >= set(self.complete):
+                times = {size: times_us[size] for size in self.complete}
+                complete.append(SimulatedCause((item.title,), item.change, times))
+        causes = merge_causes(unchanged, complete)
         return causes if self.measured_us is None else list(rank_causes(causes, self.measured_us))
 
     @cached_property
@@ -272,6 +265,20 @@ class CauseSearch:
         host = kernel.host or host_of(setup.comm)
         harness = harness_of(self.table.options, self.table.where.kind)
         return harness.time_ps(host, self.table.test.of.name, kernel) / 1e6
+
+
+def merge_causes(
+    unchanged: SimulatedCause, causes: Iterable[SimulatedCause]
+) -> list[SimulatedCause]:
+    """Return causes without those that equal the unchanged system; causes with equal times are one."""
+    result = [unchanged]
+    for cause in causes:
+        equal = next((n for n, o in enumerate(result) if _same(cause.times_us, o.times_us)), None)
+        if equal is None:
+            result.append(cause)
+        else:
+            result[equal] = replace(result[equal], titles=(*result[equal].titles, *cause.titles))
+    return result[1:]
 
 
 def _same(times: Times, other_times: Times) -> bool:

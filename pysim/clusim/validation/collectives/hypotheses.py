@@ -63,6 +63,11 @@ def hypotheses(
         yield from _choices(setup, collective)
     yield from _channels(setup, channels)
     yield from _variables(setup)
+    yield from system_hypotheses(setup)
+
+
+def system_hypotheses(setup: Setup) -> Iterator[Hypothesis]:
+    """Yield failed and slow parts of a system, and other paths on PCIe."""
     yield from _faults(setup)
     yield from _systems(setup)
 
