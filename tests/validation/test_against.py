@@ -316,11 +316,11 @@ def test_a_time_limit_keeps_the_hypotheses_simulated_before_it() -> None:
     measured = {line.size: 2 * line.halves[0].time_us for line in sound.lines}
     search = CauseSearch(sound, SIZES, measured, watch=_Limit(30))
     found = search.causes(1)
-    assert "time limit of 1 s reached" in found.omitted_part
+    assert "time limit of 1 s reached" in found.unfinished
     assert found.sizes == SIZES[:1]
     assert 0 < len(found.causes) < len(search.possible)
     complete = CauseSearch(sound, SIZES[:1], measured).causes(1)
-    assert complete.omitted_part == ""
+    assert complete.unfinished == ""
     assert len(complete.causes) > len(found.causes)
 
 
