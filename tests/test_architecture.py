@@ -42,10 +42,10 @@ MAY_IMPORT = {
     "programs": "base formats hardware jobs lowering nccl replays simulation topology workload",
     "validation": "analysis base engine formats hardware lowering nccl nccltests schedule simulation topology"
     " training workload",
-    "studies": "analysis base nccl nccltests policies replays report results simulation topology training"
+    "studies": "analysis base jobs nccl nccltests policies replays report results simulation topology training"
     " workload",
-    "clusim": "base collectives nccltests policies programs replays results schedule simulation topology training"
-    " workload",
+    "clusim": "base collectives nccltests policies programs replays results schedule simulation studies topology"
+    " training workload",
 }
 
 # Modules of `clusim` itself: public names, and what gathers them.

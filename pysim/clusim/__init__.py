@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from clusim.schedule import Schedule
     from clusim.simulation.api import collective, simulate, simulate_traffic, traffic
     from clusim.simulation.traffic import Traffic
+    from clusim.studies.plan.api import plan
     from clusim.topology import Fabric, FabricBuilder, load
     from clusim.training.api import train
     from clusim.workload import prices as kernels
@@ -46,6 +47,7 @@ __all__ = [
     "kernels",
     "load",
     "nccl_tests",
+    "plan",
     "policy",
     "replay",
     "schedule",
@@ -73,6 +75,7 @@ _HOME = {
     "nccl_tests": "clusim.api",
     "replay": "clusim.api",
     "train": "clusim.training.api",
+    "plan": "clusim.studies.plan.api",
 }
 _MODULES = {
     "collectives": "clusim.collectives",

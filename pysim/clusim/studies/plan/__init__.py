@@ -1,0 +1,1 @@
+"""Search for the parallelism of a training job on a system."""

@@ -1,0 +1,259 @@
+"""Search for the layout of a training job with the shortest step.
+
+Layouts that exceed the memory are omitted. The others are ordered by their forecast (`clusim.studies.plan.forecast`).
+The first are estimated (`clusim.training.estimate`). The result counts layouts with a bound below the best step
+that are not estimated and may be faster.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from clusim.base.errors import ClusimError, InputError
+from clusim.base.json_schema import JsonObject, Round6, Round9
+from clusim.base.units import format_time
+from clusim.simulation.setup import Setup
+from clusim.studies.plan.forecast import CommCurves, StepForecast, WireLimits
+from clusim.studies.plan.layouts import ParallelLayout, layouts
+from clusim.training.breakdown import PARTS
+from clusim.training.estimate import estimated
+from clusim.training.request import TrainRequest
+from clusim.training.result import StepResult
+from clusim.workload import make_plan
+from clusim.workload.parallel.plan import ParallelPlan, model_of
+from clusim.workload.spec import Workload
+
+ESTIMATED = 8
+"""Layouts that are estimated by default."""
+
+MEMORY = "memory of a GPU"
+"""Reason for layouts that are omitted."""
+
+PhaseNotice = Callable[[str], None]
+"""Called with the name of each phase."""
+
+
+class Candidate(NamedTuple):
+    """Layout that fits the memory, with its bound and its forecast [ps]."""
+
+    layout: ParallelLayout
+    plan: ParallelPlan
+    bound_ps: int
+    forecast_ps: int = 0
+
+    @property
+    def memory_GiB(self) -> float:
+        """Memory of the fullest stage [GiB]."""
+        stages = range(self.plan.mesh.pipeline)
+        return max(self.plan.memory(stage).total for stage in stages) / (1 << 30)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep(JsonObject):
+    """Estimated step of a layout.
+
+    Attributes
+    ----------
+    words : str
+        The layout in a line.
+    step_time_s, bound_s, forecast_s : float
+        Estimated time of a step, its lower bound without an estimate, and its forecast [s].
+    mfu : float
+        Model FLOP/s over the peak FLOP/s of all ranks.
+    exposed_by_dimension_s : dict
+        Exposed communication by dimension of parallelism [s].
+    bubble_s, host_wait_s : float
+        Mean bubble of the pipeline, and wait for hosts, of a rank [s].
+    memory_GiB : float
+        Memory of the fullest stage [GiB].
+    slower_by : str
+        Parts of the step that are longer than in the best layout.
+    pareto : bool
+        No layout in the table is faster and needs less memory.
+    """
+
+    words: str
+    layout: ParallelLayout
+    step_time_s: Round9
+    bound_s: Round9
+    forecast_s: Round9
+    mfu: Round6
+    exposed_by_dimension_s: dict[str, Round9]
+    bubble_s: Round9
+    host_wait_s: Round9
+    memory_GiB: Round6
+    slower_by: str = ""
+    pareto: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSearch(JsonObject):
+    """Layouts of a training job, the fastest first.
+
+    Attributes
+    ----------
+    workload, system : str
+        Name of the workload, and of the system with its nodes.
+    gpus : int
+        GPUs of the system.
+    layouts : int
+        Layouts that divide model and batch.
+    omitted : dict
+        Number of omitted layouts by reason.
+    simulated_collectives : int
+        Collectives that were simulated for the forecasts.
+    steps : list
+        Estimated layouts.
+    unknown : int
+        Layouts with a bound below the best step that are not estimated.
+    """
+
+    workload: str
+    system: str
+    gpus: int
+    layouts: int
+    omitted: dict[str, int]
+    simulated_collectives: int
+    steps: list[PlannedStep]
+    unknown: int
+
+
+@dataclass
+class _Search:
+    """Layouts of one workload on one system."""
+
+    setup: Setup
+    base: dict[str, Any]
+    notify: PhaseNotice
+    omitted: Counter[str] = field(default_factory=Counter)
+
+    def candidates(self) -> list[Candidate]:
+        """Return the layouts that fit the memory, in the order of their bounds."""
+        workload = Workload.model_validate(self.base)
+        limits = WireLimits(self.setup.fabric)
+        found: list[Candidate] = []
+        self.notify("memory and bounds of layouts")
+        self.count = 0
+        for layout in layouts(model_of(workload.model), workload, self.setup.fabric):
+            self.count += 1
+            plan = self._plan(layout)
+            if plan is None:
+                continue
+            found.append(Candidate(layout, plan, StepForecast(plan, limits).time_ps()))
+        self.curves = CommCurves(self.setup, limits)
+        self.notify("collectives")
+        ordered = [
+            one._replace(forecast_ps=StepForecast(one.plan, limits, self.curves.time_ps).time_ps())
+            for one in found
+        ]
+        return sorted(ordered, key=lambda one: (one.forecast_ps, one.layout.words))
+
+    def _plan(self, layout: ParallelLayout) -> ParallelPlan | None:
+        """Return the plan of a layout; None if it is omitted."""
+        try:
+            plan = make_plan(layout.workload(self.base), self.setup.known)
+            stages = {0, plan.mesh.pipeline - 1}
+            if any(plan.memory(stage).missing for stage in stages):
+                self.omitted[MEMORY] += 1
+                return None
+        except (ClusimError, ValueError) as error:
+            self.omitted[str(error).partition(":")[0][:60]] += 1
+            return None
+        return plan
+
+    def step(self, one: Candidate) -> StepResult:
+        """Return the estimated step of a layout."""
+        self.notify(f"estimate of {one.layout.words}")
+        asked = TrainRequest(
+            self.setup, one.plan.workload, steps=1, granularity="coarse", estimate=True
+        )
+        return estimated(asked, confirm=False)
+
+
+def plan_search(
+    setup: Setup,
+    workload: Workload,
+    *,
+    most: int = ESTIMATED,
+    notify: PhaseNotice = lambda _: None,
+) -> PlanSearch:
+    """Return the layouts of a workload on all GPUs of a system, the fastest first.
+
+    Parameters
+    ----------
+    most : int
+        Number of layouts that are estimated.
+    notify : callable
+        Called with the name of each phase.
+
+    Raises
+    ------
+    InputError
+        No layout divides model and batch and fits the memory.
+    """
+    base = workload.model_dump(by_alias=True, exclude_unset=True)
+    search = _Search(setup, base, notify)
+    found = search.candidates()
+    if not found:
+        reasons = ", ".join(f"{count} {why}" for why, count in search.omitted.most_common(3))
+        raise InputError(
+            f"{workload.name}: none of {search.count} layouts fits {setup.name} ({reasons or 'no divisor'}); more"
+            " nodes, another batch or recomputation in the workload can help"
+        )
+    results = [(one, search.step(one)) for one in found[:most]]
+    results.sort(key=lambda row: row[1].step_ps[-1])
+    best_ps = results[0][1].step_ps[-1]
+    tried = {one.layout for one, _ in results}
+    unknown = sum(one.bound_ps < best_ps for one in found if one.layout not in tried)
+    return PlanSearch(
+        workload.name,
+        setup.name,
+        setup.fabric.num_ranks,
+        search.count,
+        dict(search.omitted.most_common()),
+        search.curves.simulated,
+        _rows(results),
+        unknown,
+    )
+
+
+def _rows(results: Sequence[tuple[Candidate, StepResult]]) -> list[PlannedStep]:
+    best = results[0][1]
+    rows = [
+        PlannedStep(
+            one.layout.words,
+            one.layout,
+            result.step_time_s,
+            one.bound_ps / 1e12,
+            one.forecast_ps / 1e12,
+            result.mfu,
+            result.exposed_by_dimension_s,
+            result.mean("bubble"),
+            result.mean("host"),
+            one.memory_GiB,
+            _longer_parts(best, result),
+        )
+        for one, result in results
+    ]
+    return [replace(row, pareto=_is_pareto(row, rows)) for row in rows]
+
+
+def _is_pareto(row: PlannedStep, rows: Sequence[PlannedStep]) -> bool:
+    return not any(
+        other.step_time_s < row.step_time_s and other.memory_GiB <= row.memory_GiB for other in rows
+    )
+
+
+def _longer_parts(best: StepResult, result: StepResult) -> str:
+    """Return the parts of a step that are longer than in the best one, the largest first."""
+    over = {words: result.mean(part) - best.mean(part) for part, words in PARTS.items()}
+    total_s = result.step_time_s - best.step_time_s
+    named = [
+        f"{words} +{format_time(round(more_s * 1e12))}"
+        for words, more_s in sorted(over.items(), key=lambda item: -item[1])
+        if more_s > 0.1 * total_s > 0
+    ]
+    return ", ".join(named[:2])

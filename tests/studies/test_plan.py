@@ -1,0 +1,130 @@
+"""Search for the parallelism of a job: what it includes, bounds that hold, and the fastest layout of small spaces."""
+
+from __future__ import annotations
+
+import json
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import clusim
+from clusim.base.errors import InputError
+from clusim.simulation.setup import Setup
+from clusim.studies.plan.forecast import StepForecast, WireLimits
+from clusim.studies.plan.launchers import launch_arguments
+from clusim.studies.plan.layouts import layouts
+from clusim.studies.plan.search import MEMORY
+from clusim.training.estimate import estimate
+from clusim.workload import Workload
+from clusim.workload.parallel.plan import model_of
+from clusim_cli.main import cli
+
+DENSE = {"base": "gpt3-1.3b", "layers": 2, "hidden": 1024, "heads": 8, "kv_heads": 8, "vocab": 4096}
+EXPERTS = {
+    **{"base": "mixtral-8x7b", "layers": 2, "hidden": 1024, "heads": 8, "kv_heads": 8},
+    **{"intermediate": 2048, "experts": 4, "vocab": 4096},
+}
+
+
+def job(model: dict[str, Any] | str = DENSE, **more: Any) -> Workload:
+    spec = {"name": "job", "model": model, "sequence": 512, "batch": {"global": 4}, **more}
+    return Workload.model_validate(spec)
+
+
+def command(*words: object) -> str:
+    done = CliRunner().invoke(cli, ["plan", *map(str, words)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_layouts_use_all_gpus_and_divide_the_batch() -> None:
+    workload, fabric = job(), Setup("a100x4-mesh", 2).fabric
+    found = list(layouts(model_of(workload.model), workload, fabric))
+    assert len(set(found)) == len(found) > 60
+    for one in found:
+        assert prod((one.tensor, one.pipeline, one.context, one.data)) == 8
+        assert one.tensor <= 4, "inside a node"
+        assert 4 % (one.micro * one.data) == 0
+        assert 2 % (one.pipeline * one.chunks) == 0
+        assert one.states == "distributed-optimizer" or one.pipeline == 1
+    assert {one.states for one in found} == {"distributed-optimizer", "fsdp", "hsdp"}
+
+
+@pytest.mark.parametrize("model", [DENSE, EXPERTS], ids=["dense", "experts"])
+def test_the_search_finds_the_best_of_a_space_and_no_estimate_is_below_its_bound(
+    model: dict[str, Any],
+) -> None:
+    whole = clusim.plan(job(model), "a100x4-mesh", estimates=1000)
+    assert len(whole.steps) == whole.layouts - sum(whole.omitted.values()) > 20
+    for row in whole.steps:
+        assert row.bound_s <= row.step_time_s, row.words
+        assert row.bound_s <= row.forecast_s, row.words
+    few = clusim.plan(job(model), "a100x4-mesh", estimates=6)
+    assert few.steps[0].step_time_s <= 1.01 * whole.steps[0].step_time_s
+    assert whole.unknown == 0
+    assert few.unknown <= len(whole.steps) - 6
+
+
+def test_a_bound_by_hand() -> None:
+    """Of one GPU it is the time of all kernels; the links of two GPUs carry half of a gathered tensor each."""
+    fabric = Setup("a100x4-mesh").fabric
+    limits = WireLimits(fabric)
+    # Each GPU has four links of 25 GB/s to each of three others, and PCIe.
+    assert 300e9 < limits.gpu_Bps < 340e9
+    assert limits.least_ps((1, 2), 1 << 30) == int((1 << 29) / limits.gpu_Bps * 1e12)
+    workload = job(parallel={"ranks": [0]})
+    plan = clusim.train(workload, "a100x4-mesh", steps=1).plan
+    found = StepForecast(plan, limits)
+    step = clusim.train(workload, "a100x4-mesh", steps=1)
+    assert found.time_ps() <= step.step_ps[-1] <= 1.02 * found.time_ps()
+
+
+def test_layouts_beyond_the_memory_are_omitted_and_none_is_an_error() -> None:
+    found = clusim.plan("llama3-8b", "a100x4-mesh", batch=4, sequence=4096, estimates=1)
+    assert found.omitted[MEMORY] > 0
+    assert found.steps[0].memory_GiB < 80
+    with pytest.raises(InputError, match=r"llama3-405b: none of \d+ layouts fits a100x4-mesh"):
+        clusim.plan("llama3-405b", "a100x4-mesh", batch=4, estimates=1)
+
+
+def test_the_workload_of_the_fastest_layout_is_written_and_has_its_time(tmp_path: Path) -> None:
+    source, out = tmp_path / "job.yaml", tmp_path / "best.yaml"
+    source.write_text(json.dumps({"name": "job", "model": DENSE, "batch": {"global": 4}}))
+    shown = command(source, "a100x4-mesh", "--estimates", "2", "-o", out, "--json")
+    best = json.loads(shown)["steps"][0]
+    again = estimate(out, steps=1, granularity="coarse", confirm=False)
+    assert again.step_time_s == pytest.approx(best["step_time_s"], abs=1e-9)
+    text = command(source, "a100x4-mesh", "--estimates", "2", "--launch", "megatron")
+    assert "--micro-batch-size" in text
+    assert "MFU" in text
+
+
+def test_arguments_of_frameworks_name_the_sizes_of_the_layout() -> None:
+    workload, fabric = job(), Setup("a100x4-mesh", 2).fabric
+    model = model_of(workload.model)
+    one = next(
+        row
+        for row in layouts(model, workload, fabric)
+        if (row.tensor, row.pipeline, row.chunks, row.recompute) == (2, 2, 1, "full")
+    )
+    words = " ".join(launch_arguments("megatron", one, workload, model))
+    assert "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2" in words
+    assert "--sequence-parallel --use-distributed-optimizer --recompute-granularity full" in words
+    hybrid = next(row for row in layouts(model, workload, fabric) if row.states == "hsdp")
+    words = " ".join(launch_arguments("torchtitan", hybrid, workload, model))
+    assert f"data_parallel_replicate_degree {8 // hybrid.tensor // hybrid.shard}" in words
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "problem"),
+    [
+        ("llama3-8c", {"batch": 8}, "llama3-8c"),
+        ("llama3-8b", {}, "the batch is missing"),
+    ],
+)
+def test_wrong_input_is_one_line(model: str, more: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        clusim.plan(model, "dgx-a100", **more)
