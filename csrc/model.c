@@ -93,7 +93,7 @@ static bool is_ranked(const clusim_model *m, const clusim_wire *x) {
     return x->dim && m->image.nodes[x->src].endpoint == NONE;
 }
 
-/* Outputs of network switches tell policies of senders about their queues. */
+/* Outputs of network switches record their queues for policies of senders. */
 static bool tells(const clusim_model *m, const clusim_wire *x) {
     const clusim_node *src = &m->image.nodes[x->src];
     return m->has_telemetry && (x->xoff_bytes || x->ecn_max_bytes) && src->endpoint == NONE &&

@@ -104,7 +104,7 @@ struct clusim_model {
     bool has_congestion;
     bool has_controls;
     bool has_senders;     /* sender policies */
-    bool has_telemetry;   /* some of them receive the hops of packets */
+    bool has_telemetry;   /* some policies receive the hops of packets */
     bool has_order;       /* some receivers accept packets in order only */
     bool has_relays;      /* some packets pass through endpoints */
     int32_t bucket_shift; /* of the event queue */

@@ -56,17 +56,6 @@ static sent_packet take_sent(sent_list *sent, xfer_id id, uint32_t number) {
 /* ---- telemetry ---------------------------------------------------------------------------------
  */
 
-STATUS notice_make_room(clusim_sim *s) {
-    uint32_t count = s->packets.size, old = s->senders.num_hops;
-    if (!s->model->has_telemetry || old == count) return CLUSIM_OK;
-    packet_hops *all = realloc(s->senders.hops, count * sizeof *all);
-    if (all == NULL) return CLUSIM_ERR_NO_MEMORY;
-    memset(all + old, 0, (count - old) * sizeof *all);
-    s->senders.hops = all;
-    s->senders.num_hops = count;
-    return CLUSIM_OK;
-}
-
 void notice_hop(clusim_sim *s, const wire_state *w, const packet *p) {
     packet_hops *hops = &s->senders.hops[p - s->packets.all];
     if (!p->acknowledged || hops->count == CLUSIM_SIZE_HOPS) return;

@@ -21,11 +21,7 @@ STATUS notice_delivered(clusim_sim *s, const packet *p);
 /* Remove the oldest notice; its hops are valid until the next notice. */
 delivery_notice notice_take(sender_state *f, const clusim_hop **hops);
 
-/* Room for the telemetry of all packets, if a policy has it: without threads, as its wires exclude
- * windows. */
-STATUS notice_make_room(clusim_sim *s);
-
-/* A packet is granted now on a wire that tells policies about its queue. */
+/* A packet is granted now on a wire with telemetry. */
 void notice_hop(clusim_sim *s, const wire_state *w, const packet *p);
 
 void notice_free(sender_state *f);

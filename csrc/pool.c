@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "grow.h"
-#include "notice.h"
+#include "parts/senders.h"
 #include "parts/windows.h"
 #include "parts/xfers.h"
 #include "thread_pool.h"
@@ -118,11 +118,24 @@ static STATUS grow_for(clusim_sim *s) {
     return thread_pool_alone(t->thread_pool, grow_whole, s, t->number);
 }
 
+/* Room for the telemetry of all packets, if a policy has it: without threads, as its wires exclude
+ * windows. */
+static STATUS more_hops(clusim_sim *s) {
+    uint32_t count = s->packets.size, old = s->senders.num_hops;
+    if (!s->model->has_telemetry || old == count) return CLUSIM_OK;
+    packet_hops *all = realloc(s->senders.hops, count * sizeof *all);
+    if (all == NULL) return CLUSIM_ERR_NO_MEMORY;
+    memset(all + old, 0, (count - old) * sizeof *all);
+    s->senders.hops = all;
+    s->senders.num_hops = count;
+    return CLUSIM_OK;
+}
+
 STATUS pool_more_packets(clusim_sim *s) {
     window_thread *t = s->windows.thread;
     if (t == NULL) {
         TRY(more_packets(&s->packets, &s->packets));
-        return notice_make_room(s);
+        return more_hops(s);
     }
     thread_pool_lock(t->thread_pool);
     bool taken = take_packets(&t->whole->packets, &s->packets);

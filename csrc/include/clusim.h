@@ -80,14 +80,14 @@ enum clusim_word {
     CLUSIM_WORD_RATE = 0,      /* bytes per 2^30 ps */
     CLUSIM_WORD_WINDOW = 1,    /* most bytes in flight */
     CLUSIM_WORD_TIMER_PS = 2,  /* next call of the timer, or 0 */
-    CLUSIM_WORD_PATH = 3,      /* of the next packet; 0: that of the flow */
+    CLUSIM_WORD_PATH = 3,      /* path of the next packet; 0: path of the flow */
     CLUSIM_WORD_IN_FLIGHT = 4, /* bytes; set before each call */
     CLUSIM_WORD_LINE_RATE = 5,
     CLUSIM_WORD_MIN_RATE = 6,
     CLUSIM_WORD_KEY = 7, /* a hash of the flow */
 };
 
-/* What a switch tells of its output `wire` when it grants a packet there (contract, section 5). */
+/* Telemetry of an output `wire`, at the grant of a packet (contract, section 5). */
 typedef struct clusim_hop {
     int64_t time_ps;
     int64_t queue_bytes; /* without the packet */

@@ -30,7 +30,7 @@ enum clusim_size {
     CLUSIM_SIZE_OPCODES = 20, /* entries of a cost table; maximum entries of op_flags */
     CLUSIM_SIZE_CALLS = 5,    /* functions of a sender policy */
     CLUSIM_SIZE_WORDS = 8,    /* first words of a flow's record: clusim_word */
-    CLUSIM_SIZE_HOPS = 8,     /* of which a packet has telemetry */
+    CLUSIM_SIZE_HOPS = 8,     /* hops with telemetry per packet */
 };
 
 /* Control of the rate of a flow. */

@@ -12,7 +12,7 @@ from clusim.base.arrays import Array
 from clusim.engine.abi import Stop
 from clusim.engine.simulation import Simulation
 from clusim.policies.choice import BoundSender, Sender, find_policy
-from clusim.policies.sender import Hop
+from clusim.policies.sender import SwitchHop
 from clusim.simulation.flows import Flow
 from support.images import ImageBuilder
 
@@ -31,7 +31,7 @@ def _flow() -> Any:
     rates = (("line_rate", LINE), ("min_rate", LINE // 1000))
     for key, value in zip(of.fields, BoundSender(Sender("hpcc"), rates).record, strict=True):
         setattr(flow, key, list(value) if isinstance(value, tuple) else value)
-    flow.acked(0, MTU_BYTES, BASE_PS, 0, [Hop(0, 0, 0, LINE, 3)])
+    flow.acked(0, MTU_BYTES, BASE_PS, 0, [SwitchHop(0, 0, 0, LINE, 3)])
     return flow
 
 
@@ -57,7 +57,7 @@ def test_bytes_in_flight_of_a_link_by_hand(
     """Bytes sent over rate, and the smaller queue over rate times base, weighted by the share of a round trip."""
     flow = _flow()
     flow.last_queue[0] = queue_bytes
-    hops = [Hop(passed_ps, queue_bytes + 1000, sent_bytes, LINE, 3)]
+    hops = [SwitchHop(passed_ps, queue_bytes + 1000, sent_bytes, LINE, 3)]
     flow.acked(passed_ps, MTU_BYTES, BASE_PS, 0, hops)
     assert flow.use / 65536 == pytest.approx(use, rel=2e-3)
     expected = 500_000.0
@@ -69,9 +69,9 @@ def test_bytes_in_flight_of_a_link_by_hand(
 
 def test_the_busiest_hop_counts_and_another_path_is_measured_anew() -> None:
     flow = _flow()
-    flow.acked(1, MTU_BYTES, BASE_PS, 0, [Hop(1, 0, 0, LINE, 5), Hop(1, 0, 0, LINE, 6)])
+    flow.acked(1, MTU_BYTES, BASE_PS, 0, [SwitchHop(1, 0, 0, LINE, 5), SwitchHop(1, 0, 0, LINE, 6)])
     assert flow.use == 65536
-    hops = [Hop(BASE_PS, 0, 100_000, LINE, 5), Hop(BASE_PS, 0, 300_000, LINE, 6)]
+    hops = [SwitchHop(BASE_PS, 0, 100_000, LINE, 5), SwitchHop(BASE_PS, 0, 300_000, LINE, 6)]
     flow.acked(BASE_PS, MTU_BYTES, BASE_PS, 0, hops)
     assert flow.use / 65536 == pytest.approx(0.6, rel=2e-3)
 
@@ -83,7 +83,7 @@ def test_a_reference_counts_a_round_trip_once() -> None:
     windows = []
     for number in range(1, 6):
         now_ps = number * 2 * BASE_PS
-        hops = [Hop(now_ps, 0, 2 * number * 950_000, LINE, 3)]
+        hops = [SwitchHop(now_ps, 0, 2 * number * 950_000, LINE, 3)]
         flow.acked(now_ps, MTU_BYTES, BASE_PS, 0, hops)
         windows.append(flow.window)
     assert windows[0] == pytest.approx(500_000 * 0.95 / 1.9 + STEP_BYTES, rel=2e-3)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import clusim
-from clusim.policies import Hop, SenderFlow
+from clusim.policies import SenderFlow, SwitchHop
 
 HALF = 2
 
@@ -97,7 +97,7 @@ class Traced(SenderFlow):
     number: int = 0
 
     def acked(
-        self, now_ps: int, size_bytes: int, rtt_ps: int, marked: int, hops: Sequence[Hop]
+        self, now_ps: int, size_bytes: int, rtt_ps: int, marked: int, hops: Sequence[SwitchHop]
     ) -> None:
         """Mix all values."""
         mixed = len(hops) * 7919
@@ -159,7 +159,7 @@ class Reveal(SenderFlow):
     count: int = 0
 
     def acked(
-        self, now_ps: int, size_bytes: int, rtt_ps: int, marked: int, hops: Sequence[Hop]
+        self, now_ps: int, size_bytes: int, rtt_ps: int, marked: int, hops: Sequence[SwitchHop]
     ) -> None:
         """Answer -1 minus the value."""
         if self.count == self.packet:

@@ -20,11 +20,9 @@ from clusim.simulation.setup import Setup
 from clusim.validation.collectives.against import (
     Against,
     Deviation,
-    MeasuredCurve,
     Search,
     compare,
     deviation_of,
-    read_curve,
 )
 from clusim.validation.collectives.causes import (
     CauseSearch,
@@ -34,6 +32,7 @@ from clusim.validation.collectives.causes import (
     rank_causes,
 )
 from clusim.validation.collectives.hypotheses import hypotheses
+from clusim.validation.collectives.measuredcurve import MeasuredCurve, read_curve
 
 KIB, MIB = 1 << 10, 1 << 20
 THOROUGH = bool(os.environ.get("CLUSIM_THOROUGH"))

@@ -18,8 +18,8 @@ import pytest
 
 from clusim.nccltests.sweep import program_named
 from clusim.validation.collectives import causes
-from clusim.validation.collectives.against import read_curve
 from clusim.validation.collectives.hypotheses import Hypothesis
+from clusim.validation.collectives.measuredcurve import read_curve
 from clusim_cli.main import run
 
 CURVES = sorted((Path(__file__).parent / "curves").glob("*.txt"))

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from clusim.nccltests.api import Table
     from clusim.nccltests.options import PerfOptions
     from clusim.studies.whatif import PerfRun
-    from clusim.validation.collectives.against import MeasuredCurve, Search
+    from clusim.validation.collectives.against import Search
+    from clusim.validation.collectives.measuredcurve import MeasuredCurve
 
 TIME_LIMIT_PS = 60 * 10**12
 """Default wall-clock limit of the causes [ps]."""
@@ -113,7 +114,8 @@ def command(
     from clusim.nccltests.api import Table
     from clusim.nccltests.sweep import place, program_named
     from clusim.simulation.setup import Setup
-    from clusim.validation.collectives.against import Search, read_curve
+    from clusim.validation.collectives.against import Search
+    from clusim.validation.collectives.measuredcurve import read_curve
 
     if limit_ps is not None and against is None:
         raise click.UsageError("--time-limit limits the causes of --against; add --against FILE")
@@ -121,8 +123,7 @@ def command(
     if plot is not None:
         check_place(plot)
     curve = None if against is None else read_curve(against, test)
-    if curve is not None:
-        wanted = curve.apply_to(wanted)
+    wanted = wanted if curve is None else curve.apply_to(wanted)
     setup = Setup(topology, nodes, version=version, env=env, policy=policy)
     doubtful = doubts(setup, strict, mark="# ", quiet=as_json)
     where = place(setup, wanted, procs_per_node, harness, domains)

@@ -30,7 +30,7 @@ OPCODE_SLOTS: int = lib.CLUSIM_SIZE_OPCODES
 """Entries of a cost table, and largest number of opcodes."""
 
 MOST_HOPS: int = lib.CLUSIM_SIZE_HOPS
-"""Hops of which a packet has telemetry."""
+"""Hops with telemetry per packet."""
 
 E = TypeVar("E", bound=IntEnum)
 

@@ -4,6 +4,6 @@ A policy is a class with a few functions on integers. The C engine calls compile
 reference engine the functions themselves.
 """
 
-from clusim.policies.sender import Hop, SenderFlow, policy
+from clusim.policies.sender import SenderFlow, SwitchHop, policy
 
-__all__ = ["Hop", "SenderFlow", "policy"]
+__all__ = ["SenderFlow", "SwitchHop", "policy"]

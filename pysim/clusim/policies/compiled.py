@@ -21,7 +21,7 @@ from clusim.base.errors import InputError, lacking, one_line
 from clusim.base.files import write_bytes
 from clusim.base.kept import is_private, user_folder
 from clusim.policies.choice import find_policy
-from clusim.policies.sender import CALLS, RAISED, Hop, SenderPolicy, syntax
+from clusim.policies.sender import CALLS, RAISED, SenderPolicy, SwitchHop, syntax
 
 _HEAD = """from numba import carray, cfunc, from_dtype, int64, njit, types
 import numpy as np
@@ -79,7 +79,7 @@ def source(of: SenderPolicy) -> str:
         _helpers(function, used)
     sizes = {name: (len(words),) for name, words in of.state.items() if isinstance(words, tuple)}
     fields = ", ".join(f"({name!r}, np.int64, {sizes.get(name, ())})" for name in of.fields)
-    hop = ", ".join(f"({item.name!r}, np.int64)" for item in record_fields(Hop))
+    hop = ", ".join(f"({item.name!r}, np.int64)" for item in record_fields(SwitchHop))
     parts = [_HEAD.format(fields=fields, hop=hop)]
     parts += [
         f"\n{name} = {value}\n" if isinstance(value, int) else _text(value)

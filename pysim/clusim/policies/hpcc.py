@@ -3,7 +3,7 @@
 **Hardware** Congestion control in NICs with in-band telemetry of the switches' outputs.
 
 **Model** HPCC (Li et al., SIGCOMM 2019), algorithm 1: of each hop, bytes sent since the last packet and the smaller
-of the two queues give its bytes in flight, as a share of rate times base round trip. The largest of the hops,
+of the two queues are its bytes in flight, as a share of rate times base round trip. The largest of the hops,
 averaged over a round trip, divides the window; below the target the window grows by a step. A reference window, set
 once per round trip, ensures that no packet is counted twice. The rate is the window per round trip. Flows start at
 the rate of the NIC.
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from clusim.policies.sender import Hop, SenderFlow
+from clusim.policies.sender import SenderFlow, SwitchHop
 
 ONE = 65536
 MOST_USE = 64 * ONE
@@ -48,7 +48,7 @@ class Hpcc(SenderFlow):
     last_sent: list[int] = [0] * 8
 
     def acked(
-        self, now_ps: int, size_bytes: int, rtt_ps: int, marked: int, hops: Sequence[Hop]
+        self, now_ps: int, size_bytes: int, rtt_ps: int, marked: int, hops: Sequence[SwitchHop]
     ) -> None:
         """Measure the use of the hops, and set window and rate by the reference window."""
         if self.base_ps == 2**62:
@@ -78,8 +78,8 @@ def product(rate: int, time_ps: int) -> int:
     return max(1, rate * (time_ps >> 10) >> 20)
 
 
-def measure(flow: Hpcc, hops: Sequence[Hop]) -> int:
-    """Average the use of the busiest hop into that of the path; return 0 if no hop was met before."""
+def measure(flow: Hpcc, hops: Sequence[SwitchHop]) -> int:
+    """Average the use of the busiest hop into the path's use; return 0 if no hop was met before."""
     busiest = -1
     busiest_ps = 0
     for number in range(len(hops)):

@@ -49,8 +49,8 @@ _INT64 = range(-(2**63), 2**63)
 
 
 @dataclass(frozen=True, slots=True)
-class Hop:
-    """Telemetry of a hop: what a switch tells of its output when it sends a packet there.
+class SwitchHop:
+    """Telemetry of a hop: the output of a switch at the start of a packet.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class SenderFlow:
     timer_ps : int
         Time of the next call of `timer` [ps], later than now; 0 is none, and what it is after each call.
     path : int
-        Path of the next packet: 0, at first, is that of the flow; another number draws another path (ECMP).
+        Path of the next packet: 0, at first, is the flow's path; another number draws another path (ECMP).
     in_flight : int
         Payload granted whose notice has not arrived [bytes]; 0 without `acked`.
     line_rate, min_rate : int

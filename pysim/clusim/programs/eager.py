@@ -1,7 +1,7 @@
 """``torch.compile`` on the simulated device: models and functions run eagerly.
 
 **Hardware** The compiler fuses elementwise operators with their neighbours and shortens the host's work.
-**Model** Operators, kernels and launches are those of eager PyTorch. FlexAttention is priced fused, compiled or not.
+**Model** Operators, kernels and launches of eager PyTorch. FlexAttention is priced fused, compiled or not.
 Reports name the lines that compile. **Not modelled** Everything that the compiler changes.
 """
 

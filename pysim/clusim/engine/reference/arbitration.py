@@ -25,7 +25,7 @@ from clusim.engine.reference.units import (
     targets_at,
 )
 from clusim.engine.reference.wires import Wire
-from clusim.policies.sender import Hop
+from clusim.policies.sender import SwitchHop
 
 _RESPONSES: dict[int, int] = {Kind.READ_REQ: Kind.READ_RESP, Kind.RED_FETCH: Kind.RED_DATA}
 _STORED = (Kind.WRITE, Kind.FETCH, Kind.MCAST, Kind.AGG_DOWN)
@@ -422,14 +422,14 @@ def _grant(machine: Machine, wire: Wire, candidate: _Candidate) -> None:
 
 
 def _record_hop(machine: Machine, wire: Wire, packet: Packet) -> None:
-    """Let a switch of the network tell the sender's policy about its output (section 5, telemetry)."""
+    """Record the output of a network switch for the sender's policy (section 5, telemetry)."""
     node, spec = machine.model.nodes[wire.spec.src], wire.spec
     if node.endpoint is not None or node.bridge or not (spec.xoff_bytes or spec.ecn_max_bytes):
         return
     if len(packet.hops) < MOST_HOPS:
         queue_bytes, sent_bytes = wire.counters.queued_bytes, wire.counters.bytes
         rate = (wire.num << 30) // wire.den
-        packet.hops.append(Hop(machine.now_ps, queue_bytes, sent_bytes, rate, wire.index))
+        packet.hops.append(SwitchHop(machine.now_ps, queue_bytes, sent_bytes, rate, wire.index))
 
 
 def _count_repeat(machine: Machine, packet: Packet) -> None:

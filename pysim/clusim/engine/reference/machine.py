@@ -18,13 +18,13 @@ from typing import Protocol
 from clusim.base.errors import InternalError
 from clusim.engine.abi import NEVER, Beyond, range_exceeded
 from clusim.engine.ranges import MEM_BYTES_256_END, OWED_256_END, TIME_END_PS
+from clusim.engine.reference.conservation import Payload
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.packets import (
     Buffer,
     Line,
     OrderCounters,
     Packet,
-    Payload,
     Transfer,
     UnitState,
     Vertex,

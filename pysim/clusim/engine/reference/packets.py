@@ -1,7 +1,6 @@
 """Packets, buffers and transfers of the reference engine (sections 3 and 5 of the contract).
 
-Also the state of reduction units and of vertices of aggregation trees (section 6), and the payload of transfers,
-recorded for the laws of section 12.
+Also the state of reduction units and of vertices of aggregation trees (section 6).
 """
 
 from __future__ import annotations
@@ -10,11 +9,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from clusim.base.errors import InternalError
 from clusim.engine.abi import NONE, Kind, Policy
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.specs import FlowRate, SpreadSpec, UnitSpec, VertexSpec, ceil_div
-from clusim.policies.sender import Hop
+from clusim.policies.sender import SwitchHop
 
 
 class TransferOwner(Protocol):
@@ -349,7 +347,7 @@ class Packet:
     decided: bool = False
     repeated: bool = False
     promised: bool = False
-    hops: list[Hop] = field(default_factory=list)
+    hops: list[SwitchHop] = field(default_factory=list)
 
     @property
     def on_last_wire(self) -> bool:
@@ -463,43 +461,3 @@ class Vertex:
     def finish(self) -> None:
         """Count an operation as finished."""
         self.base = (self.base + 1) % _NUMBERS
-
-
-def demand(holds: bool, law: str, value: int, bound: int) -> None:
-    """Raise `InternalError` unless a law holds."""
-    if not holds:
-        raise InternalError(f"conservation: {law}: {value} against {bound}")
-
-
-class Payload:
-    """Payload of complete transfers out of each endpoint and into it [bytes].
-
-    Attributes
-    ----------
-    relayed : bool
-        True if a packet passed through an endpoint; wires of endpoints then carry more.
-    """
-
-    def __init__(self, endpoints: int) -> None:
-        self.sent = [0] * endpoints
-        self.taken = [0] * endpoints
-        self.relayed = False
-
-    def complete(self, transfer: Transfer) -> None:
-        """Count a complete transfer, and check that all its bytes were delivered."""
-        terms, size, requester = transfer.terms, transfer.bytes, transfer.terms.requester
-        asked = size * (transfer.deliveries // transfer.count)
-        law = f"bytes delivered of a transfer of endpoint {requester}"
-        demand(transfer.delivered_bytes == asked, law, transfer.delivered_bytes, asked)
-        fetches = terms.kind in (Kind.READ_REQ, Kind.RED_REQ)
-        if fetches or terms.kind == Kind.AGG_UP:
-            self.taken[requester] += size
-        if not fetches or terms.multicast_result:
-            self.sent[requester] += size
-        for member in terms.members:
-            self.sent[member] += size if fetches else 0
-            self.taken[member] += size if not fetches or terms.multicast_result else 0
-        if terms.kind in (Kind.WRITE, Kind.FETCH):
-            self.taken[terms.targets[-1]] += size
-        elif terms.kind == Kind.READ_REQ:
-            self.sent[terms.targets[-1]] += size

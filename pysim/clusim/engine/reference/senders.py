@@ -13,7 +13,7 @@ from clusim.engine.ranges import TIME_END_PS
 from clusim.engine.reference.machine import Class, Machine
 from clusim.engine.reference.packets import Packet, Transfer
 from clusim.engine.reference.specs import ControlSpec, ceil_div, hash32
-from clusim.policies.sender import RAISED, WORDS, Hop
+from clusim.policies.sender import RAISED, WORDS, SwitchHop
 
 _MOST_RATE = 2**40 - 1
 _INT64 = range(-(2**63), 2**63)
@@ -120,7 +120,7 @@ class SenderRate:
         if self._acknowledged:
             self.in_flight -= packet.p
             self.rtt_ps, path = trip
-            more: dict[str, int | list[Hop]] = {"path": path, "hops": packet.hops}
+            more: dict[str, int | list[SwitchHop]] = {"path": path, "hops": packet.hops}
             further = [more[name] for name in self._more]
             self._call(SenderCall.ACKED, packet.p, self.rtt_ps, int(packet.marked), *further)
         if notifies:
@@ -135,7 +135,7 @@ class SenderRate:
             for wire in transfer.wires:
                 self._machine.expect(transfer, wire)
 
-    def _call(self, call: SenderCall, *arguments: int | list[Hop]) -> None:
+    def _call(self, call: SenderCall, *arguments: int | list[SwitchHop]) -> None:
         """Call a function of the policy, if it has it, and check its answers."""
         function = self._policy.functions.get(call.name.lower())
         if function is None or self._failed:

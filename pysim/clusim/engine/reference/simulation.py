@@ -39,10 +39,11 @@ from clusim.engine.ranges import (
 )
 from clusim.engine.reference import machine
 from clusim.engine.reference.arbitration import phase_b, start_transfer
+from clusim.engine.reference.conservation import demand
 from clusim.engine.reference.instances import first_group, loop_count
 from clusim.engine.reference.machine import Class, Machine, may_wait
 from clusim.engine.reference.model import Model
-from clusim.engine.reference.packets import OrderCounters, Terms, Transfer, demand, steered
+from clusim.engine.reference.packets import OrderCounters, Terms, Transfer, steered
 from clusim.engine.reference.sampling import Samples
 from clusim.engine.reference.schedule import ScheduleState
 from clusim.engine.reference.senders import SenderRate

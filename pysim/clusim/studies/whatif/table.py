@@ -86,7 +86,7 @@ class ChangeRow(JsonObject):
         Explanations of the two times.
     """
 
-    KEYS = ("change", "of", "baseline", "held", "planned", "notes=explained")
+    KEYS = ("change", "of", "baseline", "held", "planned", "notes=script_notes")
 
     change: str
     baseline: ChangeOutcome

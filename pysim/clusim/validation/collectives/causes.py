@@ -270,7 +270,7 @@ class CauseSearch:
 def merge_causes(
     unchanged: SimulatedCause, causes: Iterable[SimulatedCause]
 ) -> list[SimulatedCause]:
-    """Return causes without those that equal the unchanged system; causes with equal times are one."""
+    """Return causes that differ from the unchanged system; causes with equal times are one."""
     result = [unchanged]
     for cause in causes:
         equal = next((n for n, o in enumerate(result) if _same(cause.times_us, o.times_us)), None)

@@ -1,7 +1,7 @@
 """Measured steps of a job against the prediction, and hypotheses that explain a deviation.
 
 Hypotheses (`clusim.validation.steps.causes`) are simulated as the step was, or estimated, until a time limit. They are
-ranked by the deviation of the median measured step, as those of collectives.
+ranked by the deviation of the median measured step, as for collectives.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class StepSearch:
     run: Callable[[TrainRequest], StepResult] = stepped
 
     def causes(self, unchanged: SimulatedCause, measured_us: dict[int, float]) -> FoundCauses:
-        """Return the causes by misfit; at the time limit, the ones simulated before it."""
+        """Return the causes by misfit; at the time limit, the causes simulated before it."""
         watch, possible = Watch(self.limit_ps), list(step_hypotheses(self.request))
         times, failed, unfinished = list[SimulatedCause](), dict[str, str](), ""
         for number, item in enumerate(possible):

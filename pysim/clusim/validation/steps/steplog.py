@@ -1,6 +1,6 @@
 """Measured steps of one job: logs of Megatron-LM, TorchTitan, DeepSpeed and nanoGPT, or a CSV table.
 
-Line formats are those of public logs (issues NVIDIA/Megatron-LM 756, deepspeedai/DeepSpeed 1825 and 3742,
+Line formats of public logs (issues NVIDIA/Megatron-LM 756, deepspeedai/DeepSpeed 1825 and 3742,
 karpathy/nanoGPT 178, pull request pytorch/torchtitan 2389). Several ranks may print a step.
 """
 

@@ -1,0 +1,47 @@
+"""Laws of conservation of the reference engine: the payload of transfers (section 12 of the contract)."""
+
+from __future__ import annotations
+
+from clusim.base.errors import InternalError
+from clusim.engine.abi import Kind
+from clusim.engine.reference.packets import Transfer
+
+
+def demand(holds: bool, law: str, value: int, bound: int) -> None:
+    """Raise `InternalError` unless a law holds."""
+    if not holds:
+        raise InternalError(f"conservation: {law}: {value} against {bound}")
+
+
+class Payload:
+    """Payload of complete transfers out of each endpoint and into it [bytes].
+
+    Attributes
+    ----------
+    relayed : bool
+        True if a packet passed through an endpoint; wires of endpoints then carry more.
+    """
+
+    def __init__(self, endpoints: int) -> None:
+        self.sent = [0] * endpoints
+        self.taken = [0] * endpoints
+        self.relayed = False
+
+    def complete(self, transfer: Transfer) -> None:
+        """Count a complete transfer, and check that all its bytes were delivered."""
+        terms, size, requester = transfer.terms, transfer.bytes, transfer.terms.requester
+        asked = size * (transfer.deliveries // transfer.count)
+        law = f"bytes delivered of a transfer of endpoint {requester}"
+        demand(transfer.delivered_bytes == asked, law, transfer.delivered_bytes, asked)
+        fetches = terms.kind in (Kind.READ_REQ, Kind.RED_REQ)
+        if fetches or terms.kind == Kind.AGG_UP:
+            self.taken[requester] += size
+        if not fetches or terms.multicast_result:
+            self.sent[requester] += size
+        for member in terms.members:
+            self.sent[member] += size if fetches else 0
+            self.taken[member] += size if not fetches or terms.multicast_result else 0
+        if terms.kind in (Kind.WRITE, Kind.FETCH):
+            self.taken[terms.targets[-1]] += size
+        elif terms.kind == Kind.READ_REQ:
+            self.sent[terms.targets[-1]] += size
