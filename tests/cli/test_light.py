@@ -231,9 +231,9 @@ def test_cached_graphs_are_those_of_the_search(
     expected = communicator(fabric).graphs
     monkeypatch.setenv(PLACE, str(tmp_path))
     monkeypatch.setattr(resources, "cached", True)
-    module._searched.cache_clear()
+    module._search_graphs.cache_clear()
     assert communicator(fabric).graphs == expected
-    module._searched.cache_clear()
+    module._search_graphs.cache_clear()
     with monkeypatch.context() as later:
         later.setattr(module, "search", None)
         assert communicator(fabric).graphs == expected

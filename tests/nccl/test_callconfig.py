@@ -176,7 +176,7 @@ def test_fewer_channels_take_longer() -> None:
             "allreduce",
             "8MiB",
             version="2.31",
-            overrides=CallConfig("RING_SIMPLE", min_ctas=count, max_ctas=count),
+            wanted=CallConfig("RING_SIMPLE", min_ctas=count, max_ctas=count),
         ).time_ps
         for count in (4, 24)
     ]

@@ -31,8 +31,6 @@ from clusim.workload.parallel.plan import ParallelPlan
 SIZES = 1 << 20, 1 << 26
 """Sizes of the simulated collectives of a kind of group [bytes]."""
 
-COLLECTIVES = ("all_gather", "reduce_scatter", "allreduce", "alltoall")
-
 GroupShape = tuple[int, int]
 """Nodes of a group and its GPUs on each."""
 
@@ -210,7 +208,7 @@ class StepForecast:
                 now_ps += self._steps((row for row in rows if isinstance(row, Kernel)), stage)
             elif isinstance(step, Wait):
                 now_ps = max(now_ps, ends_ps.get(step.key, 0))
-            elif step.operation in COLLECTIVES:
+            elif step.operation != "sendrecv":  # a message of a pair
                 groups = self.plan.mesh.groups(step.dim, stage)
                 end_ps = now_ps + self._comm_ps(step.operation, groups[0], step.bytes)
                 if step.key:
