@@ -64,7 +64,7 @@ _MEANT = {
     **dict.fromkeys(("bench", "perf", "all_reduce_perf"), "nccl-tests"),
     **dict.fromkeys(("presets", "machines", "list", "show", "import"), "topo"),
     **dict.fromkeys(("torch", "python", "script"), "torchrun"),
-    **dict.fromkeys(("why", "plan", "tuner"), "explain"),
+    **dict.fromkeys(("why", "tuner"), "explain"),
     **dict.fromkeys(("blame", "critical-path"), "analyze"),
     **{"draw": "plot", "figure": "plot", "serve": "view", "open": "view", "compare": "diff"},
     **{"convert": "export", "perfetto": "export", "grid": "sweep", "accuracy": "validate"},

@@ -77,6 +77,7 @@ def test_the_machine_is_an_argument_except_where_files_of_jobs_are() -> None:
         "crossover",
         "nccl-tests",
         "replay",
+        "plan",
         "shrink",
         "exec",
         "torchrun",

@@ -44,6 +44,7 @@ CALLS: dict[str, list[tuple[str | Path, ...]]] = {
         ("dgx-h100", "--size", "1KiB", "--symmetric"),
     ],
     "crossover": [("dgx-1v", "--size", "1KiB", "--jobs", "1")],
+    "plan": [("gpt2", "a100x4-mesh", "--batch", "4", "--sequence", "128", "--estimates", "1")],
     "shrink": [("dgx-1v", "--lose", "3", "--size", "1KiB")],
     "policy check": [("swift", "--incast", "2", "--fabrics", "1")],
     "nccl-tests": [
@@ -64,6 +65,7 @@ CALLS: dict[str, list[tuple[str | Path, ...]]] = {
     "analyze congestion": [("TRACE",), ("TRACE", "--over-time", "--top", "40")],
     "analyze overlap": [("TRACE",)],
     "analyze servers": [("TRACE",)],
+    "analyze flows": [("TRACE",)],
     "analyze blame": [("TRACE",), ("RUN", "--confirm")],
     "analyze critical-path": [("TRACE",), ("RUN", "--what-if", "hbm", "x2", "--confirm")],
     "analyze pipeline": [("TRACE",)],

@@ -12,7 +12,7 @@ import click
 from clusim.base.tables import text_table
 from clusim.base.units import format_time
 from clusim_cli import options
-from clusim_cli.outputs import OUTPUT, GuardedCommand
+from clusim_cli.outputs import GuardedCommand
 from clusim_cli.params import TOPOLOGY, one_of
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
               help="Layouts that are estimated, in the order of their forecasts.")  # fmt: skip
 @click.option("--launch", type=one_of("megatron", "torchtitan"), default=None,
               help="Print the arguments of a framework for the fastest layout.")  # fmt: skip
-@click.option("-o", "--output", type=OUTPUT, default=None, metavar="FILE",
-              help="Write the workload with the fastest layout as YAML.")  # fmt: skip
+@options.output(more="The workload with the fastest layout, as YAML.")
 @options.as_json("clusim.studies.plan.search:PlanSearch")
 @options.no_progress()
 def command(
