@@ -25,6 +25,7 @@ from clusim_cli.params import (
     GRANULARITY,
     ORDER,
     PROTOCOL,
+    RECORDED_FILE,
     REDOP,
     RELEASE,
     RUNNABLE,
@@ -265,6 +266,13 @@ trace_limit = _shared(
     type=SIZE,
     default="1GiB",
     help="Keep the trace below this size.",
+)
+
+against = _shared(
+    "--against",
+    type=RECORDED_FILE,
+    metavar="FILE",
+    help="Compare with measurements, and rank causes if they are slow.",
 )
 
 output = _shared("-o", "--output", type=OUTPUT, metavar="FILE", help="File to write.")

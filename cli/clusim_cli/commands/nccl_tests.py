@@ -14,7 +14,7 @@ from clusim.base.files import check_place, write_text
 from clusim.nccltests.options import FLAGS, parse_flags
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand, doubts, working
-from clusim_cli.params import RECORDED_FILE, TIME, TOPOLOGY, one_of
+from clusim_cli.params import TIME, TOPOLOGY, one_of
 from clusim_cli.progress import counted_progress
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ def _flags(function: Any) -> Any:
 @click.option(
     "--explain", is_flag=True, help="Print the bottleneck of every row's kernel below the table."
 )
-@click.option("--against", type=RECORDED_FILE, metavar="FILE",
-              help="Compare with the nccl-tests output in FILE, and rank causes if it is slow.")  # fmt: skip
+@options.against(more="FILE is an output of nccl-tests.")
 @click.option("--time-limit", "limit_ps", type=TIME, metavar="TIME",
               help="Wall-clock limit, such as 90s; the partial result is printed. Of the causes of --against."
               "  [default: 60s]")  # fmt: skip

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand, doubts
-from clusim_cli.params import RANKS, RECORDED_FILE, TOPOLOGY, WORKLOAD, command_line, one_of
+from clusim_cli.params import RANKS, TOPOLOGY, WORKLOAD, command_line, one_of
 from clusim_cli.progress import counted_progress, shown_progress
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ TIME_LIMIT_PS = 60 * 10**12
               help="Run with several numbers of replicas and print a table.")  # fmt: skip
 @click.option("--replicas", type=RANKS, default=None, metavar="LIST",
               help="Numbers of data-parallel replicas for --scaling, e.g. 1,2,4,8.")  # fmt: skip
-@click.option("--against", type=RECORDED_FILE, metavar="FILE",
-              help="Compare with measured steps in FILE, a log of Megatron-LM, TorchTitan, DeepSpeed or nanoGPT or a"
-              " CSV table, and rank causes.")  # fmt: skip
+@options.against(
+    more="FILE is a log of Megatron-LM, TorchTitan, DeepSpeed or nanoGPT, or a CSV table of steps."
+)
 @options.lost_rank(
     required=False, more="Steps then are those of the job before and after the loss."
 )
