@@ -144,7 +144,7 @@ def test_the_command_excludes_other_modes_and_names_the_log(tmp_path: Path) -> N
     words = ["train", str(workload), "--against", str(log)]
     refused = CliRunner().invoke(cli, [*words, "--layers"])
     assert refused.exit_code == 2
-    assert "--against: not with --layers" in refused.output
+    assert "--layers does not simulate; not with --against" in refused.output
     told = CliRunner().invoke(cli, [*words, "--estimate", "--time-limit", "20s"])
     assert told.exit_code == 0, told.output
     assert f"against {log}: 2 steps of CSV" in told.output

@@ -79,14 +79,13 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
         *(workload, given["topology"], given["nodes"]), given["faults"], given["policy"]
     )
     _refuse_options(given)
-    _refuse_modes(given)
     doubtful = doubts(setup, given["strict"], quiet=as_json)
     if given["layers"]:
         _refuse_simulation(given)
         click.echo(_layers(spec, setup.fabric, as_json, strict=given["strict_memory"]))
         return 0
-    lost = given["rank"] is not None
-    _refuse_loss(given, lost=lost)
+    _refuse_modes(given)
+    _refuse_loss(given, lost=given["rank"] is not None)
     request = asked(workload=workload, **given)
     text = _other_mode(request, given, as_json, no_progress=no_progress)
     if text is not None:
@@ -159,7 +158,7 @@ def _compare(
 
 def _refuse_modes(given: dict[str, Any]) -> None:
     """Raise an error for options that exclude or need others."""
-    for option in ("layers", "scaling", "rank", "trace_out", "confirm") if given["against"] else ():
+    for option in ("scaling", "rank", "trace_out", "confirm") if given["against"] else ():
         if given[option] not in (None, False):
             name = "lose" if option == "rank" else option.replace("_", "-")
             raise click.UsageError(f"--against: not with --{name}")
@@ -184,7 +183,17 @@ def _refuse_simulation(given: dict[str, Any]) -> None:
     """Raise an error for options of a simulation, in addition to ``--layers``."""
     names = {"fault": "faults", "lose": "rank"}
     for option in (
-        *("fault", "fold", "estimate", "scaling", "replicas", "confirm", "trace-out", "lose"),
+        *(
+            "fault",
+            "fold",
+            "estimate",
+            "scaling",
+            "replicas",
+            "confirm",
+            "trace-out",
+            "lose",
+            "against",
+        ),
     ):
         value = given[names.get(option, option.replace("-", "_"))]
         if value or (option == "lose" and value is not None):
