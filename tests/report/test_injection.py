@@ -48,6 +48,14 @@ def evil(training: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def evil_flows(controlled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a trace whose flows have names of a stranger."""
+    path = tmp_path_factory.mktemp("evil") / "flows.h5"
+    doctored(controlled, path, lambda trial: report(Feed.open(trial)))
+    return path
+
+
 def opened(browser: Any, address: str) -> tuple[Any, list[str]]:
     page, troubles = watched(browser, viewport={"width": 1280, "height": 900})
     page.on("dialog", lambda dialog: troubles.append(dialog.message))
@@ -169,9 +177,12 @@ NO_ROOM = pytest.mark.filterwarnings("ignore:Glyph", "ignore:constrained_layout"
 
 @NO_ROOM
 @pytest.mark.parametrize("figure", FIGURES)
-def test_figures_of_a_doctored_trace(figure: str, browser: Any, evil: Path, tmp_path: Path) -> None:
+def test_figures_of_a_doctored_trace(
+    figure: str, browser: Any, evil: Path, evil_flows: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "figure.svg"
-    save_figure(Feed.open(evil, findings=False), figure, path)
+    trace = evil_flows if figure == "flows" else evil
+    save_figure(Feed.open(trace, findings=False), figure, path)
     page, troubles = opened(browser, path.as_uri())
     assert page.evaluate("document.documentElement.tagName") == "svg"
     unharmed(page, troubles)
