@@ -81,8 +81,10 @@ def test_the_part_done_is_that_of_the_packet_hops(
     for slices in (1, 3):
         part = run(Asked(slices))
         if part.unfinished is not None:
-            seen.append(part.unfinished.part_done)
             done = part.packet_hops / whole.packet_hops
-            assert done / 1.1 <= seen[-1] <= done * 1.1
-    assert seen == sorted(seen)
-    assert seen
+            assert done / 1.1 <= part.unfinished.part_done <= done * 1.1
+            seen.append((done, part.unfinished.part_done))
+    # The engine sets the length of a slice by the clock, so that the first one may be longer than three others.
+    parts = [part for _, part in sorted(seen)]
+    assert parts == sorted(parts)
+    assert parts
