@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "congestion.h"
+#include "parts/congestion.h"
 #include "parts/packets.h"
 #include "parts/scheduler.h"
 #include "parts/wires.h"
