@@ -147,4 +147,4 @@ def test_the_command_excludes_other_modes_and_names_the_log(tmp_path: Path) -> N
     assert "--layers does not simulate; not with --against" in refused.output
     told = CliRunner().invoke(cli, [*words, "--estimate", "--time-limit", "20s"])
     assert told.exit_code == 0, told.output
-    assert f"against {log}: 2 steps of CSV" in told.output
+    assert f"against {log}: 2 steps of CSV" in " ".join(told.output.split())
