@@ -11,7 +11,7 @@ the rate of the NIC.
 **Not modelled** Bytes of telemetry in packets, which the authors' simulator adds too. The base round trip is the least
 one of the flow, where theirs is a constant of the network.
 
-**Parameters** Constants of the class, *published*.
+**Parameters** Constants of the class, *published* or *assumed*.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ MOST_USE = 64 * ONE
 class Hpcc(SenderFlow):
     """HPCC with fast reaction to each acknowledgement; shares are in 1/65536.
 
-    *published*: `target_65536` (eta, 95%) and `most_steps` (5) in the article, `step_65536` in the authors' simulator
-    (alibaba-edu/High-Precision-Congestion-Control, ``run.py``: 20 Mb/s on 50 Gb/s).
+    *published* in the authors' simulator (alibaba-edu/High-Precision-Congestion-Control, ``run.py``): `target_65536`
+    (eta, 95%) and `step_65536` (20 Mb/s on 50 Gb/s); *assumed*: `most_steps` (5).
     """
 
     target_65536: Final = 62259

@@ -22,7 +22,7 @@ A, C = 1664525, 1013904223
 
 
 class Plb(Dctcp):
-    """PLB with the defaults of Linux, ``tcp_plb_*`` in its ip-sysctl documentation; all are *published*."""
+    """PLB with the defaults of Linux (``sysctl_tcp_plb_*`` in net/ipv4/tcp_ipv4.c), all *published*."""
 
     congested_65536: Final = 32768
     rounds: Final = 12
@@ -46,7 +46,7 @@ class Plb(Dctcp):
 
 
 class Reps(Dctcp):
-    """REPS; its buffer of 8 paths is *published*, the window of DCTCP below it *assumed*."""
+    """REPS; its buffer of 8 paths and the window of DCTCP are *assumed*."""
 
     drawn: int = 0
     first: int = 0
