@@ -86,7 +86,7 @@ def test_layouts_beyond_the_memory_are_omitted_and_none_is_an_error() -> None:
     found = clusim.plan("llama3-8b", "a100x4-mesh", batch=4, sequence=4096, estimates=1)
     assert found.omitted[MEMORY] > 0
     assert found.steps[0].memory_GiB < 80
-    with pytest.raises(InputError, match=r"llama3-405b: none of \d+ layouts fits a100x4-mesh"):
+    with pytest.raises(InputError, match=r"llama3-405b: \d+ layouts, but no one fits a100x4-mesh"):
         clusim.plan("llama3-405b", "a100x4-mesh", batch=4, estimates=1)
 
 
@@ -116,6 +116,30 @@ def test_arguments_of_frameworks_name_the_sizes_of_the_layout() -> None:
     hybrid = next(row for row in layouts(model, workload, fabric) if row.states == "hsdp")
     words = " ".join(launch_arguments("torchtitan", hybrid, workload, model))
     assert f"data_parallel_replicate_degree {8 // hybrid.tensor // hybrid.shard}" in words
+
+
+def test_a_layout_keeps_the_other_keys_of_a_pipeline_and_replaces_its_schedule() -> None:
+    base = {
+        **{"model": DENSE, "batch": {"global": 4}, "data": {"shard": 2, "bucket": "1MiB"}},
+        "pipeline": {"schedule": "gpipe", "messages": "blocking", "scatter_gather": False},
+    }
+    one = next(
+        row
+        for row in layouts(model_of(job().model), job(), Setup("a100x4-mesh").fabric)
+        if row.pipeline == 2 and row.states == "distributed-optimizer"
+    )
+    found = one.workload(base)
+    assert (found.pipeline.schedule, found.pipeline.messages) == ("1f1b", "blocking")
+    assert not found.pipeline.scatter_gather
+    assert (found.data.shard, found.data.bucket) == (None, 1 << 20)
+
+
+def test_frameworks_get_arguments_of_layouts_that_they_have_only(tmp_path: Path) -> None:
+    source = tmp_path / "job.yaml"
+    source.write_text(json.dumps({"model": DENSE, "batch": {"global": 4}}))
+    shown = command(source, "a100x4-mesh", "--estimates", "8", "--launch", "torchtitan")
+    title = shown.partition("torchtitan: ")[2].partition("\n")[0]
+    assert "fsdp" in title or "hsdp" in title or title == "no layout in the table"
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("--estimates", "most", type=click.IntRange(1, 10_000), default=8, show_default=True,
               help="Layouts that are estimated, in the order of their forecasts.")  # fmt: skip
 @click.option("--launch", type=one_of("megatron", "torchtitan"), default=None,
-              help="Print the arguments of a framework for the fastest layout.")  # fmt: skip
+              help="Print the arguments of a framework for its fastest layout.")  # fmt: skip
 @options.output(more="The workload with the fastest layout, as YAML.")
 @options.as_json("clusim.studies.plan.search:PlanSearch")
 @options.no_progress()
@@ -52,7 +52,7 @@ def command(
     are estimated, as by clusim train --estimate.
     """
     from clusim.studies.plan.api import plan, plan_workload, write_workload
-    from clusim.studies.plan.launchers import launch_arguments
+    from clusim.studies.plan.launchers import CANNOT, launch_arguments
     from clusim.workload.parallel.plan import model_of
     from clusim_cli.progress import shown_progress
 
@@ -64,11 +64,14 @@ def command(
         write_workload(workload, best, output, (topology, nodes))
     lines = [*_lines(found)]
     if launch is not None:
-        lines += ["", f"{launch} arguments of the fastest layout:"]
+        layouts = [row.layout for row in found.steps if row.layout.states not in CANNOT[launch]]
         lines += [
-            f"  {words}"
-            for words in launch_arguments(launch, best, workload, model_of(workload.model))
+            "",
+            f"{launch}: {layouts[0].words if layouts else 'no layout in the table'}",
         ]
+        for layout in layouts[:1]:
+            words = launch_arguments(launch, layout, workload, model_of(workload.model))
+            lines += [f"  {argument}" for argument in words]
     click.echo(json.dumps(found.to_json()) if as_json else "\n".join(lines))
 
 

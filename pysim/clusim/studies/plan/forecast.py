@@ -10,7 +10,7 @@ each microbatch are another limit. No estimate may be below the bound.
 gathers the weights of a layer during another one. A distributed optimizer reduces gradients during the last backward
 pass, and gathers weights after it. The forecast orders layouts; the first ones are estimated.
 
-**Not in both** The host, kernels slowed by communication, messages between stages.
+**Not in both** The host, kernels slowed by communication, messages between ranks, exchanges in two legs (DeepEP).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 
-from clusim.jobs.times import Times, shared_answers
+from clusim.jobs.times import Times
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
@@ -64,7 +64,7 @@ class WireLimits:
         gpu_Bps: dict[str, float] = dict.fromkeys(fabric.ranks, 0.0)
         node_Bps: dict[int, float] = dict.fromkeys(self.zones, 0.0)
         for link in fabric.links:
-            rate_Bps = link.count * link.rate.num / link.rate.den * 1e12
+            rate_Bps = link.count * link.rate.bytes_per_s
             for end, other in ((link.a, link.b), (link.b, link.a)):
                 if end in gpu_Bps:
                     gpu_Bps[end] += rate_Bps
@@ -94,7 +94,7 @@ class CommCurves:
 
     def __init__(self, setup: Setup, limits: WireLimits) -> None:
         self.setup, self.limits = setup, limits
-        self.times = Times("coarse", shared_answers())
+        self.times = Times("coarse")
         self._curves: dict[tuple[str, GroupShape], tuple[int, int]] = {}
 
     @property
@@ -208,7 +208,7 @@ class StepForecast:
                 now_ps += self._steps((row for row in rows if isinstance(row, Kernel)), stage)
             elif isinstance(step, Wait):
                 now_ps = max(now_ps, ends_ps.get(step.key, 0))
-            elif step.operation != "sendrecv":  # a message of a pair
+            elif step.operation != "sendrecv" and not step.across:
                 groups = self.plan.mesh.groups(step.dim, stage)
                 end_ps = now_ps + self._comm_ps(step.operation, groups[0], step.bytes)
                 if step.key:

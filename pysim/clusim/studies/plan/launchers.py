@@ -11,6 +11,9 @@ from clusim.studies.plan.layouts import FSDP, HSDP, OPTIMIZER, ParallelLayout
 from clusim.workload.models import Model, Transformer
 from clusim.workload.spec import Workload
 
+CANNOT = {"megatron": (HSDP,), "torchtitan": (OPTIMIZER,)}
+"""Placements of states that a framework does not have."""
+
 
 def launch_arguments(
     framework: str, layout: ParallelLayout, workload: Workload, model: Model
@@ -36,7 +39,7 @@ def _megatron(layout: ParallelLayout, workload: Workload, model: Model) -> Itera
         yield "--sequence-parallel"
     if layout.states == OPTIMIZER:
         yield "--use-distributed-optimizer"
-    if layout.states in (FSDP, HSDP):
+    if layout.states == FSDP:
         yield "--use-torch-fsdp2"
     if layout.recompute == "selective":
         yield "--recompute-granularity selective"
@@ -51,6 +54,9 @@ def _torchtitan(layout: ParallelLayout, workload: Workload, _: Model) -> Iterato
     yield f"--parallelism.context_parallel_degree {layout.context}"
     yield f"--parallelism.data_parallel_shard_degree {layout.data // replicas}"
     yield f"--parallelism.data_parallel_replicate_degree {replicas}"
+    if layout.pipeline > 1:
+        schedule = "Interleaved1F1B" if layout.chunks > 1 else "1F1B"
+        yield f"--parallelism.pipeline_parallel_schedule {schedule}"
     if layout.expert > 1:
         yield f"--parallelism.expert_parallel_degree {layout.expert}"
     yield f"--training.local_batch_size {layout.micro}"

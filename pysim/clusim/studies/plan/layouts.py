@@ -32,6 +32,9 @@ RECOMPUTE = ("none", "selective", "full")
 
 FSDP, HSDP, OPTIMIZER = "fsdp", "hsdp", "distributed-optimizer"
 
+SCHEDULE = ("schedule", "chunks", "layers", "partition", "replicas", "pieces")
+"""Keys of a pipeline that a layout replaces."""
+
 FRAMEWORKS = {FSDP: "torch-compile", HSDP: "torch-compile", OPTIMIZER: "megatron"}
 """Host of a layout by its placement of states, unless the workload names one."""
 
@@ -85,12 +88,11 @@ class ParallelLayout(JsonObject):
 
     def workload(self, base: Mapping[str, Any]) -> Workload:
         """Return the workload with this layout; `base` has the other keys of its file."""
-        data: dict[str, Any] = {"kind": FSDP if self.states == HSDP else self.states}
-        if self.shard:
-            data["shard"] = self.shard
-        pipeline: dict[str, Any] = {}
-        if self.pipeline > 1:
-            pipeline = {"schedule": "1f1b", "messages": "overlapped"}
+        data = {**base.get("data", {}), "kind": FSDP if self.states == HSDP else self.states}
+        data["shard"] = self.shard or None
+        pipeline = {"messages": "overlapped"} | {
+            key: value for key, value in base.get("pipeline", {}).items() if key not in SCHEDULE
+        }
         if self.chunks > 1:
             pipeline |= {"schedule": "interleaved", "chunks": self.chunks}
         changed: dict[str, Any] = {
@@ -103,7 +105,7 @@ class ParallelLayout(JsonObject):
                 "expert": self.expert,
                 "data": self.data,
             },
-            "data": {**base.get("data", {}), **data},
+            "data": data,
             "pipeline": pipeline,
         }
         if self.tensor > 1:

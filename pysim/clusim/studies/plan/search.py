@@ -128,15 +128,15 @@ class _Search:
     setup: Setup
     base: dict[str, Any]
     notify: PhaseNotice
+    count: int = 0
     omitted: Counter[str] = field(default_factory=Counter)
 
     def candidates(self) -> list[Candidate]:
-        """Return the layouts that fit the memory, in the order of their bounds."""
+        """Return the layouts that fit the memory, in the order of their forecasts."""
         workload = Workload.model_validate(self.base)
         limits = WireLimits(self.setup.fabric)
         found: list[Candidate] = []
         self.notify("memory and bounds of layouts")
-        self.count = 0
         for layout in layouts(model_of(workload.model), workload, self.setup.fabric):
             self.count += 1
             plan = self._plan(layout)
@@ -159,7 +159,7 @@ class _Search:
             if any(plan.memory(stage).missing for stage in stages):
                 self.omitted[MEMORY] += 1
                 return None
-        except (ClusimError, ValueError) as error:
+        except ClusimError as error:
             self.omitted[str(error).partition(":")[0][:60]] += 1
             return None
         return plan
@@ -200,7 +200,7 @@ def plan_search(
     if not found:
         reasons = ", ".join(f"{count} {why}" for why, count in search.omitted.most_common(3))
         raise InputError(
-            f"{workload.name}: none of {search.count} layouts fits {setup.name} ({reasons or 'no divisor'}); more"
+            f"{workload.name}: {search.count} layouts, but no one fits {setup.name} ({reasons or 'no divisor'}); more"
             " nodes, another batch or recomputation in the workload can help"
         )
     results = [(one, search.step(one)) for one in found[:most]]
