@@ -18,6 +18,7 @@ from clusim.nccl.launch import Launch, host_of, overhead_ps
 from clusim.simulation.expected import RunPlace, expected_error
 from clusim.topology import loads, to_yaml
 from clusim.workload.kernels import PRECISIONS, chip_of
+from support.nccl_lines import log_totals
 
 
 def text_of(name: str) -> str:
@@ -37,7 +38,7 @@ def renamed(name: str, chip: str) -> str:
 
 def decisions(comm: Communicator) -> list[object]:
     """Return what NCCL decides by chips and adapters."""
-    return [comm.log_totals(), comm.group, comm.graphs, comm.channels, comm.table.costs]
+    return [log_totals(comm), comm.group, comm.graphs, comm.channels, comm.table.costs]
 
 
 @pytest.mark.parametrize("name", GPUS)

@@ -23,6 +23,7 @@ from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 from clusim_cli.main import cli
+from support.nccl_lines import log_totals
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZES = (8, 4096, 1 << 18, 1 << 20, 1 << 24, 1 << 28)
@@ -113,7 +114,7 @@ def _plans(
     if "PAT" in "".join(env):
         ranks = (0, 8)
     comm = communicator(machine, parse_version(release), parse_env(env), ranks=ranks)
-    found: list[Any] = [comm.log_totals(), [graph.line() for graph in comm.graphs.values()]]
+    found: list[Any] = [log_totals(comm), [graph.line() for graph in comm.graphs.values()]]
     found += [repr(comm.channels), repr(comm.table.costs)]
     found += [repr(comm.plan(Collective.ALLREDUCE, size)) for size in SIZES]
     some = (Collective.ALLREDUCE, Collective.ALLGATHER)

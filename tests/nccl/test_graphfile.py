@@ -16,6 +16,7 @@ from clusim.nccl.communicator import Communicator, communicator
 from clusim.nccl.graphfile import write_graphs
 from clusim.simulation.setup import Setup
 from clusim_cli.main import run
+from support.nccl_lines import log_totals
 
 RACKS = {"gb300-nvl72", "gcp-a4x-max", "vera-rubin-nvl72"}
 """Racks of 72 GPUs with the graphs of gb200-nvl72, which need seconds each."""
@@ -43,7 +44,7 @@ def plans(comm: Communicator) -> list[object]:
     """Return all that follows from graphs: channels, heads, totals, plans of three sizes."""
     sizes = 1 << 10, 1 << 20, 1 << 28
     every = [comm.plan(operation, size) for operation in Collective for size in sizes]
-    return [comm.channels, comm.nvls_heads, comm.log_totals(), comm.num_searched, every]
+    return [comm.channels, comm.nvls_heads, log_totals(comm), comm.num_searched, every]
 
 
 def test_plans_of_a_written_graph_are_those_of_the_search(tmp_path: Path) -> None:

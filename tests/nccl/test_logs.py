@@ -26,6 +26,7 @@ from clusim.nccl import (
     parse_env,
     parse_version,
 )
+from support.nccl_lines import log_totals
 from support.realfiles import CORPUS, answers, real_files
 
 
@@ -113,7 +114,7 @@ def score(log: logs.Log, comm: Communicator, reverse: int = 0) -> Iterator[tuple
     yield "trees", hits, len(entries)
     lines = {graph.line() for graph in comm.graphs.values()}
     yield "graphs", sum(line in lines for line in log.patterns), len(log.patterns)
-    mine = comm.log_totals()
+    mine = log_totals(comm)
     for unprinted in (" collnet", " nvls"):
         if all(unprinted not in total for total in log.totals):
             mine = re.sub(rf" \d+{unprinted} channels,", "", mine)

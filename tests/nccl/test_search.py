@@ -26,6 +26,7 @@ from clusim.nccl.constants import Path, Pattern
 from clusim.nccl.search import search
 from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
+from support.nccl_lines import log_totals
 from support.presets import preset_nic
 
 RING, TREE, NVLS = Algorithm.RING, Algorithm.TREE, Algorithm.NVLS
@@ -108,7 +109,7 @@ def test_a100_with_2_8() -> None:
 
 
 def test_the_totals_h100_logs() -> None:
-    assert comm("dgx-h100", "2.29.2").log_totals() == (
+    assert log_totals(comm("dgx-h100", "2.29.2")) == (
         "24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p channels,"
         " 32 p2p channels per peer"
     )

@@ -251,14 +251,6 @@ class Communicator:
             return replace(self.shape, num_heads=heads, depth=depth)
         return self.shape
 
-    def log_totals(self) -> str:
-        """Return the totals as the log has them."""
-        return (
-            f"{self.num_channels} coll channels, {self.collnet_channels} collnet channels,"
-            f" {self.nvls_channels} nvls channels, {self.p2p_channels} p2p channels,"
-            f" {self.p2p_per_peer} p2p channels per peer"
-        )
-
 
 def communicator(
     fabric: Fabric,

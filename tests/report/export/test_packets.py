@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from functools import partial
 from io import BytesIO
 
@@ -28,7 +29,7 @@ def test_reals_of_an_array_are_encoded_as_each_is() -> None:
     values = [0.0, -1.5, 1e300, 0.1]
     assert [
         perfetto.pb_varint(44 << 3 | 1) + own for own in perfetto.pb_reals(np.array(values))
-    ] == [perfetto.pb_real(44, value) for value in values]
+    ] == [perfetto.pb_varint(44 << 3 | 1) + struct.pack("<d", value) for value in values]
 
 
 @pytest.mark.parametrize("time_ps", [0, 127_000, 10**6, 10**13])

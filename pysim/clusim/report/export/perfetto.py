@@ -14,7 +14,6 @@ are those of Perfetto's ``trace_packet.proto``, ``track_event.proto`` and ``trac
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,11 +74,6 @@ def pb_number(key: int, value: int) -> bytes:
 def pb_fixed64(key: int, value: int) -> bytes:
     """Return a field of eight bytes."""
     return pb_varint(key << 3 | 1) + value.to_bytes(8, "little")
-
-
-def pb_real(key: int, value: float) -> bytes:
-    """Return a field of type double."""
-    return pb_varint(key << 3 | 1) + struct.pack("<d", value)
 
 
 def pb_field(key: int, *parts: bytes) -> bytes:
