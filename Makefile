@@ -178,7 +178,7 @@ docs: $(VENV)/.dev $(VENV)/.built
 	$(BIN)/python -c 'from pathlib import Path; from clusim.nccl.variables import page; Path("docs/nccl-environment.md").write_text(page(), encoding="utf-8")'
 	$(BIN)/python -c 'from pathlib import Path; from clusim.base.terms.glossary import page; Path("docs/glossary.md").write_text(page(), encoding="utf-8")'
 	$(BIN)/python benchmarks/readme.py README.md
-	$(BIN)/python benchmarks/granularity.py docs/granularity.md
+	$(BIN)/python benchmarks/granularity.py docs/accuracy-approximations.md
 	$(BIN)/python benchmarks/gallery.py docs/gallery.md docs/start.md
 	$(BIN)/python tests/support/notebooks.py
 	$(MAKE) site

@@ -1,4 +1,4 @@
-"""Compare estimates of the shipped workloads with the engine: a table of docs/training.md.
+"""Compare estimates of the shipped workloads with the engine: a column of docs/training.md.
 
 Each workload runs one step. Parts are cached in a new folder; the first estimate simulates them, the
 second reuses them.

@@ -1,4 +1,4 @@
-"""Compare replicated with full simulation of steps: the table of docs/training.md.
+"""Compare replicated with full simulation of steps: the table of docs/accuracy-approximations.md.
 
 ``python benchmarks/folding.py NAME ...``: workloads, one step each; without names, all that are small
 enough. Time is processor time of this process, including all rounds of a run. All runs use bursts of one

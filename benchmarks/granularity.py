@@ -1,7 +1,7 @@
-"""Measure accuracy and speed of bursts: the table of ``docs/granularity.md``.
+"""Measure accuracy and speed of bursts: the table of ``docs/accuracy-approximations.md``.
 
 Every case runs with exact packets and with bursts; the error is that of the completion time against
-exact packets. ``python benchmarks/granularity.py docs/granularity.md`` writes the table of the page;
+exact packets. ``python benchmarks/granularity.py docs/accuracy-approximations.md`` writes the table of the page;
 with sizes (``1MiB 16MiB``) only those sizes, with presets (``a100-pcie-x8``) their tables instead.
 ``--shares`` prints the errors of NCCL's plans with bursts of several fractions of a slice.
 """

@@ -1,4 +1,4 @@
-"""Tables of docs/replay.md from a directory of real logs.
+"""Tables of docs/accuracy-logs.md from a directory of real logs.
 
 ``python benchmarks/replay_tables.py DIR`` writes them. DIR has ``index.csv`` (columns file, source,
 path) and the logs in ``nccl_logs``. Without ``--write`` the tables are only printed.
@@ -16,7 +16,7 @@ from clusim.base.units import format_size
 from clusim.replays import Replay, replay
 from clusim.replays.placing import ReplayRequest
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "replay.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy-logs.md"
 H100 = "wayne_h100_scaling_attributed_"
 """Prefix of the logs with errors listed by size."""
 

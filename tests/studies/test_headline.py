@@ -26,7 +26,7 @@ from support.verdict_law import (
 )
 
 DRAWS = ALL_DRAWS if os.environ.get("CLUSIM_THOROUGH") == "1" else 20
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "analysis.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "accuracy-bottleneck.md"
 
 RINGS = (
     *(("dgx-a100", 1 << 20), ("aws-p5", 1 << 18), ("aws-p4d", 1 << 17), ("aws-p4d", 1 << 19)),

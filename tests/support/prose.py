@@ -1,7 +1,7 @@
-"""Mannered wording in Markdown, docstrings, comments (Python, C), click help and other strings.
+"""Mannered wording in Markdown, docstrings, comments (Python, C), click help and other strings; length of user pages.
 
-``python tests/support/prose.py`` prints the rates per 1,000 words with their targets, and the 20 files with the highest
-rates; ``--write`` lowers the limits of `tests/prose.json` to the present rates.
+``python tests/support/prose.py`` prints the rates per 1,000 words with their targets, the 20 files with the highest
+rates, and the words of every user page; ``--write`` lowers the limits of `tests/prose.json` to the present numbers.
 """
 
 from __future__ import annotations
@@ -107,6 +107,12 @@ def table(text: str) -> Iterator[tuple[str, str]]:
     yield from (("strings", cell) for cell in cells if len(WORD.findall(cell)) > 4)
 
 
+REPORTS = ("accuracy*.md", "performance*.md", "papers.md", "network-results.md")
+"""Pages of results in docs/."""
+
+REFERENCE = ("cli.md", "json.md", "nccl-environment.md", "glossary.md", "add-a-*.md")
+"""Generated pages, and pages for those who extend clusim, in docs/."""
+
 READERS = {".md": markdown, ".py": python, ".c": c, ".h": c, ".yaml": data, ".csv": table}
 
 
@@ -150,12 +156,26 @@ def measured() -> tuple[dict[str, Prose], dict[Path, Prose], int]:
     return kinds, files, starts
 
 
+def user_pages() -> list[Path]:
+    """Return the pages of docs/ that a user reads: no reports, generated pages or pages on extensions."""
+    skipped = (*REPORTS, *REFERENCE)
+    return [p for p in sorted((ROOT / "docs").glob("*.md")) if not any(map(p.match, skipped))]
+
+
+def words_of(page: Path) -> int:
+    """Count the words of a page, as ``wc -w`` does."""
+    return len(page.read_text(encoding="utf-8").split())
+
+
 def rates() -> dict[str, float]:
-    """Return the rate of every kind, of "what" alone and of all patterns, and the number of bad starts."""
+    """Return the rates of every kind of prose, the number of bad starts, and the words of the user pages."""
     kinds, _, starts = measured()
     found = {f"{kind}: all": prose.rate() for kind, prose in kinds.items()}
     found |= {f"{kind}: what": prose.rate("what") for kind, prose in kinds.items()}
-    return {name: round(rate, 1) for name, rate in sorted(found.items())} | {"starts": starts}
+    return {name: round(rate, 1) for name, rate in sorted(found.items())} | {
+        "starts": starts,
+        "words of user pages": sum(map(words_of, user_pages())),
+    }
 
 
 def limits() -> dict[str, float]:
@@ -176,6 +196,9 @@ def main() -> None:
     worst = [(prose.rate(), path) for path, prose in files.items() if prose.words >= 100]
     for rate, path in sorted(worst, reverse=True)[:20]:
         print(f"{rate:6.1f}  {path.relative_to(ROOT)}")
+    print(f"{sum(map(words_of, user_pages())):6}  words of user pages")
+    for page in sorted(user_pages(), key=words_of, reverse=True):
+        print(f"{words_of(page):6}  {page.relative_to(ROOT)}")
     if "--write" in sys.argv:
         before = limits() if LIMITS.exists() else {}
         kept = {name: min(rate, before.get(name, rate)) for name, rate in rates().items()}

@@ -1,8 +1,8 @@
 """Law of the verdict on drawn runs: the bottleneck's change saves nearly as much as the best of all what-ifs.
 
 The what-ifs are simulated apart from the verdict: faster links are a changed topology with the same schedule.
-``python tests/support/verdict_law.py docs/analysis.md`` draws 200 runs, prints a line for each, and writes the counts
-and the ten worst into the page.
+``python tests/support/verdict_law.py docs/accuracy-bottleneck.md`` draws 200 runs, prints a line for each, and writes
+the counts and the ten worst into the page.
 """
 
 from __future__ import annotations

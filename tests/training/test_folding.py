@@ -40,7 +40,7 @@ def test_a_folded_step_takes_what_it_takes_written(name: str) -> None:
     )
     assert folded.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=5e-4)
     assert folded.mean("exposed") == pytest.approx(plain.mean("exposed"), rel=1e-3)
-    # What was not proved may differ by more: messages and reductions are beside it. Largest: 0.201% (docs/training.md).
+    # What was not proved may differ by more: messages and reductions are beside it. Largest: 0.201%.
     assert every.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=2.1e-3)
 
 

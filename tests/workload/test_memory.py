@@ -334,7 +334,7 @@ GPT2 = (
 def test_memory_of_steps_measured_on_an_h100(
     model: str, sequence: int, samples: int, measured_MiB: int
 ) -> None:
-    """``max_memory_allocated`` of docs/examples/single_gpu.py (docs/programs.md): without context and gaps."""
+    """``max_memory_allocated`` of docs/examples/single_gpu.py (docs/accuracy-programs.md): without context and gaps."""
     adam = "momentum" if model == "resnet-50" else "adam"
     text = (
         f"parallel: {{ranks: [0]}}\noptimizer: {adam}\nloss: plain\nmemory: {{convolutions: 0}}\n"

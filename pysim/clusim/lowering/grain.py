@@ -3,7 +3,8 @@
 Granularity ``auto``: exact packets if the run's packet-hops are estimated at `EXACT_HOPS` or fewer; otherwise the
 smallest power of two of packets per burst that gets the estimate to `TARGET_HOPS`, within the limits of every stream
 (1/`SLICE_SHARE` of its mean slice). Where more than `MOST_HOPS` remain (rings over hundreds of ranks, whose slices
-are small), bursts grow further, to at most `FACTORS` times their limits. ``docs/granularity.md`` lists the errors.
+are small), bursts grow further, to at most `FACTORS` times their limits. ``docs/accuracy-approximations.md`` lists the
+errors.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ MAX_BURST_BYTES = 1 << 30
 AUTO_ERROR = 0.08
 """Error limit of the time in bursts of ``auto``; largest error found: 0.071.
 
-Source: docs/granularity.md.
+Source: docs/accuracy-approximations.md.
 """
 
 MOST_GROWTH = 3.0
@@ -87,7 +88,7 @@ STEP_ERROR, COARSE_ERROR = 0.2, 0.5
 """Error limits of a training step with ``step`` and ``coarse``.
 
 Relative to its exposed communication; the largest errors found are 0.12 and 0.43, in small steps on 8 H100
-(docs/granularity.md).
+(docs/accuracy-approximations.md).
 """
 
 

@@ -46,7 +46,7 @@ ERROR_LIMIT = 0.15
 """Error limit of an extrapolated time.
 
 **Assumed**, above the largest errors found: 5.9% on 16 DGX H100, 9% on 32 p5en and 12.4% on 128 DGX H100
-(``docs/granularity.md``).
+(``docs/accuracy-approximations.md``).
 """
 
 MANY_HOPS = 32_000_000

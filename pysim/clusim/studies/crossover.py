@@ -198,7 +198,7 @@ def table_lines(result: Crossover) -> list[str]:
     if rough:
         lines.append(
             f"{rough} of {sum(len(row.times_us) for row in result.sizes)} times are not of exact packets:"
-            " docs/granularity.md has how far off these may be, --json which they are"
+            " docs/accuracy-approximations.md has how far off these may be, --json which they are"
         )
     return [*lines, *said(result.setup.broken.lines, result.notes)]
 

@@ -7,8 +7,8 @@ weights, a softmax with rows beyond the caches. **Model** Bytes at the copy rate
 (`clusim.hardware.kernels.fused.moved_s`), and elements that are addressed one by one at a rate per SM and clock.
 Passes follow PyTorch's source (``aten/src/ATen/native/cuda``, release 2.11). Rates are means over kernels
 measured on an H100 SXM (tests/workload/data/operators.csv); complete training steps are compared in
-docs/programs.md. **Not modelled** Data that is still in L2, which up to 24 MiB halves a kernel's time; sums over
-rows, up to twice the time; pooling.
+docs/accuracy-programs.md. **Not modelled** Data that is still in L2, which up to 24 MiB halves a kernel's time; sums
+over rows, up to twice the time; pooling.
 """
 
 from __future__ import annotations
