@@ -85,6 +85,66 @@ def test_a_record_behaves_as_a_data_class(options: dict[str, bool]) -> None:
         assert outcome(use, found) == outcome(use, expected), number
 
 
+def own_methods(decorate: Any, *methods: str) -> type[Any]:
+    """Return a frozen class with slots that defines some methods itself."""
+    bodies: dict[str, Any] = {
+        "__hash__": lambda self: 11,
+        "__eq__": lambda self, other: True,
+        "__repr__": lambda self: "own",
+        "__getstate__": lambda self: [self.low],
+        "__setstate__": lambda self, state: object.__setattr__(self, "low", 10 * state[0]),
+    }
+    names = {name: bodies[name] for name in methods}
+    made: type[Any] = decorate(**FROZEN)(
+        type("Item", (), {"__annotations__": {"low": int}, **names})
+    )
+    return made
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [(), ("__hash__",), ("__eq__",), ("__eq__", "__hash__"), ("__repr__",), ("__getstate__", "__setstate__")],
+)  # fmt: skip
+def test_methods_of_the_class_itself_are_kept(methods: tuple[str, ...]) -> None:
+    uses: list[Callable[[type[Any]], object]] = [
+        lambda cls: hash(cls(3)) == hash(cls(3)),
+        lambda cls: hash(cls(3)) == 11,
+        lambda cls: cls(3) == cls(4),
+        lambda cls: repr(cls(3)),
+        lambda cls: copy.copy(cls(3)).low,
+    ]
+    expected, found = (own_methods(d, *methods) for d in (dataclasses.dataclass, records.dataclass))
+    for number, use in enumerate(uses):
+        assert outcome(use, found) == outcome(use, expected), number
+
+
+@pytest.mark.parametrize("name", ["low", "extra"])
+def test_a_subclass_without_decorator_adds_attributes_and_keeps_fields(name: str) -> None:
+    for decorate in (dataclasses.dataclass, records.dataclass):
+        base: Any = decorate(frozen=True)(type("Item", (), {"__annotations__": {"low": int}}))
+        item = type("Sub", (base,), {})(3)
+        if name == "extra":
+            item.extra = 4
+            assert item.extra == 4
+            del item.extra
+            continue
+        with pytest.raises(FrozenInstanceError):
+            item.low = 4
+        with pytest.raises(FrozenInstanceError):
+            base(3).extra = 4
+
+
+def test_fields_without_argument_have_their_defaults() -> None:
+    for decorate in (dataclasses.dataclass, records.dataclass):
+        fields = {
+            "parts": field(default_factory=list, init=False),
+            "size": field(default=4, init=False),
+        }
+        names = {"__annotations__": {"parts": list, "size": int}, **fields}
+        made: Any = decorate()(type("Item", (), names))
+        assert (made().parts, made().size) == ([], 4)
+
+
 @records.dataclass(frozen=True, slots=True)
 class Base:
     """At module level, as pickles name classes."""
