@@ -6,7 +6,7 @@ import pytest
 
 from clusim.base.errors import InputError
 from clusim.hardware import all_figures
-from clusim.hardware.calibration import ROW_SETS, row_sets_of
+from clusim.hardware.calibration import ROW_SETS, RowSet, Selector, row_sets_of
 from clusim.hardware.figures import assumed, calibrated
 
 ROW = {
@@ -59,3 +59,42 @@ def test_a_name_that_no_set_has_is_refused() -> None:
     with pytest.raises(InputError, match=r"'p5en-1-chanel'.*did you mean 'p5en-1-channel'"):
         calibrated("1us", "a measurement", "p5en-1-chanel")
     assert assumed("1us", "as another").rows == ()
+
+
+@pytest.mark.parametrize(("size", "found"), [(15, False), (16, True), (64, True), (65, False)])
+def test_limits_of_sizes_belong_to_the_selector(size: int, found: bool) -> None:
+    assert (
+        Selector({"system": ("a", "b")}, (16, 64)).matches({"system": "b", "size_bytes": size})
+        == found
+    )
+
+
+@pytest.mark.parametrize("size", [0, 1 << 62])
+def test_a_selector_without_sizes_has_all(size: int) -> None:
+    assert Selector({}).matches({"size_bytes": size})
+    assert not Selector({}).matches({"size_bytes": (1 << 62) + 1})
+
+
+@pytest.mark.parametrize(
+    ("source", "plugin", "found"),
+    [
+        ("one", "1.17", True),
+        ("two+one", "1.17", True),
+        ("two", "1.17", False),
+        ("one", "1.16", False),
+    ],
+)
+def test_a_source_is_found_by_each_of_its_names_and_its_plugin_only(
+    source: str, plugin: str, found: bool
+) -> None:
+    selector = Selector({"source": ("one",), "plugin": ("1.17",), "channels": (4,)})
+    row = {"source": source, "plugin": plugin, "channels": 8}
+    assert selector.matches_source(row) == found
+    assert RowSet("set", "text", (selector,)).has_source(row) == found
+
+
+def test_a_set_without_systems_has_rows_of_all() -> None:
+    named, plain = Selector({"system": ("a",)}), Selector({"source": ("one",)})
+    for selectors, systems in (((named,), "a"), ((named, plain), "ab"), ((plain,), "ab"), ((), "")):
+        rows = RowSet("set", "text", selectors)
+        assert [name for name in "ab" if rows.has_system({"system": name})] == list(systems)
