@@ -43,7 +43,8 @@ help:
 	@echo "make test      set up .venv, build, run the C and the Python tests"
 	@echo "make sanitize  C tests and engine tests under address and undefined-behaviour sanitizers"
 	@echo "make tsan      runs in several threads, under the thread sanitizer"
-	@echo "make thorough  ten times as many random machines (EXECUTOR=dask://HOST:PORT: on other computers)"
+	@echo "make thorough  ten times as many random machines, all members of parametrized tests"
+	@echo "               (EXECUTOR=dask://HOST:PORT: on other computers)"
 	@echo "               and the mutation score of modules, of every MUTANTS-th change ($(MUTANTS))"
 	@echo "make fuzz      FUZZ_CASES=$(FUZZ_CASES) damaged images from FUZZ_SEED=$(FUZZ_SEED) on, under the sanitizers"
 	@echo "make fuzz-readers  CLUSIM_FUZZ (1000000) damaged files for every reader, and as many traces"
@@ -79,8 +80,7 @@ test-python: $(VENV)/.dev $(VENV)/.built
 # Workers elsewhere see this checkout, built, under the same path.
 thorough: $(VENV)/.dev $(VENV)/.built
 	CLUSIM_THOROUGH=1 PYTHONPATH=tests $(BIN)/python tests/support/spread.py $(if $(EXECUTOR),--executor $(EXECUTOR)) \
-	  tests/engine/reference tests/simulation/test_error_limits.py tests/simulation/test_streams.py tests/analysis tests/replays \
-	  tests/docs/test_console.py tests/notebooks/test_notebooks.py tests/cli/test_failing_calls.py
+	  $(shell grep -rlE 'THOROUGH|mark[.]covering|realfiles' tests --include='test_*.py')
 	$(BIN)/python tests/support/mutants.py --every $(MUTANTS)
 
 # The extension is built a second time with the sanitizers, next to a copy of the package. Without `site`

@@ -7,10 +7,12 @@ import os
 import signal
 import sys
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.covering import THOROUGH, split_items
 from support.skips import unexpected
 
 # Background jobs of a shell ignore Ctrl-C, those of nohup SIGHUP, and so would the commands under test.
@@ -27,7 +29,7 @@ settings.register_profile(
     "clusim",
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
-    derandomize=not os.environ.get("CLUSIM_THOROUGH"),
+    derandomize=not THOROUGH,
 )
 settings.load_profile("clusim")
 
@@ -59,6 +61,37 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     return report
 
 
+left_out = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Name the mark of tests of which members that cover their parameters run."""
+    config.addinivalue_line("markers", "covering(strength=1): see tests/support/covering.py")
+    config.stash[left_out] = 0
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave members of parametrized tests to a thorough run."""
+    if THOROUGH:
+        return
+    items[:], others = split_items(items)
+    config.stash[left_out] = len(others)
+    getattr(config, "workeroutput", {})["left_out"] = len(others)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Keep what a worker says of the members that it left out."""
+    node.config.stash[left_out] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say at the end what only a thorough run runs."""
+    if config.stash[left_out]:
+        text = f"{config.stash[left_out]} members of parametrized tests left to make thorough"
+        terminalreporter.write_line(f"{text} (tests/support/covering.py)")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """Keep the collector of cycles from looking through all tests and modules again and again: they stay.
@@ -67,3 +100,11 @@ def pytest_collection_finish() -> None:
     """
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
+
+
+@pytest.fixture
+def without_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands simulate no change of their own accord, as for large runs: for tests that read no bottleneck."""
+    monkeypatch.setattr("clusim.simulation.diagnose.PROOF_GRANTS", (0, 0))
+    for room in ("remedies", "uncomposed"):
+        monkeypatch.setattr(f"clusim.training.{room}.CHEAP_TASKS", 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from fractions import Fraction
 from pathlib import Path
@@ -23,6 +22,7 @@ from clusim.results.trace.inputs import read_inputs
 from clusim.results.trace.reader import read_result
 from clusim.simulation.diagnose import rerun, without_first_stall
 from support.collective_laws import machine
+from support.covering import THOROUGH
 from support.random_images import random_image
 
 
@@ -36,7 +36,7 @@ def test_the_parts_of_every_trace_are_the_whole(traces: dict[str, Path]) -> None
         assert all(ps > 0 for ps in table.columns["time_ps"])
 
 
-@pytest.mark.parametrize("seed", range(60 if os.environ.get("CLUSIM_THOROUGH") else 40))
+@pytest.mark.parametrize("seed", range(60 if THOROUGH else 20))
 def test_the_parts_of_every_step_are_the_step(seed: int) -> None:
     ran = run_that_ends(seed)
     end = max(1, ran.time_ps)
@@ -53,7 +53,7 @@ def test_the_parts_of_every_step_are_the_step(seed: int) -> None:
         assert charger.scaled_ps(step, lambda what, number: 1.0) == pytest.approx(step.length_ps)
 
 
-PRESETS = [("dgx-a100", 128, 16384), ("dgx-h100", 128, 16384)]
+PRESETS = [("dgx-a100", 64, 16384), ("dgx-h100", 128, 16384)]
 
 
 @pytest.mark.parametrize(("preset", "size_mib", "burst"), PRESETS)
@@ -102,6 +102,7 @@ def test_a_repeated_run_is_the_same_run(traces: dict[str, Path]) -> None:
         assert (again.time_ps, again.fingerprint) == (result.time_ps, result.fingerprint)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", ["pull ring", "push ring", "training"])
 @pytest.mark.parametrize("what", ["nvlink", "latency", "step", "cta", "launch", "compute", "hbm"])
 def test_estimates_are_near_what_a_repeated_run_gives(

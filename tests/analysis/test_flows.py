@@ -136,9 +136,15 @@ def test_a_trace_has_the_payload_of_the_flows_of_a_collective(
     files = {}
     for engine in ("c", "reference"):
         path = tmp_path / f"{engine}.h5"
-        options = {"nodes": 2, "policy": policy, "trace_out": path, "confirm": False}
+        options = {
+            "nodes": 2,
+            "ranks": (0, 8),
+            "policy": policy,
+            "trace_out": path,
+            "confirm": False,
+        }
         result = clusim.collective(
-            "hgx-h20", "sendrecv", "64KiB", engine=engine, granularity="packet", **options
+            "hgx-h20", "sendrecv", "16KiB", engine=engine, granularity="packet", **options
         )
         read = read_result(path).bins.flows
         assert set(read.control) == {name}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from typing import Any
 
@@ -22,8 +21,9 @@ from clusim.simulation.plan import plan
 from clusim.simulation.request import Request
 from clusim.simulation.session import Watch
 from clusim.simulation.setup import Setup
+from support.covering import THOROUGH
 
-DRAWS = 150 if os.environ.get("CLUSIM_THOROUGH") == "1" else 15
+DRAWS = 150 if THOROUGH else 8
 SYSTEMS = ("dgx-a100", "dgx-h100", "hgx-b200", "dgx-1v", "a100x4-mesh", "a100-pcie-x8", "mi300x")
 OPERATIONS = ("allreduce", "all_gather", "reduce_scatter", "broadcast", "alltoall", "sendrecv")
 
@@ -174,7 +174,7 @@ class Late(Watch):
 def test_re_simulations_obey_the_time_limit() -> None:
     watch = Late()
     faults = ("lanes gpu3-nvswitch0.0 1/2 at 1ns",)
-    request = Request(Setup("dgx-a100", faults=faults), "allreduce", 4 << 20, algorithm="ring")
+    request = Request(Setup("dgx-a100", faults=faults), "allreduce", 1 << 20, algorithm="ring")
     how = RunOptions(watch=watch, confirm=True)
     result, bare = (result_of(request, how) for _ in range(2))
     watch.late = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from fractions import Fraction
 from functools import cache
@@ -23,6 +22,7 @@ from clusim.results.bins import Usage
 from clusim.results.result import Result
 from clusim.results.sensitivity import LEAST_SCATTER, Sensitivity
 from clusim.simulation import diagnose
+from support.covering import THOROUGH
 from support.images import ImageBuilder, prim
 
 RUNS = [
@@ -32,7 +32,7 @@ RUNS = [
     ("a100x4-mesh", None, "alltoall", "nccl", "256KiB", range(4)),
     ("hgx-h100-ndr", 2, "allreduce", "ring", "64KiB", (0, 1, 8)),
 ]
-if os.environ.get("CLUSIM_THOROUGH"):
+if THOROUGH:
     RUNS += [
         ("dgx-h100", None, "allreduce", "nvls", "64KiB", range(8)),
         ("dgx-h100", None, "alltoall", "nccl", "1MiB", range(8)),

@@ -60,7 +60,7 @@ def rings(path: Path, count: int) -> Case:
     fabric = clusim.load("dgx-a100")
     builder = clusim.collectives.ScheduleBuilder(fabric)
     for number in range(count):
-        size = (16 << 20) + (number == 0) * (1 << 20)
+        size = (8 << 20) + (number == 0) * (1 << 20)
         builder.collective("allreduce", size, stream=f"stream {number}", channels=8)
     how: Any = {"granularity": 1 << 16, "trace_out": path, "trace_primitives": True}
     return case(path, clusim.simulate(fabric, builder.build(), **how))
@@ -86,10 +86,10 @@ def narrow() -> list[str]:
 
 RESOURCES: dict[CauseKind, tuple[tuple[str, str], dict[str, Any]]] = {
     CauseKind.LATENCY: (("dgx-h100", "8KiB"), {}),
-    CauseKind.WIRE: (("dgx-a100", "64MiB"), {"granularity": 1 << 18}),
-    CauseKind.PCIE: (("a100-pcie-x8", "16MiB"), {"granularity": 1 << 14}),
+    CauseKind.WIRE: (("dgx-a100", "32MiB"), {"granularity": 1 << 18}),
+    CauseKind.PCIE: (("a100-pcie-x8", "8MiB"), {"granularity": 1 << 14}),
     CauseKind.PROXY: (("dgx-a100", "64KiB"), {"nodes": 2}),
-    CauseKind.NIC: (("dgx-a100", "4MiB"), {"nodes": 2, "granularity": 1 << 16, "faults": narrow()}),
+    CauseKind.NIC: (("dgx-a100", "2MiB"), {"nodes": 2, "granularity": 1 << 16, "faults": narrow()}),
 }
 
 
@@ -126,8 +126,8 @@ def test_memory_that_kernels_wait_for_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "size", "fault"),
     [
-        (CauseKind.STRAGGLER, "2MiB", "rank 3 slow x3"),
-        (CauseKind.FAULT, "32MiB", "lanes gpu0-nvswitch0.0 1/4 at 1ns"),
+        (CauseKind.STRAGGLER, "1MiB", "rank 3 slow x3"),
+        (CauseKind.FAULT, "16MiB", "lanes gpu0-nvswitch0.0 1/4 at 1ns"),
     ],
 )
 def test_without_what_is_broken_the_run_is_the_sound_one(
@@ -206,11 +206,11 @@ def test_one_verdict_is_said_by_the_run_its_trace_and_its_json(tmp_path: Path) -
 def test_the_saving_is_that_of_the_same_change_and_names_the_next_bottleneck(
     tmp_path: Path,
 ) -> None:
-    found = collective(tmp_path / "run.h5", "dgx-a100", "2MiB", algorithm="ring")
+    found = collective(tmp_path / "run.h5", "dgx-a100", "512KiB", algorithm="ring")
     (first, *_) = found.verdict.causes
     assert first.saving_ps == found.saved()
     # The next bottleneck is that of the machine with the change.
-    slower = clusim.collective("dgx-a100", "allreduce", "2MiB", algorithm="ring", confirm=False)
+    slower = clusim.collective("dgx-a100", "allreduce", "512KiB", algorithm="ring", confirm=False)
     assert slower.verdict.causes[0].then == ""
     share, _, words = first.then.partition("% ")
     assert 0 < float(share) <= 100
@@ -253,11 +253,11 @@ def test_a_verdict_is_simulated_only_where_it_is_asked_for() -> None:
 
 ALL = [
     ("dgx-h100", "allreduce", "64KiB", {}),
-    ("dgx-a100", "allreduce", "16MiB", {"algorithm": "ring", "granularity": 1 << 16}),
-    ("a100x4-mesh", "allreduce", "8MiB", {"nodes": 2, "granularity": 1 << 16}),
-    ("dgx-a100", "sendrecv", "16MiB", {"nodes": 2, "ranks": (0, 8), "granularity": 1 << 16}),
-    ("a100-pcie-x8", "allgather", "4MiB", {"granularity": 1 << 14}),
-    ("dgx-1v", "broadcast", "4MiB", {"granularity": 1 << 14}),
+    ("dgx-a100", "allreduce", "4MiB", {"algorithm": "ring", "granularity": 1 << 16}),
+    ("a100x4-mesh", "allreduce", "2MiB", {"nodes": 2, "granularity": 1 << 16}),
+    ("dgx-a100", "sendrecv", "4MiB", {"nodes": 2, "ranks": (0, 8), "granularity": 1 << 16}),
+    ("a100-pcie-x8", "allgather", "1MiB", {"granularity": 1 << 14}),
+    ("dgx-1v", "broadcast", "1MiB", {"granularity": 1 << 14}),
 ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import defaultdict
 from pathlib import Path
@@ -17,10 +16,11 @@ from clusim.engine.abi import NONE, Cause, Op
 from clusim.engine.image import OP_FLAGS
 from clusim.engine.reference.instances import slices as reference_slices
 from clusim.engine.reference.model import Model
+from support.covering import THOROUGH
 from support.images import ImageBuilder, prim
 from support.random_images import random_image
 
-SEEDS = range(120 if os.environ.get("CLUSIM_THOROUGH") else 40)
+SEEDS = range(120 if THOROUGH else 40)
 
 
 def two_ranks() -> ImageBuilder:

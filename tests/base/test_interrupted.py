@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pytest
 
-THOROUGH = os.environ.get("CLUSIM_THOROUGH") == "1"
+from support.covering import THOROUGH
+
 RUN = "run dgx-a100 --algorithm ring --granularity packet --size {} --trace-out {}"
 GRID = "run: {topology: dgx-a100, size: [1MiB, 64KiB, 80KiB, 96KiB, 112KiB, 128KiB], algorithm: ring}\n"
 STEP = """\

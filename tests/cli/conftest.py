@@ -37,14 +37,6 @@ def clusim(capsys: pytest.CaptureFixture[str]) -> Clusim:
     return call
 
 
-@pytest.fixture
-def without_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let commands simulate no change of their own accord, as for large runs: for tests that read no bottleneck."""
-    monkeypatch.setattr("clusim.simulation.diagnose.PROOF_GRANTS", (0, 0))
-    for room in ("remedies", "uncomposed"):
-        monkeypatch.setattr(f"clusim.training.{room}.CHEAP_TASKS", 0)
-
-
 @pytest.fixture(scope="session")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return the files that stand in `support.calls.CALLS` by a word."""

@@ -12,9 +12,9 @@ import pytest
 
 from clusim.base.errors import EnvironmentFailure
 from clusim.base.files import Lock, append_line
+from support.covering import THOROUGH
 
 ROOT = Path(__file__).resolve().parents[2]
-THOROUGH = os.environ.get("CLUSIM_THOROUGH") == "1"
 
 
 @pytest.fixture(scope="module")

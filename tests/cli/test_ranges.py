@@ -36,7 +36,7 @@ def test_a_run_of_minutes_has_one_time_on_both_engines(clusim: Clusim, tmp_path)
     """2^47 ps are 141 s: the clocks of memory in 2^-16 ps need more than 64 bits."""
     machine, found = _slow(tmp_path, "1 kB/s"), []
     for engine in ("c", "reference"):
-        done = clusim("run", machine, *RING, "--size", "4MiB", "--granularity", "128KiB",
+        done = clusim("run", machine, *RING, "--size", "4MiB", "--granularity", "512KiB",
                       "--engine", engine, "--json")  # fmt: skip
         assert done.code == 0, done.err
         found.append(json.loads(done.out))

@@ -34,9 +34,11 @@ def call(path: str, files: dict[str, Path]) -> list[str]:
     return [*path.split(), *(str(files.get(str(word), word)) for word in CALLS[path][0])]
 
 
+@pytest.mark.covering
+@pytest.mark.parametrize("columns", [60, 200])
 @pytest.mark.parametrize("path", CALLS)
 def test_words_and_figures_are_whole_at_any_width(
-    path: str, files: dict[str, Path], tmp_path: Path, clusim: Clusim,
+    path: str, columns: int, files: dict[str, Path], tmp_path: Path, clusim: Clusim,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     if path == "sweep":
@@ -46,16 +48,15 @@ def test_words_and_figures_are_whole_at_any_width(
     words = call(path, files)
     clusim(*words)  # what is kept for the next time is kept now
     piped = clusim(*words)
-    for columns in (60, 200):
-        monkeypatch.setenv("COLUMNS", str(columns))
-        with terminal() as own, monkeypatch.context() as patched:
-            patched.setattr("sys.stdout", own.file)
-            assert clusim(*words).code == piped.code
-        assert "\x1b" not in own.text
-        assert words_of(own.text) == words_of(piped.out), columns
-        for line in own.text.splitlines():
-            alone = len(line.split()) <= 2
-            assert len(line) <= columns or alone, line
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with terminal() as own, monkeypatch.context() as patched:
+        patched.setattr("sys.stdout", own.file)
+        assert clusim(*words).code == piped.code
+    assert "\x1b" not in own.text
+    assert words_of(own.text) == words_of(piped.out)
+    for line in own.text.splitlines():
+        alone = len(line.split()) <= 2
+        assert len(line) <= columns or alone, line
 
 
 WIDE = [

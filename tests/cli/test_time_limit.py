@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from clusim.base.errors import TimeLimitReached
 from clusim.base.resources import cluster_workloads
 from clusim.simulation.session import Watch
 from clusim_cli import options
+from support.covering import THOROUGH
 
 Clusim = Callable[..., Any]
 TRACES = Path(__file__).resolve().parents[2] / "traces"
@@ -53,9 +53,7 @@ def test_the_command_prints_what_is_known_and_fails(
     assert "  at least " in text.out
 
 
-@pytest.mark.parametrize(
-    "name", cluster_workloads() if os.environ.get("CLUSIM_THOROUGH") else ["llama3-405b-16k"]
-)
+@pytest.mark.parametrize("name", cluster_workloads() if THOROUGH else ["llama3-405b-16k"])
 def test_a_step_of_a_large_cluster_says_what_would_be_quick(
     clusim: Clusim, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from clusim.schedule.dtypes import ELEMENTS
 from clusim.schedule.executor import Executor
 from clusim.schedule.semantics import run_untimed, verify
 from support.collective_laws import fitting
+from support.covering import THOROUGH
 
 PAIRS = list(REGISTRY)
 SMALL = Shape(1024, slices=2, slots=8, slots_per_slice=2, slice_min=64)
@@ -76,7 +76,7 @@ def test_every_element_type_and_operator(pair: tuple[str, str], dtype: str) -> N
         schedule = make(pair, ranks, size_bytes, channels=2, dtype=dtype, redop=redop)
         assert_right(schedule)
         # Rounding is that of the executor, whatever the algorithm.
-        if pair[1] == "ring" or os.environ.get("CLUSIM_THOROUGH"):
+        if pair[1] == "ring" or THOROUGH:
             assert_right(schedule, data="random")
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from clusim_cli.main import run
+from support.covering import THOROUGH
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("start.md", "faults.md", "what-if.md", "policies.md")
@@ -22,7 +22,7 @@ class Shown(NamedTuple):
 
     command: str
     output: str
-    before: tuple[str, ...]
+    before: tuple[Shown, ...]
 
 
 def shown_on(page: str) -> list[Shown]:
@@ -34,7 +34,7 @@ def shown_on(page: str) -> list[Shown]:
             command, _, output = part.partition("\n")
             if command.startswith("clusim "):
                 files = re.findall(r"\S+\.h5\b", command)
-                before = [one.command for one in result if _writes(one.command, files)]
+                before = [one for one in result if _writes(one.command, files)]
                 result.append(Shown(command, output, tuple(before)))
     return result
 
@@ -63,17 +63,27 @@ def files_of(page: str) -> dict[str, str]:
 
 
 LONG = (
+    "clusim nccl-tests all_reduce_perf dgx-h100 -b 16M --against ",
     "clusim nccl-tests all_reduce_perf dgx-h100 -b 1G -e 1G --against ",
+    "clusim run dgx-h100 --size 1GiB",
+    "clusim run dgx-h100 --size 1MiB --sensitivity",
     'clusim what-if "run dgx-h100 --size 1GiB"',
+    'clusim what-if "train llama.yaml ',
+    "clusim shrink dgx-h100 --nodes 2 ",
 )
-"""Commands of 20 s and more, in thorough runs only: the cheaper ones of faults.md and what-if.md are of their kind."""
+"""Commands of 10 s and more, in thorough runs only: their options and outputs have tests in tests/cli."""
 
-CASES = [
-    pytest.param(page, one, id=f"{page}-{number}")
-    for page in PAGES
-    for number, one in enumerate(shown_on(page))
-    if os.environ.get("CLUSIM_THOROUGH") or not one.command.startswith(LONG)
-]
+
+def cases() -> list[Any]:
+    """Return the commands of all pages but those that run before another one, which compares their outputs, too."""
+    found = []
+    for page in PAGES:
+        shown = shown_on(page)
+        earlier = {one for later in shown for one in later.before}
+        for number, one in enumerate(shown):
+            if one not in earlier and (THOROUGH or not one.command.startswith(LONG)):
+                found.append(pytest.param(page, one, id=f"{page}-{number}"))
+    return found
 
 
 def test_long_commands_are_on_a_page() -> None:
@@ -81,7 +91,7 @@ def test_long_commands_are_on_a_page() -> None:
     assert all(sum(command.startswith(long) for command in shown) == 1 for long in LONG)
 
 
-@pytest.mark.parametrize(("page", "shown"), CASES)
+@pytest.mark.parametrize(("page", "shown"), cases())
 def test_a_command_prints_what_the_page_shows(
     page: str,
     shown: Shown,
@@ -93,12 +103,12 @@ def test_a_command_prints_what_the_page_shows(
     (tmp_path / "traces").symlink_to(ROOT / "traces")
     for name, text in files_of(page).items():
         Path(name).write_text(text, encoding="utf-8")
-    for command in (*shown.before, shown.command):
+    for one in (*shown.before, shown):
         capsys.readouterr()
-        assert run(shlex.split(command)[1:]) == 0, command
-    printed = capsys.readouterr().out
-    if shown.output.strip():
-        assert pattern(shown.output).fullmatch(printed), f"{shown.command}\n{printed}"
+        assert run(shlex.split(one.command)[1:]) == 0, one.command
+        printed = capsys.readouterr().out
+        if one.output.strip():
+            assert pattern(one.output).fullmatch(printed), f"{one.command}\n{printed}"
 
 
 def test_a_gap_stands_for_lines_and_nothing_else_does() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -14,6 +14,7 @@ import pytest
 
 from clusim.nccl.constants import LATEST, OLDEST
 from clusim_cli.main import run
+from support.covering import THOROUGH
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -49,6 +50,7 @@ def stands_before(line: str, page: Path) -> bool:
     )
 
 
+@pytest.mark.usefixtures("without_proof")
 @pytest.mark.parametrize("page", with_blocks("sh"), ids=lambda page: page.name)
 def test_commands_work(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -59,7 +61,7 @@ def test_commands_work(
         for line in block.splitlines():
             words = shlex.split(line, comments=True)
             assert words[0] == "clusim", line
-            if line in MINUTES and not os.environ.get("CLUSIM_THOROUGH"):
+            if line in MINUTES and not THOROUGH:
                 assert (ROOT / "traces" / "clusters" / f"{words[2]}.yaml").exists()
                 continue
             if not stands_before(line, page):
@@ -67,12 +69,13 @@ def test_commands_work(
 
 
 @pytest.mark.parametrize("page", with_blocks("python"), ids=lambda page: page.name)
-def test_python_blocks_work(page: Path, tmp_path: Path) -> None:
+def test_python_blocks_work(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks are files: policies are compiled from their source."""
-    file = tmp_path / "block.py"
-    for block in blocks(page, "python"):
+    monkeypatch.chdir(tmp_path)
+    for number, block in enumerate(blocks(page, "python")):
+        file = tmp_path / f"block{number}.py"
         file.write_text(block, encoding="utf-8")
-        subprocess.run([sys.executable, file], check=True, cwd=tmp_path, timeout=600)
+        runpy.run_path(str(file), run_name=file.stem)
 
 
 def test_the_topology_shown_is_a_topology(

@@ -15,11 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from support.covering import THOROUGH
+
 ROOT = Path(__file__).resolve().parents[2]
 RUN, COUNTS = ROOT / "benchmarks" / "run.py", ROOT / "benchmarks" / "counts.json"
 RUN_IMAGE = ROOT / "build" / "c" / "run_image"
 KNOWN: dict[str, dict[str, float]] = json.loads(COUNTS.read_text("utf-8"))
-CASES = sorted(KNOWN) if os.environ.get("CLUSIM_THOROUGH") == "1" else ["permutation-fat-tree-8"]
+CASES = sorted(KNOWN) if THOROUGH else ["permutation-fat-tree-8"]
 MORE = 1.08
 """Counts of other versions of the compiler, over those of the file."""
 

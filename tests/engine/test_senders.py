@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from typing import Any
 
@@ -15,12 +14,13 @@ from clusim.engine.image import Image
 from clusim.engine.simulation import Simulation
 from clusim.policies.choice import Sender
 from support import sender_policies
+from support.covering import THOROUGH
 from support.engines import CHOSEN, maker
 from support.images import ImageBuilder
 from support.random_images import random_image
 from support.random_senders import controlled, sender_image
 
-FABRICS = 2000 if os.environ.get("CLUSIM_THOROUGH") else 60
+FABRICS = 2000 if THOROUGH else 24
 
 
 SAMPLE_PS = 7001

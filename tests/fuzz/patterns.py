@@ -11,7 +11,6 @@ import ast
 import functools
 import gc
 import importlib
-import os
 import re
 import signal
 import sys
@@ -19,10 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import clusim
+from support.covering import THOROUGH
 
 __all__ = ["LETTERS", "hard", "in_place", "main", "patterns", "uses"]
 
-THOROUGH = os.environ.get("CLUSIM_THOROUGH") == "1"
 
 LETTERS = 1 << 16 if THOROUGH else 1 << 13
 """Length of the lines; the log's reader looks at no more than 64 KiB of one."""

@@ -13,10 +13,10 @@ import pytest
 from fuzz.child import check
 from fuzz.forked import Forks
 from fuzz.targets import TARGETS
+from support.covering import THOROUGH
 
 SAMPLES = Path(__file__).parent / "samples"
 
-THOROUGH = os.environ.get("CLUSIM_THOROUGH") == "1"
 
 COUNT = 2_500 if THOROUGH else 1_250
 """Mutations of the files of every reader: of the places where 10,000 of them end, few are reached after 2,500."""

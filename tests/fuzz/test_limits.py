@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +15,9 @@ import pytest
 
 from fuzz.forked import Forks
 from fuzz.targets import TARGETS, TRACES
+from support.covering import THOROUGH
 
-SIZE = 100_000_000 if os.environ.get("CLUSIM_THOROUGH") else 2_000_000
+SIZE = 100_000_000 if THOROUGH else 2_000_000
 """Bytes of the files."""
 
 MEMORY_BYTES = 1 << 30

@@ -58,6 +58,7 @@ RING, TREE, ALL, NEXT = (
 PCIE = ("a100-pcie-x8", "a100-pcie-x8 x8", "a100-pcie-x8 x4", "rtx4090x8-pcie", "rtx3090x8-edr56")
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     ("call", "bound"), [(RING, 0.014), (TREE, 0.037), (ALL, 0.01), (NEXT, 0.012)]
 )

@@ -85,6 +85,7 @@ def test_exchanges_fill_a_ring_of_routers(pair: tuple[str, str]) -> None:
 ON_GPUS = [*EXCHANGES, ("allreduce", "ring"), ("allreduce", "oneshot")]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("pair", ON_GPUS, ids=ids(ON_GPUS))
 @pytest.mark.parametrize("name", ["a100x4-mesh", "mi300x", "dgx-1v"])
 def test_meshes_of_gpus_are_full(name: str, pair: tuple[str, str]) -> None:

@@ -77,6 +77,7 @@ def test_a_switch_passes_on_what_ranks_send(pair: tuple[str, str]) -> None:
     assert in_parts(moved(result)) == pytest.approx(wanted)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     ("name", "ranks", "node"),
     [("fully-connected:8", 8, "host"), ("mi300x", 8, "gpu"), ("a100x4-mesh", 4, "gpu")],

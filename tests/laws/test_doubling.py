@@ -6,7 +6,6 @@ systems always, all with CLUSIM_THOROUGH=1.
 
 from __future__ import annotations
 
-import os
 from itertools import product
 
 import pytest
@@ -15,6 +14,7 @@ from clusim.base.terms.operations import Collective
 from clusim.simulation.job import RunOptions, job_of, run_job
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
+from support.covering import THOROUGH
 
 MIB = 1 << 20
 SIZES = (256 * MIB, 512 * MIB, 1024 * MIB)
@@ -30,7 +30,7 @@ SYSTEMS = (
 OPERATIONS = (
     *(Collective.ALLREDUCE, Collective.ALLGATHER, Collective.REDUCESCATTER, Collective.BROADCAST),
 )
-CASES = list(product(SYSTEMS, (1, 2), OPERATIONS)) if os.environ.get("CLUSIM_THOROUGH") else FEW
+CASES = list(product(SYSTEMS, (1, 2), OPERATIONS)) if THOROUGH else FEW
 NOISE = 0.05
 """Relative difference of the increments, by bursts and by the order of packets."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import nbformat
 import pytest
 
+from support.covering import THOROUGH
 from support.notebooks import NEEDS, NOTEBOOKS, execute, said
 
 CODE = """
@@ -17,9 +17,7 @@ clusim.simulation.session.QUIET_S = clusim.simulation.session.SLICE_S = 0
 clusim.collective("a100x4-mesh", "allreduce", "1MiB", "ring"{more})
 """
 
-RUN = [
-    path for path in NOTEBOOKS if path.stem != "own-program" or os.environ.get("CLUSIM_THOROUGH")
-]
+RUN = [path for path in NOTEBOOKS if path.stem != "own-program" or THOROUGH]
 """Notebooks that are run: own-program starts PyTorch in new processes, as does `tests/torchrun/test_page.py`."""
 
 

@@ -7,7 +7,6 @@ times extrapolated over nodes, with the whole run in the same bursts, as the lim
 
 from __future__ import annotations
 
-import os
 import random
 from dataclasses import replace
 from typing import Any
@@ -24,9 +23,9 @@ from clusim.simulation.job import RunOptions, job_of, run_job
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.training import train
+from support.covering import THOROUGH
 from support.workloads import tiny
 
-THOROUGH = os.environ.get("CLUSIM_THOROUGH") == "1"
 KIB, MIB = 1 << 10, 1 << 20
 
 MACHINES = [

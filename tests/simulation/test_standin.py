@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +22,7 @@ from clusim.simulation.plan import plan
 from clusim.simulation.request import Request
 from clusim.simulation.session import Watch
 from clusim.simulation.setup import Setup
+from support.covering import THOROUGH
 
 MIB = 1 << 20
 BRIEF = RunOptions(histories=False)
@@ -103,7 +103,7 @@ def test_what_is_not_known_of_a_run_that_others_stand_for_is_not_said() -> None:
                 ("allgather", "Ring", 0),
                 ("alltoall", "Ring", 1 << 40),
             ]
-            if os.environ.get("CLUSIM_THOROUGH")
+            if THOROUGH
             else []
         ),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -13,8 +12,7 @@ from clusim.simulation.anchors import FOLLOWED
 from clusim.simulation.extrapolate import kernel_time, timed
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
-
-THOROUGH = os.environ.get("CLUSIM_THOROUGH") == "1"
+from support.covering import THOROUGH
 
 
 @pytest.mark.parametrize("machine", ["dgx-h100", *(["hgx-b200"] if THOROUGH else [])])

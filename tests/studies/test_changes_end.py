@@ -6,7 +6,6 @@ buffers that wait for each other. A change may be refused, with its reason.
 
 from __future__ import annotations
 
-import os
 import random
 
 import pytest
@@ -17,9 +16,9 @@ from clusim.base.resources import shipped_topologies
 from clusim.studies.whatif.api import PLACES, SWITCHES, switch_of
 from clusim.topology import Fabric
 from clusim.topology.pcie_paths import acs_on
+from support.covering import THOROUGH
 
 SEED = 5
-THOROUGH = os.environ.get("CLUSIM_THOROUGH") == "1"
 EXAMPLES = 200 if THOROUGH else 40
 MOST_GPUS = 32 if THOROUGH else 16
 SIZES = ("4KiB", "128KiB", "1MiB", "8MiB") if THOROUGH else ("4KiB", "256KiB")

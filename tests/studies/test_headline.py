@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from clusim.simulation.job import RunOptions
 from clusim.simulation.plan import plan
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
+from support.covering import THOROUGH
 from support.verdict_law import (
     ALL_DRAWS,
     BEGIN,
@@ -25,7 +25,7 @@ from support.verdict_law import (
     with_table,
 )
 
-DRAWS = ALL_DRAWS if os.environ.get("CLUSIM_THOROUGH") == "1" else 20
+DRAWS = ALL_DRAWS if THOROUGH else 20
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "accuracy-bottleneck.md"
 
 RINGS = (

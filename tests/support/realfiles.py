@@ -9,9 +9,11 @@ import csv
 import os
 from pathlib import Path
 
+from support.covering import THOROUGH
+
 SMALL = Path(__file__).resolve().parents[1] / "corpus"
 CORPUS = Path(os.environ.get("CLUSIM_CORPUS") or SMALL)
-IN_FULL = CORPUS != SMALL or bool(os.environ.get("CLUSIM_THOROUGH"))
+IN_FULL = CORPUS != SMALL or THOROUGH
 """True if tests damage files as often as a larger corpus deserves."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 import clusim
 from clusim.workload import load_workload
 from clusim.workload.parallel import fold
+from support.covering import THOROUGH
 from support.workloads import tiny
 
 A100 = clusim.load("dgx-a100")
@@ -44,9 +44,7 @@ def test_a_folded_step_takes_what_it_takes_written(name: str) -> None:
     assert every.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=2.1e-3)
 
 
-@pytest.mark.parametrize(
-    "name", ["resnet50-dgx1v", *(["bert-allreduce"] if os.environ.get("CLUSIM_THOROUGH") else [])]
-)
+@pytest.mark.parametrize("name", ["resnet50-dgx1v", *(["bert-allreduce"] if THOROUGH else [])])
 def test_a_shipped_step_folded_takes_what_it_takes_written(name: str) -> None:
     """In bursts of one size, so that only folding differs."""
     plain, folded = (

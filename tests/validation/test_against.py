@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 from dataclasses import replace
 from functools import cache
@@ -33,9 +32,9 @@ from clusim.validation.collectives.causes import (
 )
 from clusim.validation.collectives.hypotheses import hypotheses
 from clusim.validation.collectives.measuredcurve import MeasuredCurve, read_curve
+from support.covering import THOROUGH
 
 KIB, MIB = 1 << 10, 1 << 20
-THOROUGH = bool(os.environ.get("CLUSIM_THOROUGH"))
 SIZES = (4 * KIB, MIB, 64 * MIB, 256 * MIB) if THOROUGH else (64 * KIB, 2 * MIB)
 SYSTEMS = [
     ("dgx-h100", None, "all_reduce"),

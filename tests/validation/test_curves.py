@@ -7,7 +7,6 @@ simulated*), its rank, and the first cause. Ranks are pinned as they are: a mode
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -21,9 +20,9 @@ from clusim.validation.collectives import causes
 from clusim.validation.collectives.hypotheses import Hypothesis
 from clusim.validation.collectives.measuredcurve import read_curve
 from clusim_cli.main import run
+from support.covering import THOROUGH
 
 CURVES = sorted((Path(__file__).parent / "curves").glob("*.txt"))
-THOROUGH = bool(os.environ.get("CLUSIM_THOROUGH"))
 QUICK = ("a100-vm-acs",)
 """Curves that are compared in every test run, with `RIVALS` only."""
 RIVALS = ("ACS on (PCIe peers through the root complex)", "one NIC down", "no GPUDirect RDMA")

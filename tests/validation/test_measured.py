@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +35,7 @@ from clusim.workload.models import Transformer
 from clusim.workload.parallel.plan import model_of
 from clusim.workload.spec import ModelSpec
 from clusim_cli.main import run
+from support.covering import THOROUGH
 from support.measured_steps import GPT, table
 
 BARE: dict[str, Any] = {"layers": 0, "hidden": 0, "heads": 0, "vocab": 0}
@@ -442,7 +442,7 @@ def test_every_output_of_train_says_the_error_to_expect(
     data = json.loads(shown("--json"))
     texts = [shown(), data["expected_error_text"]]
     assert (data["expected_error"] is None) == (host != "pytorch")
-    if host == "pytorch" or os.environ.get("CLUSIM_THOROUGH"):
+    if host == "pytorch" or THOROUGH:
         trace, page = tmp_path / "trace.h5", tmp_path / "page.html"
         shown("--trace-out", str(trace))
         assert run(["report", str(trace), "-o", str(page)]) == 0

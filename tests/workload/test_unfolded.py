@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -33,6 +32,7 @@ from clusim.results.trace.reader import read_result
 from clusim.training import TrainingResult, train
 from clusim.workload import load_workload
 from clusim.workload.parallel import fold
+from support.covering import THOROUGH
 from support.limits import Counted
 from support.workloads import tiny
 
@@ -83,11 +83,7 @@ def test_totals_of_a_trace_are_those_of_the_command(name: str, tmp_path: Path) -
     ("fold", "granularity"),
     [
         *[("none", "coarse"), ("all", "step"), ("proved", "coarse")],
-        *(
-            [("none", "step"), ("all", "coarse"), ("proved", "step")]
-            if os.environ.get("CLUSIM_THOROUGH")
-            else []
-        ),
+        *([("none", "step"), ("all", "coarse"), ("proved", "step")] if THOROUGH else []),
     ],
 )
 def test_a_trace_takes_no_run_more_and_has_the_answer_of_steps_without(

@@ -1,11 +1,10 @@
 """Both engines agree, to the picosecond and in every counter, on random images.
 
-100 cases by default, 2,000 with CLUSIM_THOROUGH=1.
+60 cases by default, 2,000 with CLUSIM_THOROUGH=1.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from functools import partial
 
@@ -15,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 
 from clusim.engine.abi import NONE, State, Stop
 from clusim.engine.image import Image
+from support.covering import THOROUGH
 from support.engines import Wanted
 from support.random_images import images, random_image
 
-THOROUGH = os.environ.get("CLUSIM_THOROUGH") == "1"
-CASES = 2000 if THOROUGH else 100
+CASES = 2000 if THOROUGH else 60
 BATCH = 20
 LIMIT_PS = 20_000_000  # far beyond the end of nearly every case
 

@@ -6,7 +6,6 @@ the delay; the reference is compared at one of the starts (at all of them with C
 
 from __future__ import annotations
 
-import os
 import random
 from functools import cache
 
@@ -17,12 +16,12 @@ from clusim.base.errors import RangeExceeded
 from clusim.engine.abi import Stop
 from clusim.engine.image import Image
 from clusim.engine.ranges import DURATION_END_PS, TIME_END_PS
+from support.covering import THOROUGH
 from support.engines import Wanted
 from support.random_images import random_image
 from support.shifted import later, without_times
 
-THOROUGH = os.environ.get("CLUSIM_THOROUGH") == "1"
-CASES = 2000 if THOROUGH else 100
+CASES = 2000 if THOROUGH else 40
 BATCH = 20
 LIMIT_PS = 20_000_000  # far beyond the end of nearly every case
 STARTS_PS = [2**40, 2**46, 2**47 - 1, 2**47, 2**47 + 1, 2**50, DURATION_END_PS - LIMIT_PS]

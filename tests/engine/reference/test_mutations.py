@@ -1,12 +1,11 @@
 """Both engines agree on damaged images: they refuse the same numbers, or give the same result.
 
 Images that the C engine refuses because rows do not belong together are left out: the reference checks numbers
-only. 150 cases by default, 5,000 with CLUSIM_THOROUGH=1.
+only. 75 cases by default, 5,000 with CLUSIM_THOROUGH=1.
 """
 
 from __future__ import annotations
 
-import os
 import random
 
 import numpy as np
@@ -16,10 +15,11 @@ from clusim.base.errors import RangeExceeded, ScheduleError
 from clusim.engine.abi import Stop
 from clusim.engine.image import Image
 from clusim.engine.reference import ReferenceSimulation
+from support.covering import THOROUGH
 from support.mutations import mutated
 from support.random_images import random_image
 
-CASES = 5000 if os.environ.get("CLUSIM_THOROUGH") == "1" else 150
+CASES = 5000 if THOROUGH else 75
 BATCH = 25
 LIMIT_PS = 5_000_000  # most cases are over by then; the slow engine goes no further
 MOST_EVENTS = 3000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache, partial
 
 import numpy as np
@@ -11,12 +10,13 @@ import pytest
 from clusim.engine.abi import Stop
 from clusim.engine.ranges import DURATION_END_PS
 from clusim.engine.simulation import Simulation
+from support.covering import THOROUGH
 from support.engines import Wanted
 from support.random_senders import controlled
 from support.shifted import later, without_times
 from support.windowed import choosing_image, led_image, paired_image, windowed_image
 
-CASES = 2000 if os.environ.get("CLUSIM_THOROUGH") == "1" else 100
+CASES = 2000 if THOROUGH else 40
 BATCH = 20
 LIMIT_PS = 40_000_000  # far beyond the end of nearly every case
 COUNTERS_OF_NOW = ("busy_ps", "stall_credit_ps", "stall_arbitration_ps")

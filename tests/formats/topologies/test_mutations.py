@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 
@@ -12,9 +11,10 @@ from hypothesis import strategies as st
 
 from clusim.base.errors import ClusimError, InternalError
 from clusim.formats.topologies import KINDS, import_text
+from support.covering import THOROUGH
 
 SAMPLES = sorted((Path(__file__).parent / "samples").iterdir())
-MUTATIONS = 300 if os.environ.get("CLUSIM_THOROUGH") == "1" else 100
+MUTATIONS = 300 if THOROUGH else 100
 """Of each sample; `fuzz/test_fuzz.py` has 6,000 more for the same readers."""
 
 INTERESTING = (

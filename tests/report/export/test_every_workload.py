@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from click.testing import CliRunner
 
 from clusim_cli.commands.export import SUFFIXES
 from clusim_cli.main import cli
+from support.covering import THOROUGH
 
 TRACES = Path(__file__).resolve().parents[3] / "traces"
 STEPS = sorted(path.stem for path in TRACES.glob("*.yaml"))
@@ -29,11 +29,7 @@ def clusim(*words: object) -> str:
     return done.output
 
 
-TRIED = [
-    name
-    for name in (*STEPS, *RECORDED)
-    if name in CHEAP or os.environ.get("CLUSIM_THOROUGH") == "1"
-]
+TRIED = [name for name in (*STEPS, *RECORDED) if name in CHEAP or THOROUGH]
 """Workloads that are exported; large ones only in thorough runs."""
 
 
