@@ -40,6 +40,14 @@ MINUTES = {
 """
 
 
+LARGE = re.compile(r"(--(?:size|message)) \d+[MG]iB\b")
+
+
+def shortened(line: str) -> str:
+    """Return a command with a size of 256 KiB in place of a larger one: no page shows what it prints."""
+    return line if THOROUGH else LARGE.sub(r"\1 256KiB", line)
+
+
 def stands_before(line: str, page: Path) -> bool:
     """Whether a page before has a command, too, that reads and writes no file of its page."""
     own = re.search(r" -o |\w\.(h5|html|yaml)\b", line) is None
@@ -65,6 +73,7 @@ def test_commands_work(
                 assert (ROOT / "traces" / "clusters" / f"{words[2]}.yaml").exists()
                 continue
             if not stands_before(line, page):
+                words = shlex.split(shortened(line), comments=True)
                 assert run(words[1:]) == 0, capsys.readouterr().err
 
 

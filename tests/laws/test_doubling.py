@@ -30,6 +30,7 @@ SYSTEMS = (
 OPERATIONS = (
     *(Collective.ALLREDUCE, Collective.ALLGATHER, Collective.REDUCESCATTER, Collective.BROADCAST),
 )
+GRANULARITY = 8192 if THOROUGH else 32768
 CASES = list(product(SYSTEMS, (1, 2), OPERATIONS)) if THOROUGH else FEW
 NOISE = 0.05
 """Relative difference of the increments, by bursts and by the order of packets."""
@@ -43,7 +44,9 @@ def test_increments_double_where_the_plan_stays(
     plans = [setup.comm.plan(collective, size) for size in SIZES]
     if len({(p.selection.algorithm, p.selection.protocol, p.num_channels) for p in plans}) > 1:
         pytest.skip("the plan changes")
-    requests = [Request(setup, collective.operation, size, granularity=8192) for size in SIZES]
+    requests = [
+        Request(setup, collective.operation, size, granularity=GRANULARITY) for size in SIZES
+    ]
     jobs = [job_of(request, RunOptions()) for request in requests]
     one, two, four = (run_job(job, RunOptions()).time_ps for job in jobs)
     assert one < two < four

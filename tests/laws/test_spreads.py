@@ -18,6 +18,7 @@ from clusim.engine.simulation import Simulation
 from clusim.simulation.traffic import Traffic, to_image
 from clusim.topology.arrays import arrays_of
 from clusim.topology.model import Fabric
+from support.covering import THOROUGH
 
 MIB = 1 << 20
 
@@ -163,7 +164,7 @@ def test_eight_rings_at_once_gain_on_rails_what_hpn_published() -> None:
         return 1 / clusim.simulate(fabric, rings.build(), granularity="quick", seed=seed).time_ps
 
     rail = busbw("rail", 0)
-    gains = [rail / busbw("fat-tree, unit: 2", seed) for seed in range(6)]
+    gains = [rail / busbw("fat-tree, unit: 2", seed) for seed in range(6 if THOROUGH else 3)]
     assert 1.5 <= np.mean(gains) <= 3
 
 
