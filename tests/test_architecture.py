@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "report": "analysis base engine results",
     "formats": "base engine hardware schedule topology",
     "clusim_formats": "base collectives formats hardware schedule topology",
-    "nccl": "base collectives engine hardware schedule topology",
+    "nccl": "base collectives engine formats hardware schedule topology",
     "simulation": "analysis base collectives engine formats lowering nccl policies results schedule topology",
     "workload": "base collectives formats hardware nccl results schedule topology",
     "nccltests": "base hardware nccl report results simulation",

@@ -12,7 +12,7 @@ import pytest
 import clusim
 from clusim.lowering import lower
 from clusim.nccl import communicator, parse_version
-from clusim.nccl.programs.messages import _side_warps, emit_messages
+from clusim.nccl.programs.messages import _shared_warps, emit_messages
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.schedule.ir import Schedule
 from clusim.topology import Fabric
@@ -80,14 +80,12 @@ def _messages(num_bytes: int, works: int, version: str = "2.30") -> tuple[Fabric
 
 
 @pytest.mark.parametrize(
-    ("works", "send", "recv"),
-    [(1, 10, 9), (2, 5, 4), (3, 3, 2), (4, 3, 2), (5, 2, 2), (7, 1, 1), (8, 1, 1), (20, 1, 1)],
+    ("sides", "share"),
+    [([2, 2], 19 / 4), ([2, 2, 2, 1], 19 / 7), ([2] * 7 + [1], 19 / 15), ([2] * 16, 19 / 16)],
 )
-def test_twenty_warps_are_shared_by_messages_and_then_by_their_sides(
-    works: int, send: int, recv: int
-) -> None:
-    """20 // works; up to four are halved, of more one stays over and another may go to the sender."""
-    assert _side_warps(works) == (send, recv)
+def test_sides_of_messages_share_a_cta_equally(sides: list[int], share: float) -> None:
+    """Two sides of a message, one of a copy; of sixteen messages eight run at once."""
+    assert _shared_warps(sides) == pytest.approx(share)
 
 
 def test_one_side_alone_has_the_warps_of_both() -> None:

@@ -46,6 +46,8 @@ from clusim.topology.subset import parts_of
 
 _SIMPLE = Protocol.SIMPLE
 LOOPS_OVER_HEADS = (Algorithm.NVLS, Algorithm.NVLS_TREE, Algorithm.COLLNET_DIRECT)
+IN_LOOPS = (*LOOPS_OVER_HEADS, Algorithm.MSCCL)
+"""Algorithms whose channels share the loops over the data."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,7 @@ class Communicator:
         shape = self._shape_for(algorithm)
         how = Cutting(algorithm, protocol, collective, shape, self.version, self.settings)
         parts: list[ChannelPart] = []
-        if distributes_continuously(self.version) and algorithm not in LOOPS_OVER_HEADS:
+        if distributes_continuously(self.version) and algorithm not in IN_LOOPS:
             ranks = self.group.num_ranks
             count_bytes = max(1, num_bytes // ranks) if collective.has_blocks else num_bytes
             parts = continuous_parts(

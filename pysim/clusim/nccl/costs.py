@@ -113,6 +113,14 @@ class CostTable:
         """Return the choice after rules that replace the fastest entry; NCCL has none."""
         return best
 
+    def plan_channels(self, algorithm: Algorithm, collective: Collective, num_bytes: int) -> int:
+        """Return the channels of a plan outside the tuner's algorithms; 0 without one, as in NCCL."""
+        return 0
+
+    def regular_bytes(self, num_bytes: int) -> int:
+        """Return a size for which the choice does not depend on its divisors; in NCCL every size."""
+        return num_bytes
+
     def thread_bytes(self, collective: Collective, protocol: Protocol, limit: int) -> int:
         """Return the bytes per thread before another channel is used, `limit` without a rule for the collective."""
         return limit

@@ -253,6 +253,7 @@ class Settings:
     net: Annotated[str, _text] = ""
     mnnvl_enable: Annotated[int, _integer_reader(0, 2)] = 2
     pat_enable: Annotated[int, _integer_reader(0, 2)] = 2
+    msccl_enable: Annotated[bool, _is_enabled] = True
     win_enable: Annotated[bool, _is_enabled] = True
     cumem_enable: Annotated[bool, _is_enabled] = True
     nvls_enable: Annotated[bool, _is_enabled] = True
@@ -310,8 +311,12 @@ class Settings:
         return replace(self, **reset, names=names, unread=(*self.unread, *ignored))
 
 
+def _prefix(name: str) -> str:
+    return "RCCL" if name.startswith("msccl") else "NCCL"
+
+
 _READERS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
-    f"NCCL_{name.removesuffix('_ns').upper()}": (name, annotation.__metadata__[0])
+    f"{_prefix(name)}_{name.removesuffix('_ns').upper()}": (name, annotation.__metadata__[0])
     for name, annotation in get_type_hints(Settings, include_extras=True).items()
     if hasattr(annotation, "__metadata__")
 }

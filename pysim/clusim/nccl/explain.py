@@ -242,7 +242,7 @@ def _tree(channel: Channel) -> TreeJson:
 def _choice(comm: Communicator, collective: Collective, size: int) -> ChoiceJson:
     plan = comm.plan(collective, size)
     chosen, sent = plan.selection, traffic(comm, collective, plan)
-    algbw = size / chosen.time_us / 1000
+    algbw = size / chosen.time_us / 1000 if chosen.time_us else 0.0
     return {
         "size_bytes": size,
         "algorithm": chosen.algorithm.value,
@@ -268,7 +268,7 @@ def switch_points(
     """Return the sizes from which another algorithm or protocol is taken, to the byte."""
 
     def name(size: int) -> str:
-        chosen = comm.select(collective, size)
+        chosen = comm.select(collective, comm.table.regular_bytes(size))
         return f"{chosen.algorithm.value} {chosen.protocol.value}"
 
     grid = [low]
@@ -382,7 +382,7 @@ def _choice_cells(c: ChoiceJson) -> tuple[str, ...]:
     return (
         *(_size(c["size_bytes"]), c["algorithm"], c["protocol"]),
         *(str(c["channels"]), str(c["threads"]), _size(c["chunk_bytes"])),
-        *(f"{c['model_time_us']:.1f}", f"{c['model_busbw_GBps']:.1f}"),
+        *(f"{c[name]:.1f}" if c[name] else "-" for name in ("model_time_us", "model_busbw_GBps")),
         *("-" if count is None else _size(count) for count in sent),
         c["why"].removeprefix("next: "),
     )

@@ -1,10 +1,11 @@
 """RCCL, AMD's collective library: its differences from NCCL as data of an architecture and a release.
 
 **Model** RCCL is a branch of NCCL with the same algorithms and release numbers. It differs in the bandwidth of links,
-in rings that replace the search on known nodes, in the number of channels, in FIFOs and workgroups, and in its cost
-model (`clusim.nccl.rcclcosts`). ``rccl.yaml`` has the data and their sources. **Not modelled** MSCCL and MSCCL++, which
-replace rings at some sizes (a note names them); rings of odd numbers of nodes and trees along rails; the direct
-all-gather and the channels by size of ROCm 7.1; ``NCCL_RINGS``; dies of other architectures, which get NCCL's plan.
+in rings that replace the search on known nodes, in the number of channels, in FIFOs and workgroups, in its cost
+model (`clusim.nccl.rcclcosts`), and in MSCCL's plans for all-reduces of some sizes. ``rccl.yaml`` has the data and
+their sources. **Not modelled** MSCCL's other plans (a note names them), and elements other than float32, which decide
+whether chunks divide a size; MSCCL++; rings of odd numbers of nodes and trees along rails; the direct all-gather and
+the channels by size of ROCm 7.1; ``NCCL_RINGS``; dies of other architectures, which get NCCL's plan.
 """
 
 from __future__ import annotations
@@ -34,6 +35,17 @@ class Fifo(NamedTuple):
     line_bytes: int
     data_bytes: int
     grain_bytes: int
+
+
+class AllPairs(NamedTuple):
+    """A plan of MSCCL: sizes [bytes], protocol, channels, chunks of a loop, and whether every rank reduces all data."""
+
+    least_bytes: int
+    most_bytes: int
+    protocol: Protocol
+    channels: int
+    chunks: int
+    one_pass: bool
 
 
 class SizeRule(NamedTuple):
@@ -177,6 +189,20 @@ class Rccl:
         doubled = 2 * searched if searched <= limit // 2 else searched
         copies = min(max(1, limit // searched), self.copies_of(num_ranks, num_nodes, searched))
         return max(min(limit, doubled), copies * searched)
+
+    def all_pairs(self, node: KnownNode | None, num_bytes: int) -> AllPairs | None:
+        """Return the plan of MSCCL for an all-reduce of float32 out of place; None leaves it to the tuner."""
+        table = _DATA["msccl"]
+        if node is None or node.name != table["node"] or self.architecture != table["architecture"]:
+            return None
+        rows: list[Any] = []
+        for text, of_release in table["releases"].items():
+            rows = of_release if release_of(text) <= self.version[:2] else rows
+        for low, high, protocol, *row in rows:
+            plan = AllPairs(low, high, Protocol[protocol.upper()], *row)
+            if low <= num_bytes <= high and num_bytes % (4 * plan.chunks) == 0:
+                return plan
+        return None
 
     def missing(self, node: KnownNode | None) -> list[str]:
         """Return notes on default algorithms of RCCL that are not modelled."""

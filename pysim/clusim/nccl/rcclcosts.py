@@ -14,7 +14,10 @@ from clusim.nccl.constants import Path
 from clusim.nccl.costs import ROOTED, CostModel, CostTable, binary_log, cost_model, entries
 from clusim.nccl.env import Settings
 from clusim.nccl.graph import Graph, RankGroup
-from clusim.nccl.rccl import BASE_US, KnownNode, Rccl, SizeRule, Tuning
+from clusim.nccl.rccl import BASE_US, AllPairs, KnownNode, Rccl, SizeRule, Tuning
+
+_UNITS = ((1 << 16, 2048), (1024, 1024), (64, 64), (0, 1))
+"""Least size -> bytes of all chunks of MSCCL's plan, with an element of float32 each."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +28,12 @@ class RcclTable(CostTable):
     ----------
     tuning : Tuning
         Constants for its nodes.
+    node : KnownNode or None
+        Its nodes, if RCCL recognises them.
     """
 
     tuning: Tuning
+    node: KnownNode | None = None
 
     def correct_bandwidth(
         self, key: tuple[Collective, Algorithm, Protocol], num_bytes: int, bandwidth: float
@@ -52,7 +58,10 @@ class RcclTable(CostTable):
     def settle_choice(
         self, collective: Collective, num_bytes: int, best: tuple[Algorithm, Protocol]
     ) -> tuple[Algorithm, Protocol]:
-        """Return the choice with the protocol that a size has over nodes, since ROCm 7 (rccl_wrap.cc)."""
+        """Return a plan of MSCCL, or the choice with the protocol that a size has over nodes (rccl_wrap.cc)."""
+        pairs = self.all_pairs(collective, num_bytes)
+        if pairs is not None:
+            return Algorithm.MSCCL, pairs.protocol
         rule = self.rule(collective)
         if rule is None:
             return best
@@ -64,6 +73,26 @@ class RcclTable(CostTable):
         if usable and rule.ll_bytes < size <= limit_bytes:
             protocol = Protocol.LL128
         return best[0], protocol
+
+    def all_pairs(self, collective: Collective, num_bytes: int) -> AllPairs | None:
+        """Return the plan of MSCCL; None without one, with ``RCCL_MSCCL_ENABLE=0``, or if variables name algorithms."""
+        settings = self.settings
+        forced = settings.algo is not None or settings.proto is not None
+        if forced or not settings.msccl_enable or settings.library is None:
+            return None
+        if collective is not Collective.ALLREDUCE or self.group.num_nodes > 1:
+            return None
+        return settings.library.all_pairs(self.node, num_bytes)
+
+    def plan_channels(self, algorithm: Algorithm, collective: Collective, num_bytes: int) -> int:
+        """Return the channels of a plan of MSCCL; 0 without one."""
+        pairs = self.all_pairs(collective, num_bytes)
+        return pairs.channels if pairs is not None and algorithm is Algorithm.MSCCL else 0
+
+    def regular_bytes(self, num_bytes: int) -> int:
+        """Return the next size that the chunks of MSCCL's plans of such sizes divide."""
+        unit = next(unit for low, unit in _UNITS if num_bytes >= low)
+        return -(-num_bytes // unit) * unit
 
     def rule(self, collective: Collective) -> SizeRule | None:
         """Return the protocols by size over nodes, None on one node, before ROCm 7 and with ``NCCL_PROTO``."""
@@ -170,5 +199,6 @@ def rccl_table(
         *(plain.version, group, plain.graphs, settings, plain.tables), library, node, tuning
     )
     return RcclTable(
-        *(plain.version, group, plain.graphs, entries(model), plain.tables, settings), tuning
+        *(plain.version, group, plain.graphs, entries(model), plain.tables, settings),
+        *(tuning, node),
     )

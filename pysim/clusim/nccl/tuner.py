@@ -208,6 +208,12 @@ def select(
         return ruled
     fastest = min(times, key=lambda pair: times[pair])
     best = table.settle_choice(collective, num_bytes, fastest)
+    planned = table.plan_channels(best[0], collective, num_bytes)
+    if planned:
+        threads = Threads(planned, THREADS, "channels of the plan")
+        return Selection(
+            collective, num_bytes, *best, threads, 0.0, times, "MSCCL's plan of this size"
+        )
     threads = channels_and_threads(table, (collective, *best), num_bytes, lanes)
     why = (
         _reason(times, best)

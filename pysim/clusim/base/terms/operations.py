@@ -250,7 +250,7 @@ def counted_share(operation: str, num_ranks: int) -> float:
 
 
 class Algorithm(StrEnum):
-    """Algorithms, in NCCL's order and with the names of ``NCCL_ALGO``.
+    """Algorithms, in NCCL's order and with the names of ``NCCL_ALGO``; last RCCL's plans of MSCCL.
 
     `name` is the word in names of kernels (``NVLS_TREE``), `own` clusim's, in schedules, traces and ``--algorithm``.
     """
@@ -262,6 +262,7 @@ class Algorithm(StrEnum):
     NVLS = "NVLS"
     NVLS_TREE = "NVLSTree"
     PAT = "PAT"
+    MSCCL = "MSCCL"
 
     @property
     def key(self) -> str:
@@ -290,12 +291,15 @@ class Protocol(StrEnum):
         return self.value.lower()
 
 
-ALGORITHMS, PROTOCOLS = tuple(Algorithm), tuple(Protocol)
+ALGORITHMS = tuple(item for item in Algorithm if item is not Algorithm.MSCCL)
+"""Algorithms of NCCL's tuner."""
+
+PROTOCOLS = tuple(Protocol)
 
 PROTOCOL_NAMES = (Protocol.SIMPLE.key, Protocol.LL.key, Protocol.LL128.key)
 """clusim's names of the protocols; the first is the default."""
 
-_ALGORITHMS = {plain(item): item for item in Algorithm} | {"collnet": Algorithm.COLLNET_DIRECT}
+_ALGORITHMS = {plain(item): item for item in ALGORITHMS} | {"collnet": Algorithm.COLLNET_DIRECT}
 _PROTOCOLS = {plain(item): item for item in Protocol}
 
 

@@ -57,11 +57,15 @@ def build(plan: MscclPlan, fabric: Fabric | None, request: WantedPlan) -> Schedu
     """
     if plan.operation == "messages" and any(gpu.chunks["o"] for gpu in plan.gpus):
         plan = replace(plan, in_place=False)
-    program = _Program(plan).run()
     request = replace(request, protocol=request.protocol or plan.protocol)
     writer, chunk_bytes = start(plan, fabric, request)
-    _Emitter(plan, writer, program, chunk_bytes).emit()
+    write_plan(plan, writer, chunk_bytes)
     return writer.schedule()
+
+
+def write_plan(plan: MscclPlan, writer: CollectiveWriter, chunk_bytes: int) -> None:
+    """Write the programs of a plan with chunks of a size [bytes]."""
+    _Emitter(plan, writer, _Program(plan).run(), chunk_bytes).emit()
 
 
 @dataclass(slots=True)

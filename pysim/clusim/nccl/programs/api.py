@@ -20,6 +20,7 @@ from clusim.collectives.algorithms import chain, nvls, ring, sharp, tree
 from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.nccl.graph import CollectivePayload
 from clusim.nccl.programs import heads, pat
+from clusim.nccl.programs.allpairs import write_all_pairs
 from clusim.nccl.programs.context import Context
 from clusim.nccl.programs.messages import emit_pattern
 from clusim.schedule.builder import CollectiveWriter, ProgramBuilder, Site
@@ -90,6 +91,7 @@ WRITERS: dict[tuple[Algorithm, Collective], Writer] = {
     (Algorithm.COLLNET_CHAIN, Collective.ALLREDUCE): heads.write_collnet_chain,
     (Algorithm.PAT, Collective.ALLGATHER): _pat_writer,
     (Algorithm.PAT, Collective.REDUCESCATTER): _pat_writer,
+    (Algorithm.MSCCL, Collective.ALLREDUCE): write_all_pairs,
 }
 """Writers by algorithm and collective."""
 

@@ -6,9 +6,10 @@ round selects the channels. Up to eight messages of a channel share a CTA, half 
 (``src/enqueue.cc``, ``src/init.cc``, ``src/device/sendrecv.h``). **Model** The same rounds, parts and channels; a CTA
 processes up to eight messages at once, each a separate program. If these programs exceed the limit of an endpoint,
 some messages that hardware moves at once share a program, one after the other with the warps of all of them.
-The 20 warps of a CTA are shared by its messages, and half of each share sends. A slice that is pushed costs half of
-a collective's slice, and a kernel of messages begins `message_start` later. **Not modelled** Half a CTA alone
-is faster than half of both; how releases before 2.21 share warps; registered buffers; the batches of the work queue.
+A message alone in a CTA sends with half of its warps. Several share its throughput equally, each side and each copy:
+NCCL's division of warps does not bind (32 CTAs of GB300 move 43 to 46 GB/s each, with one to eight messages). A slice
+that is pushed costs half of a collective's, and a kernel of messages begins `message_start` later. **Not modelled**
+Half a CTA alone is faster than half of both; registered buffers; the batches of the work queue.
 **Parameters** ``NCCL_P2P_*_CHUNKSIZE``, the channels found.
 """
 
@@ -43,8 +44,10 @@ LL_STEP = 64 * KIB
 LL_THRESHOLD = 16 * KIB
 """Bytes per channel up to which messages inside a node use LL (``NCCL_P2P_LL_THRESHOLD``)."""
 
-WARPS = 20
-"""Warps of the CTA of a kernel of messages (640 threads)."""
+SEND_WARPS, RECV_WARPS = 10, 9
+"""Warps of a message that is alone in the CTA of a kernel of messages: of 20 one stays over."""
+
+WARPS = SEND_WARPS + RECV_WARPS
 
 PROGRAMS = 208
 """Programs of a rank that may run at once; with messages between nodes half, as proxies need room, too."""
@@ -71,11 +74,9 @@ class _Message:
     blocked: bool = True
 
 
-def _side_warps(works: int) -> tuple[int, int]:
-    """Return the numbers of sending and receiving warps for each of several messages of a CTA."""
-    warps = WARPS // max(1, min(LANES, works))
-    recv = warps // 2 if warps <= 4 else (warps - 1) // 2
-    return (recv if warps <= 4 else recv + 1), recv
+def _shared_warps(sides: Sequence[int]) -> float:
+    """Return the share of a CTA [warps] of a side of several messages, with `sides` of each: two, a copy one."""
+    return WARPS * max(1.0, len(sides) / LANES) / sum(sides)
 
 
 class _Lane(NamedTuple):
@@ -321,13 +322,14 @@ class _Writer:
         to_rail = max(messages.values(), default=0) // max_ranks
         return max_ranks * min(max(sending.values(), default=0), to_rail)
 
-    def _warps(self, lane: _Lane, number: int, message: _Message) -> int:
-        """Return the number of warps of one side of a message."""
+    def _warps(self, lane: _Lane, number: int, message: _Message) -> float:
+        """Return the share of a CTA of one side of a message [warps]."""
         works = self._works[lane.position, lane.part.channel]
-        send, recv = _side_warps(len(works))
+        if len(works) > 1:
+            return _shared_warps([len(sides) for sides in works.values()])
         if message.src == message.dst or len(works[number]) == 1:
-            return send + recv
-        return send if lane.side == "send" else recv
+            return WARPS
+        return SEND_WARPS if lane.side == "send" else RECV_WARPS
 
     def _program(self, lane: _Lane, works: list[tuple[int, _Message, int]], batches: int) -> None:
         """Write messages as one program; hardware runs them in `batches` at once, so slices need less time."""
