@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clusim.engine.abi import FLOW_SAMPLE, WIRE_COUNTERS
-from clusim.results.bins import COLUMNS, BinRecorder
+from clusim.results.bins import COLUMNS, BinRecorder, Bins, Usage
 from clusim.results.flows import FLOW_COLUMNS, UNLIMITED_BYTES, Flows
 
 WIDTH_PS = 100_000
@@ -132,3 +134,54 @@ def test_histories_of_flows_have_a_limit() -> None:
     assert len(recorder.flows) == 42
     assert recorder.flows.numbers[:3].tolist() == [0, 23, 47]
     assert recorder.flows.names[1] == "flow 23"
+
+
+def usage() -> Usage:
+    """Return two bins of 100 and 50 ps: wire 0 is busy for 50 and 50 ps, wire 1 never; one unit, one flow."""
+    edges = np.array([0, 100, 150])
+    busy = np.array([[50, 50], [0, 0]])
+    wires = {"busy": busy, "stall_credit": busy[::-1] // 2}
+    held = {
+        "rate": np.array([[10**9, 10**8]]),
+        "in_flight": np.zeros((1, 2)),
+        "window": np.full((1, 2), -1),
+    }
+    flows = replace(some_flows(1), numbers=np.array([4]), tables=held)
+    bins = Bins(edges, wires, hbm_bytes=np.array([[30, 90]]), flows=flows)
+    return Usage(bins, np.array([32768]), unit_busy_ps=np.array([[20, 0]]))
+
+
+@pytest.mark.parametrize(
+    ("start_ps", "end_ps", "share"),
+    [(0, 100, 0.5), (100, 150, 1.0), (0, 150, 2 / 3), (50, 125, 2 / 3), (25, 75, 0.5), (-50, 50, 0.25),
+     (140, 190, 0.2)],
+)  # fmt: skip
+def test_shares_of_spans_are_even_inside_bins_and_nothing_is_outside(
+    start_ps: int, end_ps: int, share: float
+) -> None:
+    assert usage().one("wire", 0, start_ps, end_ps) == pytest.approx(share)
+    assert usage().of("wire", [1, 0], start_ps, end_ps) == pytest.approx([0, share])
+    assert usage().one("credit", 1, start_ps, end_ps) == pytest.approx(share / 2)
+
+
+def test_shares_of_memory_count_its_cost_and_are_at_most_one() -> None:
+    """Half a ps per byte: 15 of 100 ps, and 45 of 50."""
+    assert usage().one("hbm", 0, 0, 100) == pytest.approx(0.15)
+    assert usage().one("hbm", 0, 100, 150) == pytest.approx(0.9)
+    full = Bins(
+        np.array([0, 10]),
+        {"busy": np.zeros((1, 1)), "stall_credit": np.zeros((1, 1))},
+        np.array([[40]]),
+    )
+    assert Usage(full, np.array([65536])).one("hbm", 0, 0, 10) == 1.0
+
+
+def test_units_and_flows_have_shares_and_unknown_ones_none() -> None:
+    assert usage().one("unit", 0, 0, 100) == pytest.approx(0.2)
+    assert usage().held_share(4, 100, 150) == 1.0
+    assert usage().held_share(4, 50, 150) == pytest.approx(0.5)
+    assert usage().held_share(0, 100, 150) == 0.0
+    assert usage().one("wire", 0, 100, 100) == 0.0
+    assert usage().of("wire", [0, 1], 100, 99).tolist() == [0, 0]
+    bins = replace(BinRecorder(1, 1).bins(), hbm_bytes=np.zeros((1, 0)))
+    assert Usage(bins, np.array([0])).one("unit", 0, 0, 100) == 0.0

@@ -10,6 +10,7 @@ import pytest
 from clusim.base.errors import ScheduleError
 from clusim.collectives import build
 from clusim.schedule import CollectiveWriter, Prim, Schedule, validate
+from clusim.schedule.ir import Connection, Task
 
 
 def base() -> Schedule:
@@ -44,11 +45,55 @@ def change(schedule: Schedule, table: str, index: int, **changes: Any) -> Schedu
         ("tasks", 0, {"deps": (0,)}, "dependencies form a cycle"),
         ("tasks", 2, {"rank": 5}, "task 2: rank 5: out of range"),
         ("tasks", 1, {"call": 4}, "task 1: call 4: out of range"),
+        ("tasks", 1, {"call": 1}, r"task 1: call 1: out of range; must be 0\.\.0"),
+        ("tasks", 0, {"deps": (-1,)}, "dependency -1: out of range"),
+        ("connections", 2, {"src": -1}, "connection 2: rank -1: out of range"),
+        ("instances", 0, {"start_ps": -1}, "start_ps=-1; must be >= 0"),
+        ("instances", 0, {"connections": ()}, "send connection 1: out of range"),
     ],
 )
 def test_mistakes_are_named(table: str, index: int, changes: Any, message: str) -> None:
     with pytest.raises(ScheduleError, match=message):
         validate(change(base(), table, index, **changes))
+
+
+def test_kernels_use_no_negative_number_of_sms() -> None:
+    schedule = replace(base(), tasks=(*base().tasks, Task("kernel", 0, compute_ps=5)))
+    validate(schedule)
+    with pytest.raises(ScheduleError, match=r"task 3: sms=-1; must be >= 0"):
+        validate(change(schedule, "tasks", 3, sms=-1))
+
+
+def aggregated(*ends: tuple[int, int, tuple[int, ...]]) -> Schedule:
+    """Return a schedule with aggregation connections: rank, key of the group, and members of each."""
+    links = [
+        Connection(rank, rank, 0, kind="aggregation", key=key, members=m) for rank, key, m in ends
+    ]
+    return replace(base(), connections=(*base().connections, *links))
+
+
+ALL = (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("ends", "message"),
+    [
+        ([(0, 7, ALL), (1, 7, ALL), (0, 7, ALL)], "rank 0 must be in group 7 once"),
+        ([(0, 7, (0, 1)), (2, 7, (0, 1))], "rank 2 must be in group 7 once"),
+        (
+            [(0, 7, ALL), (1, 7, ALL)],
+            r"group 7: connections of ranks \[0, 1\], members \[0, 1, 2\]",
+        ),
+        ([(0, 7, (0, 1)), (1, 7, (1, 0, 2))], "group 7: connections of ranks"),
+    ],
+)
+def test_every_member_of_a_group_has_one_connection(ends: list[Any], message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        validate(aggregated(*ends))
+
+
+def test_members_of_two_groups_have_a_connection_in_each() -> None:
+    validate(aggregated(*((rank, key, ALL) for key in (7, 8) for rank in ALL)))
 
 
 def test_two_senders_cannot_share_a_connection() -> None:
