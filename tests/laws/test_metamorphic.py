@@ -70,6 +70,7 @@ def _payload(result: Result) -> dict[str, int]:
 # ---- latency ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("added_ns", [1, 100, 10_000])
 @pytest.mark.parametrize("preset", RINGS)
 def test_latency_is_paid_once_per_step_crossing_and_hop_of_a_ring(
@@ -235,6 +236,7 @@ def test_memory_is_the_limit_once_its_bytes_take_longer_than_the_wires(
 # ---- what is only another way to say the same --------------------------------------------------------
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("delay_ps", [1, 999_999_999_999, 1 << 46, (1 << 47) + 1, 1 << 60])
 @pytest.mark.parametrize("preset", ["dgx-a100", "dgx-h100", "a100-pcie-x8", "mi300x"])
 def test_a_collective_that_starts_late_takes_as_long(preset: str, delay_ps: int) -> None:
@@ -248,6 +250,7 @@ def test_a_collective_that_starts_late_takes_as_long(preset: str, delay_ps: int)
     assert times[1] - times[0] == delay_ps
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("preset", ["dgx-a100", "dgx-h100", "a100-pcie-x8", "mi300x", "dgx-1v"])
 def test_the_order_of_a_file_does_not_matter(preset: str, seed: int) -> None:

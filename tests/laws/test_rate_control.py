@@ -140,6 +140,7 @@ def _without_control(fabric: Fabric) -> Fabric:
     return replace(fabric, nodes=nodes)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("routing", ["auto", "ecmp", "spray", "adaptive", "flowlet"])
 @pytest.mark.parametrize("pattern", [pattern for pattern in PATTERNS if pattern != "transpose"])
 def test_rate_control_acts_in_every_pattern_and_routing(pattern: str, routing: str) -> None:

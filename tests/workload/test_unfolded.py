@@ -44,12 +44,14 @@ CASES = {
     "sequence": "parallel: {tensor: 4, data: 1}\ntensor: {sequence_parallel: true}",
     "host": "parallel: {tensor: 2, pipeline: 2, data: 1}\nhost: {framework: megatron}",
 }
-SHIPPED = ("resnet50-dgx1v", "bert-allreduce", "bert-parameter-server", "megatron-22b")
+SHIPPED = ("resnet50-dgx1v", "bert-parameter-server")
+LARGE = ("bert-allreduce", "megatron-22b")
+"""Steps of 10 s of processor time and more, in thorough runs only."""
 
 
 def traced(name: str, path: Path, **options: Any) -> TrainingResult:
     """Simulate steps with a trace: of a small case, all of whose blocks are folded, or of a shipped workload."""
-    if name in SHIPPED:
+    if name in (*SHIPPED, *LARGE):
         return train(load_workload(name), trace_out=path, confirm=False, **options)
     how: dict[str, Any] = {"granularity": 4096, "fold": "all", "confirm": False, **options}
     return train(tiny(CASES[name]), A100, trace_out=path, **how)
@@ -60,7 +62,7 @@ def command_rows(found: TrainingResult) -> dict[int, tuple[int, int, int]]:
     return {row.rank: (row.compute_ps, row.exposed_ps, row.communication_ps) for row in found.ranks}
 
 
-@pytest.mark.parametrize("name", [*CASES, *SHIPPED])
+@pytest.mark.parametrize("name", [*CASES, *SHIPPED, *(LARGE if THOROUGH else ())])
 def test_totals_of_a_trace_are_those_of_the_command(name: str, tmp_path: Path) -> None:
     path = tmp_path / "step.h5"
     found = traced(name, path, steps=1)
