@@ -2,7 +2,7 @@
 
     python benchmarks/recording_readers.py
 
-prints a row for each format: bytes, events, and both per second on one core. docs/inputs.md summarises
+prints a row for each format: bytes, events, and both per second on one core. docs/performance.md summarises
 these speeds.
 """
 

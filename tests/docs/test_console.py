@@ -13,7 +13,7 @@ from clusim_cli.main import run
 from support.covering import THOROUGH
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("start.md", "faults.md", "what-if.md", "policies.md")
+PAGES = ("start.md", "faults.md", "what-if.md", "policies.md", "replay.md")
 _BLOCK = re.compile(r"^```(yaml|python|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
