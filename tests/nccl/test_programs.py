@@ -72,6 +72,7 @@ def test_the_tuners_choice_and_messages_are_right(name: str, nodes: int, version
             assert_right(build(fabric, comm, CollectivePayload(operation, size)))
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("proto", ["LL", "LL128", "Simple"])
 @pytest.mark.parametrize("algo", ["Ring", "Tree"])
 @pytest.mark.parametrize(("name", "nodes"), MACHINES)

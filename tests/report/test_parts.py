@@ -96,6 +96,7 @@ def test_several_names_become_one(names: list[str], one: str) -> None:
     assert span(names) == one
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("fabric", FABRICS)
 @pytest.mark.parametrize("limit", [1, 40, 300, 10_000])
 def test_every_wire_is_in_one_group_and_groups_are_of_one_class(fabric: Any, limit: int) -> None:

@@ -52,6 +52,7 @@ def test_a_naive_pipeline_is_idle_for_all_but_one_stage(stages: int) -> None:
         assert row.compute_ps / row.total_ps == pytest.approx(1 / stages, abs=1e-5)
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 @pytest.mark.parametrize("messages", ["blocking", "overlapped"])
 @pytest.mark.parametrize(("stages", "microbatches"), [(2, 4), (3, 3), (4, 8), (8, 8)])
