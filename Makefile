@@ -80,7 +80,7 @@ test-python: $(VENV)/.dev $(VENV)/.built
 # Workers elsewhere see this checkout, built, under the same path.
 thorough: $(VENV)/.dev $(VENV)/.built
 	CLUSIM_THOROUGH=1 PYTHONPATH=tests $(BIN)/python tests/support/spread.py $(if $(EXECUTOR),--executor $(EXECUTOR)) \
-	  $(shell grep -rlE 'THOROUGH|mark[.]covering|realfiles' tests --include='test_*.py')
+	  $(shell grep -rlE 'THOROUGH|mark[.]covering|few_racks|realfiles' tests --include='test_*.py')
 	$(BIN)/python tests/support/mutants.py --every $(MUTANTS)
 
 # The extension is built a second time with the sanitizers, next to a copy of the package. Without `site`

@@ -56,7 +56,7 @@ def test_the_parts_of_every_step_are_the_step(seed: int) -> None:
 PRESETS = [("dgx-a100", 64, 16384), ("dgx-h100", 128, 16384)]
 
 
-@pytest.mark.parametrize(("preset", "size_mib", "burst"), PRESETS)
+@pytest.mark.parametrize(("preset", "size_mib", "burst"), PRESETS if THOROUGH else PRESETS[:1])
 def test_a_slow_link_is_named_first_with_what_it_costs(
     preset: str, size_mib: int, burst: int, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ from clusim.results.trace.held import Inputs
 from clusim.schedule.arrays import to_arrays
 from clusim.simulation.diagnose import rerun
 from clusim.simulation.speed import speed_of
+from support.covering import THOROUGH
 
 US = 1_000_000
 
@@ -87,7 +88,7 @@ def narrow() -> list[str]:
 RESOURCES: dict[CauseKind, tuple[tuple[str, str], dict[str, Any]]] = {
     CauseKind.LATENCY: (("dgx-h100", "8KiB"), {}),
     CauseKind.WIRE: (("dgx-a100", "32MiB"), {"granularity": 1 << 18}),
-    CauseKind.PCIE: (("a100-pcie-x8", "8MiB"), {"granularity": 1 << 14}),
+    CauseKind.PCIE: (("a100-pcie-x8", "16MiB"), {"granularity": 1 << 14}),
     CauseKind.PROXY: (("dgx-a100", "64KiB"), {"nodes": 2}),
     CauseKind.NIC: (("dgx-a100", "2MiB"), {"nodes": 2, "granularity": 1 << 16, "faults": narrow()}),
 }
@@ -261,7 +262,7 @@ ALL = [
 ]
 
 
-@pytest.mark.parametrize(("machine", "operation", "size", "options"), ALL)
+@pytest.mark.parametrize(("machine", "operation", "size", "options"), ALL if THOROUGH else ALL[::2])
 def test_the_parts_add_up_to_the_run(
     machine: str,
     operation: str,

@@ -50,11 +50,12 @@ COUNTS = (2, 3, 4, 5, 6, 7, 8, 9, 16)
 
 @pytest.mark.parametrize("pair", PAIRS, ids="/".join)
 def test_any_number_of_ranks_and_ragged_sizes(pair: tuple[str, str]) -> None:
-    """Every number of ranks with every size, and each with either number of channels in turn."""
+    """Every number of ranks with two sizes in turn (all in a thorough run), in turn on 1 or 3 channels."""
     for row, ranks in enumerate(fitting(pair, *COUNTS)):
         for column, size_bytes in enumerate((4, 12, 20, 1000, 4 * 6151)):
             channels = (1, 3)[(row + column) % 2]
-            assert_right(make(pair, ranks, size_bytes, channels=channels))
+            if THOROUGH or column in (row % 5, (row + 1) % 5):
+                assert_right(make(pair, ranks, size_bytes, channels=channels))
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="/".join)

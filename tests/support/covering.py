@@ -7,15 +7,23 @@ two axes. ``CLUSIM_THOROUGH=1`` runs all members, and draws more random cases.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 import pytest
 
-__all__ = ["THOROUGH", "choose_rows", "split_items"]
+__all__ = ["THOROUGH", "choose_rows", "few_racks", "split_items"]
 
 THOROUGH = os.environ.get("CLUSIM_THOROUGH", "0") not in ("", "0")
+
+
+LARGE_RACKS = ("gb300-nvl72", "gcp-a4x-max", "vera-rubin-nvl72")
+
+
+def few_racks(presets: Iterable[str]) -> list[str]:
+    """Return presets with one of the racks of 72 GPUs, each of which takes as long as all others together."""
+    return [name for name in presets if THOROUGH or name not in LARGE_RACKS]
 
 
 def choose_rows(rows: Sequence[Mapping[Any, object]], strength: int) -> set[int]:

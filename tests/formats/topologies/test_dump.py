@@ -26,8 +26,9 @@ from clusim.topology.arrays import arrays_of
 from clusim.topology.loading import join_nodes
 from clusim.topology.rails import PathType, Rails
 from clusim_cli.main import run
+from support.covering import few_racks
 
-PRESETS = list(resources.shipped_topologies())
+PRESETS = few_racks(resources.shipped_topologies())
 
 SEARCHED = ("dgx-a100", "dgx-1v", "aws-p5", "polaris", "alps-gh200", "a100-pcie-nvlink-pair")
 """Machines of several kinds whose search is quick."""
