@@ -47,6 +47,8 @@ if TYPE_CHECKING:
               help="Predict rows without a release for every release that may differ.")  # fmt: skip
 @click.option("--infer", is_flag=True,
               help="Infer NCCL's release or the network plugin's from the shape of curves without them.")  # fmt: skip
+@click.option("--no-infer", is_flag=True,
+              help="Leave blank software of rows as it is, in place of what their texts and dates show.")  # fmt: skip
 @click.option("--row", metavar="ROW",
               help="Only this row (number or FILE:LINE), with the parts of its time.")  # fmt: skip
 @options.plot(more="It has measured and predicted times; a directory gets a PNG per system.")
@@ -97,7 +99,8 @@ def _collectives(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) 
     from clusim.validation.collectives.measurements import read_measurements
     from clusim.validation.collectives.validate import by_campaign, validate
 
-    rows, grain = read_measurements(files, system=given["system"]), given["granularity"]
+    rows = read_measurements(files, system=given["system"], infer=not given["no_infer"])
+    grain = given["granularity"]
     if given["row"] is not None:
         from clusim.validation.collectives.explained import explain_row, row_named
 
@@ -149,9 +152,9 @@ def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int
     from clusim.validation.steps.rows import read_steps
     from clusim.validation.steps.validate import row_line, step_lines, validate_steps, write_section
 
-    for name in ("system", "sizes", "campaign", "releases", "infer", "row", "plot"):
+    for name in ("system", "sizes", "campaign", "releases", "infer", "no_infer", "row", "plot"):
         if given[name]:
-            raise click.UsageError(f"--{name} is for tables of collectives")
+            raise click.UsageError(f"--{name.replace('_', '-')} is for tables of collectives")
     with (
         working(given["jobs"], given["executor"]) as jobs,
         _telling(row_line, as_json, given) as tell,

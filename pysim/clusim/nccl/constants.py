@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pathlib
 import re
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -75,6 +76,9 @@ def since(version: Version, feature: str) -> bool:
     """Return True if `version` has a feature of `FEATURES`."""
     return version[:2] >= FEATURES[feature]
 
+
+RELEASE_MONTHS: Mapping[str, str] = _RELEASES["dates"]
+"""Release of NCCL -> month of its first tag, oldest first."""
 
 _OLDER_PLUGINS = {"netdevs policy by plugins": (1, 16), "larger buffers by plugins": (0,)}
 """Feature of NCCL's release -> release of aws-ofi-nccl before it, of the time of NCCL's releases before it, newest

@@ -227,6 +227,9 @@ class Rccl:
 UNTUNED = "untuned"
 """Section of the cost model for nodes that RCCL does not recognise."""
 
+RELEASES: Mapping[str, str] = _DATA["releases"]
+"""Release of RCCL -> its ROCm, oldest first."""
+
 FIFO = {Protocol[name.upper()]: Fifo(*row) for name, row in _DATA["fifo"].items()}
 """FIFO of each protocol."""
 

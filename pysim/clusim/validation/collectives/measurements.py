@@ -20,6 +20,7 @@ from clusim.nccl.constants import Version
 from clusim.nccl.env import PLUGIN, force_variables, parse_assignments, parse_env
 from clusim.nccl.launch import Launch
 from clusim.nccltests.sweep import Harness, iterations_of, kind_named, program_named
+from clusim.validation.collectives.software import infer_columns
 from clusim.validation.measured import unused_cells
 
 NEEDED = ("system", "n_gpus", "collective", "size_bytes", "time_us")
@@ -241,20 +242,24 @@ class Row:
         return Harness(kind, self.group.launch, iterations_of(kind, self.iters))
 
 
-def read_measurements(paths: Sequence[str | Path], *, system: str | None = None) -> list[Row]:
+def read_measurements(
+    paths: Sequence[str | Path], *, system: str | None = None, infer: bool = True
+) -> list[Row]:
     """Return the rows of CSV files and of outputs of nccl-tests.
 
     Parameters
     ----------
     system : str or None
         Restricts CSV files to rows of this system, and names the system of nccl-tests outputs, which do not contain it.
+    infer : bool
+        Infer blank software of rows of CSV files from their other texts (`clusim.validation.collectives.software`).
     """
     rows: list[Row] = []
     for path in paths:
         text = read_text(path, strict=False)
         first = next((line for line in text.splitlines() if line.strip()), "")
         if "," in first and "time_us" in first.lower():
-            rows += _csv_rows(text, str(path), system)
+            rows += _csv_rows(text, str(path), system, infer)
         else:
             rows += _table_rows(str(path), system)
     if not rows:
@@ -285,21 +290,26 @@ _COLUMNS = {
 }
 """Column that is read -> type."""
 
+_READ = frozenset((*_COLUMNS, *INFORMATION))
 
-def _csv_rows(text: str, path: str, system: str | None) -> list[Row]:
+
+def _csv_rows(text: str, path: str, system: str | None, infer: bool) -> list[Row]:
     rows = []
     systems: set[str] = set()
     for cells, where in table_rows(path, text, NEEDED):
         systems.add(cells["system"])
         if system is None or cells["system"] == system:
-            rows.append(_row(cells, where))
+            rows.append(_row(cells, where, infer))
     if not rows and systems:
         listing = ", ".join(sorted(systems))
         raise InputError(f"{path}: no rows of system {system!r}; it has {listing}")
     return rows
 
 
-def _row(cells: dict[str, str], where: str) -> Row:
+def _row(cells: dict[str, str], where: str, infer: bool) -> Row:
+    texts = {name: text for name, text in cells.items() if name not in _READ}
+    evidence = infer_columns(cells, texts) if infer else []
+    cells = cells | {item.column: item.value for item in evidence}
     values: dict[str, Any] = {
         name: _value(name, kind, cells[name], where)
         for name, kind in _COLUMNS.items()
@@ -311,7 +321,7 @@ def _row(cells: dict[str, str], where: str) -> Row:
     return Row(
         CurveGroup(**curve),
         where=where,
-        unused=unused_cells(cells, (*_COLUMNS, *INFORMATION)),
+        unused=(*unused_cells(cells, _READ), *(item.note() for item in evidence)),
         **values,
     )
 
