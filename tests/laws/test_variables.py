@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SIZES = (8, 4096, 1 << 18, 1 << 20, 1 << 24, 1 << 28)
 
 CHANGES: dict[str, tuple[str, str, int, dict[str, str]]] = {
+    "RCCL_MSCCL_ENABLE": ("0", "mi300x", 1, {}),
     "NCCL_ALGO": ("Tree", "dgx-a100", 1, {}),
     "NCCL_PROTO": ("Simple", "dgx-a100", 1, {}),
     "NCCL_MIN_NCHANNELS": ("32", "dgx-a100", 1, {}),
