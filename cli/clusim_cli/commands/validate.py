@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 @click.option("--infer", is_flag=True,
               help="Infer NCCL's release or the network plugin's from the shape of curves without them.")  # fmt: skip
 @click.option("--no-infer", is_flag=True,
-              help="Leave blank software of rows as it is, in place of what their texts and dates show.")  # fmt: skip
+              help="Ignore texts and dates of rows that show their software.")  # fmt: skip
 @click.option("--row", metavar="ROW",
               help="Only this row (number or FILE:LINE), with the parts of its time.")  # fmt: skip
 @options.plot(more="It has measured and predicted times; a directory gets a PNG per system.")

@@ -1,6 +1,6 @@
 """MSCCL's all-pairs all-reduce, as RCCL runs it: reduce-scatter and all-gather between all pairs of GPUs.
 
-**Hardware** On a channel every GPU has a thread block per peer, and one of its own. The blocks exchange the peers'
+**Hardware** On a channel every GPU has a thread block per peer, and a local one. The blocks exchange the peers'
 shares of the channel, wait for each other, reduce one eighth of the GPU's share each, and hand the result to all peers.
 In one pass they exchange all data, and every GPU reduces them (``tools/msccl-algorithms`` of RCCL). **Model** The same
 plan, generated for any number of GPUs, as programs of MSCCL's files (`clusim.formats.algorithms.msccl`).
@@ -61,7 +61,7 @@ def all_pairs(ranks: int, channels: int, protocol: str, *, one_pass: bool) -> Ms
 
 
 def _blocks(gpu: int, ranks: int, channels: int, one_pass: bool) -> Iterator[MscclBlock]:
-    """Yield the thread blocks of a GPU: its own of every channel, then those of its peers."""
+    """Yield the thread blocks of a GPU: of every channel a local one, then one per peer."""
     peers = [peer for peer in range(ranks) if peer != gpu]
     for slot, peer in enumerate((-1, *peers)):
         for channel in range(channels):
@@ -70,7 +70,7 @@ def _blocks(gpu: int, ranks: int, channels: int, one_pass: bool) -> Iterator[Msc
 
 
 class _Block:
-    """Steps of the thread blocks of a GPU on a channel; `slot` numbers them, 0 is its own."""
+    """Steps of the thread blocks of a GPU on a channel; `slot` numbers them, 0 is the local one."""
 
     def __init__(self, gpu: int, ranks: int, channels: int, channel: int, one_pass: bool) -> None:
         self.gpu, self.ranks, self.channels = gpu, ranks, channels

@@ -6,7 +6,7 @@ round selects the channels. Up to eight messages of a channel share a CTA, half 
 (``src/enqueue.cc``, ``src/init.cc``, ``src/device/sendrecv.h``). **Model** The same rounds, parts and channels; a CTA
 processes up to eight messages at once, each a separate program. If these programs exceed the limit of an endpoint,
 some messages that hardware moves at once share a program, one after the other with the warps of all of them.
-A message alone in a CTA sends with half of its warps. Several share its throughput equally, each side and each copy:
+A single message of a CTA sends with half of its warps. Several share its throughput equally, each side and each copy:
 NCCL's division of warps does not bind (32 CTAs of GB300 move 43 to 46 GB/s each, with one to eight messages). A slice
 that is pushed costs half of a collective's, and a kernel of messages begins `message_start` later. **Not modelled**
 Half a CTA alone is faster than half of both; registered buffers; the batches of the work queue.
@@ -45,7 +45,7 @@ LL_THRESHOLD = 16 * KIB
 """Bytes per channel up to which messages inside a node use LL (``NCCL_P2P_LL_THRESHOLD``)."""
 
 SEND_WARPS, RECV_WARPS = 10, 9
-"""Warps of a message that is alone in the CTA of a kernel of messages: of 20 one stays over."""
+"""Warps of the sides of the single message of a CTA: of 20 one stays over."""
 
 WARPS = SEND_WARPS + RECV_WARPS
 

@@ -1,8 +1,8 @@
 """Software of measured rows from the dates and texts beside them: release of the library, plugin, variables, launch.
 
 Only properties that a row leaves blank are inferred. A text names them (``NCCL 2.26.3``, ``ROCm 6.2``, ``aws-ofi-nccl
-1.13.2``, ``NCCL_CROSS_NIC=0``, ``-g 8``), or has the month of a container of NVIDIA (``NGC 25.04``), whose NCCL is the
-newest of that time, as is NCCL on the day of a column `date`.
+1.13.2``, ``NCCL_CROSS_NIC=0``, ``-g 8``), or has the month of a container of NVIDIA (``NGC 25.04``) with the newest
+NCCL of that time. A column `date` also selects the newest NCCL.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Evidence:
 
 
 def infer_columns(cells: Mapping[str, str], texts: Mapping[str, str]) -> list[Evidence]:
-    """Return what the texts of a row show about its blank cells.
+    """Return the software in texts of a row for its blank cells.
 
     Parameters
     ----------
