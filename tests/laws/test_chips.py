@@ -222,7 +222,7 @@ def test_a_plan_for_amd_says_whose_it_is() -> None:
     comm = communicator(topology.load("mi300x"))
     assert comm.library == "RCCL 2.27 (ROCm 7.1, gfx942)"
     (note,) = comm.notes
-    assert "all-pairs all-reduce, its default" in note
+    assert "MSCCL's all-to-all, its default" in note
     old = loads(
         text_of("mi300x")
         .replace("chip: mi300x", "chip: mi100")
