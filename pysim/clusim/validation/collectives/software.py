@@ -26,7 +26,7 @@ _DATE = re.compile(r"\b(20[12]\d)-(0[1-9]|1[0-2])\b")
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class ShownSoftware:
     """An inferred property of a row: column and value, and the text that shows it."""
 
     column: str
@@ -38,7 +38,7 @@ class Evidence:
         return f"{self.column} {self.value} inferred from {self.text!r}"
 
 
-def infer_columns(cells: Mapping[str, str], texts: Mapping[str, str]) -> list[Evidence]:
+def infer_columns(cells: Mapping[str, str], texts: Mapping[str, str]) -> list[ShownSoftware]:
     """Return the software in texts of a row for its blank cells.
 
     Parameters
@@ -53,31 +53,31 @@ def infer_columns(cells: Mapping[str, str], texts: Mapping[str, str]) -> list[Ev
         if not cells.get(evidence.column)
         and not (evidence.column == "nccl_version" and cells.get("release"))
     ]
-    first: dict[str, Evidence] = {}
+    first: dict[str, ShownSoftware] = {}
     for evidence in found:
         first.setdefault(evidence.column, evidence)
     return list(first.values())
 
 
-def _found(text: str, *, dated: bool) -> Iterator[Evidence]:
+def _found(text: str, *, dated: bool) -> Iterator[ShownSoftware]:
     """Yield the properties that a text shows, named ones before those of a month; `dated` texts are dates."""
     for match in _NCCL.finditer(text):
-        yield Evidence("nccl_version", match[1], match[0])
+        yield ShownSoftware("nccl_version", match[1], match[0])
     for match in _ROCM.finditer(text):
         if release := _of_rocm(match[1]):
-            yield Evidence("nccl_version", release, match[0])
+            yield ShownSoftware("nccl_version", release, match[0])
     for match in _PLUGIN.finditer(text):
-        yield Evidence("plugin", f"{match[1].lower()} {match[2]}", match[0])
+        yield ShownSoftware("plugin", f"{match[1].lower()} {match[2]}", match[0])
     variables = [match[0] for match in _VARIABLE.finditer(text) if _is_obeyed(match[0])]
     if variables:
-        yield Evidence("environment", " ".join(variables), ", ".join(variables))
+        yield ShownSoftware("environment", " ".join(variables), ", ".join(variables))
     for match in _LAUNCH.finditer(text):
         column = "gpus_per_process" if match[1] == "g" else "threads_per_process"
-        yield Evidence(column, match[2], match[0])
+        yield ShownSoftware(column, match[2], match[0])
     for match in (*_NGC.finditer(text), *(_DATE.finditer(text) if dated else ())):
         year = match[1] if len(match[1]) == 4 else f"20{match[1]}"
         if release := release_of_date(f"{year}-{match[2]}"):
-            yield Evidence("nccl_version", release, match[0])
+            yield ShownSoftware("nccl_version", release, match[0])
 
 
 def release_of_date(month: str) -> str:
