@@ -19,7 +19,7 @@ from clusim.training import TrainRequest, parts, train
 from clusim.training.api import inputs
 from clusim.training.breakdown import NOTHING, Spans
 from clusim.training.clock import Clock, PhaseTime
-from clusim.training.estimate import estimate, estimated
+from clusim.training.estimate import StepEstimator, estimate, estimated
 from clusim.training.uncomposed import StepEstimate, overlap_notes
 from support.machines import cluster_of, pcie_machine
 from support.workloads import ideal, tiny
@@ -109,6 +109,21 @@ def test_messages_between_machines_are_parts_too() -> None:
     text = "parallel: {tensor: 8, pipeline: 2, data: 1}\npipeline: {schedule: 1f1b}"
     real, found = both(text, PAIR, model="{base: gpt3-1.3b, layers: 4}", sequence="1024")
     assert found.step_ps[-1] == pytest.approx(real.step_ps[-1], rel=0.03)
+
+
+def test_messages_of_one_replica_represent_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward and backward messages of a microbatch pair, each with the two tensor ranks of the first replica."""
+    written, between = [], StepEstimator.between
+
+    def counted(self: StepEstimator, pairs: Any, *rest: Any, **options: Any) -> Any:
+        written.append(pairs)
+        return between(self, pairs, *rest, **options)
+
+    monkeypatch.setattr(StepEstimator, "between", counted)
+    text = "parallel: {tensor: 2, pipeline: 2, data: 2}\npipeline: {schedule: 1f1b}"
+    estimate(tiny(text), A100, steps=1, granularity="coarse")
+    assert {len(pairs) for pairs in written} == {2}
+    assert len({rank for pairs in written for pair in pairs for rank in pair}) == 4
 
 
 def request(text: str, **options: Any) -> TrainRequest:

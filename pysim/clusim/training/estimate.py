@@ -108,7 +108,7 @@ class StepEstimator(Emitter):
         """Return the representative rank of a stage."""
         return self._own[stage]
 
-    def coupled(self, stage: int) -> list[tuple[int, ...]]:
+    def coupled_ranks(self, stage: int) -> list[tuple[int, ...]]:
         """Return the ranks that communicate with the representative rank."""
         return self.plan.mesh.coupled_ranks(stage)[:1]
 
@@ -204,7 +204,7 @@ class StepEstimator(Emitter):
 
     def _communicate(self, stage: int, step: Comm) -> None:
         """Add the communication of a stage's representative rank with its peers."""
-        ranks = self.coupled(stage)[0]
+        ranks = self.coupled_ranks(stage)[0]
         groups = [group for group in self.groups(step.dim, stage) if set(group) <= set(ranks)]
         if not groups:
             return
