@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from clusim.report.markup import shipped
+from clusim.report.markup import read_page_file
 
 SEEN = {
     "all": np.eye(3),
@@ -45,7 +45,7 @@ WHITE = np.array([0.95047, 1.0, 1.08883])
 
 
 def themes() -> list[dict[str, str]]:
-    blocks = re.findall(r":root[^{]*\{(.*?)\}", shipped("style.css"), re.DOTALL)
+    blocks = re.findall(r":root[^{]*\{(.*?)\}", read_page_file("style.css"), re.DOTALL)
     return [dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6})", block)) for block in blocks[:2]]
 
 

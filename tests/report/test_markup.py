@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import clusim.report
 from clusim.report.html import page, policy, served_page
-from clusim.report.markup import Markup, element, fill, joined, safe
+from clusim.report.markup import Markup, element, fill, join_markup, safe
 from clusim.report.page_data import Feed
 
 REPORT = Path(clusim.report.__file__).parent
@@ -59,7 +59,7 @@ def test_any_text_is_shown_and_adds_no_element(text: str) -> None:
 def test_text_is_escaped_and_markup_is_not(text: str, shown: str) -> None:
     assert safe(text) == shown
     assert safe(Markup(text)) == text
-    assert joined([text, Markup("<br>")]).html == f"{shown}<br>"
+    assert join_markup([text, Markup("<br>")]).html == f"{shown}<br>"
 
 
 def test_markup_is_no_text_and_cannot_become_part_of_one_unseen() -> None:

@@ -241,8 +241,8 @@ def _said_known(error: StepsEnded, doubtful: list[str], as_json: bool, shown: Sh
     from clusim.training.trainingreport import ended_report
 
     known = error.known
-    said = {**known.to_json(), "doubts": doubtful}
-    click.echo(json.dumps(said) if as_json else ended_report(known))
+    message = {**known.to_json(), "doubts": doubtful}
+    click.echo(json.dumps(message) if as_json else ended_report(known))
     return shown.ended(known.words)
 
 
@@ -272,7 +272,7 @@ def _layers(spec: Workload, machine: Fabric, as_json: bool, *, strict: bool) -> 
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    from clusim.report.runreport import said
+    from clusim.report.runreport import note_lines
 
     unit = next(name for name in rows[0] if name.endswith("_per_s"))
     lines = [
@@ -295,4 +295,4 @@ def _table(rows: list[dict[str, Any]]) -> str:
     ]
     faults = dict.fromkeys(text for row in rows for text in row["faults"])
     notes = dict.fromkeys(text for row in rows for text in row["notes"])
-    return "\n".join([*lines, *(f"  {line}" for line in said(faults, notes))])
+    return "\n".join([*lines, *(f"  {line}" for line in note_lines(faults, notes))])

@@ -38,7 +38,7 @@ from clusim.nccltests.table import (
     table_head,
 )
 from clusim.report.charts import curves
-from clusim.report.runreport import said, verdict_lines
+from clusim.report.runreport import note_lines, verdict_lines
 from clusim.results.diagnosis import Verdict
 from clusim.simulation.api import result_of
 from clusim.simulation.expected import Expected, expected_on
@@ -119,15 +119,15 @@ class Table(Shown):
     def summary(self) -> Summary:
         """Return program and place, and the best bandwidth of its rows."""
         sizes = [line.size for line in self.lines]
-        said = [f"{len(sizes)} sizes"]
+        parts = [f"{len(sizes)} sizes"]
         if sizes:
             best = max(half.busbw for line in self.lines for half in line.halves)
-            said = [
+            parts = [
                 f"{format_size(min(sizes))} to {format_size(max(sizes))}",
                 f"up to {best:.2f} GB/s of bus bandwidth",
             ]
         title = f"{self.test.binary} on {self.where.setup.name}"
-        return Summary(title, tuple(said), " ".join(self.notes))
+        return Summary(title, tuple(parts), " ".join(self.notes))
 
     def tables(self) -> Mapping[str, Callable[[], Columns]]:
         """Return a row per size: time [us] and bandwidths [10^9 bytes/s] out of and in place."""
@@ -180,7 +180,7 @@ class Table(Shown):
         where, test, options = self.where, self.test, self.options
         setup = where.setup
         note = f"clusim: simulated {setup.name}, {setup.num_nodes} x {where.processes} processes; time {LAUNCHED}"
-        notes = [note, *said(setup.broken.lines, self.notes)]
+        notes = [note, *note_lines(setup.broken.lines, self.notes)]
         for text in head(test.binary, options, library_code(setup), devices(where, options), notes):
             yield text, None
         for _ in range(options.run_cycles):

@@ -14,7 +14,7 @@ from clusim.base.units import format_ranges, format_size, format_time
 from clusim.replays.placing import Placed, ReplayRequest
 from clusim.replays.report import CallResult, Other, Replay, fastest_memory
 from clusim.report.comparison import plain_page
-from clusim.report.markup import Content, element, joined
+from clusim.report.markup import Content, element, join_markup
 from clusim.report.runreport import verdict_lines
 from clusim.report.sections import table
 from clusim.report.verdictcard import AxisRow, axis, verdict_card
@@ -107,7 +107,7 @@ def replay_page(replay: Replay) -> str:
     rows = [_cells(call) for call in replay.calls]
     parts += [element("h2", "Calls"), table(HEAD, rows)]
     title = f"Replay of {Path(replay.source).name} on {replay.fabric}"
-    return plain_page(title, joined((element("section", part) for part in parts), "\n"))
+    return plain_page(title, join_markup((element("section", part) for part in parts), "\n"))
 
 
 def _times(replay: Replay, calls: list[CallResult]) -> list[Content]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from clusim.analysis.flowrates import FlowRates
 from clusim.base.errors import InputError
 from clusim.base.units import format_size
-from clusim.report.plots import SCREEN_IN, Look, stack, styled
+from clusim.report.plots import SCREEN_IN, Look, stack, styled_figure
 from clusim.results.sensitivity import Sensitivity
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def stacked_bars(
     width_in: float = SCREEN_IN,
 ) -> Figure:
     """Return bars divided into fractions of 1; parts absent from all bars are omitted."""
-    with styled(Look(width_in)) as figure:
+    with styled_figure(Look(width_in)) as figure:
         figure.set_size_inches(width_in, width_in * (0.16 + 0.042 * max(3, len(labels))))
         axes = figure.add_subplot()
         named = zip(parts.items(), PALETTE, strict=True)
@@ -48,14 +48,14 @@ def curves(
     width_in: float = SCREEN_IN,
 ) -> Figure:
     """Return curves over sizes [bytes], to a base of two."""
-    with styled(Look(width_in)) as figure:
+    with styled_figure(Look(width_in)) as figure:
         figure.set_size_inches(width_in, width_in * 0.5)
         axes = figure.add_subplot()
         for (name, values), colour, mark in zip(series.items(), PALETTE, MARKS, strict=False):
             axes.plot(sizes, values, color=colour, marker=mark, markersize=4, label=name)
         axes.set_xscale("log", base=2)
-        shown = sizes[:: max(1, len(sizes) // 8)]
-        axes.set_xticks(shown, labels=[format_size(size) for size in shown])
+        ticks = sizes[:: max(1, len(sizes) // 8)]
+        axes.set_xticks(ticks, labels=[format_size(size) for size in ticks])
         axes.minorticks_off()
         axes.set_ylim(bottom=0)
         axes.set_ylabel("bus bandwidth [GB/s]")
@@ -66,7 +66,7 @@ def curves(
 
 def plot_flows(rates: FlowRates, width_in: float = SCREEN_IN) -> Figure:
     """Draw the rates of flows over time; the first few are named."""
-    with styled(Look(width_in)) as figure:
+    with styled_figure(Look(width_in)) as figure:
         figure.set_size_inches(width_in, width_in * 0.5)
         axes = figure.add_subplot()
         time_us = [rates.bin_ps * (place + 0.5) / 1e6 for place in range(_bins_of(rates))]
@@ -98,9 +98,9 @@ def plot_sensitivity(result: Sensitivity, figure: str = "", width_in: float = SC
     rows = result.shown
     if not rows:
         raise InputError(f"elasticity: no derivatives to draw; {result.note}")
-    with styled(Look(width_in)) as drawn:
-        drawn.set_size_inches(width_in, width_in * (0.16 + 0.042 * max(3, len(rows))))
-        axes = drawn.add_subplot()
+    with styled_figure(Look(width_in)) as chart:
+        chart.set_size_inches(width_in, width_in * (0.16 + 0.042 * max(3, len(rows))))
+        axes = chart.add_subplot()
         values = [row.elasticity for row in rows]
         colours = [PALETTE[value > 0] for value in values]
         axes.barh(range(len(rows)), values, color=colours, height=0.74)
@@ -109,7 +109,7 @@ def plot_sensitivity(result: Sensitivity, figure: str = "", width_in: float = SC
         axes.axvline(0, color="#5a6270", linewidth=0.6)
         axes.set_xlabel("change of the time [% per %]")
         axes.set_title("sensitivity of the time", loc="left")
-    return drawn
+    return chart
 
 
 def _head(figure: Any, axes: Any, title: str) -> None:

@@ -11,7 +11,7 @@ from clusim.analysis.limits import class_traffic
 from clusim.base.terms.links import link_class_name as links_joined
 from clusim.base.units import format_time
 from clusim.report.html import page_policy, page_script, page_style
-from clusim.report.markup import Content, Markup, element, fill, joined
+from clusim.report.markup import Content, Markup, element, fill, join_markup
 from clusim.report.sections import table
 from clusim.report.summary_text import title as title_of
 from clusim.report.verdictcard import AxisRow, axis, strip, verdict_card
@@ -56,13 +56,13 @@ class Compared:
     told: tuple[str, ...] = ()
 
 
-def compared(name: str, result: Result) -> Compared:
+def run_on_page(name: str, result: Result) -> Compared:
     """Return a result as a run on the page."""
     origin, call = result.provenance, result.call
     facts = {"What": title_of(result), "Machine": origin.fabric}
     if call is not None:
-        way = f"{call.algorithm}, {call.protocol}, {call.channels} channels"
-        facts |= {"Plan": way, "Ranks": str(call.ranks)}
+        plan_words = f"{call.algorithm}, {call.protocol}, {call.channels} channels"
+        facts |= {"Plan": plan_words, "Ranks": str(call.ranks)}
     facts |= {
         "Faults": "; ".join(origin.faults) or "none",
         "Notes": "; ".join(origin.notes) or "none",
@@ -74,16 +74,16 @@ def compared(name: str, result: Result) -> Compared:
     }
     sized = call is not None and call.size_bytes and result.has_bandwidth
     busbw = result.busbw_GBps if sized else None
-    told = () if result.complete else ("unfinished: this is how far the run got",)
+    notes = () if result.complete else ("unfinished: this is how far the run got",)
     verdict = result.verdict
-    return Compared(name, result.time_ps, verdict, busbw, facts, wire_loads(result), told=told)
+    return Compared(name, result.time_ps, verdict, busbw, facts, wire_loads(result), told=notes)
 
 
 def read_compared(paths: Sequence[Path], names: Sequence[str]) -> list[Compared]:
     """Read traces as runs on the page; a trace created for it is named by its run's words."""
     result = []
     for name, path in zip(names, paths, strict=True):
-        run = compared(name, judged_trace(path))
+        run = run_on_page(name, judged_trace(path))
         if str(path) != name:
             run = replace(run, facts=run.facts | {"Command": f"clusim run {name}"})
         result.append(run)
@@ -95,9 +95,17 @@ def wire_loads(result: Result) -> Loads:
     results: dict[str, tuple[float, int, float]] = {}
     for row in class_traffic(result):
         key = links_joined(row.wire_class)
-        busy, wires, most = results.get(key, (0.0, 0, 0.0))
-        results[key] = busy + row.mean_busy * row.wires, wires + row.wires, max(most, row.max_busy)
-    return {key: (busy / wires, most) for key, (busy, wires, most) in results.items() if most}
+        busy, wires, largest_busy = results.get(key, (0.0, 0, 0.0))
+        results[key] = (
+            busy + row.mean_busy * row.wires,
+            wires + row.wires,
+            max(largest_busy, row.max_busy),
+        )
+    return {
+        key: (busy / wires, largest_busy)
+        for key, (busy, wires, largest_busy) in results.items()
+        if largest_busy
+    }
 
 
 def comparison_page(
@@ -117,7 +125,7 @@ def comparison_page(
         parts += [element("h2", of, class_="group")] if of else []
         sections = (_verdicts(runs), _times(runs, time), _differences(runs), _loads(runs))
         parts += [element("section", part) for part in sections if part.html]
-    return plain_page(title, joined(parts, "\n"))
+    return plain_page(title, join_markup(parts, "\n"))
 
 
 def plain_page(title: str, body: Content) -> str:
@@ -142,14 +150,14 @@ def _digest(*texts: str) -> str:
 def _verdicts(runs: Sequence[Compared]) -> Markup:
     cards = []
     for run in runs:
-        told = [element("p", text, class_="hint") for text in run.told]
+        hints = [element("p", text, class_="hint") for text in run.told]
         card = (
             verdict_card(run.verdict)
             if run.verdict is not None
             else element("div", element("p", "no verdict"), class_="verdict")
         )
-        cards.append(element("article", element("h3", run.name), *told, card))
-    return joined([element("h2", "Bottlenecks"), element("div", *cards, class_="cards")])
+        cards.append(element("article", element("h3", run.name), *hints, card))
+    return join_markup([element("h2", "Bottlenecks"), element("div", *cards, class_="cards")])
 
 
 def _against(run: Compared, base: Compared) -> str:
@@ -185,7 +193,7 @@ def _times(runs: Sequence[Compared], time: str) -> Markup:
     ]
     if speeds:
         parts += [element("h3", "Bus bandwidth"), axis(speeds, lambda speed: f"{speed:g} GB/s")]
-    return joined(parts)
+    return join_markup(parts)
 
 
 def _differences(runs: Sequence[Compared]) -> Markup:
@@ -202,29 +210,31 @@ def _differences(runs: Sequence[Compared]) -> Markup:
     elif len(names) > 1:
         parts.append(element("p", "No setting of the runs."))
     else:
-        return joined(())
+        return join_markup(())
     if alike:
         parts.append(element("p", f"The same of all: {'; '.join(alike)}.", class_="hint"))
-    return joined(parts)
+    return join_markup(parts)
 
 
 def _loads(runs: Sequence[Compared]) -> Markup:
     classes = dict.fromkeys(name for run in runs for name in run.loads)
     if not classes:
-        return joined(())
+        return join_markup(())
     groups = []
     for name in classes:
         bars: list[Content] = []
         for run in runs:
-            mean, most = run.loads.get(name, (0.0, 0.0))
-            words = f"{mean:.1%} on average, fullest {most:.1%}"
-            parts = [("work", mean), ("cost", max(0.0, most - mean))]
+            mean, largest = run.loads.get(name, (0.0, 0.0))
+            words = f"{mean:.1%} on average, fullest {largest:.1%}"
+            parts = [("work", mean), ("cost", max(0.0, largest - mean))]
             bars += [
                 element("span", run.name, class_="what", title=run.name),
                 strip(parts, f"{run.name}: {words}"),
                 element("span", words),
             ]
-        groups.append(joined([element("h3", name), element("div", *bars, class_="overlap axis")]))
+        groups.append(
+            join_markup([element("h3", name), element("div", *bars, class_="overlap axis")])
+        )
     hint = "Part of the time in which wires were busy, both directions: all of a class on average, and its fullest one."
     legend = element(
         "p",
@@ -232,4 +242,4 @@ def _loads(runs: Sequence[Compared]) -> Markup:
         element("span", element("b", class_="cost"), " fullest wire"),
         class_="legend",
     )
-    return joined([element("h2", "Wires"), element("p", hint, class_="hint"), legend, *groups])
+    return join_markup([element("h2", "Wires"), element("p", hint, class_="hint"), legend, *groups])

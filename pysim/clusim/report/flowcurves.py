@@ -13,7 +13,7 @@ import numpy as np
 from clusim.base.arrays import Array
 from clusim.base.records import dataclass
 from clusim.base.units import format_rate, format_size, format_time
-from clusim.report.markup import Markup, element, joined
+from clusim.report.markup import Markup, element, join_markup
 from clusim.results.result import Result
 
 COLUMN_BYTES = 1 << 16
@@ -119,8 +119,8 @@ class FlowCurves:
         """Payload rates; not a number before the first and after the last payload of a flow."""
         moving = self.rate_GBps > 0
         begun = np.logical_or.accumulate(moving, axis=1)
-        left = np.logical_or.accumulate(moving[:, ::-1], axis=1)[:, ::-1]
-        return np.where(begun & left, self.rate_GBps, np.nan)
+        unfinished = np.logical_or.accumulate(moving[:, ::-1], axis=1)[:, ::-1]
+        return np.where(begun & unfinished, self.rate_GBps, np.nan)
 
     @property
     def middle_ps(self) -> Array:
@@ -143,10 +143,10 @@ _KINDS = ("first", "second", "third")
 
 
 class _Panel:
-    """One chart of a page over the time of the run: curves of a quantity from 0 to `most`."""
+    """One chart of a page over the time of the run: curves of a quantity from 0 to `top_value`."""
 
-    def __init__(self, curves: FlowCurves, top: float, most: float) -> None:
-        self._top, self._most = top, most or 1.0
+    def __init__(self, curves: FlowCurves, top: float, top_value: float) -> None:
+        self._top, self._most = top, top_value or 1.0
         span = _WIDTH - _LEFT - 8
         self._x = _LEFT + span * curves.middle_ps / max(1, int(curves.edge_ps[-1]))
 
@@ -167,17 +167,17 @@ class _Panel:
         outline = self._points(band.high)
         outline += reversed(self._points(band.low))
         area = element("polygon", class_="range", points=" ".join(outline))
-        return joined([area, self.line("median", band.median, "median")])
+        return join_markup([area, self.line("median", band.median, "median")])
 
-    def frame(self, label: str, most: str) -> Markup:
+    def frame(self, label: str, top_label: str) -> Markup:
         """Return the axis of a quantity, with its label."""
         base = self._top + _HIGH
         axis = element("line", x1=_LEFT, x2=_WIDTH - 8, y1=f"{base:.0f}", y2=f"{base:.0f}")
         title = element("text", label, x=_LEFT, y=f"{self._top - 8:.0f}")
-        left = f"{_LEFT - 6:.0f}"
-        high = element("text", most, x=left, y=f"{self._top + 8:.0f}", text_anchor="end")
-        low = element("text", "0", x=left, y=f"{base:.0f}", text_anchor="end")
-        return joined([axis, title, high, low])
+        label_x = f"{_LEFT - 6:.0f}"
+        high = element("text", top_label, x=label_x, y=f"{self._top + 8:.0f}", text_anchor="end")
+        low = element("text", "0", x=label_x, y=f"{base:.0f}", text_anchor="end")
+        return join_markup([axis, title, high, low])
 
 
 FIRST_COLUMNS = 96
@@ -214,7 +214,7 @@ def flows_svg(curves: FlowCurves) -> Markup:
         parts.append(label)
     return element(
         "svg",
-        joined(parts, "\n"),
+        join_markup(parts, "\n"),
         class_="curves",
         viewBox=f"0 0 {_WIDTH:.0f} {height:.0f}",
         role="img",
@@ -225,36 +225,38 @@ def flows_svg(curves: FlowCurves) -> Markup:
 def _rates(curves: FlowCurves, top: float) -> Iterator[Markup]:
     rates = curves.rate_GBps
     band = Band.of(curves.active_GBps)
-    most = most_shown(band)
-    panel = _Panel(curves, top, most)
+    top_GBps = most_shown(band)
+    panel = _Panel(curves, top, top_GBps)
     step = -(-len(rates) // DRAWN_FLOWS)
     for row in range(0, len(rates), step):
         yield panel.line("flow", rates[row], curves.names[row])
     if len(rates) > 1:
         yield panel.band(band)
     yield panel.frame(
-        "payload rate of each flow; median, and 80% of the flows", format_rate(most * 1e9)
+        "payload rate of each flow; median, and 80% of the flows", format_rate(top_GBps * 1e9)
     )
 
 
 def _queues(curves: FlowCurves, top: float) -> Iterator[Markup]:
     if not curves.queues:
         return
-    most = max(float(queue.max()) for queue in curves.queues.values())
-    panel = _Panel(curves, top, most)
+    longest_bytes = max(float(queue.max()) for queue in curves.queues.values())
+    panel = _Panel(curves, top, longest_bytes)
     x = _LEFT + _LETTER * len(QUEUES_LABEL)
     for kind, (name, queue) in zip(_KINDS, curves.queues.items(), strict=False):
         yield panel.line(kind, queue, name)
         yield element("text", name, class_=kind, x=f"{x:.0f}", y=f"{top - 8:.0f}")
         x += _LETTER * (len(name) + 3)
-    yield panel.frame(QUEUES_LABEL, format_size(int(most)))
+    yield panel.frame(QUEUES_LABEL, format_size(int(longest_bytes)))
 
 
 def _trips(curves: FlowCurves, top: float) -> Iterator[Markup]:
     if not curves.has_round_trips:
         return
     band = Band.of(curves.rtt_us)
-    most = float(band.high.max())
-    panel = _Panel(curves, top, most)
+    longest_us = float(band.high.max())
+    panel = _Panel(curves, top, longest_us)
     yield panel.band(band)
-    yield panel.frame("round trip: median, and 80% of the flows", format_time(round(most * 1e6)))
+    yield panel.frame(
+        "round trip: median, and 80% of the flows", format_time(round(longest_us * 1e6))
+    )

@@ -42,13 +42,13 @@ def group_wires(machine: DrawnMachine, wires: Wires, limit: int) -> WireGroups:
     keys = np.stack([class_of, machine.source, machine.target], axis=1)
     groups = cut(order, keys)
     if len(groups) <= limit:
-        return _named(machine, wires, groups)
+        return _label_groups(machine, wires, groups)
     by_node: list[Array] = []
     for number in range(len(classes)):
         by_node += _at_nodes(machine, order[class_of[order] == number])
     if len(by_node) > limit:
-        by_node = _merged(by_node, class_of, 1 << (-(-len(by_node) // limit) - 1).bit_length())
-    return _named(machine, wires, by_node)
+        by_node = _join_groups(by_node, class_of, 1 << (-(-len(by_node) // limit) - 1).bit_length())
+    return _label_groups(machine, wires, by_node)
 
 
 def _at_nodes(machine: DrawnMachine, mine: Array) -> list[Array]:
@@ -60,7 +60,7 @@ def _at_nodes(machine: DrawnMachine, mine: Array) -> list[Array]:
     return cut(mine[order], (machine.target if use_target else machine.source)[:, None])
 
 
-def _merged(groups: list[Array], class_of: Array, count: int) -> list[Array]:
+def _join_groups(groups: list[Array], class_of: Array, count: int) -> list[Array]:
     """Join `count` consecutive groups of one class; powers of two fit common systems."""
     joined: list[Array] = []
     for number in dict.fromkeys(int(class_of[group[0]]) for group in groups):
@@ -69,7 +69,7 @@ def _merged(groups: list[Array], class_of: Array, count: int) -> list[Array]:
     return joined
 
 
-def _named(machine: DrawnMachine, wires: Wires, groups: list[Array]) -> WireGroups:
+def _label_groups(machine: DrawnMachine, wires: Wires, groups: list[Array]) -> WireGroups:
     labels, classes = [], []
     for group in groups:
         sources = _names(machine, machine.source[group])

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from functools import cache
 
-from clusim.report.markup import Content, Markup, element, fill, hashed, joined, shipped
-from clusim.report.page_data import Feed, embed
+from clusim.report.markup import (
+    Content,
+    Markup,
+    csp_hash,
+    element,
+    fill,
+    join_markup,
+    read_page_file,
+)
+from clusim.report.page_data import Feed, base64_text
 from clusim.report.sections import sections
 from clusim.report.summary_text import title
 
@@ -37,10 +45,10 @@ _BARS = 4
 def page(feed: Feed) -> str:
     """Return the report of a run with data coarse enough to stay below `LIMIT_BYTES`."""
     text, lanes = "", len(feed.lanes.ranks)
-    drawn = [detail for detail in _DETAIL if lanes * _BARS * detail[0] <= MOST_BARS] or _DETAIL[-1:]
-    for columns, rows in drawn:
+    details = [detail for detail in _DETAIL if lanes * _BARS * detail[0] <= MOST_BARS]
+    for columns, rows in details or _DETAIL[-1:]:
         fitted = feed if len(feed.rows) <= rows else feed.with_rows(rows)
-        text = _fill(fitted, _embedded(fitted, columns), live=False).html
+        text = _fill(fitted, _embed_messages(fitted, columns), live=False).html
         if len(text.encode()) < LIMIT_BYTES:
             break
     return text
@@ -54,13 +62,13 @@ def served_page(feed: Feed) -> str:
 @cache
 def page_style() -> str:
     """Return the style of all pages."""
-    return shipped("style.css")
+    return read_page_file("style.css")
 
 
 @cache
 def page_script(*names: str) -> str:
     """Return the script of a page, with shipped scripts."""
-    return "\n".join(['"use strict";', "(() => {", *map(shipped, names), "})();"])
+    return "\n".join(['"use strict";', "(() => {", *map(read_page_file, names), "})();"])
 
 
 def policy(*, live: bool) -> str:
@@ -75,8 +83,8 @@ def page_policy(script: str) -> str:
     """Return the Content-Security-Policy of a page with this script and the style of all pages."""
     rules = {
         "default-src": "'none'",
-        "script-src": hashed(script),
-        "style-src": hashed(page_style()),
+        "script-src": csp_hash(script),
+        "style-src": csp_hash(page_style()),
         "img-src": "data:",
         "base-uri": "'none'",
         "form-action": "'none'",
@@ -86,7 +94,7 @@ def page_policy(script: str) -> str:
     return "; ".join(f"{name} {value}" for name, value in rules.items())
 
 
-def _embedded(feed: Feed, columns: int) -> Markup:
+def _embed_messages(feed: Feed, columns: int) -> Markup:
     end = feed.result.time_ps
     messages = {
         "overview": feed.overview(live=False),
@@ -98,10 +106,10 @@ def _embedded(feed: Feed, columns: int) -> Markup:
         messages["steps"] = feed.steps(0, end, 4 * columns)
     # Base64 has no characters with a meaning in HTML.
     parts = (
-        element("script", embed(data), type="text/plain", id=f"data-{name}")
+        element("script", base64_text(data), type="text/plain", id=f"data-{name}")
         for name, data in messages.items()
     )
-    return joined(parts, "\n")
+    return join_markup(parts, "\n")
 
 
 def _fill(feed: Feed, data: Content, *, live: bool) -> Markup:

@@ -114,21 +114,21 @@ def window(lanes: Lanes, from_ps: int, until_ps: int, columns: int) -> Bars:
 
     Each lane has at most a few bars per column.
     """
-    bars = [_seen(tasks, from_ps, until_ps, columns) for tasks in lanes.tasks]
+    bars = [_visible_bars(tasks, from_ps, until_ps, columns) for tasks in lanes.tasks]
     nothing = [np.zeros(0, np.int64)] * 6
     return Bars(*map(np.concatenate, zip(nothing, *bars, strict=True)))
 
 
-def _seen(lanes: LaneTasks, from_ps: int, until_ps: int, columns: int) -> list[Array]:
+def _visible_bars(lanes: LaneTasks, from_ps: int, until_ps: int, columns: int) -> list[Array]:
     """Return the columns of the bars of some tasks."""
-    seen = np.flatnonzero((lanes.start_ps < until_ps) & (lanes.end_ps >= from_ps))
-    start, end = lanes.start_ps[seen], lanes.end_ps[seen]
+    visible = np.flatnonzero((lanes.start_ps < until_ps) & (lanes.end_ps >= from_ps))
+    start, end = lanes.start_ps[visible], lanes.end_ps[visible]
     pixel_ps = max(1.0, (until_ps - from_ps) / columns)
     # A lane's bars of one kind that end in the column they start in become one bar.
     column = ((start - from_ps) // pixel_ps).astype(np.int64)
     short = (end - start) < pixel_ps
     key = np.where(
-        short, (lanes.lane[seen] * 4 + lanes.kind[seen]) * (columns + 2) + column + 1, -1
+        short, (lanes.lane[visible] * 4 + lanes.kind[visible]) * (columns + 2) + column + 1, -1
     )
     order = np.lexsort((start, key))
     fresh = np.ones(len(order), bool)
@@ -137,7 +137,7 @@ def _seen(lanes: LaneTasks, from_ps: int, until_ps: int, columns: int) -> list[A
     first = np.flatnonzero(fresh)
     if not len(first):
         return [np.zeros(0, np.int64)] * 6
-    head = seen[order[first]]
+    head = visible[order[first]]
     return [
         lanes.lane[head],
         lanes.kind[head],

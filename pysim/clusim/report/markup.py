@@ -47,7 +47,7 @@ def safe(content: Content) -> str:
     return escape(_NOT_SHOWN.sub("\ufffd", encodable))
 
 
-def joined(parts: Iterable[Content], between: str = "") -> Markup:
+def join_markup(parts: Iterable[Content], between: str = "") -> Markup:
     """Return several one after the other."""
     return Markup(safe(between).join(map(safe, parts)))
 
@@ -60,15 +60,15 @@ def element(name: str, *children: Content, **attributes: str | float) -> Markup:
     )
     if name in _VOID and not children:
         return Markup(f"<{name}{words}/>")
-    return Markup(f"<{name}{words}>{joined(children).html}</{name}>")
+    return Markup(f"<{name}{words}>{join_markup(children).html}</{name}>")
 
 
-def hashed(text: str) -> str:
+def csp_hash(text: str) -> str:
     """Return the source expression that allows an inline script or style in a Content-Security-Policy."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
-def shipped(name: str) -> str:
+def read_page_file(name: str) -> str:
     """Return a file of the page."""
     return (resources.files("clusim.report") / "page" / name).read_text(encoding="utf-8")
 
@@ -78,11 +78,11 @@ def fill(name: str, **parts: Content) -> Markup:
 
     Text is escaped; placeholders in filled text are not expanded.
     """
-    first, *pieces = shipped(name).rstrip("\n").split("{{")
+    first, *pieces = read_page_file(name).rstrip("\n").split("{{")
     text = [first]
     for piece in pieces:
-        place, _, rest = piece.partition("}}")
-        text += [safe(parts[place]), rest]
+        place, _, text_after = piece.partition("}}")
+        text += [safe(parts[place]), text_after]
     return Markup("".join(text))
 
 
@@ -99,22 +99,22 @@ def machine_svg(picture: Picture, rate_Bps: NDArray[Any]) -> Markup:
             _rect("frame", frame, "8"),
             element("text", frame.label, class_="frame", x=f"{x:.1f}", y=f"{y:.1f}"),
         ]
-    ways = [_way(picture, line) for line in range(picture.num_ways)]
+    paths = [_line_path(picture, line) for line in range(picture.num_ways)]
     parts += [
-        element("path", class_="seen", d=way, stroke_width=f"{width:.2f}")
-        for way, width in zip(ways, widths, strict=False)
+        element("path", class_="seen", d=path, stroke_width=f"{width:.2f}")
+        for path, width in zip(paths, widths, strict=False)
     ]
-    parts += [element("path", class_="hit", d=way) for way in ways]
+    parts += [element("path", class_="hit", d=path) for path in paths]
     for kind, titles in (("title", picture.titles), ("title small", picture.bar_titles())):
         parts += [element("text", text, class_=kind, x=6, y=f"{y:.0f}") for text, y in titles]
     sizes = picture.label_sizes(13.0, 1.75)
     parts += [_box(box, sizes[box.width]) for box in picture.boxes]
-    ways = [f"M{left:.1f} {y:.1f}H{right:.1f}" for left, right, y in picture.bar_spans()]
-    parts += [element("path", class_="seen bar", d=way) for way in ways]
-    parts += [element("path", class_="hit", d=way) for way in ways]
+    paths = [f"M{x1:.1f} {y:.1f}H{x2:.1f}" for x1, x2, y in picture.bar_spans()]
+    parts += [element("path", class_="seen bar", d=path) for path in paths]
+    parts += [element("path", class_="hit", d=path) for path in paths]
     return element(
         "svg",
-        joined(parts, "\n"),
+        join_markup(parts, "\n"),
         id="machine",
         viewBox=f"0 0 {picture.width:.0f} {picture.height:.0f}",
         tabindex=0,
@@ -125,7 +125,7 @@ def machine_svg(picture: Picture, rate_Bps: NDArray[Any]) -> Markup:
     )
 
 
-def _way(picture: Picture, line: int) -> str:
+def _line_path(picture: Picture, line: int) -> str:
     (x1, y1), (cx, cy), (x2, y2) = picture.bend(line)
     if not picture.bent(line):
         return f"M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}"
@@ -133,8 +133,8 @@ def _way(picture: Picture, line: int) -> str:
 
 
 def _rect(kind: str, shape: Box | Frame, radius: str) -> Markup:
-    left, top = shape.corner
-    place = {"x": left, "y": top, "width": shape.width, "height": shape.height}
+    x, y = shape.corner
+    place = {"x": x, "y": y, "width": shape.width, "height": shape.height}
     texts = {key: f"{value:.1f}" for key, value in place.items()}
     return element("rect", class_=kind, **texts, rx=radius)
 
@@ -156,8 +156,8 @@ def latency_svg(messages: Messages, bars: int = 48) -> Content:
         return ""
     low, high = int(latency.min()), int(latency.max())
     counts, edges = np.histogram(latency, bins=bars, range=(low, max(high, low + bars)))
-    width, height, left, base = 720.0, 190.0, 8.0, 160.0
-    pitch = (width - 2 * left) / bars
+    width, height, margin, base = 720.0, 190.0, 8.0, 160.0
+    pitch = (width - 2 * margin) / bars
     tallest = max(1, int(counts.max()))
     parts: list[Markup] = []
     for i, count in enumerate(counts.tolist()):
@@ -168,22 +168,22 @@ def latency_svg(messages: Messages, bars: int = 48) -> Content:
         bar = element(
             "rect",
             element("title", f"{span}: {count:,} messages"),
-            x=f"{left + pitch * i + 0.5:.1f}",
+            x=f"{margin + pitch * i + 0.5:.1f}",
             y=f"{base - tall:.1f}",
             width=f"{pitch - 1:.1f}",
             height=f"{tall:.1f}",
         )
         parts.append(bar)
-    parts.append(element("line", x1=left, x2=width - left, y1=base, y2=base))
+    parts.append(element("line", x1=margin, x2=width - margin, y1=base, y2=base))
     anchors = {0.0: "start", 0.25: "middle", 0.5: "middle", 0.75: "middle", 1.0: "end"}
     for part, anchor in anchors.items():
-        x = left + part * (width - 2 * left)
+        x = margin + part * (width - 2 * margin)
         at = format_time(round(low + part * (float(edges[-1]) - low)))
         parts.append(element("text", at, x=f"{x:.1f}", y=base + 18, text_anchor=anchor))
-    parts.append(element("text", f"messages (most in one bar: {tallest:,})", x=left, y=14))
+    parts.append(element("text", f"messages (most in one bar: {tallest:,})", x=margin, y=14))
     return element(
         "svg",
-        joined(parts, "\n"),
+        join_markup(parts, "\n"),
         class_="histogram",
         viewBox=f"0 0 {width:.0f} {height:.0f}",
         role="img",

@@ -87,7 +87,7 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
     return header, columns
 
 
-def embed(data: bytes) -> str:
+def base64_text(data: bytes) -> str:
     """Return a message as text for a page: compressed, then base64."""
     return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()
 
@@ -121,10 +121,10 @@ class PathLanes:
             [*(place.get((int(rank), thread), -1) for rank, thread in keys), -1], np.int64
         )
         lane = lane_of[rows.tasks]
-        known = np.flatnonzero(lane >= 0)
+        on_lanes = np.flatnonzero(lane >= 0)
         path = rows.path
         over = RowSpans(lane, path.kind, path.name, path.start_ps, path.end_ps)
-        picked = RowSpans(*(getattr(over, name)[known] for name in RowSpans.__slots__))
+        picked = RowSpans(*(getattr(over, name)[on_lanes] for name in RowSpans.__slots__))
         return cls(rows, _lanes(path), _lanes(rows.slices), _lanes(picked))
 
     def header(self) -> dict[str, Any]:
@@ -183,18 +183,20 @@ def used_part(result: Result) -> tuple[Result, list[str]]:
     idle = [name for name in dict.fromkeys(wires.classes) if name not in busy]
     if not busy or not idle:
         return result, []
-    kept: NDArray[np.int64] = np.flatnonzero([name in busy for name in wires.classes])
-    shown = replace(
+    used_wires: NDArray[np.int64] = np.flatnonzero([name in busy for name in wires.classes])
+    wires_with_traffic = replace(
         wires,
-        names=[wires.names[wire] for wire in kept],
-        classes=[wires.classes[wire] for wire in kept],
-        rate_Bps=wires.rate_Bps[kept],
-        from_endpoint=wires.from_endpoint[kept],
-        counters=wires.counters[kept],
-        mean_Bps=None if wires.mean_Bps is None else wires.mean_Bps[kept],
+        names=[wires.names[wire] for wire in used_wires],
+        classes=[wires.classes[wire] for wire in used_wires],
+        rate_Bps=wires.rate_Bps[used_wires],
+        from_endpoint=wires.from_endpoint[used_wires],
+        counters=wires.counters[used_wires],
+        mean_Bps=None if wires.mean_Bps is None else wires.mean_Bps[used_wires],
     )
-    histories = {name: table[kept] for name, table in result.bins.wires.items()}
-    return replace(result, wires=shown, bins=replace(result.bins, wires=histories)), idle
+    histories = {name: table[used_wires] for name, table in result.bins.wires.items()}
+    return replace(
+        result, wires=wires_with_traffic, bins=replace(result.bins, wires=histories)
+    ), idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,11 +296,11 @@ class Feed:
     @property
     def measures(self) -> list[tuple[str, str, str]]:
         """Name, title and meaning of the measures this run has."""
-        many = any(len(g) and g.sizes.max() > 1 for g in (self.rows, self.picture.lines))
+        has_groups = any(len(g) and g.sizes.max() > 1 for g in (self.rows, self.picture.lines))
         return [
             (name, title, meaning)
             for name, (title, meaning) in MEASURES.items()
-            if many or name != "peak"
+            if has_groups or name != "peak"
         ]
 
     def overview(self, *, live: bool) -> bytes:
@@ -333,9 +335,9 @@ class Feed:
     def tasks(self, from_ps: int, until_ps: int, columns: int) -> bytes:
         """Return the data of the timeline."""
         bars = window(self.lanes, from_ps, until_ps, columns)
-        few = len(self.lanes.ranks) < 1 << 16
+        fits_uint16 = len(self.lanes.ranks) < 1 << 16
         return pack(
-            {}, _columns(bars) | {"lane": bars.lane.astype(np.uint16 if few else np.uint32)}
+            {}, _columns(bars) | {"lane": bars.lane.astype(np.uint16 if fits_uint16 else np.uint32)}
         )
 
     def steps(self, from_ps: int, until_ps: int, columns: int) -> bytes:
@@ -372,7 +374,7 @@ class Feed:
             "credit": groups.mean(counters["stall_credit_ps"] / time_ps),
             "contended": groups.mean(counters["stall_arbitration_ps"] / time_ps),
         }
-        whole = {
+        integers = {
             "rate": groups.mean(result.wires.rate_Bps),
             "effective": groups.mean(result.wires.effective_Bps),
             "payload": groups.total(counters["payload"]),
@@ -382,7 +384,7 @@ class Feed:
         }
         columns = {name: np.round(values, 5).tolist() for name, values in part.items()}
         columns |= {
-            name: np.rint(values).astype(np.int64).tolist() for name, values in whole.items()
+            name: np.rint(values).astype(np.int64).tolist() for name, values in integers.items()
         }
         head = {"labels": groups.labels, "classes": groups.classes, "sizes": groups.sizes.tolist()}
         return head | columns

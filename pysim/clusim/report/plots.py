@@ -86,7 +86,7 @@ def save_figure(feed: Feed, name: str, target: Path, look: Look | None = None) -
     """Draw one of `FIGURES` into a file; its extension selects the format."""
     look = look or Look()
     picture_format(target)
-    with styled(look) as figure:
+    with styled_figure(look) as figure:
         _draw(figure, feed, name, look)
         Plot(figure).save(target, look.dpi)
 
@@ -96,7 +96,7 @@ def plot_result(result: Result, figure: str = "", **look: Any) -> Figure:
 
     Further options are those of `Look`. Other figures need the tasks of a trace: `plot_trace`.
     """
-    return _plotted(Feed.of(result), figure or "heatmap", **look)
+    return _plot_figure(Feed.of(result), figure or "heatmap", **look)
 
 
 def plot_trace(path: str | Path, figure: str, **look: Any) -> Plot:
@@ -109,20 +109,20 @@ def plot_trace(path: str | Path, figure: str, **look: Any) -> Plot:
     TraceError
         The trace cannot be read.
     """
-    return Plot(_plotted(Feed.open(path, findings=False), figure, **look))
+    return Plot(_plot_figure(Feed.open(path, findings=False), figure, **look))
 
 
-def _plotted(feed: Feed, figure: str, **look: Any) -> Figure:
+def _plot_figure(feed: Feed, figure: str, **look: Any) -> Figure:
     """Return a figure for notebooks."""
     if figure not in FIGURES:
         raise InputError(f"figure {figure!r}: unknown{suggest(figure, FIGURES)}")
     unknown = [name for name in look if name not in ("width_in", "measure")]
     if unknown:
         raise InputError(f"plot: no option {unknown[0]!r}; there are width_in, measure")
-    wanted = Look(**{"width_in": SCREEN_IN, **look})
-    with styled(wanted) as drawn:
-        _draw(drawn, feed, figure, wanted)
-    return drawn
+    settings = Look(**{"width_in": SCREEN_IN, **look})
+    with styled_figure(settings) as canvas:
+        _draw(canvas, feed, figure, settings)
+    return canvas
 
 
 def _draw(figure: Figure, feed: Feed, name: str, look: Look) -> None:
@@ -133,7 +133,7 @@ def _draw(figure: Figure, feed: Feed, name: str, look: Look) -> None:
 
 
 @contextmanager
-def styled(look: Look) -> Iterator[Figure]:
+def styled_figure(look: Look) -> Iterator[Figure]:
     """Yield a figure to draw on, with the common settings in effect."""
     need_matplotlib()
     from matplotlib import rc_context
@@ -217,8 +217,8 @@ def _heatmap(figure: Any, feed: Feed, measure: str, width_in: float) -> None:
 def _places(bounds: list[int]) -> Array:
     """Return the edges of rows, such that a class of few rows has room for its name."""
     counts = np.diff(bounds)
-    least = counts.sum() / max(8, 2 * len(counts))
-    return np.append(0, np.cumsum(np.repeat(np.maximum(counts, least) / counts, counts)))
+    smallest_height = counts.sum() / max(8, 2 * len(counts))
+    return np.append(0, np.cumsum(np.repeat(np.maximum(counts, smallest_height) / counts, counts)))
 
 
 def _two_lines(wire_class: str) -> str:
@@ -230,13 +230,13 @@ def _timeline(figure: Any, feed: Feed, _measure: str, width_in: float) -> None:
     lanes = feed.lanes
     if not lanes.ranks:
         raise InputError("timeline: no tasks of ranks in the trace; it is synthetic traffic")
-    shown = min(len(lanes.ranks), SHOWN_LANES)
-    figure.set_size_inches(width_in, max(0.3 * width_in, width_in * (0.18 + 0.028 * shown)))
+    num_lanes = min(len(lanes.ranks), SHOWN_LANES)
+    figure.set_size_inches(width_in, max(0.3 * width_in, width_in * (0.18 + 0.028 * num_lanes)))
     axes = figure.add_subplot()
     scale = _time_axis(axes, feed.result.time_ps)
     bars = window(lanes, 0, feed.result.time_ps, 1600)
     for number, (kind, colour) in enumerate(COLOURS.items()):
-        mine = (bars.kind == number) & (bars.lane < shown)
+        mine = (bars.kind == number) & (bars.lane < num_lanes)
         if not mine.any():
             continue
         axes.barh(
@@ -248,10 +248,10 @@ def _timeline(figure: Any, feed: Feed, _measure: str, width_in: float) -> None:
             linewidth=0,
             label={"compute": "computation"}.get(kind, kind),
         )
-    _lane_names(axes, lanes.ranks[:shown], lanes.streams[:shown])
-    axes.set_ylim(shown - 0.4, -0.6)
-    if shown < len(lanes.ranks):
-        axes.set_title(f"first {shown} of {len(lanes.ranks)} lanes", loc="left")
+    _lane_names(axes, lanes.ranks[:num_lanes], lanes.streams[:num_lanes])
+    axes.set_ylim(num_lanes - 0.4, -0.6)
+    if num_lanes < len(lanes.ranks):
+        axes.set_title(f"first {num_lanes} of {len(lanes.ranks)} lanes", loc="left")
     _legend(figure, axes)
 
 
@@ -307,10 +307,10 @@ def _overlap(figure: Any, feed: Feed, _measure: str, width_in: float) -> None:
 
 def stack(axes: Any, labels: Sequence[str], bars: Iterable[tuple[str, Array, str]]) -> None:
     """Draw stacked bars: the name, the values for all `labels` [%], and the colour of each part."""
-    left = np.zeros(len(labels))
+    offsets = np.zeros(len(labels))
     for name, values, colour in bars:
-        axes.barh(range(len(labels)), values, left=left, color=colour, height=0.74, label=name)
-        left = left + values
+        axes.barh(range(len(labels)), values, left=offsets, color=colour, height=0.74, label=name)
+        offsets = offsets + values
     axes.set_yticks(range(len(labels)), labels=labels)
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(labels) - 0.4, -0.6)
@@ -329,14 +329,17 @@ def _topology(figure: Any, feed: Feed, measure: str, width_in: float) -> None:
     figure.set_size_inches(width_in, width_in * (picture.height / picture.width * 0.88 + 0.02))
     axes = figure.add_subplot()
     axes.set_aspect("equal")
-    values, most = _line_values(feed, measure)
-    seen = np.where(values > 0, np.maximum(values, PALEST), -1)
+    values, longest_queue = _line_values(feed, measure)
+    palette_values = np.where(values > 0, np.maximum(values, PALEST), -1)
     colours = ScalarMappable(Normalize(0, FULL), _colours().with_extremes(under="#d9dde4"))
     ink = Ink(
-        list(colours.to_rgba(seen)), {"endpoint": "#eef1f5"}, width_in / picture.width, LETTER
+        list(colours.to_rgba(palette_values)),
+        {"endpoint": "#eef1f5"},
+        width_in / picture.width,
+        LETTER,
     )
     paint(axes, picture, picture.line_widths(feed.result.wires.rate_Bps), ink)
-    _scale(figure, colours, axes, measure, most)
+    _scale(figure, colours, axes, measure, longest_queue)
 
 
 def _line_values(feed: Feed, measure: str) -> tuple[Array, int]:
@@ -344,8 +347,8 @@ def _line_values(feed: Feed, measure: str) -> tuple[Array, int]:
     counters, lines = feed.result.wires.counters, feed.picture.lines
     time_ps = max(1, feed.result.time_ps)
     if measure == "queue":
-        most = int(counters["queued_max"].max(initial=0))
-        return FULL * lines.largest(counters["queued_max"]) / max(1, most), most
+        longest_queue = int(counters["queued_max"].max(initial=0))
+        return FULL * lines.largest(counters["queued_max"]) / max(1, longest_queue), longest_queue
     name = {"credit": "stall_credit_ps", "contended": "stall_arbitration_ps"}.get(
         measure, "busy_ps"
     )
@@ -425,9 +428,9 @@ def _flow_band(_figure: Any, axes: Any, curves: FlowCurves, scale: float) -> Non
 
 def _flow_queues(_figure: Any, axes: Any, curves: FlowCurves, scale: float) -> None:
     time = curves.middle_ps / scale
-    most = max((float(queue.max()) for queue in curves.queues.values()), default=0.0)
+    longest_queue = max((float(queue.max()) for queue in curves.queues.values()), default=0.0)
     unit, factor = "KiB", 1 << 10
-    if most >= 1 << 20:
+    if longest_queue >= 1 << 20:
         unit, factor = "MiB", 1 << 20
     for (name, queue), colour in zip(curves.queues.items(), FLOW_COLOURS, strict=False):
         axes.plot(time, queue / factor, color=colour, linewidth=0.9, label=name)

@@ -31,7 +31,7 @@ def collective_report(result: Result, more: Sequence[tuple[str, str]] = ()) -> s
 
 def collective_rest(result: Result) -> str:
     """Return the report of a run of collectives after `clusim.report.headline.collective_head`."""
-    return _joined(_rest(result))
+    return _join_parts(_parts_below(result))
 
 
 def traffic_report(result: Result, rates: FlowRates | None = None) -> str:
@@ -66,25 +66,25 @@ def _flow_table(rates: FlowRates) -> list[str]:
         rows.append((name, format_size(flow.size_bytes), *ends, f"{flow.mean_GBps:.3f}", steady))
     head = ("flow", "size", "start", "end", "mean GB/s", "steady GB/s")
     lines = text_table("  {:<..}  {:>..} {:>10} {:>10} {:>10} {:>12}", [head, *rows])
-    left = len(rates.flows) - MOST_FLOWS
-    return lines + ([f"  and {left} more flows (--json)"] if left > 0 else [])
+    hidden = len(rates.flows) - MOST_FLOWS
+    return lines + ([f"  and {hidden} more flows (--json)"] if hidden > 0 else [])
 
 
 def _report(result: Result, rows: list[tuple[str, str]], table: Sequence[str] = ()) -> str:
     """Return a report: common parts around the given `rows` and `table`."""
-    return _joined([head_lines(result), pairs(rows), list(table), *_rest(result)])
+    return _join_parts([head_lines(result), pairs(rows), list(table), *_parts_below(result)])
 
 
-def _rest(result: Result) -> list[list[str]]:
-    told = [f"  {line}" for line in said(result.provenance.faults, result.provenance.notes)]
-    judged = verdict_lines(result.verdict)
+def _parts_below(result: Result) -> list[list[str]]:
+    notes = [f"  {line}" for line in note_lines(result.provenance.faults, result.provenance.notes)]
+    bottleneck = verdict_lines(result.verdict)
     if result.followed:
         foot = ("simulated", result.provenance.granularity_note)
         wall = ("wall time", f"{result.wall_s:.3f} s on the {result.provenance.engine} engine")
-        return [told, judged, pairs([foot, wall])]
+        return [notes, bottleneck, pairs([foot, wall])]
     return [
-        told,
-        judged,
+        notes,
+        bottleneck,
         _wire_table(busiest_wires(result), broken_wires(result)),
         _tier_table(tier_traffic(result)),
         _class_table(class_traffic(result)),
@@ -92,17 +92,17 @@ def _rest(result: Result) -> list[list[str]]:
     ]
 
 
-def _joined(parts: list[list[str]]) -> str:
+def _join_parts(parts: list[list[str]]) -> str:
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 
 def verdict_lines(verdict: Verdict, head: str = "bottleneck") -> list[str]:
     """Return a verdict as lines below each other."""
-    first, *rest = verdict.lines()
-    return [f"  {head}: {first}", *(f"  {'':{len(head)}}  {line}" for line in rest)]
+    first, *details = verdict.lines()
+    return [f"  {head}: {first}", *(f"  {'':{len(head)}}  {line}" for line in details)]
 
 
-def said(faults: Iterable[str], notes: Iterable[str]) -> list[str]:
+def note_lines(faults: Iterable[str], notes: Iterable[str]) -> list[str]:
     """Return faults and notes on the plan, a line each."""
     lines = [f"fault: {text}" for text in faults]
     return [*lines, *(f"note:  {text}" for text in notes)]
@@ -111,14 +111,16 @@ def said(faults: Iterable[str], notes: Iterable[str]) -> list[str]:
 def _latency_rows(latency: LatencySummary) -> list[tuple[str, str]]:
     names = ("p50", "p90", "p99", "p99.9", "max")
     times = [getattr(latency, f"latency_{name.replace('.', '_')}_ps") for name in names]
-    shown = ", ".join(f"{name} {format_time(at)}" for name, at in zip(names, times, strict=True))
+    percentiles = ", ".join(
+        f"{name} {format_time(at)}" for name, at in zip(names, times, strict=True)
+    )
     return [
         (
             "throughput",
             f"{latency.throughput_GBps:.2f} GB/s, {latency.per_source_GBps:.3f} per source",
         ),
         ("messages", f"{latency.messages:,} of {format_size(latency.message_bytes)}"),
-        ("latency", shown),
+        ("latency", percentiles),
     ]
 
 
@@ -133,19 +135,19 @@ def _wire_table(uses: list[WireUse], broken: list[WireUse]) -> list[str]:
     """
     if not uses:
         return ["  nothing crossed any wire"]
-    shown = {use.name for use in uses}
-    others = [use for use in broken if use.name not in shown]
-    uses = [*uses, *others[:MOST_BROKEN]]
+    busiest_names = {use.name for use in uses}
+    more_broken = [use for use in broken if use.name not in busiest_names]
+    uses = [*uses, *more_broken[:MOST_BROKEN]]
     rows = []
     for use in uses:
-        left = (use.effective_Bps / 1e9,) if broken else ()
+        effective_GBps = (use.effective_Bps / 1e9,) if broken else ()
         parts = (use.busy, use.no_credit, use.nothing, use.contended)
-        rows.append((use.name, use.rate_Bps / 1e9, *left, *parts))
+        rows.append((use.name, use.rate_Bps / 1e9, *effective_GBps, *parts))
     width = max(12, *(len(use.name) for use in uses))
     head = ("busiest wires", "GB/s", *(["effective"] if broken else []))
     head += ("busy", "credit stall", "idle", "contended")
     layout = f"  {{:<{width}}}  {{:>8.2f}}{' {:>9.2f}' * bool(broken)} {{:>7.1%}} {{:>13.1%}} {{:>7.1%}} {{:>10.1%}}"
-    more = len(others) - MOST_BROKEN
+    more = len(more_broken) - MOST_BROKEN
     return [
         *text_table(layout, [head, *rows]),
         *([f"  and {more} more broken wires"] if more > 0 else []),

@@ -19,9 +19,17 @@ from clusim.base.terms.links import kind_of, link_name, several
 from clusim.base.units import format_rate, format_size, format_time
 from clusim.report.flowcurves import FlowCurves, flows_svg
 from clusim.report.lanes import Shares
-from clusim.report.markup import Content, Markup, element, fill, joined, latency_svg, machine_svg
+from clusim.report.markup import (
+    Content,
+    Markup,
+    element,
+    fill,
+    join_markup,
+    latency_svg,
+    machine_svg,
+)
 from clusim.report.page_data import Feed
-from clusim.report.runreport import said as broken_and_noted
+from clusim.report.runreport import note_lines
 from clusim.report.summary_text import key_numbers, sentences
 from clusim.report.verdictcard import strip, verdict_card
 
@@ -74,15 +82,15 @@ def call_rows(calls: ColumnTable | None, limit: int = 60) -> list[CallRow]:
 
 
 def _row(calls: Sequence[dict[str, Any]]) -> CallRow:
-    many = [call["times"] for call in calls]
+    weights = [call["times"] for call in calls]
 
     def mean(name: str) -> float:
-        return float(np.average([call[name] for call in calls], weights=many))
+        return float(np.average([call[name] for call in calls], weights=weights))
 
     times = [call["time_ps"] for call in calls]
     return CallRow(
         **{name: calls[0][name] for name in _KIND},
-        count=sum(many),
+        count=sum(weights),
         start_ps=min(call["start_ps"] for call in calls),
         least_ps=min(times),
         mean_ps=mean("time_ps"),
@@ -135,22 +143,22 @@ def sections(feed: Feed) -> Markup:
     if feed.servers is not None:
         parts.append(_servers(feed.servers))
     parts += [_wires(feed), _provenance(feed)]
-    return joined((element("section", "\n", part, "\n") for part in parts), "\n")
+    return join_markup((element("section", "\n", part, "\n") for part in parts), "\n")
 
 
 def _summary(feed: Feed) -> Markup:
     result = feed.result
-    cards = joined(
+    cards = join_markup(
         element("li", element("span", name), element("strong", value), element("span", remark))
         for name, value, remark in key_numbers(result, feed.shares)
     )
-    told = [] if result.complete else ["unfinished: this is how far the run got"]
-    told += broken_and_noted(result.provenance.faults, result.provenance.notes)
-    said = joined(element("p", line) for line in told)
+    notes = [] if result.complete else ["unfinished: this is how far the run got"]
+    notes += note_lines(result.provenance.faults, result.provenance.notes)
+    paragraphs = join_markup(element("p", line) for line in notes)
     parts = [verdict_card(result.verdict), element("ul", cards, class_="numbers")]
     if result.verdict.figures:
         parts.reverse()
-    return joined([*parts, element("div", said, class_="summary")], "\n")
+    return join_markup([*parts, element("div", paragraphs, class_="summary")], "\n")
 
 
 def _blame(blame: ColumnTable) -> Markup:
@@ -159,13 +167,13 @@ def _blame(blame: ColumnTable) -> Markup:
     total = max(1, blame.facts["time_ps"])
     groups = {name: blame.facts[f"{name}_ps"] / total for name in GROUPS}
     words = ", ".join(f"{part:.1%} {GROUPS[name]}" for name, part in groups.items())
-    shown = [row for row in rows if row["share"] >= LEAST_BLAME][:SHOWN_BLAME]
+    largest_rows = [row for row in rows if row["share"] >= LEAST_BLAME][:SHOWN_BLAME]
     bars = [
         element("span", "all"),
         strip(list(groups.items()), words),
         element("span", format_time(total)),
     ]
-    for row in shown:
+    for row in largest_rows:
         title = f"{row['resource']}: {row['reason']}"
         bars += [
             element(
@@ -174,18 +182,18 @@ def _blame(blame: ColumnTable) -> Markup:
             strip([(row["group"], row["share"])], title, "bar bare"),
             element("span", f"{row['share']:.1%}, {format_time(row['time_ps'])}"),
         ]
-    rest = 1 - sum(row["share"] for row in shown)
+    hidden_share = 1 - sum(row["share"] for row in largest_rows)
     some = (
-        f" {len(rows) - len(shown)} smaller parts, {rest:.1%} together, are not shown."
-        if len(rows) > len(shown)
+        f" {len(rows) - len(largest_rows)} smaller parts, {hidden_share:.1%} together, are not shown."
+        if len(rows) > len(largest_rows)
         else ""
     )
-    return fill("blame.html", some=some, bars=joined(bars))
+    return fill("blame.html", some=some, bars=join_markup(bars))
 
 
 def _legend() -> Markup:
-    most = element("span", "100 %", class_="most")
-    return element("span", "0", element("i"), most, class_="legend scale")
+    full_scale = element("span", "100 %", class_="most")
+    return element("span", "0", element("i"), full_scale, class_="legend scale")
 
 
 def _machine(feed: Feed) -> Markup:
@@ -225,15 +233,16 @@ def _not_shown(feed: Feed) -> str:
         return ""
     used = set(feed.result.wires.classes)
     kinds = dict.fromkeys(map(kind_of, feed.idle_classes))
-    kept = {kind_of(name) for name in used}
+    used_kinds = {kind_of(name) for name in used}
     names = [
-        f"the rest of {link_name(kind)}" if kind in kept else link_name(kind) for kind in kinds
+        f"the rest of {link_name(kind)}" if kind in used_kinds else link_name(kind)
+        for kind in kinds
     ]
     return f" Not shown, without traffic: {several(names)}."
 
 
 def _options(pairs: Iterable[tuple[str, str]]) -> Markup:
-    return joined(element("option", words, value=value) for value, words in pairs)
+    return join_markup(element("option", words, value=value) for value, words in pairs)
 
 
 def _heatmap(feed: Feed) -> Markup:
@@ -258,7 +267,7 @@ def _class_options(classes: Iterable[str]) -> Markup:
         if len(names) > 1 < len(groups):
             parts.append(_options([(kind, f"all {link_name(kind)}")]))
         parts.append(options)
-    return joined(parts)
+    return join_markup(parts)
 
 
 def _overlap(shares: Shares, time_ps: int) -> Markup:
@@ -278,18 +287,18 @@ def _overlap(shares: Shares, time_ps: int) -> Markup:
         if len(ranks) == len(shares.ranks)
         else " The ranks with most and with least exposed communication are shown."
     )
-    return fill("overlap.html", some=some, bars=joined(rows))
+    return fill("overlap.html", some=some, bars=join_markup(rows))
 
 
 def _bar(name: str, parts: list[float]) -> Markup:
     names = ("computation only", "both", "exposed", "neither")
     words = ", ".join(f"{part:.1%} {name}" for part, name in zip(parts, names, strict=True))
     bar = strip(list(zip(("compute", "both", "exposed", "idle"), parts, strict=True)), words)
-    return joined([element("span", name), bar, element("span", f"{parts[2]:.1%} exposed")])
+    return join_markup([element("span", name), bar, element("span", f"{parts[2]:.1%} exposed")])
 
 
-def _headed(heading: str, *parts: Content) -> Markup:
-    return joined([element("h2", heading), *parts])
+def _section(heading: str, *parts: Content) -> Markup:
+    return join_markup([element("h2", heading), *parts])
 
 
 def _calls(rows: list[CallRow]) -> Markup:
@@ -316,7 +325,7 @@ def _calls(rows: list[CallRow]) -> Markup:
     )
     if several:
         hint += " Calls of one kind share a row: bandwidth, limit and exposed time are means."
-    return _headed("Collectives", element("p", hint, class_="hint"), table(head, lines))
+    return _section("Collectives", element("p", hint, class_="hint"), table(head, lines))
 
 
 def _latency(feed: Feed) -> Markup:
@@ -324,7 +333,7 @@ def _latency(feed: Feed) -> Markup:
     assert messages is not None
     hint = "From the moment a message is due until its last byte is visible."
     picture = element("figure", latency_svg(messages))
-    return _headed("Latency of messages", element("p", hint, class_="hint"), picture)
+    return _section("Latency of messages", element("p", hint, class_="hint"), picture)
 
 
 def _flows(flows: ColumnTable, curves: FlowCurves) -> Markup:
@@ -367,10 +376,10 @@ def _flows(flows: ColumnTable, curves: FlowCurves) -> Markup:
         "A flow is held while its rate is below that of its NIC's port, or its window is full. Rates are from its first"
         " to its last payload, round trip and window medians."
     )
-    summary = joined(element("p", f"{note[:1].upper()}{note[1:]}.") for note in flows.notes)
+    summary = join_markup(element("p", f"{note[:1].upper()}{note[1:]}.") for note in flows.notes)
     picture = element("figure", flows_svg(curves))
     parts = (element("p", hint, class_="hint"), summary, picture, table(head, rows))
-    return _headed("Rate control", *parts)
+    return _section("Rate control", *parts)
 
 
 def _rate(use: WireUse) -> str:
@@ -389,7 +398,7 @@ def _servers(servers: ColumnTable) -> Markup:
         for row in servers.rows()
     ]  # fmt: skip
     hint = "Each serves one thing at a time, so that no run is shorter than the busy time of its busiest server."
-    return _headed("Servers", element("p", hint, class_="hint"), table(head, rows))
+    return _section("Servers", element("p", hint, class_="hint"), table(head, rows))
 
 
 def _wires(feed: Feed) -> Markup:
@@ -404,15 +413,15 @@ def _wires(feed: Feed) -> Markup:
         for row in class_traffic(feed.result)
     ]  # fmt: skip
     if not busiest:
-        return _headed("Wires", element("p", "Nothing crossed any wire."))
+        return _section("Wires", element("p", "Nothing crossed any wire."))
     head = ["Busiest wires", "Class", "#Rate", "#Busy", "#No credit", "#Nothing to send"]
     head += ["#Contended", "#Carried"]
     kinds = ["Class of wires", "#Wires", "#Busy, mean", "#Busy, most", "#Payload", "#On the wire"]
-    told = joined(
+    statements = join_markup(
         element("p", line, class_="hint")
         for line in sentences(feed.result, feed.shares, feed.idle_classes)
     )
-    return _headed("Wires", told, table(head, busiest), element("br"), table(kinds, classes))
+    return _section("Wires", statements, table(head, busiest), element("br"), table(kinds, classes))
 
 
 def _provenance(feed: Feed) -> Markup:
@@ -432,23 +441,23 @@ def _provenance(feed: Feed) -> Markup:
             ("Wall time", f"{result.wall_s:.3f} s"),
         ]
     quotes = [("Topology", origin.fabric_text), ("Schedule", origin.schedule_text)]
-    quoted = joined(
-        element("details", element("summary", name), element("pre", _clipped(text)))
+    quoted = join_markup(
+        element("details", element("summary", name), element("pre", _clip_text(text)))
         for name, text in quotes
         if text.strip()
     )
     facts = table(["What", "Value"], rows, "wide facts")
-    return _headed("Inputs and provenance", facts, quoted, _terms())
+    return _section("Inputs and provenance", facts, quoted, _terms())
 
 
 def _terms() -> Markup:
     """Return the glossary, closed."""
     rows: list[Cells] = [item for group in glossary().values() for item in group.items()]
-    shown = table(["Term", "Meaning"], rows, "wide facts")
-    return element("details", element("summary", "Glossary"), shown)
+    definitions = table(["Term", "Meaning"], rows, "wide facts")
+    return element("details", element("summary", "Glossary"), definitions)
 
 
-def _clipped(text: str) -> str:
+def _clip_text(text: str) -> str:
     if len(text) <= SHOWN_TEXT:
         return text
     return f"{text[:SHOWN_TEXT]}\n... {len(text) - SHOWN_TEXT:,} more characters are in the trace"
@@ -471,5 +480,5 @@ def table(head: Sequence[str], rows: Iterable[Cells], kind: str = "wide") -> Mar
         )
         for row in rows
     )
-    made = element("table", element("thead", element("tr", *top)), element("tbody", *body))
-    return element("div", made, class_=kind)
+    content = element("table", element("thead", element("tr", *top)), element("tbody", *body))
+    return element("div", content, class_=kind)

@@ -52,9 +52,9 @@ class PageServer(ThreadingHTTPServer):
 
     def below_token(self, path: str) -> str | None:
         """Return the rest of a path after the token, None if it is another one."""
-        token, slash, rest = path.removeprefix("/").partition("/")
-        known = hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode())
-        return f"/{rest}" if known and slash else None
+        token, slash, subpath = path.removeprefix("/").partition("/")
+        is_valid = hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode())
+        return f"/{subpath}" if is_valid and slash else None
 
     def answer(self, path: str, query: dict[str, list[str]]) -> bytes | None:
         """Return the requested message; None if its name is unknown.

@@ -70,33 +70,35 @@ def sentences(result: Result, shares: Shares, idle: Sequence[str] = ()) -> list[
 
     `idle` lists the classes of wires without traffic.
     """
-    said = [*_balance(result), *_crossed(result, idle)]
-    said += _stalls(result)
+    statements = [*_balance(result), *_traffic_sentences(result, idle)]
+    statements += _stalls(result)
     if _computes(shares):
-        said.append(_overlap(result, shares))
+        statements.append(_overlap(result, shares))
     if result.messages is not None:
         latency = summarise(result)
-        said.append(
+        statements.append(
             f"Half of the messages lasted at most {format_time(latency.latency_p50_ps)},"
             f" 99 % at most {format_time(latency.latency_p99_ps)},"
             f" the slowest {format_time(latency.latency_max_ps)}."
         )
     if result.verified is not None:
         word = "are correct" if result.verified else "are WRONG"
-        said.append(f"The data {word}{f': {result.verify_note}' if result.verify_note else ''}.")
+        statements.append(
+            f"The data {word}{f': {result.verify_note}' if result.verify_note else ''}."
+        )
     replays = int(result.wires.counters["replays"].sum())
     if replays:
-        said.append(f"{replays:,} packets were sent again after bit errors.")
-    return said
+        statements.append(f"{replays:,} packets were sent again after bit errors.")
+    return statements
 
 
 def _computes(shares: Shares) -> bool:
     return bool(len(shares.ranks) and (shares.compute + shares.both).any())
 
 
-def _crossed(result: Result, idle: Sequence[str]) -> list[str]:
+def _traffic_sentences(result: Result, idle: Sequence[str]) -> list[str]:
     """Return sentences on inter-node traffic, utilisation of link classes, and idle classes."""
-    said = []
+    statements = []
     rows = class_traffic(result)
     if machines_of(result) > 1:
         out = [
@@ -107,29 +109,29 @@ def _crossed(result: Result, idle: Sequence[str]) -> list[str]:
         if out:
             payload, links = sum(row.payload_bytes for row in out), sum(row.wires for row in out)
             busy = sum(row.mean_busy * row.wires for row in out) / links
-            said.append(
+            statements.append(
                 f"{format_size(payload)} of payload left the nodes through {links} NICs; their links were busy for"
                 f" {busy:.1%} of the time on average."
             )
         else:
-            said.append("No data crossed the network between the nodes.")
+            statements.append("No data crossed the network between the nodes.")
     kinds: dict[str, tuple[float, int]] = {}
     for row in rows:
-        known = wire_class_name(row.wire_class) != row.wire_class
-        key = kind_of(row.wire_class) if known else tier_of(row.wire_class)
+        is_named = wire_class_name(row.wire_class) != row.wire_class
+        key = kind_of(row.wire_class) if is_named else tier_of(row.wire_class)
         busy, wires = kinds.get(key, (0.0, 0))
         kinds[key] = (busy + row.mean_busy * row.wires, wires + row.wires)
     if len(kinds) > 1:
         parts = [f"{link_name(kind)} {busy / wires:.1%}" for kind, (busy, wires) in kinds.items()]
-        said.append(f"By kind of link, wires were busy on average: {', '.join(parts)}.")
+        statements.append(f"By kind of link, wires were busy on average: {', '.join(parts)}.")
     unused = [
         link_name(kind)
         for kind in dict.fromkeys(map(kind_of, idle))
         if kind not in kinds and not (is_network(kind) and machines_of(result) > 1)
     ]
     if unused:
-        said.append(f"Nothing crossed {several(unused, 'or')}.")
-    return said
+        statements.append(f"Nothing crossed {several(unused, 'or')}.")
+    return statements
 
 
 def _balance(result: Result) -> list[str]:
@@ -144,12 +146,14 @@ def _balance(result: Result) -> list[str]:
     if count < 2 or row.mean_busy <= 0:
         return []
     unused = int(mine.sum()) - count
-    rest = f"; {unused} others carried nothing" if unused else ""
+    idle_words = f"; {unused} others carried nothing" if unused else ""
     if loads.max() - loads.min() < EVEN * loads.mean():
-        return [f"All {count} wires of that class that were used carried the same load{rest}."]
+        return [
+            f"All {count} wires of that class that were used carried the same load{idle_words}."
+        ]
     return [
         f"Its class is unevenly loaded: {count} wires were busy between {loads.min():.1%} and {loads.max():.1%} of the"
-        f" time, {loads.mean():.1%} on average{rest}."
+        f" time, {loads.mean():.1%} on average{idle_words}."
     ]
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from clusim.report.markup import Content, Markup, element, joined
+from clusim.report.markup import Content, Markup, element, join_markup
 from clusim.results.causes import CauseKind, Phase
 from clusim.results.diagnosis import Verdict
 
@@ -38,15 +38,15 @@ class AxisRow:
     marks: tuple[tuple[str, float], ...] = ()
 
 
-def axis(rows: Sequence[AxisRow], said: Callable[[float], str], *, log: bool = False) -> Markup:
+def axis(rows: Sequence[AxisRow], label_of: Callable[[float], str], *, log: bool = False) -> Markup:
     """Return rows of bars on an axis from 0.
 
-    A logarithmic axis starts at the power of ten below the values. `said` formats a number of the axis.
+    A logarithmic axis starts at the power of ten below the values. `label_of` formats a number of the axis.
     """
-    known = [value for row in rows for value in _values(row)]
-    if not known:
-        return joined(())
-    ticks = _decades(known) if log else _steps(max(known))
+    bar_values = [value for row in rows for value in _values(row)]
+    if not bar_values:
+        return join_markup(())
+    ticks = _decades(bar_values) if log else _steps(max(bar_values))
     low, high = (math.log10(ticks[0]), math.log10(ticks[-1])) if log else (0.0, ticks[-1])
 
     def place(value: float) -> float:
@@ -64,7 +64,7 @@ def axis(rows: Sequence[AxisRow], said: Callable[[float], str], *, log: bool = F
             _bar(end, spots, lines, words),
             element("span", row.words),
         ]
-    scale = element("span", *(element("i", said(tick)) for tick in ticks), class_="ticks")
+    scale = element("span", *(element("i", label_of(tick)) for tick in ticks), class_="ticks")
     return element("div", *cells, element("span"), scale, element("span"), class_="overlap axis")
 
 
@@ -78,11 +78,11 @@ def _decades(values: Sequence[float]) -> list[float]:
     return [10.0**power for power in range(low, max(high, low + 1) + 1)]
 
 
-def _steps(most: float) -> list[float]:
-    """Return four or five steps from 0 to a round number that is not below `most`."""
-    power = 10.0 ** math.floor(math.log10(most))
-    step = next(factor * power for factor in (0.25, 0.5, 1.0, 2.5) if 5 * factor * power >= most)
-    return [step * i for i in range(math.ceil(most / step - 1e-9) + 1)]
+def _steps(largest: float) -> list[float]:
+    """Return four or five steps from 0 to a round number that is not below `largest`."""
+    power = 10.0 ** math.floor(math.log10(largest))
+    step = next(factor * power for factor in (0.25, 0.5, 1.0, 2.5) if 5 * factor * power >= largest)
+    return [step * i for i in range(math.ceil(largest / step - 1e-9) + 1)]
 
 
 def _bar(
@@ -112,16 +112,16 @@ _LOST = {
 
 def verdict_card(verdict: Verdict) -> Markup:
     """Return the card of a bottleneck verdict."""
-    first, *rest = verdict.lines()
+    first, *details = verdict.lines()
     phases = {f"phase {phase.words()}" for phase in verdict.main_phases}
-    told: list[Content] = [element("h2", "Bottleneck"), element("p", first, class_="headline")]
+    content: list[Content] = [element("h2", "Bottleneck"), element("p", first, class_="headline")]
     if verdict.main_phases:
-        told.append(_phases(verdict))
-    told += [_said(line) for line in rest if line not in phases]
-    return element("div", *told, class_="verdict")
+        content.append(_phases(verdict))
+    content += [_cause_line(line) for line in details if line not in phases]
+    return element("div", *content, class_="verdict")
 
 
-def _said(line: str) -> Markup:
+def _cause_line(line: str) -> Markup:
     head, colon, text = line.partition(": ")
     return element("p", element("b", f"{head}{colon}"), text)
 
@@ -136,7 +136,7 @@ def _phases(verdict: Verdict) -> Markup:
         element("li", element("i", class_=_look(phase)), text)
         for phase, text in zip(verdict.main_phases, words, strict=True)
     )
-    return joined([strip(parts, "; ".join(words)), element("ol", *rows, class_="phases")])
+    return join_markup([strip(parts, "; ".join(words)), element("ol", *rows, class_="phases")])
 
 
 def _look(phase: Phase) -> str:
@@ -150,13 +150,13 @@ def _look(phase: Phase) -> str:
 
 def strip(parts: Sequence[tuple[str, float]], words: str, kind: str = "bar") -> Markup:
     """Return fractions of 1 as one bar, coloured by class; `words` are the text equivalent."""
-    pieces, left = [], 0.0
+    pieces, start = [], 0.0
     for name, part in parts:
         piece = element(
-            "rect", class_=name, x=f"{100 * left:.2f}", y=0, width=f"{100 * part:.2f}", height=1
+            "rect", class_=name, x=f"{100 * start:.2f}", y=0, width=f"{100 * part:.2f}", height=1
         )
         pieces.append(piece)
-        left += part
+        start += part
     return _svg(pieces, words, kind)
 
 

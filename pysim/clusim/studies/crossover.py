@@ -17,7 +17,7 @@ from clusim.nccl.choice import NcclOverrides, runnable
 from clusim.nccl.launch import DEFAULT_ITERATIONS, host_of
 from clusim.nccltests.jobs import Failure, Progress, kernels
 from clusim.nccltests.sweep import Harness
-from clusim.report.runreport import said
+from clusim.report.runreport import note_lines
 from clusim.simulation.plan import idle_notes
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
@@ -200,7 +200,7 @@ def table_lines(result: Crossover) -> list[str]:
             f"{rough} of {sum(len(row.times_us) for row in result.sizes)} times are not of exact packets:"
             " docs/accuracy-approximations.md has how far off these may be, --json which they are"
         )
-    return [*lines, *said(result.setup.broken.lines, result.notes)]
+    return [*lines, *note_lines(result.setup.broken.lines, result.notes)]
 
 
 def _verdict(row: CrossoverRow) -> str:
@@ -217,7 +217,7 @@ def tuner_csv(result: Crossover) -> list[str]:
     Only NCCL's algorithms are included.
     """
     group = result.setup.comm.group
-    lines = [f"# {one_line(line)}" for line in said(result.setup.broken.lines, result.notes)]
+    lines = [f"# {one_line(line)}" for line in note_lines(result.setup.broken.lines, result.notes)]
     lines += [
         "# colltype,minbytes,maxbytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clusim.base.tables import text_table
 from clusim.base.units import format_ranges, format_size, format_time
 from clusim.report.headline import ended_rows, pairs
-from clusim.report.runreport import said, verdict_lines
+from clusim.report.runreport import note_lines, verdict_lines
 from clusim.training.breakdown import PARTS, Breakdown
 from clusim.training.headline import headline_rows, room
 from clusim.training.proof import EndedSteps
@@ -91,7 +91,7 @@ def _head(result: StepResult) -> list[str]:
             for stage, workers in enumerate(plan.crew.replicas)
         )
         lines.append(f"  layers of stages on alternating GPUs: {turns}")
-    lines += [f"  {line}" for line in said(result.faults, ())]
+    lines += [f"  {line}" for line in note_lines(result.faults, ())]
     lines += [f"  warning: {note}" for note in result.notes]
     return lines + [f"  hint: {hint}" for hint in plan.hints()]
 

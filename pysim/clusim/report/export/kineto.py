@@ -42,7 +42,7 @@ _REDUCTIONS = {"max": "MinMax", "min": "MinMax", "avg": "PreMulSum"}
 def write_kineto(path: str | Path, folder: Path) -> list[Path]:
     """Write ``rank-N.json.gz`` for every rank into `folder` and return the files."""
     run = Run.open(path)
-    written = []
+    targets = []
     with Staging() as staging:
         staging.folder(folder)
         for tasks in filter(None, run.by_rank()):
@@ -54,8 +54,8 @@ def write_kineto(path: str | Path, folder: Path) -> list[Path]:
                 out.write(
                     gzip.compress(json.dumps(_of_rank(run, rank, tasks)).encode(), 6, mtime=0)
                 )
-            written.append(target)
-    return written
+            targets.append(target)
+    return targets
 
 
 def _of_rank(run: Run, rank: int, tasks: list[TaskRow]) -> dict[str, Any]:
@@ -64,11 +64,11 @@ def _of_rank(run: Run, rank: int, tasks: list[TaskRow]) -> dict[str, Any]:
         "deviceProperties": [{"id": rank, "name": run.rank_name(rank)}],
         "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": run.num_ranks},
         "displayTimeUnit": "ms",
-        "traceEvents": [*_names(rank, tasks), *_launched(run, tasks)],
+        "traceEvents": [*_names(rank, tasks), *_rank_events(run, tasks)],
     }
 
 
-def _launched(run: Run, tasks: list[TaskRow]) -> Iterator[dict[str, Any]]:
+def _rank_events(run: Run, tasks: list[TaskRow]) -> Iterator[dict[str, Any]]:
     """Yield the tasks of a rank with host events: launches in order, stream waits, messages.
 
     Launch numbers ascend, because a stream wait refers to the launch that it waits for.
@@ -252,13 +252,13 @@ def _kernel_name(run: Run, task: TaskRow) -> str:
     operation = inputs.texts("calls/operation")[call]
     if operation not in COLLECTIVE_OF:
         return "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
-    way = [
+    words = [
         kernel_word(inputs.texts(f"calls/{column}")[call]) for column in ("algorithm", "protocol")
     ]
     if operation in REDUCING:
         redop = inputs.texts("calls/redop")[call]
-        way = [_REDUCTIONS.get(redop, redop.capitalize()), run.dtype(call).short, *way]
-    return f"ncclDevKernel_{COLLECTIVE_OF[operation]}_{'_'.join(way)}(ncclDevKernelArgsStorage<4096ul>)"
+        words = [_REDUCTIONS.get(redop, redop.capitalize()), run.dtype(call).short, *words]
+    return f"ncclDevKernel_{COLLECTIVE_OF[operation]}_{'_'.join(words)}(ncclDevKernelArgsStorage<4096ul>)"
 
 
 def _collective(run: Run, task: TaskRow) -> dict[str, Any]:

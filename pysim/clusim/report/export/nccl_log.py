@@ -51,8 +51,8 @@ def _address(comm: int, rank: int) -> str:
 def _init_lines(run: Run) -> Iterator[str]:
     """Yield a line for every rank of every communicator, and the version."""
     comms, done = _Comms(run), set()
-    made = run.result.provenance
-    yield f"{_head(0)} Bootstrap: clusim {one_line(made.version)}, {one_line(made.fabric)}"
+    provenance = run.result.provenance
+    yield f"{_head(0)} Bootstrap: clusim {one_line(provenance.version)}, {one_line(provenance.fabric)}"
     for task in run.tasks():
         if task.call < 0 or (comms.of(task), task.rank) in done:
             continue
@@ -87,8 +87,8 @@ def _one_call(run: Run, task: TaskRow, comms: _Comms, number: int) -> Iterator[s
     redop = inputs.texts("calls/redop")[call]
     root = int(inputs.numbers("calls/root")[call])
     comm = comms.of(task)
-    whole = [(operation, ranks.index(root) if root in ranks else 0)]
-    for name, peer in run.messages(task) or whole:
+    collective = [(operation, ranks.index(root) if root in ranks else 0)]
+    for name, peer in run.messages(task) or collective:
         if name not in OPERATIONS or not OPERATIONS[name].nccl:
             continue  # a barrier or a custom operation: NCCL has no such call
         yield (

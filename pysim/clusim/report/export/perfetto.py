@@ -49,12 +49,14 @@ def pb_varint(value: int) -> bytes:
 
 def pb_varints(values: Array) -> list[bytes]:
     """Return the `varint` encoding of every number of an array without negative numbers."""
-    left = values.astype(np.uint64)
-    result = np.zeros((len(left), 10), np.uint8)
+    remaining_bits = values.astype(np.uint64)
+    result = np.zeros((len(remaining_bits), 10), np.uint8)
     for place in range(10):
-        result[:, place] = (left & np.uint64(127)) | (np.uint64(128) * (left > 127))
-        left >>= np.uint64(7)
-        if not left.any():
+        result[:, place] = (remaining_bits & np.uint64(127)) | (
+            np.uint64(128) * (remaining_bits > 127)
+        )
+        remaining_bits >>= np.uint64(7)
+        if not remaining_bits.any():
             break
     # NumPy strips trailing zero bytes of texts, and only the varint of 0 ends with one.
     return [text or _SMALL[0] for text in result.view("S10").ravel().tolist()]
@@ -163,8 +165,8 @@ class PacketWriter:
     def argument(self, name: str, value: int | str) -> bytes:
         """Return an argument of an event."""
         key = pb_number(1, self.name(3, name))
-        shown = pb_text(6, value) if isinstance(value, str) else pb_number(4, value)
-        return pb_field(4, key, shown)
+        encoded_value = pb_text(6, value) if isinstance(value, str) else pb_number(4, value)
+        return pb_field(4, key, encoded_value)
 
     def slice(self, event: TrackEvent, start_ps: int, end_ps: int) -> None:
         """Add one slice from begin to end [ps]."""
@@ -189,7 +191,7 @@ class PacketWriter:
         parts = np.empty((len(which), 2, 3), object)
         for side, form, time_ps in ((0, 3 * which + instant, start_ps), (1, 3 * which + 2, end_ps)):
             stamps = np.array(pb_varints(time_ps // PS_PER_NS), object)
-            parts[:, side] = self._timed(stamps, forms[form])
+            parts[:, side] = self._packet_parts(stamps, forms[form])
         parts[instant, 1] = b""
         self.out.write(b"".join(parts.ravel().tolist()))
 
@@ -203,13 +205,13 @@ class PacketWriter:
         )
         return begin, instant, pb_field(_EVENT, pb_number(9, _END), head)
 
-    def _timed(self, stamps: Array, bodies: Array) -> Array:
+    def _packet_parts(self, stamps: Array, bodies: Array) -> Array:
         """Return packets in three parts, from the varints of their times and the bodies."""
         lengths = np.fromiter(map(len, stamps), np.int64, len(stamps))
         lengths += np.fromiter(map(len, bodies), np.int64, len(bodies))
-        most = int(lengths.max())
-        if most >= len(self._begins):
-            sizes = range(len(_HEAD) + len(_TIMED), len(_HEAD) + len(_TIMED) + most + 1)
+        largest_bytes = int(lengths.max())
+        if largest_bytes >= len(self._begins):
+            sizes = range(len(_HEAD) + len(_TIMED), len(_HEAD) + len(_TIMED) + largest_bytes + 1)
             key = pb_varint(_PACKET << 3 | 2)
             begins = [key + pb_varint(size) + _HEAD + _TIMED for size in sizes]
             self._begins = np.array(begins, object)
@@ -223,7 +225,7 @@ class PacketWriter:
         event = pb_varint(_EVENT << 3 | 2) + pb_varint(len(head) + 8) + head
         bodies = [event + value for value in pb_reals(np.append(values[keep], 0.0))]
         stamps = np.array(pb_varints(times), object)
-        parts = self._timed(stamps, np.array(bodies, object))
+        parts = self._packet_parts(stamps, np.array(bodies, object))
         self.out.write(b"".join(parts.ravel().tolist()))
         self.counts.samples += len(bodies)
 
@@ -297,12 +299,14 @@ class _Tasks:
         self._writer, self._run, self._nodes = writer, run, nodes
         self._streams: dict[tuple[int, str], int] = {}
         self._tasks = run.columns()
-        known: dict[tuple[int, str], int] = {}
+        number_of_call: dict[tuple[int, str], int] = {}
         if self._tasks is not None:
             sizes = run.inputs.numbers("calls/bytes").tolist()
             calls = zip(sizes, run.inputs.texts("calls/algorithm"), strict=True)
-            self._call = np.array([known.setdefault(call, len(known)) for call in calls] + [-1])
-        self._calls = list(known)
+            self._call = np.array(
+                [number_of_call.setdefault(call, len(number_of_call)) for call in calls] + [-1]
+            )
+        self._calls = list(number_of_call)
 
     def write(self) -> None:
         """Write the tasks of all ranks."""
@@ -366,10 +370,10 @@ def _channel_tracks(writer: PacketWriter, run: Run, nodes: _Nodes) -> Callable[[
     numbers = run.inputs.numbers
     channel, task = numbers("instances/channel"), numbers("instances/task")
     rank, streams = numbers("tasks/rank"), run.inputs.texts("tasks/stream")
-    seen: dict[tuple[int, int], int] = {}
+    last_role: dict[tuple[int, int], int] = {}
     keys = []
     for own_task, own_channel in zip(task.tolist(), channel.tolist(), strict=True):
-        role = seen[own_task, own_channel] = seen.get((own_task, own_channel), -1) + 1
+        role = last_role[own_task, own_channel] = last_role.get((own_task, own_channel), -1) + 1
         keys.append((int(rank[own_task]), streams[own_task], own_channel, role))
     order = {key: place for place, key in enumerate(sorted(set(keys)))}
     tracks: dict[Any, int] = {}

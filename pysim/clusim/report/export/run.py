@@ -202,19 +202,19 @@ def _flow(instance: int, seq: int) -> int:
 
 
 def _ends(
-    slices: Slices, known: dict[tuple[int, int], tuple[int, int, int]], instance: int, prim: int
+    slices: Slices, cache: dict[tuple[int, int], tuple[int, int, int]], instance: int, prim: int
 ) -> tuple[int, int, int]:
     """Return the opcode's flags and the send and receive endpoints of a primitive.
 
     An absent endpoint is -1.
     """
-    if (instance, prim) not in known:
+    if (instance, prim) not in cache:
         conns = slices.image["conns"]
         to = slices.connection(instance, prim, send=True)
         source = slices.connection(instance, prim, send=False)
-        known[instance, prim] = (
+        cache[instance, prim] = (
             slices.flags(prim),
             int(conns["dst"][to]) if to != NONE else -1,
             int(conns["src"][source]) if source != NONE else -1,
         )
-    return known[instance, prim]
+    return cache[instance, prim]
