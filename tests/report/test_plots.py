@@ -84,6 +84,6 @@ def test_few_flows_have_a_line_each_and_many_a_row(controlled: Path) -> None:
     result = read_result(controlled)
     many: Figure = plot_result(result, "flows")
     assert many.axes[0].get_ylabel() == "16 flows"
-    few = replace(result, bins=replace(result.bins, flows=result.bins.flows.spaced(3)))
+    few = replace(result, bins=replace(result.bins, flows=result.bins.flows.spread_over(3)))
     lines = plot_result(few, "flows", width_in=SCREEN_IN).axes[0].get_lines()
-    assert [line.get_label() for line in lines] == result.bins.flows.spaced(3).names
+    assert [line.get_label() for line in lines] == result.bins.flows.spread_over(3).names

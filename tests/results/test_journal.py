@@ -80,7 +80,7 @@ def test_on_a_full_disk_the_file_stays_as_the_last_commit_left_it(
     journal.write(b"half of another, and longer")
     journal.commit()
     assert journal.error is not None
-    assert journal.whole
+    assert journal.is_consistent
     assert (tmp_path / "x").read_bytes() == b"whole state"
     journal.close()
 
@@ -110,10 +110,10 @@ def test_what_is_written_before_the_first_commit_does_not_look_like_a_file(tmp_p
     journal.write(b"signature")
     journal.write(b"a" * 30)
     journal.write(b"b" * 30)
-    assert not journal.whole
+    assert not journal.is_consistent
     assert (tmp_path / "x").read_bytes() == bytes(8) + b"e" + b"a" * 30 + b"b" * 30
     journal.commit()
-    assert journal.whole
+    assert journal.is_consistent
     assert (tmp_path / "x").read_bytes() == b"signature" + b"a" * 30 + b"b" * 30
     journal.close()
 

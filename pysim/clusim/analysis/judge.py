@@ -49,8 +49,8 @@ from clusim.results.causes import (
     VerdictCause,
     also_limiting,
     by_cause,
-    scaled,
-    summed,
+    divide_time,
+    sum_times,
     wire_key,
 )
 from clusim.results.diagnosis import SplitSpan, Verdict, diagnose
@@ -287,7 +287,7 @@ def judged(run: Critical) -> Judged:
         repair = repair_of(run, key, entry)
         if repair is not None:
             changes.setdefault(repair, []).append(key)
-    sums = by_cause(summed(span.parts for span in phases))
+    sums = by_cause(sum_times(span.parts for span in phases))
     return _diagnosed(run.traced, run.servers, (phases, places), remedies_of(run, sums, changes))
 
 
@@ -337,7 +337,7 @@ def _rate_control(result: Result, places: CausePlaces, most_ps: int) -> dict[str
         what: ps for what, ps in places.flows.lost_ps.items() if ps >= LEAST_PART * result.time_ps
     }
     total_ps = sum(lost.values())
-    return scaled(lost, min(total_ps, most_ps)) if total_ps else {}
+    return divide_time(lost, min(total_ps, most_ps)) if total_ps else {}
 
 
 def _diagnosed(
@@ -437,7 +437,7 @@ def _phases(rows: list[SplitSpan]) -> list[SplitSpan]:
     for name, group in zip(names, (rows[:low], rows[low:high], rows[high:]), strict=True):
         if group:
             ends = group[0].start_ps, group[-1].end_ps
-            phase = SplitSpan(name, *ends, summed(row.parts for row in group))
+            phase = SplitSpan(name, *ends, sum_times(row.parts for row in group))
             computes = 2 * _time(phase, _WORKING) > ends[1] - ends[0]
             middle = "computing" if computes else "bandwidth"
             phases.append(phase._replace(name=name or middle))

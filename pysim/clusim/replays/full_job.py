@@ -130,7 +130,7 @@ def replay_recording(
             untraced = replace(options, trace_out=None)
             moved, outcome = _run(recording, request, untraced, there, recorded=False)
             if outcome.unfinished is not None:
-                raise outcome.unfinished.reached(f"the replay on {there.placed.fabric.name}")
+                raise outcome.unfinished.limit_error(f"the replay on {there.placed.fabric.name}")
             others = _spans(recording, moved, outcome, recorded=False)
             results.other, results.other_total_ps = there.placed.fabric.name, outcome.time_ps
             results.notes += there.placed.notes

@@ -23,7 +23,7 @@ from clusim.results.causes import (
     Key,
     PartKey,
     VerdictCause,
-    scaled,
+    divide_time,
 )
 from clusim.results.diagnosis import ProvableVerdict, SplitSpan, Verdict, diagnose
 from clusim.results.result import Result
@@ -285,7 +285,7 @@ class Replay(Shown, JsonObject):
     @property
     def ended(self) -> Ended | None:
         """Progress of a replay that was ended early."""
-        return None if self.unfinished is None else self.unfinished.ended(self.total_ps, 0.0)
+        return None if self.unfinished is None else self.unfinished.progress_at(self.total_ps, 0.0)
 
     @property
     def errors(self) -> list[float]:
@@ -332,7 +332,7 @@ def calls_verdict(calls: Sequence[CallResult], job_ps: int | None = None) -> Ver
     for call in calls:
         kernel = call.verdict or Verdict(0, ())
         kernel_ps = min(call.kernel_ps, call.time_ps)
-        mine = scaled(kernel.parts, kernel_ps)
+        mine = divide_time(kernel.parts, kernel_ps)
         mine[*BETWEEN, "", ""] = call.time_ps - kernel_ps
         mine[CauseKind.OTHER, "", "", ""] = call.time_ps - sum(mine.values())
         parts.update({key: ps * call.count for key, ps in mine.items() if ps})
@@ -344,7 +344,7 @@ def calls_verdict(calls: Sequence[CallResult], job_ps: int | None = None) -> Ver
                 known[place] = max(known.get(place, row), row, key=lambda one: one.time_ps)
     job_ps = total if job_ps is None else job_ps
     parts[*BETWEEN, "", ""] += max(0, job_ps - total)
-    spent = scaled(parts, job_ps)
+    spent = divide_time(parts, job_ps)
 
     def order(sums: Mapping[Key, int]) -> list[Key]:
         return sorted(sums, key=lambda key: (-sums[key], key))

@@ -241,7 +241,7 @@ class Timer:
         words = "" if self.words.startswith(f"{HOST} ") else self.words
         result = run_job(job_with(asked, options, words, self.change), options)
         if result.unfinished is not None:
-            raise result.unfinished.reached(where)
+            raise result.unfinished.limit_error(where)
         return result
 
 

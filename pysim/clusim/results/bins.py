@@ -83,9 +83,9 @@ class BinRecorder:
     ) -> None:
         self._limit_bytes = min(limit_bytes, MEMORY_LIMIT_BYTES)
         affordable = self._limit_bytes // (8 * len(COLUMNS) * max(1, num_wires))
-        whole = max_bins == 1
-        self.max_bins = 1 if whole else max(16, min(max_bins, affordable)) & ~1
-        self.width_ps = WHOLE_PS if whole else FIRST_WIDTH_PS
+        is_single = max_bins == 1
+        self.max_bins = 1 if is_single else max(16, min(max_bins, affordable)) & ~1
+        self.width_ps = WHOLE_PS if is_single else FIRST_WIDTH_PS
         while self.max_bins * self.width_ps <= least_ps:
             self.width_ps *= 2
         self.count = 0
@@ -98,8 +98,10 @@ class BinRecorder:
 
     def follow(self, flows: Flows) -> None:
         """Record flows from the start of a run on, evenly spaced flows if the memory limit excludes some."""
-        least = 8 * len(FLOW_COLUMNS) * self.max_bins
-        self.flows = flows.spaced(0 if self.max_bins == 1 else max(1, self._limit_bytes // least))
+        bytes_per_flow = 8 * len(FLOW_COLUMNS) * self.max_bins
+        self.flows = flows.spread_over(
+            0 if self.max_bins == 1 else max(1, self._limit_bytes // bytes_per_flow)
+        )
         shape = self.max_bins, len(self.flows.names)
         self._flow_tables = {name: np.zeros(shape, np.int64) for name in FLOW_COLUMNS}
         self._last_flows = np.zeros((1, shape[1]), FLOW_SAMPLE)

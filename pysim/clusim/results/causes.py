@@ -223,18 +223,18 @@ class CauseResource(JsonObject):
     def of(cls, name: str, times: Mapping[str, int], census: Census) -> CauseResource:
         """Return a resource, given the time of each place [ps]."""
         ordered = sorted(times.items(), key=lambda item: (-item[1], item[0]))
-        known = [CauseInstance(place, ps) for place, ps in ordered if place]
+        busy_places = [CauseInstance(place, ps) for place, ps in ordered if place]
         words = (
             f"{one} {census.notes[one]}" if one in census.notes else one for one in census.named
         )
         limiting = None if census.limiting is None else len(census.limiting)
         sizes = census.unit, census.total, limiting, tuple(words), census.down, census.parts
-        places, rest = known[:MOST_PLACES], known[MOST_PLACES:]
-        if rest:
+        places, smaller = busy_places[:MOST_PLACES], busy_places[MOST_PLACES:]
+        if smaller:
             places.append(
-                CauseInstance(f"{len(rest)} others", sum(place.time_ps for place in rest))
+                CauseInstance(f"{len(smaller)} others", sum(place.time_ps for place in smaller))
             )
-        return cls(name, sum(times.values()), tuple(places), len(known), *sizes)
+        return cls(name, sum(times.values()), tuple(places), len(busy_places), *sizes)
 
     def lost(self) -> str:
         """Return the parts that are down in words; empty if the limiting instances carry no more because of them."""
@@ -245,14 +245,18 @@ class CauseResource(JsonObject):
 
     def count(self) -> str:
         """Return the number of limiting instances in words; empty if their load is unknown."""
-        left, number = self.in_class - self.down, self.limiting
-        if not number or left < 1:
+        remaining_count, number = self.in_class - self.down, self.limiting
+        if not number or remaining_count < 1:
             return ""
         remaining = f"remaining {self.unit}" if self.down else self.unit
-        every = number >= left and left > 1
-        words = f"all {left} {remaining}" if every else f"{number} of {left} {remaining}"
-        told = ["" if every else ", ".join(self.named), self.lost()]
-        inside = "; ".join(text for text in told if text)
+        every = number >= remaining_count and remaining_count > 1
+        words = (
+            f"all {remaining_count} {remaining}"
+            if every
+            else f"{number} of {remaining_count} {remaining}"
+        )
+        remarks = ["" if every else ", ".join(self.named), self.lost()]
+        inside = "; ".join(text for text in remarks if text)
         return f"{words} ({inside})" if inside else words
 
 
@@ -412,7 +416,7 @@ def also_limiting(busy: Iterable[tuple[str, float]], bottleneck: Key) -> tuple[s
     return tuple(f"{CausePart(*key, 0).label} ({share:.1%} busy)" for key, share in ordered)
 
 
-def scaled(parts: Mapping[Any, int], total_ps: int) -> dict[Any, int]:
+def divide_time(parts: Mapping[Any, int], total_ps: int) -> dict[Any, int]:
     """Divide a time in the proportions of `parts`, to the picosecond; parts of 0 are left out."""
     result: dict[Any, int] = {}
     before_ps = done_ps = 0
@@ -424,7 +428,7 @@ def scaled(parts: Mapping[Any, int], total_ps: int) -> dict[Any, int]:
     return {key: ps for key, ps in result.items() if ps}
 
 
-def summed(several: Iterable[Mapping[Any, int]]) -> dict[Any, int]:
+def sum_times(several: Iterable[Mapping[Any, int]]) -> dict[Any, int]:
     """Return the total time by key."""
     result: Counter[Any] = Counter()
     for parts in several:

@@ -29,7 +29,7 @@ from clusim.results.causes import (
     VerdictCause,
     by_cause,
     resources_of,
-    summed,
+    sum_times,
 )
 from clusim.results.servers import ServerClass
 
@@ -47,7 +47,7 @@ BY_PATH = "the critical path"
 """Basis of a verdict on a run of collectives."""
 
 
-def _signed(saving_ps: int) -> str:
+def _change_words(saving_ps: int) -> str:
     """Return a saving as the change of the run's time: ``-667.5 us``."""
     return f"{'-' if saving_ps >= 0 else '+'}{format_time(abs(saving_ps))}"
 
@@ -164,14 +164,14 @@ class Verdict(JsonObject):
         """Return the saving of a further cause, if it was simulated."""
         if cause.saving_ps is None:
             return ""
-        return f"; {cause.fix}: {_signed(cause.saving_ps)}"
+        return f"; {cause.fix}: {_change_words(cause.saving_ps)}"
 
     def _saving(self, cause: VerdictCause) -> list[str]:
         """Describe the re-simulated saving of a remedy, its certainty, settings, and the next bottleneck."""
         lines: list[str] = []
         if cause.saving_ps is not None:
             part = -cause.saving_ps / max(1, self.time_ps)
-            lines.append(f"{cause.fix}: {_signed(cause.saving_ps)} ({part:+.1%}, simulated)")
+            lines.append(f"{cause.fix}: {_change_words(cause.saving_ps)} ({part:+.1%}, simulated)")
         lines += [self.proof] if self.proof else []
         lines += [f"settings: {cause.settings}"] if cause.settings else []
         lines += [f"then: {cause.then}"] if cause.then else []
@@ -317,7 +317,7 @@ def diagnose(
     finish : callable
         Adds other limits and savings to a cause.
     """
-    parts = summed(span.parts for span in spans)
+    parts = sum_times(span.parts for span in spans)
     sums, resources = by_cause(parts), resources_of(parts, census)
     causes = (
         finish(VerdictCause(*key, sums[key], resources.get(key, ())))

@@ -118,11 +118,11 @@ class Flows:
             tables={name: table[rows] for name, table in self.tables.items()},
         )
 
-    def spaced(self, most: int) -> Flows:
-        """Return at most `most` flows, evenly spaced."""
-        if len(self) <= most:
+    def spread_over(self, limit: int) -> Flows:
+        """Return at most `limit` flows, evenly spaced."""
+        if len(self) <= limit:
             return self
-        return self.part(np.arange(most) * len(self) // max(1, most))
+        return self.part(np.arange(limit) * len(self) // max(1, limit))
 
 
 _EMPTY = np.zeros(0, np.int64)
@@ -164,7 +164,7 @@ def flows_of(image: Mapping[str, Array], senders: Sequence[Any], wires: Sequence
             policies[row] = bound.sender.name
     return Flows(
         numbers=numbers,
-        names=_numbered(pairs),
+        names=_number_duplicates(pairs),
         source=source[numbers],
         destination=destination[numbers],
         control=[policies[row] for row in rows],
@@ -192,7 +192,7 @@ def _node_names(image: Mapping[str, Array], wires: Sequence[str]) -> dict[int, s
     return names
 
 
-def _numbered(names: Sequence[str]) -> list[str]:
+def _number_duplicates(names: Sequence[str]) -> list[str]:
     """Return names with a number where they occur several times, as of parallel wires."""
     total, used = Counter(names), Counter[str]()
     result = []

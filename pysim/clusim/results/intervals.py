@@ -44,8 +44,8 @@ class Union:
     def __init__(self, start_ps: Array, end_ps: Array) -> None:
         order = np.argsort(start_ps, kind="stable")
         start, end = np.asarray(start_ps)[order], np.asarray(end_ps)[order]
-        kept = end > start
-        start, end = start[kept], end[kept]
+        nonempty = end > start
+        start, end = start[nonempty], end[nonempty]
         reach = np.maximum.accumulate(end) if len(end) else end
         opens = np.ones(len(start), bool)
         opens[1:] = start[1:] > reach[:-1]

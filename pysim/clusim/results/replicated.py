@@ -124,7 +124,7 @@ class BlockTasks:
             result.append(
                 RankPattern(
                     Union(self.start[kernels], self.end[kernels]).spans,
-                    united(spans[moves]),
+                    dimension_unions(spans[moves]),
                     int(self.end[rows].max(initial=0)),
                 )
             )
@@ -139,7 +139,7 @@ def dimension_of(stream: str) -> int:
     return DIMENSIONS.index("data" if word == "copies" else word)
 
 
-def united(moving: Array) -> Array:
+def dimension_unions(moving: Array) -> Array:
     """Return the union in each dimension of rows of (start, end, dimension) [ps]."""
     parts = [np.zeros((0, 3), np.int64)]
     for dimension in np.unique(moving[:, 2]):

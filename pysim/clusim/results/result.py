@@ -285,14 +285,14 @@ class Result(Shown, JsonObject):
     @property
     def launched_ps(self) -> int | None:
         """Time of an iteration with launch, as nccl-tests reports it [ps]; None if unknown."""
-        around = self.provenance.around
-        return around.iteration_ps(self.time_ps) if around is not None and self.complete else None
+        context = self.provenance.around
+        return context.iteration_ps(self.time_ps) if context is not None and self.complete else None
 
     @property
     def model_us(self) -> float | None:
         """Estimate of NCCL's tuner [us]; None if the tuner did not choose."""
-        around = self.provenance.around
-        return None if around is None else around.model_us
+        context = self.provenance.around
+        return None if context is None else context.model_us
 
     @property
     def packets(self) -> int:
@@ -364,13 +364,13 @@ class Result(Shown, JsonObject):
             rows["includes"] = includes(launched_us, self.model_us)
             rows["algbw"] = f"{self.algbw_GBps:.2f} GB/s"
             rows["busbw"] = f"{self.busbw_GBps:.2f} GB/s"
-        shown = [rows["time"], rows["plan"]] if call is not None else [rows["time"]]
-        shown += [f"{rows['busbw']} of bus bandwidth"] if self.has_bandwidth else []
+        facts = [rows["time"], rows["plan"]] if call is not None else [rows["time"]]
+        facts += [f"{rows['busbw']} of bus bandwidth"] if self.has_bandwidth else []
         rows["packets"] = self.hops_words()
         if self.verified is not None:
             rows["data"] = "right" if self.verified else f"wrong: {self.verify_note}"
         rows |= {"fingerprint": f"{self.fingerprint:016x}"} if self.complete else {}
-        return Summary(title, tuple(shown), " ".join(self.provenance.notes), rows)
+        return Summary(title, tuple(facts), " ".join(self.provenance.notes), rows)
 
     def tables(self) -> Mapping[str, Callable[[], Columns]]:
         """Return wires with totals, tasks, histories of wires and memory, and any messages."""
@@ -460,8 +460,8 @@ class Result(Shown, JsonObject):
 
     def _per_s(self, count: int) -> int | None:
         """Return the engine's work per second; None of an unfinished run."""
-        known = self.complete and not self.followed and self.wall_s > 0
-        return round(count / self.wall_s) if known else None
+        has_rate = self.complete and not self.followed and self.wall_s > 0
+        return round(count / self.wall_s) if has_rate else None
 
     @property
     def call_times(self) -> CallTimes | None:
@@ -481,7 +481,7 @@ class Result(Shown, JsonObject):
     @property
     def work(self) -> EngineWork:
         """Traffic of the engine, and its rates; None for an extrapolated time."""
-        whole = self.complete and not self.followed
+        is_full = self.complete and not self.followed
         return EngineWork(
             None if self.followed else self.packets,
             None if self.followed else self.packet_hops,
@@ -489,7 +489,7 @@ class Result(Shown, JsonObject):
             self._per_s(self.packet_hops),
             self._per_s(self.grants),
             self.wall_s if self.complete else None,
-            f"{self.fingerprint:016x}" if whole else None,
+            f"{self.fingerprint:016x}" if is_full else None,
             self.followed or None,
         )
 
@@ -497,4 +497,4 @@ class Result(Shown, JsonObject):
     def ended(self) -> Ended | None:
         """Progress of a run that was ended early."""
         ended = self.unfinished
-        return None if ended is None else ended.ended(self.time_ps, self.wall_s)
+        return None if ended is None else ended.progress_at(self.time_ps, self.wall_s)

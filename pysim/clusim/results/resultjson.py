@@ -71,8 +71,8 @@ def in_order_text(nics: Sequence[InOrderNic]) -> str:
     )
     if not early:
         return ""
-    kept = format_size(max(nic.kept_max_bytes for nic in nics))
-    return f"{early:,} of {packets:,} early ({early / packets:.1%}), {repeats:,} repeated, at most {kept} kept"
+    buffered = format_size(max(nic.kept_max_bytes for nic in nics))
+    return f"{early:,} of {packets:,} early ({early / packets:.1%}), {repeats:,} repeated, at most {buffered} kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class Unfinished:
         at = f"{format_time(time_ps)} simulated, {self.part_done:.1%} of the work"
         return f"{self.why}: ended at {at}"
 
-    def reached(self, where: str) -> TimeLimitReached:
+    def limit_error(self, where: str) -> TimeLimitReached:
         """Return the error of a result that needs this run; `where` names the run."""
         return TimeLimitReached(
             f"{self.why}: reached in {where}, of which {self.part_done:.0%} was done; use a longer limit"
@@ -214,7 +214,7 @@ class Unfinished:
             return None
         return max(self.least_ps, round(time_ps / self.part_done))
 
-    def ended(self, time_ps: int, wall_s: float) -> Ended:
+    def progress_at(self, time_ps: int, wall_s: float) -> Ended:
         """Return the progress of the run: `time_ps` [ps] simulated in `wall_s` [s]."""
         speed = round(time_ps / wall_s) if wall_s > 0 else None
         expected_ps = self.expected_ps(time_ps)

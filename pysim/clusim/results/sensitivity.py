@@ -131,12 +131,12 @@ class Interval(JsonObject):
             return [f"interval  {self.note}"]
         ends = f"{format_time(self.low_ps)} to {format_time(self.high_ps)}"
         lines = [f"interval  {ends} (5% to 95%; time {format_time(time_ps)})"]
-        shown = [row for row in self.figures if row.half_width_ps >= LEAST_SHOWN * time_ps]
-        rows = [(row.figure, f"{format_time(row.half_width_ps)}", row.bounds) for row in shown]
+        rows_above = [row for row in self.figures if row.half_width_ps >= LEAST_SHOWN * time_ps]
+        rows = [(row.figure, f"{format_time(row.half_width_ps)}", row.bounds) for row in rows_above]
         if rows:
             titles = ("by figure", "half-width", "bounds")
             lines += text_table("  {:<..}  {:>..}  {:<..}", [titles, *rows])
-        hidden = len(self.figures) - len(shown)
+        hidden = len(self.figures) - len(rows_above)
         lines += [f"  {hidden} figures below {LEAST_SHOWN:.0%}"] if hidden else []
         unknown = f"  no bounds known for: {'; '.join(self.unknown)}"
         return lines + (wrap_line(unknown, hang="    ") if self.unknown else [])
@@ -210,14 +210,14 @@ class Sensitivity(Shown, JsonObject):
 
     def lines(self) -> list[str]:
         """Return the table as the command prints it, without figures below 1%."""
-        shown = self.shown
+        rows_above = self.shown
         titles = ("sensitivity", "% per %", "1% better", "valid up to", "basis")
         rows = [
             (d.figure, f"{d.elasticity:+.3f}", _saving(d.gain_ps), d.valid, d.basis_words)
-            for d in shown
+            for d in rows_above
         ]
         lines = text_table("{:<..}  {:>..}  {:>..}  {:>..}  {:<..}", [titles, *rows])
-        hidden = len(self.derivatives) - len(shown)
+        hidden = len(self.derivatives) - len(rows_above)
         lines += [f"  {hidden} figures below {LEAST_SHOWN:.0%}"] if hidden else []
         lines += [f"  {self.note}"] if self.note else []
         lines += [f"  not simulated: {self.unfinished}"] if self.unfinished else []

@@ -57,15 +57,15 @@ class ServerClass(JsonObject):
         )
 
 
-def outstanding(values: Mapping[str, float], few: int, near: float) -> tuple[str, ...]:
-    """Return at most `few` names with values that exceed all others by more than the spread of the others.
+def outstanding(values: Mapping[str, float], max_names: int, fraction: float) -> tuple[str, ...]:
+    """Return at most `max_names` names with values that exceed all others by more than the spread of the others.
 
-    They have at least `near` times the largest value.
+    They have at least `fraction` times the largest value.
     """
-    most = max(values.values(), default=0.0)
-    top = [name for name, value in values.items() if value >= near * most]
-    rest = [value for name, value in values.items() if value < near * most]
-    if not most or len(top) > few or not rest:
+    largest = max(values.values(), default=0.0)
+    top = [name for name, value in values.items() if value >= fraction * largest]
+    lower = [value for name, value in values.items() if value < fraction * largest]
+    if not largest or len(top) > max_names or not lower:
         return ()
-    gap = min(values[name] for name in top) - max(rest)
-    return tuple(top) if gap > max(rest) - min(rest) else ()
+    gap = min(values[name] for name in top) - max(lower)
+    return tuple(top) if gap > max(lower) - min(lower) else ()

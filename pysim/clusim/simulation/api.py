@@ -143,7 +143,7 @@ def whole_of(request: AnyRequest | Plan, options: RunOptions, where: str) -> Res
     """
     result = result_of(request, options)
     if result.unfinished is not None:
-        raise result.unfinished.reached(where)
+        raise result.unfinished.limit_error(where)
     return result
 
 

@@ -131,7 +131,7 @@ def _ran(job: Job, options: RunOptions) -> Result:
     options.watch.begins(f"{job.provenance.fabric} is simulated for extrapolation")
     result = run_job(job, options)
     if result.unfinished is not None:
-        raise result.unfinished.reached(f"the run on {job.provenance.fabric} for extrapolation")
+        raise result.unfinished.limit_error(f"the run on {job.provenance.fabric} for extrapolation")
     return result
 
 

@@ -233,7 +233,7 @@ class _Search:
                 job = option.speed.job(job)
         result = run_job(job, self.options)
         if result.unfinished is not None:
-            raise result.unfinished.reached("the run with changes")
+            raise result.unfinished.limit_error("the run with changes")
         return result
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from clusim.base.arrays import Array
 from clusim.base.json_schema import JsonObject
 from clusim.lowering.grain import step_error
-from clusim.results.causes import scaled
+from clusim.results.causes import divide_time
 from clusim.results.intervals import Union, first_come
 from clusim.results.replicated import DIMENSIONS, MOVING, RankPattern, dimension_of
 from clusim.results.result import Result
@@ -90,7 +90,7 @@ class Breakdown(JsonObject):
         """Return the breakdown of several steps as the breakdown of one, in the same proportions."""
         leaves = [f"{part}_ps" for part in PARTS if part != "exposed"]
         leaves += [f"exposed_{dim}_ps" for dim in DIMENSIONS]
-        parts = scaled({name: getattr(self, name) for name in leaves}, step_ps)
+        parts = divide_time({name: getattr(self, name) for name in leaves}, step_ps)
         exposed_ps = sum(ps for name, ps in parts.items() if name.startswith("exposed_"))
         moved_ps = self.communication_ps * step_ps // max(1, self.total_ps)
         every = {name: parts.get(name, 0) for name in leaves}

@@ -24,7 +24,7 @@ from clusim.jobs.times import Times
 from clusim.lowering.grain import COARSE, STEP, share_granularity
 from clusim.results.diagnosis import ProvableVerdict
 from clusim.results.intervals import Union
-from clusim.results.replicated import RankPattern, united
+from clusim.results.replicated import RankPattern, dimension_unions
 from clusim.simulation.anchors import MOST_TOGETHER
 from clusim.topology import Fabric
 from clusim.topology.check_flow import never_tapers
@@ -192,7 +192,7 @@ class StepEstimator(Emitter):
         part = RankRows(row.compute[sizes[0] :], row.moving[sizes[1] :]).spans()
         spans = (
             Union.of(part.compute).spans - begin,
-            united(part.moving - np.array((begin, begin, 0))),
+            dimension_unions(part.moving - np.array((begin, begin, 0))),
         )
         pattern = RankPattern(*spans, end - begin)
         kernel_ps, alone_ps = clock.kernel_ps - sums[0], clock.alone_ps - sums[1]
@@ -333,7 +333,7 @@ def _sum(blocks: Sequence[_Done]) -> _Done:
         compute.append(took.pattern.compute + end_ps)
         moving.append(took.pattern.moving + np.array((end_ps, end_ps, 0)))
         end_ps += took.pattern.end_ps
-    spans = Union.of(*compute).spans, united(np.concatenate(moving))
+    spans = Union.of(*compute).spans, dimension_unions(np.concatenate(moving))
     pattern = RankPattern(*spans, end_ps)
     kernel_ps = sum(took.kernel_ps for took in blocks_took)
     alone_ps = sum(took.alone_ps for took in blocks_took)

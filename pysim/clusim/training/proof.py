@@ -297,7 +297,7 @@ class EndedSteps(JsonObject):
     def progress(self) -> Ended | None:
         """Progress of the run."""
         wall_s = 0.0 if self.result is None else self.result.wall_s
-        return self._unfinished.ended(self.time_ps, wall_s)
+        return self._unfinished.progress_at(self.time_ps, wall_s)
 
 
 class StepsEnded(TimeLimitReached):

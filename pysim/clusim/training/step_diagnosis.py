@@ -34,7 +34,7 @@ from clusim.results.causes import (
     PartKey,
     VerdictCause,
     also_limiting,
-    scaled,
+    divide_time,
     wire_key,
 )
 from clusim.results.diagnosis import LEAST_PHASE, SplitSpan, Verdict, diagnose
@@ -315,8 +315,8 @@ def _spans(phases: Phases, culprits: Culprits) -> Iterator[SplitSpan]:
         parts: dict[PartKey, int] = {}
         for key, ps in culprits.parts(sums, int(cost.sum())).items():
             places = culprits.places(key[0], ranks, by_rank)
-            parts |= {(*key, *place): part for place, part in scaled(places, ps).items()}
-        yield SplitSpan(*window, scaled(parts, window[2] - window[1]))
+            parts |= {(*key, *place): part for place, part in divide_time(places, ps).items()}
+        yield SplitSpan(*window, divide_time(parts, window[2] - window[1]))
 
 
 def _held_up(whole: Array, slow: Sequence[float], affected: Collection[str]) -> Array:

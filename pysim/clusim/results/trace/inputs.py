@@ -143,6 +143,6 @@ def _check_names(inputs: Inputs, wires: list[str], path: str | Path) -> None:
     if len(nodes) < len(inputs.nodes):
         raise TraceError(f"{path}: /fabric/node: two nodes of one name")
     for name in wires:
-        source, _, rest = name.partition("->")
-        if source not in nodes or rest.rpartition(".")[0] not in nodes:
+        source, _, target_name = name.partition("->")
+        if source not in nodes or target_name.rpartition(".")[0] not in nodes:
             raise TraceError(f"{path}: /wires/wire: {name[:80]!r}; must be named after two nodes")

@@ -46,12 +46,12 @@ class Journal(io.RawIOBase):
         block, start = bytes(data), self._position
         self._position = start + len(block)
         self._size = max(self._size, self._position)
-        held = max(0, min(len(block), max(self._committed, SIGNATURE_BYTES) - start))
-        if held:
-            self._pending.pop((start, held), None)
-            self._pending[start, held] = block[:held]
-        with self._remembered():
-            self._write_all(start + held, block[held:])
+        protected_bytes = max(0, min(len(block), max(self._committed, SIGNATURE_BYTES) - start))
+        if protected_bytes:
+            self._pending.pop((start, protected_bytes), None)
+            self._pending[start, protected_bytes] = block[:protected_bytes]
+        with self._record_error():
+            self._write_all(start + protected_bytes, block[protected_bytes:])
         return len(block)
 
     def readinto(self, buffer: Any) -> int:
@@ -75,13 +75,13 @@ class Journal(io.RawIOBase):
         return self._size
 
     @property
-    def whole(self) -> bool:
+    def is_consistent(self) -> bool:
         """True if the file on disk is consistent: the first commit was done."""
         return self._committed > 0
 
     def commit(self) -> None:
-        """Write all pending data; after a failure `error` is set and the file is unchanged, or not `whole`."""
-        with self._remembered():
+        """Write all pending data; after a failure `error` is set and the file is unchanged, or not `is_consistent`."""
+        with self._record_error():
             self._make_room()
             if self._size > self._committed:
                 os.ftruncate(self._descriptor, self._size)
@@ -108,7 +108,7 @@ class Journal(io.RawIOBase):
                 raise
 
     @contextmanager
-    def _remembered(self) -> Iterator[None]:
+    def _record_error(self) -> Iterator[None]:
         """Record an error, and return to the state of the last commit."""
         try:
             yield
@@ -120,8 +120,8 @@ class Journal(io.RawIOBase):
     def _write_all(self, offset: int, block: bytes) -> None:
         view = memoryview(block)
         while view and self.error is None:
-            written = os.pwrite(self._descriptor, view, offset)
-            offset, view = offset + written, view[written:]
+            count = os.pwrite(self._descriptor, view, offset)
+            offset, view = offset + count, view[count:]
 
     def settle(self, target: Path) -> None:
         """Synchronise the file to disk, with the mode of `target`, which it is about to replace."""

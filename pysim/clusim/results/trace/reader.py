@@ -206,11 +206,11 @@ def _optional(file: Opened, name: str) -> Any:
     return _meta(file, name) if name in file["/meta"].attrs else None
 
 
-def _around(file: Opened) -> LaunchContext | None:
+def _launch_context(file: Opened) -> LaunchContext | None:
     result = {name: _optional(file, name) for name in LaunchContext.__dataclass_fields__}
-    given = {name: value for name, value in result.items() if value is not None}
+    present = {name: value for name, value in result.items() if value is not None}
     # Older traces lack edges.
-    return LaunchContext(**{"launch_ps": None, "host_ps": None, **given}) if given else None
+    return LaunchContext(**{"launch_ps": None, "host_ps": None, **present}) if present else None
 
 
 def _fingerprint(file: Opened) -> int:
@@ -233,7 +233,7 @@ def _provenance(file: Opened) -> Provenance:
         faults=_lines(file, "/meta/faults"),
         notes=_lines(file, "/meta/notes"),
         error_bound=_optional(file, "error_bound") if _meta(file, "complete") else None,
-        around=_around(file),
+        around=_launch_context(file),
     )
 
 

@@ -76,16 +76,16 @@ def read_texts(file: Opened, name: str) -> list[str]:
 def attribute(file: Opened, group: str, name: str, default: Any = None) -> Any:
     """Return an attribute as int, float or str; `default`, if given, replaces a missing one."""
     where = f"{file.filename}: {group}: attribute {name}"
-    held = file.attribute(group, name)
-    if held is None:
+    stored = file.attribute(group, name)
+    if stored is None:
         if default is None:
             raise TraceError(f"{where} is missing; is the file complete?")
         return default
-    dtype = dtype_of(held.get_type())
-    if dtype.kind not in "iufSb" or held.shape != () or dtype.itemsize > _TEXT_BYTES:
+    dtype = dtype_of(stored.get_type())
+    if dtype.kind not in "iufSb" or stored.shape != () or dtype.itemsize > _TEXT_BYTES:
         raise TraceError(f"{where}: must be one number or one text")
     value, rule = np.empty((), dtype), RULES.get(f"@{name}", Rule())
-    held.read(value)
+    stored.read(value)
     if value.dtype.kind == "b":
         value = value.astype(np.int8)
     kinds, name = _KINDS[rule.kind]
@@ -105,13 +105,15 @@ def _check_form(file: Opened, name: str, rule: Rule, where: str, bins: int | Non
     if dtype.kind not in kinds:
         raise TraceError(f"{where}: values of type {dtype}; must be {types}")
     unit = rule.units
-    given = attribute(file, name, "units", "") if unit not in ("", "1") else unit
-    if given not in ("", "1", unit):
-        raise TraceError(f"{where}: in {given!r}; must be in {unit!r}")
-    wanted = 1 if bins is None else 2
-    if len(shape) != wanted or (bins is not None and shape[1] < bins):
-        given = " x ".join(map(str, shape))
-        raise TraceError(f"{where}: {given} values; must be a column{' of bins' * (wanted - 1)}")
+    unit_in_file = attribute(file, name, "units", "") if unit not in ("", "1") else unit
+    if unit_in_file not in ("", "1", unit):
+        raise TraceError(f"{where}: in {unit_in_file!r}; must be in {unit!r}")
+    dimensions = 1 if bins is None else 2
+    if len(shape) != dimensions or (bins is not None and shape[1] < bins):
+        sizes = " x ".join(map(str, shape))
+        raise TraceError(
+            f"{where}: {sizes} values; must be a column{' of bins' * (dimensions - 1)}"
+        )
     if rule.rows:
         expected = length(file, rule.rows) + (rule.kind == "offsets")
         if shape[0] != expected:
@@ -132,9 +134,9 @@ def _check_numbers(values: Array, rule: Rule, high: int, where: str) -> None:
         return
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise TraceError(f"{where}: not a number; must be {rule.low} to {high - 1}")
-    kept = values if rule.absent is None else values[values != rule.absent]
-    if kept.size and not (rule.low <= kept.min() and kept.max() < high):
-        wrong = kept.min() if kept.min() < rule.low else kept.max()
+    present = values if rule.absent is None else values[values != rule.absent]
+    if present.size and not (rule.low <= present.min() and present.max() < high):
+        wrong = present.min() if present.min() < rule.low else present.max()
         raise TraceError(f"{where}: a value of {wrong}; must be {rule.low} to {high - 1}")
     if rule.kind in ("ascending", "offsets") and (values[1:] < values[:-1]).any():
         raise TraceError(f"{where}: a value below the one before it; must ascend")

@@ -154,11 +154,11 @@ def check_structure(file: Any, path: Path) -> Opened:
 
 def dtype_of(kind: Any) -> np.dtype[Any]:
     """Return the type of values of a type of HDF5."""
-    return _decoded(kind.encode())
+    return _decode_dtype(kind.encode())
 
 
 @lru_cache(256)  # a trace has a few types and hundreds of columns
-def _decoded(kind: bytes) -> np.dtype[Any]:
+def _decode_dtype(kind: bytes) -> np.dtype[Any]:
     """Return the type of an encoded type of HDF5."""
     return h5py.h5t.decode(kind).dtype  # type: ignore[no-any-return]
 

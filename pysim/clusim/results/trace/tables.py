@@ -41,8 +41,8 @@ def iterate_table(path: str | Path, name: str) -> Iterator[dict[str, Array]]:
     with open_trace(path) as file:
         tables = _tables(file)
         if name not in tables:
-            known = ", ".join(tables)
-            raise InputError(f"table {name!r}: not in {path}; it has {known}")
+            table_names = ", ".join(tables)
+            raise InputError(f"table {name!r}: not in {path}; it has {table_names}")
         if name in _HISTORIES:
             yield from _history_rows(file, name)
             return
@@ -78,10 +78,10 @@ def _tables(file: Opened) -> dict[str, dict[str, str]]:
         tables["tasks"] |= {
             n: w for n, w in extra.items() if length(file, w) == _length(file, tables["tasks"])
         }
-    return {name: _ordered(columns) for name, columns in tables.items() if columns}
+    return {name: _sort_columns(columns) for name, columns in tables.items() if columns}
 
 
-def _ordered(columns: dict[str, str]) -> dict[str, str]:
+def _sort_columns(columns: dict[str, str]) -> dict[str, str]:
     """Return the columns with those that identify a row first."""
     return dict(sorted(columns.items(), key=lambda item: _FIRST.get(item[0], len(_FIRST))))
 
@@ -101,11 +101,13 @@ def _columns(file: Opened, group: str) -> dict[str, str]:
     """
     lengths = {name: length(file, f"{group}/{name}") for name in file.columns(group)}
     lists = {name.removesuffix("_off") for name in lengths if name.endswith("_off")}
-    kept = [n for n in lengths if n not in lists and not n.endswith("_off")]
-    if not kept:
+    column_names = [n for n in lengths if n not in lists and not n.endswith("_off")]
+    if not column_names:
         return {}
-    usual = max((lengths[name] for name in kept), key=[lengths[n] for n in kept].count)
-    return {name: f"{group}/{name}" for name in kept if lengths[name] == usual}
+    usual = max(
+        (lengths[name] for name in column_names), key=[lengths[n] for n in column_names].count
+    )
+    return {name: f"{group}/{name}" for name in column_names if lengths[name] == usual}
 
 
 def _history_rows(file: Opened, name: str) -> Iterator[dict[str, Array]]:
@@ -116,14 +118,14 @@ def _history_rows(file: Opened, name: str) -> Iterator[dict[str, Array]]:
     values = {c: where for c, where in _tables(file)[name].items() if c not in (key, "time")}
     bins = progress(file)[1]
     time = read(file, "/wires/time", 0, bins)
-    each = max(1, PIECE_ROWS // max(1, bins))
-    for low in range(0, len(who), each):
-        part = who[low : low + each]
+    block_rows = max(1, PIECE_ROWS // max(1, bins))
+    for low in range(0, len(who), block_rows):
+        part = who[low : low + block_rows]
         yield {
             key: np.repeat(part, bins),
             "time": np.tile(time, len(part)),
             **{
-                column: read(file, where, low, low + each, bins=bins).ravel()
+                column: read(file, where, low, low + block_rows, bins=bins).ravel()
                 for column, where in values.items()
             },
         }

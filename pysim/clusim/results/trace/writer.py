@@ -113,7 +113,7 @@ class TraceWriter:
             files.refuse_inputs(place, provenance.read_files)
         with self._guard():
             files.check_replaceable(self._target)
-            self._lock = self._locked()
+            self._lock = self._acquire_lock()
             self._journal = Journal(self.partial)
             self._file = h5py.File(self._journal, "w", libver=("v108", "v108"))
             self._write_meta(provenance, begun.call)
@@ -133,7 +133,7 @@ class TraceWriter:
                 self._file["/primitives"].attrs["cut"] = False
             self._commit()
 
-    def _locked(self) -> files.Lock:
+    def _acquire_lock(self) -> files.Lock:
         try:
             return files.Lock(Path(f"{self.partial}.lock"))
         except files.LockedError as error:
@@ -253,7 +253,7 @@ class TraceWriter:
             yield
         except OSError as error:
             reason = error.strerror or str(error)
-            if self._journal is not None and self._journal.whole:
+            if self._journal is not None and self._journal.is_consistent:
                 if self._is_open:
                     self._close(commit=False)
                 reason += f"; the data recorded before are in {self.partial}"
@@ -294,8 +294,8 @@ class TraceWriter:
         meta = {name: getattr(provenance, name) for name in META_NAMES} | {"complete": False}
         if provenance.error_bound is not None:
             meta["error_bound"] = provenance.error_bound
-        around = asdict(provenance.around) if provenance.around is not None else {}
-        meta |= {name: value for name, value in around.items() if value is not None}
+        context = asdict(provenance.around) if provenance.around is not None else {}
+        meta |= {name: value for name, value in context.items() if value is not None}
         if call is not None:
             meta |= {f"call_{name}": getattr(call, name) for name in Call.__dataclass_fields__}
         _set(self._file.create_group("meta"), meta)
