@@ -140,7 +140,7 @@ def command(
         else:
             limit = TIME_LIMIT_PS if limit_ps is None else limit_ps
             data["against"] = _compared(curve, result, tell, Search(workers, progress, limit))
-    for text in result.explained() if explain else ():
+    for text in result.verdict_comments() if explain else ():
         tell(text)
     if plot is not None:
         measured: dict[str, Any] = {} if curve is None else {"measured_us": curve.times_us}

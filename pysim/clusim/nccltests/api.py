@@ -57,10 +57,10 @@ def row_verdict(case: Request) -> Verdict:
     """Return the verdict on a row's kernel, simulated in full, without its expected error."""
     if case.setup.num_ranks > MOST_RANKS:
         return Verdict(0, (), basis=f"more than {MOST_RANKS} ranks, not analysed")
-    return result_of(whole(case)).diagnose()
+    return result_of(full_request(case)).diagnose()
 
 
-def whole(case: Request, count: int = 1) -> ScheduleRequest:
+def full_request(case: Request, count: int = 1) -> ScheduleRequest:
     """Return the complete run of a kernel, without extrapolation; of `count` consecutive ones for NCCL's plans."""
     choice = nccl_choice(case)
     return case.of(choice.schedule() if count == 1 else stream(case, choice.plan, count))
@@ -111,9 +111,11 @@ class Table(Shown):
     @property
     def expected(self) -> dict[Expected, list[int]]:
         """Return the distinct expected errors of the rows, with their sizes [bytes]."""
-        return group_values((self._expected(line), line.size) for line in self.lines if line.size)
+        return group_values(
+            (self._expected_error(line), line.size) for line in self.lines if line.size
+        )
 
-    def _expected(self, line: PerfLine) -> Expected:
+    def _expected_error(self, line: PerfLine) -> Expected:
         return expected_on(self.where.setup, line.size, line.algorithm)
 
     def summary(self) -> Summary:
@@ -159,24 +161,26 @@ class Table(Shown):
             "end_time": self.times[1],
             "includes": LAUNCHED,
         }
-        further = {
+        clusim_entries = {
             "faults": list(setup.broken.lines),
             "notes": list(self.notes),
             "expected_errors": [item.error.to_json() for item in self.expected],
             "verdicts": [item.to_json() for item in self.verdicts],
         }
         always = "expected_errors"
-        return result | {name: entry for name, entry in further.items() if entry or name == always}
+        return result | {
+            name: entry for name, entry in clusim_entries.items() if entry or name == always
+        }
 
     def simulated(self, *, jobs: Jobs = None) -> Iterator[tuple[str, PerfLine | None]]:
         """Simulate the rows; yield every printed line once it is known, with its row if it has one."""
         began = strftime(NOW, localtime())
-        for text, line in self._printed(jobs):
+        for text, line in self._output_lines(jobs):
             self.printed.append(text)
             yield text, line
         self.times = began, strftime(NOW, localtime())
 
-    def _printed(self, jobs: Jobs) -> Iterator[tuple[str, PerfLine | None]]:
+    def _output_lines(self, jobs: Jobs) -> Iterator[tuple[str, PerfLine | None]]:
         where, test, options = self.where, self.test, self.options
         setup = where.setup
         note = f"clusim: simulated {setup.name}, {setup.num_nodes} x {where.processes} processes; time {LAUNCHED}"
@@ -194,14 +198,14 @@ class Table(Shown):
             for text in foot(test.binary, self.lines, expected):
                 yield text, None
 
-    def explained(self) -> Iterator[str]:
+    def verdict_comments(self) -> Iterator[str]:
         """Yield the verdicts on the kernels of the last cycle as comment lines, each when known."""
         for line in self.lines:
             if not line.size:
                 continue
             head = line.size, line.count, line.type, line.redop
             verdict = row_verdict(row_request(self.where, self.test, self.options, head))
-            self.verdicts.append(replace(verdict, expected=self._expected(line).text()))
+            self.verdicts.append(replace(verdict, expected=self._expected_error(line).text()))
             yield "#"
             for text in verdict_lines(self.verdicts[-1], format_size(line.size)):
                 yield from wrap_line(f"#{text}")

@@ -69,15 +69,15 @@ def kernel(request: Request, options: RunOptions = BRIEF) -> PerfKernel:
         The wall-clock limit of `options` was reached.
     """
     if request.algorithm not in ("", "nccl"):
-        return _named(request)
+        return _named_kernel(request)
     choice = nccl_choice(request)
     plan, notes, ranks, wrong = choice.plan, choice.notes, choice.comm.group.num_ranks, None
     lags_ps: tuple[int, ...] = ()
     verify = request.verify and request.size_bytes * ranks <= VERIFY_BYTES
     if choice.kernel is not None or (verify and ranks <= MOST_RANKS):
-        asked = request.of(choice.schedule())
-        asked = asked.verified() if verify else asked
-        result = whole_of(asked, options, "a kernel")
+        schedule_request = request.of(choice.schedule())
+        schedule_request = schedule_request.verified() if verify else schedule_request
+        result = whole_of(schedule_request, options, "a kernel")
         time_ps, wrong = result.time_ps, int(result.verified is False) if verify else None
         if choice.kernel is not None:
             notes = (*notes, *_grain_notes(result))
@@ -90,7 +90,7 @@ def kernel(request: Request, options: RunOptions = BRIEF) -> PerfKernel:
     return PerfKernel(time_ps, *choice.way, notes, wrong, host_of(choice.comm), lags_ps)
 
 
-def _named(request: Request) -> PerfKernel:
+def _named_kernel(request: Request) -> PerfKernel:
     """Return the time of a kernel other than NCCL's."""
     result = result_of(request, BRIEF)
     protocol = result.call.protocol if result.call is not None else ""
@@ -115,7 +115,7 @@ class Failure:
     reason: str
 
 
-def _timed(case: Request, watch: Watch | None = None) -> PerfKernel | Failure:
+def _time_case(case: Request, watch: Watch | None = None) -> PerfKernel | Failure:
     """Return the kernel of a case; `TimeLimitReached` of the watch is raised."""
     options = BRIEF if watch is None else replace(BRIEF, watch=watch)
     try:
@@ -127,7 +127,7 @@ def _timed(case: Request, watch: Watch | None = None) -> PerfKernel | Failure:
 
 
 def _all_timed(cases: Sequence[Request]) -> list[PerfKernel | Failure]:
-    return [_timed(case) for case in cases]
+    return [_time_case(case) for case in cases]
 
 
 def in_order(cases: Sequence[Request], *, jobs: Jobs = None) -> Iterator[PerfKernel | Failure]:
@@ -135,9 +135,9 @@ def in_order(cases: Sequence[Request], *, jobs: Jobs = None) -> Iterator[PerfKer
     distinct = dict.fromkeys(cases)
     with workers(jobs, len(distinct)) as spread:
         if spread is None:
-            yield from map(_timed, cases)
+            yield from map(_time_case, cases)
             return
-        futures = {case: spread.submit(_timed, case) for case in distinct}
+        futures = {case: spread.submit(_time_case, case) for case in distinct}
         for case in cases:
             yield spread.outcome(futures[case])
 
@@ -152,12 +152,12 @@ def kernels(
     jobs : int or Executor or None
         Number of worker processes, or an executor; None is one per core, 1 works in this process.
     """
-    wanted = list(dict.fromkeys(cases))
+    distinct = list(dict.fromkeys(cases))
     result = {}
-    for case, computed in each_kernel(wanted, jobs=jobs):
+    for case, computed in each_kernel(distinct, jobs=jobs):
         result[case] = computed
         if progress is not None:
-            progress(len(result), len(wanted))
+            progress(len(result), len(distinct))
     return result
 
 
@@ -165,12 +165,12 @@ def each_kernel(
     cases: Iterable[Request], *, jobs: Jobs = None
 ) -> Iterator[tuple[Request, PerfKernel | Failure]]:
     """Yield every distinct case and its kernel when computed; `jobs` as for `kernels`."""
-    wanted = list(dict.fromkeys(cases))
-    with workers(jobs, len(wanted)) as spread:
+    distinct = list(dict.fromkeys(cases))
+    with workers(jobs, len(distinct)) as spread:
         if spread is None:
-            yield from ((case, _timed(case)) for case in wanted)
+            yield from ((case, _time_case(case)) for case in distinct)
             return
-        batches = batches_of(wanted, SHARE * spread.count)
+        batches = batches_of(distinct, SHARE * spread.count)
         waiting = {spread.submit(_all_timed, batch): batch for batch in batches}
         while waiting:
             for future in spread.done(waiting):
@@ -192,15 +192,15 @@ def until(
     TimeLimitReached
         The limit was reached; tasks of the workers may still run.
     """
-    wanted = list(dict.fromkeys(cases))
+    distinct = list(dict.fromkeys(cases))
     if spread is None:
-        for case in wanted:
+        for case in distinct:
             watch.begins("the next hypothesis was simulated")
-            yield case, _timed(case, watch)
+            yield case, _time_case(case, watch)
         return
     # Other computers have other monotonic clocks.
     theirs = None if spread.remote else watch
-    waiting = {spread.submit(_timed, case, theirs): case for case in wanted}
+    waiting = {spread.submit(_time_case, case, theirs): case for case in distinct}
     while waiting:
         for future in spread.done(waiting):
             yield waiting.pop(future), spread.outcome(future)
@@ -217,7 +217,7 @@ def batches_of(cases: Sequence[Request], count: int) -> list[list[Request]]:
     for case in cases:
         setup = replace(case.setup, nodes=None)
         systems.setdefault(setup.topology, {}).setdefault(setup, []).append(case)
-    most = max(1, len(cases) // count)
+    largest_batch = max(1, len(cases) // count)
     batches = []
     for setups in systems.values():
         ordered = [
@@ -225,5 +225,7 @@ def batches_of(cases: Sequence[Request], count: int) -> list[list[Request]]:
             for alike in setups.values()
             for case in sorted(alike, key=lambda case: -case.size_bytes)
         ]
-        batches += [ordered[at : at + most] for at in range(0, len(ordered), most)]
+        batches += [
+            ordered[at : at + largest_batch] for at in range(0, len(ordered), largest_batch)
+        ]
     return sorted(batches, key=len, reverse=True)

@@ -176,9 +176,9 @@ def parse_size(flag: Flag, value: str) -> int:
 
 
 def _number(flag: Flag, value: str) -> int:
-    least = 1 if flag.takes == "count" else 0
-    if not value.isdecimal() or len(value) > 9 or int(value) < least:
-        _wrong(flag, value, f"not an integer of at least {least}")
+    minimum = 1 if flag.takes == "count" else 0
+    if not value.isdecimal() or len(value) > 9 or int(value) < minimum:
+        _wrong(flag, value, f"not an integer of at least {minimum}")
     return int(value)
 
 
@@ -195,8 +195,8 @@ def value_of(flag: Flag, value: str) -> int | str:
     if flag.takes == "op":
         return _name(flag, value, OPS)
     if flag.takes == "type":
-        known = IN_TABLES.get(value.lower())
-        return _name(flag, known.tables[0] if known else value, tuple(TYPES))
+        named_type = IN_TABLES.get(value.lower())
+        return _name(flag, named_type.tables[0] if named_type else value, tuple(TYPES))
     if flag.takes == "file":
         return value
     return _number(flag, value)
@@ -206,14 +206,14 @@ def flags_of(words: Sequence[str]) -> dict[str, str]:
     """Return flags as typed, ``-b 8 --maxbytes 1G``, by attribute name."""
     names = {f"-{flag.letter}": flag for flag in FLAGS} | {f"--{flag.name}": flag for flag in FLAGS}
     result: dict[str, str] = {}
-    rest = list(words)
-    while rest:
-        name, equals, value = rest.pop(0).partition("=")
+    words_left = list(words)
+    while words_left:
+        name, equals, value = words_left.pop(0).partition("=")
         if name not in names:
             raise InputError(f"{name}: not a flag of nccl-tests")
-        if not equals and not rest:
+        if not equals and not words_left:
             raise InputError(f"{name}: needs a value")
-        result[names[name].name] = value if equals else rest.pop(0)
+        result[names[name].name] = value if equals else words_left.pop(0)
     return result
 
 

@@ -77,9 +77,9 @@ def kind_named(word: str) -> str:
     return name
 
 
-def iterations_of(kind: str, given: int) -> int:
+def iterations_of(kind: str, requested: int) -> int:
     """Return the iterations of a measurement; by default nccl-tests' number, or 0 for others."""
-    return given or (0 if kind in ("torch", "own") else DEFAULT_ITERATIONS)
+    return requested or (0 if kind in ("torch", "own") else DEFAULT_ITERATIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +130,14 @@ class Harness:
 
     def processes(self, num_ranks: int) -> int:
         """Return the number of processes of a job."""
-        each = max(1, self.launch.gpus_per_thread) * max(1, self.launch.threads)
-        return max(1, ceil(num_ranks / each))
+        gpus_per_process = max(1, self.launch.gpus_per_thread) * max(1, self.launch.threads)
+        return max(1, ceil(num_ranks / gpus_per_process))
 
     def time_ps(self, host: Host, operation: str, kernel: PerfKernel) -> int:
         """Return the reported time per iteration [ps]; a kernel of 0 ps is a call without data."""
-        return self.measured(host, operation, kernel).mean_ps
+        return self.interval(host, operation, kernel).mean_ps
 
-    def measured(self, host: Host, operation: str, kernel: PerfKernel) -> PerfInterval:
+    def interval(self, host: Host, operation: str, kernel: PerfKernel) -> PerfInterval:
         """Return the reported interval; a kernel of 0 ps is a call without data."""
         launch, number = self.launch, max(1, self.iterations)
         times = max(1, launch.aggregated)
@@ -151,7 +151,7 @@ class Harness:
             each_ps = graph_ps(host, launch), number * times * node_ps
             total_ps = elapsed_ps(each_ps, edge_ps, self.graphs)
             return PerfInterval(total_ps, number * times, self.graphs)
-        host_ps, gpu_ps = self._enqueued(host, operation, kernel)
+        host_ps, gpu_ps = self._queue_times(host, operation, kernel)
         if launch.blocking:
             met_ps = self._barrier_ps(host) if launch.blocking == 1 else 0
             one_ps = ticks_ps(host_ps + gpu_ps + edge_ps + met_ps)
@@ -166,11 +166,11 @@ class Harness:
         """
         launch, number = self.launch, max(1, self.iterations)
         if launch.blocking or kernel.time_ps == 0:
-            return self.measured(host, operation, kernel)
+            return self.interval(host, operation, kernel)
         times = max(1, launch.aggregated)
         if launch.graph:
             return PerfInterval(self.graphs * graph_ps(host, launch), number * times)
-        host_ps = self._enqueued(host, operation, kernel)[0]
+        host_ps = self._queue_times(host, operation, kernel)[0]
         return PerfInterval(number * host_ps, number * times)
 
     def around_ps(self, host: Host) -> int:
@@ -188,13 +188,16 @@ class Harness:
         """
         if not lags_ps:
             return 0
-        each = max(1, self.launch.gpus_per_thread)
-        threads = [max(lags_ps[at : at + each]) for at in range(0, len(lags_ps), each)]
+        gpus_per_thread = max(1, self.launch.gpus_per_thread)
+        threads = [
+            max(lags_ps[at : at + gpus_per_thread])
+            for at in range(0, len(lags_ps), gpus_per_thread)
+        ]
         if self.launch.blocking == 1:
             return max(threads)
         return (threads[0], sum(threads) // len(threads), min(threads), max(threads))[self.average]
 
-    def _enqueued(self, host: Host, operation: str, kernel: PerfKernel) -> tuple[int, int]:
+    def _queue_times(self, host: Host, operation: str, kernel: PerfKernel) -> tuple[int, int]:
         host_ps, gpu_ps = enqueued_ps(host, operation, kernel.time_ps, self.launch, kernel.channels)
         if self.kind != "torch":
             return host_ps, gpu_ps
@@ -290,13 +293,13 @@ def devices(where: PerfPlace, options: PerfOptions) -> list[PerfDevice]:
     """Return the ranks as nccl-tests lists them; process and bus numbers are fictitious."""
     fabric, comm = where.setup.fabric, where.setup.comm
     result = []
-    each = options.ngpus * options.nthreads
+    gpus_per_process = options.ngpus * options.nthreads
     for machine in comm.machines:
         for local, rank in enumerate(machine.ranks):
             node = fabric.nodes[fabric.node_index[fabric.ranks[comm.ranks[rank]]]]
             host = node.name.rpartition("/")[0] or fabric.name
             chip = node.endpoint.chip if node.endpoint else ""
-            pid = 1000 + rank // each
+            pid = 1000 + rank // gpus_per_process
             bus = f"0000:{0x1A + 0x11 * local & 0xFF:02x}:00"
             product = GPUS[chip].products[0] if chip in GPUS else chip or node.model
             result.append(PerfDevice(rank, 0, pid, host, local, bus, product))
@@ -317,28 +320,30 @@ def place(
     """
     harness_of(options, kind)
     has = setup.fabric.num_ranks // max(1, setup.fabric.num_zones)
-    each = options.ngpus * options.nthreads
+    gpus_per_process = options.ngpus * options.nthreads
     if domains is not None:
         if processes is not None or setup.nodes is not None:
             raise InputError(
                 "--domains sets the nodes and their processes: leave out --nodes and --procs-per-node"
             )
-        if domains[1] % each:
+        if domains[1] % gpus_per_process:
             raise InputError(
-                f"--domains: {domains[1]} GPUs of a domain are not a multiple of -g times -t, {each}"
+                f"--domains: {domains[1]} GPUs of a domain are not a multiple of -g times -t, {gpus_per_process}"
             )
-        setup, processes = replace(setup, nodes=domains[0]), domains[1] // each
+        setup, processes = replace(setup, nodes=domains[0]), domains[1] // gpus_per_process
     if processes is None:
-        processes = 1 if each > 1 else has
-    per_node = processes * each
+        processes = 1 if gpus_per_process > 1 else has
+    per_node = processes * gpus_per_process
     if per_node > has:
         raise InputError(
             f"{per_node} GPUs per machine: {setup.name} has {has}; -g times -t times the processes per machine"
         )
     if per_node * setup.fabric.num_zones < 2:
         raise InputError("one GPU; a collective needs at least two: use -g 2 or more")
-    wanted = windows(options.local_register == SYMMETRIC_WINDOWS)
-    used = replace(setup, per_node=per_node if per_node < has else None, env=(*setup.env, *wanted))
+    window_env = windows(options.local_register == SYMMETRIC_WINDOWS)
+    used = replace(
+        setup, per_node=per_node if per_node < has else None, env=(*setup.env, *window_env)
+    )
     return PerfPlace(used, processes, kind)
 
 
@@ -392,11 +397,11 @@ def sized_heads(
         raise InputError(f"-r {options.root}: not one of the ranks 0 to {ranks - 1}")
     heads: list[tuple[int, int, str, str]] = []
     for kind in options.types:
-        each = TYPES[kind].size_bytes
+        element_bytes = TYPES[kind].size_bytes
         for op in options.ops if test.of.reduces else ("none",):
-            for wanted in options.sizes():
-                count = test.count(wanted, each, ranks)
-                heads.append((test.size(count, each, ranks), count, kind, op))
+            for requested_bytes in options.sizes():
+                count = test.count(requested_bytes, element_bytes, ranks)
+                heads.append((test.size(count, element_bytes, ranks), count, kind, op))
     return heads
 
 
@@ -418,11 +423,11 @@ def _data(dtype: DataType, op: str, *, verify: bool) -> dict[str, Any]:
 
     Unmodelled types move as others of their size.
     """
-    known = bool(dtype.storage) and op not in NO_DATA
+    is_checkable = bool(dtype.storage) and op not in NO_DATA
     return {
         "dtype": dtype.carrier,
         "redop": op if op not in ("none", "mulsum") else "sum",
-        "verify": verify and known,
+        "verify": verify and is_checkable,
     }
 
 
@@ -436,10 +441,10 @@ def _line(
     size = head[0]
     host = host_of(where.setup.comm)
     harness = harness_of(options, where.kind)
-    asked = host, test.of.name, kernel
-    mean_s = harness.measured(*asked).mean_s
+    call = host, test.of.name, kernel
+    mean_s = harness.interval(*call).mean_s
     ranks = host.num_ranks
-    shown_s = harness.on_host(*asked).mean_s if options.report_cputime else mean_s
+    shown_s = harness.on_host(*call).mean_s if options.report_cputime else mean_s
     moved = size * (ranks - 1) / ranks if test.name == "hypercube" else size
     algbw = moved / 1e9 / mean_s if mean_s else 0.0
     wrong = 0 if size == 0 and options.check else kernel.wrong

@@ -16,7 +16,7 @@ from clusim.base.errors import ClusimError, InputError, one_line
 from clusim.base.terms.times import KERNEL, LAUNCHED
 from clusim.base.units import format_size
 from clusim.nccl.launch import host_of
-from clusim.nccltests.api import whole
+from clusim.nccltests.api import full_request
 from clusim.nccltests.jobs import PerfKernel
 from clusim.nccltests.options import PerfOptions
 from clusim.nccltests.sweep import PerfPlace, Program, harness_of, row_request, sized_heads
@@ -439,8 +439,8 @@ def _test_row(
 
 def _iterations(request: Request) -> tuple[ScheduleRequest, ...]:
     """Return the run of one kernel, and of several if their iterations overlap."""
-    one = whole(request)
-    return (one, whole(request, ITERATIONS)) if request.operation in OVERLAPPING else (one,)
+    one = full_request(request)
+    return (one, full_request(request, ITERATIONS)) if request.operation in OVERLAPPING else (one,)
 
 
 def _test_outcome(

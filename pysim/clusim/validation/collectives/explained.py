@@ -14,7 +14,7 @@ from clusim.base.json_schema import JsonObject, Round6
 from clusim.base.tables import ColumnTable, text_table
 from clusim.base.units import format_size
 from clusim.nccl.launch import host_of, overhead_ps, period_ps
-from clusim.nccltests.api import MOST_RANKS, whole
+from clusim.nccltests.api import MOST_RANKS, full_request
 from clusim.nccltests.jobs import kernel
 from clusim.simulation.api import result_of
 from clusim.simulation.job import RunOptions
@@ -177,7 +177,7 @@ def _kernel_terms(case: Any, kernel_us: float) -> list[Term]:
     with TemporaryDirectory() as place:
         trace = Path(place) / "row.h5"
         how = RunOptions(bins=2, trace_out=trace, trace_primitives=True)
-        result_of(whole(case), how)
+        result_of(full_request(case), how)
         table = blame(trace)
     terms = _merge_terms(table)
     rest_us = kernel_us - table.facts["time_ps"] / 1e6
