@@ -1,8 +1,10 @@
 #include "congestion.h"
 
 #include "parts/congestion.h"
+#include "parts/packets.h"
 #include "parts/scheduler.h"
 #include "parts/wires.h"
+#include "parts/xfers.h"
 #include "scheduler.h"
 
 /* FREE and PAUSE events carry the VC above the bytes. */
@@ -63,18 +65,55 @@ STATUS congestion_pause_event(clusim_sim *s, wire_id wire, uint32_t payload) {
 /* ---- marks -------------------------------------------------------------------------------------
  */
 
-void congestion_mark(clusim_sim *s, packet *p) {
+/* True if a packet that finds `queued` bytes, with its own, is to be marked. */
+static bool marks(clusim_sim *s, wire_id wire, uint64_t queued) {
+    const clusim_wire *image = &s->model->image.wires[wire.i];
+    if (image->ecn_max_bytes == 0) return false;
+    uint64_t n = s->congestion.counters[wire.i].entered++;
+    if (queued >= image->ecn_max_bytes) return true;
+    if (queued <= image->ecn_min_bytes) return false;
+    base_u128 odds = (base_u128)image->ecn_threshold * (queued - image->ecn_min_bytes);
+    odds /= image->ecn_max_bytes - image->ecn_min_bytes;
+    return base_hash32(s->model->image.seed, wire.i ^ (UINT32_C(1) << 31), n) < odds;
+}
+
+/* ---- drops -------------------------------------------------------------------------------------
+ */
+
+/* True if a packet does not fit in the memory that a wire shares, or into its part of that. */
+static bool exceeds_shared(const clusim_sim *s, const packet *p, uint64_t queued) {
+    const clusim_wire *image = &s->model->image.wires[p->out.i];
+    uint64_t all = s->model->image.nodes[image->src].shared_bytes;
+    if (all == 0) return false;
+    uint64_t used = s->congestion.shared[image->src];
+    if (used + p->wire_bytes > all) return true;
+    return image->alpha_1024 && queued >= (image->alpha_1024 * (all - used)) >> 10;
+}
+
+/* True if a lost packet would be sent again. */
+static bool is_repeated(const clusim_sim *s, const packet *p) {
+    return p->ordered && s->model->image.spreads[xfer_at(s, p->xfer)->spread].timeout_ps > 0;
+}
+
+bool congestion_drops(clusim_sim *s, packet *p) {
     const clusim_wire *image = &s->model->image.wires[p->out.i];
     congestion_counters *count = &s->congestion.counters[p->out.i];
-    uint64_t n = count->entered++, queued = wire_at(s, p->out)->queued_bytes;
-    if (queued < image->ecn_max_bytes) {
-        if (queued <= image->ecn_min_bytes) return;
-        base_u128 odds = (base_u128)image->ecn_threshold * (queued - image->ecn_min_bytes);
-        odds /= image->ecn_max_bytes - image->ecn_min_bytes;
-        if (base_hash32(s->model->image.seed, p->out.i ^ (UINT32_C(1) << 31), n) >= odds) return;
+    uint64_t queued = wire_at(s, p->out)->queued_bytes, with = queued + p->wire_bytes;
+    bool marked = marks(s, p->out, with);
+    if (image->queue_bytes && is_repeated(s, p) &&
+        (with > image->queue_bytes || exceeds_shared(s, p, queued) || (marked && image->red))) {
+        count->drops++;
+        count->dropped_bytes += p->payload;
+        return true;
     }
-    p->marked = 1;
-    count->marks++;
+    p->marked |= marked;
+    count->marks += marked;
+    if (wire_at(s, p->out)->traits & SHARES) s->congestion.shared[image->src] += p->wire_bytes;
+    return false;
+}
+
+void congestion_left(clusim_sim *s, wire_id wire, const packet *p) {
+    s->congestion.shared[info_at(s, wire)->src.i] -= p->wire_bytes;
 }
 
 /* ---- rate control: DCQCN -----------------------------------------------------------------------
@@ -200,6 +239,7 @@ STATUS congestion_init(clusim_sim *s) {
     if (s->model->has_congestion) {
         ZEROED(s->congestion.pauses, im->num_wires * s->wires.nvc);
         ZEROED(s->congestion.counters, im->num_wires);
+        ZEROED(s->congestion.shared, im->num_nodes);
     }
     if (s->model->has_controls) ZEROED(s->congestion.controls, im->num_conns + im->num_sources);
     for (uint64_t i = 0; s->congestion.pauses && i < im->num_wires * s->wires.nvc; i++) {
@@ -222,6 +262,7 @@ STATUS congestion_init(clusim_sim *s) {
 void congestion_free(clusim_sim *s) {
     free(s->congestion.pauses);
     free(s->congestion.counters);
+    free(s->congestion.shared);
     free(s->congestion.controls);
 }
 
@@ -231,4 +272,6 @@ void congestion_read(const clusim_sim *s, wire_id wire, clusim_wire_counters *ou
     out->pauses = c->pauses;
     out->marks = c->marks;
     out->held_max = c->held_max;
+    out->drops = c->drops;
+    out->dropped_bytes = c->dropped_bytes;
 }

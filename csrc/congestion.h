@@ -2,9 +2,9 @@
  *
  * Hardware  Priority flow control (IEEE 802.1Qbb), marks (RFC 3168) and DCQCN in RoCE adapters.
  * Model     Contract, sections 4 and 5. Pauses and notifications are delays, not packets.
- * Not modelled  Dynamic thresholds over a shared buffer, pause quanta that run out, the bandwidth
- * of pause and notification frames. Parameters  Image arrays `wires` (xoff, xon, ecn) and
- * `controls`.
+ * Not modelled  Pauses by a shared buffer, pause quanta that run out, the bandwidth of pause and
+ * notification frames. Parameters  Image arrays `wires` (xoff, xon, ecn, queue_bytes, alpha, red),
+ * `nodes` (shared_bytes) and `controls`.
  */
 #ifndef CLUSIM_CONGESTION_H
 #define CLUSIM_CONGESTION_H
@@ -20,8 +20,12 @@ STATUS congestion_free_at(clusim_sim *s, wire_state *w, uint32_t vc, uint32_t by
 STATUS congestion_free_event(clusim_sim *s, wire_id wire, uint32_t payload);
 STATUS congestion_pause_event(clusim_sim *s, wire_id wire, uint32_t payload);
 
-/* A packet received over a wire was put into a queue of a wire that marks. */
-void congestion_mark(clusim_sim *s, packet *p);
+/* A packet received over a wire is to enter a queue of a wire that marks or drops: mark it if it
+ * finds congestion. True if it is dropped instead. */
+bool congestion_drops(clusim_sim *s, packet *p);
+
+/* A packet leaves the queue of a wire that shares memory. */
+void congestion_left(clusim_sim *s, wire_id wire, const packet *p);
 
 /* True if the sender is to be notified of a marked packet now; this starts the interval again. */
 bool congestion_notifies(clusim_sim *s, flow_id flow);

@@ -10,9 +10,9 @@
 #include "inbox.h"
 #include "inject.h"
 #include "notice.h"
-#include "order.h"
 #include "parts/xfers.h"
 #include "pool.h"
+#include "repeat.h"
 #include "route.h"
 #include "spread.h"
 #include "tree.h"
@@ -168,6 +168,7 @@ ALWAYS_INLINE int64_t grant_put(clusim_sim *s, wire_state *w, const packet *p,
     }
     if (UNLIKELY(w->traits & HAS_ERRORS)) {
         if (w->traits & TELLS) notice_hop(s, w, p);
+        if (w->traits & SHARES) congestion_left(s, wire_of(s, w), p);
         uint64_t extra = replay(s, w, t);
         t += extra;
         later += extra;
@@ -210,7 +211,7 @@ static inline STATUS give_back(clusim_sim *s, wire_id from, uint32_t vc, uint32_
 /* The input buffer the packet sat in is free at `end`. */
 static inline STATUS grant_release(clusim_sim *s, packet *p, int64_t end) {
     wire_id from = p->held_wire;
-    if (wire_none(from)) return UNLIKELY(p->repeated) ? order_repeated(s, p) : CLUSIM_OK;
+    if (wire_none(from)) return UNLIKELY(p->repeated) ? repeat_granted(s, p, end) : CLUSIM_OK;
     p->held_wire = NO(wire);
     if (UNLIKELY(p->copy && !buffer_none(p->shared))) {
         buffer_id shared = p->shared;

@@ -35,3 +35,21 @@ STATUS grow_lines(void **block, void *array, uint32_t *size, size_t element) {
     *size = bigger;
     return CLUSIM_OK;
 }
+
+STATUS grow_queue(void *array, uint32_t *first, uint32_t *len, uint32_t *size, size_t item) {
+    if (*len < *size) return CLUSIM_OK;
+    char *items;
+    memcpy(&items, array, sizeof items);
+    uint32_t left = *len - *first;
+    if (left >= *size / 2) {
+        uint32_t larger = *size ? 2 * *size : 64;
+        items = realloc(items, larger * item);
+        if (items == NULL) return CLUSIM_ERR_NO_MEMORY;
+        memcpy(array, &items, sizeof items);
+        *size = larger;
+    }
+    memmove(items, items + *first * item, left * item);
+    *first = 0;
+    *len = left;
+    return CLUSIM_OK;
+}

@@ -23,4 +23,12 @@ __attribute__((cold)) STATUS grow_lines(void **block, void *array, uint32_t *siz
 /* GROW_LINES(s->xfers) */
 #define GROW_LINES(part) grow_lines(&(part).block, &(part).all, &(part).size, sizeof *(part).all)
 
+/* Ensure that a queue has space for a further item: `items` from `first` to `len`, of `size`. */
+STATUS grow_queue(void *array, uint32_t *first, uint32_t *len, uint32_t *size, size_t item);
+
+/* QUEUE_ROOM(&f->sent) */
+#define QUEUE_ROOM(list)                                                                           \
+    TRY(grow_queue(&(list)->items, &(list)->first, &(list)->len, &(list)->size,                    \
+                   sizeof *(list)->items))
+
 #endif

@@ -235,7 +235,7 @@ static STATUS start_cursor(clusim_sim *s, xfer_id xfer_index, wire_id wire, uint
 /* The queue pair of a transfer has it next: inform receivers in order and sender policies. */
 static STATUS join_flow(clusim_sim *s, xfer_id id) {
     const xfer *x = xfer_at(s, id);
-    if (UNLIKELY(x->made.ordered)) lines_start(s, id);
+    if (UNLIKELY(x->made.ordered)) lines_start(s, id, spread_flow(s, x));
     return has_sender(s, x) ? sender_transfer(s, x->flow, id) : CLUSIM_OK;
 }
 

@@ -3,8 +3,11 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "parts/scheduler.h"
 #include "parts/spreads.h"
 #include "parts/xfers.h"
+#include "pool.h"
+#include "scheduler.h"
 
 /* Create `count` lines of `pairs` queue pairs each, or only count them; return the first. */
 static line_id add_lines(orders_part *o, uint32_t count, uint32_t pairs) {
@@ -13,7 +16,8 @@ static line_id add_lines(orders_part *o, uint32_t count, uint32_t pairs) {
         uint32_t pair = o->num_pairs, line = o->num_lines++;
         o->num_pairs += pairs;
         if (o->lines == NULL) continue;
-        o->lines[line] = (order_line){.oldest = NO(xfer), .newest = NO(xfer), .pairs = pairs};
+        o->lines[line] = (order_line){
+            .oldest = NO(xfer), .newest = NO(xfer), .next_blocked = NO(line), .pairs = pairs};
         o->lines[line].pair = ID(pair, pair);
         for (; pair < o->num_pairs; pair++)
             o->pairs[pair] = (order_pair){.expected = NO_NUMBER,
@@ -80,6 +84,7 @@ STATUS lines_init(clusim_sim *s) {
     ZEROED(o->of_conn, im->num_conns);
     ZEROED(o->of_message, im->num_messages);
     ZEROED(o->turn, im->num_conns);
+    ZEROED(o->starting, im->num_conns + im->num_sources);
     TRY(add_all(o, im));
     ZEROED(o->pairs, o->num_pairs);
     ZEROED(o->lines, o->num_lines);
@@ -93,6 +98,9 @@ void lines_free(clusim_sim *s) {
     free(o->of_conn);
     free(o->of_message);
     free(o->turn);
+    free(o->starting);
+    for (uint32_t k = 0; o->pairs && k < o->num_pairs; k++) free(o->pairs[k].missing.items);
+    for (uint32_t k = 0; o->lines && k < o->num_lines; k++) free(o->lines[k].backlog.items);
     free(o->pairs);
     free(o->lines);
 }
@@ -107,16 +115,19 @@ static line_id take_line(clusim_sim *s, const xfer *x) {
     return ID(line, o->of_conn[x->conn.i].i + turn);
 }
 
-void lines_start(clusim_sim *s, xfer_id id) {
+void lines_start(clusim_sim *s, xfer_id id, flow_id flow) {
     xfer *x = xfer_at(s, id);
     x->line = take_line(s, x);
     order_line *line = line_at(s, x->line);
     x->window = UINT32_MAX;
+    s->spreads.orders.starting[flow.i] = id;
     x->refers = x->count + 1;
     x->repeats = line->repeats;
     x->later = NO(xfer);
     x->first = line->next;
     line->next += x->count;
+    line->timeout_ps = s->model->image.spreads[x->spread].timeout_ps;
+    s->spreads.orders.begun_bytes += x->bytes;
     if (xfer_none(line->newest)) {
         line->oldest = id;
     } else {
@@ -125,8 +136,34 @@ void lines_start(clusim_sim *s, xfer_id id) {
     line->newest = id;
     for (uint32_t k = 0; k < line->pairs && k < x->count; k++) {
         order_pair *pair = pair_at(s, ID(pair, line->pair.i + k));
+        pair->flow = flow;
         if (!xfer_none(pair->present)) continue;
         pair->present = id;
         pair->expected = x->first + k;
     }
+}
+
+pair_id lines_pair(const clusim_sim *s, const xfer *x, uint32_t number) {
+    const order_line *line = line_at(s, x->line);
+    return ID(pair, line->pair.i + number % line->pairs);
+}
+
+void lines_forget(clusim_sim *s, xfer_id x) {
+    if (--xfer_at(s, x)->refers == 0 && xfer_at(s, x)->complete) pool_free_xfer(s, x);
+}
+
+STATUS lines_time(clusim_sim *s, pair_id id, int64_t at_ps) {
+    order_pair *pair = pair_at(s, id);
+    pair->timing = true;
+    return scheduler_event(s, at_ps, EV_TIMEOUT, pair->flow.i, id.i);
+}
+
+STATUS lines_dropped(clusim_sim *s, const packet *p) {
+    const xfer *x = xfer_at(s, p->xfer);
+    pair_id id = lines_pair(s, x, p->number);
+    const order_pair *pair = pair_at(s, id);
+    int64_t timeout_ps = line_at(s, x->line)->timeout_ps;
+    s->spreads.orders.dropped_bytes += p->payload;
+    lines_forget(s, p->xfer);
+    return pair->timing ? CLUSIM_OK : lines_time(s, id, s->scheduler.now_ps + timeout_ps);
 }

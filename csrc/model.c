@@ -102,8 +102,9 @@ static bool tells(const clusim_model *m, const clusim_wire *x) {
 
 /* Traits of a wire as an output of its switch. */
 static uint32_t traits_as_output(const clusim_model *m, const clusim_wire *x) {
-    return (x->ecn_max_bytes ? MARKS : 0) | (is_ranked(m, x) ? RANKED : 0) |
-           (tells(m, x) ? TELLS | HAS_ERRORS : 0);
+    bool shares = x->queue_bytes && m->image.nodes[x->src].shared_bytes;
+    return (x->ecn_max_bytes || x->queue_bytes ? MARKS : 0) | (is_ranked(m, x) ? RANKED : 0) |
+           (tells(m, x) ? TELLS | HAS_ERRORS : 0) | (shares ? SHARES | HAS_ERRORS : 0);
 }
 
 static uint16_t traits_of(const clusim_model *m, uint32_t w) {

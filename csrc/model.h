@@ -56,17 +56,18 @@ enum {
 
 /* Traits of a wire: deviations from the common case. */
 enum {
-    HAS_ERRORS = 1,    /* replays packets now and then, or TELLS: one test in the hot path */
+    HAS_ERRORS = 1,    /* replays packets now and then, TELLS or SHARES: one test in the hot path */
     STORE_FORWARD = 2, /* the far node receives packets in full before it forwards them */
     PLAIN_CUT = 4,     /* no wire out of the far node is faster or of another format */
     BRIDGE = 8,        /* the far node is a NIC */
     PAUSES = 16,       /* stopped by its receiver instead of by credit */
-    MARKS = 32,        /* marks packets that find a long queue */
+    MARKS = 32,        /* marks or drops packets that find a long queue */
     FROM_PLAIN = 64,   /* leaves a node that works in windows */
     TO_PLAIN = 128,    /* leads to one */
     CROSSES = 256,     /* leads to one of another thread (partition.h) */
     RANKED = 512,      /* of a switch, with a dimension: its queues have ranks */
-    TELLS = 1024       /* of a switch: packets record its queue and bytes for policies of senders */
+    TELLS = 1024,      /* of a switch: packets record its queue and bytes for policies of senders */
+    SHARES = 2048      /* drops packets by the shared memory of its node */
 };
 
 /* A route group: number of wires, and the first one. */
@@ -235,7 +236,7 @@ static inline model_span model_members(const clusim_image *im, mgroup_id group) 
 /* True if a sender policy would need notices of packets that a receiver in order drops. */
 static inline bool model_sends_in_order(const clusim_image *im, uint32_t control, uint32_t spread) {
     return control != NONE && spread != NONE && im->controls[control].sender &&
-           im->spreads[spread].ordered;
+           im->spreads[spread].ordered && im->spreads[spread].timeout_ps == 0;
 }
 
 /* Endpoints are the first targets. */

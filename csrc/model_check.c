@@ -21,6 +21,8 @@ static const char *wrong_node(const clusim_image *im, uint64_t row) {
          "only a switch has a reduction unit");
     NEED(n->endpoint == NONE || im->endpoints[n->endpoint].node == row, "endpoint does not match");
     NEED(n->unit == NONE || im->units[n->unit].node == row, "unit does not match");
+    NEED(!n->shared_bytes || (n->endpoint == NONE && n->unit == NONE),
+         "shared memory of queues, but it has an endpoint or a unit");
     return NULL;
 }
 
@@ -43,6 +45,7 @@ static const char *wrong_wire(const clusim_image *im, uint64_t row) {
     NEED(w->xoff_bytes == 0 || w->xon_bytes <= w->xoff_bytes, "resume above the pause threshold");
     NEED(w->xoff_bytes < w->buffer_bytes, "pause threshold beyond the buffer");
     NEED(w->ecn_min_bytes <= w->ecn_max_bytes, "mark thresholds the wrong way round");
+    NEED(!w->red || w->queue_bytes, "drops at random, but has no queue_bytes");
     if (w->reverse == NONE) return NULL;
     const clusim_wire *back = &im->wires[w->reverse];
     NEED(back->reverse == row, "is not the reverse of its reverse");

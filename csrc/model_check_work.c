@@ -83,6 +83,8 @@ static uint64_t highest_vc(const clusim_image *im) {
 static const char *wrong_spread(const clusim_image *im, uint64_t row) {
     const clusim_spread *x = &im->spreads[row];
     NEED(x->detour_lo <= x->detour_hi, "detours the wrong way round");
+    NEED(x->ordered || !x->timeout_ps, "a timeout, but packets are accepted in any order");
+    NEED(x->timeout_ps || !x->selective, "selective, but without a timeout");
     if (x->minimal_vc == 0) return NULL;
     NEED(x->gap_ps == 0 && x->detour_lo == x->detour_hi,
          "minimal paths exclude flowlets and detours");

@@ -5,6 +5,7 @@
 #include "congestion.h"
 #include "inbox.h"
 #include "inject.h"
+#include "lines.h"
 #include "memory.h"
 #include "notice.h"
 #include "order.h"
@@ -18,6 +19,7 @@
 #include "pool.h"
 #include "route.h"
 #include "scheduler.h"
+#include "spread.h"
 #include "tree.h"
 #include "unit.h"
 #include "wire.h"
@@ -132,7 +134,9 @@ static STATUS accept_kept(clusim_sim *s, packet_id index) {
 static STATUS deliver_in_order(clusim_sim *s, packet_id index, wire_id from) {
     packet *p = packet_at(s, index);
     xfer_id id = p->xfer;
+    if (spread_of(s, xfer_at(s, id))->timeout_ps) p->acknowledged &= order_takes(s, p);
     if (UNLIKELY(p->marked || p->acknowledged)) TRY(notice_delivered(s, p));
+    notice_forget_hops(s, p);
     pair_id pair = order_pair_of(s, p);
     if (order_arrived(s, p)) {
         TRY(wire_return_credit(s, from, p->vc, p->wire_bytes, s->scheduler.now_ps));
@@ -148,7 +152,7 @@ static STATUS deliver_in_order(clusim_sim *s, packet_id index, wire_id from) {
             TRY(accept_kept(s, index));
         }
     }
-    order_forget(s, id);
+    lines_forget(s, id);
     return CLUSIM_OK;
 }
 

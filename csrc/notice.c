@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "congestion.h"
+#include "grow.h"
 #include "parts/congestion.h"
 #include "parts/packets.h"
 #include "parts/scheduler.h"
@@ -13,45 +14,28 @@
 /* ---- lists -------------------------------------------------------------------------------------
  */
 
-/* Ensure that the array at the address `array` has space for a further item. */
-static STATUS make_room(void *array, uint32_t *first, uint32_t *len, uint32_t *size, size_t item) {
-    if (*len < *size) return CLUSIM_OK;
-    char *items;
-    memcpy(&items, array, sizeof items);
-    uint32_t left = *len - *first;
-    if (left >= *size / 2) {
-        uint32_t larger = *size ? 2 * *size : 64;
-        items = realloc(items, larger * item);
-        if (items == NULL) return CLUSIM_ERR_NO_MEMORY;
-        memcpy(array, &items, sizeof items);
-        *size = larger;
-    }
-    memmove(items, items + *first * item, left * item);
-    *first = 0;
-    *len = left;
-    return CLUSIM_OK;
-}
-
-#define ROOM(list)                                                                                 \
-    TRY(make_room(&(list)->items, &(list)->first, &(list)->len, &(list)->size,                     \
-                  sizeof *(list)->items))
-
 STATUS notice_sent(sender_state *f, sent_packet p) {
-    ROOM(&f->sent);
+    QUEUE_ROOM(&f->sent);
     f->sent.items[f->sent.len++] = p;
     return CLUSIM_OK;
 }
 
-/* Remove a packet. Mostly it is the first. */
-static sent_packet take_sent(sent_list *sent, xfer_id id, uint32_t number) {
+/* Remove a packet. Mostly it is the first; it is missing after its sender has found it lost. */
+static bool take_sent(sent_list *sent, xfer_id id, uint32_t number, sent_packet *taken) {
     uint32_t k = sent->first;
-    while (!xfer_is(sent->items[k].xfer, id) || sent->items[k].number != number) k++;
-    CLUSIM_ASSERT(k < sent->len);
-    sent_packet taken = sent->items[k];
+    while (k < sent->len && (!xfer_is(sent->items[k].xfer, id) || sent->items[k].number != number))
+        k++;
+    if (k == sent->len) return false;
+    *taken = sent->items[k];
     sent->items[k].xfer = NO(xfer);
     while (sent->first < sent->len && xfer_none(sent->items[sent->first].xfer)) sent->first++;
     if (sent->first == sent->len) sent->first = sent->len = 0;
-    return taken;
+    return true;
+}
+
+bool notice_lost(sender_state *f, xfer_id id, uint32_t number) {
+    sent_packet taken;
+    return take_sent(&f->sent, id, number, &taken);
 }
 
 /* ---- telemetry ---------------------------------------------------------------------------------
@@ -68,12 +52,16 @@ void notice_hop(clusim_sim *s, const wire_state *w, const packet *p) {
                                             .wire = wire_of(s, w).i};
 }
 
+void notice_forget_hops(clusim_sim *s, const packet *p) {
+    if (s->senders.hops) s->senders.hops[p - s->packets.all].count = 0;
+}
+
 /* Move the hops of a delivered packet to its notice. */
 static STATUS move_hops(clusim_sim *s, sender_state *f, const packet *p, delivery_notice *n) {
     packet_hops *hops = &s->senders.hops[p - s->packets.all];
     n->num_hops = (uint8_t)hops->count;
     for (uint32_t k = 0; k < n->num_hops; k++) {
-        ROOM(&f->hops);
+        QUEUE_ROOM(&f->hops);
         f->hops.items[f->hops.len++] = hops->all[k];
     }
     hops->count = 0;
@@ -88,15 +76,16 @@ static STATUS send_notice(clusim_sim *s, flow_id flow, const packet *p) {
     int64_t notice_ps = s->scheduler.now_ps + congestion_control(s, flow)->cnp_delay_ps;
     delivery_notice n = {.bytes = p->payload, .marked = p->marked};
     n.notifies = p->marked && congestion_notifies(s, flow);
-    if (p->acknowledged) {
-        sent_packet sent = take_sent(&f->sent, p->xfer, p->number);
+    sent_packet sent;
+    n.acknowledges = p->acknowledged && take_sent(&f->sent, p->xfer, p->number, &sent);
+    if (n.acknowledges) {
         n.rtt_ps = notice_ps - sent.at_ps;
         n.path = sent.path;
     } else if (!n.notifies) {
         return CLUSIM_OK;
     }
     if (s->model->has_telemetry) TRY(move_hops(s, f, p, &n));
-    ROOM(&f->notices);
+    QUEUE_ROOM(&f->notices);
     f->notices.items[f->notices.len++] = n;
     return scheduler_event(s, notice_ps, EV_NOTIFY, 0, flow.i);
 }

@@ -21,6 +21,12 @@ STATUS notice_delivered(clusim_sim *s, const packet *p);
 /* Remove the oldest notice; its hops are valid until the next notice. */
 delivery_notice notice_take(sender_state *f, const clusim_hop **hops);
 
+/* The sender finds a packet lost; true if it was in flight. */
+bool notice_lost(sender_state *f, xfer_id id, uint32_t number);
+
+/* A packet vanishes, or its hops are read. */
+void notice_forget_hops(clusim_sim *s, const packet *p);
+
 /* A packet is granted now on a wire with telemetry. */
 void notice_hop(clusim_sim *s, const wire_state *w, const packet *p);
 

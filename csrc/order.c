@@ -1,35 +1,26 @@
 #include "order.h"
 
-#include "inject.h"
+#include "grow.h"
 #include "lines.h"
-#include "memory.h"
 #include "parts/packets.h"
 #include "parts/results.h"
 #include "parts/scheduler.h"
 #include "parts/spreads.h"
-#include "parts/wires.h"
 #include "parts/xfers.h"
 #include "pool.h"
-#include "route.h"
 #include "scheduler.h"
 #include "spread.h"
-#include "wire.h"
-
-void order_forget(clusim_sim *s, xfer_id x) {
-    if (--xfer_at(s, x)->refers == 0 && xfer_at(s, x)->complete) pool_free_xfer(s, x);
-}
 
 /* ---- queue pairs -------------------------------------------------------------------------------
  */
 
 pair_id order_pair_of(const clusim_sim *s, const packet *p) {
-    const order_line *line = line_at(s, xfer_at(s, p->xfer)->line);
-    return ID(pair, line->pair.i + p->number % line->pairs);
+    return lines_pair(s, xfer_at(s, p->xfer), p->number);
 }
 
 /* Number of a packet in its line. */
 static uint64_t number_of(const clusim_sim *s, packet_id p) {
-    return xfer_at(s, packet_at(s, p)->xfer)->first + packet_at(s, p)->number;
+    return order_number(s, packet_at(s, p));
 }
 
 /* The expected packet was accepted. */
@@ -59,13 +50,12 @@ static bool passed(const clusim_sim *s, const order_line *line, const xfer *x) {
     return true;
 }
 
-/* Forget the transfers that a line does not need. */
-static void shorten(clusim_sim *s, order_line *line) {
+void order_shorten(clusim_sim *s, order_line *line) {
     while (!xfer_none(line->oldest) && passed(s, line, xfer_at(s, line->oldest))) {
         xfer_id id = line->oldest;
         line->oldest = xfer_at(s, id)->later;
         if (xfer_none(line->oldest)) line->newest = NO(xfer);
-        order_forget(s, id);
+        lines_forget(s, id);
     }
 }
 
@@ -84,6 +74,7 @@ bool order_arrived(clusim_sim *s, const packet *p) {
     const xfer *x = xfer_at(s, p->xfer);
     bool early = x->first + p->number != pair_at(s, order_pair_of(s, p))->expected;
     clusim_order_counters *c = &s->spreads.orders.counters[receiver_of(x).i];
+    s->spreads.orders.arrived_bytes += p->payload;
     c->packets += counts(s);
     c->early += early && counts(s);
     return early;
@@ -96,11 +87,6 @@ static void count_kept(clusim_sim *s, const packet *p, int64_t bytes) {
     clusim_order_counters *c = &o->counters[receiver];
     o->kept[receiver] += (uint64_t)bytes;
     if (counts(s)) c->kept_max = base_umax(c->kept_max, o->kept[receiver]);
-}
-
-static void count_repeat(clusim_sim *s, const xfer *x) {
-    target_id sender = target_none(x->via_first) ? model_target(x->endpoint) : x->via_first;
-    s->spreads.orders.counters[sender.i].repeats += counts(s);
 }
 
 /* ---- receiver ----------------------------------------------------------------------------------
@@ -117,21 +103,61 @@ static STATUS refuse(clusim_sim *s, pair_id id) {
     return scheduler_event(s, at, EV_REPEAT, spread_flow(s, x).i, id.i);
 }
 
+/* Place of a packet among the kept ones: the link to it, or to the one after. */
+static packet_id *place_of(const clusim_sim *s, order_pair *pair, uint64_t number) {
+    packet_id *link = &pair->kept;
+    while (!packet_none(*link) && number_of(s, *link) < number) link = next_of(s, *link);
+    return link;
+}
+
+/* A packet that was accepted, or is kept. */
+static bool is_known(const clusim_sim *s, order_pair *pair, uint64_t number) {
+    packet_id at = *place_of(s, pair, number);
+    return number < pair->expected || (!packet_none(at) && number_of(s, at) == number);
+}
+
+bool order_knows(const clusim_sim *s, const packet *p) {
+    return is_known(s, pair_at(s, order_pair_of(s, p)), order_number(s, p));
+}
+
+/* True if an early packet is kept. */
+static bool has_room(const clusim_sim *s, const packet *p) {
+    const clusim_spread *spread = spread_of(s, xfer_at(s, p->xfer));
+    const order_pair *pair = pair_at(s, order_pair_of(s, p));
+    return spread->selective || pair->kept_bytes + p->payload <= spread->reorder_bytes;
+}
+
+bool order_takes(const clusim_sim *s, const packet *p) {
+    bool expected = order_number(s, p) == pair_at(s, order_pair_of(s, p))->expected;
+    return expected || (!order_knows(s, p) && has_room(s, p));
+}
+
+/* Ask for the packets that an early one has overtaken. */
+static STATUS ask(clusim_sim *s, pair_id id, const xfer *x, uint64_t number) {
+    order_pair *pair = pair_at(s, id);
+    uint64_t from = pair->seen;
+    pair->seen = base_umax(from, number + 1);
+    if (!spread_of(s, x)->selective || from >= number) return CLUSIM_OK;
+    QUEUE_ROOM(&pair->missing);
+    pair->missing.items[pair->missing.len++] = (order_span){from, number};
+    int64_t at = s->scheduler.now_ps + spread_of(s, x)->nak_ps;
+    return scheduler_event(s, at, EV_REPEAT, pair->flow.i, id.i);
+}
+
 STATUS order_early(clusim_sim *s, packet_id index) {
     packet *p = packet_at(s, index);
+    const xfer *x = xfer_at(s, p->xfer);
     pair_id id = order_pair_of(s, p);
     order_pair *pair = pair_at(s, id);
     uint64_t number = number_of(s, index);
-    packet_id *link = &pair->kept;
-    while (!packet_none(*link) && number_of(s, *link) < number) link = next_of(s, *link);
-    bool known = number < pair->expected || (!packet_none(*link) && number_of(s, *link) == number);
-    uint64_t room = spread_of(s, xfer_at(s, p->xfer))->reorder_bytes;
-    if (!known && pair->kept_bytes + p->payload <= room) {
+    bool known = is_known(s, pair, number);
+    if (!known && has_room(s, p)) {
+        packet_id *link = place_of(s, pair, number);
         pair->kept_bytes += p->payload;
         count_kept(s, p, p->payload);
         *next_of(s, index) = *link;
         *link = index;
-        return CLUSIM_OK;
+        return ask(s, id, x, number);
     }
     pool_free_packet(s, index);
     if (known || pair->refused) return CLUSIM_OK; /* a refusal on its way covers the packet */
@@ -142,11 +168,14 @@ STATUS order_early(clusim_sim *s, packet_id index) {
 
 STATUS order_next(clusim_sim *s, pair_id id, packet_id *out) {
     order_pair *pair = pair_at(s, id);
+    pair->seen = base_umax(pair->seen, pair->expected + 1);
+    pair->progress_ps = s->scheduler.now_ps;
+    pair->tries = 0;
     advance(s, id);
     *out = NO(packet);
     if (packet_none(pair->kept) || number_of(s, pair->kept) != pair->expected) {
         if (pair->lost) TRY(refuse(s, id));
-        shorten(s, line_at(s, pair->line));
+        order_shorten(s, line_at(s, pair->line));
         return CLUSIM_OK;
     }
     *out = pair->kept;
@@ -154,99 +183,5 @@ STATUS order_next(clusim_sim *s, pair_id id, packet_id *out) {
     const packet *p = packet_at(s, *out);
     pair->kept_bytes -= p->payload;
     count_kept(s, p, -(int64_t)p->payload);
-    return CLUSIM_OK;
-}
-
-/* ---- sender ------------------------------------------------------------------------------------
- */
-
-/* The wire of packet `i` among the first wires, or over which it leaves next. */
-static wire_id first_wire(const xfer *x, uint32_t i) {
-    uint32_t n = x->group_size;
-    if (x->policy == CLUSIM_POLICY_PINNED) return ID(wire, x->group[x->stripe % n]);
-    return ID(wire, x->group[((uint64_t)x->stripe + i) % n]);
-}
-
-/* True if packet `i` was granted. */
-static bool was_granted(const clusim_sim *s, const xfer *x, uint32_t i) {
-    if (x->ungranted == 0) return true;
-    if (x->policy == CLUSIM_POLICY_ADAPTIVE) return i < x->adaptive_next;
-    return i < wire_at(s, first_wire(x, i))->flows[x->slot].next;
-}
-
-/* One more than the highest number that may have been granted. */
-static uint32_t granted_end(const clusim_sim *s, const xfer *x) {
-    uint64_t end = 0;
-    if (x->ungranted == 0) return x->count;
-    if (x->policy == CLUSIM_POLICY_ADAPTIVE) return x->adaptive_next;
-    for (uint32_t k = 0; k < x->group_size; k++)
-        end = base_umax(end, wire_at(s, ID(wire, x->group[k]))->flows[x->slot].next);
-    return (uint32_t)base_umin(end, x->count);
-}
-
-static STATUS send_again(clusim_sim *s, xfer_id id, uint32_t i) {
-    packet_id index;
-    TRY(pool_packet(s, &index));
-    xfer *x = xfer_at(s, id);
-    packet *p = packet_at(s, index);
-    *p = x->made;
-    p->number = i;
-    p->key = inject_key(x, i);
-    p->repeated = 1;
-    bool last = i + 1 == x->count;
-    p->payload = last ? (uint32_t)(x->bytes - (uint64_t)i * x->full) : x->full;
-    wire_id out = first_wire(x, i);
-    if (x->policy == CLUSIM_POLICY_ADAPTIVE) {
-        node_id node = info_at(s, out)->src;
-        spread_choice c = spread_among(s, x->group, x->group_size, node);
-        out = spread_least(s, p, &c);
-    }
-    p->first_wire = out;
-    route_restart(s, p, out, x->vc);
-    x->refers++;
-    line_at(s, x->line)->repeats++;
-    count_repeat(s, x);
-    memory_inject(s, x->endpoint, p->payload);
-    return wire_enqueue(s, index, info_at(s, out)->num_voqs - s->wires.nvc + x->vc);
-}
-
-/* Send the granted packets of a queue pair again, from its refused one on. */
-static STATUS send_all(clusim_sim *s, const order_pair *pair, uint32_t step) {
-    uint64_t i = pair->refused_at - xfer_at(s, pair->refused_in)->first;
-    for (xfer_id id = pair->refused_in; !xfer_none(id); id = xfer_at(s, id)->later) {
-        uint32_t end = granted_end(s, xfer_at(s, id));
-        for (; i < end; i += step) {
-            if (was_granted(s, xfer_at(s, id), (uint32_t)i)) TRY(send_again(s, id, (uint32_t)i));
-        }
-        i %= step;
-    }
-    return CLUSIM_OK;
-}
-
-/* The last transfer of a line waits for repeats, or continues. */
-static STATUS reopen(clusim_sim *s, const order_line *line) {
-    if (xfer_none(line->newest)) return CLUSIM_OK;
-    xfer *x = xfer_at(s, line->newest);
-    x->repeats = line->repeats;
-    return x->ungranted ? inject_reopen(s, x, NO(wire)) : CLUSIM_OK;
-}
-
-STATUS order_repeat(clusim_sim *s, pair_id id) {
-    order_pair *pair = pair_at(s, id);
-    order_line *line = line_at(s, pair->line);
-    pair->refused = false;
-    if (!xfer_none(pair->present)) {
-        TRY(send_all(s, pair, line->pairs));
-        TRY(reopen(s, line));
-    }
-    shorten(s, line);
-    return CLUSIM_OK;
-}
-
-STATUS order_repeated(clusim_sim *s, packet *p) {
-    order_line *line = line_at(s, xfer_at(s, p->xfer)->line);
-    p->repeated = 0;
-    if (--line->repeats == 0) return reopen(s, line);
-    if (!xfer_none(line->newest)) xfer_at(s, line->newest)->repeats = line->repeats;
     return CLUSIM_OK;
 }

@@ -3,12 +3,12 @@
  * Hardware  RoCE and InfiniBand NICs (reliable connection): an early packet is dropped, and after a
  *           NAK the sender returns to the expected one; or a reorder buffer of limited size.
  * Model     Contract, section 6 (receivers in order).
- * Not modelled  Timeouts, selective repeat, a NIC's drop
- * before PCIe: packets are dropped at their destination. */
+ * Not modelled  A NIC's drop before PCIe: early packets are dropped at their destination. */
 #ifndef CLUSIM_ORDER_H
 #define CLUSIM_ORDER_H
 
 #include "parts/packets.h"
+#include "parts/spreads.h"
 #include "parts/xfers.h"
 #include "state.h"
 
@@ -26,13 +26,16 @@ STATUS order_early(clusim_sim *s, packet_id packet);
  * refuse a lost one. */
 STATUS order_next(clusim_sim *s, pair_id pair, packet_id *out);
 
-/* The sender learns that a packet was refused. */
-STATUS order_repeat(clusim_sim *s, pair_id pair);
+/* True if a packet was accepted or is kept; if it would be, now. */
+bool order_knows(const clusim_sim *s, const packet *p);
+bool order_takes(const clusim_sim *s, const packet *p);
 
-/* A repeated packet has left its endpoint. */
-STATUS order_repeated(clusim_sim *s, packet *p);
+/* Forget the transfers that a line does not need. */
+void order_shorten(clusim_sim *s, order_line *line);
 
-/* A packet of a transfer, or a refusal, has arrived, or its line does not need it. */
-void order_forget(clusim_sim *s, xfer_id x);
+/* Number of a packet in its line. */
+static inline uint64_t order_number(const clusim_sim *s, const packet *p) {
+    return xfer_at(s, p->xfer)->first + p->number;
+}
 
 #endif

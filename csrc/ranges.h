@@ -71,6 +71,7 @@
     F(nodes, clusim_node, unit, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), units, NONE_TOO) \
     F(nodes, clusim_node, zone, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     F(nodes, clusim_node, wide_stride, 4, 1, PLAIN, INT64_C(0), UINT64_C(1), nothing, 0) \
+    F(nodes, clusim_node, shared_bytes, 8, 1, PLAIN, INT64_C(0), UINT64_C(1099511627775), nothing, 0) \
     F(endpoints, clusim_endpoint, write_latency_ps, 8, 1, SIGNED, INT64_C(1), UINT64_C(72057594037927935), nothing, 0) \
     F(endpoints, clusim_endpoint, read_latency_ps, 8, 1, SIGNED, INT64_C(1), UINT64_C(72057594037927935), nothing, 0) \
     F(endpoints, clusim_endpoint, response_latency_ps, 8, 1, SIGNED, INT64_C(1), UINT64_C(72057594037927935), nothing, 0) \
@@ -98,6 +99,7 @@
     F(wires, clusim_wire, xon_bytes, 8, 1, PLAIN, INT64_C(0), UINT64_C(1099511627775), nothing, 0) \
     F(wires, clusim_wire, ecn_min_bytes, 8, 1, PLAIN, INT64_C(0), UINT64_C(1099511627775), nothing, 0) \
     F(wires, clusim_wire, ecn_max_bytes, 8, 1, PLAIN, INT64_C(0), UINT64_C(1099511627775), nothing, 0) \
+    F(wires, clusim_wire, queue_bytes, 8, 1, PLAIN, INT64_C(0), UINT64_C(1099511627775), nothing, 0) \
     F(wires, clusim_wire, src, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), nodes, 0) \
     F(wires, clusim_wire, dst, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), nodes, 0) \
     F(wires, clusim_wire, reverse, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), wires, NONE_TOO) \
@@ -107,6 +109,8 @@
     F(wires, clusim_wire, dim, 2, 1, PLAIN, INT64_C(0), UINT64_C(65535), nothing, 0) \
     F(wires, clusim_wire, dateline, 2, 1, PLAIN, INT64_C(0), UINT64_C(1), nothing, 0) \
     F(wires, clusim_wire, ecn_threshold, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
+    F(wires, clusim_wire, alpha_1024, 4, 1, PLAIN, INT64_C(0), UINT64_C(1048576), nothing, 0) \
+    F(wires, clusim_wire, red, 4, 1, PLAIN, INT64_C(0), UINT64_C(1), nothing, 0) \
     F(targets, clusim_target, node, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), nodes, 0) \
     F(targets, clusim_target, zone, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     F(targets, clusim_target, local, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
@@ -147,6 +151,7 @@
     F(controls, clusim_control, pad, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     F(spreads, clusim_spread, gap_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(72057594037927935), nothing, 0) \
     F(spreads, clusim_spread, nak_ps, 8, 1, SIGNED, INT64_C(1), UINT64_C(72057594037927935), nothing, 0) \
+    F(spreads, clusim_spread, timeout_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(72057594037927935), nothing, 0) \
     F(spreads, clusim_spread, reorder_bytes, 8, 1, PLAIN, INT64_C(0), UINT64_C(4503599627370496), nothing, 0) \
     F(spreads, clusim_spread, ordered, 4, 1, PLAIN, INT64_C(0), UINT64_C(1), nothing, 0) \
     F(spreads, clusim_spread, estimate, 4, 1, PLAIN, INT64_C(0), UINT64_C(1), nothing, 0) \
@@ -155,6 +160,8 @@
     F(spreads, clusim_spread, detour_vcs, 4, 1, PLAIN, INT64_C(0), UINT64_C(8), nothing, 0) \
     F(spreads, clusim_spread, bias_bytes, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     F(spreads, clusim_spread, minimal_vc, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), vcs, 0) \
+    F(spreads, clusim_spread, selective, 4, 1, PLAIN, INT64_C(0), UINT64_C(1), nothing, 0) \
+    F(spreads, clusim_spread, retries, 4, 1, PLAIN, INT64_C(0), UINT64_C(65536), nothing, 0) \
     F(spreads, clusim_spread, pad, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     V(queue_keys, uint32_t, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     F(conns, clusim_conn, tail_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(72057594037927935), nothing, 0) \

@@ -40,6 +40,8 @@ void readout_finish(clusim_sim *s) {
         if (!(s->wires.info[w].traits & (PAUSES | MARKS))) continue;
         f = base_mix(base_mix(f, c->pauses), c->marks);
         f = base_mix(base_mix(f, c->held_max), c->overflows);
+        if (!s->model->image.wires[w].queue_bytes) continue;
+        f = base_mix(base_mix(f, c->drops), c->dropped_bytes);
     }
     s->results.fingerprint = f;
 }

@@ -59,8 +59,8 @@ static const uint8_t what_of[EV_WAKE + 1] = {
 /* An event after the end of time is dropped; a WAKE results from a time that was refused. */
 void scheduler_event_beyond(clusim_sim *s, uint32_t class, uint32_t order, uint32_t payload) {
     uint32_t what = what_of[class], index = payload;
-    if (class == EV_NOTIFY || class == EV_ALARM || class == EV_REPEAT) {
-        scheduler_flow_beyond(s, ID(flow, class == EV_REPEAT ? order : payload));
+    if (class >= EV_NOTIFY && class <= EV_RESEND) {
+        scheduler_flow_beyond(s, ID(flow, class >= EV_REPEAT ? order : payload));
         return;
     }
     if (class == EV_RESPOND) index = wire_at(s, ID(wire, order))->far_endpoint.i;

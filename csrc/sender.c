@@ -44,14 +44,21 @@ static STATUS set_alarm(clusim_sim *s, flow_id flow) {
     return scheduler_event(s, timer_ps, EV_ALARM, 0, flow.i);
 }
 
-/* Route the next packets of the flow's transfer by the path of its record. */
-static void take_path(clusim_sim *s, const sender_state *f) {
-    xfer *x = xfer_at(s, f->xfer);
+/* Route the next packets of a transfer by the path of its flow's record. */
+static void take_path(clusim_sim *s, const sender_state *f, xfer_id id) {
+    xfer *x = xfer_at(s, id);
     if (x->policy != CLUSIM_POLICY_PINNED || x->num_queues || !path_none(x->path)) return;
-    x->stripe = f->key;
+    uint32_t key = x->made.key; /* of its queue pair */
+    x->stripe = key;
     if (f->path == 0) return;
-    uint32_t n = x->group_size, drawn = base_hash32(s->model->image.seed, f->key, f->path);
-    x->stripe = drawn / (2 * n) * n + f->key % n;
+    uint32_t n = x->group_size, drawn = base_hash32(s->model->image.seed, key, f->path);
+    x->stripe = drawn / (2 * n) * n + key % n;
+}
+
+void sender_route(clusim_sim *s, xfer_id id) {
+    flow_id flow = xfer_at(s, id)->flow;
+    if (s->senders.all == NULL || flow_none(flow) || sender_at(s, flow)->record == NULL) return;
+    take_path(s, sender_at(s, flow), id);
 }
 
 static void change_path(clusim_sim *s, flow_id flow, enum clusim_sender_call which) {
@@ -62,7 +69,7 @@ static void change_path(clusim_sim *s, flow_id flow, enum clusim_sender_call whi
         return;
     }
     f->path = (uint32_t)path;
-    if (!xfer_none(f->xfer)) take_path(s, f);
+    if (!xfer_none(f->xfer)) take_path(s, f, f->xfer);
 }
 
 /* Call a function of the policy, if it has it, and check its answers. */
@@ -73,8 +80,8 @@ static STATUS call(clusim_sim *s, flow_id flow, enum clusim_sender_call which,
     if (function == NULL || f->failed) return CLUSIM_OK;
     int64_t now_ps = s->scheduler.now_ps;
     f->record[CLUSIM_WORD_IN_FLIGHT] = f->in_flight;
-    function(f->record, now_ps, notice->bytes, notice->rtt_ps, notice->marked, notice->path, hops,
-             notice->num_hops);
+    function(f->record, now_ps, notice->bytes + notice->lost_bytes, notice->rtt_ps, notice->marked,
+             notice->path, hops, notice->num_hops);
     int64_t rate = f->record[CLUSIM_WORD_RATE], timer_ps = f->record[CLUSIM_WORD_TIMER_PS];
     if (rate < 1 || rate > MOST_RATE) {
         fail(s, flow, which, CLUSIM_WORD_RATE);
@@ -97,7 +104,8 @@ static int64_t next_at(const sender_state *f) {
  */
 
 bool sender_acknowledged(const clusim_sim *s, flow_id flow) {
-    if (s->senders.all == NULL || sender_at(s, flow)->record == NULL) return false;
+    if (s->senders.all == NULL || flow_none(flow) || sender_at(s, flow)->record == NULL)
+        return false;
     return sender_at(s, flow)->policy->functions[CLUSIM_SENDER_CALL_ACKED] != NULL;
 }
 
@@ -105,8 +113,8 @@ STATUS sender_transfer(clusim_sim *s, flow_id flow, xfer_id id) {
     sender_state *f = sender_at(s, flow);
     if (f->record == NULL) return CLUSIM_ERR_BAD_IMAGE;
     f->xfer = id;
-    f->key = xfer_at(s, id)->stripe;
-    if (f->path) take_path(s, f);
+    xfer_at(s, id)->made.key = xfer_at(s, id)->stripe;
+    if (f->path) take_path(s, f, id);
     if (f->started) return CLUSIM_OK;
     f->started = true;
     return call(s, flow, CLUSIM_SENDER_CALL_START, &(delivery_notice){0}, NULL);
@@ -116,7 +124,7 @@ void sender_idle(clusim_sim *s, flow_id flow) { sender_at(s, flow)->xfer = NO(xf
 
 static STATUS policy_granted(clusim_sim *s, flow_id flow, sent_packet p, uint32_t payload) {
     sender_state *f = sender_at(s, flow);
-    if (f->policy->functions[CLUSIM_SENDER_CALL_ACKED] != NULL) {
+    if (f->policy->functions[CLUSIM_SENDER_CALL_ACKED] != NULL && !xfer_none(p.xfer)) {
         f->in_flight += payload;
         TRY(notice_sent(f, p));
     }
@@ -129,15 +137,39 @@ static STATUS policy_granted(clusim_sim *s, flow_id flow, sent_packet p, uint32_
     return CLUSIM_OK;
 }
 
-STATUS sender_granted(clusim_sim *s, xfer_id id, uint32_t number, uint32_t payload) {
-    flow_id flow = xfer_at(s, id)->flow;
+static STATUS granted(clusim_sim *s, flow_id flow, sent_packet p, uint32_t payload) {
     flow_at(s, flow)->sent_bytes += payload;
     if (UNLIKELY(congestion_control(s, flow)->sender)) {
-        sent_packet p = {s->scheduler.now_ps, id, number, sender_at(s, flow)->path};
+        p.at_ps = s->scheduler.now_ps;
+        p.path = sender_at(s, flow)->path;
         return policy_granted(s, flow, p, payload);
     }
     congestion_granted(s, flow, payload);
     return CLUSIM_OK;
+}
+
+STATUS sender_granted(clusim_sim *s, xfer_id id, uint32_t number, uint32_t payload) {
+    sent_packet p = {.xfer = id, .number = number};
+    return granted(s, xfer_at(s, id)->flow, p, payload);
+}
+
+STATUS sender_repeated(clusim_sim *s, const packet *p) {
+    sent_packet sent = {.xfer = p->acknowledged ? p->xfer : NO(xfer), .number = p->number};
+    return granted(s, xfer_at(s, p->xfer)->flow, sent, p->payload);
+}
+
+bool sender_in_flight(const clusim_sim *s, const backlog_item *item, uint32_t payload) {
+    flow_id flow = xfer_at(s, item->xfer)->flow;
+    if (!sender_acknowledged(s, flow)) return false;
+    sender_state *f = sender_at(s, flow);
+    if (!notice_lost(f, item->xfer, item->number)) return false;
+    f->in_flight -= payload;
+    return true;
+}
+
+STATUS sender_lost(clusim_sim *s, flow_id flow, int64_t bytes) {
+    delivery_notice n = {.lost_bytes = bytes};
+    return bytes ? call(s, flow, CLUSIM_SENDER_CALL_LOST, &n, NULL) : CLUSIM_OK;
 }
 
 bool sender_changed(clusim_sim *s, flow_id flow, xfer_id *id) {
@@ -158,7 +190,7 @@ STATUS sender_notify_event(clusim_sim *s, flow_id flow) {
     sender_state *f = sender_at(s, flow);
     const clusim_hop *hops;
     delivery_notice n = notice_take(f, &hops);
-    if (f->policy->functions[CLUSIM_SENDER_CALL_ACKED] != NULL) {
+    if (n.acknowledges) {
         f->in_flight -= n.bytes;
         f->rtt_ps = n.rtt_ps;
         TRY(call(s, flow, CLUSIM_SENDER_CALL_ACKED, &n, hops));
@@ -215,6 +247,7 @@ static STATUS give_record(sender_state *f, const sender_policy *policy, const cl
     f->policy = policy;
     f->alarm_ps = NEVER;
     f->xfer = NO(xfer);
+    f->blocked = f->blocked_last = NO(line);
     return CLUSIM_OK;
 }
 

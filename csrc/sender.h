@@ -2,13 +2,15 @@
  *
  * Hardware  Programmable congestion control of NICs.
  * Model     Contract, section 5 (sender policies). A policy sees one flow only.
- * Not modelled  Losses; the time that a NIC needs to run the policy. Parameters  `sender` of the
- * image's `controls`. */
+ * Not modelled  The time that a NIC needs to run the policy. Parameters  `sender` of the image's
+ * `controls`. */
 #ifndef CLUSIM_SENDER_H
 #define CLUSIM_SENDER_H
 
 #include "congestion.h"
+#include "parts/packets.h"
 #include "parts/senders.h"
+#include "parts/spreads.h"
 #include "state.h"
 
 /* True if deliveries of the flow are reported to its policy. */
@@ -20,6 +22,18 @@ void sender_idle(clusim_sim *s, flow_id flow);
 
 /* A packet of a controlled flow was granted now: packet `number` of a transfer. */
 STATUS sender_granted(clusim_sim *s, xfer_id id, uint32_t number, uint32_t payload);
+
+/* The next packets of a transfer take the path that its flow's policy has chosen by now. */
+void sender_route(clusim_sim *s, xfer_id id);
+
+/* A repeated packet was granted now; it is in flight if it is `acknowledged`. */
+STATUS sender_repeated(clusim_sim *s, const packet *p);
+
+/* The sender finds a packet lost: true if it was in flight, and is no more. */
+bool sender_in_flight(const clusim_sim *s, const backlog_item *item, uint32_t payload);
+
+/* So many bytes of the flow in flight were lost. */
+STATUS sender_lost(clusim_sim *s, flow_id flow, int64_t bytes);
 
 /* Set the time of the next packet after an event of the flow. True if the flow waits for another
  * time with the transfer `*id`. */

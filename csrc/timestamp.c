@@ -9,7 +9,6 @@
 #include "laws.h"
 #include "memory.h"
 #include "node.h"
-#include "order.h"
 #include "parts/endpoints.h"
 #include "parts/packets.h"
 #include "parts/scheduler.h"
@@ -18,6 +17,7 @@
 #include "parts/xfers.h"
 #include "pool.h"
 #include "program.h"
+#include "repeat.h"
 #include "scheduler.h"
 #include "sender.h"
 #include "source.h"
@@ -71,15 +71,17 @@ static STATUS dispatch_congestion(clusim_sim *s, uint32_t class, uint32_t number
     switch (class) {
         case EV_FREE: return congestion_free_event(s, ID(wire, number), id);
         case EV_PAUSE: return congestion_pause_event(s, ID(wire, number), id);
-        case EV_REPEAT: return order_repeat(s, ID(pair, id));
+        case EV_REPEAT: return repeat_refused(s, ID(pair, id));
+        case EV_TIMEOUT: return repeat_timeout(s, ID(pair, id));
+        case EV_RESEND: return repeat_next(s, ID(line, id));
         case EV_ALARM: TRY(sender_alarm_event(s, ID(flow, id))); break;
         default: /* EV_NOTIFY */ TRY(sender_notify_event(s, ID(flow, id)));
     }
-    return inject_resume(s, ID(flow, id));
+    return repeat_resume(s, ID(flow, id));
 }
 
 static STATUS dispatch_timer(clusim_sim *s, uint32_t class, uint32_t number, uint32_t id) {
-    if (class >= EV_FREE && class <= EV_REPEAT) return dispatch_congestion(s, class, number, id);
+    if (class >= EV_FREE && class <= EV_RESEND) return dispatch_congestion(s, class, number, id);
     switch (class) {
         case EV_FAULT: return apply_fault(s, ID(fault, id));
         case EV_RESULT:

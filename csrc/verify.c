@@ -4,6 +4,7 @@
 
 #include "parts/congestion.h"
 #include "parts/packets.h"
+#include "parts/spreads.h"
 #include "parts/units.h"
 #include "parts/wires.h"
 #include "parts/xfers.h"
@@ -96,6 +97,11 @@ STATUS verify_balances(clusim_sim *s, clusim_error *e) {
     if (!verify_may_wait(s)) {
         if (s->packets.live) return unbalanced(e, 0, "packets left", s->packets.live, 0);
         if (s->xfers.live) return unbalanced(e, 0, "transfers left", s->xfers.live, 0);
+        const orders_part *o = &s->spreads.orders;
+        uint64_t sent = o->begun_bytes + o->repeated_bytes;
+        if (o->lines && sent != o->arrived_bytes + o->dropped_bytes)
+            return unbalanced(e, 0, "bytes received and dropped of receivers in order",
+                              (int64_t)(o->arrived_bytes + o->dropped_bytes), (int64_t)sent);
         if (s->buffers.live) return unbalanced(e, 0, "shared buffers left", s->buffers.live, 0);
         for (uint32_t u = 0; u < s->model->image.num_units; u++) {
             if (s->units.all[u].in_use)

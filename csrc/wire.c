@@ -3,7 +3,11 @@
 #include <string.h>
 
 #include "laws.h"
+#include "lines.h"
+#include "notice.h"
 #include "parts/congestion.h"
+#include "parts/spreads.h"
+#include "pool.h"
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
@@ -164,6 +168,16 @@ void wire_drain(clusim_sim *s, wire_state *w) {
         flits = (uint64_t)(room / w->rate->den / flit);
     w->owed_256 -= flits * w->rate->flit_256;
     w->control_bytes += flits * flit;
+}
+
+STATUS wire_drop(clusim_sim *s, packet_id index) {
+    packet *p = packet_at(s, index);
+    TRY(wire_return_credit(s, p->held_wire, p->held_vc, p->held_bytes, s->scheduler.now_ps));
+    if (p->promised) s->spreads.promised[p->out.i * s->wires.nvc + p->vc] -= p->wire_bytes;
+    notice_forget_hops(s, p);
+    TRY(lines_dropped(s, p));
+    pool_free_packet(s, index);
+    return CLUSIM_OK;
 }
 
 /* ---- faults and reading

@@ -158,12 +158,15 @@ static inline STATUS wire_enqueue(clusim_sim *s, packet_id index, uint32_t candi
     return wire_wake(s, w, w->free_at);
 }
 
+/* A packet vanishes before it enters a queue. */
+__attribute__((cold)) STATUS wire_drop(clusim_sim *s, packet_id index);
+
 /* Put a packet received over a wire into a VOQ of the wire `packet.out`. */
 static inline STATUS wire_enqueue_marked(clusim_sim *s, packet_id index, uint32_t candidate) {
-    TRY(wire_enqueue(s, index, candidate));
     packet *p = packet_at(s, index);
-    if (UNLIKELY(wire_at(s, p->out)->traits & MARKS)) congestion_mark(s, p);
-    return CLUSIM_OK;
+    if (UNLIKELY(wire_at(s, p->out)->traits & MARKS) && congestion_drops(s, p))
+        return wire_drop(s, index);
+    return wire_enqueue(s, index, candidate);
 }
 
 /* The packet holds the receive buffer of its last wire until it leaves. */

@@ -73,6 +73,7 @@ enum clusim_sender_call {
     CLUSIM_SENDER_CALL_ACKED = 2,
     CLUSIM_SENDER_CALL_NOTIFIED = 3,
     CLUSIM_SENDER_CALL_TIMER = 4,
+    CLUSIM_SENDER_CALL_LOST = 5,
 };
 
 /* First words of the record of a flow with a sender policy; further words are the policy's. */
@@ -118,14 +119,18 @@ typedef struct clusim_wire_counters {
     uint64_t pauses;
     uint64_t marks;
     uint64_t held_max; /* most bytes one VC's receive buffer ever held, on a wire that pauses */
+    uint64_t drops;    /* packets or bursts dropped before its queues */
+    uint64_t dropped_bytes; /* their payload */
 } clusim_wire_counters;
 
 /* Packets of receivers that accept them in order only, of one target: NIC, or endpoint without. */
 typedef struct clusim_order_counters {
-    uint64_t packets;  /* that arrived for it */
-    uint64_t early;    /* that were not the expected one: kept or dropped */
-    uint64_t repeats;  /* that it sent again */
-    uint64_t kept_max; /* most payload kept at a time */
+    uint64_t packets;        /* that arrived for it */
+    uint64_t early;          /* that were not the expected one: kept or dropped */
+    uint64_t repeats;        /* that it sent again */
+    uint64_t kept_max;       /* most payload kept at a time */
+    uint64_t repeated_bytes; /* payload that it sent again */
+    uint64_t timeouts;       /* of its queue pairs, after which it repeated packets */
 } clusim_order_counters;
 
 /* Counters of a wire at a time during a run; as of clusim_wire_counters. */

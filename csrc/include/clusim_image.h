@@ -28,7 +28,7 @@ enum clusim_kind {
 enum clusim_size {
     CLUSIM_SIZE_KINDS = 11,
     CLUSIM_SIZE_OPCODES = 20, /* entries of a cost table; maximum entries of op_flags */
-    CLUSIM_SIZE_CALLS = 5,    /* functions of a sender policy */
+    CLUSIM_SIZE_CALLS = 6,    /* functions of a sender policy */
     CLUSIM_SIZE_WORDS = 8,    /* first words of a flow's record: clusim_word */
     CLUSIM_SIZE_HOPS = 8,     /* hops with telemetry per packet */
 };
@@ -117,6 +117,8 @@ typedef struct clusim_node {
     uint32_t unit;        /* index into units, or NONE */
     uint32_t zone;        /* targets of the same zone are found by their local column */
     uint32_t wide_stride; /* 1: one group per wide column; 0: one common group */
+    uint64_t
+        shared_bytes; /* memory that the queues of its wires with `queue_bytes` share; 0: none */
 } clusim_node;
 
 typedef struct clusim_endpoint {
@@ -153,6 +155,7 @@ typedef struct clusim_wire {
     uint64_t xon_bytes;     /* resume threshold */
     uint64_t ecn_min_bytes; /* marks: queue from which packets may be marked */
     uint64_t ecn_max_bytes; /* ... and from which all are; 0 = never */
+    uint64_t queue_bytes;   /* drops: most bytes in its queues; 0 = packets are never dropped */
     uint32_t src;
     uint32_t dst;
     uint32_t reverse; /* the other direction, or NONE */
@@ -162,6 +165,8 @@ typedef struct clusim_wire {
     uint16_t dim;
     uint16_t dateline;
     uint32_t ecn_threshold; /* mark probability at ecn_max_bytes, times 2^32 */
+    uint32_t alpha_1024;    /* drops: its queues, relative to free shared memory; 0 = no bound */
+    uint32_t red;           /* drops: 1: packets that would be marked are dropped */
 } clusim_wire;
 
 /* Targets of packet routing: endpoints, then NICs. */
@@ -214,6 +219,7 @@ typedef struct clusim_control {
 typedef struct clusim_spread {
     int64_t gap_ps;         /* flowlets: shortest pause before a new choice, or 0 */
     int64_t nak_ps;         /* packet refused -> the sender repeats */
+    int64_t timeout_ps;     /* retransmission: time without progress after a loss; 0: none */
     uint64_t reorder_bytes; /* early packets that an ordered receiver keeps, per queue pair */
     uint32_t ordered;       /* 1: packets are accepted in order only */
     uint32_t estimate;      /* clusim_load */
@@ -222,6 +228,8 @@ typedef struct clusim_spread {
     uint32_t detour_vcs; /* added to the first VC at the end of a detour */
     uint32_t bias_bytes; /* advantage of the shortest path */
     uint32_t minimal_vc; /* VC of packets on any minimal path, or 0 */
+    uint32_t selective;  /* retransmission of missing packets only */
+    uint32_t retries;    /* timeouts of one packet after which the run ends */
     uint32_t pad;
 } clusim_spread;
 

@@ -14,6 +14,7 @@ typedef struct pause_state {
 typedef struct congestion_counters { /* of one wire */
     uint64_t overflows, pauses, marks, held_max;
     uint64_t entered; /* packets that could have been marked */
+    uint64_t drops, dropped_bytes;
 } congestion_counters;
 
 /* DCQCN state of one flow; rates in bytes per 2^30 ps. */
@@ -30,6 +31,7 @@ typedef struct flow_control {
 typedef struct congestion_part {
     pause_state *pauses;           /* owned; [wire * nvc + vc], if any wire is paused or marks */
     congestion_counters *counters; /* owned; per wire, likewise */
+    uint64_t *shared;              /* owned; per node: bytes in its shared memory, or NULL */
     flow_control *controls;        /* owned; connections, then sources, if any is controlled */
 } congestion_part;
 

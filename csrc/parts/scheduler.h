@@ -16,6 +16,8 @@ enum event_class {
     EV_NOTIFY,
     EV_ALARM,
     EV_REPEAT,
+    EV_TIMEOUT,
+    EV_RESEND,
     EV_COMPLETE,
     EV_TAIL,
     EV_HEAD,

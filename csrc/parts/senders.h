@@ -22,9 +22,9 @@ typedef struct sent_packet { /* granted, not yet delivered */
 } sent_packet;
 
 typedef struct delivery_notice { /* on its way to the sender */
-    int64_t rtt_ps;
+    int64_t rtt_ps, lost_bytes;
     uint32_t bytes, path;
-    uint8_t marked, notifies, num_hops;
+    uint8_t marked, notifies, acknowledges, num_hops;
 } delivery_notice;
 
 /* First in, first out; `first` moves up to `len`, where both return to 0. */
@@ -57,8 +57,9 @@ typedef struct sender_state { /* of one flow */
     int64_t rtt_ps;    /* of the last notice, or 0 */
     int64_t alarm_ps;  /* of the earliest event of its timer, or NEVER */
     xfer_id xfer;      /* being injected, or NONE */
-    uint32_t key;      /* of its queue pair */
-    uint32_t path;     /* of the next packet */
+    line_id blocked;   /* the first line whose repeats wait for the window, or NONE */
+    line_id blocked_last;
+    uint32_t path; /* of the next packet */
     bool started, failed;
     sent_list sent;
     notice_list notices;

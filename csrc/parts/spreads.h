@@ -5,6 +5,29 @@
 #include "base.h"
 #include "ids.h"
 
+/* Numbers of packets that a receiver misses, on the way to the sender. */
+typedef struct order_span {
+    uint64_t from, to; /* without `to` */
+} order_span;
+
+/* First in, first out; `first` moves up to `len`, where both return to 0. */
+typedef struct span_list {
+    order_span *items; /* owned */
+    uint32_t first, len, size;
+} span_list;
+
+/* A packet that is to be sent again. */
+typedef struct backlog_item {
+    xfer_id xfer;
+    pair_id pair;
+    uint32_t number; /* in its transfer */
+} backlog_item;
+
+typedef struct backlog_list {
+    backlog_item *items; /* owned */
+    uint32_t first, len, size;
+} backlog_list;
+
 /* The last choice of a node for a flow and target. */
 typedef struct flowlet {
     node_id node; /* NONE: empty */
@@ -23,6 +46,12 @@ typedef struct order_pair {
     xfer_id present;    /* of the expected packet, or NONE */
     xfer_id refused_in; /* of the packet last refused */
     line_id line;
+    span_list missing;   /* selective: refusals on their way */
+    uint64_t seen;       /* selective: one more than the highest number that arrived */
+    int64_t progress_ps; /* last time at which a packet was accepted or repeated */
+    uint32_t tries;      /* timeouts since a packet was accepted */
+    flow_id flow;
+    bool timing;  /* a timeout is scheduled */
     bool refused; /* a refusal is on its way to the sender */
     bool lost;    /* a packet was dropped after the last refusal had reached it */
 } order_pair;
@@ -32,7 +61,12 @@ typedef struct order_line {
     uint64_t next;           /* number of the next transfer's first packet */
     xfer_id oldest, newest;  /* transfers that a queue pair may still need, or NONE */
     pair_id pair;            /* the first */
+    int64_t timeout_ps;      /* of retransmission, or 0 */
     uint32_t pairs, repeats; /* number; packets that wait to be sent again */
+    backlog_list backlog;    /* with retransmission: those that are in no queue */
+    line_id next_blocked;    /* of its flow, or NONE */
+    bool busy;               /* a repeat is in a queue or on its wire, or waits for a time */
+    bool blocked;            /* ... or for a window */
 } order_line;
 
 /* Queue pairs of all connections and sources with receivers in order. */
@@ -43,7 +77,10 @@ typedef struct orders_part {
     order_pair *pairs;
     line_id *of_conn, *of_message; /* the first of a connection; NONE without order */
     uint32_t *turn;                /* of a connection: its next line */
+    xfer_id *starting;             /* of a flow: its last transfer; maybe freed */
     uint32_t num_lines, num_pairs;
+    uint64_t begun_bytes, arrived_bytes; /* payload of transfers; and of packets that arrived */
+    uint64_t repeated_bytes, dropped_bytes;
 } orders_part;
 
 typedef struct spreads_part {

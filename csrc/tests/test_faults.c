@@ -32,16 +32,16 @@ void *__wrap_aligned_alloc(size_t alignment, size_t size) {
 }
 
 /* Two endpoints, a duplex wire; one message each way and one send and receive by programs. */
-static const clusim_node nodes[] = {{1000, 0, 0, 0, 0, 0, CLUSIM_NONE, 0, 0},
-                                    {1000, 2, 0, 0, 0, 1, CLUSIM_NONE, 0, 0}};
+static const clusim_node nodes[] = {{1000, 0, 0, 0, 0, 0, CLUSIM_NONE, 0, 0, 0},
+                                    {1000, 2, 0, 0, 0, 1, CLUSIM_NONE, 0, 0, 0}};
 static const clusim_target targets[] = {{0, 0, 0, 0}, {1, 0, 1, 0}};
 static const clusim_endpoint endpoints[] = {{10, 10, 10, 1000, 0, 4, 8, 1024, 100, 256, 256, 256},
                                             {10, 10, 10, 1000, 1, 4, 8, 1024, 100, 256, 256, 256}};
 static clusim_format formats[1];
 /* One of the two wires is paused and marks, so that their state is allocated as well. */
 static const clusim_wire wires[] = {
-    {1, 40, 500, 4096, 0, 1024, 512, 256, 512, 0, 1, 1, 0, 0, 0, 0, 0, 99},
-    {1, 40, 500, 512, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0}};
+    {1, 40, 500, 4096, 0, 1024, 512, 256, 512, 0, 0, 1, 1, 0, 0, 0, 0, 0, 99, 0, 0},
+    {1, 40, 500, 512, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}};
 static const clusim_control controls[] = {
     {1000, 1000, 1000, 100, 1000, 1 << 20, 1 << 10, 1 << 10, 1 << 10, 256, 5, 0, 1, 0, 0}};
 static const uint32_t routes[] = {CLUSIM_NONE, 0, 1, CLUSIM_NONE}, group_off[] = {0, 1, 2},

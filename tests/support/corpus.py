@@ -93,6 +93,7 @@ def main(command: str, *paths: str) -> None:
             keep(read(path), CRASHERS / f"{path.stem}.npz")
         return
     from support.random_images import random_image
+    from support.random_losses import lossy_image
     from support.windowed import paired_image, windowed_image
 
     target = Path(paths[0])
@@ -105,6 +106,8 @@ def main(command: str, *paths: str) -> None:
             image = windowed_image(seed, size)
         else:
             image = random_image(random.Random(seed), size=size)
+        if seed % 4 == 1:
+            image = lossy_image(image, random.Random(seed))
         write(image, target / f"{seed:04}.img")
 
 

@@ -18,7 +18,7 @@ CLASSES = ("Free", "Narrow", "Pulse", "Traced", "Traced", "Wander", "Wander")
 
 
 def sender_image(image: Image, rng: random.Random) -> Image:
-    """Return the image with sender policies for most of its writes and sources without receivers in order."""
+    """Return the image with sender policies for most flows; not for receivers in order without retransmission."""
     rows = []
     senders = []
     for _ in range(rng.randint(1, 3)):
@@ -35,7 +35,8 @@ def sender_image(image: Image, rng: random.Random) -> Image:
     for table, able in ((conns, conns["kind"] == ConnKind.WRITE), (sources, sources["vc"] >= 0)):
         for row in np.flatnonzero(able):
             spread = table[row]["spread"]
-            if spread != NONE and image.spreads[spread]["ordered"]:
+            row_of = image.spreads[spread] if spread != NONE else None
+            if row_of is not None and row_of["ordered"] and not row_of["timeout_ps"]:
                 continue
             if rng.random() < 0.8:
                 table[row]["control"] = first + rng.randrange(len(rows))

@@ -215,3 +215,27 @@ class Late(SenderFlow):
 
 
 PLACE = __file__
+
+
+@clusim.policy
+class Quartered(SenderFlow):
+    """A quarter of the line rate after a loss."""
+
+    def acked(self, now_ps: int, size_bytes: int, rtt_ps: int, marked: int) -> None:
+        """Keep the rate."""
+
+    def lost(self, now_ps: int, size_bytes: int) -> None:
+        """Send slower."""
+        self.rate = self.line_rate // 4
+
+
+@clusim.policy
+class Shut(SenderFlow):
+    """A window of a third of what was lost."""
+
+    def acked(self, now_ps: int, size_bytes: int, rtt_ps: int, marked: int) -> None:
+        """Keep the window."""
+
+    def lost(self, now_ps: int, size_bytes: int) -> None:
+        """Wait for each packet."""
+        self.window = size_bytes // 3

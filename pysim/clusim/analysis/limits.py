@@ -98,8 +98,9 @@ class _Traffic(JsonObject):
         Exact packets.
     no_credit : float
         Mean part of the run in which a wire was in a credit stall, or paused.
-    pauses, marks, replays : int
-        Times a receiver paused its sender, packets marked for congestion, packets sent again.
+    pauses, marks, drops, replays : int
+        Times a receiver paused its sender, packets marked for congestion, packets (or bursts) dropped, packets sent
+        again after bit errors.
     rate_GBps, effective_GBps : float
         Rate of all wires together, nominal and mean over the run with its faults [10^9 bytes/s].
     """
@@ -113,6 +114,7 @@ class _Traffic(JsonObject):
     no_credit: Round6
     pauses: int
     marks: int
+    drops: int
     replays: int
     rate_GBps: Round6
     effective_GBps: Round6
@@ -354,7 +356,7 @@ def _totals(result: Result, keys: Sequence[str]) -> list[tuple[str, dict[str, An
             "rate_GBps": float(result.wires.rate_Bps[mine].sum()) / 1e9,
             "effective_GBps": float(result.wires.effective_Bps[mine].sum()) / 1e9,
         }
-        for counter in ("pauses", "marks", "replays"):
+        for counter in ("pauses", "marks", "drops", "replays"):
             totals[counter] = int(rows[counter].sum())
         results.append((name, totals))
     return results

@@ -89,7 +89,7 @@ class Beyond(IntEnum):
 class SenderCall(IntEnum):
     """Functions of a sender policy (section 5)."""
 
-    START, SENT, ACKED, NOTIFIED, TIMER = _values("clusim_sender_call")
+    START, SENT, ACKED, NOTIFIED, TIMER, LOST = _values("clusim_sender_call")
 
 
 @_all_of("clusim_sender_mode")
@@ -270,8 +270,9 @@ _WHY = {
     " or be charged 2^56 bytes",
     Beyond.UNIT: f"a reduction would end {_END}",
     Beyond.CONNECTION: f"a flag would be seen, or the next packet leave, {_END},"
-    " or two instances receive the same slots",
-    Beyond.SOURCE: f"the next packet would leave {_END}",
+    " or two instances receive the same slots, or a packet was lost as often as it is repeated",
+    Beyond.SOURCE: f"the next packet would leave {_END},"
+    " or a packet was lost as often as it is repeated",
     Beyond.INSTANCE: f"a step would end {_END}",
     Beyond.TASK: f"it would end {_END}",
     Beyond.VERTEX: "its children's packets of one number differ in size,"

@@ -138,7 +138,7 @@ def unblocked_burst(
 ) -> int | None:
     """Return the most packets per burst by the least thresholds, and buffers, of the wires of formats."""
     burst_limits = []
-    names = ("xoff_bytes", "ecn_min_bytes", *(("buffer_bytes",) if buffers else ()))
+    names = ("xoff_bytes", "ecn_min_bytes", "queue_bytes", *(("buffer_bytes",) if buffers else ()))
     for index in forms:
         wires = arrays.wires[arrays.wires["format"] == index]
         single = burst_bytes(arrays.formats[index], packet_bytes)
@@ -182,6 +182,9 @@ def roomy_wires(
         )
         _grow_pausing(wires, np.flatnonzero(pausing), min_buffer, coarse)
         if coarse:
+            dropping = np.flatnonzero(of_format & (wires["queue_bytes"] > 0))
+            least = np.uint64(BURSTS_PER_BUFFER * coarse)
+            wires["queue_bytes"][dropping] = np.maximum(wires["queue_bytes"][dropping], least)
             marking = np.flatnonzero(of_format & (wires["ecn_max_bytes"] > 0))
             low = wires["ecn_min_bytes"][marking]
             grown = np.maximum(low, np.uint64(MARK_BURSTS * coarse)) - low

@@ -5,7 +5,8 @@ NSDI 2017). Routers of dragonflies compare a shortest path with a detour (UGAL: 
 highly-scalable dragonfly topology", ISCA 2008). Routers of tori use all shortest paths on one virtual channel, and
 dimension order without deadlock on others, to escape (J. Duato, "A new theory of deadlock-free adaptive routing in
 wormhole networks", 1993; IBM Blue Gene). RoCE and InfiniBand NICs drop early packets of a queue pair, or keep some;
-NICs with out-of-order delivery (SRD, Slingshot, ConnectX-5 and later) place each packet in memory on arrival.
+NICs with out-of-order delivery (SRD, Slingshot, ConnectX-5 and later) place each packet in memory on arrival. Where
+switches drop packets, all accept them in order, and repeat lost ones.
 **Model** One spread per return latency of NAKs and size of reorder buffer (contract, section 6); chance decides among
 equal queues. Detours turn at a random endpoint, or NIC in a cluster; they use two further virtual channels after it.
 **Not modelled** Order among connections that share a queue pair over PXN; NAKs wait for no link.
@@ -29,6 +30,7 @@ from clusim.engine.ranges import LATENCY_END_PS, NVC
 from clusim.lowering.hops import Leg
 from clusim.topology import Fabric, FabricArrays
 from clusim.topology.model import PathChoice
+from clusim.topology.node import NicTraits
 
 Routing = Literal["auto", "ecmp", "spray", "adaptive", "credit", "flowlet", "ugal", "minimal"]
 """Paths of flows or packets; ``ecmp`` is one path per flow, ``auto`` the topology's choice."""
@@ -67,10 +69,30 @@ class Receiver(NamedTuple):
         Time from the refusal of a packet to the sender [ps].
     reorder_bytes : int or None
         Early packets that it keeps [bytes]; None accepts any order.
+    timeout_ps, retries : int
+        Timeout of retransmission [ps], or 0 without; timeouts in a row that the sender bears.
+    selective : bool
+        The sender repeats missing packets only.
     """
 
     nak_ps: int
     reorder_bytes: int | None
+    timeout_ps: int = 0
+    retries: int = 0
+    selective: bool = False
+
+
+def receiver_of(
+    fabric: Fabric, sending: NicTraits | None, nak_ps: int, order: int | None
+) -> Receiver:
+    """Return the end of a flow from a NIC to a receiver that keeps early packets of `order` bytes, or all.
+
+    In a topology that drops packets the NIC repeats them, and the receiver accepts them in order.
+    """
+    if sending is None or not fabric.dropping:
+        return Receiver(1, None) if order is None else Receiver(nak_ps, order)
+    mode = sending.retransmission or ("go-back-n" if sending.plugin == "verbs" else "selective")
+    return Receiver(nak_ps, order or 0, sending.timeout_ps, sending.retries, mode == "selective")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +160,8 @@ class Spreading:
         spreads["nak_ps"] = [kind.nak_ps for kind in kinds]
         spreads["ordered"] = [kind.reorder_bytes is not None for kind in kinds]
         spreads["reorder_bytes"] = [kind.reorder_bytes or 0 for kind in kinds]
+        for name in ("timeout_ps", "retries", "selective"):
+            spreads[name] = [getattr(kind, name) for kind in kinds]
         spreads["gap_ps"] = self.gap_ps or 0
         if self.routing == "minimal":
             self._check_minimal(arrays)
@@ -166,12 +190,22 @@ class SpreadTable(NamedTuple):
 
 def spreads_of(arrays: FabricArrays, legs: Sequence[Leg]) -> SpreadTable:
     """Return the spreads of the legs with several paths."""
-    several = [number for number, leg in enumerate(legs) if leg.routing not in (None, "ecmp")]
+    lossy, fabric = bool(arrays.fabric.dropping), arrays.fabric
+    several = [
+        number
+        for number, leg in enumerate(legs)
+        if leg.routing not in (None, "ecmp") or (lossy and leg.nic is not None)
+    ]
     numbers = np.full(len(legs), NONE, np.uint32)
     if not several:
         return SpreadTable(empty("spreads"), numbers, arrays.fabric.num_vcs)
-    spreading = Spreading(str(legs[several[0]].routing), arrays.fabric.forwarding.gap_ps)
-    ends = [Receiver(legs[number].nak_ps, legs[number].reorder_bytes) for number in several]
+    words = [legs[number].routing or "ecmp" for number in several]
+    main = next((word for word in words if word != "ecmp"), "ecmp")
+    spreading = Spreading(main, fabric.forwarding.gap_ps)
+    ends = [
+        receiver_of(fabric, leg.nic, leg.nak_ps, leg.reorder_bytes)
+        for leg in (legs[number] for number in several)
+    ]
     nics = any(legs[number].via_last != NONE for number in several)
     rows, numbers[several] = spreading.rows(arrays, ends, nics)
     return SpreadTable(rows, numbers, spreading.num_vcs(arrays.fabric))

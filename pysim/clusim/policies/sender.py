@@ -6,8 +6,7 @@
 value per flow, or ``name: list[int] = [0] * 8``) and any of the functions `CALLS`. They read and set fields of `self`;
 `rate`, `window`, `timer_ps` and `path` are answers.
 
-**Not modelled** Losses; bytes of telemetry in packets; the time that a NIC needs to
-run the policy.
+**Not modelled** Bytes of telemetry in packets; the time that a NIC needs to run the policy.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "acked": ("size_bytes", "rtt_ps", "marked"),
     "notified": (),
     "timer": (),
+    "lost": ("size_bytes",),
 }
 """Functions of a sender policy, in the order of the engine, and their arguments after `self` and `now_ps`."""
 

@@ -158,9 +158,8 @@ def _tier_table(table: list[TierTraffic]) -> list[str]:
     """Return the table of tiers, if there are several; empty columns are omitted."""
     if len(table) < 2:
         return []
-    extra = [
-        name for name in ("pauses", "marks", "replays") if any(getattr(row, name) for row in table)
-    ]
+    words = ("pauses", "marks", "drops", "replays")
+    extra = [name for name in words if any(getattr(row, name) for row in table)]
     rows = []
     for row in table:
         shares = (row.mean_busy, row.max_busy, row.no_credit)

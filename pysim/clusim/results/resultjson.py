@@ -55,6 +55,10 @@ class InOrderNic(JsonObject):
         Packets or bursts that it sent again.
     kept_max_bytes : int
         Most payload that it kept until earlier packets arrived [bytes].
+    repeated_bytes : int
+        Payload that it sent again [bytes].
+    timeouts : int
+        Times without progress after which it repeated packets.
     """
 
     nic: str
@@ -62,17 +66,19 @@ class InOrderNic(JsonObject):
     early: int
     repeats: int
     kept_max_bytes: int
+    repeated_bytes: int
+    timeouts: int
 
 
 def in_order_text(nics: Sequence[InOrderNic]) -> str:
     """Return the price of order at all NICs in words; empty without packets out of order."""
-    packets, early, repeats = (
-        sum(getattr(nic, name) for nic in nics) for name in ("packets", "early", "repeats")
-    )
-    if not early:
+    names = ("packets", "early", "repeats", "timeouts")
+    packets, early, repeats, timeouts = (sum(getattr(nic, name) for nic in nics) for name in names)
+    if not early and not repeats:
         return ""
     buffered = format_size(max(nic.kept_max_bytes for nic in nics))
-    return f"{early:,} of {packets:,} early ({early / packets:.1%}), {repeats:,} repeated, at most {buffered} kept"
+    text = f"{early:,} of {packets:,} early ({early / max(1, packets):.1%}), {repeats:,} repeated"
+    return f"{text}{f' ({timeouts:,} timeouts)' if timeouts else ''}, at most {buffered} kept"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from clusim.base.arrays import Array
 from clusim.engine.abi import NONE
 from clusim.lowering.controls import ControlTable
 from clusim.lowering.rank_paths import places_of
-from clusim.lowering.spreads import Receiver, Spreading, policy_of
+from clusim.lowering.spreads import Receiver, Spreading, policy_of, receiver_of
 from clusim.results.result import Messages
 from clusim.topology import FabricArrays
 from clusim.topology.node import NicTraits
@@ -109,7 +109,7 @@ class Sources(NamedTuple):
         spread = np.full(len(words), NONE, np.uint32)
         chosen = [number for number, word in enumerate(words) if word == spreading.routing]
         ends = [self._receiver(arrays, number, order) for number in chosen]
-        if spreading.routing == "ecmp" and order is None:
+        if spreading.routing == "ecmp" and order is None and not arrays.fabric.dropping:
             ends = [Receiver(1, None)] * len(ends)  # one path keeps the order
         nics = bool((self.vias != NONE).any())
         spreads, spread[chosen] = spreading.rows(arrays, ends, nics)
@@ -119,13 +119,14 @@ class Sources(NamedTuple):
         return PathChoices(policy, spreads, spread, controls, control, vcs)
 
     def _receiver(self, arrays: FabricArrays, number: int, order: int | str | None) -> Receiver:
+        sending, receiving = (_nic_at(arrays, int(via)) for via in self.vias[number])
         if order is None:
-            traits = _nic_at(arrays, int(self.vias[number, 1]))
-            order = None if traits is None else traits.reorder_bytes
-        if not isinstance(order, int):
+            order = None if receiving is None else receiving.reorder_bytes
+        size = order if isinstance(order, int) else None
+        if size is None and (sending is None or not arrays.fabric.dropping):
             return Receiver(1, None)
         back = arrays.path(int(self.destination[number]), int(self.source[number]))
-        return Receiver(arrays.latency_ps(back), order)
+        return receiver_of(arrays.fabric, sending, arrays.latency_ps(back), size)
 
 
 def _main_routing(words: list[str]) -> str:

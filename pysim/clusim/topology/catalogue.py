@@ -35,6 +35,7 @@ from clusim.topology.node import Endpoint, HostTraits, NicTraits, Node, RateCont
 from clusim.topology.quantities import MEMORY_SHARES, Spec, attributes_of
 from clusim.topology.schema import (
     ChipSpec,
+    DropSpec,
     EcnSpec,
     FormatSpec,
     LinkTypeSpec,
@@ -138,6 +139,9 @@ def look_at_thresholds(problems: Problems, path: KeyPath, spec: LinkTypeSpec) ->
         problems.add(
             (*path, "ecn", "min"), f"marks from {ecn.min} B; must be at most max, {ecn.max} B"
         )
+    drop = spec.drop
+    if drop is not None and drop.queue > 0 and pfc is not None and pfc.xoff > 0:
+        problems.add((*path, "drop"), "drops packets and pauses; remove one of drop and pfc")
 
 
 def merge(base: S, over: Spec) -> S:
@@ -339,6 +343,9 @@ def make_link(spec: LinkTypeSpec, name: str = "") -> Link:
         raise InternalError(f"link type {name}: no rate, latency or format")
     cable_ps = round((spec.length or 0.0) * _PS_PER_M[spec.medium or "fibre"])
     pfc, ecn = spec.pfc or PfcSpec(xoff=0), spec.ecn or EcnSpec(max=0)
+    drop = spec.drop or DropSpec(queue=0)
+    if drop.queue:
+        pfc = PfcSpec(xoff=0)
     resumes = pfc.xoff // 2 if pfc.xon is None else pfc.xon
     marked = ecn.max > 0
     return Link(
@@ -358,6 +365,9 @@ def make_link(spec: LinkTypeSpec, name: str = "") -> Link:
         ecn_min_bytes=ecn.min if marked else 0,
         ecn_max_bytes=ecn.max,
         ecn_probability=ecn.probability if marked else 0.0,
+        queue_bytes=drop.queue,
+        alpha_1024=round(drop.alpha * 1024) if drop.queue else 0,
+        red=bool(drop.queue) and drop.red,
     )
 
 

@@ -192,6 +192,7 @@ def _buffers(fabric: Fabric) -> Iterator[tuple[str, str]]:
             link.xoff_bytes,
             link.format,
             link.ecn_min_bytes,
+            link.queue_bytes,
         )
         if key not in results:
             results[key] = _buffer_text(link, packets[link.format])
@@ -200,6 +201,8 @@ def _buffers(fabric: Fabric) -> Iterator[tuple[str, str]]:
 
 
 def _buffer_text(link: Link, packet_bytes: int) -> str | None:
+    if link.queue_bytes:
+        return None
     flight = 2 * link.latency_ps * link.rate.num // link.rate.den
     trip = f"round trip of {2 * link.latency_ps / 1e6:g} us at {format_rate(link.rate)}"
     if link.xoff_bytes:

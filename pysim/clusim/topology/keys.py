@@ -94,6 +94,7 @@ LinkKeys = TypedDict(
         "medium": Literal["fibre", "copper"],
         "pfc": str | Part,
         "ecn": str | Part,
+        "drop": str | Part,
         "weight": int,
         "class": str,
     },

@@ -124,6 +124,13 @@ class Link:
         never.
     ecn_probability : float
         Probability of a mark just below `ecn_max_bytes`.
+    queue_bytes : int
+        Most bytes in the queues of a switch for this link; further packets are dropped [bytes]. 0: the link neither
+        drops packets nor is without pauses or credits.
+    alpha_1024 : int
+        Most bytes in them relative to the free packet memory of the switch, times 1024; 0 is no bound.
+    red : bool
+        Drop packets where they would be marked.
     cls : str
         Class in reports: ``nvlink``, ``trunk``, ``ethernet`` ...
     name : str
@@ -150,6 +157,9 @@ class Link:
     ecn_min_bytes: int = 0
     ecn_max_bytes: int = 0
     ecn_probability: float = 0.0
+    queue_bytes: int = 0
+    alpha_1024: int = 0
+    red: bool = False
 
     @property
     def label(self) -> str:
@@ -431,6 +441,12 @@ class Fabric(Shown):
             a, b = self.nodes[self.node_index[link.a]], self.nodes[self.node_index[link.b]]
             yield a, b, link
             yield b, a, link
+
+    @cached_property
+    def dropping(self) -> frozenset[str]:
+        """Names of the switches with links that drop packets."""
+        pairs = ((node, link) for node, _, link in self.ends())
+        return frozenset(n.name for n, link in pairs if link.queue_bytes and n.kind == "switch")
 
     @cached_property
     def response_vc(self) -> int:

@@ -228,6 +228,13 @@ class NicTraits:
     reorder_bytes : int or None
         Early packets of a queue pair that it keeps after several paths [bytes]; 0 drops them, and the sender
         repeats; None places all in memory as they arrive.
+    retransmission : str
+        Repeats after a loss: ``go-back-n`` (all from the missing packet on) or ``selective``; empty is the first with
+        verbs, otherwise the second.
+    timeout_ps : int
+        Time without progress after a loss until it repeats packets [ps].
+    retries : int
+        Timeouts in a row after which the run ends.
     speed_Bps : float
         Rate of all its ports that it reports to NCCL [B/s]; 0: that of its cable.
     plugin : str
@@ -252,6 +259,9 @@ class NicTraits:
     rate_control: RateControl | None = None
     adaptive: bool = False
     reorder_bytes: int | None = None
+    retransmission: str = ""
+    timeout_ps: int = 4_294_967_296_000
+    retries: int = 7
     speed_Bps: float = 0.0
     plugin: str = "verbs"
     plugin_ps: int = 0

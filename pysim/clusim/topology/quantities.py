@@ -106,10 +106,14 @@ def _wrap_list(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
 
+UNBOUNDED_BYTES = 2**39
+"""More than any queue or receive buffer holds [bytes]."""
+
 default_of = BeforeValidator(_wrap_default)
 base_or_mapping = BeforeValidator(_wrap_base)
 no_pfc = _or_none("xoff")
 no_ecn = _or_none("max")
+no_drop = _or_none("queue")
 one_or_more = BeforeValidator(_wrap_list)
 
 Size = Annotated[int, read_with(positive_size), Field(lt=2**53), example("32KiB")]

@@ -11,6 +11,7 @@ from clusim.hardware import FAMILIES, HOST_COSTS, KERNELS, Figure
 from clusim.topology.model import KIND_NAMES, NO_LIMIT, STORE_BYTES, Fabric, Format, Link, Protocol
 from clusim.topology.node import NETWORK, NicTraits, Node
 from clusim.topology.outline import total
+from clusim.topology.quantities import UNBOUNDED_BYTES
 
 _NUMBERED = re.compile(r"(.*?)([0-9]+)")
 
@@ -124,6 +125,11 @@ def _links(fabric: Fabric) -> Iterator[str]:
 def _link(link: Link) -> str:
     pause = f"pause {format_size(link.xoff_bytes)}/{format_size(link.xon_bytes)}"
     marks = f"marks {format_size(link.ecn_min_bytes)}..{format_size(link.ecn_max_bytes)}"
+    drops = f"drops above {format_size(link.queue_bytes)}"
+    if link.queue_bytes == UNBOUNDED_BYTES:
+        drops = "drops"
+    if link.alpha_1024:
+        drops += f", alpha {link.alpha_1024 / 1024:g}"
     replays = f"{link.error_rate:g} of packets replayed after {format_time(link.replay_ps)}"
     return _list(
         f"{link.count} x {format_rate(link.rate)}, {format_time(link.latency_ps)}",
@@ -132,6 +138,7 @@ def _link(link: Link) -> str:
         f"weight {link.weight}" if link.weight != 1 else "",
         pause if link.xoff_bytes else "",
         marks if link.ecn_max_bytes else "",
+        f"{drops}{', at random' * link.red}" if link.queue_bytes else "",
         "dateline" if any(link.dateline) else "",
         replays if link.error_rate else "",
     )

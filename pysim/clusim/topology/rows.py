@@ -17,6 +17,7 @@ from clusim.engine.abi import NONE, TABLES, NodeFlag, NodeKind
 from clusim.engine.image import empty
 from clusim.topology.model import Fabric, Format, Link
 from clusim.topology.node import NETWORK, Endpoint, Unit
+from clusim.topology.quantities import UNBOUNDED_BYTES
 
 
 class WireNames(Sequence[str]):
@@ -115,6 +116,10 @@ def lower_nodes(fabric: Fabric) -> tuple[Array, Array, Array]:
     ]
     zone = np.array([node.zone for node in fabric.nodes], np.int64)
     nodes["zone"] = np.where(zone == NETWORK, NONE, zone)
+    nodes["shared_bytes"] = [
+        node.buffer_bytes if node.name in fabric.dropping and node.unit is None else 0
+        for node in fabric.nodes
+    ]
     nodes["endpoint"] = nodes["unit"] = NONE
     nodes["endpoint"][ends] = np.arange(len(ends))
     nodes["unit"][with_unit] = np.arange(len(with_unit))
@@ -194,6 +199,7 @@ def lower_wires(fabric: Fabric, format_names: list[str]) -> tuple[Array, Array, 
         wires["src"][back::2] = np.repeat(ends[:, back], times // 2)
         wires["dst"][back::2] = np.repeat(ends[:, 1 - back], times // 2)
         wires["dateline"][back::2] = np.repeat(datelines[:, back], times // 2)
+    _drop_at_switches(fabric, wires)
     wires["reverse"] = np.arange(len(wires)) ^ 1
     wires["ordinal"] = turns(wires["src"].astype(np.int64) * len(fabric.nodes) + wires["dst"])
     weight = np.repeat(np.array([link.weight for link in links], np.int64), times)
@@ -201,6 +207,16 @@ def lower_wires(fabric: Fabric, format_names: list[str]) -> tuple[Array, Array, 
     code = {name: number for number, name in enumerate(names)}
     codes = np.repeat(np.array([code[link.cls] for link in links], np.int32), times)
     return wires, weight, WireClasses(names, codes)
+
+
+def _drop_at_switches(fabric: Fabric, wires: Array) -> None:
+    """Let switches drop packets on links that do; such links have neither credits nor pauses."""
+    lossy = wires["queue_bytes"] > 0
+    wires["xoff_bytes"][lossy] = wires["xon_bytes"][lossy] = UNBOUNDED_BYTES // 2
+    wires["buffer_bytes"][lossy] = UNBOUNDED_BYTES
+    switches = np.array([node.kind == "switch" for node in fabric.nodes], bool)
+    for name in ("queue_bytes", "alpha_1024", "red"):
+        wires[name][~switches[wires["src"]]] = 0
 
 
 def unrouted_wires(fabric: Fabric) -> list[int]:

@@ -158,10 +158,21 @@ def _switch(
     return data
 
 
+_LOSS_DEFAULTS = {
+    key: value
+    for key, value in keys_of(NicTraits(), NicSpec).items()
+    if key in ("retransmission", "timeout", "retries")
+}
+"""Retransmission of NICs, which is not written if it is usual."""
+
+
 def nic_data(nic: NicTraits, ports: int) -> dict[str, Any]:
     """Return the definition of a NIC with the keys of a topology file."""
     keys = keys_of(nic, NicSpec)
     data = {key: keys[key] for key in NicSpec.model_fields if key in keys}
+    for key, default in _LOSS_DEFAULTS.items():
+        if data.get(key) == default:
+            del data[key]
     control = data.pop("rate_control", None)
     if ports:
         data["ports"] = ports
@@ -228,4 +239,7 @@ def _link(link: Link) -> dict[str, Any]:
             "max": f"{link.ecn_max_bytes}B",
             "probability": link.ecn_probability,
         }
+    if link.queue_bytes:
+        alpha = link.alpha_1024 / 1024
+        data["drop"] = {"queue": f"{link.queue_bytes}B", "alpha": alpha, "red": link.red}
     return data

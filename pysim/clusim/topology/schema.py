@@ -19,6 +19,7 @@ from clusim.base.errors import one_line
 from clusim.base.units import parse_size, parse_time
 from clusim.topology.model import MOST_QUEUES, GdrLevel, P2pLevel, PacketKind, PathChoice
 from clusim.topology.quantities import (
+    UNBOUNDED_BYTES,
     Amount,
     Bandwidth,
     Count,
@@ -39,6 +40,7 @@ from clusim.topology.quantities import (
     base_or_mapping,
     default_of,
     example,
+    no_drop,
     no_ecn,
     no_pfc,
     one_or_more,
@@ -206,6 +208,9 @@ class NicSpec(Spec):
     rate_control: Annotated[RateControlSpec | None, base_or_mapping] = None
     adaptive: bool | None = None
     reorder: Order | None = None
+    retransmission: Literal["go-back-n", "selective"] | None = None
+    timeout: Annotated[Time, Field(ge=1)] | None = None
+    retries: Annotated[int, Field(ge=0, le=65_536)] | None = None
     speed: Bandwidth | None = None
     plugin: Literal["verbs", "sockets", "efa", "cxi", "fastrak", "tcpx"] | None = None
     plugin_latency: Time | None = None
@@ -242,6 +247,14 @@ class EcnSpec(Spec):
     probability: Annotated[float, Field(ge=0, le=1)] = 1.0
 
 
+class DropSpec(Spec):
+    """Drops of switches instead of pauses and credits; ``none`` is a ``queue`` of 0."""
+
+    queue: Annotated[Amount, Field(le=UNBOUNDED_BYTES)] = UNBOUNDED_BYTES
+    alpha: Annotated[float, Field(ge=0, le=1024)] = 0.0
+    red: bool = False
+
+
 class LinkTypeSpec(Spec):
     """Type of link, or the changes of one entry of ``links`` to its type."""
 
@@ -256,6 +269,7 @@ class LinkTypeSpec(Spec):
     medium: Literal["fibre", "copper"] | None = None
     pfc: Annotated[PfcSpec | None, no_pfc] = None
     ecn: Annotated[EcnSpec | None, no_ecn] = None
+    drop: Annotated[DropSpec | None, no_drop] = None
     weight: Annotated[int, Field(ge=1, le=64)] | None = None
     class_: Annotated[str | None, Field(alias="class", min_length=1, max_length=64)] = None
 

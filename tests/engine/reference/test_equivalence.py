@@ -17,6 +17,8 @@ from clusim.engine.image import Image
 from support.covering import THOROUGH
 from support.engines import Wanted
 from support.random_images import images, random_image
+from support.random_losses import lossy_image
+from support.random_senders import sender_image
 
 CASES = 2000 if THOROUGH else 60
 BATCH = 20
@@ -130,6 +132,18 @@ def test_engines_agree_on_random_images(every_compiled, batch):
             compare(random_image(random.Random(seed)), every_compiled)
         except BaseException as error:
             error.add_note(f"random_image(random.Random({seed}))")
+            raise
+
+
+@pytest.mark.parametrize("batch", range(CASES // BATCH))
+def test_engines_agree_on_random_images_with_losses(every_compiled, batch):
+    for seed in range(batch * BATCH, (batch + 1) * BATCH):
+        rng = random.Random(seed)
+        image = lossy_image(random_image(rng), rng)
+        try:
+            compare(sender_image(image, rng) if seed % 2 else image, every_compiled)
+        except BaseException as error:
+            error.add_note(f"lossy_image of random_image(random.Random({seed}))")
             raise
 
 

@@ -12,8 +12,9 @@ from clusim.engine.abi import MOST_HOPS, Beyond, Kind, Policy
 from clusim.engine.reference import units
 from clusim.engine.reference.machine import Class, Machine
 from clusim.engine.reference.model import Model
-from clusim.engine.reference.order import join, keeps, receiver_of, refuse
+from clusim.engine.reference.order import join, keeps, receiver_of, refuse, takes
 from clusim.engine.reference.packets import Buffer, Packet, Transfer
+from clusim.engine.reference.repeats import count_repeat, watch
 from clusim.engine.reference.specs import ImageNode, hash32
 from clusim.engine.reference.spreads import turn
 from clusim.engine.reference.units import (
@@ -70,9 +71,11 @@ def _deliver_in_order(machine: Machine, wire: Wire, packet: Packet, endpoint: in
     pair, number = transfer.place(packet.number)
     assert packet.buffer is not None
     machine.payload.relayed = True
+    packet.unneeded = packet.has_retransmission and not takes(packet)
     _answer_mark(machine, packet, transfer)
     receiver = receiver_of(machine, transfer)
     receiver.packets += 1
+    machine.payload.arrived += packet.p
     if number != pair.expected:
         receiver.early += 1
         machine.release(packet.buffer, machine.now_ps)
@@ -81,13 +84,13 @@ def _deliver_in_order(machine: Machine, wire: Wire, packet: Packet, endpoint: in
         return
     accepted_ps = machine.accept_ps(endpoint, packet.p * spec.deliver_256)
     machine.release(packet.buffer, accepted_ps)
-    pair.expected += 1
+    pair.accept(machine.now_ps)
     _count_delivery(machine, transfer, packet.p, accepted_ps + spec.write_latency_ps, wire.index)
     while pair.expected in pair.kept:
         kept, over = pair.kept.pop(pair.expected)
         pair.kept_bytes -= kept.p
         receiver.keep(-kept.p)
-        pair.expected += 1
+        pair.accept(machine.now_ps)
         accepted_ps = machine.accept_ps(endpoint, kept.p * spec.deliver_256)
         _count_delivery(machine, kept.transfer, kept.p, accepted_ps + spec.write_latency_ps, over)
     if pair.lost:
@@ -268,7 +271,8 @@ def _forward(machine: Machine, wire: Wire, packet: Packet) -> None:
         out = packet.path[packet.hop]
     else:
         out, packet.key = route_choice(machine, packet, packet.targets[0], wire)
-    forward(machine, wire, vc, out, packet)
+    if not forward(machine, wire, vc, out, packet):
+        watch(machine, packet)
 
 
 def _fan_out(machine: Machine, wire: Wire, packet: Packet) -> None:
@@ -415,7 +419,7 @@ def _grant(machine: Machine, wire: Wire, candidate: _Candidate) -> None:
     wire.count_grant(packet, model, wire_bytes, end_ps - now_ps)  # 7.
     wire.last_granted = candidate.index  # 8.
     if packet.repeated:
-        _count_repeat(machine, packet)
+        count_repeat(machine, packet, end_ps)
     if candidate.flow is not None:
         _inject(machine, candidate, wire, end_ps)
     wire.count_arbitration(bool(_ready_candidates(machine, wire)), end_ps - now_ps)
@@ -430,15 +434,6 @@ def _record_hop(machine: Machine, wire: Wire, packet: Packet) -> None:
         queue_bytes, sent_bytes = wire.counters.queued_bytes, wire.counters.bytes
         rate = (wire.num << 30) // wire.den
         packet.hops.append(SwitchHop(machine.now_ps, queue_bytes, sent_bytes, rate, wire.index))
-
-
-def _count_repeat(machine: Machine, packet: Packet) -> None:
-    """Let the flow continue after its last repeat."""
-    line, packet.repeated = packet.transfer.line, False
-    line.repeats -= 1
-    if line.repeats == 0 and line.newest is not None:
-        for wire in line.newest.wires:
-            machine.expect(line.newest, wire)
 
 
 def _replay_ps(model: Model, wire: Wire, busy_ps: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from clusim.base.errors import InternalError
 from clusim.engine.abi import Kind
 from clusim.engine.reference.packets import Transfer
@@ -20,12 +22,20 @@ class Payload:
     ----------
     relayed : bool
         True if a packet passed through an endpoint; wires of endpoints then carry more.
+    begun, repeated, arrived, dropped : int
+        Payload of transfers with receivers in order; of packets that were repeated, arrived or were dropped.
     """
 
     def __init__(self, endpoints: int) -> None:
         self.sent = [0] * endpoints
         self.taken = [0] * endpoints
         self.relayed = False
+        self.begun = self.repeated = self.arrived = self.dropped = 0
+
+    def check_order(self) -> None:
+        """Check, after the end of all transfers, that each packet arrived or was dropped."""
+        sent, ended = self.begun + self.repeated, self.arrived + self.dropped
+        demand(sent == ended, "bytes received and dropped of receivers in order", ended, sent)
 
     def complete(self, transfer: Transfer) -> None:
         """Count a complete transfer, and check that all its bytes were delivered."""
@@ -45,3 +55,21 @@ class Payload:
             self.taken[terms.targets[-1]] += size
         elif terms.kind == Kind.READ_REQ:
             self.sent[terms.targets[-1]] += size
+
+
+@dataclass(slots=True)
+class OrderCounters:
+    """Counters of a target whose receivers accept packets in order only, and the bytes that it keeps now."""
+
+    packets: int = 0
+    early: int = 0
+    repeats: int = 0
+    kept_max: int = 0
+    repeated_bytes: int = 0
+    timeouts: int = 0
+    kept: int = 0
+
+    def keep(self, size: int) -> None:
+        """Keep so many bytes more."""
+        self.kept += size
+        self.kept_max = max(self.kept_max, self.kept)

@@ -18,12 +18,11 @@ from typing import Protocol
 from clusim.base.errors import InternalError
 from clusim.engine.abi import NEVER, Beyond, range_exceeded
 from clusim.engine.ranges import MEM_BYTES_256_END, OWED_256_END, TIME_END_PS
-from clusim.engine.reference.conservation import Payload
+from clusim.engine.reference.conservation import OrderCounters, Payload
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.packets import (
     Buffer,
     Line,
-    OrderCounters,
     Packet,
     Transfer,
     UnitState,
@@ -45,9 +44,11 @@ class Class(IntEnum):
     NOTIFY = 7
     ALARM = 8  # of a sender policy
     REPEAT = 9
-    TIMER = 10
-    CREDIT = 11  # adds credit; no other event of phase A depends on it
-    WAKE = 12  # adds a wire to phase B of this timestamp
+    TIMEOUT = 10  # of a queue pair with retransmission
+    RESEND = 11
+    TIMER = 12
+    CREDIT = 13  # adds credit; no other event of phase A depends on it
+    WAKE = 14  # adds a wire to phase B of this timestamp
 
 
 @dataclass(order=True, slots=True)
@@ -371,6 +372,7 @@ def check_balance(machine: Machine) -> None:
     if not may_wait(machine):
         if packets:
             raise InternalError(f"conservation: {len(packets)} packets left; expected 0")
+        machine.payload.check_order()
         if any(unit.in_use_bytes or unit.operations for unit in machine.units):
             raise InternalError("conservation: a reduction unit is in use; all should be idle")
         if any(vertex.open for vertex in machine.vertices):

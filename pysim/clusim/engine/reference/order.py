@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from clusim.engine.abi import Beyond, Kind, Policy
+from clusim.engine.abi import Kind
+from clusim.engine.reference.conservation import OrderCounters
 from clusim.engine.reference.machine import Class, Machine
-from clusim.engine.reference.packets import Line, OrderCounters, Packet, QueuePair, Transfer
-from clusim.engine.reference.spreads import least_loaded
-from clusim.engine.reference.units import enter, next_vc
+from clusim.engine.reference.packets import Line, Packet, QueuePair, Transfer
+from clusim.engine.reference.repeats import owner_of, repeat_all, repeat_lost
 
 
 def receiver_of(machine: Machine, transfer: Transfer) -> OrderCounters:
@@ -31,17 +31,21 @@ def join(machine: Machine, transfer: Transfer) -> None:
     if place not in machine.lines:
         machine.lines[place] = Line(tuple(QueuePair() for _ in range(pairs)))
     machine.lines[place].start(transfer)
+    machine.payload.begun += transfer.bytes
 
 
 def keeps(machine: Machine, packet: Packet) -> bool:
     """Handle a packet that is not the expected one; return True if the receiver keeps it."""
     transfer, (pair, number) = packet.transfer, packet.transfer.place(packet.number)
     assert transfer.spread is not None
-    if number < pair.expected or number in pair.kept:
+    if pair.knows(number):
         return False
-    if pair.kept_bytes + packet.p <= transfer.spread.reorder_bytes:
+    if _has_room(packet):
         pair.kept_bytes += packet.p
         receiver_of(machine, transfer).keep(packet.p)
+        missing, pair.seen = range(pair.seen, number), max(pair.seen, number + 1)
+        if transfer.spread.selective and missing:
+            _ask(machine, pair, transfer, missing)
         return True
     if pair.refused:
         return False
@@ -52,45 +56,42 @@ def keeps(machine: Machine, packet: Packet) -> bool:
     return False
 
 
+def _has_room(packet: Packet) -> bool:
+    """True if the receiver keeps an early packet that it does not have."""
+    spread, pair = packet.transfer.spread, packet.transfer.place(packet.number)[0]
+    assert spread is not None
+    return spread.selective or pair.kept_bytes + packet.p <= spread.reorder_bytes
+
+
+def takes(packet: Packet) -> bool:
+    """True if the receiver accepts or keeps a packet that arrives now."""
+    pair, number = packet.transfer.place(packet.number)
+    return number == pair.expected or (not pair.knows(number) and _has_room(packet))
+
+
+def _ask(machine: Machine, pair: QueuePair, transfer: Transfer, missing: range) -> None:
+    """Ask for packets that an early one has overtaken."""
+    assert transfer.spread is not None
+    time_ps, who = machine.now_ps + transfer.spread.nak_ps, owner_of(machine, transfer)
+
+    def arrive() -> None:
+        repeat_lost(machine, pair, transfer, missing)
+
+    machine.plan(time_ps, Class.REPEAT, arrive, who, (transfer.flow, 0))
+
+
 def refuse(machine: Machine, pair: QueuePair) -> None:
     """Let the sender repeat all packets from the expected one on."""
     transfer = pair.sent[pair.expected][0]
     assert transfer.spread is not None
     pair.refused, pair.lost, pair.refused_at = True, False, pair.expected
-    flow, conns = transfer.flow, len(machine.model.conns)
-    who = (Beyond.CONNECTION, flow) if flow < conns else (Beyond.SOURCE, flow - conns)
-    time_ps = machine.now_ps + transfer.spread.nak_ps
-    machine.plan(time_ps, Class.REPEAT, lambda: _repeat(machine, pair), who, (flow, 0))
+    time_ps, who = machine.now_ps + transfer.spread.nak_ps, owner_of(machine, transfer)
 
+    def arrive() -> None:
+        pair.refused = False
+        if transfer.spread is not None and transfer.spread.timeout_ps:
+            repeat_lost(machine, pair, transfer, None)
+        else:
+            repeat_all(machine, pair)
 
-def _repeat(machine: Machine, pair: QueuePair) -> None:
-    """Send all packets granted so far again, from the refused one on."""
-    pair.refused = False
-    if pair.expected == len(pair.sent):
-        return
-    assert pair.refused_at is not None
-    for transfer, i in pair.sent[pair.refused_at :]:
-        if transfer.was_granted(i):
-            _send_again(machine, transfer, i)
-
-
-def _send_again(machine: Machine, transfer: Transfer, i: int) -> None:
-    model, terms = machine.model, transfer.terms
-    number = 0 if terms.policy == Policy.ADAPTIVE else transfer.base + i
-    if terms.policy == Policy.PINNED:
-        number = transfer.base
-    wire = transfer.wires[number % len(transfer.wires)]
-    packet = transfer.packet(i, wire)
-    packet.repeated = True
-    node = model.wires[wire].src
-    if terms.policy == Policy.ADAPTIVE:
-        wires = machine.usable(transfer.wires)
-        wire = packet.request_wire = least_loaded(machine, packet, wires, node)[1]
-    packet.vc = next_vc(model, packet, wire)
-    transfer.line.repeats += 1
-    sender = terms.targets[0] if terms.kind == Kind.FETCH else terms.requester
-    machine.orders[sender].repeats += 1
-    inject_256 = model.endpoints[terms.requester].inject_256
-    machine.accept_ps(terms.requester, packet.p * inject_256)
-    candidate = len(model.nodes[node].incoming) * model.nvc + terms.vc
-    enter(machine, wire, candidate, packet)
+    machine.plan(time_ps, Class.REPEAT, arrive, who, (transfer.flow, 0))

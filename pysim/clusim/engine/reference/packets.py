@@ -58,22 +58,6 @@ class Terms:
 
 
 @dataclass(slots=True)
-class OrderCounters:
-    """Counters of a target whose receivers accept packets in order only, and the bytes that it keeps now."""
-
-    packets: int = 0
-    early: int = 0
-    repeats: int = 0
-    kept_max: int = 0
-    kept: int = 0
-
-    def keep(self, size: int) -> None:
-        """Keep so many bytes more."""
-        self.kept += size
-        self.kept_max = max(self.kept_max, self.kept)
-
-
-@dataclass(slots=True)
 class QueuePair:
     """A queue pair whose packets are accepted in order only; packets have numbers in it, over its transfers.
 
@@ -89,6 +73,12 @@ class QueuePair:
         True while a refusal is on its way to the sender; if a packet was dropped after the last had reached it.
     refused_at : int or None
         `expected` at the last refusal.
+    seen : int
+        One more than the highest number that arrived.
+    progress_ps, tries : int
+        Last time at which a packet was accepted or repeated [ps]; timeouts since a packet was accepted.
+    timing : bool
+        True if a TIMEOUT is scheduled.
     """
 
     sent: list[tuple[Transfer, int]] = field(default_factory=list)
@@ -98,6 +88,30 @@ class QueuePair:
     refused: bool = False
     lost: bool = False
     refused_at: int | None = None
+    seen: int = 0
+    progress_ps: int = 0
+    tries: int = 0
+    timing: bool = False
+
+    def accept(self, now_ps: int) -> None:
+        """Count the expected packet as accepted."""
+        self.expected += 1
+        self.seen = max(self.seen, self.expected)
+        self.progress_ps, self.tries = now_ps, 0
+
+    def knows(self, number: int) -> bool:
+        """True if a packet was accepted or is kept."""
+        return number < self.expected or number in self.kept
+
+    def list_lost(self, numbers: range | None) -> list[int]:
+        """Return granted packets that are not accepted: all, or without those kept the ones of `numbers`."""
+        all_left = range(self.expected, len(self.sent))
+        return [n for n in all_left if self._is_lost(n, numbers)]
+
+    def _is_lost(self, number: int, numbers: range | None) -> bool:
+        transfer, i = self.sent[number]
+        chosen = numbers is None or (number in numbers and number not in self.kept)
+        return chosen and transfer.was_granted(i)
 
 
 @dataclass(slots=True)
@@ -112,11 +126,17 @@ class Line:
         Packets that wait to be sent again.
     newest : Transfer or None
         The last transfer that started.
+    backlog : list
+        With retransmission: packets to repeat that are in no queue, as queue pairs and numbers.
+    busy : bool
+        True while a repeat is in a queue or on its wire, or waits for a time or a window.
     """
 
     pairs: tuple[QueuePair, ...] = ()
     repeats: int = 0
     newest: Transfer | None = None
+    backlog: list[tuple[QueuePair, int]] = field(default_factory=list)
+    busy: bool = False
 
     def start(self, transfer: Transfer) -> None:
         """Let the packets of a transfer follow."""
@@ -323,6 +343,8 @@ class Packet:
         True if it waits to be sent again.
     promised : bool
         True if it waits, with credit, on a minimal path.
+    unneeded : bool
+        True if it was accepted already when its sender repeated it.
     hops : list
         Its telemetry (section 5).
     """
@@ -347,6 +369,7 @@ class Packet:
     decided: bool = False
     repeated: bool = False
     promised: bool = False
+    unneeded: bool = False
     hops: list[SwitchHop] = field(default_factory=list)
 
     @property
@@ -365,6 +388,12 @@ class Packet:
         spread = self.transfer.spread
         by_flowlet = spread is not None and spread.gap_ps > 0
         return by_flowlet or self.transfer.terms.policy == Policy.ADAPTIVE
+
+    @property
+    def has_retransmission(self) -> bool:
+        """True if its sender repeats it after a loss."""
+        spread = self.transfer.spread
+        return spread is not None and spread.timeout_ps > 0
 
     def wire_bytes(self, model: Model, wire: int, kind: int | None = None) -> int:
         """Return its bytes on `wire`, as the kind it is or will be there."""

@@ -5,6 +5,7 @@ The policy's functions are called as they stand; the C engine calls their machin
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -52,6 +53,7 @@ class SenderRate:
         self.in_flight = self.pace_ps = self.next_ps = 0
         self.sent_bytes = self.marked_bytes = self.rtt_ps = 0
         self._last_ps: int | None = None
+        self.blocked: list[Callable[[], None]] = []
         self._started = self._failed = False
         self._sent: dict[tuple[int, int], tuple[int, int]] = {}
         self._alarm_ps: int | None = None
@@ -93,7 +95,7 @@ class SenderRate:
         """Count a packet granted now; the next one waits for its time."""
         now_ps = self._machine.now_ps
         self.sent_bytes += packet.p
-        if self._acknowledged:
+        if self._acknowledged and not packet.unneeded:
             self.in_flight += packet.p
             self._sent[id(packet.transfer), packet.number] = now_ps, self._flow.path
         self._call(SenderCall.SENT, packet.p)
@@ -109,15 +111,27 @@ class SenderRate:
         notifies = packet.marked and (last_ps is None or now_ps - last_ps >= interval_ps)
         if notifies:
             self._last_ps = now_ps
-        if not self._acknowledged and not notifies:
+        sent = None
+        if not packet.unneeded:
+            sent = self._sent.pop((id(packet.transfer), packet.number), None)
+        if sent is None and not notifies:
             return
-        sent_ps, path = self._sent.pop((id(packet.transfer), packet.number), (now_ps, 0))
         notice_ps = now_ps + self._spec.cnp_delay_ps
-        arrive = partial(self._take_notice, packet, (notice_ps - sent_ps, path), notifies)
+        trip = None if sent is None else (notice_ps - sent[0], sent[1])
+        arrive = partial(self._take_notice, packet, trip, notifies)
         self._machine.plan(notice_ps, Class.NOTIFY, arrive, self.who)
 
-    def _take_notice(self, packet: Packet, trip: tuple[int, int], notifies: bool) -> None:
-        if self._acknowledged:
+    def lose(self, packets: list[tuple[Transfer, int]]) -> None:
+        """Let the policy know of packets in flight that are lost."""
+        found = [one for one in packets if self._sent.pop((id(one[0]), one[1]), None) is not None]
+        lost_bytes = sum(transfer.packet_size(i) for transfer, i in found)
+        if lost_bytes:
+            self.in_flight -= lost_bytes
+            self._call(SenderCall.LOST, lost_bytes)
+            self._update()
+
+    def _take_notice(self, packet: Packet, trip: tuple[int, int] | None, notifies: bool) -> None:
+        if trip is not None:
             self.in_flight -= packet.p
             self.rtt_ps, path = trip
             more: dict[str, int | list[SwitchHop]] = {"path": path, "hops": packet.hops}
@@ -134,6 +148,9 @@ class SenderRate:
         if transfer is not None:
             for wire in transfer.wires:
                 self._machine.expect(transfer, wire)
+        blocked, self.blocked = self.blocked, []
+        for resume in blocked:
+            resume()
 
     def _call(self, call: SenderCall, *arguments: int | list[SwitchHop]) -> None:
         """Call a function of the policy, if it has it, and check its answers."""

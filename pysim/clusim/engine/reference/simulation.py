@@ -39,11 +39,11 @@ from clusim.engine.ranges import (
 )
 from clusim.engine.reference import machine
 from clusim.engine.reference.arbitration import phase_b, start_transfer
-from clusim.engine.reference.conservation import demand
+from clusim.engine.reference.conservation import OrderCounters, demand
 from clusim.engine.reference.instances import first_group, loop_count
 from clusim.engine.reference.machine import Class, Machine, may_wait
 from clusim.engine.reference.model import Model
-from clusim.engine.reference.packets import OrderCounters, Terms, Transfer, steered
+from clusim.engine.reference.packets import Terms, Transfer, steered
 from clusim.engine.reference.sampling import Samples
 from clusim.engine.reference.schedule import ScheduleState
 from clusim.engine.reference.senders import SenderRate
@@ -472,7 +472,12 @@ class ReferenceSimulation:
         value = self._schedule.fingerprint
         rows = self._final if self._final is not None else self._read_wires()
         for spec, row in zip(self._machine.model.wires, rows, strict=True):
-            more = _FINGERPRINTED_TOO if spec.xoff_bytes or spec.ecn_max_bytes else ()
+            more = (
+                _FINGERPRINTED_TOO
+                if spec.xoff_bytes or spec.ecn_max_bytes or spec.queue_bytes
+                else ()
+            )
+            more += ("drops", "dropped_bytes") if spec.queue_bytes else ()
             for name in (*_FINGERPRINTED, *more):
                 value = mix(value, row[name])
         return value

@@ -6,6 +6,7 @@ rounds and mixes (section 12).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -100,6 +101,7 @@ class ImageNode:
     route_lo: int
     wide_lo: int
     wide_stride: int
+    shared_bytes: int
     incoming: tuple[int, ...]  # wires, ascending
     outgoing: tuple[int, ...]
 
@@ -135,6 +137,7 @@ class WireSpec:
     xon_bytes: int
     ecn_min_bytes: int
     ecn_max_bytes: int
+    queue_bytes: int
     src: int
     dst: int
     reverse: int | None
@@ -144,6 +147,8 @@ class WireSpec:
     dim: int
     dateline: int
     ecn_threshold: int
+    alpha_1024: int
+    red: bool
     in_local: int  # index among the incoming wires of dst
 
 
@@ -195,6 +200,7 @@ class SpreadSpec:
 
     gap_ps: int
     nak_ps: int
+    timeout_ps: int
     reorder_bytes: int
     ordered: int
     estimate: int
@@ -202,6 +208,8 @@ class SpreadSpec:
     detour_vcs: int
     bias_bytes: int
     minimal_vc: int
+    selective: bool
+    retries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +364,13 @@ class FlowRate(Protocol):
 
     injecting: Any
     """Transfer with packets to grant."""
+
+    blocked: list[Callable[[], None]]
+    """Repeats that wait for the window."""
+
+    def lose(self, packets: list[tuple[Any, int]]) -> None:
+        """Packets of transfers were found lost, now."""
+        ...
 
     def sample(self) -> tuple[int, ...]:
         """Return the present state as a row of `clusim.engine.abi.FLOW_SAMPLE`."""

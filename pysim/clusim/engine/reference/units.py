@@ -62,12 +62,42 @@ def enter(machine: Machine, out: int, candidate: int, packet: Packet) -> None:
     machine.examine.add(out)
 
 
-def forward(machine: Machine, over: Wire, vc: int, out: int, packet: Packet) -> None:
-    """Forward a packet, or a copy, that arrived over a wire on `vc`; congestion may mark it."""
+def forward(machine: Machine, over: Wire, vc: int, out: int, packet: Packet) -> bool:
+    """Forward a packet, or a copy, that arrived over a wire on `vc`; congestion may mark it.
+
+    Return False if it is dropped.
+    """
     out, packet.vc = _path(machine, over, out, packet)
+    wire, size_bytes = machine.wires[out], packet.wire_bytes(machine.model, out)
+    marked = wire.marks_packet(machine.model.seed, size_bytes)
+    if packet.has_retransmission and wire.spec.queue_bytes:
+        full = wire.overflows(size_bytes, _memory_of(machine, wire.spec.src))
+        if full or (marked and wire.spec.red):
+            _drop(machine, wire, packet, size_bytes)
+            return False
+    wire.counters.marks += marked
+    packet.marked |= marked
     enter(machine, out, over.spec.in_local * machine.model.nvc + vc, packet)
-    if machine.wires[out].marks_packet(machine.model.seed):
-        packet.marked = True
+    return True
+
+
+def _memory_of(machine: Machine, node: int) -> tuple[int, int]:
+    """Return the shared memory of a node's queues, and the bytes in it."""
+    spec = machine.model.nodes[node]
+    queues = [machine.wires[wire] for wire in spec.outgoing]
+    used = sum(wire.counters.queued_bytes for wire in queues if wire.spec.queue_bytes)
+    return spec.shared_bytes, used
+
+
+def _drop(machine: Machine, wire: Wire, packet: Packet, size_bytes: int) -> None:
+    """Let a packet vanish before it enters a queue."""
+    assert packet.buffer is not None
+    machine.release(packet.buffer, machine.now_ps)
+    if packet.promised:
+        machine.promised[wire.index, packet.vc] -= size_bytes
+    wire.counters.drops += 1
+    wire.counters.dropped_bytes += packet.p
+    machine.payload.dropped += packet.p
 
 
 def _path(machine: Machine, over: Wire, out: int, packet: Packet) -> tuple[int, int]:

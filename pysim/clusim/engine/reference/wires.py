@@ -29,6 +29,8 @@ class Counters:
     pauses: int = 0
     marks: int = 0
     held_max: int = 0
+    drops: int = 0
+    dropped_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -139,19 +141,30 @@ class Wire:
             counters.stall_arbitration_ps += self.free_at_ps - now_ps
             self.arbitration_counted = True
 
-    def marks_packet(self, seed: int) -> bool:
-        """True if the packet just forwarded into a queue is marked (section 4); counts the packet."""
+    def marks_packet(self, seed: int, size_bytes: int) -> bool:
+        """True if the packet that is to enter a queue is marked (section 4); counts the packet."""
         least, most = self.spec.ecn_min_bytes, self.spec.ecn_max_bytes
         if most == 0:
             return False
-        q, n = self.counters.queued_bytes, self.forwarded
+        q, n = self.counters.queued_bytes + size_bytes, self.forwarded
         self.forwarded += 1
         marked = q >= most
         if not marked and q > least:
             bound = self.spec.ecn_threshold * (q - least) // (most - least)
             marked = hash32(seed, self.index ^ 2**31, n) < bound
-        self.counters.marks += marked
         return marked
+
+    def overflows(self, size_bytes: int, shared: tuple[int, int]) -> bool:
+        """True if a packet does not fit: into queues, shared memory (all, used) or its part of that (section 4)."""
+        spec, queued = self.spec, self.counters.queued_bytes
+        if queued + size_bytes > spec.queue_bytes:
+            return True
+        all_bytes, used = shared
+        if all_bytes == 0:
+            return False
+        free = all_bytes - used
+        beyond = spec.alpha_1024 > 0 and queued >= (spec.alpha_1024 * free) >> 10
+        return size_bytes > free or beyond
 
     def dequeue(self, candidate: int, model: Model) -> Packet:
         """Remove and return the head of a virtual output queue."""
