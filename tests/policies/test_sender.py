@@ -143,7 +143,7 @@ def test_shipped_policies_compile_and_their_files_state_their_source() -> None:
     for name, of in shipped().items():
         addresses = compiled.addresses(name)
         assert [bool(value) for value in addresses] == [
-            call in of.functions for call in ("start", "sent", "acked", "notified", "timer")
+            call in of.functions for call in ("start", "sent", "acked", "notified", "timer", "lost")
         ]
         text = (inspect.getdoc(inspect.getmodule(of.cls)) or "") + (of.cls.__doc__ or "")
         assert re.search(r"\(.* (SIGCOMM )?(19|20)\d\d\)|\(UEC specification", text), name
