@@ -65,7 +65,7 @@ STATUS congestion_pause_event(clusim_sim *s, wire_id wire, uint32_t payload) {
 /* ---- marks -------------------------------------------------------------------------------------
  */
 
-/* True if a packet that finds `queued` bytes, with its own, is to be marked. */
+/* True if a packet that is the end of `queued` bytes is marked. */
 static bool marks(clusim_sim *s, wire_id wire, uint64_t queued) {
     const clusim_wire *image = &s->model->image.wires[wire.i];
     if (image->ecn_max_bytes == 0) return false;

@@ -103,7 +103,7 @@ static STATUS refuse(clusim_sim *s, pair_id id) {
     return scheduler_event(s, at, EV_REPEAT, spread_flow(s, x).i, id.i);
 }
 
-/* Place of a packet among the kept ones: the link to it, or to the one after. */
+/* Place of a packet in the kept list: the link to it, or to its successor. */
 static packet_id *place_of(const clusim_sim *s, order_pair *pair, uint64_t number) {
     packet_id *link = &pair->kept;
     while (!packet_none(*link) && number_of(s, *link) < number) link = next_of(s, *link);
@@ -132,7 +132,7 @@ bool order_takes(const clusim_sim *s, const packet *p) {
     return expected || (!order_knows(s, p) && has_room(s, p));
 }
 
-/* Ask for the packets that an early one has overtaken. */
+/* Request the packets that an early packet has overtaken. */
 static STATUS ask(clusim_sim *s, pair_id id, const xfer *x, uint64_t number) {
     order_pair *pair = pair_at(s, id);
     uint64_t from = pair->seen;

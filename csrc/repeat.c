@@ -213,7 +213,7 @@ static bool next_lost(const clusim_sim *s, lost_walk *walk) {
     return false;
 }
 
-/* Packets of a queue pair that are lost join the backlog, and its rate control learns of it. */
+/* Packets of a queue pair that are lost join the backlog, and its rate control is notified. */
 static STATUS lose(clusim_sim *s, pair_id id, order_span span, bool all) {
     order_pair *pair = pair_at(s, id);
     order_line *line = line_at(s, pair->line);

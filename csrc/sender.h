@@ -23,16 +23,16 @@ void sender_idle(clusim_sim *s, flow_id flow);
 /* A packet of a controlled flow was granted now: packet `number` of a transfer. */
 STATUS sender_granted(clusim_sim *s, xfer_id id, uint32_t number, uint32_t payload);
 
-/* The next packets of a transfer take the path that its flow's policy has chosen by now. */
+/* The next packets of a transfer are on the present path of its flow's policy. */
 void sender_route(clusim_sim *s, xfer_id id);
 
 /* A repeated packet was granted now; it is in flight if it is `acknowledged`. */
 STATUS sender_repeated(clusim_sim *s, const packet *p);
 
-/* The sender finds a packet lost: true if it was in flight, and is no more. */
+/* Remove a lost packet from the bytes in flight; false if it was removed before. */
 bool sender_in_flight(const clusim_sim *s, const backlog_item *item, uint32_t payload);
 
-/* So many bytes of the flow in flight were lost. */
+/* Bytes of the flow in flight were lost. */
 STATUS sender_lost(clusim_sim *s, flow_id flow, int64_t bytes);
 
 /* Set the time of the next packet after an event of the flow. True if the flow waits for another

@@ -118,7 +118,7 @@ typedef struct clusim_node {
     uint32_t zone;        /* targets of the same zone are found by their local column */
     uint32_t wide_stride; /* 1: one group per wide column; 0: one common group */
     uint64_t
-        shared_bytes; /* memory that the queues of its wires with `queue_bytes` share; 0: none */
+        shared_bytes; /* memory that the queues of its wires with `queue_bytes` share; 0: unlimited */
 } clusim_node;
 
 typedef struct clusim_endpoint {
@@ -219,7 +219,7 @@ typedef struct clusim_control {
 typedef struct clusim_spread {
     int64_t gap_ps;         /* flowlets: shortest pause before a new choice, or 0 */
     int64_t nak_ps;         /* packet refused -> the sender repeats */
-    int64_t timeout_ps;     /* retransmission: time without progress after a loss; 0: none */
+    int64_t timeout_ps;     /* retransmission: time without progress after a loss; 0: off */
     uint64_t reorder_bytes; /* early packets that an ordered receiver keeps, per queue pair */
     uint32_t ordered;       /* 1: packets are accepted in order only */
     uint32_t estimate;      /* clusim_load */

@@ -57,7 +57,7 @@ typedef struct sender_state { /* of one flow */
     int64_t rtt_ps;    /* of the last notice, or 0 */
     int64_t alarm_ps;  /* of the earliest event of its timer, or NEVER */
     xfer_id xfer;      /* being injected, or NONE */
-    line_id blocked;   /* the first line whose repeats wait for the window, or NONE */
+    line_id blocked;   /* the first line with repeats that wait for the window, or NONE */
     line_id blocked_last;
     uint32_t path; /* of the next packet */
     bool started, failed;

@@ -63,7 +63,7 @@ typedef struct order_line {
     pair_id pair;            /* the first */
     int64_t timeout_ps;      /* of retransmission, or 0 */
     uint32_t pairs, repeats; /* number; packets that wait to be sent again */
-    backlog_list backlog;    /* with retransmission: those that are in no queue */
+    backlog_list backlog;    /* with retransmission: packets outside of queues */
     line_id next_blocked;    /* of its flow, or NONE */
     bool busy;               /* a repeat is in a queue or on its wire, or waits for a time */
     bool blocked;            /* ... or for a window */

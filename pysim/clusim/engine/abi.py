@@ -270,9 +270,8 @@ _WHY = {
     " or be charged 2^56 bytes",
     Beyond.UNIT: f"a reduction would end {_END}",
     Beyond.CONNECTION: f"a flag would be seen, or the next packet leave, {_END},"
-    " or two instances receive the same slots, or a packet was lost as often as it is repeated",
-    Beyond.SOURCE: f"the next packet would leave {_END},"
-    " or a packet was lost as often as it is repeated",
+    " or two instances receive the same slots, or all repeats of a packet were lost",
+    Beyond.SOURCE: f"the next packet would leave {_END}, or all repeats of a packet were lost",
     Beyond.INSTANCE: f"a step would end {_END}",
     Beyond.TASK: f"it would end {_END}",
     Beyond.VERTEX: "its children's packets of one number differ in size,"

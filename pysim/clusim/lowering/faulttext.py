@@ -36,7 +36,8 @@ from clusim.base.records import dataclass
 from clusim.base.units import parse_time
 from clusim.lowering.faults import Fault, describe_faults, known_at_start
 from clusim.topology.arrays import FabricArrays, arrays_of
-from clusim.topology.model import Fabric, did_you_mean
+from clusim.topology.keys import did_you_mean
+from clusim.topology.model import Fabric
 
 FORMS = {
     "link": ("LINK down", "down"),

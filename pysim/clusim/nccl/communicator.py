@@ -47,7 +47,7 @@ from clusim.topology.subset import parts_of
 _SIMPLE = Protocol.SIMPLE
 LOOPS_OVER_HEADS = (Algorithm.NVLS, Algorithm.NVLS_TREE, Algorithm.COLLNET_DIRECT)
 IN_LOOPS = (*LOOPS_OVER_HEADS, Algorithm.MSCCL)
-"""Algorithms whose channels share the loops over the data."""
+"""Algorithms with channels that share the loops over the data."""
 
 
 @dataclass(frozen=True)

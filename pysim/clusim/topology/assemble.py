@@ -23,6 +23,7 @@ from clusim.topology.catalogue import (
     make_switch,
     merge,
 )
+from clusim.topology.keys import did_you_mean
 from clusim.topology.model import (
     ONE_PATH,
     Fabric,
@@ -30,7 +31,6 @@ from clusim.topology.model import (
     Link,
     PinnedPath,
     Protocol,
-    did_you_mean,
 )
 from clusim.topology.node import Endpoint, Node
 from clusim.topology.schema import (

@@ -30,7 +30,8 @@ from clusim.hardware import (
 from clusim.hardware.figures import any_scaled, value_of
 from clusim.hardware.nic import MESSAGE_UNITS
 from clusim.policies.choice import Sender, is_policy, shipped
-from clusim.topology.model import KIND_NAMES, NO_LIMIT, Format, Link, Protocol, did_you_mean
+from clusim.topology.keys import did_you_mean
+from clusim.topology.model import KIND_NAMES, NO_LIMIT, Format, Link, Protocol
 from clusim.topology.node import Endpoint, HostTraits, NicTraits, Node, RateControl, Unit, cost16
 from clusim.topology.quantities import MEMORY_SHARES, Spec, attributes_of
 from clusim.topology.schema import (

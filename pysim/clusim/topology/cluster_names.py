@@ -21,7 +21,7 @@ from clusim.topology.assemble import names_of
 from clusim.topology.catalogue import Catalogue
 from clusim.topology.check_links import HOST_CLASSES
 from clusim.topology.generators import GENERATORS
-from clusim.topology.model import did_you_mean
+from clusim.topology.keys import did_you_mean
 from clusim.topology.quantities import Spec
 from clusim.topology.schema import NETWORK_KINDS, LengthsSpec, NetworkSpec, Topology
 from clusim.topology.validate import describe

@@ -26,7 +26,8 @@ from clusim.base.errors import ClusimError, TopologyError
 from clusim.base.records import dataclass
 from clusim.base.units import Rate, parse_rate, parse_size, parse_time
 from clusim.engine.abi import KINDS
-from clusim.topology.model import Fabric, Format, Link, did_you_mean
+from clusim.topology.keys import did_you_mean
+from clusim.topology.model import Fabric, Format, Link
 from clusim.topology.node import Endpoint, Node
 from clusim.topology.tori import check_twist, neighbours
 

@@ -1,12 +1,14 @@
 """Keys of topology files as named arguments of `FabricBuilder`, for completion and type checks.
 
-`schema` defines their values; a test compares the names.
+`schema` defines their values; a test compares the names. Also synonyms of keys, for messages about unknown ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
+
+from clusim.base.errors import suggest
 
 Quantity = str | int
 """Quantity with a unit, such as ``110ns``, ``64KiB`` or ``25 GB/s``."""
@@ -101,3 +103,18 @@ LinkKeys = TypedDict(
     total=False,
 )
 """Keys of a link; ``class`` is given as ``**{"class": ...}``."""
+
+
+SYNONYMS = {
+    "bandwidth": "rate",
+    "speed": "rate",
+    "delay": "latency",
+    "gpus": "nodes",
+    "lanes": "count",
+}
+"""Common synonyms of keys, with the key that each denotes."""
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """Return ``; did you mean 'x'?`` for the nearest known word, otherwise all words."""
+    return suggest(word, names, SYNONYMS)

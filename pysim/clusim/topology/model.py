@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from clusim.base.display import Columns, Shown, Summary, columns_of
-from clusim.base.errors import InputError, suggest
+from clusim.base.errors import InputError
 from clusim.base.records import dataclass
 from clusim.base.units import Rate, format_time
 from clusim.engine.abi import KINDS, NONE
@@ -43,20 +43,6 @@ KIND_NAMES: tuple[str, ...] = get_args(PacketKind)
 
 NO_LIMIT = NONE
 """Packet-size limit of a format without a limit."""
-
-SYNONYMS = {
-    "bandwidth": "rate",
-    "speed": "rate",
-    "delay": "latency",
-    "gpus": "nodes",
-    "lanes": "count",
-}
-"""Common synonyms of keys, with the key that each denotes."""
-
-
-def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """Return ``; did you mean 'x'?`` for the nearest known word, otherwise all words."""
-    return suggest(word, names, SYNONYMS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +111,8 @@ class Link:
     ecn_probability : float
         Probability of a mark just below `ecn_max_bytes`.
     queue_bytes : int
-        Most bytes in the queues of a switch for this link; further packets are dropped [bytes]. 0: the link neither
-        drops packets nor is without pauses or credits.
+        Most bytes in the queues of a switch for this link; further packets are dropped [bytes]. 0: the link has
+        credits or pauses, and drops nothing.
     alpha_1024 : int
         Most bytes in them relative to the free packet memory of the switch, times 1024; 0 is no bound.
     red : bool
@@ -481,13 +467,8 @@ class Fabric(Shown):
     def _link_columns(self) -> Columns:
         rates = [link.rate.bytes_per_s for link in self.links]
         plain = columns_of(Link, self.links, ("rate", "dateline"))
-        return {
-            "a": plain["a"],
-            "b": plain["b"],
-            "count": plain["count"],
-            "rate_Bps": rates,
-            **plain,
-        }
+        first = {name: plain[name] for name in ("a", "b", "count")}
+        return {**first, "rate_Bps": rates, **plain}
 
 
 _KEY = "doubt"

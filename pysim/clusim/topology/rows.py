@@ -210,7 +210,7 @@ def lower_wires(fabric: Fabric, format_names: list[str]) -> tuple[Array, Array, 
 
 
 def _drop_at_switches(fabric: Fabric, wires: Array) -> None:
-    """Let switches drop packets on links that do; such links have neither credits nor pauses."""
+    """Let switches drop packets on links that do; such links are without credits and pauses."""
     lossy = wires["queue_bytes"] > 0
     wires["xoff_bytes"][lossy] = wires["xon_bytes"][lossy] = UNBOUNDED_BYTES // 2
     wires["buffer_bytes"][lossy] = UNBOUNDED_BYTES

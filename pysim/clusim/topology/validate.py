@@ -18,7 +18,7 @@ from clusim.base import limits
 from clusim.base.errors import InputError, TopologyError
 from clusim.base.limits import printable
 from clusim.base.records import dataclass
-from clusim.topology.model import did_you_mean
+from clusim.topology.keys import did_you_mean
 from clusim.topology.schema import Topology
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from clusim.base import resources
 from clusim.base.errors import InputError, TopologyError
 from clusim.base.limits import read_text
 from clusim.base.terms.operations import protocol_named
-from clusim.topology.model import did_you_mean
+from clusim.topology.keys import did_you_mean
 from clusim.topology.quantities import Amount, Bandwidth, Size, Spec, Time, base_or_mapping
 from clusim.topology.validate import Problems, validate_data
 from clusim.topology.yamltext import parse

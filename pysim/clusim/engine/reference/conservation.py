@@ -59,7 +59,7 @@ class Payload:
 
 @dataclass(slots=True)
 class OrderCounters:
-    """Counters of a target whose receivers accept packets in order only, and the bytes that it keeps now."""
+    """Counters of a target with receivers that accept packets in order only, and its kept bytes."""
 
     packets: int = 0
     early: int = 0
@@ -70,6 +70,6 @@ class OrderCounters:
     kept: int = 0
 
     def keep(self, size: int) -> None:
-        """Keep so many bytes more."""
+        """Add kept bytes."""
         self.kept += size
         self.kept_max = max(self.kept_max, self.kept)

@@ -70,7 +70,7 @@ def takes(packet: Packet) -> bool:
 
 
 def _ask(machine: Machine, pair: QueuePair, transfer: Transfer, missing: range) -> None:
-    """Ask for packets that an early one has overtaken."""
+    """Request packets that an early packet has overtaken."""
     assert transfer.spread is not None
     time_ps, who = machine.now_ps + transfer.spread.nak_ps, owner_of(machine, transfer)
 

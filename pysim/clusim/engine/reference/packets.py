@@ -104,7 +104,7 @@ class QueuePair:
         return number < self.expected or number in self.kept
 
     def list_lost(self, numbers: range | None) -> list[int]:
-        """Return granted packets that are not accepted: all, or without those kept the ones of `numbers`."""
+        """Return granted packets that are not accepted: all, or those of `numbers` that are not kept."""
         all_left = range(self.expected, len(self.sent))
         return [n for n in all_left if self._is_lost(n, numbers)]
 

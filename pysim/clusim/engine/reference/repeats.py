@@ -163,7 +163,7 @@ def _plan_timeout(machine: Machine, pair: QueuePair, transfer: Transfer, time_ps
 
 
 def _timeout(machine: Machine, pair: QueuePair, transfer: Transfer) -> None:
-    """Repeat what is not accepted, unless there was progress in the time of the timeout."""
+    """Repeat packets that are not accepted, if the timeout passed without progress."""
     pair.timing = False
     spread = transfer.spread
     assert spread is not None

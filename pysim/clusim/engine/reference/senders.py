@@ -122,7 +122,7 @@ class SenderRate:
         self._machine.plan(notice_ps, Class.NOTIFY, arrive, self.who)
 
     def lose(self, packets: list[tuple[Transfer, int]]) -> None:
-        """Let the policy know of packets in flight that are lost."""
+        """Notify the policy of lost packets in flight."""
         found = [one for one in packets if self._sent.pop((id(one[0]), one[1]), None) is not None]
         lost_bytes = sum(transfer.packet_size(i) for transfer, i in found)
         if lost_bytes:

@@ -27,7 +27,7 @@ from clusim.hardware import (
     unknown_gpu,
 )
 from clusim.hardware.networks import USUAL_LINKS
-from clusim.topology.model import did_you_mean
+from clusim.topology.keys import did_you_mean
 
 
 def known_chip(draft: Draft, name: str, where: str) -> str:

@@ -9,7 +9,7 @@ some messages that hardware moves at once share a program, one after the other w
 A single message of a CTA sends with half of its warps. Several share its throughput equally, each side and each copy:
 NCCL's division of warps does not bind (32 CTAs of GB300 move 43 to 46 GB/s each, with one to eight messages). A slice
 that is pushed costs half of a collective's, and a kernel of messages begins `message_start` later. **Not modelled**
-Half a CTA alone is faster than half of both; registered buffers; the batches of the work queue.
+Half a CTA without the other is faster than half of both; registered buffers; the batches of the work queue.
 **Parameters** ``NCCL_P2P_*_CHUNKSIZE``, the channels found.
 """
 

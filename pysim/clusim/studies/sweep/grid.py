@@ -37,7 +37,7 @@ from clusim.simulation.api import as_bytes, parse_env_of, result_of
 from clusim.simulation.expected import expected_of
 from clusim.simulation.plan import plan
 from clusim.simulation.request import Request, requested
-from clusim.topology.model import did_you_mean
+from clusim.topology.keys import did_you_mean
 from clusim.topology.validate import Problems
 from clusim.topology.yamltext import Document, parse
 from clusim.training.api import train_request

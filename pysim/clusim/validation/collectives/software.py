@@ -44,7 +44,7 @@ def infer_columns(cells: Mapping[str, str], texts: Mapping[str, str]) -> list[Sh
     Parameters
     ----------
     texts : mapping
-        Cells of the columns that have no other effect.
+        Cells of columns without other effect.
     """
     found = [
         evidence

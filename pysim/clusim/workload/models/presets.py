@@ -27,7 +27,7 @@ from typing import Literal
 
 from clusim.base.datafiles import OnDemand, read
 from clusim.base.errors import InputError
-from clusim.topology.model import did_you_mean
+from clusim.topology.keys import did_you_mean
 from clusim.workload.kernels import Gemm
 from clusim.workload.layers import Activations, Layer, Shard, Step, Tensor, linear, memory_kernel
 from clusim.workload.models.parts import LayeredModel, Recorder, loss_gradients

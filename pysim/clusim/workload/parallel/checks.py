@@ -15,7 +15,8 @@ from clusim.collectives import ALGORITHMS
 from clusim.schedule.builder import CollectiveWriter, Part, ProgramBuilder
 from clusim.schedule.ir import CollectiveCall, Prim
 from clusim.schedule.shapes import shape_of
-from clusim.topology.model import Fabric, did_you_mean
+from clusim.topology.keys import did_you_mean
+from clusim.topology.model import Fabric
 from clusim.workload.host import host_way
 from clusim.workload.kernels import PRECISIONS
 from clusim.workload.mesh import Mesh, zones_of
