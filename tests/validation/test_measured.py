@@ -27,6 +27,7 @@ from clusim.validation.steps.rows import StepRow, is_step_table, model_spec, rea
 from clusim.validation.steps.validate import (
     HEADING,
     StepReport,
+    rows_by_source,
     step_lines,
     validate_steps,
     write_section,
@@ -469,6 +470,14 @@ def test_rows_are_spread_over_the_table() -> None:
     assert found.skipped == 8
 
 
+def test_rows_of_steps_are_spread_over_each_source() -> None:
+    """Ten rows of two sources in turn, the last two on 16 GPUs."""
+    rows = [row(id=str(n), source="ab"[n % 2], n_gpus=8 if n < 8 else 16) for n in range(10)]
+    assert [item.id for item in rows_by_source(rows, 2)] == ["0", "4", "1", "5"]
+    small = rows_by_source(rows, 9, gpus=8)
+    assert [item.id for item in small] == ["0", "2", "4", "6", "1", "3", "5", "7"]
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = table(tmp_path / "steps.csv", {}, {"hardware": "TPU v4", "id": "other"})
     page = tmp_path / "page.md"
@@ -482,6 +491,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert HEADING in page.read_text(encoding="utf-8")
     assert run([*words[:-1], "--strict"]) == 2
     assert run(["validate", str(path), "--sizes", "3"]) == 2
+    assert run(["validate", str(path), "--max-gpus", "8"]) == 2
     capsys.readouterr()
     table(path, {"hardware": "TPU v4"})
     assert run(words[:-1]) == 2

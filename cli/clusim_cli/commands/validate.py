@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 @click.option("--sizes", type=click.IntRange(1), metavar="N",
               help="Maximum sizes per group of rows.  [default: all]")  # fmt: skip
 @click.option("--campaign", type=click.IntRange(1), metavar="N",
-              help="Maximum rows of a source on a system with a number of nodes.  [default: all]")  # fmt: skip
+              help="Maximum rows of a source on a system with a number of nodes, or of steps of a source."
+              "  [default: all]")  # fmt: skip
 @click.option("--max-gpus", type=click.IntRange(1), metavar="N",
               help="With --campaign, only rows on at most N GPUs.  [default: all]")  # fmt: skip
 @click.option("--rows", type=click.IntRange(1), metavar="N",
@@ -84,10 +85,10 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     kinds = {is_step_table(path) for path in files}
     if kinds == {True, False}:
         raise click.UsageError("tables of collectives and of training steps need separate commands")
-    if kinds == {True}:
-        return _steps(files, as_json, given)
     if given["max_gpus"] and not given["campaign"]:
         raise click.UsageError("--max-gpus limits the rows of --campaign")
+    if kinds == {True}:
+        return _steps(files, as_json, given)
     if given["rows"]:
         raise click.UsageError("--rows is for tables of training steps; --sizes is for collectives")
     return _collectives(files, as_json, given)
@@ -150,18 +151,28 @@ def _inferred(rows: list[Row], as_json: bool, given: dict[str, Any]) -> int:
 def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int:
     """Validate tables of training steps."""
     from clusim.validation.steps.rows import read_steps
-    from clusim.validation.steps.validate import row_line, step_lines, validate_steps, write_section
+    from clusim.validation.steps.validate import (
+        row_line,
+        rows_by_source,
+        step_lines,
+        validate_steps,
+        write_section,
+    )
 
-    for name in ("system", "sizes", "campaign", "releases", "infer", "no_infer", "row", "plot"):
+    for name in ("system", "sizes", "releases", "infer", "no_infer", "row", "plot"):
         if given[name]:
             raise click.UsageError(f"--{name.replace('_', '-')} is for tables of collectives")
+    table = rows = read_steps(files)
+    if given["campaign"]:
+        rows = rows_by_source(table, given["campaign"], gpus=given["max_gpus"] or 0)
     with (
         working(given["jobs"], given["executor"]) as jobs,
         _telling(row_line, as_json, given) as tell,
     ):
         report = validate_steps(
-            read_steps(files),
+            rows,
             limit=given["rows"] or 0,
+            total=len(table),
             jobs=jobs,
             granularity=given["granularity"],
             tell=tell,

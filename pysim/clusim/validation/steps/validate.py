@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 from clusim.base.executors import Jobs, workers
 from clusim.base.files import write_text
 from clusim.base.json_schema import JsonObject
-from clusim.base.tables import text_table
+from clusim.base.tables import group_values, text_table
 from clusim.hardware import FRAMEWORKS, GPUS
 from clusim.hardware.calibration import ROW_SETS
 from clusim.lowering import QUICK
@@ -142,6 +142,7 @@ def validate_steps(
     rows: Sequence[StepRow],
     *,
     limit: int = 0,
+    total: int = 0,
     jobs: Jobs = None,
     granularity: str | int = QUICK,
     tell: Tell[StepPoint] | None = None,
@@ -150,8 +151,10 @@ def validate_steps(
 
     Parameters
     ----------
-    most : int
+    limit : int
         Maximum number of rows, spread over the table; 0 is all.
+    total : int
+        Number of rows of the table from which `rows` were chosen; 0 is `rows`.
     jobs : int or Executor or None
         Number of worker processes, or an executor; None is one per core, 1 works in this process.
     tell : callable or None
@@ -165,7 +168,14 @@ def validate_steps(
             result.append(point)
             if tell is not None:
                 tell(point, len(result), len(chosen))
-    return StepReport.of(result, len(rows) - len(chosen), str(granularity))
+    return StepReport.of(result, (total or len(rows)) - len(chosen), str(granularity))
+
+
+def rows_by_source(rows: Sequence[StepRow], limit: int, *, gpus: int = 0) -> list[StepRow]:
+    """Return at most `limit` rows of each source on at most `gpus` GPUs, spread over the source's rows; 0 is all."""
+    small = [row for row in rows if not gpus or row.n_gpus <= gpus]
+    parts = group_values((row.source, row) for row in small)
+    return [row for part in parts.values() for row in _spread(part, limit)]
 
 
 def _spread(rows: Sequence[StepRow], limit: int) -> list[StepRow]:
