@@ -86,6 +86,11 @@ def _rules() -> dict[str, Rule]:
 RULES = _rules()
 """Rules of columns by name, and of attributes by ``@name``."""
 
+LATER = frozenset(
+    ("/wires/total/drops", "/wires/total/dropped_bytes", "/order/repeated_bytes", "/order/timeouts")
+)
+"""Counters that traces of earlier versions lack: nothing was counted."""
+
 WIRE_TOTALS = [name.rpartition("/")[2] for name in RULES if name.startswith("/wires/total/")]
 """Final counters of each wire."""
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from clusim.base.arrays import Array
 from clusim.base.errors import TraceError
-from clusim.results.trace.layout import RULES, Rule, rule_of
+from clusim.results.trace.layout import LATER, RULES, Rule, rule_of
 from clusim.results.trace.structure import Opened, dtype_of
 
 _KINDS = {
@@ -44,6 +44,8 @@ def read(
     TraceError
         The column is missing, or violates its rule.
     """
+    if name in LATER and name not in file:
+        return np.zeros(length(file, RULES[name].rows), np.int64)
     rows = length(file, name)
     rule = rule_of(name, file)
     where = f"{file.filename}: {name}"
