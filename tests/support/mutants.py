@@ -47,6 +47,17 @@ TESTED: dict[str, tuple[tuple[str, ...], int]] = {
     "clusim.nccl.chunking": (("tests/nccl/test_chunking.py",), 80),
     "clusim.lowering.buffers": ((*_LAWS, "tests/lowering/test_buffers.py"), 40),
     "clusim.formats.opened": ((*_OPENED, "tests/formats/test_expansion.py"), 85),
+    "clusim.formats.topologies.overlay": (("tests/formats/topologies/test_overlay.py",), 50),
+    "clusim.base.match": (("tests/base/test_match.py",), 85),
+    "clusim.base.records": (("tests/base/test_records.py",), 85),
+    "clusim.hardware.calibration": (("tests/hardware/test_calibration.py",), 65),
+    "clusim.jobs.match": (("tests/jobs/test_match.py",), 95),
+    "clusim.jobs.player": (("tests/jobs/test_player.py",), 80),
+    "clusim.lowering.dma": (("tests/lowering/test_dma.py",), 75),
+    "clusim.nccltests.table": (("tests/nccltests/test_table.py",), 65),
+    "clusim.programs.values": (("tests/torchrun/test_values.py",), 60),
+    "clusim.results.bins": (("tests/results/test_bins.py",), 60),
+    "clusim.schedule.checks": (("tests/schedule/test_checks.py",), 80),
 }
 """Modules with their tests, the fastest first, and the least score [%]; scores may only rise."""
 
