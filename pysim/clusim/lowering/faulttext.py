@@ -36,7 +36,6 @@ from clusim.base.records import dataclass
 from clusim.base.units import parse_time
 from clusim.lowering.faults import Fault, describe_faults, known_at_start
 from clusim.topology.arrays import FabricArrays, arrays_of
-from clusim.topology.keys import did_you_mean
 from clusim.topology.model import Fabric
 
 FORMS = {
@@ -226,7 +225,7 @@ class _Reader:
         if text in ranks:
             return ranks.index(text)
         if not text.isdecimal() or len(text) > 9:
-            raise self.error(f"no rank {text!r}{did_you_mean(text, ranks)}")
+            raise self.error(f"no rank {text!r}{suggest(text, ranks)}")
         if int(text) >= len(ranks):
             raise self.error(f"no rank {text}; {self.fabric.name} has 0..{len(ranks) - 1}")
         return int(text)
@@ -241,7 +240,7 @@ class _Reader:
             raise self.error(f"{name} is a {result}, a plane is a switch; write 'node {name} down'")
         if kind == "nic" and result != "nic":
             names = [item.name for item in self.fabric.nodes if item.kind == "nic"]
-            raise self.error(f"{name} is a {result} and no NIC{did_you_mean(name, names)}")
+            raise self.error(f"{name} is a {result} and no NIC{suggest(name, names)}")
         wires = self.arrays.wires
         touching: list[int] = np.flatnonzero(
             (wires["src"] == node) | (wires["dst"] == node)
@@ -251,7 +250,7 @@ class _Reader:
     def node(self, name: str) -> int:
         """Return the index of a node."""
         if name not in self.fabric.node_index:
-            raise self.error(f"no node {name!r}{did_you_mean(name, self.fabric.node_index)}")
+            raise self.error(f"no node {name!r}{suggest(name, self.fabric.node_index)}")
         return self.fabric.node_index[name]
 
     def link(self, name: str) -> list[int]:
@@ -279,7 +278,7 @@ class _Reader:
         one, _, two = forms[-1][0].partition(arrow)
         missing = next((end for end in (one.strip(), two.strip()) if end not in index), "")
         if missing:
-            raise self.error(f"link {name!r}: no node {missing!r}{did_you_mean(missing, index)}")
+            raise self.error(f"link {name!r}: no node {missing!r}{suggest(missing, index)}")
         raise self.error(f"{name!r} is not a link; write A-B, A-B.0, A->B.0 or NODE:nvl1")
 
     def _between(self, name: str, arrow: str) -> list[int]:

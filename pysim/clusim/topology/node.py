@@ -104,6 +104,9 @@ class Endpoint:
 NodeKind = Literal["gpu", "host", "memory", "switch", "nic"]
 """``gpu`` and ``host`` are ranks; ``memory`` is the DRAM of a host, an endpoint without rank."""
 
+UNBOUNDED_BYTES = 2**39
+"""More than any queue or receive buffer holds [bytes]."""
+
 NETWORK = -1
 """Zone of the switches between nodes."""
 

@@ -106,9 +106,6 @@ def _wrap_list(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
 
-UNBOUNDED_BYTES = 2**39
-"""More than any queue or receive buffer holds [bytes]."""
-
 default_of = BeforeValidator(_wrap_default)
 base_or_mapping = BeforeValidator(_wrap_base)
 no_pfc = _or_none("xoff")

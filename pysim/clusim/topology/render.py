@@ -9,9 +9,8 @@ from clusim.base.tables import group_values
 from clusim.base.units import format_rate, format_size, format_time
 from clusim.hardware import FAMILIES, HOST_COSTS, KERNELS, Figure
 from clusim.topology.model import KIND_NAMES, NO_LIMIT, STORE_BYTES, Fabric, Format, Link, Protocol
-from clusim.topology.node import NETWORK, NicTraits, Node
+from clusim.topology.node import NETWORK, UNBOUNDED_BYTES, NicTraits, Node
 from clusim.topology.outline import total
-from clusim.topology.quantities import UNBOUNDED_BYTES
 
 _NUMBERED = re.compile(r"(.*?)([0-9]+)")
 

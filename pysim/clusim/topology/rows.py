@@ -16,8 +16,7 @@ from clusim.base.match import turns
 from clusim.engine.abi import NONE, TABLES, NodeFlag, NodeKind
 from clusim.engine.image import empty
 from clusim.topology.model import Fabric, Format, Link
-from clusim.topology.node import NETWORK, Endpoint, Unit
-from clusim.topology.quantities import UNBOUNDED_BYTES
+from clusim.topology.node import NETWORK, UNBOUNDED_BYTES, Endpoint, Unit
 
 
 class WireNames(Sequence[str]):

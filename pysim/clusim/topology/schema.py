@@ -18,8 +18,8 @@ from pydantic_core import PydanticCustomError
 from clusim.base.errors import one_line
 from clusim.base.units import parse_size, parse_time
 from clusim.topology.model import MOST_QUEUES, GdrLevel, P2pLevel, PacketKind, PathChoice
+from clusim.topology.node import UNBOUNDED_BYTES
 from clusim.topology.quantities import (
-    UNBOUNDED_BYTES,
     Amount,
     Bandwidth,
     Count,

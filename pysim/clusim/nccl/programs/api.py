@@ -20,7 +20,6 @@ from clusim.collectives.algorithms import chain, nvls, ring, sharp, tree
 from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.nccl.graph import CollectivePayload
 from clusim.nccl.programs import heads, pat
-from clusim.nccl.programs.allpairs import write_all_pairs
 from clusim.nccl.programs.context import Context
 from clusim.nccl.programs.messages import emit_pattern
 from clusim.schedule.builder import CollectiveWriter, ProgramBuilder, Site
@@ -80,6 +79,12 @@ def _pat_writer(context: Context) -> None:
         pat.write_reduce_scatter(context)
 
 
+def _all_pairs_writer(context: Context) -> None:
+    from clusim.nccl.programs.allpairs import write_all_pairs
+
+    write_all_pairs(context)
+
+
 WRITERS: dict[tuple[Algorithm, Collective], Writer] = {
     **{(Algorithm.RING, collective): _ring_writer for collective in Collective},
     (Algorithm.TREE, Collective.ALLREDUCE): _tree_writer,
@@ -91,7 +96,7 @@ WRITERS: dict[tuple[Algorithm, Collective], Writer] = {
     (Algorithm.COLLNET_CHAIN, Collective.ALLREDUCE): heads.write_collnet_chain,
     (Algorithm.PAT, Collective.ALLGATHER): _pat_writer,
     (Algorithm.PAT, Collective.REDUCESCATTER): _pat_writer,
-    (Algorithm.MSCCL, Collective.ALLREDUCE): write_all_pairs,
+    (Algorithm.MSCCL, Collective.ALLREDUCE): _all_pairs_writer,
 }
 """Writers by algorithm and collective."""
 
