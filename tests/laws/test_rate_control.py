@@ -163,21 +163,21 @@ def test_rate_control_acts_in_every_pattern_and_routing(pattern: str, routing: s
 
 @pytest.mark.parametrize("routing", ["ecmp", "spray", "adaptive"])
 def test_controlled_collectives_pause_less_on_several_paths(routing: str) -> None:
-    """Four NICs per leaf share two uplinks, on which each leaf sends 32 MiB to the other one.
+    """Four NICs per leaf share two uplinks, on which each leaf sends 64 MiB to the other one.
 
     Queues mark packets before they pause a wire. Controlled senders fill them less, so that pauses, which also block
     flows to other receivers, become fewer and the collective shorter. Both move the same bytes.
     """
     fabric = clusim.load("fat-tree:node=dgx-spark,nodes=8,unit=4,oversubscription=2")
     controlled, free = (
-        clusim.collective(item, "alltoall", "16MiB", routing=routing, granularity="packet")
+        clusim.collective(item, "alltoall", "32MiB", routing=routing, granularity="packet")
         for item in (fabric, _without_control(fabric))
     )
     counted = [result.wires.counters for result in (controlled, free)]
     assert counted[0]["payload"].sum() == counted[1]["payload"].sum()
     assert 0 < counted[0]["pauses"].sum() < counted[1]["pauses"].sum()
     assert counted[0]["marks"].sum() > 0
-    least_ps = (32 << 20) * 10**12 // (2 * 25 * 10**9)
+    least_ps = (64 << 20) * 10**12 // (2 * 25 * 10**9)
     assert least_ps < controlled.time_ps < free.time_ps
 
 

@@ -291,7 +291,7 @@ class Protocol(StrEnum):
         return self.value.lower()
 
 
-ALGORITHMS = tuple(item for item in Algorithm if item is not Algorithm.MSCCL)
+ALGORITHMS: tuple[Algorithm, ...] = tuple(item for item in Algorithm if item is not Algorithm.MSCCL)
 """Algorithms of NCCL's tuner."""
 
 PROTOCOLS = tuple(Protocol)
