@@ -220,7 +220,7 @@ tokens = torch.empty(sum(received), 64, device="cuda")
 dist.all_to_all_single(tokens, x[expert.argsort()], received, sent)
 back = torch.empty_like(x)
 dist.all_to_all_single(back, experts(tokens), sent, received)
-print(f"tokens {dist.get_rank()} {sum(sent)} {sum(received)}\n", end="", flush=True)
+print(f"tokens {dist.get_rank()} {sum(sent)} {sum(received)}\\n", end="", flush=True)
 """
 
 
