@@ -7,6 +7,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -172,11 +173,11 @@ def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int
         report = validate_steps(
             rows,
             limit=given["rows"] or 0,
-            total=len(table),
             jobs=jobs,
             granularity=given["granularity"],
             tell=tell,
         )
+    report = replace(report, skipped=report.skipped + len(table) - len(rows))
     _require(report)
     if given["markdown"] is not None:
         write_section(report, given["markdown"], _called(files, given))

@@ -142,7 +142,6 @@ def validate_steps(
     rows: Sequence[StepRow],
     *,
     limit: int = 0,
-    total: int = 0,
     jobs: Jobs = None,
     granularity: str | int = QUICK,
     tell: Tell[StepPoint] | None = None,
@@ -153,8 +152,6 @@ def validate_steps(
     ----------
     limit : int
         Maximum number of rows, spread over the table; 0 is all.
-    total : int
-        Number of rows of the table from which `rows` were chosen; 0 is `rows`.
     jobs : int or Executor or None
         Number of worker processes, or an executor; None is one per core, 1 works in this process.
     tell : callable or None
@@ -168,7 +165,7 @@ def validate_steps(
             result.append(point)
             if tell is not None:
                 tell(point, len(result), len(chosen))
-    return StepReport.of(result, (total or len(rows)) - len(chosen), str(granularity))
+    return StepReport.of(result, len(rows) - len(chosen), str(granularity))
 
 
 def rows_by_source(rows: Sequence[StepRow], limit: int, *, gpus: int = 0) -> list[StepRow]:
