@@ -5,6 +5,7 @@
 #include "lines.h"
 #include "memory.h"
 #include "order.h"
+#include "parts/congestion.h"
 #include "parts/packets.h"
 #include "parts/results.h"
 #include "parts/scheduler.h"

@@ -8,9 +8,7 @@
 #define CLUSIM_SENDER_H
 
 #include "congestion.h"
-#include "parts/packets.h"
 #include "parts/senders.h"
-#include "parts/spreads.h"
 #include "state.h"
 
 /* True if deliveries of the flow are reported to its policy. */
