@@ -472,7 +472,7 @@ class ReferenceSimulation:
         value = self._schedule.fingerprint
         rows = self._final if self._final is not None else self._read_wires()
         for spec, row in zip(self._machine.model.wires, rows, strict=True):
-            more = (
+            more: tuple[str, ...] = (
                 _FINGERPRINTED_TOO
                 if spec.xoff_bytes or spec.ecn_max_bytes or spec.queue_bytes
                 else ()
