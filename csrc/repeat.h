@@ -1,8 +1,10 @@
 /* repeat.h - packets that their sender repeats, as their receiver refused them or they were lost.
  *
- * Hardware  Retransmission of RoCE and InfiniBand NICs: return to the refused packet (go-back-N), or
- *           of missing packets only (selective repeat), and after a timeout.
+ * Hardware  Retransmission of RoCE and InfiniBand NICs: back to the refused packet (go-back-N), or
+ * of missing packets only (selective repeat), and after a timeout.
+ *
  * Model     Contract, section 6 (receivers in order, loss). Refusals are delays, not packets.
+ *
  * Not modelled  Lost refusals, timers of single packets; timeouts count from drops. */
 #ifndef CLUSIM_REPEAT_H
 #define CLUSIM_REPEAT_H

@@ -118,7 +118,7 @@ typedef struct clusim_node {
     uint32_t zone;        /* targets of the same zone are found by their local column */
     uint32_t wide_stride; /* 1: one group per wide column; 0: one common group */
     uint64_t
-        shared_bytes; /* memory that the queues of its wires with `queue_bytes` share; 0: unlimited */
+        shared_bytes; /* memory that the queues of its wires with `queue_bytes` share; 0: any */
 } clusim_node;
 
 typedef struct clusim_endpoint {
