@@ -153,11 +153,6 @@ STATUS sender_granted(clusim_sim *s, xfer_id id, uint32_t number, uint32_t paylo
     return granted(s, xfer_at(s, id)->flow, p, payload);
 }
 
-STATUS sender_repeated(clusim_sim *s, const packet *p) {
-    sent_packet sent = {.xfer = p->acknowledged ? p->xfer : NO(xfer), .number = p->number};
-    return granted(s, xfer_at(s, p->xfer)->flow, sent, p->payload);
-}
-
 bool sender_in_flight(const clusim_sim *s, const backlog_item *item, uint32_t payload) {
     flow_id flow = xfer_at(s, item->xfer)->flow;
     if (!sender_acknowledged(s, flow)) return false;
@@ -165,6 +160,13 @@ bool sender_in_flight(const clusim_sim *s, const backlog_item *item, uint32_t pa
     if (!notice_lost(f, item->xfer, item->number)) return false;
     f->in_flight -= payload;
     return true;
+}
+
+STATUS sender_repeated(clusim_sim *s, const packet *p) {
+    sent_packet sent = {.xfer = p->acknowledged ? p->xfer : NO(xfer), .number = p->number};
+    const backlog_item earlier = {.xfer = p->xfer, .number = p->number};
+    if (p->acknowledged) sender_in_flight(s, &earlier, p->payload);
+    return granted(s, xfer_at(s, p->xfer)->flow, sent, p->payload);
 }
 
 STATUS sender_lost(clusim_sim *s, flow_id flow, int64_t bytes) {

@@ -96,8 +96,9 @@ class SenderRate:
         now_ps = self._machine.now_ps
         self.sent_bytes += packet.p
         if self._acknowledged and not packet.unneeded:
-            self.in_flight += packet.p
-            self._sent[id(packet.transfer), packet.number] = now_ps, self._flow.path
+            place = id(packet.transfer), packet.number
+            self.in_flight += 0 if place in self._sent else packet.p
+            self._sent[place] = now_ps, self._flow.path
         self._call(SenderCall.SENT, packet.p)
         self.pace_ps = max(self.pace_ps, now_ps) + ceil_div(packet.p << 30, self._flow.rate)
         self._machine.in_range(self.pace_ps, self.who)
