@@ -16,12 +16,8 @@ from contention import Streams, contention
 
 import clusim
 from clusim.base.files import write_text
-from clusim.collectives import ScheduleBuilder
 from clusim.hardware import CHIPS
-from clusim.nccl.choice import Communicators
-from clusim.nccl.programs import CollectivePayload
-from clusim.schedule.builder import Site
-from clusim.training import train
+from clusim.training.estimate import estimate
 from clusim.validation.measured import made_at
 from clusim.validation.steps.validate import HEADING
 from clusim.workload import PRECISIONS, Workload, chip_of
@@ -39,12 +35,6 @@ first table, so their mean error is small by construction. The other rows were n
 planned by NCCL; equal blocks of work are simulated once (`fold: all`).
 """
 
-CARRIED = """
-*How*: `full` is the measured step. `m = A, B` is the measured system and pipeline with A and B microbatches; a full
-pipeline needs the same time for every further microbatch, so the time is extrapolated (the row `175B, on the line`
-shows the error where both can be run).
-"""
-
 HEAD_SC21 = """
 ## Megatron-LM, SC21 (arXiv 2104.04473, table 1)
 
@@ -52,20 +42,9 @@ TFLOP/s per GPU by the formula of the paper, which counts full recomputation. Mi
 data parallelism are from the scripts published with it (`examples/sc21`). Sequences of 2,048 tokens, A100 80
 GB, DGX A100.
 
-| model | GPUs | tensor x pipeline x data | microbatch | measured | simulated | error | how |
-|---|---|---|---|---|---|---|---|
+| model | GPUs | tensor x pipeline x data | microbatch | measured | estimated | error |
+|---|---|---|---|---|---|---|
 """
-
-CARRIED_SC21 = """
-*How*: `2 nodes` has the work per GPU of the measurement and fewer replicas, on two nodes; their all-reduce moves up
-to a quarter less than the all-reduce of all replicas. `1 replica + all-reduce` is one model replica with all its
-stages, and the time of the un-overlapped all-reduce of gradients between two nodes, times 2(d-1)/d for d replicas. No
-other part of a step depends on the number of replicas, so the others are not simulated; contention between replicas
-in a real fat tree is missing.
-"""
-
-
-Shape = tuple[int, int, int, int, int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -86,8 +65,8 @@ class Case:
     kind: str = "naive"
     bits: int = 32
 
-    def workload(self, microbatches: int) -> Workload:
-        """Return the workload with `microbatches` microbatches."""
+    def workload(self) -> Workload:
+        """Return the workload of the complete step."""
         interleaved = self.chunks > 1
         return Workload.model_validate(
             {
@@ -95,7 +74,7 @@ class Case:
                 "model": {"base": "megatron-22b", "layers": self.layers, "hidden": self.hidden,
                           "heads": self.heads, "intermediate": 4 * self.hidden},
                 "sequence": SEQUENCE,
-                "batch": {"global": self.micro * microbatches * self.data, "micro": self.micro},
+                "batch": {"global": self.micro * self.microbatches * self.data, "micro": self.micro},
                 "precision": "fp16",
                 "gradient_bits": self.bits,
                 "attention": "plain",
@@ -115,41 +94,12 @@ def machine(nodes: int) -> Any:
     return clusim.load("dgx-a100", nodes=nodes)
 
 
-@cache
-def step_s(case: Case, microbatches: int) -> float:
-    """Return the simulated time of a step [s]."""
+def step_s(case: Case) -> float:
+    """Return the estimated time of a step [s]."""
     gpus = case.tensor * case.pipeline * case.data
-    nodes = -(-gpus // GPUS_PER_NODE)
-    result = train(
-        case.workload(microbatches),
-        machine(nodes),
-        steps=1,
-        granularity="auto" if nodes == 1 else COARSE,
-        fold="all",
-    )
-    say(f"  {case.model}: m = {microbatches}: {result.step_time_s:.3f} s in {result.wall_s:.0f} s")
+    result = estimate(case.workload(), machine(-(-gpus // GPUS_PER_NODE)), steps=1, confirm=False)
+    say(f"  {case.model}: {gpus} GPUs: {result.step_time_s:.3f} s in {result.wall_s:.0f} s")
     return result.step_time_s
-
-
-def on_line(case: Case) -> tuple[float, str]:
-    """Return a step time extrapolated from fewer microbatches [s], and their numbers."""
-    few = case.pipeline
-    more = 2 * few if case.chunks > 1 else few + few // 2
-    one, two = step_s(case, few), step_s(case, more)
-    slope = (two - one) / (more - few)
-    return one + slope * (case.microbatches - few), f"m = {few}, {more}"
-
-
-def all_reduce_s(size_bytes: int, replicas: int) -> float:
-    """Return the time of concurrent inter-node all-reduces of all GPUs' gradients of a node [s]."""
-    fabric = machine(2)
-    builder = ScheduleBuilder(fabric, "gradients")
-    nccl = Communicators(fabric)
-    for local in range(GPUS_PER_NODE):
-        moved = CollectivePayload("allreduce", size_bytes // 32 * 32, "float16")
-        nccl.collective(Site(builder, "data"), (local, local + GPUS_PER_NODE), moved)
-    result = clusim.simulate(fabric, builder.build(), granularity=COARSE)
-    return float(result.time_ps) / 1e12 * 2 * (replicas - 1) / replicas
 
 
 TABLE5 = (
@@ -184,64 +134,37 @@ def table5(only: str) -> list[str]:
     """Return the rows of the first table."""
     lines = []
     for name, shape, *measured in TABLE5:
-        for full, wanted in zip((True, False), measured, strict=True):
+        for full, published_s in zip((True, False), measured, strict=True):
             case = Case(name, *shape, full=full)
             label = "full" if full else "selective, sequence parallel"
             if only not in f"{name} {label}":
                 continue
-            long = case.pipeline > 8
-            result, how = on_line(case) if long else (step_s(case, case.microbatches), "full")
-            gpus = case.tensor * case.pipeline
+            result = step_s(case)
             lines.append(
-                f"| {name} | {gpus} | {label} | {wanted:.2f} s | {result:.2f} s |"
-                f" {result / wanted - 1:+.1%} | {how} |"
+                f"| {name} | {case.tensor * case.pipeline} | {label} | {published_s:.2f} s |"
+                f" {result:.2f} s | {result / published_s - 1:+.1%} |"
             )
-            if name == "175B" and not full:
-                result, how = on_line(case)
-                lines.append(
-                    f"| 175B, on the line | {gpus} | {label} | {wanted:.2f} s | {result:.2f} s |"
-                    f" {result / wanted - 1:+.1%} | {how} |"
-                )
     return lines
 
 
 def sc21(only: str) -> list[str]:
     """Return the rows of the second table."""
     lines = []
-    for name, shape, replicas, wanted in SC21:
+    for name, shape, replicas, published in SC21:
         if only not in f"SC21 {name}":
             continue
-        case = Case(name, *shape, bits=16)
-        if case.pipeline == 1 and case.tensor < GPUS_PER_NODE:
-            near = 2 * GPUS_PER_NODE // case.tensor
-            case = Case(name, *shape, bits=16, data=near)
-            seconds, how = step_s(case, case.microbatches), "2 nodes"
-        else:
-            seconds, how = one_replica(case, shape)
-            parameters = 12 * case.layers * case.hidden**2 / (case.tensor * case.pipeline)
-            seconds += all_reduce_s(2 * round(parameters), replicas)
+        case = Case(name, *shape, bits=16, data=replicas)
         batch = case.micro * case.microbatches * replicas
         gpus = case.tensor * case.pipeline * replicas
         size = case.layers * case.hidden
         work = 96.0 * batch * SEQUENCE * size * case.hidden
         work *= 1 + SEQUENCE / (6 * case.hidden) + VOCABULARY / (16 * size)
-        result = work / seconds / gpus / 1e12
+        result = work / step_s(case) / gpus / 1e12
         lines.append(
             f"| {name} | {gpus} | {case.tensor} x {case.pipeline} x {replicas} | {case.micro} |"
-            f" {wanted} | {result:.0f} | {result / wanted - 1:+.1%} | {how} |"
+            f" {published} | {result:.0f} | {result / published - 1:+.1%} |"
         )
     return lines
-
-
-def one_replica(case: Case, shape: Shape) -> tuple[float, str]:
-    """Return the time of a step of one replica without its reductions [s], and how it was found."""
-    same = [known for known, dimensions, *_ in TABLE5 if dimensions == shape]
-    if same:
-        case = Case(same[0], *shape)
-    if case.pipeline > 8:
-        seconds, how = on_line(case)
-        return seconds, f"1 replica + all-reduce, {how}"
-    return step_s(case, case.microbatches), "1 replica + all-reduce"
 
 
 def beside() -> list[str]:
@@ -269,8 +192,8 @@ def page() -> str:
             sustained=chip_of(machine(1), PRECISIONS["fp16"]).sustained,
         )
     ]
-    parts.append(HEAD_TABLE5 + "\n".join(table5("")) + "\n" + CARRIED)
-    parts.append(HEAD_SC21.lstrip("\n") + "\n".join(sc21("")) + "\n" + CARRIED_SC21)
+    parts.append(HEAD_TABLE5 + "\n".join(table5("")) + "\n")
+    parts.append(HEAD_SC21.lstrip("\n") + "\n".join(sc21("")) + "\n")
     parts.append(WRONG)
     parts.append(HEAD_BESIDE + "\n".join(beside()) + "\n" + MECHANISM)
     return "\n".join(part.strip("\n") + "\n" for part in parts)
@@ -282,8 +205,8 @@ HEAD_TABLE5 = """
 Time of an iteration on A100 80 GB. Full recomputation has tensor parallelism only; selective recomputation repeats
 the attention core and has sequence parallelism. Plain attention, as at that time; fp16, 32-bit gradients.
 
-| model | GPUs | recompute | measured | simulated | error | how |
-|---|---|---|---|---|---|---|
+| model | GPUs | recompute | measured | estimated | error |
+|---|---|---|---|---|---|
 """
 
 HEAD_BESIDE = """## An all-reduce beside matrix products

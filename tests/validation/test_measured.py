@@ -14,6 +14,7 @@ import pytest
 from clusim.base.errors import InputError
 from clusim.hardware.calibration import ROW_SETS
 from clusim.simulation.residuals import data_of, known_campaigns
+from clusim.training.estimate import estimate
 from clusim.training.expected import StepClass, expected_step, expected_text
 from clusim.validation.measured import Unpredicted
 from clusim.validation.steps.cases import case_of
@@ -281,14 +282,20 @@ class TestCases:
         ],
     )
     def test_what_cannot_be_predicted_says_why(self, changes: dict[str, Any], words: str) -> None:
-        found = predict_row(row(**changes), "quick")
+        found = predict_row(row(**changes))
         assert isinstance(found, Unpredicted)
         assert words in found.reason
 
-    def test_more_machines_are_continued_from_two_numbers_of_replicas(self) -> None:
-        found = predict_row(row(n_gpus=32, tensor=8, global_batch=16), "quick")
+    @pytest.mark.parametrize("gpus", [16, 32])
+    def test_a_row_is_the_estimate_of_its_step(self, gpus: int) -> None:
+        """Two and four nodes, with all replicas."""
+        measured = row(n_gpus=gpus, tensor=8, global_batch=16)
+        found = predict_row(measured)
         assert isinstance(found, StepPoint)
-        assert "1 and 2 of 4 replicas simulated" in found.notes
+        case = case_of(measured)
+        step = estimate(case.workload, "dgx-a100", nodes=gpus // 8, steps=1)
+        assert found.predicted_s == step.step_time_s
+        assert step.plan.mesh.size == gpus
 
 
 class TestScores:
@@ -498,3 +505,31 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     none = capsys.readouterr()
     assert (none.out, none.err.count("\n")) == ("", 1)
     assert "no row could be scored: 1 rows failed: hardware 'TPU v4'" in none.err
+
+
+@pytest.mark.parametrize(("end", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
+def test_rows_before_a_signal_are_reported(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    end: BaseException,
+    code: int,
+) -> None:
+    """The third of four rows is interrupted: two are scored, and no page is written."""
+    path = table(tmp_path / "steps.csv", *({"id": str(number)} for number in range(4)))
+    page = tmp_path / "page.md"
+
+    def predict(item: StepRow, granularity: str) -> StepPoint:
+        if item.id == "2":
+            raise end
+        return StepPoint(item, 1.0, 1.1)
+
+    monkeypatch.setattr("clusim.validation.steps.validate.predict_row", predict)
+    words = ["validate", str(path), "--json", "--jobs", "1", "--no-progress"]
+    assert run([*words, "--markdown", str(page)]) == code
+    written = capsys.readouterr()
+    found = json.loads(written.out)
+    assert [point["id"] for point in found["points"]] == ["0", "1"]
+    assert found["skipped"] == 2
+    assert "interrupted after 2 of 4 rows" in written.err
+    assert not page.exists()

@@ -105,7 +105,7 @@ class TestMachines:
             assert ranks == [72 * rack + gpu for rack in range(nodes) for gpu in range(each)]
 
     def test_part_of_a_rack_is_predicted(self) -> None:
-        found = predict_row(row(hardware="DGX-GB200", n_gpus=16), "quick")
+        found = predict_row(row(hardware="DGX-GB200", n_gpus=16))
         assert isinstance(found, StepPoint), found
 
 
@@ -133,17 +133,15 @@ class TestRates:
         assert counted_flops(own, case_of(own).workload, 7.0)[0] == 7.0
 
     def test_a_row_with_its_rate_alone_is_scored(self) -> None:
-        timed = predict_row(row(framework="NeMo container 25.04"), "quick")
+        timed = predict_row(row(framework="NeMo container 25.04"))
         assert isinstance(timed, StepPoint)
-        rated = predict_row(
-            row(framework="NeMo container 25.04", step_s=0.0, tflops_per_gpu=50.0), "quick"
-        )
+        rated = predict_row(row(framework="NeMo container 25.04", step_s=0.0, tflops_per_gpu=50.0))
         assert isinstance(rated, StepPoint)
         assert rated.predicted_s == timed.predicted_s
         assert any(note.startswith("measured: from TFLOP/s per GPU") for note in rated.notes)
 
     def test_how_others_count_is_not_guessed(self) -> None:
-        found = predict_row(row(framework="Colossal-AI", step_s=0.0, tflops_per_gpu=50.0), "quick")
+        found = predict_row(row(framework="Colossal-AI", step_s=0.0, tflops_per_gpu=50.0))
         assert isinstance(found, Unpredicted)
         assert "Colossal-AI of GPT: unknown count of operations" in found.reason
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
               help="Predict N rows of tables of training steps, spread evenly.  [default: all]")  # fmt: skip
 @options.jobs()
 @options.executor()
-@options.granularity(default="quick")
+@options.granularity(default=None, said="quick; of training steps, step")
 @click.option("--releases", is_flag=True,
               help="Predict rows without a release for every release that may differ.")  # fmt: skip
 @click.option("--infer", is_flag=True,
@@ -97,12 +97,13 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
 
 def _collectives(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int:
     """Validate tables of collectives."""
+    from clusim.lowering import QUICK
     from clusim.validation.collectives.accuracypage import point_line, report_lines
     from clusim.validation.collectives.measurements import read_measurements
-    from clusim.validation.collectives.validate import by_campaign, validate
+    from clusim.validation.collectives.validate import CollectiveReport, by_campaign, validate
 
     rows = read_measurements(files, system=given["system"], infer=not given["no_infer"])
-    grain = given["granularity"]
+    grain = given["granularity"] or QUICK
     if given["row"] is not None:
         from clusim.validation.collectives.explained import explain_row, row_named
 
@@ -114,10 +115,10 @@ def _collectives(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) 
     if given["campaign"]:
         rows = by_campaign(rows, given["campaign"], gpus=given["max_gpus"] or 0)
     with working(given["jobs"], given["executor"]) as jobs:
-        with _telling(point_line, as_json, given) as tell:
-            sizes = given["sizes"] or 0
-            report = validate(rows, sizes=sizes, jobs=jobs, granularity=grain, tell=tell)
-        _require(report)
+        predict = partial(validate, rows, sizes=given["sizes"] or 0, jobs=jobs, granularity=grain)
+        report, code = _predict(predict, CollectiveReport, point_line, as_json, given)
+        if code:
+            return _print(report, report_lines(report), as_json, code)
         if given["releases"]:
             from clusim.validation.collectives.releases import with_releases
 
@@ -137,13 +138,14 @@ def _collectives(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) 
 
 def _inferred(rows: list[Row], as_json: bool, given: dict[str, Any]) -> int:
     """Print the inferred software of the curves."""
+    from clusim.lowering import QUICK
     from clusim.validation.collectives.inference import infer
 
     with (
         working(given["jobs"], given["executor"]) as jobs,
         counted_progress(not given["no_progress"], "predicted") as progress,
     ):
-        found = infer(rows, jobs=jobs, granularity=given["granularity"], progress=progress)
+        found = infer(rows, jobs=jobs, granularity=given["granularity"] or QUICK, progress=progress)
     data = {"inferred": [item.to_json() for item in found]}
     click.echo(json.dumps(data) if as_json else "\n".join(item.line() for item in found))
     return 0
@@ -151,8 +153,10 @@ def _inferred(rows: list[Row], as_json: bool, given: dict[str, Any]) -> int:
 
 def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int:
     """Validate tables of training steps."""
+    from clusim.lowering.grain import STEP
     from clusim.validation.steps.rows import read_steps
     from clusim.validation.steps.validate import (
+        StepReport,
         row_line,
         rows_by_source,
         step_lines,
@@ -166,38 +170,54 @@ def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int
     table = rows = read_steps(files)
     if given["campaign"]:
         rows = rows_by_source(table, given["campaign"], gpus=given["max_gpus"] or 0)
-    with (
-        working(given["jobs"], given["executor"]) as jobs,
-        _telling(row_line, as_json, given) as tell,
-    ):
-        report = validate_steps(
-            rows,
-            limit=given["rows"] or 0,
-            jobs=jobs,
-            granularity=given["granularity"],
-            tell=tell,
+    with working(given["jobs"], given["executor"]) as jobs:
+        grain = given["granularity"] or STEP
+        predict = partial(
+            validate_steps, rows, limit=given["rows"] or 0, jobs=jobs, granularity=grain
         )
+        report, code = _predict(predict, StepReport, row_line, as_json, given)
     report = replace(report, skipped=report.skipped + len(table) - len(rows))
-    _require(report)
+    if code:
+        return _print(report, step_lines(report), as_json, code)
     if given["markdown"] is not None:
         write_section(report, given["markdown"], _called(files, given))
     return _end(report, step_lines(report), files, as_json, given)
 
 
-@contextmanager
-def _telling(
-    line: Callable[[Any], str], as_json: bool, given: dict[str, Any]
-) -> Iterator[Callable[[Any, int, int], None]]:
-    """Yield the printer of completed rows; with --json it advances a bar."""
+def _predict(
+    predict: partial[Any],
+    kind: type[Report[Any]],
+    line: Callable[[Any], str],
+    as_json: bool,
+    given: dict[str, Any],
+) -> tuple[Any, int]:
+    """Print each row when it is predicted, with --json a bar; return the report and 0.
+
+    After a signal: the report of the rows before it, and the exit code of the signal.
+    """
+    rows: list[Any] = []
+    number = 0
     with counted_progress(as_json and not given["no_progress"], "predicted") as progress:
 
         def tell(row: Any, done: int, total: int) -> None:
+            nonlocal number
+            rows.append(row)
+            number = total
             if not as_json:
                 click.echo(line(row))
             elif progress is not None:
                 progress(done, total)
 
-        yield tell
+        try:
+            report = predict(tell=tell)
+        except (KeyboardInterrupt, SystemExit) as end:
+            if not rows:
+                raise
+            click.echo(f"clusim: interrupted after {len(rows)} of {number} rows", err=True)
+            code: Any = end.code if isinstance(end, SystemExit) else 130
+            return kind.of(rows, number - len(rows), str(predict.keywords["granularity"])), code
+    _require(report)
+    return report, 0
 
 
 def _end(
@@ -215,9 +235,14 @@ def _end(
 
     if given["errors"] is not None:
         report.write_data(given["errors"], files)
-    click.echo(json.dumps(report.to_json()) if as_json else "\n".join(["", *lines]))
     bad = any(item.why != UNUSABLE for item in report.unpredicted)
-    return 2 if given["strict"] and bad else 0
+    return _print(report, lines, as_json, 2 if given["strict"] and bad else 0)
+
+
+def _print(report: Report[Any], lines: list[str], as_json: bool, code: int) -> int:
+    """Print a report; return the exit code."""
+    click.echo(json.dumps(report.to_json()) if as_json else "\n".join(["", *lines]))
+    return code
 
 
 def _require(report: Report[Any]) -> None:
@@ -234,7 +259,7 @@ def _called(files: tuple[Path, ...], given: dict[str, Any]) -> str:
     limits = ("system", "sizes", "campaign", "max_gpus", "rows")
     for name in (*limits, "granularity", "markdown", "plot", "errors"):
         value = given[name]
-        if value is not None and (name, value) != ("granularity", "quick"):
+        if value is not None:
             shown = os.path.relpath(value) if isinstance(value, Path) else value
             words += [f"--{name.replace('_', '-')}", str(shown)]
     return shlex.join(words)

@@ -35,7 +35,7 @@ def collectives(path: str | Path) -> ColumnTable:
     result, run = traced.result, run_tasks(traced)
     usage = Usage(result.bins, traced.network.image["endpoints"]["mem_cost16"])
     used = np.flatnonzero(result.wires.counters["packets"] > 0)
-    asked = list(_asked(traced))
+    asked = list(_collectives_of(traced))
     seen = _Seen(run, len(asked))
     rows: list[tuple[Any, ...]] = []
     for call in np.flatnonzero(seen.count).tolist():
@@ -85,7 +85,7 @@ class _Asked(NamedTuple):
     tasks: int
 
 
-def _asked(traced: Traced) -> Iterator[_Asked]:
+def _collectives_of(traced: Traced) -> Iterator[_Asked]:
     """Yield the collectives of the schedule."""
     inputs = traced.inputs
     texts = [inputs.texts(f"calls/{name}") for name in _Asked._fields[:4]]

@@ -210,7 +210,7 @@ class Charger:
             yield Charge("work", f"CTAs of {rank}", "CTA throughput", nominal, CauseKind.CTA)
             yield _slow(rank, busy - nominal)
         else:
-            name, cause = self._named(first)
+            name, cause = self._resource_name(first)
             yield Charge("work", name, "bytes served", load, cause)
             yield Charge("stall", name, "slowest component of the path", busy - load, cause)
 
@@ -245,7 +245,7 @@ class Charger:
         """Return the fixed cost of the slice that a segment transfers [ps]."""
         return self.network.cost_ps("fixed_ps", step.instance, step.start_ps)
 
-    def _named(self, load: _Load) -> tuple[str, CauseKind]:
+    def _resource_name(self, load: _Load) -> tuple[str, CauseKind]:
         """Return the name of a resource besides CTAs, and the kind of cause that it is."""
         if load.what == "wire":
             return self.network.link(load.number), self.wire_cause(load.number)
@@ -302,7 +302,7 @@ class Charger:
         if self._asks(step):
             latency = min(step.length_ps, network.latency_ps(step.connection, step.endpoint, flags))
         stages = network.stages_of(step.connection, step.endpoint, flags)
-        times = span, self._whole(step)
+        times = span, self._task_time_ps(step)
         result = [self._wire_load(stage, times) for stage in network.narrowed(stages, step.wire)]
         conn = self._image["conns"][step.connection]
         ends = (int(conn["src"]), int(conn["dst"]))
@@ -321,7 +321,7 @@ class Charger:
         result.append(_Load("cta", step.endpoint, utilisation, min(1.0, least)))
         return latency, result
 
-    def _whole(self, step: Step) -> tuple[int, int]:
+    def _task_time_ps(self, step: Step) -> tuple[int, int]:
         """Return the time of the task that a step belongs to [ps]."""
         start_ps, end_ps = self.walk.task_span(step.task)
         return start_ps, max(end_ps, step.end_ps)
@@ -374,14 +374,14 @@ class Charger:
         first = _busiest(loads)
         busy = int(rest * first.use)
         yield from self._split(step, first, int(busy * _next(first, loads)), busy)
-        name, cause = self._named(first)
+        name, cause = self._resource_name(first)
         wire = first.number if first.what == "wire" else -1
         yield Charge("stall", name, "queueing upstream", rest - busy, cause, wire)
 
     def _behind(self, step: Step) -> list[_Load]:
         """Return the time of written packets after their first wire."""
         conn = self._image["conns"][step.connection]
-        times = (step.start_ps, step.end_ps), self._whole(step)
+        times = (step.start_ps, step.end_ps), self._task_time_ps(step)
         stages = self.network.stages_of(step.connection, int(conn["src"]), Op.MCAST)
         loads = [self._wire_load(stage, times) for stage in stages[1:] or stages]
         return [*loads, self._load("hbm", int(conn["dst"]), times)]

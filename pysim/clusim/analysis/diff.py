@@ -46,10 +46,10 @@ def diff(path_a: str | Path, path_b: str | Path) -> ColumnTable:
     a, b = open_traced(path_a), open_traced(path_b)
     time_a, time_b = a.result.time_ps, b.result.time_ps
     rows: list[tuple[Any, ...]] = [("run", "time", time_a, time_b, time_b - time_a)]
-    phases = _compared("phase", _phases(a), _phases(b))
-    blames = _compared("blame", _blame(path_a), _blame(path_b))
-    tiers = _compared("tier", _tier_busy(a), _tier_busy(b))
-    wires = _compared("wire", _wire_busy(a), _wire_busy(b))
+    phases = _compare("phase", _phases(a), _phases(b))
+    blames = _compare("blame", _blame(path_a), _blame(path_b))
+    tiers = _compare("tier", _tier_busy(a), _tier_busy(b))
+    wires = _compare("wire", _wire_busy(a), _wire_busy(b))
     rows += [*phases, *blames, *tiers, *wires]
     facts: dict[str, Any] = {
         "time_a_ps": time_a,
@@ -126,7 +126,7 @@ def _inputs(a: Traced, b: Traced) -> list[str]:
     return notes
 
 
-def _compared(level: str, a: dict[str, int], b: dict[str, int]) -> list[tuple[Any, ...]]:
+def _compare(level: str, a: dict[str, int], b: dict[str, int]) -> list[tuple[Any, ...]]:
     names = dict.fromkeys([*a, *b])
     rows = [
         (level, name, a.get(name, 0), b.get(name, 0), b.get(name, 0) - a.get(name, 0))

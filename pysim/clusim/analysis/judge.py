@@ -91,7 +91,7 @@ class CausePlaces:
         self._network: Network = traced.network
         self._rates = traced.result.wires
         self._image = self._network.image
-        self._counted: dict[str, Census] = {}
+        self._censuses: dict[str, Census] = {}
         self._servers = servers
         self._traced = traced
 
@@ -139,18 +139,18 @@ class CausePlaces:
         if kind is CauseKind.RATE:
             return self.flows.census(key[1])
         if resource in self._classes:
-            if resource not in self._counted:
-                self._counted[resource] = self._wires(resource)
-            return self._counted[resource]
+            if resource not in self._censuses:
+                self._censuses[resource] = self._wires(resource)
+            return self._censuses[resource]
         if kind is CauseKind.PROXY:
-            return _counted("proxy threads", servers.threads)
+            return _server_census("proxy threads", servers.threads)
         if kind is CauseKind.UNIT:
-            return _counted("reduction units", servers.units)
+            return _server_census("reduction units", servers.units)
         if resource.endswith(_AT_HOSTS):
             hosts = len(self._image["endpoints"]) - len(self._network.with_rank)
             return Census("hosts", hosts)
         if resource == "CTAs" and kind in (CauseKind.CTA, CauseKind.STEP):
-            return _counted("ranks", servers.ctas, self._slow)
+            return _server_census("ranks", servers.ctas, self._slow)
         return Census("ranks", len(self._ranks), notes=self._slow)
 
     @cached_property
@@ -201,7 +201,7 @@ class CausePlaces:
         if down and self._carries_more(rows, limiting, down):
             parts = tuple(self._parts_down(rows, down))
         unit = "NICs" if wire_key(name)[0] is CauseKind.NIC else "links"
-        named = _named(busy, notes)
+        named = _deviating_instances(busy, notes)
         return Census(unit, len(rows), tuple(limiting), named, len(down), parts, notes)
 
     def _carries_more(self, rows: dict[str, list[int]], some: list[str], down: list[str]) -> bool:
@@ -235,14 +235,14 @@ class CausePlaces:
         yield from (place for place in down if place not in named)
 
 
-def _counted(unit: str, busy: Mapping[str, float], notes: Mapping[str, str] = {}) -> Census:
+def _server_census(unit: str, busy: Mapping[str, float], notes: Mapping[str, str] = {}) -> Census:
     """Count servers by their busy time."""
     most = max(busy.values(), default=0.0)
     limiting = tuple(place for place, ps in busy.items() if most and ps >= AS_BUSY * most)
-    return Census(unit, len(busy), limiting or None, _named(busy, notes), notes=notes)
+    return Census(unit, len(busy), limiting or None, _deviating_instances(busy, notes), notes=notes)
 
 
-def _named(busy: Mapping[str, float], notes: Mapping[str, str]) -> tuple[str, ...]:
+def _deviating_instances(busy: Mapping[str, float], notes: Mapping[str, str]) -> tuple[str, ...]:
     """Return the instances that differ from their class: fuller by more than its spread, or with a note."""
     named = outstanding(busy, SHOWN_PLACES, AS_BUSY)
     noted = [place for place in notes if place not in named]
@@ -288,7 +288,7 @@ def judged(run: Critical) -> Judged:
         if repair is not None:
             changes.setdefault(repair, []).append(key)
     sums = by_cause(sum_times(span.parts for span in phases))
-    return _diagnosed(run.traced, run.servers, (phases, places), remedies_of(run, sums, changes))
+    return _diagnosis(run.traced, run.servers, (phases, places), remedies_of(run, sums, changes))
 
 
 def judged_by_servers(traced: Traced, why: str) -> Judged:
@@ -325,7 +325,7 @@ def judged_by_servers(traced: Traced, why: str) -> Judged:
     if not remedies or (busy_ps < HALF_FULL * result.time_ps and not rate_control):
         return Judged(replace(without_path(result, why), servers=servers.classes))
     spans = [SplitSpan("", 0, result.time_ps, parts)]
-    found = _diagnosed(traced, servers, (spans, places), remedies)
+    found = _diagnosis(traced, servers, (spans, places), remedies)
     return Judged(replace(found.verdict, order=f"by busy time; {why}"), found.remedies)
 
 
@@ -340,7 +340,7 @@ def _rate_control(result: Result, places: CausePlaces, most_ps: int) -> dict[str
     return divide_time(lost, min(total_ps, most_ps)) if total_ps else {}
 
 
-def _diagnosed(
+def _diagnosis(
     traced: Traced,
     servers: Servers,
     split: tuple[list[SplitSpan], CausePlaces],

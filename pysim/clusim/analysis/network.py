@@ -74,7 +74,7 @@ class Network:
         back = int(self.wires["reverse"][wire])
         return link_name(self.names[wire if back == NONE else min(wire, back)])
 
-    def _routed(self, node: int, target: int) -> list[int]:
+    def _route(self, node: int, target: int) -> list[int]:
         """Return the wires from a node towards a target: an endpoint or a NIC."""
         here, there = self.image["nodes"][node], self.image["targets"][target]
         if int(here["zone"]) == int(there["zone"]):
@@ -106,7 +106,7 @@ class Network:
         node = int(self._endpoint_nodes[source])
         for goal in goals:
             given = first_group != NONE and not result
-            hop = self.group(first_group) if given else self._routed(node, goal)
+            hop = self.group(first_group) if given else self._route(node, goal)
             leg, key = self._follow(hop, goal, key, result[-1].lanes[0] if result else None)
             result += leg
             node = int(self.image["targets"]["node"][goal])
@@ -129,7 +129,7 @@ class Network:
                 lanes, key = [came], key // len(hop)
             result.append(Stage(lanes, hop))
             ahead = {int(self.wires["dst"][wire]) for wire in lanes} - {goal}
-            hops = [self._routed(node, target) for node in sorted(ahead)]
+            hops = [self._route(node, target) for node in sorted(ahead)]
             hop = hops[0] if key is not None and hops else sorted({w for one in hops for w in one})
         return result, key
 
@@ -161,7 +161,7 @@ class Network:
         source, target, read = self._ends(conn, endpoint)
         first = int(conn["first_group"])
         if int(conn["policy"]) == Policy.PINNED:
-            return self._pinned(conn, endpoint)
+            return self._fixed_path(conn, endpoint)
         if not read:
             return self.stages(source, target, first, self._vias(conn))
         # Responses use the same links as the requests.
@@ -201,7 +201,7 @@ class Network:
             vertex = int(vertices["parent"][vertex])
         return up + down
 
-    def _pinned(self, conn: Any, endpoint: int) -> list[Stage]:
+    def _fixed_path(self, conn: Any, endpoint: int) -> list[Stage]:
         """Return the path of a connection whose packets all use the same wires."""
         source, target, read = self._ends(conn, endpoint)
         if not read:
@@ -211,9 +211,9 @@ class Network:
         last = self._reverse(asked[-1].lanes) if asked else []
         if not last:
             return []
-        first = Stage(last, self._routed(int(self._endpoint_nodes[source]), target))
+        first = Stage(last, self._route(int(self._endpoint_nodes[source]), target))
         node = int(self.wires["dst"][last[0]])
-        behind, _ = self._follow(self._routed(node, target), target, key, last[0])
+        behind, _ = self._follow(self._route(node, target), target, key, last[0])
         return [first, *behind]
 
     def _multimem(self, conn: Any, endpoint: int, flags: int) -> list[Stage]:
@@ -223,7 +223,7 @@ class Network:
         off = self.image["mgroup_off"]
         group = int(conn["mgroup"])
         members = self.image["mgroup_members"][off[group] : off[group + 1]].tolist()
-        down = sorted({w for s in switches for m in members for w in self._routed(s, m)})
+        down = sorted({w for s in switches for m in members for w in self._route(s, m)})
         gather, back = self._reverse(down), self._reverse(up)
         ways = [gather, back] if flags & Op.REDUCE else []
         ways += [up, down] if flags & Op.MCAST or not ways else []
@@ -313,7 +313,7 @@ class Network:
         size = -(-int(form["header_bytes"][kind]) // flit) * flit
         return -(-size * int(row["rate_den"]) // int(row["rate_num"]))
 
-    def _way(self, stages: list[Stage], kind: int) -> Iterator[Delay]:
+    def _head_latencies(self, stages: list[Stage], kind: int) -> Iterator[Delay]:
         """Yield the latencies of a packet's head over each stage's first wire if idle."""
         for hop, stage in enumerate(stages):
             wire = stage.lanes[0]
@@ -327,11 +327,11 @@ class Network:
         """Yield the latencies of a written or multicast packet, from its end on the first wire to visible."""
         conn = self.image["conns"][connection]
         if int(conn["kind"]) == ConnKind.MULTIMEM:
-            yield from self._switched(connection, int(conn["src"]), Op.MCAST)
+            yield from self._switch_latencies(connection, int(conn["src"]), Op.MCAST)
         if int(conn["kind"]) != ConnKind.WRITE:
             return
         _, target, _ = self._ends(conn, int(conn["src"]))
-        yield from self._way(self.stages_of(connection, int(conn["src"]), 0), Kind.WRITE)
+        yield from self._head_latencies(self.stages_of(connection, int(conn["src"]), 0), Kind.WRITE)
         latency_ps = int(self.image["endpoints"]["write_latency_ps"][target])
         yield Delay("memory latency", latency_ps)
 
@@ -352,26 +352,28 @@ class Network:
         if int(conn["kind"]) == ConnKind.AGGREGATION:
             yield from self._aggregation(connection, endpoint, flags)
         elif read:
-            yield from self._way(self.stages(endpoint, source), Kind.READ_REQ)
-            yield from self._way(self.stages_of(connection, endpoint, flags), Kind.READ_RESP)
+            yield from self._head_latencies(self.stages(endpoint, source), Kind.READ_REQ)
+            yield from self._head_latencies(
+                self.stages_of(connection, endpoint, flags), Kind.READ_RESP
+            )
             yield Delay("memory latency", int(ends["read_latency_ps"][source]))
             yield response
         elif int(conn["kind"]) == ConnKind.MULTIMEM:
-            yield from self._switched(connection, endpoint, flags)
+            yield from self._switch_latencies(connection, endpoint, flags)
             if flags & Op.REDUCE:
                 yield response
 
-    def _switched(self, connection: int, endpoint: int, flags: int) -> Iterator[Delay]:
+    def _switch_latencies(self, connection: int, endpoint: int, flags: int) -> Iterator[Delay]:
         """Yield the latencies of a multicast to all members, or of a reduction back to the requester."""
         conn, ends = self.image["conns"][connection], self.image["endpoints"]
         stages, members = self._multimem(conn, endpoint, flags), self.image["mgroup_members"]
         if not flags & Op.REDUCE:
-            yield from self._way(stages, Kind.MCAST)
+            yield from self._head_latencies(stages, Kind.MCAST)
             yield Delay("memory latency", int(ends["write_latency_ps"][members].max(initial=0)))
             return
         up = self.group(int(conn["first_group"]))
-        yield from self._way([Stage(up, up), stages[0]], Kind.READ_REQ)
-        yield from self._way(stages, Kind.READ_RESP)
+        yield from self._head_latencies([Stage(up, up), stages[0]], Kind.READ_REQ)
+        yield from self._head_latencies(stages, Kind.READ_RESP)
         yield Delay("memory latency", int(ends["read_latency_ps"][members].max(initial=0)))
         units = self.units_of(connection)
         unit_ps = max((int(self.image["units"]["latency_ps"][u]) for u in units), default=0)
@@ -379,7 +381,7 @@ class Network:
 
     def _aggregation(self, connection: int, endpoint: int, flags: int) -> Iterator[Delay]:
         """Yield the latencies of a packet up to its tree's root and of the result to memory."""
-        yield from self._way(self.stages_of(connection, endpoint, flags), Kind.AGG_UP)
+        yield from self._head_latencies(self.stages_of(connection, endpoint, flags), Kind.AGG_UP)
         for unit in self.units_of(connection):
             yield Delay("switches", int(self.image["units"]["latency_ps"][unit]))
         latency_ps = int(self.image["endpoints"]["write_latency_ps"][endpoint])

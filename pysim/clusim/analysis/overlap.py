@@ -63,7 +63,7 @@ def overlap(path: str | Path) -> ColumnTable:
         ]
         levels = ("collective", names), ("name", run.names), ("dimension", run.streams)
         for (level, words), key in zip(levels, keys, strict=True):
-            rows += _grouped(level, words, np.stack([key, rank, talk, bare])[:, key >= 0])
+            rows += _rows_by_key(level, words, np.stack([key, rank, talk, bare])[:, key >= 0])
     return ColumnTable.of(OverlapRowJson.__annotations__, rows, traced.facts, _notes(rows, total))
 
 
@@ -92,7 +92,7 @@ def _streams(
         )  # fmt: skip
 
 
-def _grouped(level: str, names: Sequence[str], tasks: Array) -> list[tuple[Any, ...]]:
+def _rows_by_key(level: str, names: Sequence[str], tasks: Array) -> list[tuple[Any, ...]]:
     """Return a row for each key of communication, most exposed first.
 
     `tasks` has a row each of keys, ranks, times and exposed times [ps].

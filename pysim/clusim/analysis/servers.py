@@ -105,7 +105,7 @@ class Servers:
         yield _Class("reduction units", self.units, ("unit x2",))
         yield _Class("CTAs, busiest of a rank", self.ctas, ("cta x2", "step x2"))
         yield _Class("memories", self._memories(), ("hbm x2",))
-        yield _Class("CTA slots", self._held(), ("slots x2",))
+        yield _Class("CTA slots", self._slot_spans(), ("slots x2",))
         kernels = self._image["tasks"]["kind"] == TaskKind.KERNEL
         yield _Class("kernels", self._spans(kernels), ("compute x2", "hbm x2"))
         yield _Class("host threads", self._hosts(), ("host x2",))
@@ -226,18 +226,18 @@ class Servers:
         busy = self._result.bins.hbm_bytes.sum(axis=1) * cost
         return {self.place_of(endpoint): float(ps) for endpoint, ps in enumerate(busy)}
 
-    def _held(self) -> dict[str, float]:
+    def _slot_spans(self) -> dict[str, float]:
         """Return the time in which programs may hold CTA slots: the span of their task."""
         image, tasks = self._image, self._result.tasks
-        held: dict[str, float] = defaultdict(float)
+        result: dict[str, float] = defaultdict(float)
         for task in range(len(tasks.end_ps)):
             row = image["tasks"][task]
             count = int(row["inst_hi"]) - int(row["inst_lo"])
             if int(row["kind"]) == TaskKind.PROGRAM and tasks.end_ps[task] > 0:
                 slots = max(1, int(image["endpoints"]["cta_slots"][row["endpoint"]]))
                 span = int(tasks.end_ps[task]) - int(tasks.start_ps[task])
-                held[self.place_of(int(row["endpoint"]))] += span * count / slots
-        return held
+                result[self.place_of(int(row["endpoint"]))] += span * count / slots
+        return result
 
     def _hosts(self) -> dict[str, float]:
         """Return the busy time of host threads [ps]: streams ``host``, and ``cpu N`` of recordings."""

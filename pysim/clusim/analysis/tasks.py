@@ -95,8 +95,8 @@ class RunTasks:
         call = np.asarray(schedule["tasks/call"], np.int64)
         self.calls = int(call.max(initial=-1)) + 1
         streams = [str(name) for name in schedule["tasks/stream"]]
-        self.streams, (stream, stream_of_blocks) = _numbered(streams, blocks.streams)
-        self.names, (name, name_of_blocks) = _numbered(tasks.names, blocks.names)
+        self.streams, (stream, stream_of_blocks) = _number_texts(streams, blocks.streams)
+        self.names, (name, name_of_blocks) = _number_texts(tasks.names, blocks.names)
         start, begun = tasks.start_ps, tasks.start_ps[blocks.pause]
         self._columns = [
             np.append(*columns)
@@ -154,7 +154,7 @@ class RunTasks:
         return RankTasks(rank, moving, rows, pause, call, kind, stream, name, *times)
 
 
-def _numbered(*texts: Sequence[str]) -> tuple[list[str], list[Array]]:
+def _number_texts(*texts: Sequence[str]) -> tuple[list[str], list[Array]]:
     """Return distinct texts, and for each of some columns of texts their numbers."""
     known = {
         text: number

@@ -43,7 +43,7 @@ class NcclEmitter:
     def collective(self, site: Site, group: Sequence[int], call: CallWork) -> list[int]:
         """Append a collective of ranks of the job; return the task of each."""
         moved = CollectivePayload.from_recording(call)
-        wanted = _wanted(call) if self._recorded else None
+        wanted = _recorded_choice(call) if self._recorded else None
         return self.nccl.collective(site, self._places(group), moved, wanted)
 
     def messages(
@@ -59,7 +59,7 @@ class NcclEmitter:
         return tuple(self.place[rank] for rank in group)
 
 
-def _wanted(call: CallWork) -> NcclOverrides | None:
+def _recorded_choice(call: CallWork) -> NcclOverrides | None:
     """Return the recorded algorithm and protocol of a collective, by default Simple."""
     algorithm = find_algorithm(call.algorithm)
     if algorithm is None:

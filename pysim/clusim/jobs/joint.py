@@ -220,15 +220,15 @@ class JointTimes:
     def _ends(self, island: Sequence[BundleStart]) -> list[int]:
         """Return the last end of each bundle's ranks [ps]."""
         question = self._question(*((start.offset_ps, *start.bundle[:2]) for start in island))
-        return self.times.stored(question, partial(self._simulated, island))
+        return self.times.stored(question, partial(self._simulate, island))
 
     def _kernel_end(self, bundle: CallBundle, kernel_ps: int) -> int:
         """Return the end of a kernel on all SMs beside a bundle [ps]."""
         question = self._question("kernel", kernel_ps, *bundle[:2])
         start = (BundleStart(0, bundle),)
-        return self.times.stored(question, lambda: self._simulated(start, kernel_ps)[-1])
+        return self.times.stored(question, lambda: self._simulate(start, kernel_ps)[-1])
 
-    def _simulated(self, island: Sequence[BundleStart], kernel_ps: int = 0) -> list[int]:
+    def _simulate(self, island: Sequence[BundleStart], kernel_ps: int = 0) -> list[int]:
         """Simulate bundles, and a kernel on the first rank, whose end is then the last."""
         fabric = self.setup.known
         emitter = self.emitter or NcclEmitter(

@@ -136,12 +136,12 @@ class LiveClock(Player):
     def after(self, operations: Iterable[PlayedOperation]) -> set[int]:
         """Return the numbers of operations, and of all that wait for them."""
         waiting = [operation.at for operation in operations]
-        found = set(waiting)
+        result = set(waiting)
         for at in waiting:
-            more = [other for other in self._wakes.get(at, ()) if other not in found]
-            found.update(more)
+            more = [other for other in self._wakes.get(at, ()) if other not in result]
+            result.update(more)
             waiting += more
-        return found
+        return result
 
     def _begin_after(self, at: int, pause_ps: int) -> None:
         start_ps = max(self.now_ps + pause_ps, self._operations[at].not_before_ps)

@@ -53,7 +53,7 @@ class Matcher:
     def units(self) -> list[list[int]]:
         """Return the units; launches that share messages are one, unless a rank has two in it."""
         units = _by_key((self._key(at), at) for at in self.kept)
-        joined = self._joined(units)
+        joined = self._join_launches(units)
         if joined is not None:
             return joined
         rows = [(number, at) for number, unit in enumerate(units) for at in unit]
@@ -71,7 +71,7 @@ class Matcher:
         """Return True for an end of a message that is transferred when both ends are ready."""
         return isinstance(self.job.work[at], MessageWork) and at not in self._eager
 
-    def _joined(self, units: list[list[int]]) -> list[list[int]] | None:
+    def _join_launches(self, units: list[list[int]]) -> list[list[int]] | None:
         """Join launches that share messages; None if a rank would have two launches in one unit."""
         launches: LaunchGraph[int, int] = LaunchGraph()
         for number, at in ((number, at) for number, unit in enumerate(units) for at in unit):

@@ -96,7 +96,7 @@ class _Writer:
         self.endpoints = {node.name: node.endpoint for node in emitter.fabric.nodes}
         self.builder = ProgramBuilder(emitter.fabric.num_ranks, f"replay of {job.name}")
         self.prices: dict[int, Prices] = {}
-        self.kept = self._kept(most)
+        self.kept = self._checked_operations(most)
         self.matcher = Matcher(job, self.kept)
         self.source = self.matcher.source
         self.received = set(self.source.values())
@@ -106,10 +106,10 @@ class _Writer:
         self.units = [WrittenUnit(unit) for unit in self.matcher.units()]
         self.unit_of = {at: n for n, unit in enumerate(self.units) for at in unit.operations}
 
-    def _kept(self, most: int | None) -> list[int]:
+    def _checked_operations(self, most: int | None) -> list[int]:
         """Return the operations that are written, checked."""
         job, done = self.job, Counter[int]()
-        kept = []
+        result = []
         for at, rank in enumerate(job.rank):
             if not 0 <= rank < job.num_ranks:
                 raise job.failure(at, f"rank {rank}; the job has ranks 0..{job.num_ranks - 1}")
@@ -117,8 +117,8 @@ class _Writer:
                 self.notes[f"events after {most} calls of their rank omitted"] += 1
                 continue
             done[rank] += isinstance(job.work[at], CallWork | MessageWork)
-            kept.append(at)
-        return kept
+            result.append(at)
+        return result
 
     def _predecessors(self) -> list[tuple[int, ...]]:
         """Return the dependencies of every operation: by its stream, and by name."""
@@ -173,7 +173,7 @@ class _Writer:
         orders = [self._wait_of(number, other) for number, other in pairwise(cycle)]
         return self.job.failure(
             first,
-            f"rank {self.job.rank[first]} cannot reach {self._called(first)}: ranks call in different orders"
+            f"rank {self.job.rank[first]} cannot reach {self._call_of_work(first)}: ranks call in different orders"
             f" ({len(stuck)} of {len(self.units)} steps are left): {', '.join(orders[:MOST_SHOWN])}",
         )
 
@@ -185,10 +185,12 @@ class _Writer:
             for before in (*self.before[at], self.source.get(at, at))
             if self.unit_of[before] == other
         )
-        places = (f"{self._called(at)} ({self.job.where[at] or self.job.name})" for at in pairs)
+        places = (
+            f"{self._call_of_work(at)} ({self.job.where[at] or self.job.name})" for at in pairs
+        )
         return f"rank {self.job.rank[pairs[0]]} has {' after '.join(places)}"
 
-    def _called(self, at: int) -> str:
+    def _call_of_work(self, at: int) -> str:
         work = self.job.work[at]
         name = (isinstance(work, CallWork) and work.operation) or work.kind
         return f"{name} {self.job.label[at]!r}"

@@ -18,7 +18,7 @@ def rebuilt(
     return result.requires_grad_(grad)
 
 
-def _saved(tensor: FakeTensor, _protocol: object) -> Any:
+def _tensor_description(tensor: FakeTensor, _protocol: object) -> Any:
     """Return the description of a tensor without data for a file."""
     form = tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, str(tensor.device)
     return rebuilt, (*form, tensor.requires_grad)
@@ -26,7 +26,7 @@ def _saved(tensor: FakeTensor, _protocol: object) -> Any:
 
 def install_saving() -> None:
     """Let `torch.save` and `torch.load` pass tensors without data."""
-    FakeTensor.__reduce_ex__ = _saved
+    FakeTensor.__reduce_ex__ = _tensor_description
     torch.serialization.add_safe_globals([rebuilt])
 
 

@@ -85,10 +85,10 @@ def annotate(
 
 def annotation_of(name: str) -> OperatorAnnotation | None:
     """Return the annotation of an operator by its name with name space, such as ``aten::sort``."""
-    found = _known.get(name)
-    if found is not None:
+    result = _known.get(name)
+    if result is not None:
         _unused.pop(name, None)
-    return found
+    return result
 
 
 def unused_annotations() -> dict[str, str]:

@@ -382,7 +382,7 @@ class RankClock:
             bytes=call.bytes,
             dtype=call.dtype,
             where=call.where,
-            **_addressed(call, self._bunches if bunch is not None else -1),
+            **_message_fields(call, self._bunches if bunch is not None else -1),
         )
         deps = tuple(waits | before)
         self.peers.issue(IssuedOperation(number, self.host_ps, deps, 0, call, sent))
@@ -492,7 +492,7 @@ class RankClock:
         return self._first + len(self.events) - 1
 
 
-def _addressed(call: IssuedCall, bunch: int) -> dict[str, Any]:
+def _message_fields(call: IssuedCall, bunch: int) -> dict[str, Any]:
     """Return the fields of an event with the ends of a message, or the kind of a collective."""
     if call.peer < 0:
         return {"operation": call.operation, "redop": call.redop, "root": call.root}

@@ -281,8 +281,8 @@ def install(cuda: SimulatedCuda, release: tuple[int, ...]) -> None:
         "device_count": lambda: cuda.count,
         "current_device": cuda.device,
         "set_device": set_device,
-        "_exchange_device": lambda index: _exchanged(cuda, index),
-        "_maybe_exchange_device": lambda index: _exchanged(cuda, index),
+        "_exchange_device": lambda index: _exchange(cuda, index),
+        "_maybe_exchange_device": lambda index: _exchange(cuda, index),
         "synchronize": lambda device=None: clock.synchronise(),
         "Stream": stream_class,
         "Event": event_class,
@@ -332,7 +332,7 @@ def install(cuda: SimulatedCuda, release: tuple[int, ...]) -> None:
     _watch_storages(memory)
 
 
-def _exchanged(cuda: SimulatedCuda, index: int) -> int:
+def _exchange(cuda: SimulatedCuda, index: int) -> int:
     before = cuda.device()
     if index >= 0:
         cuda.library.clusim_set_device(index)

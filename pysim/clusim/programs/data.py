@@ -77,7 +77,7 @@ class RealData:
         for key in _GROUPS:
             if key in values:
                 values[key] = group.group_name if isinstance(values[key], str) else group.boxed()
-        mean = self._summed(values)
+        mean = self._replace_mean(values)
         written = next((values[key] for key in _WRITTEN if values.get(key) is not None), ())
         result = self._mean(func, values, group) if mean and not outputs else func(**values)
         if outputs:
@@ -93,7 +93,7 @@ class RealData:
         return complete
 
     @staticmethod
-    def _summed(values: dict[str, Any]) -> bool:
+    def _replace_mean(values: dict[str, Any]) -> bool:
         """Replace a mean, which gloo lacks, by a sum; return True if it was one."""
         asked = values.get("reduce_op")
         if isinstance(asked, str):

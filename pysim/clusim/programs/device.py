@@ -73,9 +73,9 @@ def _is_own(path: Path) -> bool:
 
 def _library_folder() -> Path:
     """Return the folder of compiled libraries: a temporary one if others may write the cache."""
-    kept = user_folder() / "torch"
-    if is_private(kept.parent) and is_private(kept):
-        return kept
+    result = user_folder() / "torch"
+    if is_private(result.parent) and is_private(result):
+        return result
     made = Path(tempfile.mkdtemp(prefix="clusim-"))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     return made

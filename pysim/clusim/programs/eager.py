@@ -42,10 +42,10 @@ def _compile(model: Any = None, **more: Any) -> Any:
         _record()
         return model
     fused = import_module("torch.nn.attention.flex_attention").flex_attention
-    return model if model is fused else _recorded(model)
+    return model if model is fused else _note_first_call(model)
 
 
-def _recorded(function: Callable[..., Any]) -> Callable[..., Any]:
+def _note_first_call(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that records its first call: packages compile functions that a program never calls."""
     called: list[bool] = []
 

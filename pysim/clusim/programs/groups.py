@@ -140,14 +140,14 @@ class SimulatedGroups:
             )
         group = self._group(given)
         outputs = self._outputs(func, args, kwargs, given) if functional else []
-        written = outputs or ([] if operation == "send" else self._written(given))
+        written = outputs or ([] if operation == "send" else self._output_tensors(given))
         on_gpu = any(isinstance(t, FakeTensor) for t in tensors) or (
             operation == "barrier" and "nccl" in dist.get_backend(group)
         )
         ranks = tuple(dist.get_process_group_ranks(group))
-        call = self._issued(operation, given, tensors, written)
+        call = self._unplaced_call(operation, given, tensors, written)
         call = replace(call, ranks=ranks, timed=on_gpu, number=self._number(group, ranks))
-        call = self._addressed(call, given)
+        call = self._with_ends(call, given)
         if call.operation == "alltoall" and call.timed:
             call = replace(call, splits=_splits(given, written))
         if self.data is not None:
@@ -167,7 +167,7 @@ class SimulatedGroups:
         return self._answer(func, written, waited)
 
     @staticmethod
-    def _issued(operation: str, given: Any, tensors: Any, written: Any) -> IssuedCall:
+    def _unplaced_call(operation: str, given: Any, tensors: Any, written: Any) -> IssuedCall:
         """Return a call of unknown ranks."""
         inputs = [t for t in tensors if all(t is not other for other in written)]
         larger = max(_bytes(inputs), _bytes(written))
@@ -177,7 +177,7 @@ class SimulatedGroups:
         moved = DTYPES[dtype].carrier if dtype in DTYPES else "uint8"
         return IssuedCall(operation, larger, (), moved, _redop(given), where=program_line())
 
-    def _addressed(self, call: IssuedCall, given: Any) -> IssuedCall:
+    def _with_ends(self, call: IssuedCall, given: Any) -> IssuedCall:
         """Return a call with its root, or the ends of a message."""
         own, tag = call.ranks.index(self.rank), 0 if call.timed else given.get("tag", 0)
         shared = self.bound or self._launch is not None
@@ -294,7 +294,7 @@ class SimulatedGroups:
         return outputs
 
     @staticmethod
-    def _written(given: Any) -> list[torch.Tensor]:
+    def _output_tensors(given: Any) -> list[torch.Tensor]:
         """Return the tensors that a call in place writes."""
         for key in ("output_tensors", "output_tensor", "outputs", "output"):
             if given.get(key) is not None:

@@ -172,7 +172,7 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         operator = DispatchedOperator(func, args, kwargs, tensors, self._traits_of(func))
         if form is None or self.known.complete or self.known.written is not None:
             return self._device(operator)
-        return self._repeated(operator, (func, form, torch.cuda.current_device() if to_gpu else 0))
+        return self._repeat(operator, (func, form, torch.cuda.current_device() if to_gpu else 0))
 
     def _traits_of(self, func: Any) -> OperatorTraits:
         """Return the properties of an operator."""
@@ -181,7 +181,7 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
             traits = self._traits[func] = OperatorTraits.of(func)
         return traits
 
-    def _repeated(self, operator: DispatchedOperator, key: Form) -> Any:
+    def _repeat(self, operator: DispatchedOperator, key: Form) -> Any:
         """Return the result of an operator, by an earlier call with arguments of the same forms if there is one."""
         traits = operator.traits
         tensors = operator.tensors
@@ -242,19 +242,19 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         target = operator.kwargs.get("device")
         if name == "_to_copy" and target is not None and torch.device(target).type == "cpu":
             self._issue()
-            self._copied(args[0])
+            self._copy(args[0])
             # PyTorch pins the memory of a result that the host does not wait for.
             value = self.read(args[0], waits=not operator.kwargs.get("non_blocking"))
             return value.to(operator.kwargs.get("dtype") or args[0].dtype)
         if name == "copy_" and not isinstance(args[0], FakeTensor):
             self._issue()
-            self._copied(args[1])
+            self._copy(args[1])
             waits = not (operator.given.get("non_blocking") and args[0].is_pinned())
             return args[0].copy_(self.read(args[1], waits=waits))
         if self.arriving and name not in _NO_KERNEL and not operator.traits.view:
             self._arrive(operator.tensors)
-        known = self._computed(operator)
-        result = self._faked(operator, known)
+        known = self._compute(operator)
+        result = self._run_without_data(operator, known)
         self._charge(operator, result)
         self._keep(operator, result, known)
         return result
@@ -270,11 +270,11 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
     def _issue(self) -> None:
         self.clock.issue(backward=threading.get_ident() != self._main)
 
-    def _copied(self, tensor: torch.Tensor) -> None:
+    def _copy(self, tensor: torch.Tensor) -> None:
         size = bytes_of(tensor)
         self.clock.kernel(self.stream(), "copy to host", round(size / self.copy_Bps * 1e12))
 
-    def _faked(self, operator: DispatchedOperator, known: Any) -> Any:
+    def _run_without_data(self, operator: DispatchedOperator, known: Any) -> Any:
         """Return the result without data."""
         if operator.traits.lists:
             return None
@@ -296,7 +296,7 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
                 raise InputError(f"{program_line()}: {operator.traits.qualified}{remedy}") from None
             raise
 
-    def _computed(self, operator: DispatchedOperator) -> Any:
+    def _compute(self, operator: DispatchedOperator) -> Any:
         """Return the result with values if all inputs are known and small; None otherwise."""
         name, tensors = operator.traits.name, operator.tensors
         # A view sees the values of its storage. A graph may run again with others.

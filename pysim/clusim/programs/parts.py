@@ -85,11 +85,11 @@ def without_data(leaf: Any) -> Any:
 def on_gpu(known: Any, mode: FakeTensorMode) -> Any:
     """Return tensors of the GPU without data, with the forms of tensors of the host."""
     return tree_map(
-        lambda leaf: _moved(leaf, mode) if isinstance(leaf, torch.Tensor) else leaf, known
+        lambda leaf: _move(leaf, mode) if isinstance(leaf, torch.Tensor) else leaf, known
     )
 
 
-def _moved(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
+def _move(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
     parts = [without_data(part) for part in parts_of(tensor)]
     with mode:
         moved = [torch.empty_like(part, device="cuda") for part in parts]

@@ -100,7 +100,7 @@ def run_rank(rank: int, task: RankTask, link: JobLink) -> None:
     compiled = library()
     clock = RankClock(rank, link, IssueTimes.of(FRAMEWORKS["pytorch"], pace_of(fabric)))
     ended = StepEnds(clock, link, task.only, recorded=task.record, compared=task.compared)
-    with _simulated(clock, fabric, compiled, ended, complete=task.real) as memory:
+    with _install_simulation(clock, fabric, compiled, ended, complete=task.real) as memory:
         _execute(task.program)
         rest = ended.record() if task.record and not ended.count else None
         files = _program_files()
@@ -139,7 +139,7 @@ def main() -> None:
 
 
 @contextmanager
-def _simulated(
+def _install_simulation(
     clock: RankClock, fabric: Fabric, compiled: ctypes.CDLL, ended: StepEnds, *, complete: bool
 ) -> Iterator[DeviceMemory]:
     """Install the simulated device, process groups and clocks."""

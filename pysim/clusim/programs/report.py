@@ -350,10 +350,10 @@ def _summary(run: ProgramRun) -> list[str]:
                 f"{format_size(run.peak_bytes)} at the peak of {format_size(run.memory_bytes)}",
             )
         )
-    return text_table("  {:<..}  {}", [*rows, *_compared(run)])
+    return text_table("  {:<..}  {}", [*rows, *_comparison_row(run)])
 
 
-def _compared(run: ProgramRun) -> list[tuple[str, str]]:
+def _comparison_row(run: ProgramRun) -> list[tuple[str, str]]:
     """Return the row with the ranks that were compared with their representatives."""
     proof = run.symmetry
     if proof is None or not proof.equal:
@@ -369,7 +369,7 @@ def _compared(run: ProgramRun) -> list[tuple[str, str]]:
     ]
 
 
-def _unproved(run: ProgramRun) -> list[str]:
+def _proof_notes(run: ProgramRun) -> list[str]:
     """Return notes on ranks that are represented without a proof."""
     proof = run.symmetry
     represented = run.ranks > 1 + len(run.others)
@@ -394,7 +394,7 @@ def _unproved(run: ProgramRun) -> list[str]:
 
 
 def _notes(run: ProgramRun) -> list[str]:
-    notes = _unproved(run)
+    notes = _proof_notes(run)
     if run.placeholders:
         notes.append(
             f"{run.placeholders} values were read that are not simulated: 1.0, 1 or False in their place"

@@ -73,14 +73,14 @@ def results_of(
     if len(known) < len(parts) or not num_written:
         return unknown
     if kind.reduces:
-        return [_reduced(call, known, at, num_written) for at in range(num_written)]
+        return [_reduce(call, known, at, num_written) for at in range(num_written)]
     if operation == "alltoall":
         pieces = [_pieces(part, len(parts))[call.own] for part in known]
         return list(pieces) if num_written > 1 or len(parts) == 1 else [torch.cat(pieces)]
-    return _gathered(known, call.num_sent, num_written)
+    return _gather(known, call.num_sent, num_written)
 
 
-def _gathered(parts: Sequence[Known], num_sent: int, num_written: int) -> list[torch.Tensor | None]:
+def _gather(parts: Sequence[Known], num_sent: int, num_written: int) -> list[torch.Tensor | None]:
     """Return gathered values: each tensor of all ranks, separate or joined."""
     columns = [[part[0][at] for part in parts] for at in range(max(1, num_sent))]
     if num_written == len(columns) * len(parts):
@@ -101,7 +101,7 @@ def _pieces(part: Known, size: int) -> Sequence[torch.Tensor]:
     return list(torch.split(flat, [row * count for count in splits]))
 
 
-def _reduced(call: MovedCall, parts: Sequence[Known], at: int, written: int) -> torch.Tensor | None:
+def _reduce(call: MovedCall, parts: Sequence[Known], at: int, written: int) -> torch.Tensor | None:
     """Return a reduced tensor: of complete tensors, or of this rank's part."""
     size = len(parts)
     lists = call.num_sent == written * size and size > 1

@@ -28,7 +28,7 @@ from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 
 
-def _represented(
+def _represented_job(
     recording: Recording, request: ReplayRequest, topology: str | Path | Fabric, watch: Watch
 ) -> RepresentedJob:
     """Return a job of identical ranks on a system."""
@@ -50,7 +50,7 @@ def replay_alike(
             f"{recording.name}: one rank represents all {recording.num_ranks}, and faults affect ranks differently;"
             " --calls N replays the first calls of all ranks"
         )
-    job = _represented(recording, request, request.topology, watch)
+    job = _represented_job(recording, request, request.topology, watch)
     first, played = job.machine, job.play()
     machines = -(-recording.num_ranks // first.size)
     result = Replay(
@@ -71,7 +71,7 @@ def replay_alike(
     if job.share is not None:
         result.unfinished = Unfinished(watch.words, job.share, played.least_ps)
     elif request.other is not None:
-        moved = _represented(recording, request, request.other, watch)
+        moved = _represented_job(recording, request, request.other, watch)
         result.other, result.other_total_ps = moved.machine.setup.name, moved.play().time_ps
         others = moved.kernels
         if moved.share is not None:
@@ -175,14 +175,14 @@ def _reader_options(
     These are the ranks of the topology, the ranks of its smallest node, and the requested number of calls.
     """
     asked = signature(read).parameters
-    wanted = {"calls": request.calls} if "calls" in asked else {}
+    result = {"calls": request.calls} if "calls" in asked else {}
     if request.topology is None or "num_ranks" not in asked:
-        return wanted
+        return result
     machines = machines_of(Setup(request.topology, request.nodes).fabric)
     if not machines:
         raise InputError(
             f"{Setup(request.topology).name}: no GPU; a replay needs one for every rank"
         )
     sizes = [len(machine) for machine in machines]
-    known = {"num_ranks": sum(sizes), "machine_ranks": min(sizes), **wanted}
+    known = {"num_ranks": sum(sizes), "machine_ranks": min(sizes), **result}
     return {key: value for key, value in known.items() if key in asked}

@@ -80,7 +80,7 @@ class JobCalls:
                     continue
                 estimates[remedy.words] += remedy.estimate_ps * row.count
                 limits[remedy.words] += (remedy.most_ps - row.time_ps) * row.count
-                changes[remedy.words] = _merged(changes.get(remedy.words), remedy.change)
+                changes[remedy.words] = _merge_changes(changes.get(remedy.words), remedy.change)
                 for key in remedy.keys:
                     keys[remedy.words][key] += remedy.estimate_ps * row.count
         between = [(row.time_ps - row.kernel_ps) * row.count for row in self.rows]
@@ -121,7 +121,7 @@ class JobCalls:
         return proven(self.verdict(self.times, self.job_ps), self.remedies(), trial, rule)
 
 
-def _merged(before: Any | None, change: Any) -> Any:
+def _merge_changes(before: Any | None, change: Any) -> Any:
     """Return the change of the links and ranks of both changes."""
     if before is None:
         return change

@@ -144,7 +144,7 @@ def replay_recording(
     if result.provenance.error_bound != 0:
         results.notes.append(f"granularity: {result.provenance.granularity_note}")
     written = {number for unit in translation.units for number in unit.operations}
-    results.recorded_ps = _recorded([recording.events[number] for number in sorted(written)])
+    results.recorded_ps = _recorded_ps([recording.events[number] for number in sorted(written)])
     busy = result.wires.counters["busy_ps"].tolist()
     top = sorted(zip(result.wires.names, busy, strict=True), key=lambda row: -row[1])[:5]
     results.wires = [(name, ps / max(1, result.time_ps)) for name, ps in top if ps]
@@ -324,7 +324,7 @@ def _compute(recording: Recording, translation: Translation, result: Result) -> 
     return total // max(1, len(recorded))
 
 
-def _recorded(events: Sequence[Event]) -> int | None:
+def _recorded_ps(events: Sequence[Event]) -> int | None:
     """Return the recorded time from the first start to the last end [ps]; None if unknown."""
     known = [e for e in events if e.start_ps != ABSENT]
     if not any(event.duration_ps > 0 for event in known):

@@ -151,7 +151,7 @@ def _version(log: Log, request: ReplayRequest) -> Version:
     return LATEST
 
 
-def _kept(log: Log, request: ReplayRequest) -> _Kept:
+def _valid_plans(log: Log, request: ReplayRequest) -> _Kept:
     """Return the log's plans that hold in the requested environment and NCCL version."""
     if request.replan:
         return _ANEW
@@ -227,16 +227,16 @@ def replay_log(
         placed = place(setup, ranks.hosts, ranks.devices)
         if kept.rings and request.faults and placed.setup.known is not placed.fabric:
             kept = _Kept(rings=False, choices=False, note=_WITHOUT)
-        made = _Job(log, ranks, placed, request, kept)
+        result = _Job(log, ranks, placed, request, kept)
         judges = where is not request.other  # of the other system, times only
-        made.timer.options = replace(made.timer.options, watch=options.watch, histories=judges)
-        return made
+        result.timer.options = replace(result.timer.options, watch=options.watch, histories=judges)
+        return result
 
-    job = job_on(topology, _kept(log, request))
+    job = job_on(topology, _valid_plans(log, request))
     if request.whole:
-        whole = _whole(job, table, options, machine)
+        whole = _replay_in_one_run(job, table, options, machine)
         whole.doubts = [*doubts, *placed_doubts(job.placed, len(ranks.machines), len(ranks.hosts))]
-        whole.doubts += _contradicted(log)
+        whole.doubts += _contradictions(log)
         return whole
     other = None if request.other is None else job_on(request.other, _ANEW)
     placed = job.placed
@@ -250,7 +250,7 @@ def replay_log(
         family=placed.family,
     )  # fmt: skip
     result.doubts = [*doubts, *placed_doubts(placed, len(ranks.machines), len(ranks.hosts))]
-    result.doubts += _contradicted(log)
+    result.doubts += _contradictions(log)
     _notes(result, job, other, table)
     _time_all(result, (job, other), table, counted, options.confirm)
     if options.trace_out is not None and result.unfinished is None:
@@ -262,7 +262,9 @@ def replay_log(
     return result
 
 
-def _whole(job: _Job, table: CallTable, options: RunOptions, machine: list[str]) -> Replay:
+def _replay_in_one_run(
+    job: _Job, table: CallTable, options: RunOptions, machine: list[str]
+) -> Replay:
     """Replay all calls in one run."""
     recording = recording_of(job.log, table, job.ranks)
     for number in {call.comm for call in table.distinct}:
@@ -307,7 +309,7 @@ def _require_calls(log: Log, table: CallTable, request: ReplayRequest) -> None:
     )
 
 
-def _contradicted(log: Log) -> list[str]:
+def _contradictions(log: Log) -> list[str]:
     """Return contradictions in a log about its ranks."""
     return [
         f"{odd.text}: use the logs of one job, with one file per process (NCCL_DEBUG_FILE=nccl.%h.%p)"
@@ -375,7 +377,7 @@ def _time_all(
 ) -> None:
     job, other = jobs
     counts = table.counts.tolist()
-    measured = _measured(job.log)
+    measured = _median_times(job.log)
     each: list[Timed] = []
     others: list[Timed] = []
     busy: Counter[str] = Counter()
@@ -462,7 +464,7 @@ def _add_total(
     return lines + ([] if is_part else overlap_notes(overlaps))
 
 
-def _measured(log: Log) -> dict[tuple[int, str, int], float]:
+def _median_times(log: Log) -> dict[tuple[int, str, int], float]:
     """Return the median time measured by nccl-tests, by run, operation and size [us]."""
     rows: dict[tuple[int, str, int], list[float]] = {}
     for run in log.runs:

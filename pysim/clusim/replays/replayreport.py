@@ -211,7 +211,7 @@ def _communicators(replay: Replay, everything: bool) -> list[str]:
             format_time(comm.time_ps), format_time(comm.other_ps) if replay.other else "", comm.graphs,
         ])  # fmt: skip
     more = len(replay.communicators) - len(shown)
-    return _table([rows[0], *_merged(rows[1:])], (7,)) + (
+    return _table([rows[0], *_merge_symmetric(rows[1:])], (7,)) + (
         [f"  ... {more} more; --all shows them"] if more else []
     )
 
@@ -227,7 +227,7 @@ def _calls(replay: Replay, everything: bool) -> list[str]:
     ]  # fmt: skip
     if len(replay.communicators) == 1:
         title[0] = ""
-    rows = [title, *_merged([_row(replay, call) for call in calls])]
+    rows = [title, *_merge_symmetric([_row(replay, call) for call in calls])]
     left = (1, 4, 12, 13)
     lines = _table(rows, left)
     if len(calls) < len(replay.calls):
@@ -237,7 +237,7 @@ def _calls(replay: Replay, everything: bool) -> list[str]:
     return lines
 
 
-def _merged(rows: list[list[str]]) -> list[list[str]]:
+def _merge_symmetric(rows: list[list[str]]) -> list[list[str]]:
     """Return rows with symmetric groups merged: rows that differ only in their communicator."""
     same: dict[tuple[str, ...], list[str]] = {}
     for row in rows:

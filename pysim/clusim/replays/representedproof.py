@@ -47,7 +47,7 @@ def provable_job(job: RepresentedJob, time_ps: int, *, confirm: bool | None) -> 
         compute only.
     """
     verdict = _verdict(job, time_ps)
-    return ProvableVerdict(verdict, partial(_proved, job, verdict, confirm))
+    return ProvableVerdict(verdict, partial(_prove, job, verdict, confirm))
 
 
 def _verdict(job: RepresentedJob, time_ps: int) -> Verdict:
@@ -71,7 +71,7 @@ def _remedies(job: RepresentedJob, verdict: Verdict) -> list[RepresentedRemedy]:
     return sorted(remedies, key=lambda one: (-one.most_ps, one.words))
 
 
-def _proved(job: RepresentedJob, verdict: Verdict, confirm: bool | None) -> Verdict:
+def _prove(job: RepresentedJob, verdict: Verdict, confirm: bool | None) -> Verdict:
     remedies, most = _remedies(job, verdict), None
     if confirm is False:
         most = 0

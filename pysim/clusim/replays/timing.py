@@ -190,9 +190,9 @@ class Timer:
     def time(self, members: Members, call: LoggedCall, harness: Harness) -> Timed:
         """Return the time of a call as reported by its harness."""
         question = _signature(members), replace(call, comm=0)
-        return self.times.find(question, partial(self._simulated, members, call, harness), harness)
+        return self.times.find(question, partial(self._simulate, members, call, harness), harness)
 
-    def _simulated(self, members: Members, call: LoggedCall, harness: Harness) -> Timed:
+    def _simulate(self, members: Members, call: LoggedCall, harness: Harness) -> Timed:
         comm = members.comm
         choice = choice_of(self.nccl, members, call)
         result = self._run(members, call, 1)

@@ -125,16 +125,16 @@ class Levels:
         """Return the quantity from its values in the runs."""
         start, whole = values[1], values[-1]
         more = self.levels.to - self.levels.at[1]
-        further = more * self._each(values) + self.far_ps[2] - self.far_ps[1]
+        further = more * self._each_value(values) + self.far_ps[2] - self.far_ps[1]
         return start + further + (whole - start) * self.share
 
     def words(self, values: Sequence[float]) -> str:
         """Return the time of a level, and of the way between far nodes."""
         far_us = (self.far_ps[2] - self.far_ps[1]) / 1e6
         way = f", {far_us:.3g}us between far nodes" if far_us else ""
-        return f"each further level {self._each(values) / 1e6:.3g}us{way}"
+        return f"each further level {self._each_value(values) / 1e6:.3g}us{way}"
 
-    def _each(self, values: Sequence[float]) -> float:
+    def _each_value(self, values: Sequence[float]) -> float:
         low, high = self.levels.at
         near = [values[run] - self.far_ps[run] for run in (0, 1)]
         return max(0.0, (near[1] - near[0]) / (high - low))
@@ -328,10 +328,12 @@ def _same_channels(
 
     NCCL itself would use fewer channels for a smaller size.
     """
-    own = comm.plan_of(replace(plan.selection, num_bytes=size_bytes), element_bytes=element_bytes)
-    total, whole = (sum(part.num_bytes for part in some.parts) for some in (own, plan))
+    result = comm.plan_of(
+        replace(plan.selection, num_bytes=size_bytes), element_bytes=element_bytes
+    )
+    total, whole = (sum(part.num_bytes for part in some.parts) for some in (result, plan))
     if not whole:
-        return own
+        return result
     starts = [part.offset * total // whole // 16 * 16 for part in plan.parts]
     ends = [*starts[1:], total]
     parts = tuple(
@@ -339,7 +341,7 @@ def _same_channels(
         for part, start, end in zip(plan.parts, starts, ends, strict=True)
         if end > start
     )
-    return replace(own, chunks=plan.chunks, parts=parts)
+    return replace(result, chunks=plan.chunks, parts=parts)
 
 
 def _first_bytes(request: Request, cut: Cut) -> int:

@@ -138,7 +138,7 @@ def run_image(
     DeadlockError
         The run cannot end.
     """
-    session = _simulated(_image(arrays, inputs), engine, how=Repeats(progress=progress))
+    session = _simulate(_image(arrays, inputs), engine, how=Repeats(progress=progress))
     return Rerun(session.engine.now_ps, session.engine.fingerprint())
 
 
@@ -147,7 +147,7 @@ def _image(arrays: Mapping[str, Array], inputs: Inputs) -> Image:
     return image_of(arrays, inputs.nvc, inputs.seed, inputs.senders)
 
 
-def _simulated(
+def _simulate(
     image: Image,
     engine: EngineName,
     records: HeldRecords | None = None,
@@ -339,7 +339,7 @@ class Evidence:
             checked = engine == "c" and result.grants <= CHECKED_GRANTS
 
         def simulate(arrays: Mapping[str, Array]) -> int:
-            return _simulated(_image(arrays, inputs), engine, how=self._how).engine.now_ps
+            return _simulate(_image(arrays, inputs), engine, how=self._how).engine.now_ps
 
         def changed(change: Change) -> int:
             return simulate(changed_image(inputs.image, change))
@@ -399,8 +399,8 @@ def _trial(result: Result, inputs: Inputs, image: Image, how: Repeats) -> Remedy
     from clusim.simulation.proof import RemedyTrial
 
     records = HeldRecords()
-    session = _simulated(image, _engine_of(result), records, how, result.wires.names)
-    after = _changed(result, session)
+    session = _simulate(image, _engine_of(result), records, how, result.wires.names)
+    after = _changed_result(result, session)
     tables = {name: getattr(image, name) for name in DTYPES}
 
     def diagnose() -> Verdict | None:
@@ -414,7 +414,7 @@ def _trial(result: Result, inputs: Inputs, image: Image, how: Repeats) -> Remedy
     return RemedyTrial(result.time_ps - after.time_ps, diagnose)
 
 
-def _changed(result: Result, session: Session) -> Result:
+def _changed_result(result: Result, session: Session) -> Result:
     """Return the result of a changed run: times, counters and histories of `session`."""
     start_ps, end_ps = (times[: len(result.tasks.names)] for times in session.engine.task_times())
     image = session.image

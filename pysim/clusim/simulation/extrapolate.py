@@ -245,11 +245,11 @@ def extrapolated_result(plan: Plan, options: RunOptions, whole: Callable[[], Job
         bins=BinRecorder(0, 0, 2).bins(),
         call=call,
         followed=note,
-        judge=partial(_judged, expected_of(plan, call.algorithm)),
+        judge=partial(_verdict_of_time, expected_of(plan, call.algorithm)),
     )
 
 
-def _judged(expected: Expected, result: Result) -> Verdict:
+def _verdict_of_time(expected: Expected, result: Result) -> Verdict:
     """Return the verdict on a run with a known time only."""
     why = "only the time was found"
     if "sizes" in result.followed:

@@ -174,7 +174,7 @@ def _planned_job(planned: Plan, options: RunOptions) -> Job:
         inputs=lambda: _inputs(arrays_of(fabric), image, schedule, blocks),
         instances=len(schedule.instances) if lowered.proxy_of else None,
         verified=schedule if planned.verifies else None,
-        expected=partial(_expected, planned),
+        expected=partial(_expected_error, planned),
         least_ps=lowered.least_ps,
         variants=Variants(planned),
     )
@@ -262,7 +262,7 @@ def _inputs(
     return result | {f"/schedule/{name}": values for name, values in columns.items()}
 
 
-def _expected(planned: Plan) -> str:
+def _expected_error(planned: Plan) -> str:
     """Return the expected error of the time of a planned run; empty for a given schedule."""
     if isinstance(planned.options, ScheduleRequest):
         return ""
@@ -365,7 +365,7 @@ def run_job(job: Job, options: RunOptions) -> Result:
             f"trace limit {options.trace_limit_bytes} B: must be at least {LEAST_TRACE_BYTES >> 10} KiB"
         )
     max_records = _most_records(job, options)
-    held = _held(job, options)
+    held = _slice_store(job, options)
     keep = checker is not None or max_records > 0 or held is not None
     recorder = _recorder(job, options)
     trace = _open_trace(job, options, max_records, recorder.flows)
@@ -384,7 +384,7 @@ def run_job(job: Job, options: RunOptions) -> Result:
         prove = evidence.prove if options.judge is None else None
         result = replace(_result(session, job), judge=judge, prove=prove, derive=derive)
         if stop is not Stop.DONE:
-            result = _ended(session, job, result, options.watch.words)
+            result = _partial_result(session, job, result, options.watch.words)
         elif checker is not None:
             verified, note = checker.outcome()
             result = replace(result, verified=verified, verify_note=note)
@@ -425,7 +425,7 @@ def _recorder(job: Job, options: RunOptions) -> BinRecorder:
     return recorder
 
 
-def _held(job: Job, options: RunOptions) -> HeldRecords | None:
+def _slice_store(job: Job, options: RunOptions) -> HeldRecords | None:
     """Return the store of completed slices for a verdict; None if not needed or too large."""
     few = slice_count(job.image) <= VERDICT_RECORDS
     asked = options.histories and options.judge is None
@@ -446,7 +446,7 @@ def _evidence(job: Job, options: RunOptions, held: HeldRecords | None) -> Eviden
     return evidence
 
 
-def _ended(session: Session, job: Job, result: Result, why: str) -> Result:
+def _partial_result(session: Session, job: Job, result: Result, why: str) -> Result:
     """Return the partial result of a run."""
     least_ps = max(job.least_ps, result.time_ps)
     unfinished = Unfinished(why, session.part_done(), least_ps)

@@ -155,19 +155,21 @@ class Waits:
             connection = self._schedule.connections[number]
             peer = connection.src if kind is State.WAIT_RECV else connection.dst
             users = self._users.get(number, [])
-            yield from self._unfinished(u for u in users if u != index and self._rank(u) == peer)
+            yield from self._unfinished_programs(
+                u for u in users if u != index and self._rank(u) == peer
+            )
         elif kind is State.WAIT_CTA_SLOT:
             holders = range(len(self._states))
             yield from (
                 h
-                for h in self._unfinished(holders)
+                for h in self._unfinished_programs(holders)
                 if self._rank(h) == instance.rank and self._states["state"][h] >= State.WAIT_RECV
             )
         elif kind is State.NOT_STARTED:
             for task in self._schedule.tasks[instance.task].deps:
-                yield from self._unfinished(self._schedule.instances_of(task))
+                yield from self._unfinished_programs(self._schedule.instances_of(task))
 
-    def _unfinished(self, candidates: Any) -> Iterator[int]:
+    def _unfinished_programs(self, candidates: Any) -> Iterator[int]:
         return (int(c) for c in candidates if self._states["state"][c] != State.DONE)
 
     def _rank(self, index: int) -> int:

@@ -173,7 +173,7 @@ def idle_variables(
             other = nccl_choice(_with_variables(replace(request, setup=replace(setup, env=env))))
         except InputError:
             continue  # only the variable permits the run
-        if _decided(other) == _decided(choice) and other.schedule() == choice.schedule():
+        if _choice_key(other) == _choice_key(choice) and other.schedule() == choice.schedule():
             result.append(name)
     return result
 
@@ -210,7 +210,7 @@ def _idle_notes(names: Sequence[str], where: str) -> tuple[str, ...]:
     return (f"obeyed, without effect on {where}: {', '.join(names)}{_why_idle(names)}",)
 
 
-def _decided(choice: NcclChoice) -> tuple[object, ...]:
+def _choice_key(choice: NcclChoice) -> tuple[object, ...]:
     """Return the topology and way of a choice: without an equal one, programs need no comparison."""
     return choice.way, choice.request.setup.fabric
 
@@ -452,7 +452,7 @@ def nccl_program(request: Request, comm: Communicator, chosen: NcclPlan | None) 
     if request.operation == "hypercube":
         return _hypercube(request, comm)
     if request.operation == "weighted_alltoall":
-        return _weighted(request, comm)
+        return _uneven_messages(request, comm)
     return programs.build(request.setup.known, comm, moved_of(request), chosen)
 
 
@@ -463,7 +463,7 @@ def moved_of(request: Request) -> CollectivePayload:
     return CollectivePayload(request.operation, size_bytes, request.dtype, request.redop, root)
 
 
-def _weighted(request: Request, comm: Communicator) -> Schedule:
+def _uneven_messages(request: Request, comm: Communicator) -> Schedule:
     """Return nccl-tests' alltoallv: messages that grow with the distance of the ranks."""
     setup, count = request.setup, comm.group.num_ranks
     name = f"alltoallv {request.size_bytes} B on {count} ranks"

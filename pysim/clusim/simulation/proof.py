@@ -109,7 +109,7 @@ def proven(
                 unfinished = f"other changes; {error}" if trials else f"changes; {error}"
                 left.append(remedy.words)
     savings = {words: one.saving_ps for words, one in trials.items()}
-    causes = _ordered(verdict, remedies, savings, rule.repair_part)
+    causes = _order_causes(verdict, remedies, savings, rule.repair_part)
     if causes and causes[0].remedy in trials and causes[0].saving_ps is not None:
         after = trials[causes[0].remedy].diagnose()
         first = None if after is None else after.headline
@@ -128,7 +128,7 @@ def _is_small(remedy: ProvableRemedy, time_ps: int, best_ps: int) -> bool:
     return remedy.most_ps <= best_ps and remedy.estimate_ps < LEAST_SHARE * time_ps
 
 
-def _ordered(
+def _order_causes(
     verdict: Verdict,
     remedies: Sequence[ProvableRemedy],
     savings: dict[str, int],

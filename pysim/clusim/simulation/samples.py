@@ -89,7 +89,7 @@ def time_of(job: Job, options: RunOptions = BRIEF) -> int:
     question = job.image.digest(), job.provenance.engine
     time_ps: int | None = TIMES.get(question)
     if time_ps is None:
-        time_ps = _ran(job, options).time_ps
+        time_ps = _run_again(job, options).time_ps
         TIMES.put(question, time_ps)
     return time_ps
 
@@ -99,7 +99,7 @@ def ends_of(job: Job, options: RunOptions = BRIEF) -> list[int]:
     question = job.image.digest(), job.provenance.engine, "tasks"
     ends_ps: list[int] | None = TIMES.get(question)
     if ends_ps is None:
-        ends_ps = _ran(job, options).tasks.end_ps.tolist()
+        ends_ps = _run_again(job, options).tasks.end_ps.tolist()
         TIMES.put(question, ends_ps)
     return ends_ps
 
@@ -117,7 +117,7 @@ def loop_of(job: Job, share: float, options: RunOptions = BRIEF) -> tuple[int, f
     question = job.image.digest(), job.provenance.engine, "loop", share
     answer: list[float] | None = TIMES.get(question)
     if answer is None:
-        result = _ran(job, replace(options, histories=True, bins=LOOP_BINS))
+        result = _run_again(job, replace(options, histories=True, bins=LOOP_BINS))
         moved = np.cumsum(result.bins.wires["bytes"].sum(axis=0), dtype=np.float64)
         loops = max(1, int((1 - STEADY - ENDING) / share + 1e-9))
         parts = np.array((STEADY, STEADY + loops * share)) * moved[-1]
@@ -127,7 +127,7 @@ def loop_of(job: Job, share: float, options: RunOptions = BRIEF) -> tuple[int, f
     return int(answer[0]), answer[1]
 
 
-def _ran(job: Job, options: RunOptions) -> Result:
+def _run_again(job: Job, options: RunOptions) -> Result:
     options.watch.begins(f"{job.provenance.fabric} is simulated for extrapolation")
     result = run_job(job, options)
     if result.unfinished is not None:

@@ -384,7 +384,7 @@ def _bar() -> _NotebookBar | None:
 
 
 @contextmanager
-def _stopped(bar: _NotebookBar | None) -> Iterator[_NotebookBar | None]:
+def _stop(bar: _NotebookBar | None) -> Iterator[_NotebookBar | None]:
     try:
         yield bar
     finally:
@@ -395,7 +395,7 @@ def _stopped(bar: _NotebookBar | None) -> Iterator[_NotebookBar | None]:
 @contextmanager
 def shown_in_notebook(progress: Progress | None) -> Iterator[Progress | None]:
     """Yield the progress callback of a run: `progress`, else a bar in notebooks, else None."""
-    with _stopped(None if progress is not None else _bar()) as bar:
+    with _stop(None if progress is not None else _bar()) as bar:
         if bar is None:
             yield progress
         else:
@@ -407,7 +407,7 @@ def counted_in_notebook(
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[Callable[[int, int], None] | None]:
     """Yield the same for counted work."""
-    with _stopped(None if progress is not None else _bar()) as bar:
+    with _stop(None if progress is not None else _bar()) as bar:
         if bar is None:
             yield progress
         else:

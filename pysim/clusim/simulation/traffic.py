@@ -186,7 +186,7 @@ class Traffic:
             return TrafficPlan(messages, off[:-1], off[1:])
         rng = np.random.default_rng(self.seed)
         if self.pattern in TIMED_PATTERNS:
-            source, destination, start_ps = self._timed(arrays, rng)
+            source, destination, start_ps = self._draw_arrivals(arrays, rng)
         else:
             source, destination = _all_at_once(self, num, rng)
             if not len(source):
@@ -228,7 +228,9 @@ class Traffic:
         kept = format_size(self.reorder) if self.reorder else "without buffer"
         return f"{text}, receivers in order ({kept})"
 
-    def _timed(self, arrays: FabricArrays, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+    def _draw_arrivals(
+        self, arrays: FabricArrays, rng: np.random.Generator
+    ) -> tuple[Array, Array, Array]:
         """Draw Poisson arrivals for each source: source, destination and start of every message."""
         num = arrays.num_ranks
         demand = _demand(self.pattern, num)

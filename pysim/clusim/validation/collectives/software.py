@@ -49,7 +49,7 @@ def infer_columns(cells: Mapping[str, str], texts: Mapping[str, str]) -> list[Sh
     found = [
         evidence
         for name, text in texts.items()
-        for evidence in _found(text, dated=name == "date")
+        for evidence in _find_properties(text, dated=name == "date")
         if not cells.get(evidence.column)
         and not (evidence.column == "nccl_version" and cells.get("release"))
     ]
@@ -59,7 +59,7 @@ def infer_columns(cells: Mapping[str, str], texts: Mapping[str, str]) -> list[Sh
     return list(first.values())
 
 
-def _found(text: str, *, dated: bool) -> Iterator[ShownSoftware]:
+def _find_properties(text: str, *, dated: bool) -> Iterator[ShownSoftware]:
     """Yield the properties that a text shows, named ones before those of a month; `dated` texts are dates."""
     for match in _NCCL.finditer(text):
         yield ShownSoftware("nccl_version", match[1], match[0])

@@ -1,11 +1,6 @@
-"""Predicted step of a measured row, from the fewest nodes that determine it.
+"""Predicted step of a measured row.
 
-**Model** Steps of up to two nodes are simulated unchanged. Beyond, replicas do the same work concurrently: with plain
-data parallelism or sharded optimisers the step time grows with ``1 - 1/d`` for `d` replicas, the share of a ring that
-other ranks hold; it is extrapolated in this term from one and two replicas. Where one node holds several replicas, and
-with sharded weights, whose gathers load the links between any two nodes equally, two nodes represent all. Each further
-microbatch, and in sharded models each further layer, adds the same time once there are a few: steps with many are
-extrapolated linearly. **Not modelled** Contention of many nodes in the network between them.
+**Model** The estimate of the complete step, as of ``clusim train --estimate``.
 
 A time given as TFLOP/s per GPU requires the operations of a step as the source of the row counts them. Sources differ
 in their counting (formulas and code read at these releases):
@@ -32,16 +27,15 @@ from typing import Any
 from clusim.base.errors import ClusimError, InputError
 from clusim.base.json_schema import JsonObject, Round9
 from clusim.base.tables import group_values
-from clusim.simulation.anchors import Linear
+from clusim.lowering.grain import STEP
+from clusim.training.estimate import estimated
 from clusim.training.request import TrainRequest
-from clusim.training.run import trained
+from clusim.training.result import StepResult
 from clusim.validation.measured import Prediction, Unpredicted, by, errors
 from clusim.validation.steps.cases import StepCase, case_of
 from clusim.validation.steps.rows import StepRow
 from clusim.workload import Workload, make_plan
-from clusim.workload.kernels import Chip
-from clusim.workload.memory import ZERO
-from clusim.workload.parallel.plan import ParallelPlan, model_of
+from clusim.workload.parallel.plan import model_of
 
 
 @dataclass(frozen=True)
@@ -208,58 +202,36 @@ def counted_flops(row: StepRow, workload: Workload, useful: float) -> tuple[floa
     return counted, "without recomputation, with complete attention"
 
 
-MOST_GPUS = 128
-"""Maximum number of simulated GPUs."""
-
-FEW = 2
-"""Microbatches per stage from which, with twice this number, longer steps are extrapolated."""
-
-DEPTH = (1, 2)
-"""Numbers of layers from which models gathered layer by layer are extrapolated."""
-
-DIRECT = 2
-"""Nodes up to which a step is simulated unchanged."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Time of a step and of waiting for the host [s], and the chip.
-
-    Attributes
-    ----------
-    full_flops : float
-        Operations of the complete model in the measured step per GPU.
-    """
-
-    step_s: float
-    host_wait_s: float
-    chip: Chip
-    full_flops: float
-
-
-def predict_row(row: StepRow, granularity: str | int) -> StepPoint | Unpredicted:
+def predict_row(row: StepRow, granularity: str | int = STEP) -> StepPoint | Unpredicted:
     """Return measurement and prediction of a row."""
     try:
-        case = _fitting(case_of(row))
-        run, notes = _step(case, granularity)
-        measured_s = row.measured_s
+        case = _with_least_recomputation(case_of(row))
+        step = _estimate(case, row.n_gpus, granularity)
+        notes = tuple(step.notes)
+        useful, measured_s = step.plan.model_flops, row.measured_s
         if not measured_s:
-            flops, how = counted_flops(row, case.workload, run.full_flops * row.n_gpus)
+            flops, how = counted_flops(row, case.workload, useful)
             measured_s = flops / (row.tflops_per_gpu * 1e12 * row.n_gpus)
             notes = (*notes, f"measured: from TFLOP/s per GPU, {how}")
     except ClusimError as error:
         return Unpredicted(row, str(error))
-    share = run.full_flops / measured_s / run.chip.peak_flops
+    chip = step.plan.chip
+    share = useful / row.n_gpus / measured_s / chip.peak_flops
     if share > 1:
         return Unpredicted(
             row, f"{share:.0%} of the peak: the row states more work than was computed"
         )
     return StepPoint(
-        row, measured_s, run.step_s, run.host_wait_s, run.chip.name, (*case.notes, *notes)
+        row,
+        measured_s,
+        step.step_time_s,
+        step.mean("host"),
+        chip.name,
+        (*case.notes, *notes),
     )
 
 
-def _fitting(case: StepCase) -> StepCase:
+def _with_least_recomputation(case: StepCase) -> StepCase:
     """Return a case with the least recomputation that fits into memory, if not given."""
     if not any(note.startswith("recomputation not given") for note in case.notes):
         return case
@@ -272,101 +244,11 @@ def _fitting(case: StepCase) -> StepCase:
     return case
 
 
-def _step(case: StepCase, granularity: str | int) -> tuple[_Run, tuple[str, ...]]:
-    """Return the step of a case, and notes on a reduced simulation."""
-    sizes = case.workload.parallel
-    data = sizes.data or 1
-    if case.nodes <= DIRECT:
-        return _run(case, data, granularity), ()
-    replica = sizes.tensor * sizes.pipeline * sizes.context
-    sharded = ZERO.get(case.workload.data.kind) == 3
-    min_data = max(1, -(-sizes.expert // sizes.context))
-    gpus_per_node = case.machines.each
-    simulated = (
-        max(min_data, -(-gpus_per_node * DIRECT // replica))
-        if sharded or replica < gpus_per_node
-        else min_data
-    )
-    simulated = _divisor(data, simulated)
-    if simulated * replica > MOST_GPUS:
-        raise InputError(
-            f"{simulated * replica} GPUs at least would have to be simulated; at most {MOST_GPUS} are"
-        )
-    one = _run(case, simulated, granularity)
-    if simulated == data:
-        return one, ()
-    if (
-        sharded
-        or replica < gpus_per_node
-        or data % (2 * simulated)
-        or 2 * simulated * replica > MOST_GPUS
-    ):
-        return one, (f"{simulated} of {data} replicas simulated",)
-    two = _run(case, 2 * simulated, granularity)
-    law = Linear((1 - 1 / simulated, 1 - 1 / (2 * simulated)), 1 - 1 / data)
-    step_s = law.of((one.step_s, two.step_s))
-    return replace(two, step_s=step_s), (
-        f"{simulated} and {2 * simulated} of {data} replicas simulated",
-    )
-
-
-def _divisor(count: int, low: int) -> int:
-    """Return the smallest divisor of `count` that is at least `low`, or `count`."""
-    return next((n for n in range(min(low, count), count) if count % n == 0), count)
-
-
-def _run(case: StepCase, data: int, granularity: str | int) -> _Run:
-    """Simulate a step with `data` replicas, each with the same work as in the row."""
-    work = case.workload
-    replica = work.parallel.tensor * work.parallel.pipeline * work.parallel.context
-    gpus = replica * data
-    parallel = work.parallel.model_copy(update={"data": data})
-    nodes, parallel.ranks = case.machines.place_gpus(gpus)
+def _estimate(case: StepCase, gpus: int, granularity: str | int) -> StepResult:
+    """Return the estimate of a case's step."""
+    nodes, ranks = case.machines.place_gpus(gpus)
+    parallel = case.workload.parallel.model_copy(update={"ranks": ranks})
+    workload = case.workload.model_copy(update={"parallel": parallel})
     setup = case.machines.setup(nodes)
-    depth = _depth(work)
-    samples = work.batch.micro * data
-    count = work.batch.all // (work.batch.micro * (work.parallel.data or 1))
-
-    def simulate(microbatches: int) -> tuple[float, float, ParallelPlan]:
-        """Return the time of a step and the wait for the host [s]."""
-        batch = work.batch.model_copy(update={"all": microbatches * samples})
-        workload = work.model_copy(update={"batch": batch, "parallel": parallel, "depth": depth})
-        request = TrainRequest(setup, workload, steps=1, fold="all", granularity=granularity)
-        result = trained(request)
-        return result.step_time_s, result.mean("host"), result.plan
-
-    limit = FEW * work.parallel.pipeline
-    if depth:
-        # Gathers and scatters are equal for every microbatch; the optimiser steps once.
-        limit = 1
-        step_s, host_wait_s, plan = simulate(1)
-        step_s += (count - 1) * (step_s - _fixed_s(plan))
-        host_wait_s *= count
-    elif count <= 2 * limit:
-        limit = count
-        step_s, host_wait_s, plan = simulate(count)
-    else:
-        (one_s, one_host_wait_s, plan), (two_s, two_host_wait_s, _) = (
-            simulate(limit),
-            simulate(2 * limit),
-        )
-        law = Linear((limit, 2 * limit), count)
-        step_s, host_wait_s = law.of((one_s, two_s)), law.of((one_host_wait_s, two_host_wait_s))
-    flops = plan.model_flops * count / limit / plan.mesh.size
-    return _Run(step_s, host_wait_s, plan.chip, flops)
-
-
-def _fixed_s(plan: ParallelPlan) -> float:
-    """Return the time that is independent of the number of microbatches: optimiser and host [s]."""
-    host, kernel = plan.host(), plan.optimizer.kernel(plan.optimizer_parameters(0))
-    return (plan.chip.time_ps(kernel) + (host.step_ps if host is not None else 0)) / 1e12
-
-
-def _depth(workload: Workload) -> list[int] | None:
-    """Return the numbers of layers to simulate, for models gathered layer by layer."""
-    if ZERO.get(workload.data.kind) != 3 or workload.parallel.pipeline > 1:
-        return None
-    model = model_of(workload.model)
-    layers = getattr(model, "layers", 0)
-    plain = not getattr(model, "dense_layers", 0)
-    return [DEPTH[0], DEPTH[1]] if layers > DEPTH[1] and plain else None
+    request = TrainRequest(setup, workload, steps=1, granularity=granularity, estimate=True)
+    return estimated(request, confirm=False)

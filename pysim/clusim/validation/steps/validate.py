@@ -20,7 +20,7 @@ from clusim.base.json_schema import JsonObject
 from clusim.base.tables import group_values, text_table
 from clusim.hardware import FRAMEWORKS, GPUS
 from clusim.hardware.calibration import ROW_SETS
-from clusim.lowering import QUICK
+from clusim.lowering.grain import STEP
 from clusim.training.expected import StepCampaign
 from clusim.validation.measured import Report, Tell, Unpredicted, made_at, name_row, plain
 from clusim.validation.steps.cases import AS_SAID, framework_of
@@ -68,7 +68,7 @@ class StepReportJson(TypedDict):
     skipped : int
         Rows omitted because fewer were requested.
     granularity : str
-        Granularity of the simulated steps.
+        Granularity of the estimates.
     """
 
     overall: StepScore
@@ -82,7 +82,7 @@ class StepReportJson(TypedDict):
 
 @dataclass(frozen=True)
 class StepReport(Report[StepPoint]):
-    """All points, and the rows without one; granularity is of the simulated steps."""
+    """All points, and the rows without one; granularity is of the estimates."""
 
     class_form = StepCampaign
 
@@ -143,7 +143,7 @@ def validate_steps(
     *,
     limit: int = 0,
     jobs: Jobs = None,
-    granularity: str | int = QUICK,
+    granularity: str | int = STEP,
     tell: Tell[StepPoint] | None = None,
 ) -> StepReport:
     """Predict measured steps.
