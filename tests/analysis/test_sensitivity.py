@@ -111,7 +111,7 @@ def test_one_transfer_over_one_wire_is_exact() -> None:
     builder.run_alone(b, prim("recv", recv=0), conns=(index,))
     image = builder.build()
     one = ran(image)
-    session = diagnose._simulated(image, "c")
+    session = diagnose._simulate(image, "c")
     usage = Usage(session.recorder.bins(), image.endpoints["mem_cost16"], None)
     charger = Charger(one.walk, one.network, usage, np.ones(len(image.wires), bool))
     parts: Counter[str] = Counter()

@@ -106,7 +106,7 @@ def test_a_replay_prints_the_calls_that_are_done_and_fails(clusim: Clusim, tmp_p
 @pytest.mark.parametrize(
     ("words", "simulation"),
     [
-        (("run", "dgx-a100", "--size", "64KiB"), "clusim.simulation.diagnose._simulated"),
+        (("run", "dgx-a100", "--size", "64KiB"), "clusim.simulation.diagnose._simulate"),
         (("replay", LOG, "dgx-h100", "--calls", 2), "clusim.replays.logjob._Job.again"),
     ],
 )
