@@ -166,6 +166,14 @@ def test_the_output_in_the_readme_is_that_of_the_main_job(
     assert mask.sub(r"\1...", shown) == mask.sub(r"\1...", capsys.readouterr().out)
 
 
+def test_the_bottleneck_in_the_readme_accuses_no_single_part_of_a_symmetric_ring() -> None:
+    (shown,) = blocks(ROOT / "README.md", "text")
+    verdict = shown.partition("bottleneck: ")[2].partition("\n\n")[0]
+    assert "all 96 links" in verdict
+    assert "all 8 ranks" in verdict
+    assert not re.search(r"\b(gpu|rank |nic|nvswitch)\d", verdict), verdict
+
+
 def test_the_glossary_is_generated_and_has_the_words_of_a_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
