@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
 
 import pytest
 
-from support.mutants import Mutant, install, mutants
+from support.mutants import ROOT, TESTED, Mutant, install, mutants
 
 SOURCE = '''
 def double(x):
@@ -42,3 +43,11 @@ def test_importers_see_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert double(4) == 12
     install(module, by_text["7 -> 8"])
     assert (double(4), holder.size) == (8, 8)
+
+
+def test_every_room_has_a_module_with_a_score() -> None:
+    rooms = set(json.loads((ROOT / "tests" / "rooms.json").read_text(encoding="utf-8"))["rooms"])
+    assert {name.split(".")[1] for name in TESTED} == rooms - {"clusim", "clusim_formats"}
+    for files, least in TESTED.values():
+        assert all((ROOT / name.partition("::")[0]).exists() for name in files)
+        assert 0 < least <= 100

@@ -94,11 +94,13 @@ def read_step_log(path: str | Path) -> StepLog:
         The file has no step in a known form, or no positive time.
     """
     text = _COLOURS.sub("", read_text(path, strict=False))
-    first = next((line for line in text.splitlines() if line), "")
-    columns = [name.strip() for name in first.split(",")]
+    lines = ["", *text.splitlines()]
+    head = next((number for number, line in enumerate(lines) if line.strip()), 0)
+    columns = [name.strip() for name in lines[head].split(",")]
     for unit in ("s", "ms"):
         if f"step_{unit}" in columns:
-            return _table(str(path), text, unit)
+            rows = csv.DictReader(lines[head + 1 :], columns, skipinitialspace=True)
+            return _table(str(path), rows, unit, head)
     for kind, unit, pattern in _FORMATS:
         by_step: dict[int, list[float]] = {}
         for match in re.finditer(pattern, text, re.MULTILINE):
@@ -113,13 +115,14 @@ def read_step_log(path: str | Path) -> StepLog:
     raise InputError(f"{path}: no steps of {kinds}; a CSV table needs a column step_s or step_ms")
 
 
-def _table(path: str, text: str, unit: str) -> StepLog:
+def _table(path: str, rows: csv.DictReader[str], unit: str, head: int) -> StepLog:
     values: dict[int, float] = {}
-    for number, row in enumerate(csv.DictReader(text.splitlines(), skipinitialspace=True), 1):
+    for number, row in enumerate(rows, 1):
         cell = row.get(f"step_{unit}") or ""
         value = real(cell, 0, MOST_STEP_S * (1000 if unit == "ms" else 1))
         if not value:
-            raise InputError(f"{path}:{number + 1}: step_{unit} {cell!r}: must be a positive time")
+            where = f"{path}:{head + rows.line_num}"
+            raise InputError(f"{where}: step_{unit} {cell!r}: must be a positive time")
         values[number] = value
     if not values:
         raise InputError(f"{path}: no rows: the table is empty")
