@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from clusim.base.errors import ClusimError
+from clusim.topology import load
 from clusim.training import goodput as module
 from clusim.training.goodput import Failing, Goodput, daly_interval_s, goodput_of, young_interval_s
 from clusim.workload.parallel.plan import make_plan
-from support.workloads import ideal, tiny
+from support.workloads import tiny
 
 
 def test_published_intervals_by_hand() -> None:
@@ -80,7 +81,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function from keys of checkpoints to the plan of eight GPUs that fail once in 100 hours each."""
     monkeypatch.setattr(module, "checkpoint_of", lambda _: SIZE)
     text = "reliability: {{gpu_mtbf_h: 100, restart_s: 300, checkpoint: {{write: 1 GB/s{}}}}}\n"
-    fabric = ideal(8)
+    fabric = load("dgx-a100")
     return lambda keys: make_plan(tiny(text.format(keys)), fabric)
 
 
