@@ -99,7 +99,7 @@ def test_neither_side_of_a_put_holds_an_sm(h100: Fabric) -> None:
     assert min(ends["send"]) > max(ends["alone"])
 
 
-@pytest.mark.parametrize("operation", ["all_gather", "alltoall"])
+@pytest.mark.parametrize("operation", ["all_gather", "alltoall", "sendrecv"])
 @pytest.mark.parametrize("size", [1004, 256 * KIB])
 def test_copies_of_all_ranks_have_the_right_data(operation: str, size: int) -> None:
     for machine, ranks in (("dgx-h100", 3), ("a100x4-mesh", 4)):
@@ -107,6 +107,20 @@ def test_copies_of_all_ranks_have_the_right_data(operation: str, size: int) -> N
             machine, operation, size, algorithm="copy-engines", ranks=range(ranks), verify=True
         )
         assert result.verified
+
+
+def test_messages_around_a_ring_by_copy_engines_are_puts(h100: Fabric) -> None:
+    """All ranks send at once, each over the links of its GPU, and a kernel on all SMs lasts as long as alone."""
+    size = 8 << 20
+    times = []
+    for way in ("alone", "ring"):
+        builder = ScheduleBuilder(h100)
+        kernel = builder.kernel(0, compute_ps=40_000_000)
+        if way == "ring":
+            tasks = builder.collective("sendrecv", size, algorithm="copy-engines")
+        times.append(clusim.simulate(h100, builder.build()).tasks.end_ps)
+    assert times[1][kernel] == times[0][kernel]
+    assert max(times[1][task] for task in tasks) < 1.1 * arrival_ps(h100, size)
 
 
 def test_copies_to_peers_run_side_by_side() -> None:
@@ -117,7 +131,7 @@ def test_copies_to_peers_run_side_by_side() -> None:
     assert gathered.time_ps < 1.1 * arrival_ps(mesh, block) + 3_000_000
 
 
-@pytest.mark.parametrize("operation", ["all_gather", "alltoall"])
+@pytest.mark.parametrize("operation", ["all_gather", "alltoall", "sendrecv"])
 def test_copy_engines_reach_no_other_node(operation: str) -> None:
     with pytest.raises(
         InputError, match="copy-engines: 2 nodes; copy engines reach GPUs of a node"

@@ -124,11 +124,23 @@ class TestCases:
         words = {
             "recompute": "selective (gelu only)",
             "precision": "fp8 (rowwise)",
-            "notes": "async TP",
         }
         notes = " ".join(case_of(row(**words, hardware="H100", attention="flash")).notes)
-        for word in ("gelu only", "scales by rows", "asynchronous tensor parallelism"):
+        for word in ("gelu only", "scales by rows"):
             assert word in notes
+
+    @pytest.mark.parametrize("notes", ["async TP", "MFU 46%; TP, PP and DP overlap on"])
+    def test_overlap_of_tensor_parallelism_is_obeyed(self, notes: str) -> None:
+        overlapped = case_of(row(notes=notes, sequence_parallel="not stated")).workload.tensor
+        assert overlapped.overlap
+        assert overlapped.sequence_parallel
+        plain = case_of(row(notes="TP off; DP overlap on")).workload.tensor
+        assert not plain.overlap
+
+    def test_parameters_overlap_with_the_distributed_optimiser_only(self) -> None:
+        words = "data-parallel overlap of gradients and parameters"
+        case = case_of(row(framework="Megatron-Core r0.8.0", sharding=words, n_gpus=8))
+        assert case.workload.data.kind == "distributed-optimizer"
 
     def test_a_row_is_a_workload(self) -> None:
         case = case_of(row(pipeline=2, n_gpus=8, chunks=1))

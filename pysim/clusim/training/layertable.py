@@ -194,8 +194,8 @@ def layer_report(plan: ParallelPlan) -> str:
     lines = [
         f"{workload.name}: layers of {plan.model.name} on one GPU, for one of {plan.microbatches} microbatches",
         f"  {chip.name}: {chip.peak_flops / 1e12:.4g} TFLOP/s {workload.precision} (products: at most"
-        f" {chip.gemm_fraction:.0%}, fused attention: {chip.attention_fraction:.0%});"
-        f" {chip.memory_Bps / 1e9:,.0f} GB/s of memory; {chip.sustained:.0%} of both in long runs",
+        f" {chip.gemm_fraction:.0%}, {chip.sustained:.0%} of it in long runs; fused attention:"
+        f" {chip.attention_fraction:.0%}); {chip.memory_Bps / 1e9:,.0f} GB/s of memory",
         "",
     ]
     table = layer_table(plan)

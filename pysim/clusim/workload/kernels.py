@@ -208,9 +208,10 @@ class Chip:
         Least time of a kernel [ps].
     attending_flops : float
         Dense peak of fused attention: at 16 bits, also in 8-bit runs [FLOP/s].
-    sustained : float
-        Fraction of short-benchmark speed that products and attention sustain in a long run, under the power
-        cap.
+    sustained, attention_sustained : float
+        Fraction of short-benchmark speed that products sustain in a long run, and attention: the clock under
+        the power cap, for products times the other costs of a long run (`steady`), as they read operands
+        from memory where attention keeps its blocks on an SM.
     products, attention : ProductTable, AttentionTable
         Measurements of matrix products and of fused attention.
     wider : tuple of WiderProducts
@@ -239,6 +240,7 @@ class Chip:
     workspace_bytes: int = 0
     attending_flops: float = 0.0
     sustained: float = 1.0
+    attention_sustained: float = 1.0
     precision: Precision = PRECISIONS["bf16"]
     eager: bool = False
     adds: bool = False
@@ -292,7 +294,7 @@ class Chip:
     @cached_property
     def _attending(self) -> Silicon:
         rate = (self.attending_flops or self.peak_flops) * self.gemm_fraction
-        speed_share = 1.0 if self.attention.long else self.sustained
+        speed_share = 1.0 if self.attention.long else self.attention_sustained
         return Silicon(self.sms, rate * speed_share, self.memory_Bps)
 
     @cached_property
@@ -315,8 +317,9 @@ class Chip:
 
     def arithmetic_s(self, kernel: Kernel) -> float:
         """Return the time of a kernel's arithmetic without waits for memory, waves and starts [s]."""
-        fraction = self.gemm_fraction if kernel.fused is None else self.attention_fraction
-        return kernel.flops / (self.peak_flops * fraction * self.sustained)
+        fused = kernel.fused is not None
+        fraction = self.attention_fraction if fused else self.gemm_fraction * self.sustained
+        return kernel.flops / (self.peak_flops * fraction)
 
     def time_ps(self, kernel: Kernel) -> int:
         """Return the time of a kernel without concurrent work on the GPU [ps]."""
@@ -371,6 +374,10 @@ def chip_at(
     family = FAMILIES[endpoint.architecture]
     measured = find_figures(endpoint.kernels) if endpoint.kernels else {}
     result = spec.gemm_fraction or endpoint.gemm_fraction
+    measured_share = spec.sustained or measured.get("sustained")
+    clock = _clock(endpoint, family)
+    is_short = single and family.steady.mark == "assumed"
+    steady = 1.0 if is_short else float(str(family.steady.value))
     if not result:
         raise InputError(
             f"chip {endpoint.chip!r} of {where}: gemm_fraction missing; set the chip's base, or in the"
@@ -392,7 +399,8 @@ def chip_at(
         wider=wider_products(endpoint, precision),
         attending_flops=float(min(peak, endpoint.peak_flops.get("f16", peak))),
         given_fraction=spec.attention_fraction or 0.0,
-        sustained=spec.sustained or measured.get("sustained") or _derate(endpoint, family, single),
+        sustained=measured_share or steady * clock,
+        attention_sustained=measured_share or clock,
         precision=replace(precision, transposes=not 100 <= endpoint.compute_capability < 120),
         speed=spec.speed,
     )
@@ -413,12 +421,11 @@ def _vendor(endpoint: Endpoint) -> str:
     return FAMILIES[endpoint.architecture].vendor
 
 
-def _derate(endpoint: Endpoint, family: Architecture, single: bool) -> float:
-    """Return the fraction of short-benchmark speed sustained under the power cap."""
-    dense, figures = endpoint.peak_flops.get("f16", 0.0), [family.idle_power, family.flop_energy]
-    idle, active, steady = (float(str(figure.value)) for figure in (*figures, family.steady))
-    clock = kept_clock(Power(endpoint.power_W, idle, active, float(dense)))
-    return clock if single and family.steady.mark == "assumed" else steady * clock
+def _clock(endpoint: Endpoint, family: Architecture) -> float:
+    """Return the clock of dense arithmetic under the power cap, relative to that of the peak rate."""
+    idle, energy = (float(str(figure.value)) for figure in (family.idle_power, family.flop_energy))
+    dense = float(endpoint.peak_flops.get("f16", 0.0))
+    return kept_clock(Power(endpoint.power_W, idle, energy, dense))
 
 
 WARP_LEVEL = "a100-sxm4-80gb"

@@ -40,6 +40,8 @@ class Comm:
     across : int
         Not 0: it runs in two simultaneous legs, with `across` bytes between the ranks at the same place of
         several nodes and `bytes` among the ranks of a node.
+    copies : bool
+        Within a node, copy engines move it (user buffers of Transformer Engine, symmetric memory of PyTorch).
     """
 
     dim: Dim
@@ -52,6 +54,7 @@ class Comm:
     least_ps: int = 0
     across: int = 0
     flags: bool = False
+    copies: bool = False
 
 
 @dataclass(frozen=True, slots=True)

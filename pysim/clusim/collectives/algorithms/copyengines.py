@@ -1,4 +1,4 @@
-"""Transfers without CTAs: a put by a copy engine or NIC, and NCCL's all-gather and all-to-all by copy engines.
+"""Transfers without CTAs: a put by a copy engine or NIC, messages around a ring, and NCCL's all-gather and all-to-all.
 
 **Hardware**: ``ncclPutSignal`` (2.29) writes to a window of another rank, over NVLink by a copy engine
 (``src/rma/rma_ce.cc``), between nodes by the RMA proxy (``rma_proxy.cc``). NCCL's collectives by copy engines (2.28,
@@ -59,9 +59,24 @@ def write_put(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write a message from position 0 into the memory of position 1, where no CTA receives it."""
     writer.shape = engine_shape(writer.call, fabric)
     for part in writer.parts():
-        pipe = writer.connect(0, 1, part.channel, slots=MAX_SLOTS)
-        writer.program(0, part, [Prim("send", send=0)], [pipe], **_free("put"))
-        writer.program(1, part, [Prim("recv", recv=0)], [pipe], **_free("put/memory"))
+        _put(writer, part, (0, 1))
+
+
+@_copies("sendrecv", "copy-engines")
+def write_sendrecv(writer: CollectiveWriter, fabric: Fabric | None) -> None:
+    """Write everybody's message into the memory of the next position."""
+    _check_reach(writer, fabric)
+    writer.shape = engine_shape(writer.call, fabric)
+    for part in writer.parts():
+        for position in range(writer.size):
+            _put(writer, part, (position, (position + 1) % writer.size))
+
+
+def _put(writer: CollectiveWriter, part: Part, ends: tuple[int, int]) -> None:
+    """Write a message between two positions, and its arrival in memory."""
+    pipe = writer.connect(*ends, part.channel, slots=MAX_SLOTS)
+    writer.program(ends[0], part, [Prim("send", send=0)], [pipe], **_free("put"))
+    writer.program(ends[1], part, [Prim("recv", recv=0)], [pipe], **_free("put/memory"))
 
 
 def write_signal(writer: CollectiveWriter, fabric: Fabric | None) -> None:

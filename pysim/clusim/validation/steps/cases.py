@@ -273,17 +273,8 @@ def case_of(row: StepRow) -> StepCase:
         spec |= {"loss": "plain", "accumulation": "added"}
     if row.chunks > 1 and row.pipeline > 1:
         spec["pipeline"] = {"schedule": "interleaved", "chunks": row.chunks}
-    along = row.sequence_parallel.lower()
     if row.tensor > 1:
-        is_stated = along.startswith(("yes", "no")) and not along.startswith("not")
-        if not is_stated:
-            notes.append("sequence parallelism not given: assumed with Megatron")
-        recompute = along.startswith("yes") if is_stated else _megatron(row) == "megatron"
-        spec["tensor"] = {"sequence_parallel": recompute}
-        if "async tp" in f"{row.notes} {row.sequence_parallel}".lower():
-            notes.append(
-                "asynchronous tensor parallelism: as without, copy engines are not modelled"
-            )
+        spec["tensor"] = _tensor(row, notes)
     nodes, ranks = machines.place_gpus(row.n_gpus)
     if ranks is not None:
         sizes["ranks"] = ranks
@@ -295,6 +286,23 @@ def case_of(row: StepRow) -> StepCase:
         result = error.errors(include_url=False)[0]
         raise InputError(f"{'.'.join(map(str, result['loc']))}: {result['msg'].lower()}") from None
     return StepCase(row, machines, nodes, workload, tuple(notes))
+
+
+_TENSOR_OVERLAP = re.compile(r"\bTP\b[^;]*\boverlap on\b")
+"""Words of the column notes for tensor-parallel communication beside products (Megatron's ``--tp-comm-overlap``)."""
+
+
+def _tensor(row: StepRow, notes: list[str]) -> dict[str, bool]:
+    """Return the keys of tensor parallelism."""
+    along = row.sequence_parallel.lower()
+    is_overlapped = "async tp" in f"{row.notes} {along}".lower()
+    if is_overlapped or _TENSOR_OVERLAP.search(row.notes):
+        # Frameworks overlap gathers and scatters of sequence parallelism only.
+        return {"sequence_parallel": True, "overlap": True}
+    if along.startswith(("yes", "no")) and not along.startswith("not"):
+        return {"sequence_parallel": along.startswith("yes")}
+    notes.append("sequence parallelism not given: assumed with Megatron")
+    return {"sequence_parallel": _megatron(row) == "megatron"}
 
 
 def _sizes(row: StepRow, notes: list[str]) -> dict[str, Any]:
@@ -457,7 +465,8 @@ def _sharding(row: StepRow, notes: list[str]) -> dict[str, Any]:
         if name in word.replace("-", "").replace(" ", ""):
             return {"kind": name}
     overlap = "overlap off" not in row.notes
-    if "distributed" in word:
+    # Megatron gathers parameters beside the forward pass only with its distributed optimiser.
+    if "distributed" in word or "overlap of gradients and parameters" in word:
         return {"kind": "distributed-optimizer", "overlap": overlap}
     if word in ("", "unknown", "not stated"):
         if "llm-foundry" in row.framework:

@@ -245,7 +245,8 @@ class Recorder:
                 steps += [Wait(key), add]
             if index < parts - 1:
                 key = self._key(name)
-                steps.append(Comm("tensor", "sendrecv", piece * self.element_bytes, name, key))
+                size = piece * self.element_bytes
+                steps.append(Comm("tensor", "sendrecv", size, name, key, copies=True))
         size = round(piece * gathered_bytes(self.shard.precision, gradients=True))
         self.pair(steps, [*self._while_parts_come(name, back, size), weight])
 
@@ -255,7 +256,7 @@ class Recorder:
         for _ in range(self.shard.tensor - 1):
             key = self._key(name)
             result += [
-                Comm("tensor", "sendrecv", size, name, key, kernel.part),
+                Comm("tensor", "sendrecv", size, name, key, kernel.part, copies=True),
                 kernel,
                 Wait(key, kernel.part),
             ]

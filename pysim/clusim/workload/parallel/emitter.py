@@ -257,6 +257,7 @@ class Emitter:
                     step.operation,
                     leg.bytes,
                     step.name,
+                    algorithm=self._copy_algorithm(step, leg.ranks),
                     channels=leg.channels,
                     protocol=leg.protocol,
                 )
@@ -266,6 +267,11 @@ class Emitter:
             self._open[stage, step.key] = done
         else:
             self.join(done)
+
+    def _copy_algorithm(self, step: Comm, ranks: Sequence[int]) -> str | None:
+        """Return the algorithm of messages by copy engines, which reach the GPUs of a node; None for others."""
+        inside = len({self._zones[rank] for rank in ranks}) == 1
+        return "copy-engines" if step.copies and inside else None
 
     def _pace(self, group: Sequence[int], step: Comm) -> Tails:
         """Add delays of the minimum CTA time of a communication, parallel to its messages."""
